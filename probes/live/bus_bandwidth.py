@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -15,6 +14,7 @@ from probes.host.collectives import METRICS_SUFFIX, CollectiveSpeed, newest
 from probes.host.protocol import Host
 from probes.live.model.paced_source import PacedSource
 from probes.live.model.sample import LiveJob, LiveProcess, Role, SlowestRank
+from probes.live.processes.job_logs import own_pid
 
 READ_SECONDS = 5.0
 STALE_SECONDS = 120.0  # an older collective says nothing about now; metrics are rewritten every 30 s
@@ -60,7 +60,9 @@ class BusBandwidth:
         speeds: dict[int, Maybe[Speeds]] = dict(hidden)
         if watched:
             uuids = _uuids(node)
-            found = self._source.read(host, now, lambda: self._ask(host, watched, uuids))
+            found = self._source.read(
+                host, now, lambda: {one.pid: self._speeds(host, one, uuids) for one in watched}
+            )
             speeds.update(known(found, {}))
         taken_at = host.wall_clock()
         pids = {*hidden, *(process.pid for process in watched)}
@@ -81,11 +83,6 @@ class BusBandwidth:
         return tuple(job if slow is None else replace(job, slowest=slow) for job, slow in found)
 
     # Files
-
-    def _ask(
-        self, host: Host, processes: Iterable[LiveProcess], uuids: Mapping[str, str]
-    ) -> dict[int, Maybe[Speeds]]:
-        return {process.pid: self._speeds(host, process, uuids) for process in processes}
 
     def _speeds(self, host: Host, process: LiveProcess, uuids: Mapping[str, str]) -> Maybe[Speeds]:
         """Return the collectives in the log of a process, or the averages in its GPU's metrics file."""
@@ -189,7 +186,7 @@ def _file_in(host: Host, directory: str, process: LiveProcess, uuids: Mapping[st
         return names
     # The pid is the one in the process's own namespace; other nodes may write to the same directory.
     own = known(host.read("/proc/sys/kernel/hostname"), "").partition(".")[0]
-    pid = _inner_pid(host, process.pid)
+    pid = own_pid(host, process.pid)
     logs = [name for name in names if name.endswith(f"-pid{pid}.log")]
     of_host = [name for name in logs if name.partition("-pid")[0].partition(".")[0] == own]
     for choice in (of_host, logs):
@@ -201,12 +198,6 @@ def _file_in(host: Host, directory: str, process: LiveProcess, uuids: Mapping[st
             return f"{directory}/{name}"
     detail = f"several files of pid {pid}" if logs else "the inspector has written no file of this rank"
     return Unknown(Reason.NOT_THERE, directory, detail)
-
-
-def _inner_pid(host: Host, pid: int) -> str:
-    """Return the pid in the innermost PID namespace of the process."""
-    match = re.search(r"^NSpid:[\t \d]*\b(\d{1,10})$", known(host.read(f"/proc/{pid}/status"), ""), re.M)
-    return match[1] if match is not None else str(pid)
 
 
 def _uuids(node: Node) -> dict[str, str]:

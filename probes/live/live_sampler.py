@@ -17,14 +17,7 @@ from probes.host.protocol import Host
 from probes.live.bus_bandwidth import BusBandwidth
 from probes.live.events.conditions import Conditions
 from probes.live.events.detectors import EventDetector, failed
-from probes.live.model.sample import (
-    GpuSample,
-    LiveEvent,
-    LiveJob,
-    LiveProcess,
-    LiveSample,
-    PortSample,
-)
+from probes.live.model.sample import GpuSample, LiveEvent, LiveJob, LiveProcess, LiveSample, PortSample
 from probes.live.odd_one_out import OddOneOut
 from probes.live.ports import PortReader
 from probes.live.processes.job_summaries import jobs_of
@@ -125,22 +118,17 @@ class LiveSampler:
                 now[process.job].extend(process.gpus)
         taken = {gpu for gpus in now.values() for gpu in gpus}
         for name, gpus in now.items():
-            earlier = (gpu for gpu in self._gpus_of_jobs.get(name, ()) if gpu not in taken)
-            gpus.extend(earlier)
+            gpus.extend(gpu for gpu in self._gpus_of_jobs.get(name, ()) if gpu not in taken)
         self._gpus_of_jobs = {name: tuple(dict.fromkeys(gpus)) for name, gpus in now.items()}
         return tuple(replace(job, gpus=self._gpus_of_jobs[job.id]) for job in jobs)
 
 
 def _gpus(node: Node, reading: Reading) -> tuple[GpuSample, ...]:
     facts = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
+    live = reading.gpus
+    absent = Unknown(Reason.NOT_THERE, "NVML", "the GPU is not listed")
     return tuple(
-        GpuSample(
-            gpu.bdf,
-            gpu.index,
-            reading.gpus
-            if isinstance(reading.gpus, Unknown)
-            else reading.gpus.get(gpu.bdf, Unknown(Reason.NOT_THERE, "NVML", "the GPU is not listed")),
-        )
+        GpuSample(gpu.bdf, gpu.index, live if isinstance(live, Unknown) else live.get(gpu.bdf, absent))
         for gpu in facts
     )
 

@@ -160,9 +160,8 @@ class OddOneOut:
             )
             path = f"/sys/class/infiniband/{name}/ports/{ports[name].port}/counters"
             source = f"{path}/{'port_xmit_data' if here[0].is_odd else 'port_rcv_data'}"
-            evidence = Evidence(
-                source, f"{_gbps(share.rate)} on average in {WINDOW_SECONDS:.0f} s of traffic"
-            )
+            shown = f"{_gbps(share.rate)} on average in {WINDOW_SECONDS:.0f} s of traffic"
+            evidence = Evidence(source, shown)
             found["rate", name] = OddOne(name, sentence, (evidence,), None, name, "rate")
         return found
 

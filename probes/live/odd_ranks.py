@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from probes.base.frozen import frozen
+from probes.base.text import plural
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
@@ -62,14 +63,9 @@ def odd_members(members: Sequence[T], value: Callable[[T], H | None]) -> tuple[l
     # Nearly always all are alike.
     if len(values) < LEAST or values.count(values[0]) == len(values) or None in values:
         return None
-    usual, count = Counter(values).most_common(1)[0]
+    usual = Counter(values).most_common(1)[0][0]
     odd = [member for member, one in zip(members, values, strict=True) if one != usual]
-    if (
-        usual is None
-        or not odd
-        or len(odd) > max(1, len(members) // _PART)
-        or count + len(odd) != len(members)
-    ):
+    if usual is None or len(odd) > max(1, len(members) // _PART):
         return None
     return odd, usual
 
@@ -98,21 +94,16 @@ def odd_ranks(members: Sequence[LiveProcess], places: Places) -> dict[tuple[str,
     for process in stopped[0] if stopped else ():
         others = _others(members, stopped, "wait for it" if _is_stopped(process) else "are stopped")
         add("state", process, f"{'is stopped' if _is_stopped(process) else 'runs'}; {others}")
-    paths = odd_members(members, _path)
-    for process in paths[0] if paths else ():
-        if paths and process.path.word is not PathWord.NO_NIC:
-            likely = "likely " if process.path.is_likely else ""
-            said = f"{likely}{path_phrase(process.path.word)}"
-            add(
-                "path",
-                process,
-                f"{said}; {_others(members, paths, path_phrase(paths[1], of_many=True))}",
-                *process.path.evidence,
-            )
-    nics = odd_members(members, lambda process: len(process.ready_nics))
-    for process in nics[0] if nics else ():
-        if nics:
-            usual = f"use {nics[1]} {'NIC' if nics[1] == 1 else 'NICs'} each"
+    if paths := odd_members(members, _path):
+        others = _others(members, paths, path_phrase(paths[1], of_many=True))
+        for process in paths[0]:
+            path = process.path
+            if path.word is not PathWord.NO_NIC:
+                said = f"{'likely ' * path.is_likely}{path_phrase(path.word)}; {others}"
+                add("path", process, said, *path.evidence)
+    if nics := odd_members(members, lambda process: len(process.ready_nics)):
+        usual = f"use {plural(nics[1], 'NIC')} each"
+        for process in nics[0]:
             add("nics", process, f"{_said_nics(process)}; {_others(members, nics, usual)}")
     near = None if nics else odd_members(members, lambda process: _place(process, places))
     for process in near[0] if near else ():
@@ -134,11 +125,10 @@ def odd_nic_links(names: Sequence[str], places: Places) -> dict[tuple[str, str],
         function = places.functions.get(places.nics.get(name, ""))
         return None if function is None else words(function.link.speed_gtps, function.link.width) or None
 
-    odd = odd_members(names, link)
     found = {}
-    for name in odd[0] if odd else ():
-        if odd:
-            others = f"the other {len(names) - len(odd[0])} NICs of this job have {odd[1]}"
+    if odd := odd_members(names, link):
+        others = f"the other {len(names) - len(odd[0])} NICs of this job have {odd[1]}"
+        for name in odd[0]:
             source = f"/sys/bus/pci/devices/{places.nics[name]}/current_link_speed"
             sentence = f"{name} has a PCIe link of {link(name)}; {others}"
             evidence = (Evidence(source, link(name) or ""),)
@@ -164,12 +154,11 @@ def odd_gpu_links(
         speed = gpu.live.link_generation
         return None if isinstance(speed, Unknown) else f"Gen{speed} x{gpu.live.link_width}"
 
-    odd = odd_members(members, link)
     found = {}
-    for gpu in odd[0] if odd else ():
-        if odd:
+    if odd := odd_members(members, link):
+        others = f"the other {len(members) - len(odd[0])} GPUs of this job have {odd[1]}"
+        for gpu in odd[0]:
             name = gpu.bdf if isinstance(gpu.index, Unknown) else f"GPU {gpu.index}"
-            others = f"the other {len(members) - len(odd[0])} GPUs of this job have {odd[1]}"
             sentence = f"{name} has a PCIe link of {link(gpu)}; {others}"
             evidence = (Evidence(f"NVML, {gpu.bdf}", link(gpu) or ""),)
             found["link", name] = OddOne(name, sentence, evidence, owners[gpu.bdf].pid, gpu.bdf, "link")
@@ -197,8 +186,7 @@ def _is_stopped(process: LiveProcess) -> bool | None:
 
 
 def _said_nics(process: LiveProcess) -> str:
-    names = process.ready_nics
-    if not names:
+    if not (names := process.ready_nics):
         return "uses no NIC"
     return f"uses {len(names)} NICs" if len(names) > 3 else f"uses {', '.join(names)}"
 

@@ -124,10 +124,11 @@ class PortReader:
             self._node, self._ports = node, self._renewed(host, node)
             self._wanted = _wanted(self._ports, now)
             self._functions = sorted({bdf for port in self._ports if (bdf := known(port.device.bdf, ""))})
-            self._netdevs = tuple(dict.fromkeys(netdev for port in self._ports if (netdev := _netdev(port))))
+            netdevs = (known(port.facts.netdev, "") for port in self._ports)
+            self._netdevs = tuple(dict.fromkeys(filter(None, netdevs)))
         if any(port.refused for port in self._ports):
             self._wanted = _wanted(self._ports, now)
-        wanted, functions, netdevs = self._wanted, self._functions, self._netdevs
+        wanted, functions, names = self._wanted, self._functions, self._netdevs
         with_links = self._links_at is None or not 0 <= now - self._links_at < LINK_SECONDS
         counted = self._counters.read(host, now, lambda: _read_counters(host, wanted, functions, with_links))
         if counted is not self._counted:
@@ -136,7 +137,7 @@ class PortReader:
             for port in self._ports:
                 _count(port, self._counted, counted)
             self._counted = counted
-        asked = self._ethtool.read(host, now, lambda: _read_ethtool(host, netdevs))
+        asked = self._ethtool.read(host, now, lambda: _read_ethtool(host, names))
         if asked is not self._asked:
             for port in self._ports:
                 _note_ethtool(port, self._asked, asked)
@@ -190,14 +191,9 @@ def _directory(file: str) -> str:
     return file.rpartition("/")[0]
 
 
-def _netdev(port: _Port) -> str:
-    return known(port.facts.netdev, "")
-
-
 def _read_link(host: Host, bdf: str) -> tuple[Maybe[float], Maybe[int]]:
     """Read speed and width of a function's PCIe link."""
-    sleeps = asleep(host, bdf)
-    if sleeps is not None:
+    if (sleeps := asleep(host, bdf)) is not None:
         return sleeps, sleeps
     path = f"{DEVICES}/{bdf}/current_link"
     text = host.read(f"{path}_speed", 4096)
@@ -209,10 +205,7 @@ def _read_link(host: Host, bdf: str) -> tuple[Maybe[float], Maybe[int]]:
 
 
 def _read_counters(
-    host: Host,
-    ports: Iterable[_Wanted],
-    functions: Sequence[str],
-    with_links: bool,
+    host: Host, ports: Iterable[_Wanted], functions: Sequence[str], with_links: bool
 ) -> _Counters:
     """Read the counters of ports.
 
@@ -282,8 +275,7 @@ def _rate(name: str, before: int | None, after: int, seconds: float) -> Maybe[fl
 
 
 def _read_ethtool(host: Host, netdevs: tuple[str, ...]) -> _Ethtool:
-    at = host.monotonic()
-    return _Ethtool(at, host.ethtool_counters(netdevs) if netdevs else {})
+    return _Ethtool(host.monotonic(), host.ethtool_counters(netdevs) if netdevs else {})
 
 
 def _note_ethtool(port: _Port, before: Maybe[_Ethtool] | None, now: Maybe[_Ethtool]) -> None:

@@ -97,8 +97,7 @@ PROBES = probes_of(Situation)
 
 def read_situation(host: Host, examination: Examination, seconds: float = EXAMINE_SECONDS) -> Situation:
     """Run every probe of setup, each within `seconds`; one that fails affects only its own field."""
-    answers = _Situating(host, seconds, examination).run(PROBES)
-    return Situation(examination=examination, **answers)
+    return Situation(examination=examination, **_Situating(host, seconds, examination).run(PROBES))
 
 
 @frozen
@@ -120,8 +119,7 @@ def choose_path(examination: Examination) -> PathChoice:
     if direct.peermem.path is GdrPath.CXI:
         return _of_slingshot(direct.peermem, direct.by_design)
     paths = (direct.dmabuf, direct.peermem)
-    absent = no_gpu_or_rdma_device(examination)
-    if absent is not None:
+    if (absent := no_gpu_or_rdma_device(examination)) is not None:
         reason = absent.cause or "; ".join(evidence.value for evidence in absent.evidence)
         return PathChoice(None, reason, paths, is_impossible=True)
     if direct.by_design:

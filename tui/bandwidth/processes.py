@@ -100,8 +100,7 @@ class LocalProcessStarter:
 
     def start(self, argv: Sequence[str], seconds: float) -> ToolProcess:
         """Start a program of the trusted path, which it also gets as its PATH."""
-        path = self._find(argv[0])
-        if path is None:
+        if (path := self._find(argv[0])) is None:
             return _NotStarted(f"{argv[0]} is not installed")
         order = {"argv": [path, *argv[1:]], "seconds": seconds, "grace_seconds": self._grace_seconds}
         try:

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -48,9 +47,8 @@ def slug(machine: str) -> str:
 class DiskResultsStore:
     """The files below a directory; by default the user's data directory."""
 
-    def __init__(self, directory: str | None = None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, directory: str | None = None) -> None:
         self._directory = own_directory(DATA) if directory is None else directory
-        self._clock = clock
         self._file = AppendFile(results_path(directory), "the results file", StoreError, _READ_BYTES)
 
     @property
@@ -149,7 +147,7 @@ class DiskResultsStore:
         content = {
             "schema": SCHEMA,
             "machine": new.machine,
-            "saved_at": self._clock(),
+            "saved_at": time.time(),
             "results": [to_json(result) for result in new.results],
         }
         path = self._baseline_path(new.machine)

@@ -142,8 +142,7 @@ class SeriesRunner:
             return judgment
         if self._findings is None:
             self._findings = findings(self._examination)
-        named = open_findings(self._examination, self._findings, test.pair)
-        return replace(judgment, findings=named)
+        return replace(judgment, findings=open_findings(self._examination, self._findings, test.pair))
 
 
 def _host_memory_figure(test: PlannedTest, earlier: Sequence[Result]) -> Sample | None:

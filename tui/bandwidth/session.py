@@ -175,9 +175,8 @@ class BenchSession:
 
         def affected_now(test: PlannedTest) -> tuple[str, ...]:
             # Our own last test may still show: the utilization of a GPU is a mean of up to a second.
-            return self._affected_after_reread(examination, test) and self._affected_after_reread(
-                examination, test
-            )
+            after = self._affected_after_reread
+            return after(examination, test) and after(examination, test)
 
         # The jobs of a simulated node never change.
         check = None if may_disturb or not self._is_live else affected_now
@@ -215,14 +214,12 @@ class BenchSession:
 
     def stop(self) -> None:
         """Stop the running series; may be called from any thread."""
-        runner = self._runner
-        if runner is not None:
+        if (runner := self._runner) is not None:
             runner.stop()
 
     def skip(self) -> None:
         """Stop the running test and go on with the next one; may be called from any thread."""
-        runner = self._runner
-        if runner is not None:
+        if (runner := self._runner) is not None:
             runner.skip()
 
 

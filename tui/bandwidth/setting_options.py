@@ -18,23 +18,12 @@ from widgets.node.matrix import smi_word
 
 _BEST = "★"
 _TESTS = {program.name: program.label for program in PROGRAMS}
-_MODES = {
-    Mode.LOOPBACK: "loopback: both ends on this node",
-    Mode.SERVER: "server: wait for a peer",
-    Mode.CLIENT: "client: connect to a server on the peer",
-    Mode.BOTH_ENDS: "both ends: start the peer over SSH",
-}
 _MEMORIES = {
     MemoryPath.BEST: "GPU memory, best path on this node",
     MemoryPath.HOST: "host memory",
     MemoryPath.PEERMEM: "GPU memory via nvidia-peermem",
     MemoryPath.DMABUF: "GPU memory via DMA-BUF",
     MemoryPath.COMPARE: "compare host memory, nvidia-peermem, DMA-BUF",
-}
-_COLLECTIVE_MEMORIES = {
-    MemoryPath.BEST: "GPU memory as NCCL chooses",
-    MemoryPath.STAGED: "GPU memory staged, without GPUDirect RDMA",
-    MemoryPath.COMPARE: "compare GPUDirect RDMA and staged",
 }
 _SCOPES = {
     Scope.PAIR: "this GPU and NIC",
@@ -58,6 +47,24 @@ class Option:
     is_possible: bool = True
 
 
+MODES = [
+    Option(Mode.LOOPBACK, "loopback: both ends on this node"),
+    Option(Mode.SERVER, "server: wait for a peer"),
+    Option(Mode.CLIENT, "client: connect to a server on the peer"),
+    Option(Mode.BOTH_ENDS, "both ends: start the peer over SSH"),
+]
+COLLECTIVE_MEMORIES = [
+    Option(MemoryPath.BEST, "GPU memory as NCCL chooses"),
+    Option(MemoryPath.STAGED, "GPU memory staged, without GPUDirect RDMA"),
+    Option(MemoryPath.COMPARE, "compare GPUDirect RDMA and staged"),
+]
+DIRECTIONS = [Option(False, "no"), Option(True, "yes (sum of both directions)")]
+TRANSPORTS = [
+    Option(False, "NVLink or PCIe, as in a job"),
+    Option(True, "NICs, without NVLink and shared memory"),
+]
+
+
 def tests(examination: Examination | None) -> list[Option]:
     """Return every test, with what its tool cannot do here."""
     found = {} if examination is None else {entry.tool: entry for entry in inventory(examination)}
@@ -69,11 +76,6 @@ def tests(examination: Examination | None) -> list[Option]:
     return options
 
 
-def modes() -> list[Option]:
-    """Return where the two ends can be."""
-    return [Option(mode, text) for mode, text in _MODES.items()]
-
-
 def memories(can_compare: bool) -> list[Option]:
     """Return the memories and paths; comparing takes several tests in a row."""
     return [
@@ -81,11 +83,6 @@ def memories(can_compare: bool) -> list[Option]:
         for path, text in _MEMORIES.items()
         if can_compare or path is not MemoryPath.COMPARE
     ]
-
-
-def collective_memories() -> list[Option]:
-    """Return how NCCL's data can reach the NICs."""
-    return [Option(path, text) for path, text in _COLLECTIVE_MEMORIES.items()]
 
 
 def scopes(tool: str) -> list[Option]:
@@ -107,23 +104,10 @@ def numbers(values: Sequence[int], unit: str = "") -> list[Option]:
     return [Option(value, f"{value}{unit}") for value in values]
 
 
-def directions() -> list[Option]:
-    """Return one direction, or both."""
-    return [Option(False, "no"), Option(True, "yes (sum of both directions)")]
-
-
 def bindings(tool: str) -> list[Option]:
     """Return whether numactl binds CPU and memory."""
     device = "GPU" if tool in GDRCOPY else "NIC"
     return [Option(True, f"CPU and memory to the NUMA node of the {device}"), Option(False, "no")]
-
-
-def transports() -> list[Option]:
-    """Return what a collective can use."""
-    return [
-        Option(False, "NVLink or PCIe, as in a job"),
-        Option(True, "NICs, without NVLink and shared memory"),
-    ]
 
 
 def gpus(examination: Examination | None) -> list[Option]:

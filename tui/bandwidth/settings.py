@@ -178,40 +178,32 @@ class BandwidthSettings:
     def _options(self, row: str) -> list[Option]:
         """Return the values that a row can have on this node."""
         examination, mode = self._examination, self._values["setup"]
+        is_collective, can_compare = self._tool in NCCL_TESTS, mode not in _ONE_ENDED
         match row:
-            case "test":
-                return setting_options.tests(examination)
-            case "setup":
-                return setting_options.modes()
             case "gpu":
                 return setting_options.gpus(examination)
-            case "nic" if self._tool in NCCL_TESTS:
+            case "nic" if is_collective:
                 return setting_options.collective_nics(examination)
+            case "nic" if "gpu" in self._row_names():
+                return setting_options.nics(examination, self._value("gpu"))
             case "nic":
-                if "gpu" in self._row_names():
-                    return setting_options.nics(examination, self._value("gpu"))
                 return setting_options.host_memory_nics(examination)
             case "far nic":
                 return setting_options.far_nics(examination, self._value("nic"), mode is Mode.LOOPBACK)
-            case "memory":
-                if self._tool in NCCL_TESTS:
-                    return setting_options.collective_memories()
-                return setting_options.memories(can_compare=mode not in _ONE_ENDED)
-            case "scope":
-                return setting_options.scopes(self._tool)
-            case "size":
-                return setting_options.sizes(self._is_latency)
-            case "seconds":
-                return setting_options.numbers(SECONDS, " s")
-            case "queue pairs":
-                return setting_options.numbers(QUEUE_PAIRS)
-            case "both":
-                return setting_options.directions()
-            case "bind":
-                return setting_options.bindings(self._tool)
-            case "through":
-                return setting_options.transports()
-        return []
+            case "test":
+                return setting_options.tests(examination)
+        memories = setting_options.memories(can_compare)
+        return {
+            "setup": setting_options.MODES,
+            "memory": setting_options.COLLECTIVE_MEMORIES if is_collective else memories,
+            "scope": setting_options.scopes(self._tool),
+            "size": setting_options.sizes(self._is_latency),
+            "seconds": setting_options.numbers(SECONDS, " s"),
+            "queue pairs": setting_options.numbers(QUEUE_PAIRS),
+            "both": setting_options.DIRECTIONS,
+            "bind": setting_options.bindings(self._tool),
+            "through": setting_options.TRANSPORTS,
+        }.get(row, [])
 
     def _value(self, row: str) -> object:
         """Return the value of a row: the one that was set, else the first possible one.

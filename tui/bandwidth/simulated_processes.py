@@ -76,8 +76,7 @@ class _SimulatedProcess:
             return True
         self._waiting += [without_colors(sanitized(line, LINE_LIMIT)) for line in self._test.lines()]
         now = self._host.monotonic()
-        status = self._test.exit_status
-        if status is not None:
+        if (status := self._test.exit_status) is not None:
             took = (now if self._signalled_at is None else self._signalled_at) - self._began
             self._exit = ProcessExit(status, took, self._why, self._test.cpu_seconds(took))
         elif self._signalled_at is not None or now - self._began >= self._limit:

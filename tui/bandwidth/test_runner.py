@@ -104,8 +104,7 @@ class TestRunner:
     def _start(self, planned: PlannedProcess, attempt: int = 1) -> None:
         argv = planned.command.argv
         self._on_event(ProcessStarted(planned.name, argv))
-        process = self._starter.start(argv, self._test.time_limit_s)
-        self._running.append(_Running(planned, process, attempt))
+        self._running.append(_Running(planned, self._starter.start(argv, self._test.time_limit_s), attempt))
 
     def _may_start_next(self, now: float) -> bool:
         """Return whether another process is planned and the last one waits for it."""
@@ -115,8 +114,7 @@ class TestRunner:
         if last.waiting_since is None:
             return False
         waited = now - last.waiting_since
-        is_seen = not last.planned.host and self._test.tcp_port
-        ports = listening(self._host) if is_seen else None
+        ports = listening(self._host) if not last.planned.host and self._test.tcp_port else None
         if ports is None or isinstance(ports, Unknown):
             return waited >= _SETTLE_SECONDS
         return self._test.tcp_port in ports or waited >= _LISTEN_SECONDS

@@ -42,13 +42,8 @@ def ticket_text(
     """
     lines: list[Line] = [line("gdrtop bandwidth tests")]
     first = results[0] if results else None
-    lines += _table(
-        {
-            "node": hostname or (first.node if first else ""),
-            "machine": first.machine if first else "",
-            **(versions or {}),
-        }
-    )
+    node, machine = (first.node, first.machine) if first else ("", "")
+    lines += _table({"node": hostname or node, "machine": machine, **(versions or {})})
     origins = sorted({result.origin for result in results if result.origin != _LIVE})
     for origin in origins:
         lines += [(), line(f"SIMULATED, NOT MEASURED: {origin.upper()}")]
@@ -57,8 +52,7 @@ def ticket_text(
         lines += [(), *_test(number, result, changes(result, earlier, baseline))]
     for test in left_out:
         lines += [(), *wrapped(f"left out: {test.title}: {test.reason}", _WIDTH)]
-    meaning = conclusions(results, left_out)
-    if meaning:
+    if meaning := conclusions(results, left_out):
         lines += [(), line("what it means")]
         for sentence in meaning:
             lines += wrapped(sentence, _WIDTH, indent="  ")

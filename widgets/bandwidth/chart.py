@@ -84,8 +84,7 @@ def curve_of(
     labels: list[str] = []
     variant = next((sample.variant for sample in samples if sample.size_bytes is not None), "")
     for number, sample in enumerate(samples, first):
-        value = y_value(sample)
-        if value is None:
+        if (value := y_value(sample)) is None:
             continue
         if x_axis is XAxis.SIZE:
             if not sample.size_bytes or sample.variant != variant:
@@ -267,10 +266,7 @@ class _Plot:
             lines.append((Run(edge, Tone.DIM), *_runs(self._grid[row])))
         lines.extend(self._axis(is_grouped))
         if not self._curves:
-            lines[1 + self._rows // 2] = (
-                Run(" " * (_GUTTER - 1) + "│", Tone.DIM),
-                Run(" No result yet.", Tone.DIM),
-            )
+            lines[1 + self._rows // 2] = (Run(" " * (_GUTTER - 1) + "│ No result yet.", Tone.DIM),)
         return lines
 
     # In the grid

@@ -136,8 +136,7 @@ def memory_lines(result: Result) -> list[str]:
         lines.append(f"{result.memory} was requested; the tool did not report how the memory was registered")
     elif result.memory == HOST_MEMORY:
         lines.append("host memory only: says nothing about the GPU path")
-    routes = facts_about(result, About.ROUTE)
-    if routes:
+    if routes := facts_about(result, About.ROUTE):
         more = f" and {len(routes) - _MOST_ROUTES} more" if len(routes) > _MOST_ROUTES else ""
         lines.append(f"NCCL used {', '.join(routes[:_MOST_ROUTES])}{more}")
         if is_as_requested(result):

@@ -110,12 +110,8 @@ def draw_commands(test: PlannedTest, node: str = "") -> list[Line]:
         lines.append(line(Run(f"  {process.name}: ", Tone.DIM), Run(command, Tone.GOOD)))
     if test.for_peer:
         lines.append(line(Run("  on the peer: ", Tone.DIM), Run(peer_command(test, node), Tone.GOOD)))
-        order = (
-            "start it when the server here is waiting"
-            if test.setup is Mode.SERVER
-            else "start it before the test here"
-        )
-        lines.extend((Run(f"  {note}", Tone.DIM),) for note in (order, *_peer_notes(test, node)))
+        when = "when the server here is waiting" if test.setup is Mode.SERVER else "before the test here"
+        lines.extend((Run(f"  {note}", Tone.DIM),) for note in (f"start it {when}", *_peer_notes(test, node)))
     return lines
 
 

@@ -44,15 +44,9 @@ def draw_settings(settings: Sequence[SettingRow], selected: str) -> list[Line]:
         is_selected = row.name == selected
         left, right = (("[", "]") if row.is_typed else ("‹", "›")) if is_selected else (" ", " ")
         tone = Tone.CURSOR if is_selected else Tone.PLAIN if row.is_possible else Tone.DIM
-        lines.append(
-            (
-                Run(f"{row.label:<{_LABEL_WIDTH}}", Tone.TITLE if is_selected else Tone.PLAIN, row.name),
-                Run(f"{left} "),
-                Run(row.value, tone),
-                Run(f" {right}"),
-                Run(f"  {row.note}" if row.note else "", Tone.DIM),
-            )
-        )
+        label = Run(f"{row.label:<{_LABEL_WIDTH}}", Tone.TITLE if is_selected else Tone.PLAIN, row.name)
+        note = Run(f"  {row.note}" if row.note else "", Tone.DIM)
+        lines.append((label, Run(f"{left} "), Run(row.value, tone), Run(f" {right}"), note))
     return lines
 
 
@@ -91,9 +85,8 @@ def draw_planned(
     for test in series.tests[:_MOST_COMMANDS]:
         lines.extend(_commands(test, width, with_title=len(series.tests) > 1))
     if len(series.tests) > _MOST_COMMANDS:
-        lines.append(
-            (Run(f"and {plural(len(series.tests) - _MOST_COMMANDS, 'more test')} like these", Tone.DIM),)
-        )
+        more = plural(len(series.tests) - _MOST_COMMANDS, "more test")
+        lines.append((Run(f"and {more} like these", Tone.DIM),))
     return [*lines, *draw_left_out(series, width)]
 
 

@@ -19,6 +19,7 @@ _MARKS = {
     StepState.SKIPPED: Run("–", Tone.DIM),
     StepState.UNKNOWN: Run("?", Tone.WARNING),
 }
+_MET = {True: Run("✓", Tone.GOOD), False: Run("✗", Tone.BAD)}
 _LABEL_CELLS = 18
 _MOST_EVIDENCE = 4
 
@@ -60,8 +61,7 @@ def _path_words(guide: Guide) -> str:
 
 
 def _next_words(guide: Guide) -> str:
-    following = guide.next_step
-    if following is not None:
+    if (following := guide.next_step) is not None:
         return f" · next: {following.title}"
     unknown = sum(step.state is StepState.UNKNOWN for step in guide.steps)
     return f" · {unknown} unknown: see why, or skip" if unknown else ""
@@ -73,8 +73,7 @@ def draw_step_row(step: SetupStep, width: int, is_selected: bool = False) -> Lin
     tone = Tone.DIM if step.state in (StepState.DONE, StepState.SKIPPED, StepState.BLOCKED) else Tone.PLAIN
     title = step.title if len(step.title) <= cells else f"{step.title[: cells - 1]}…"
     name = Run(f" {title:<{cells}} ", Tone.CURSOR if is_selected else Tone.PLAIN, step.id)
-    mark = _MARKS[step.state]._replace(id=step.id)
-    return fit(line(mark, name, Run(step.reason, tone, step.id)), width)
+    return fit(line(_MARKS[step.state]._replace(id=step.id), name, Run(step.reason, tone, step.id)), width)
 
 
 def draw_step(step: SetupStep, width: int) -> list[Line]:
@@ -111,13 +110,7 @@ def draw_path_table(guide: Guide, width: int) -> list[Line]:
     for rows in guide.choice.paths:
         lines.append(line(Run(rows.path.value, Tone.TITLE)))
         for row in rows.requirements:
-            mark = (
-                Run("?", Tone.WARNING)
-                if isinstance(row.met, Unknown)
-                else Run("✓", Tone.GOOD)
-                if row.met
-                else Run("✗", Tone.BAD)
-            )
+            mark = Run("?", Tone.WARNING) if isinstance(row.met, Unknown) else _MET[row.met]
             name = line("  ", mark, f" {row.name}  ")
             whole = line(*name, Run(row.evidence, Tone.DIM))
             if width_of(whole) <= width:

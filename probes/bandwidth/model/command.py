@@ -103,8 +103,7 @@ def visible_gpus(gpus: tuple[int, ...]) -> tuple[tuple[str, str], ...]:
 
 def missing(tools: ToolFacts, name: str) -> str:
     """Return why a program cannot run; "" if it is installed."""
-    path = tools.paths.get(name)
-    if path is None:
+    if (path := tools.paths.get(name)) is None:
         return f"{name} is not a tool that gdrtop knows"
     if not isinstance(path, Unknown):
         return ""

@@ -94,8 +94,7 @@ def parse_table(text: str) -> ExpectedTable:
         raise TableError("it is nested too deeply") from None
     except ValueError as error:  # TOMLDecodeError; ValueError for dates and numbers out of range
         raise TableError(f"it is not valid TOML: {printable(str(error), _MOST_CHARACTERS)}") from None
-    unknown = sorted(set(content) - {"pair", "builtin"})
-    if unknown:
+    if unknown := sorted(set(content) - {"pair", "builtin"}):
         raise TableError(f"unknown field {printable(unknown[0], 40)}; known: builtin and [[pair]]")
     rows, builtin = content.get("pair", []), content.get("builtin", True)
     if not isinstance(rows, list) or len(rows) > _MOST_ROWS:
@@ -109,8 +108,7 @@ def _row(value: object, number: int) -> ExpectedPair:
     where = f"pair {number}"
     if not isinstance(value, dict):
         raise TableError(f"{where} is not a table: write [[pair]]")
-    unknown = sorted(set(value) - set(_READERS))
-    if unknown:
+    if unknown := sorted(set(value) - set(_READERS)):
         raise TableError(f"{where} has the unknown field {printable(unknown[0], 40)}")
     if not value.get("name"):
         raise TableError(f"{where} has no name")

@@ -13,14 +13,14 @@ Each part has a bound, its bandwidth in one direction without headers:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.functions import PciFunction, PciKind
 from probes.facts.pci.link_speed import link_gbps, now_of, words
-from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
+from probes.facts.rdma.devices import RdmaPort
 from probes.queries.finding import Evidence
 from probes.queries.pcie_paths import DEVICES, config_of, functions_of, is_grace
 from probes.snapshot.examination import Examination
@@ -73,8 +73,7 @@ class Limit:
     @property
     def gbps(self) -> Maybe[float]:
         """What the test can reach at most in one direction."""
-        least = self.least
-        if least is None:
+        if (least := self.least) is None:
             return Unknown(Reason.NOT_THERE, "", "no part of the path reports its bandwidth")
         return least.gbps
 
@@ -118,9 +117,8 @@ def limit_of_pair(
         (lower, upper) for pair in pairs if (lower := _lower(*pair)) and (upper := _upper(*pair)) is not lower
     ]
     for lower, upper in ends:
-        if by_cpu and _leads_to(lower, gpu, functions):
-            continue
-        bounds.append(_of_link(examination, lower, upper, _label(examination, lower, nic)))
+        if not (by_cpu and _leads_to(lower, gpu, functions)):
+            bounds.append(_of_link(examination, lower, upper, _label(examination, lower, nic)))
     if by_cpu:
         notes.append(_OVER_CPU_LINK)
     elif not is_near and path.crosses_host_bridge:
@@ -136,7 +134,7 @@ def limit_of_host_memory(
     examination: Examination, nic: str, port: int = 1, is_loopback: bool = False, queue_pairs: int = 1
 ) -> Limit:
     """Return the limit for host memory over a NIC."""
-    device = _device(examination, nic)
+    device = examination.topology.devices.get(nic)
     bounds = [_of_port(examination, nic, port, is_loopback, queue_pairs)]
     if device is not None and not isinstance(device.bdf, Unknown):
         for lower, upper in _links_above(examination, device.bdf):
@@ -178,12 +176,9 @@ def payload_share(payload_bytes: int) -> float:
 
 
 def _of_port(examination: Examination, nic: str, number: int, is_loopback: bool, queue_pairs: int) -> Bound:
-    device = _device(examination, nic)
-    port = (
-        None
-        if device is None
-        else next((candidate for candidate in device.ports if candidate.number == number), None)
-    )
+    device = examination.topology.devices.get(nic)
+    ports = () if device is None else device.ports
+    port = next((candidate for candidate in ports if candidate.number == number), None)
     name = f"port {number} of {nic}"
     if device is None or port is None:
         unknown = Unknown(Reason.NOT_THERE, nic, "there is no such port")
@@ -195,11 +190,11 @@ def _of_port(examination: Examination, nic: str, number: int, is_loopback: bool,
     evidence = (Evidence(source, f"{rate:g} Gb/sec ({text})"),)
     if port.bond is not None and port.bond.ports_at_once > queue_pairs:
         # A queue pair stays on one port, by affinity or hash (mlx5: devlink parameter lag_port_select_mode).
-        ports = port.bond.ports_at_once
-        evidence = (Evidence(f"/sys/class/net/{port.bond.netdev}/bonding/slaves", f"{ports} ports"),)
-        rate = rate / ports * queue_pairs
+        together = port.bond.ports_at_once
+        evidence = (Evidence(f"/sys/class/net/{port.bond.netdev}/bonding/slaves", f"{together} ports"),)
+        rate = rate / together * queue_pairs
         use = "1 queue pair uses 1" if queue_pairs == 1 else f"{queue_pairs} queue pairs use {queue_pairs}"
-        text = f"{text}, {use} of the {ports} ports of {port.bond.netdev}: test with {ports} or more"
+        text = f"{text}, {use} of the {together} ports of {port.bond.netdev}: test with {together} or more"
     if is_loopback:
         return Bound(name, rate, rate, text, evidence)
     share, mtu, seen = _packets(examination, nic, port)
@@ -289,12 +284,6 @@ def _by_cpu_link(examination: Examination, gpu: str) -> bool:
     cards = () if isinstance(facts, Unknown) else facts.gpus
     card = next((candidate for candidate in cards if candidate.bdf == gpu), None)
     return is_grace(examination) if card is None else bool(known(card.c2c_links, 0)) or is_grace(examination)
-
-
-def _device(examination: Examination, nic: str) -> RdmaDevice | None:
-    rdma = examination.node.rdma
-    devices: Iterable[RdmaDevice] = rdma.devices if isinstance(rdma, RdmaFacts) else ()
-    return next((device for device in devices if device.name == nic), None)
 
 
 def _label(examination: Examination, lower: PciFunction, nic: str) -> str:

@@ -155,8 +155,7 @@ def headline(samples: Sequence[Sample], settings: Settings) -> Sample | None:
             best_of(sample for sample in samples if sample.what == test) for test in settings.required_tests
         ]
         return min(filter(None, best), key=lambda sample: sample.gbps or 0.0, default=None)
-    collectives = [sample for sample in samples if sample.bus_gbps is not None]
-    if collectives:
+    if collectives := [sample for sample in samples if sample.bus_gbps is not None]:
         return max(collectives, key=lambda sample: sample.bus_gbps or 0.0)
     return best_of(samples) or min(samples, key=lambda sample: sample.size_bytes or 0, default=None)
 

@@ -18,6 +18,7 @@ from probes.bandwidth.model.planned_test import PlannedTest
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import Gpu, GpuFacts
+from probes.facts.gpudirect import hardware_of
 from probes.facts.jobs.processes import Process, ProcessFacts, names_of
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.nvml import NvmlLive
@@ -47,11 +48,7 @@ def affected_by(
     that gdrtop cannot see is not taken for idle.
     """
     tests = tuple(tests)
-    lines = (
-        *_on_peers(tests),
-        *_on_gpus(examination, tests),
-        *affected_on_nics(examination, tests, before),
-    )
+    lines = (*_on_peers(tests), *_on_gpus(examination, tests), *affected_on_nics(examination, tests, before))
     if len(lines) <= _MOST_LINES:
         return lines
     return (*lines[: _MOST_LINES - 1], f"and {len(lines) - _MOST_LINES + 1} more")
@@ -264,12 +261,11 @@ def _neighbors(examination: Examination, used: list[Port]) -> list[_Neighbor]:
 
 def _cards(examination: Examination) -> dict[str, str]:
     """Return domain, bus and device of each RDMA device on PCI; a virtual function has its physical one's."""
-    rdma, functions = examination.node.rdma, functions_of(examination)
+    functions = functions_of(examination)
     cards: dict[str, str] = {}
-    for device in rdma.devices if isinstance(rdma, RdmaFacts) else ():
-        if isinstance(device.bdf, Unknown):
-            continue
-        function = functions.get(device.bdf)
+    for device in hardware_of(examination.node.rdma):
+        bdf = known(device.bdf, "")
+        function = functions.get(bdf)
         physical = function.physical_function if function is not None else None
-        cards[device.name] = (physical or device.bdf).rpartition(".")[0]
+        cards[device.name] = (physical or bdf).rpartition(".")[0]
     return cards

@@ -11,7 +11,7 @@ from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.request import DEFAULT_BYTES, Mode, Request
 from probes.bandwidth.tools.perftest_command import GpuMemory, PerftestSettings
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts
 from probes.facts.rdma.cxi import has_verbs
@@ -41,15 +41,11 @@ def gid_index(port: RdmaPort) -> Maybe[int | None]:
         return None
     if isinstance(port.gids, Unknown):
         return port.gids
-    routed = routable_gids(port.gids)
-    if routed:
+    if routed := routable_gids(port.gids):
         return routed[0][0]
     version_2 = [gid for gid in port.gids if gid.type == _ROCE_V2]
-    chosen = next(
-        (gid for gid in version_2 if not gid.gid.startswith("fe80:")), version_2[0] if version_2 else None
-    )
-    if chosen is not None:
-        return chosen.index
+    if version_2:
+        return min(version_2, key=lambda gid: gid.gid.startswith("fe80:")).index
     return Unknown(Reason.NOT_THERE, f"port {port.number}", "no RoCE v2 GID: the netdev has no address")
 
 
@@ -61,8 +57,7 @@ def active_port(device: RdmaDevice) -> RdmaPort | None:
 
 def nearest_nic(topology: Topology, gpu: str) -> str | None:
     """Return the name of a GPU's best RDMA device that is not down."""
-    rdma = topology.node.rdma
-    devices = {device.name: device for device in rdma.devices} if isinstance(rdma, RdmaFacts) else {}
+    devices = topology.devices
     return next((name for name in topology.best_nics.get(gpu, ()) if not is_down(devices.get(name))), None)
 
 
@@ -71,14 +66,13 @@ def better_nics_down(topology: Topology, gpu: str | None, nic: str) -> tuple[str
 
     They are nearer; or equally near, and this one also serves another GPU.
     """
-    rdma = topology.node.rdma
     used = topology.paths.get((gpu or "", nic))
-    if used is None or isinstance(used.nccl_pcie, Unknown) or not isinstance(rdma, RdmaFacts):
+    if used is None or isinstance(used.nccl_pcie, Unknown):
         return ()
     is_shared = sum(best[:1] == (nic,) for best in topology.best_nics.values()) > 1
     farthest = ORDER[used.nccl_pcie] - (0 if is_shared else 1)
     found = []
-    for device in rdma.devices:
+    for device in topology.devices.values():
         path = topology.paths.get((gpu or "", device.name))
         if path is not None and not isinstance(path.nccl_pcie, Unknown) and is_down(device):
             found += [device.name] if ORDER[path.nccl_pcie] <= farthest else []
@@ -120,8 +114,7 @@ def gpu_memory(
 
 def uses_data_direct(examination: Examination, nic: str) -> bool:
     """Return whether a NIC has a Data Direct function, and the installed perftest can use it."""
-    tools = examination.tools
-    build = tools if isinstance(tools, Unknown) else tools.perftest
+    build = map_known(examination.tools, lambda tools: tools.perftest)
     has_one = any(end.id == nic and end.data_direct for end in examination.topology.nics)
     return has_one and not isinstance(build, Unknown) and build.data_direct is True
 
@@ -156,8 +149,7 @@ def perftest_defaults(
     device = next((candidate for candidate in node.rdma.devices if candidate.name == nic), None)
     if device is None:
         return Refused(f"there is no RDMA device {nic[:64]}")
-    port = active_port(device)
-    if port is None:
+    if (port := active_port(device)) is None:
         return Refused(f"no port of {device.name} is active")
     if not has_verbs(device):
         return Refused(f"{device.name} is a Slingshot NIC: perftest needs verbs, which it does not have")

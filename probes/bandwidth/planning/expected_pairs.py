@@ -7,13 +7,7 @@ from dataclasses import replace
 from functools import cache
 from importlib import resources
 
-from probes.bandwidth.model.expected import (
-    TESTS,
-    Expectation,
-    ExpectedPair,
-    ExpectedTable,
-    parse_table,
-)
+from probes.bandwidth.model.expected import TESTS, Expectation, ExpectedPair, ExpectedTable, parse_table
 from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.rating import LARGE_FROM_BYTES
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
@@ -48,14 +42,11 @@ def with_expected(
     examination: Examination, series: Series, rows: Sequence[ExpectedPair], note: str = ""
 ) -> Series:
     """Return the series with what each test should reach, and a note on each test."""
-    tests = [
-        replace(
-            test,
-            expected=_expected(examination, test, rows),
-            notes=(*test.notes, note) if note else test.notes,
-        )
+    more = (note,) if note else ()
+    tests = (
+        replace(test, expected=_expected(examination, test, rows), notes=(*test.notes, *more))
         for test in series.tests
-    ]
+    )
     return replace(series, tests=tuple(tests))
 
 
@@ -86,9 +77,8 @@ def _is_near(examination: Examination, gpu: str, nic: str) -> bool:
     if path is None or isinstance(path.nccl, Unknown) or not nearest:
         return False
     gpus = examination.node.gpus
-    by_c2c = not isinstance(gpus, Unknown) and any(
-        card.bdf == gpu and known(card.c2c_links, 0) for card in gpus.gpus
-    )
+    cards = () if isinstance(gpus, Unknown) else gpus.gpus
+    by_c2c = any(card.bdf == gpu and known(card.c2c_links, 0) for card in cards)
     return path.nccl == topology.paths[gpu, nearest[0]].nccl and (path.nccl in _NEAR or by_c2c)
 
 

@@ -86,6 +86,7 @@ def perftest_test(
     if far is not None:
         far_label = _label(examination, far.gpu.bdf) if far.gpu else ""
         between += f" → {far.device}" + (f" → {far_label}" if far_label else "")
+    nics_down = _nics_down(examination, gpu, settings.device)
     return PlannedTest(
         title=_title(label, between, memory),
         settings=settings,
@@ -108,11 +109,7 @@ def perftest_test(
         tcp_port=settings.tcp_port if request.setup in (Mode.LOOPBACK, Mode.SERVER) else 0,
         for_peer=planned.for_peer,
         far=far if request.setup is Mode.LOOPBACK else None,
-        notes=(
-            *planned.notes,
-            *_nics_down(examination, gpu, settings.device),
-            *_other_path(tools, path, memory),
-        ),
+        notes=(*planned.notes, *nics_down, *_other_path(tools, path, memory)),
     )
 
 
@@ -235,13 +232,8 @@ def _over_other_device(
     other = perftest_defaults(examination, None, request.far_nic)
     if isinstance(other, Refused):
         return other
-    far = replace(
-        settings,
-        device=other.device,
-        port=other.port,
-        gid_index=other.gid_index,
-        numa_node=other.numa_node if request.binds else None,
-    )
+    node = other.numa_node if request.binds else None
+    far = replace(settings, device=other.device, port=other.port, gid_index=other.gid_index, numa_node=node)
     return far if far.gpu is None else _nearest_gpu(examination, far)
 
 

@@ -88,13 +88,11 @@ def mismatch_evidence(result: Result) -> str:
 
 
 def _nccl_evidence(result: Result) -> str:
-    routes = nic_routes(result)
-    if not routes:
+    if not (routes := nic_routes(result)):
         return "NCCL reported no route over a NIC, so gdrtop cannot tell whether it used GPUDirect RDMA"
     if any(route.startswith(_SOCKET) for route in routes):
         return "NCCL found no RDMA NIC that it could use (gdrtop check shows why)"
-    direct = [route for route in routes if _DIRECT in route]
-    if direct:
+    if direct := [route for route in routes if _DIRECT in route]:
         return f"NCCL used {direct[0]} although NCCL_NET_GDR_LEVEL=LOC forbids it"
     return "no route has GDRDMA: NCCL copied through host memory (gdrtop check shows why)"
 

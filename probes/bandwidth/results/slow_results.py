@@ -16,7 +16,6 @@ from probes.bandwidth.results.memory_path import is_measured
 from probes.base.evidence import Evidence
 from probes.base.origin import Origin, origin_word
 from probes.base.unknown import known
-from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.platform import PlatformFacts
 from probes.queries.finding import Finding, Severity, Status
 from probes.queries.pcie_paths import functions_of
@@ -26,10 +25,7 @@ from probes.topology.paths import Topology
 
 _GPU_MEMORY = (BY_DMABUF, BY_PEERMEM)
 MOST_FINDINGS = 4
-_AREAS_OF_JOBS = (
-    "nccl",
-    "environment",
-)  # areas of findings about jobs, which a benchmark tool does not share
+_AREAS_OF_JOBS = ("nccl", "environment")  # of findings about jobs, which a benchmark tool does not share
 
 
 def slow_results(
@@ -72,17 +68,14 @@ def _condition(result: Result) -> Condition:
     reached, _, share = judgment.words.rpartition(", ")
     far = pair.far_nic if not pair.peer else ""  # a peer's NIC is not a device of this node
     between = f"{pair.gpu_label} to {pair.nic}" + (f" and {far}" if far else "")
+    source = f"{result.tool}, {local_time(result.taken_at)}"
+    figure = "; ".join(filter(None, (judgment.words, judgment.why)))
     return Condition(
         check=BELOW_LIMIT,
         subject=f"{between} {result.tool} {result.memory}",
         text=f"{between} reached {reached} ({share} of the limit) with {result.memory}",
         since=result.taken_at,
-        evidence=(
-            Evidence(
-                f"{result.tool}, {local_time(result.taken_at)}",
-                "; ".join(filter(None, (judgment.words, judgment.why))),
-            ),
-        ),
+        evidence=(Evidence(source, figure),),
         devices=tuple(filter(None, (pair.gpu, pair.nic, far))),
     )
 
@@ -116,10 +109,9 @@ def open_findings(
 
 def _devices_of(examination: Examination, pair: Pair) -> set[str]:
     """Return GPU and NICs by all their names, and the bridges above them up to where their paths meet."""
-    rdma, functions = examination.node.rdma, functions_of(examination)
+    functions, devices = functions_of(examination), examination.topology.devices
     names = {pair.nic, pair.far_nic} - {""}
-    known_devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
-    nics = {known(device.bdf, "") for device in known_devices if device.name in names}
+    nics = {known(devices[name].bdf, "") for name in names if name in devices}
     ends = {pair.gpu, *nics} - {""}
     chains = [functions[bdf].chain for bdf in ends if bdf in functions]
     shared = set.intersection(*map(set, chains)) if len(chains) > 1 else set()

@@ -42,8 +42,7 @@ def staging_figures(results: Sequence[Result]) -> str:
 
 def _direct_of(staged: Result, results: Sequence[Result]) -> Result | None:
     """Return the same collective over the same NICs, as NCCL runs it by itself."""
-    title = staged.title.removesuffix(f", {STAGED}")
-    key = replace(staged, title=title, memory="").key
+    key = replace(staged, title=staged.title.removesuffix(f", {STAGED}"), memory="").key
     return next((other for other in results if other.over_network and other.key == key), None)
 
 

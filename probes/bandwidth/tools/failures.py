@@ -6,14 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from probes.bandwidth.model.samples import (
-    BY_DMABUF,
-    BY_PEERMEM,
-    LINE_LIMIT,
-    Fact,
-    Sample,
-    clean_line,
-)
+from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, LINE_LIMIT, Fact, Sample, clean_line
 from probes.base.frozen import frozen
 
 CAUSE, SYMPTOM, FOLLOWS = 0, 1, 2
@@ -74,8 +67,7 @@ def failure_in(line: str, patterns: Iterable[FailurePattern], memory: str = "") 
     for row in patterns:
         if row.memory not in ("", memory):
             continue
-        match = row.compiled.search(line)
-        if match:
+        if match := row.compiled.search(line):
             groups = {name: clean_line(text or "") for name, text in match.groupdict().items()}
             return Failure(row.text.format(**groups), clean_line(line), row.rank)
     return None

@@ -51,26 +51,21 @@ class GdrcopySettings(LocalSettings):
 
     @property
     def gpu_indices(self) -> tuple[int, ...]:
-        """The one GPU."""
         return (self.gpu_index,)
 
     @property
     def load(self) -> Load:
-        """What the test copies."""
         return Load(self.size_bytes)
 
     @property
     def measures(self) -> bool:
-        """The sanity test only passes or fails."""
         return self.tool != SANITY
 
     @property
     def title(self) -> str:
-        """The program."""
         return self.tool
 
     def purpose(self, is_loopback: bool = False) -> Purpose:
-        """Return what the program shows."""
         if self.tool == SANITY:
             proves = "whether the CPU can map GPU memory through BAR1 (gdrdrv) and reads back what it wrote"
         else:
@@ -78,7 +73,6 @@ class GdrcopySettings(LocalSettings):
         return Purpose(proves, _NOT_PROVEN)
 
     def command(self, tools: ToolFacts) -> Command | Refused:
-        """Return the command of the bandwidth test or of the test suite."""
         if self.tool not in GDRCOPY:
             return Refused(f"{self.tool[:80]!r} is not a gdrcopy test that gdrtop knows")
         reason = gpu_numbers(self.gpu_indices) or out_of_range("the size", self.size_bytes, 4, 1 << 30)
@@ -140,8 +134,7 @@ class GdrcopyOutput:
         """Return what a line reports: nothing for most lines."""
         line = line[:LINE_LIMIT].rstrip()
         if self._list is not None:
-            name = _NAME.match(line)
-            if name:
+            if name := _NAME.match(line):
                 # Of what passed the count is enough.
                 passed = self._list is About.PASSED
                 return () if passed else (Fact(self._list, name["name"], clean_line(line)),)
@@ -154,69 +147,51 @@ class GdrcopyOutput:
         if gpu and len(self._gpus) < 64:
             self._gpus[gpu["number"]] = gpu["rest"]
             return ()
-        selected = _SELECTS.match(line)
-        if selected:
+        if selected := _SELECTS.match(line):
             name = self._gpus.get(selected["number"], "")
             return (Fact(About.GPU, clean_line(f"{selected['number']} {name}"), clean_line(line)),)
-        buffer = _BUFFER.match(line)
-        if buffer:
+        if buffer := _BUFFER.match(line):
             self._buffer = parse_int(buffer["size"])
         if line == "closing gdrdrv":
             return (Fact(About.PHASE, DONE, clean_line(line)),)
         return ()
 
     def _of_copies(self, line: str) -> tuple[Output, ...]:
-        test = _TEST.match(line)
-        if test:
+        if test := _TEST.match(line):
             what = "write" if test["what"] == "writing" else "read"
             self._sizes[what] = parse_int(test["size"]) if test["size"] else self._buffer
             self._counts[what] = parse_int(test["count"] or "")
             return (Fact(About.PHASE, MEASURING, clean_line(line)),)
-        bandwidth = _BANDWIDTH.match(line)
-        if bandwidth:
+        if bandwidth := _BANDWIDTH.match(line):
             number, what = parse_number(bandwidth["number"]), bandwidth["what"]
             if number is None:
                 return ()
-            return (
-                Sample(
-                    what=f"CPU {what}s GPU memory",
-                    raw=clean_line(line),
-                    size_bytes=self._sizes.get(what),
-                    gbps=in_gbps(number, bandwidth["unit"]),
-                    iterations=self._counts.get(what),
-                ),
-            )
-        count = _COUNT.match(line)
-        if count:
+            size, iterations = self._sizes.get(what), self._counts.get(what)
+            gbps, text = in_gbps(number, bandwidth["unit"]), f"CPU {what}s GPU memory"
+            return (Sample(text, clean_line(line), gbps, size_bytes=size, iterations=iterations),)
+        if count := _COUNT.match(line):
             self._counts = {count["what"]: parse_int(count["count"])}
             self._latencies = ()
             return (Fact(About.PHASE, MEASURING, clean_line(line)),)
         if line.startswith("Test") and "Size(B)" in line:
-            self._latencies = tuple(
-                _OF[column["of"] or column["median"]] for column in _COLUMNS.finditer(line)
-            )
+            columns = _COLUMNS.finditer(line)
+            self._latencies = tuple(_OF[column["of"] or column["median"]] for column in columns)
             return ()
         return self._latency(line)
 
     def _latency(self, line: str) -> tuple[Output, ...]:
-        row = _ROW.match(line)
-        if row:
+        if row := _ROW.match(line):
             numbers = [parse_number(field) for field in row["numbers"].split()]
             times = [number for number in numbers if number is not None]
             if len(times) != len(numbers) or len(times) != len(self._latencies):
                 return ()
-            latencies = tuple(
-                Latency(statistic, us) for us, statistic in zip(times, self._latencies, strict=True)
+            latencies = tuple(map(Latency, self._latencies, times))
+            what, size = row["what"], parse_int(row["size"])
+            iterations = self._counts.get(what)
+            sample = Sample(
+                what, clean_line(line), size_bytes=size, iterations=iterations, latencies=latencies
             )
-            return (
-                Sample(
-                    what=row["what"],
-                    raw=clean_line(line),
-                    size_bytes=parse_int(row["size"]),
-                    iterations=self._counts.get(row["what"]),
-                    latencies=latencies,
-                ),
-            )
+            return (sample,)
         trip = _ROUND_TRIP.match(line)
         us = parse_number(trip["us"]) if trip else None
         if us is None:
@@ -224,8 +199,7 @@ class GdrcopyOutput:
         return (Sample(what="round trip CPU–GPU", raw=clean_line(line), latencies=(Latency("average", us),)),)
 
     def _of_suite(self, line: str) -> tuple[Output, ...]:
-        total = _TOTAL.match(line)
-        if total:
+        if total := _TOTAL.match(line):
             found: list[Output] = [
                 Fact(about, total[about.value], clean_line(line))
                 for about in (About.TOTAL, About.PASSED, About.FAILED, About.WAIVED)
@@ -234,8 +208,7 @@ class GdrcopyOutput:
                 failed = f"{total['failed']} of {total['total']} tests of CPU access to GPU memory failed"
                 found.append(Failure(failed, clean_line(line), SYMPTOM))
             return tuple(found)
-        listed = _LIST.match(line)
-        if listed:
+        if listed := _LIST.match(line):
             self._list = About(listed["of"])
         verbose = _VERBOSE.match(line)
         if verbose and verbose["of"] != "PASSED":
@@ -250,15 +223,12 @@ class Gdrcopy(LocalTool):
     binds_to_gpu = True
 
     def parser(self, program: str) -> GdrcopyOutput:
-        """Return a parser for any of its tests."""
         return GdrcopyOutput()
 
     def settings(self, request: Request, gpus: Sequence[Gpu], numa_node: int | None) -> GdrcopySettings:
-        """Return the settings for the one GPU."""
         return GdrcopySettings(gpus[0].index if gpus else 0, request.tool, request.size_bytes, numa_node)
 
     def install_hint(self, examination: Examination) -> str:
-        """Return where it comes from: NVIDIA packages it, with its module gdrdrv."""
         return "from NVIDIA's CUDA repository (gdrcopy-tests), or from source: github.com/NVIDIA/gdrcopy"
 
 

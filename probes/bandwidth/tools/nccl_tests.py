@@ -89,28 +89,23 @@ class NcclSettings(LocalSettings):
 
     @property
     def gpu_indices(self) -> tuple[int, ...]:
-        """The GPUs of its ranks."""
         return self.gpus
 
     @property
     def nics(self) -> tuple[str, ...] | None:
-        """None over the network, if NCCL chooses."""
-        return (self.devices or None) if self.over_network else ()
+        return (self.devices or None) if self.over_network else ()  # None: NCCL chooses
 
     @property
     def title(self) -> str:
-        """The program, and what carries its data."""
         where = "over the NICs" if self.over_network else "inside this node"
         how = ", staged" if self.is_staged else ""
         return f"{self.tool} {f'over {self.devices[0]}' if self.devices else where}{how}"
 
     @property
     def memory(self) -> str:
-        """STAGED, if it is."""
         return STAGED if self.is_staged else ""
 
     def purpose(self, is_loopback: bool = False) -> Purpose:
-        """Return what the collective shows."""
         name = self.tool.removesuffix("_perf")
         if self.is_staged:
             return Purpose(
@@ -129,7 +124,6 @@ class NcclSettings(LocalSettings):
         )
 
     def command(self, tools: ToolFacts) -> Command | Refused:
-        """Return the command; its GPUs are the visible ones, in that order."""
         invalid = next((name for name in self.devices if not is_rdma_device(name)), None)
         if invalid is not None:
             return Refused(f"{invalid[:80]!r} is not an RDMA device name")
@@ -214,11 +208,9 @@ class NcclTestsOutput:
         fields = line.split()
         if fields and parse_int(fields[0]) is not None:
             return self._row(line, fields)
-        library = _LIBRARY.match(line)
-        if library:
+        if library := _LIBRARY.match(line):
             return (Fact(About.VERSION, f"NCCL {clean_line(library['version'])}", clean_line(line)),)
-        route = _ROUTE.search(line)
-        if route:
+        if route := _ROUTE.search(line):
             if route["route"] in self._routes or len(self._routes) >= _ROUTES:
                 return ()
             self._routes.add(route["route"])
@@ -229,17 +221,14 @@ class NcclTestsOutput:
         names = line[1:].split()
         if names[:3] == ["size", "count", "type"]:
             return self._header(names, line)
-        starts = _STARTS.match(line)
-        if starts:
+        if starts := _STARTS.match(line):
             if starts["what"] == "concluded":
                 return (Fact(About.PHASE, DONE, clean_line(line)),)
             self._what = starts["name"]
             return (Fact(About.TEST, self._what, clean_line(line)),)
-        version = _VERSION.match(line)
-        if version:
+        if version := _VERSION.match(line):
             return (Fact(About.VERSION, f"nccl-tests {clean_line(version['version'])}", clean_line(line)),)
-        rank = _RANK.match(line)
-        if rank:
+        if rank := _RANK.match(line):
             place = f"{rank['rank']}: {rank['host']} device {rank['device']} {rank['bus']} {rank['name']}"
             return (Fact(About.RANK, clean_line(place), clean_line(line)),)
         average = _AVERAGE.match(line)
@@ -258,8 +247,7 @@ class NcclTestsOutput:
             return ()
         first = names.index(time)
         rest = names[first : len(names) - self._has_timestamps]
-        length = len(rest) // names.count(time)
-        group = tuple(rest[:length])
+        group = tuple(rest[: len(rest) // names.count(time)])
         self._group = group if "algbw" in group and "busbw" in group else ()
         return (Fact(About.PHASE, MEASURING, clean_line(line)),)
 
@@ -279,9 +267,8 @@ class NcclTestsOutput:
         start = len(fields) - groups * length
         for number in range(groups):
             group = fields[start + number * length : start + (number + 1) * length]
-            sample = self._sample(
-                fields[0], dict(zip(self._group, group, strict=True)), _GROUPS[number], line
-            )
+            values = dict(zip(self._group, group, strict=True))
+            sample = self._sample(fields[0], values, _GROUPS[number], line)
             if sample is None:
                 return ()
             samples.append(sample)
@@ -319,22 +306,17 @@ class NcclTests(LocalTool):
     is_per_gpu = False
 
     def parser(self, program: str) -> NcclTestsOutput:
-        """Return a parser for one collective."""
         return NcclTestsOutput(program.removesuffix("_perf"))
 
     def settings(self, request: Request, gpus: Sequence[Gpu], numa_node: int | None) -> NcclSettings:
-        """Return the settings of a collective over all these GPUs."""
         devices = (request.nic,) if request.nic is not None and request.over_network else ()
+        indices, over_network = tuple(gpu.index for gpu in gpus), request.over_network
+        is_staged = over_network and request.memory is MemoryPath.STAGED
         return NcclSettings(
-            tuple(gpu.index for gpu in gpus),
-            request.tool,
-            over_network=request.over_network,
-            is_staged=request.over_network and request.memory is MemoryPath.STAGED,
-            devices=devices,
+            indices, request.tool, over_network=over_network, is_staged=is_staged, devices=devices
         )
 
     def install_hint(self, examination: Examination) -> str:
-        """Return where it comes from: there is no package."""
         return (
             "from source: github.com/NVIDIA/nccl-tests, make, and copy the programs of its build/ folder to"
             " /usr/local/bin; NVIDIA's PyTorch containers include them"

@@ -55,23 +55,19 @@ class NvbandwidthSettings(LocalSettings):
 
     @property
     def gpu_indices(self) -> tuple[int, ...]:
-        """The GPUs that it may see."""
         return self.gpus
 
     @property
     def required_tests(self) -> tuple[str, ...]:
-        """Each direction is a test of its own."""
-        return self.tests
+        return self.tests  # each direction is a test of its own
 
     def purpose(self, is_loopback: bool = False) -> Purpose:
-        """Return what its copies show."""
         return Purpose(
             "how fast CUDA copies between host and GPUs (the GPU's own PCIe link or NVLink)",
             "GPUDirect RDMA (no NIC is involved)",
         )
 
     def command(self, tools: ToolFacts) -> Command | Refused:
-        """Return the command."""
         invalid = next((name for name in self.tests if not _TEST_NAME.fullmatch(name)), None)
         if invalid is not None or not self.tests:
             return Refused("no test is named" if invalid is None else f"{invalid[:80]!r} is not a test name")
@@ -92,7 +88,6 @@ class NvbandwidthSettings(LocalSettings):
         return command(tools, tuple(argv), None, visible_gpus(self.gpus))
 
     def limit(self, examination: Examination) -> Limit:
-        """Return the limit of the links above its one GPU."""
         facts = examination.node.gpus
         cards = facts.gpus if isinstance(facts, GpuFacts) else ()
         bdf = next((card.bdf for card in cards if self.gpus == (card.index,)), None)
@@ -134,13 +129,11 @@ class NvbandwidthOutput:
         fields = line.split()
         if fields and fields[0].isdigit():
             return self._of_matrix(line, fields)
-        running = _RUNNING.match(line)
-        if running:
+        if running := _RUNNING.match(line):
             self._name, self._description, self._columns = running["name"], None, ()
             raw = clean_line(line)
             return Fact(About.TEST, self._name, raw), Fact(About.PHASE, MEASURING, raw)
-        description = _DESCRIPTION.search(line)
-        if description:
+        if description := _DESCRIPTION.search(line):
             self._description, self._columns = description, ()
             return ()
         return self._sum(line) or self._of_run(line)
@@ -153,11 +146,9 @@ class NvbandwidthOutput:
         return (_sample(self._name, "sum", number, self._description, line),)
 
     def _of_run(self, line: str) -> tuple[Output, ...]:
-        device = _DEVICE.match(line)
-        if device:
+        if device := _DEVICE.match(line):
             return (Fact(About.GPU, clean_line(f"{device['number']}: {device['name']}"), clean_line(line)),)
-        version = _VERSIONS.match(line)
-        if version:
+        if version := _VERSIONS.match(line):
             text = clean_line(f"{version['what']} {version['version']}")
             return (Fact(About.VERSION, text, clean_line(line)),)
         status = _STATUS.match(line)
@@ -233,8 +224,7 @@ def _read_case(case: dict[str, object]) -> list[Output]:
         cells = [str(cell)[:30] for cell in row[:_COLUMNS]] if isinstance(row, list) else []
         columns = tuple(str(column) for column in range(len(cells)))
         found.extend(_row(name, str(number), cells, columns, description, f"{name}: {' '.join(cells)}"))
-    whole = parse_number(str(case.get("sum"))[:30])
-    if whole is not None:
+    if (whole := parse_number(str(case.get("sum"))[:30])) is not None:
         found.append(_sample(name, "sum", whole, description, f"{name}: sum {whole}"))
     return found
 
@@ -267,15 +257,12 @@ class Nvbandwidth(LocalTool):
     """nvbandwidth."""
 
     def parser(self, program: str) -> NvbandwidthOutput:
-        """Return a parser."""
         return NvbandwidthOutput()
 
     def settings(self, request: Request, gpus: Sequence[Gpu], numa_node: int | None) -> NvbandwidthSettings:
-        """Return the settings for copies to and from these GPUs."""
         return NvbandwidthSettings(gpus=tuple(gpu.index for gpu in gpus))
 
     def install_hint(self, examination: Examination) -> str:
-        """Return where it comes from: there is no package."""
         return "from source: github.com/NVIDIA/nvbandwidth"
 
 

@@ -31,17 +31,14 @@ class Perftest(BandwidthTool):
     failure_patterns = PATTERNS
 
     def parser(self, program: str) -> PerftestOutput:
-        """Return a parser for any of its tests."""
         return PerftestOutput()
 
     def purpose(self, program: str, with_gpu: bool = True) -> Purpose:
-        """Return what a program shows, with any settings."""
         memory = "GPU memory (DMA-BUF or nvidia-peermem) or host memory" if with_gpu else "host memory"
         not_proven = "whether NCCL uses this path and this NIC" if with_gpu else "GPU memory"
         return Purpose(measured_speed(program, f"{memory} over a NIC"), not_proven)
 
     def install_hint(self, examination: Examination) -> str:
-        """Return the distribution's command, and where to get a build with CUDA."""
         platform = examination.node.platform
         name = known(platform.distribution, "").lower() if isinstance(platform, PlatformFacts) else ""
         installs = (command for command, words in _INSTALL.items() if any(word in name for word in words))

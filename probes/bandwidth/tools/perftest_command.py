@@ -72,17 +72,14 @@ class PerftestSettings(Settings):
 
     @property
     def load(self) -> Load:
-        """What the test sends."""
         return Load(self.size_bytes, self.queue_pairs, self.is_bidirectional)
 
     @property
     def gpu_indices(self) -> tuple[int, ...]:
-        """The GPU whose memory is used."""
         return () if self.gpu is None else (self.gpu.index,)
 
     @property
     def nics(self) -> tuple[str, ...] | None:
-        """The RDMA device."""
         return (self.device,)
 
     def limit(self, examination: Examination, is_loopback: bool = False) -> Limit:
@@ -95,7 +92,6 @@ class PerftestSettings(Settings):
         )
 
     def purpose(self, is_loopback: bool = False) -> Purpose:
-        """Return what a test with these settings shows."""
         if self.gpu is None:
             memory, not_proven = "host memory", "GPU memory, which this result is a reference for"
         else:
@@ -126,28 +122,21 @@ def perftest(settings: PerftestSettings, tools: ToolFacts, server: str | None = 
         return Refused(reason)
     argv = [settings.tool, "-d", settings.device, "-i", str(settings.port)]
     argv += ["-p", str(settings.tcp_port), "-F"]
-    if settings.over_ipv6:
-        argv.append("--ipv6-addr")
-    if settings.connection:
-        argv += ["-c", settings.connection]
-    if settings.gid_index is not None:
-        argv += ["-x", str(settings.gid_index)]
-    if settings.all_sizes:
-        argv.append("-a")
-    elif settings.size_bytes is not None:
-        argv += ["-s", str(settings.size_bytes)]
-    if settings.is_endless:
-        argv.append("--run_infinitely")
-    if settings.duration_s is not None:
-        argv += ["-D", str(settings.duration_s)]
-    if settings.iterations is not None:
-        argv += ["-n", str(settings.iterations)]
-    if settings.queue_pairs != 1:
-        argv += ["-q", str(settings.queue_pairs)]
-    if settings.is_bidirectional:
-        argv.append("-b")
-    if not settings.is_latency:
-        argv.append("--report_gbits")
+    has_size = settings.size_bytes is not None and not settings.all_sizes
+    options = (
+        (settings.over_ipv6, ("--ipv6-addr",)),
+        (bool(settings.connection), ("-c", settings.connection)),
+        (settings.gid_index is not None, ("-x", str(settings.gid_index))),
+        (settings.all_sizes, ("-a",)),
+        (has_size, ("-s", str(settings.size_bytes))),
+        (settings.is_endless, ("--run_infinitely",)),
+        (settings.duration_s is not None, ("-D", str(settings.duration_s))),
+        (settings.iterations is not None, ("-n", str(settings.iterations))),
+        (settings.queue_pairs != 1, ("-q", str(settings.queue_pairs))),
+        (settings.is_bidirectional, ("-b",)),
+        (not settings.is_latency, ("--report_gbits",)),
+    )
+    argv += [word for is_wanted, words in options if is_wanted for word in words]
     environment: tuple[tuple[str, str], ...] = ()
     if settings.gpu is not None:
         if isinstance(tools.perftest, Perftest) and tools.perftest.cuda_bus_id is True:
@@ -172,8 +161,7 @@ def loopback(
     Start the server first, and the client when the server has printed that it waits.
     """
     far = server or settings
-    mismatched = mismatched_settings(settings, far)
-    if mismatched:
+    if mismatched := mismatched_settings(settings, far):
         return Refused(f"both ends need the same {', '.join(mismatched)}")
     server_command, client_command = perftest(far, tools), perftest(settings, tools, LOCALHOST)
     if isinstance(server_command, Refused):
@@ -248,9 +236,8 @@ def _contradiction(settings: PerftestSettings) -> str:
         return "choose all sizes or one size, not both"
     if settings.iterations is not None and has_duration:
         return "choose a number of iterations or a duration, not both"
-    if settings.is_latency and (
-        settings.is_endless or settings.is_bidirectional or settings.queue_pairs != 1
-    ):
+    has_more = settings.is_endless or settings.is_bidirectional or settings.queue_pairs != 1
+    if settings.is_latency and has_more:
         return "a latency test must end, and has one direction and one queue pair"
     if settings.is_endless and settings.is_bidirectional and settings.tool == "ib_send_bw":
         return "ib_send_bw cannot run endlessly in both directions"

@@ -93,8 +93,7 @@ def _registration_patterns() -> Iterator[FailurePattern]:
         pattern = f"Couldn't allocate MR{suffix}"
         for memory, text in zip((BY_PEERMEM, BY_DMABUF, HOST_MEMORY), texts, strict=True):
             yield FailurePattern(pattern, CAUSE, text, memory)
-        unknown = f"with GPU memory: {texts[0]}; with host memory: {texts[2]}"
-        yield FailurePattern(pattern, CAUSE, unknown)
+        yield FailurePattern(pattern, CAUSE, f"with GPU memory: {texts[0]}; with host memory: {texts[2]}")
     other = r"Couldn't allocate MR with error=(?P<a>\d{1,4})"
     yield FailurePattern(other, CAUSE, "the memory could not be registered (errno {a})")
 

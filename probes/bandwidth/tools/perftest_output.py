@@ -86,8 +86,7 @@ class PerftestOutput:
             return ()
         if stripped[0].isdigit():
             return self._row(line)
-        title = _TITLE.match(line)
-        if title:
+        if title := _TITLE.match(line):
             return self._title(title, line)
         if stripped.startswith("#bytes"):
             return self._header(line)
@@ -102,9 +101,7 @@ class PerftestOutput:
             Fact(_SETTINGS[setting["name"]], setting["value"].removesuffix("[B]"), clean_line(line))
             for setting in _SETTING.finditer(line)
         )
-        if settings:
-            return settings
-        return self._of_gpu(line) or self._failure(line)
+        return settings or self._of_gpu(line) or self._failure(line)
 
     def _title(self, title: re.Match[str], line: str) -> tuple[Output, ...]:
         self._verb = title["verb"]
@@ -138,8 +135,7 @@ class PerftestOutput:
     def _of_gpu(self, line: str) -> tuple[Output, ...]:
         if _ENDS_OF_CUDA.match(line):
             self._forget_gpu()
-        name = _GPU_NAME.match(line)
-        if name:
+        if name := _GPU_NAME.match(line):
             return (Fact(About.GPU, clean_line(name["name"]), clean_line(line)),)
         if _INTEGRATED.match(line):
             self._integrated = True
@@ -159,12 +155,9 @@ class PerftestOutput:
         fields = line.split()
         if not self._columns or len(fields) != len(self._columns):
             return self._failure(line)
-        numbers: list[float] = []
-        for field in fields:
-            number = parse_number(field)
-            if number is None:
-                return ()
-            numbers.append(number)
+        numbers = [number for number in map(parse_number, fields) if number is not None]
+        if len(numbers) < len(fields):
+            return ()
         size = iterations = None
         average = peak = rate = None
         latencies: list[Latency] = []

@@ -98,7 +98,6 @@ class LocalTool(BandwidthTool):
         """Return the settings of a test of these GPUs."""
 
     def purpose(self, program: str, with_gpu: bool = True) -> Purpose:
-        """Return what a program shows with its usual settings."""
         return self.settings(Request(tool=program), (), None).purpose()
 
 

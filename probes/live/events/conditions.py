@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Reason, Unknown
-from probes.live.model.sample import GpuSample, LiveJob, LiveProcess, LiveSample, PathWord, Role, path_phrase
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role, path_phrase
 from probes.live.processes.job_summaries import path_summary
 from probes.snapshot.condition import (
     CONGESTED,
@@ -62,7 +62,7 @@ class Conditions:
         self._known = found
         return Watched(
             seconds=sample.at - self._began_at,
-            jobs=_jobs(sample),
+            jobs=map_known(sample.processes, lambda _: len(_network_jobs(sample))),
             conditions=tuple(found.values()),
             missing=sample.missing,
             unknown_path=_unknown_path(sample),
@@ -88,13 +88,6 @@ def _continued(before: Condition | None, now: Condition) -> Condition:
     return before if is_same else replace(now, since=before.since)
 
 
-def _jobs(sample: LiveSample) -> Maybe[int]:
-    """Return how many jobs use the network now."""
-    if isinstance(sample.processes, Unknown):
-        return sample.processes
-    return len(_network_jobs(sample))
-
-
 def _network_jobs(sample: LiveSample) -> list[LiveJob]:
     return [job for job in sample.jobs if job.role is not Role.GPU]
 
@@ -117,16 +110,12 @@ def _unread(sample: LiveSample) -> dict[str, Unknown]:
         FLAPPING: (port.state for port in sample.ports),
         PAUSED: (port.pause_percent for port in sample.ports),
         ERRORS_RISING: (count for port in sample.ports for count in port.counters.values()),
-        THROTTLED: (_throttle_reasons(gpu) for gpu in sample.gpus),
+        THROTTLED: (map_known(gpu.live, lambda live: live.throttle_reasons) for gpu in sample.gpus),
         STOPPED: (process.state for process in processes),
         **dict.fromkeys((SLOW_NIC, TRAFFIC_FELL, CONGESTED), rates),
     }
     reasons = ((check, _all_unknown(values)) for check, values in figures.items())
     return {check: why for check, why in reasons if why is not None}
-
-
-def _throttle_reasons(gpu: GpuSample) -> Maybe[tuple[str, ...]]:
-    return gpu.live if isinstance(gpu.live, Unknown) else gpu.live.throttle_reasons
 
 
 def _all_unknown(values: Iterable[Maybe[object]]) -> Unknown | None:
@@ -141,7 +130,7 @@ def _all_unknown(values: Iterable[Maybe[object]]) -> Unknown | None:
 
 
 def _is_stopped(process: LiveProcess) -> bool:
-    return not isinstance(process.state, Unknown) and process.state in STOPPED_STATES
+    return known(process.state, "") in STOPPED_STATES
 
 
 def rank_name(process: LiveProcess) -> str:
@@ -176,40 +165,35 @@ def _without_gdr(job: LiveJob, ranks: Sequence[LiveProcess], sample: LiveSample)
         likely = "likely " * any(rank.path.is_likely for rank in affected)
         evidence = [Evidence(job.name, path_summary(ranks))]
         for rank in affected[:_MOST_EVIDENCE]:
-            evidence += [
-                Evidence(shown.source, f"{rank_name(rank)}: {shown.value}")
-                for shown in rank.path.evidence[:1]
-            ]
-        yield Condition(
-            check=check,
-            subject=job.id,
-            text=f"{_names(affected, ranks)} of {job.name} {likely}{path_phrase(word, len(affected) > 1)}",
-            since=sample.taken_at,
-            severity=Severity.CRITICAL if is_certain else Severity.WARNING,
-            evidence=tuple(evidence),
-            devices=_devices(affected),
-            ranks=tuple(map(rank_name, affected)),
-            job=job.id,
-            job_name=job.name,
-        )
+            for shown in rank.path.evidence[:1]:
+                evidence.append(Evidence(shown.source, f"{rank_name(rank)}: {shown.value}"))
+        text = f"{_names(affected, ranks)} of {job.name} {likely}{path_phrase(word, len(affected) > 1)}"
+        severity = Severity.CRITICAL if is_certain else Severity.WARNING
+        yield _of_ranks(check, job, text, sample.taken_at, evidence, affected, severity)
 
 
 def _stopped(job: LiveJob, stopped: Sequence[LiveProcess], sample: LiveSample) -> Condition:
     verb = "is" if len(stopped) == 1 else "are"
-    return Condition(
-        check=STOPPED,
-        subject=job.id,
-        text=f"{_names(stopped, ())} of {job.name} {verb} stopped, so the whole job waits",
-        since=sample.taken_at,
-        evidence=tuple(
-            Evidence(f"/proc/{process.pid}/stat", f"{rank_name(process)}: state {process.state}")
-            for process in stopped[:_MOST_EVIDENCE]
-        ),
-        devices=_devices(stopped),
-        ranks=tuple(map(rank_name, stopped)),
-        job=job.id,
-        job_name=job.name,
-    )
+    text = f"{_names(stopped, ())} of {job.name} {verb} stopped, so the whole job waits"
+    evidence = [
+        Evidence(f"/proc/{process.pid}/stat", f"{rank_name(process)}: state {process.state}")
+        for process in stopped[:_MOST_EVIDENCE]
+    ]
+    return _of_ranks(STOPPED, job, text, sample.taken_at, evidence, stopped)
+
+
+def _of_ranks(
+    check: str,
+    job: LiveJob,
+    text: str,
+    at: float,
+    evidence: Iterable[Evidence],
+    ranks: Sequence[LiveProcess],
+    severity: Severity = Severity.WARNING,
+) -> Condition:
+    """Return a condition of some ranks of a job."""
+    names, shown = tuple(map(rank_name, ranks)), tuple(evidence)
+    return Condition(check, job.id, text, at, severity, shown, _devices(ranks), names, job.id, job.name)
 
 
 def _odd(job: LiveJob, sample: LiveSample) -> Iterator[Condition]:

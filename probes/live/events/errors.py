@@ -141,8 +141,7 @@ class ErrorEvents:
             for rule in known.rules:
                 if (is_teardown and rule.harm in _OF_TEARDOWN) or (was_down and rule.harm in _OF_A_LINK_DOWN):
                     continue
-                event = self._judge(port, known.counts, rule, sample, step)
-                if event is not None:
+                if (event := self._judge(port, known.counts, rule, sample, step)) is not None:
                     rising.setdefault(rule.text, []).append(event)
         for key in [key for key, at in self._above_at.items() if sample.at - at >= _QUIET_SECONDS]:
             del self._above_at[key]
@@ -211,14 +210,10 @@ class ErrorEvents:
         event = _event(port, rule, count.total, sample.taken_at)
         if rule.severity is not Severity.NOTE:
             counters = f"/sys/class/infiniband/{port.device}/ports/{port.port}"
+            shown = (Evidence(counters, f"{rule.counter}: {max(1, round(count.total)):,} more"),)
+            subject, at = f"{port.name} {rule.text}", sample.taken_at
             self._rising[port.name, rule.text] = Condition(
-                ERRORS_RISING,
-                f"{port.name} {rule.text}",
-                event.text,
-                sample.taken_at,
-                rule.severity,
-                (Evidence(counters, f"{rule.counter}: {max(1, round(count.total)):,} more"),),
-                (port.device,),
+                ERRORS_RISING, subject, event.text, at, rule.severity, shown, (port.device,)
             )
         return event
 
@@ -241,5 +236,4 @@ def _rate(port: PortSample, counter: str) -> float:
 def _event(port: PortSample, rule: _Rule, total: float, at: float) -> LiveEvent:
     over = {60: "minute", 3600: "hour"}.get(int(rule.seconds), f"{rule.seconds:.0f} s")
     text = f"{port.name} {rule.text} ({rule.counter} rose by {max(1, round(total)):,} in the last {over})"
-    kind = EventKind.ERRORS_RISING
-    return LiveEvent(at, kind, rule.severity, port.name, text, ERRORS[rule.harm])
+    return LiveEvent(at, EventKind.ERRORS_RISING, rule.severity, port.name, text, ERRORS[rule.harm])

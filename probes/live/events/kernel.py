@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -77,13 +77,10 @@ class KernelEvents:
         events = self._repeated(at, taken_at)
         for message in () if isinstance(messages, Unknown) else messages:
             event = _classify(message, taken_at, names or {})
-            if event is None:
-                continue
-            if self._is_second_line(event, message.at):
+            if event is None or self._is_second_line(event, message.at):
                 continue
             key = _key(event)
-            seen = self._seen.get(key)
-            if seen is not None:
+            if (seen := self._seen.get(key)) is not None:
                 seen.more += 1
             elif self._may_report(at) or event.severity is Severity.CRITICAL:
                 while len(self._seen) >= _MAX_TEXTS:
@@ -96,8 +93,7 @@ class KernelEvents:
 
     def _is_second_line(self, event: LiveEvent, logged_at: float) -> bool:
         """Say whether the other device of an Ethernet port, netdev or RDMA, has already logged this."""
-        line = _LINK_DOWN.search(event.text)
-        if line is None:
+        if (line := _LINK_DOWN.search(event.text)) is None:
             return False
         by_rdma = line[1] is not None
         earlier = self._links_down.get(event.subject)
@@ -122,14 +118,10 @@ class KernelEvents:
         for key in [key for key, seen in self._seen.items() if not 0 <= at - seen.at < _REPEAT_SECONDS]:
             seen = self._seen.pop(key)
             if seen.more:
-                event = seen.event
                 times = "once more" if seen.more == 1 else f"{seen.more:,} more times"
-                text = f"{times} in the last minute: {event.text}"
-                again = LiveEvent(
-                    taken_at, event.kind, event.severity, event.subject, text, event.explanation
-                )
-                events.append(again)
-                self._seen[key] = _Seen(at, event)
+                text = f"{times} in the last minute: {seen.event.text}"
+                events.append(replace(seen.event, at=taken_at, text=text))
+                self._seen[key] = _Seen(at, seen.event)
         if self._left_out and self._may_report(at):
             text = f"{self._left_out:,} further kernel messages about GPUs and NICs are not listed"
             kind = EventKind.KERNEL_MESSAGE

@@ -55,8 +55,7 @@ class PortEvents:
             names.add(port.name)
             if not isinstance(port.state, Unknown):
                 events += self._state(port, port.state, sample, port.device in used)
-            known = self._known.get(port.name)
-            if known is not None:
+            if (known := self._known.get(port.name)) is not None:
                 events += _rate_and_pause(known, port, sample.taken_at)
         events += self._gone(names, sample, used)
         self._is_first = False
@@ -83,9 +82,8 @@ class PortEvents:
             known.is_flapping = False
             known.downs.clear()
             if not is_up and not known.is_up:
-                return [
-                    _event(port, sample, _down(is_used), f"{port.name} stays down", explanations.PORT_DOWN)
-                ]
+                text = f"{port.name} stays down"
+                return [_event(port, sample, _down(is_used), text, explanations.PORT_DOWN)]
         if is_up == known.is_up:
             known.state = state
             return []
@@ -106,13 +104,9 @@ class PortEvents:
             over = _duration(sample.at - known.downs[0])
             text = f"{port.name} is flapping, {len(known.downs)} times down in {over}"
             state_file = f"/sys/class/infiniband/{port.device}/ports/{port.port}/state"
+            shown = (Evidence(state_file, f"{len(known.downs)} times down in {over}"),)
             known.flapping = Condition(
-                FLAPPING,
-                port.name,
-                text,
-                sample.taken_at,
-                evidence=(Evidence(state_file, f"{len(known.downs)} times down in {over}"),),
-                devices=(port.device,),
+                FLAPPING, port.name, text, sample.taken_at, evidence=shown, devices=(port.device,)
             )
             return [_event(port, sample, _down(is_used), text, explanations.PORT_FLAPPING)]
         if state in ("INIT", "ARMED"):
@@ -133,11 +127,10 @@ class PortEvents:
         if len(gone) > 1 and not self._known:
             text = f"all {len(gone)} RDMA ports are gone"
             return [LiveEvent(sample.taken_at, kind, Severity.CRITICAL, gone[0], text, why)]
+        severities = {name: _down(name.partition("/")[0] in used) for name in gone}
         return [
-            LiveEvent(
-                sample.taken_at, kind, _down(name.partition("/")[0] in used), name, f"{name} is gone", why
-            )
-            for name in gone
+            LiveEvent(sample.taken_at, kind, severity, name, f"{name} is gone", why)
+            for name, severity in severities.items()
         ]
 
 
@@ -183,14 +176,8 @@ def _rate_and_pause(known: _Port, port: PortSample, at: float) -> list[LiveEvent
         text = f"{port.name} is paused {pause:.0f} % of the time"
         kind = EventKind.PAUSE
         counter = f"ethtool -S {known_netdev(port)}"
-        known.paused = Condition(
-            PAUSED,
-            port.name,
-            text,
-            at,
-            evidence=(Evidence(counter, f"pause frames for {pause:.0f} % of the time"),),
-            devices=(port.device,),
-        )
+        shown = (Evidence(counter, f"pause frames for {pause:.0f} % of the time"),)
+        known.paused = Condition(PAUSED, port.name, text, at, evidence=shown, devices=(port.device,))
         events.append(LiveEvent(at, kind, Severity.WARNING, port.name, text, EXPLANATIONS[kind]))
     return events
 
@@ -218,8 +205,7 @@ class NicLinkEvents:
         """Return the links that changed, once for all ports of a device; nothing while a link is unknown."""
         events: list[LiveEvent] = []
         for device, port in {port.device: port for port in sample.ports}.items():
-            link = _link_of(port)
-            if link is None:
+            if (link := _link_of(port)) is None:
                 continue
             changed = self._links.setdefault(device, Settled(_LINK_SAMPLES)).update(link)
             if changed is not None:
@@ -237,5 +223,4 @@ def _retrained(port: PortSample, before: Link, now: Link, at: float) -> LiveEven
     is_slower = now[0] < before[0] or now[1] < before[1]
     text = f"the PCIe link of {port.device} is {link_name(*now)}, was {link_name(*before)}"
     severity = Severity.WARNING if is_slower else Severity.NOTE
-    kind = EventKind.LINK_RETRAINED
-    return LiveEvent(at, kind, severity, port.device, text, explanations.NIC_PCIE_LINK)
+    return LiveEvent(at, EventKind.LINK_RETRAINED, severity, port.device, text, explanations.NIC_PCIE_LINK)

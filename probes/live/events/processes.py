@@ -167,8 +167,7 @@ class ProcessEvents:
 
     def _path(self, one: _Known, process: LiveProcess) -> list[_Change]:
         was_settled = one.path.value is not None
-        changed = one.path.update(process.path.word)
-        if changed is not None:
+        if (changed := one.path.update(process.path.word)) is not None:
             return [_path_changed(process, changed[0], ("now", "now"))]
         if not was_settled and one.path.value is not None:
             before = self._paths.pop(_key(process), None)
@@ -241,9 +240,8 @@ def _started(process: LiveProcess) -> _Change:
     nics = [nic.device for nic in process.nics if nic.queue_pairs]
     where = nics[0] if len(nics) == 1 else f"{len(nics)} NICs"
     kind = EventKind.PROCESS_STARTED
-    return _Change(
-        process, kind, Severity.NOTE, f"has queue pairs on {where}", "have queue pairs", EXPLANATIONS[kind]
-    )
+    texts = (f"has queue pairs on {where}", "have queue pairs")
+    return _Change(process, kind, Severity.NOTE, *texts, EXPLANATIONS[kind])
 
 
 def _ended(process: LiveProcess, text: str, text_of_many: str) -> _Change:
@@ -263,11 +261,8 @@ def _path_changed(process: LiveProcess, before: PathWord | None, verbs: tuple[st
     is_worse = now.word not in _DIRECT and (before is None or before in _DIRECT)
     likely = "likely " * now.is_likely
     earlier = "" if before is None else f", before: {before.value}"
-    return _Change(
-        process,
-        EventKind.PATH_CHANGED,
-        Severity.WARNING if is_worse else Severity.NOTE,
-        f"{verbs[0]} {likely}{path_phrase(now.word)}{earlier}",
-        f"{verbs[1]} {likely}{path_phrase(now.word, of_many=True)}{earlier}",
-        PATHS.get(now.word, ""),
-    )
+    severity = Severity.WARNING if is_worse else Severity.NOTE
+    text = f"{verbs[0]} {likely}{path_phrase(now.word)}{earlier}"
+    text_of_many = f"{verbs[1]} {likely}{path_phrase(now.word, of_many=True)}{earlier}"
+    explanation = PATHS.get(now.word, "")
+    return _Change(process, EventKind.PATH_CHANGED, severity, text, text_of_many, explanation)

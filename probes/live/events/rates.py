@@ -58,8 +58,7 @@ class _Nic:
             self.usual = self._usual(at)
         self.times.append(at)
         self.rates.append(rate)
-        old = bisect_left(self.times, at - _KEPT_SECONDS)
-        if old:
+        if old := bisect_left(self.times, at - _KEPT_SECONDS):
             del self.times[:old], self.rates[:old]
         while self.gaps and self.gaps[0][0] < at - _GAP_SECONDS:
             self.gaps.popleft()
@@ -121,12 +120,10 @@ class _Fall:
 
     @property
     def subject(self) -> str:
-        """What tells it from other falls."""
         return self.nic or self.job.id
 
     @property
     def name(self) -> str:
-        """The NIC, or the job's name."""
         return self.nic or self.job.name
 
     @property
@@ -254,11 +251,8 @@ class RateEvents:
 
     def _fallen(self, job: LiveJob, sample: LiveSample) -> list[LiveEvent]:
         nics = self._nics_of(job)
-        new = {
-            name: nic
-            for name, nic in nics.items()
-            if not nic.is_low and self._is_low(nic, nics, job, sample.at)
-        }
+        judged = {name: nic for name, nic in nics.items() if not nic.is_low}
+        new = {name: nic for name, nic in judged.items() if self._is_low(nic, nics, job, sample.at)}
         if not new:
             return []
         falls = [_Fall(job, name, sample.taken_at, {name: nic}) for name, nic in new.items()]
@@ -266,8 +260,7 @@ class RateEvents:
         low = {name: nic for name, nic in nics.items() if nic.low_since is not None}
         if len(low) > 1 and 2 * len(low) > len(nics):
             new = {name: nic for name, nic in low.items() if not nic.is_low}
-            known = self._falls.get(job.id)
-            if known is not None:
+            if (known := self._falls.get(job.id)) is not None:
                 known.low.update(new)
                 falls = []
             elif len(new) > 1:

@@ -98,32 +98,19 @@ ERRORS = {
     Harm.FLAP: PORT_FLAPPING,
 }
 
-_XIDS = (
-    (xid_groups.LOST, EXPLANATIONS[EventKind.GPU_LOST]),
-    (
-        xid_groups.GSP,
-        "The GPU's system processor (GSP) timed out. Jobs and nvidia-smi hang. Drain the node, then reset "
-        "the GPU or reboot.",
-    ),
-    (
-        xid_groups.MEMORY,
-        "A GPU memory error. Jobs may have died. Run nvidia-smi -q -d ROW_REMAPPER,ECC, and reset the GPU "
-        "when it is idle. Replace it if remapping failed (Xid 64).",
-    ),
-    (
-        xid_groups.NVLINK,
-        "An NVLink error. Run nvidia-smi nvlink -e. Reset the GPUs, and replace the part if it returns.",
-    ),
-    (
-        xid_groups.PROGRAM,
-        "Usually a bug of the program, or its peers died. If it hits many programs, suspect the hardware.",
-    ),
-    (
-        (xid_groups.RECOVERY,),
-        "The GPU needs a reset or a reboot after another Xid: the line says which. New jobs on it fail until "
-        "then.",
-    ),
-)
+_XIDS = {
+    xid_groups.LOST: EXPLANATIONS[EventKind.GPU_LOST],
+    xid_groups.GSP: "The GPU's system processor (GSP) timed out. Jobs and nvidia-smi hang. Drain the node, "
+    "then reset the GPU or reboot.",
+    xid_groups.MEMORY: "A GPU memory error. Jobs may have died. Run nvidia-smi -q -d ROW_REMAPPER,ECC, and "
+    "reset the GPU when it is idle. Replace it if remapping failed (Xid 64).",
+    xid_groups.NVLINK: "An NVLink error. Run nvidia-smi nvlink -e. Reset the GPUs, and replace the part if "
+    "it returns.",
+    xid_groups.PROGRAM: "Usually a bug of the program, or its peers died. If it hits many programs, suspect "
+    "the hardware.",
+    (xid_groups.RECOVERY,): "The GPU needs a reset or a reboot after another Xid: the line says which. New "
+    "jobs on it fail until then.",
+}
 
 MESSAGES = {
     LogKind.SXID: "An NVSwitch reported an error. After a fatal SXid, CUDA returns error 802 until the GPUs "
@@ -163,7 +150,7 @@ MESSAGES = {
 
 def explain_xid(number: int | None) -> str:
     """Return what an Xid means, by its group in NVIDIA's catalog."""
-    for numbers, text in _XIDS:
+    for numbers, text in _XIDS.items():
         if number in numbers:
             return text
     look_up = "Look up the number in NVIDIA's Xid catalog: https://docs.nvidia.com/deploy/xid-errors/"

@@ -29,14 +29,10 @@ class PacedSource(Generic[T]):
         self,
         name: str,
         shortest: float = SHORTEST_SECONDS,
-        patience: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         longest: float = LONGEST_SECONDS,
     ) -> None:
-        """`clock` measures what an answer costs; it is called in the source's own thread.
-
-        `patience` in seconds; None: PATIENCE_SECONDS.
-        """
+        """`clock` measures what an answer costs; it is called in the source's own thread."""
         self.name = name
         self.answer: Maybe[T] = Unknown(Reason.TIMED_OUT, name, "not read yet")
         self.asked_at: float | None = None  # when the answer was asked for
@@ -44,7 +40,6 @@ class PacedSource(Generic[T]):
         self.is_late = False  # the newest question has no answer yet
         self._shortest = shortest
         self._longest = longest
-        self._patience = PATIENCE_SECONDS if patience is None else patience
         self._clock = clock
         self._running: RunningProbe[None] | None = None
         self._started_at = 0.0
@@ -77,15 +72,14 @@ class PacedSource(Generic[T]):
             try:
                 answer = ask()
             except Exception as error:  # a source that fails must not end the sampling
-                answer = Unknown(
-                    Reason.MALFORMED, self.name, printable(f"{type(error).__name__}: {error}", 200)
-                )
+                why = printable(f"{type(error).__name__}: {error}", 200)
+                answer = Unknown(Reason.MALFORMED, self.name, why)
             self._results.append((now, answer, self._clock() - began))
             return None
 
         self._started_at = now
         self._running = start_probe(host, self.name, timed)
-        self._running.wait(self._patience)
+        self._running.wait(PATIENCE_SECONDS)
         self._collect(now)
 
     def _collect(self, now: float) -> bool:

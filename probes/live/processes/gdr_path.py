@@ -89,7 +89,8 @@ def judge(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment:
     if isinstance(process.use, Unknown):
         if process.has_sockets and not _has_thread(process, VERBS_THREAD):
             return _judged(PathWord.TCP, process, likely=True)
-        return _unknown(process, _without_list(process.use))
+        why = _unread(process.use, "the kernel does not list RDMA resources", "RDMA resources")
+        return _unknown(process, why)
     use = process.use
     if not use.queue_pairs:
         return _without_queue_pairs(process, use, node)
@@ -104,12 +105,11 @@ def judge(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment:
     return _with_regions(process, use, node)
 
 
-def _without_list(why: Unknown) -> str:
+def _unread(why: Unknown, absent: str, what: str) -> str:
+    """Return why something could not be read; `absent`: if it is not there."""
     if why.reason is Reason.NEEDS_ROOT:
         return "needs root"
-    if why.reason is Reason.NOT_THERE:
-        return "the kernel does not list RDMA resources"
-    return f"RDMA resources: {why}"
+    return absent if why.reason is Reason.NOT_THERE else f"{what}: {why}"
 
 
 def _without_queue_pairs(process: ProcessEvidence, use: RdmaUse, node: NodeEvidence) -> PathJudgment:
@@ -138,25 +138,17 @@ def _without_queue_pairs(process: ProcessEvidence, use: RdmaUse, node: NodeEvide
 
 
 def _with_regions(process: ProcessEvidence, use: RdmaUse, node: NodeEvidence) -> PathJudgment:
-    unreported = {*use.own.without_length, *use.inherited.without_length}
-    if unreported:
+    if unreported := {*use.own.without_length, *use.inherited.without_length}:
         return _without_length(process, sorted(unreported), node)
     if isinstance(process.pinned, Unknown):
-        return _unknown(process, _without_pinned(process.pinned))
+        absent = "its pinned memory is not readable: it is ending, or hidden (hidepid)"
+        return _unknown(process, _unread(process.pinned, absent, "its pinned memory"))
     if uncharged_bytes(use, process.pinned) >= DMABUF_THRESHOLD:
         return _dmabuf(process, node)
     if not (use.own.bytes or use.inherited.bytes):
         return _unknown(process, "it has no memory region")
     peermem = _peermem(process, node)
     return _host_memory(process, use, process.pinned, node) if peermem is None else peermem
-
-
-def _without_pinned(why: Unknown) -> str:
-    if why.reason is Reason.NEEDS_ROOT:
-        return "needs root"
-    if why.reason is Reason.NOT_THERE:
-        return "its pinned memory is not readable: it is ending, or hidden (hidepid)"
-    return f"its pinned memory: {why}"
 
 
 def _without_length(process: ProcessEvidence, devices: list[str], node: NodeEvidence) -> PathJudgment:
@@ -171,7 +163,7 @@ def _without_length(process: ProcessEvidence, devices: list[str], node: NodeEvid
 
 
 def _dmabuf(process: ProcessEvidence, node: NodeEvidence, *signs: Evidence) -> PathJudgment:
-    if not isinstance(process.has_gpu, Unknown) and not process.has_gpu:
+    if process.has_gpu is False:
         return _unknown(process, "it has DMA-BUF regions but no GPU", *signs)
     attached = Evidence("/sys/kernel/debug/dma_buf/bufinfo", "a NIC is attached to GPU memory")
     if not isinstance(node.dmabuf_in_use, Unknown) and node.dmabuf_in_use:
@@ -198,8 +190,7 @@ def _peermem(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment | Non
             process, "nvidia_peermem is in use, but not all memory regions have a visible owner", sign
         )
     if count == 1:
-        is_sure = not isinstance(process.has_gpu, Unknown)
-        return _judged(PathWord.PEERMEM, process, sign, likely=not is_sure)
+        return _judged(PathWord.PEERMEM, process, sign, likely=isinstance(process.has_gpu, Unknown))
     if process.is_far:  # NCCL's default level does not reach so far
         return _unknown(process, "its NIC and its GPU are on different NUMA nodes", sign)
     if node.candidates_share_job and process.role is Role.NCCL and regions >= count:
@@ -209,8 +200,7 @@ def _peermem(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment | Non
 
 def _host_memory(process: ProcessEvidence, use: RdmaUse, pinned: int, node: NodeEvidence) -> PathJudgment:
     """Judge regions that VmPin covers. A bound for what else it counts shows which are host memory."""
-    obstacle = _obstacle(node)
-    if obstacle:
+    if obstacle := _obstacle(node):
         return _unknown(process, obstacle)
     count = use.own.count + use.inherited.count
     other = count * (PAGE if node.has_small_pages else LARGEST_PAGE + PAGE)
@@ -235,9 +225,7 @@ def _host_memory(process: ProcessEvidence, use: RdmaUse, pinned: int, node: Node
         return _unknown(process, f"up to {size_text(bound)} of its memory regions may be DMA-BUF", sign)
     if not _has_thread(process, VERBS_THREAD) and not _has_plugin(process):
         return _unknown(process, f"no {VERBS_THREAD} thread: another library may have the queue pairs", sign)
-    is_rank = (
-        _has_thread(process, VERBS_THREAD) and not isinstance(process.has_gpu, Unknown) and process.has_gpu
-    )
+    is_rank = _has_thread(process, VERBS_THREAD) and known(process.has_gpu, False)
     likely = not is_proven or not is_rank or bool(use.inherited.count)
     return _judged(PathWord.STAGED, process, sign, most, likely=likely)
 
@@ -282,10 +270,8 @@ def _evidence(process: ProcessEvidence) -> tuple[Evidence, ...]:
         pairs = f"{plural(use.queue_pairs, 'queue pair')}, {use.ready} in RTS{f': {ready}' if ready else ''}"
         lines.append(Evidence("rdma resource show qp", pairs))
         lines.extend(_region_lines(process, use))
-    if not isinstance(process.threads, Unknown):
-        names = [name for name in process.threads if name.startswith("NCCL")]
-        if names:
-            lines.append(Evidence(f"/proc/{process.pid}/task/*/comm", ", ".join(names[:8])))
+    if names := [name for name in known(process.threads, ()) if name.startswith("NCCL")]:
+        lines.append(Evidence(f"/proc/{process.pid}/task/*/comm", ", ".join(names[:8])))
     return tuple(lines)
 
 

@@ -62,7 +62,7 @@ def _grouped(processes: list[tuple[int, Process, Maybe[int], int]]) -> dict[int,
 
 def _groups(processes: list[Process]) -> dict[int, tuple[str, str, str]]:
     """Return the group of each process; an unknown program of a scheduler's job is its only known one."""
-    groups = {process.pid: _group(process) for process in processes}
+    groups = {process.pid: (program_of(process), user_of(process), process.job) for process in processes}
     named = {groups[process.pid] for process in processes if not isinstance(process.program, Unknown)}
     for process in processes:
         if isinstance(process.program, Unknown):
@@ -73,15 +73,9 @@ def _groups(processes: list[Process]) -> dict[int, tuple[str, str, str]]:
     return groups
 
 
-def _group(process: Process) -> tuple[str, str, str]:
-    """Return what all processes of a job have in common."""
-    return program_of(process), user_of(process), process.job
-
-
 def _new_id(group: tuple[str, ...], lowest: int, taken: set[str]) -> str:
     program, _, job = group[:3]
-    scheduled = scheduler_id(job)
-    if not scheduled:
+    if not (scheduled := scheduler_id(job)):
         return f"pid:{lowest}:{program}"
     if scheduled not in taken:
         return scheduled
@@ -92,7 +86,6 @@ def _new_id(group: tuple[str, ...], lowest: int, taken: set[str]) -> str:
 def scheduler_id(job: str) -> str:
     """Return "slurm:4711" for "Slurm job 4711"; "" if no scheduler or container is known."""
     for prefix, short in _SCHEDULED:
-        match = re.match(rf"{prefix}([0-9a-f]{{1,64}})(?![0-9a-f])", job)
-        if match:
+        if match := re.match(rf"{prefix}([0-9a-f]{{1,64}})(?![0-9a-f])", job):
             return f"{short}{match[1]}"
     return ""

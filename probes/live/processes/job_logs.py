@@ -49,7 +49,7 @@ class JobLog:
 
     @property
     def key(self) -> str:
-        """Identify it."""
+        """What tells it from other logs."""
         return f"{self.job} {self.source} {self.files[0].path if not self.job else ''}"
 
     @property
@@ -106,7 +106,7 @@ def writers_of(host: Host, processes: Iterable[LiveProcess]) -> dict[int, frozen
     writers: dict[int, frozenset[str]] = {}
     for process in processes:
         hosts = frozenset(name for name in _host_names(host, process.pid) if name)
-        pid = int(_own_pid(host, process.pid))
+        pid = own_pid(host, process.pid)
         writers[pid] = writers.get(pid, frozenset()) | hosts
     return writers
 
@@ -141,8 +141,7 @@ class _Search:
         return found
 
     def _add(self, source: str, files: Iterable[LogPath]) -> None:
-        kept = tuple(files)
-        if kept:
+        if kept := tuple(files):
             self.logs.append(JobLog(self._job.id, self._job.name, source, kept))
 
     def _file(self, path: str, shown: str, what: str) -> LogPath | None:
@@ -171,8 +170,7 @@ class _Search:
             if isinstance(target, Unknown):
                 self._note(name, target)
                 continue
-            file = self._file(path, target, name)
-            if file is not None:
+            if (file := self._file(path, target, name)) is not None:
                 yield file
 
     def _debug_files(self) -> Iterable[LogPath]:
@@ -240,17 +238,15 @@ def _phrase(why: Unknown) -> str:
     """Return why a file cannot be read, to stand after its name."""
     if why.reason is Reason.MALFORMED and why.detail.endswith(", not a file"):
         return f"is {why.detail.removesuffix(', not a file')}"
-    if why.reason is Reason.NOT_THERE:
-        return "is not there"
-    return f"unknown ({why})"
+    return "is not there" if why.reason is Reason.NOT_THERE else f"unknown ({why})"
 
 
 def _expanded(host: Host, pid: int, pattern: str) -> list[str]:
     """Return the file names that a pattern can mean: a container may have its own host name."""
     hosts = _host_names(host, pid) if "%h" in pattern else [""]
-    own_pid = _own_pid(host, pid) if "%p" in pattern else ""
+    inner = str(own_pid(host, pid)) if "%p" in pattern else ""
     names = [
-        _filled(pattern, {"%%": "%", "%h": name, "%p": own_pid}) for name in hosts if name or len(hosts) == 1
+        _filled(pattern, {"%%": "%", "%h": name, "%p": inner}) for name in hosts if name or len(hosts) == 1
     ]
     return list(dict.fromkeys(names))
 
@@ -274,12 +270,11 @@ def _host_name(host: Host, path: str) -> str:
     return name.strip().partition("\n")[0].partition(".")[0]
 
 
-def _own_pid(host: Host, pid: int) -> str:
+def own_pid(host: Host, pid: int) -> int:
     """Return the pid in the process's own namespace, the last one of NSpid in /proc/PID/status."""
-    match = re.search(
-        r"^NSpid:[ \t0-9]*[ \t]([0-9]{1,10})$", known(host.read(f"/proc/{pid}/status"), ""), re.M
-    )
-    return match[1] if match else str(pid)
+    status = known(host.read(f"/proc/{pid}/status"), "")
+    match = re.search(r"^NSpid:[ \t0-9]*[ \t]([0-9]{1,10})$", status, re.M)
+    return int(match[1]) if match else pid
 
 
 def parse_output_file(text: str) -> str:

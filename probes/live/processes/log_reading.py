@@ -8,13 +8,12 @@ that runs here count.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveJob, LiveProcess, PathWord, Role
-from probes.live.processes.job_logs import JobLog, LogPath, find_logs_of, writers_of
+from probes.live.processes.job_logs import LogPath, find_logs_of, writers_of
 from probes.nccl.log.job_log import JobLogReading, RankPath
 
 if TYPE_CHECKING:  # imported on first use: most nodes that are checked have no job
@@ -53,8 +52,7 @@ def read_job_logs(
     readings = []
     for job in of_nccl:
         members = [by_pid[pid] for pid in job.pids if pid in by_pid]
-        logs = [log for log in found.logs if log.job == job.id]
-        files = _distinct(logs)
+        files = {file.path: file for log in found.logs if log.job == job.id for file in log.files}.values()
         collector = Collector(writers_of(host, members[:_MOST_PROCESSES]))
         reading = _JobReading(host, collector, min(until, time.monotonic() + JOB_SECONDS))
         for file in files:
@@ -76,14 +74,9 @@ def read_job_logs(
     return tuple(readings)
 
 
-def _distinct(logs: Iterable[JobLog]) -> list[LogPath]:
-    return list({file.path: file for log in logs for file in log.files}.values())
-
-
 def _rank(process: LiveProcess) -> RankPath:
-    word = process.path.word
-    uses_gdr = True if word in _GDR else False if word in _NO_GDR else None
     path = process.path
+    uses_gdr = True if path.word in _GDR else False if path.word in _NO_GDR else None
     gpus, nics = process.gpus, process.ready_nics
     return RankPath(process.pid, process.rank, gpus, nics, path.text, uses_gdr, path.is_likely)
 

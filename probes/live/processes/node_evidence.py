@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpudirect import GpuDirectFacts, PeermemReading
 from probes.facts.jobs.processes import Process
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
@@ -41,9 +41,8 @@ def gpu_users(node: Node, reading: Reading) -> GpuUsers:
         return GpuUsers({}, False)
     found: dict[int, list[str]] = {}
     # All that are there are known, and have answered.
-    is_complete = not isinstance(node.gpus, Unknown) and all(
-        gpu.bdf in reading.gpus for gpu in usable_gpus(node)
-    )
+    answered = (gpu.bdf in reading.gpus for gpu in usable_gpus(node))
+    is_complete = not isinstance(node.gpus, Unknown) and all(answered)
     for bdf, live in sorted(reading.gpus.items()):
         if isinstance(live.processes, Unknown):
             is_complete = False
@@ -88,9 +87,7 @@ def has_devices(node: Node) -> bool:
 
 def peermem_regions(peermem: PeermemReading) -> Maybe[int]:
     """Return the regions that are registered through nvidia-peermem: its refcnt, else memory_peers."""
-    if not isinstance(peermem.refcnt, Unknown):
-        return peermem.refcnt
-    if peermem.refcnt.reason is not Reason.NOT_THERE:
+    if not isinstance(peermem.refcnt, Unknown) or peermem.refcnt.reason is not Reason.NOT_THERE:
         return peermem.refcnt
     return sum(max(0, known(peer.live_mrs, 0)) for peer in known(peermem.peers, ()))
 
@@ -119,7 +116,7 @@ def lasting_evidence(node: Node) -> NodeEvidence:
         kernel=kernel,
         dmabuf_usable=direct.dmabuf.usable if isinstance(direct, GpuDirectFacts) else direct,
         drivers={device.name: device.driver for device in devices},
-        has_small_pages=_architecture(node) == "x86_64",
+        has_small_pages=map_known(node.platform, lambda platform: platform.cpu_architecture) == "x86_64",
         numa_nodes=numa_nodes(node),
     )
 
@@ -144,8 +141,7 @@ def current_evidence(
         if (use.own.total or use.inherited.total) and with_gpu.get(pid, True) is not False
     )
     names = {jobs.get(pid, f"pid {pid}") for pid in candidates}
-    direct = node.gpudirect
-    in_use: Maybe[bool] = direct if isinstance(direct, Unknown) else direct.dmabuf_in_use
+    in_use = map_known(node.gpudirect, lambda direct: direct.dmabuf_in_use)
     # bufinfo is read with the node, not with each sample: older than a process, it says nothing about it.
     if not isinstance(in_use, Unknown) and not all(
         not isinstance(at, Unknown) and at <= node.taken_at for at in started
@@ -173,10 +169,6 @@ def is_hidden(node: Node, found: ResourceRound) -> bool:
     return has_devices(node) and (
         found.shares_namespaces is False or (found.is_empty and found.shares_namespaces is None)
     )
-
-
-def _architecture(node: Node) -> str:
-    return "" if isinstance(node.platform, Unknown) else known(node.platform.cpu_architecture, "")
 
 
 def limits_of(

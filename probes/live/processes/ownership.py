@@ -14,13 +14,19 @@ from functools import cached_property, lru_cache
 from itertools import groupby
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Protocol
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.process_files import Status, parse_status
 from probes.host.protocol import Host
-from probes.host.rdma_resources import MemoryRegion, QueuePair, RdmaResources
+from probes.host.rdma_resources import (
+    CompletionQueue,
+    MemoryRegion,
+    ProtectionDomain,
+    QueuePair,
+    RdmaContext,
+    RdmaResources,
+)
 from probes.live.model.sample import NicUse
 
 PAGE = 4096  # bytes; the smallest page of all architectures, so that sums are never too large
@@ -30,6 +36,7 @@ _IMPLICIT_ODP = (1 << 64) - 1  # length: the whole address space (mlx5/odp.c)
 _BY_DOMAIN = attrgetter("device", "pid", "pd", "kernel_name")
 _BY_CONTEXT = attrgetter("device", "pid", "context", "kernel_name")
 _MAX_THREADS = 4096  # whose owner is looked up in one round
+_Object = QueuePair | CompletionQueue | MemoryRegion | ProtectionDomain | RdmaContext
 _MAX_TASKS = 64  # asked for VmPin if the first thread has ended
 
 
@@ -196,15 +203,7 @@ def _makers(resources: RdmaResources) -> dict[int, None]:
     return _threads(resources.regions, resources.queue_pairs, resources.completion_queues)
 
 
-class _Made(Protocol):
-    """An object of a list."""
-
-    @property
-    def pid(self) -> int | None:
-        """The thread that made it."""
-
-
-def _threads(*lists: Iterable[_Made]) -> dict[int, None]:
+def _threads(*lists: Iterable[_Object]) -> dict[int, None]:
     return {item.pid: None for items in lists for item in items if item.pid is not None}
 
 
@@ -293,8 +292,7 @@ class _Owners:
 
     def of(self, device: str, thread: int | None, domain: int | None) -> tuple[int | None, bool]:
         """Return the process of an object in a protection domain, and whether its own thread made it."""
-        owner = self._of(thread)
-        if owner is not None:
+        if (owner := self._of(thread)) is not None:
             return owner, True
         return (None if domain is None else self._domains.get((device, domain))), False
 
@@ -358,22 +356,13 @@ def _use(found: _Found, opened: tuple[str, ...]) -> RdmaUse:
     for device in {**found.queue_pairs, **own, **inherited}:
         pairs = found.queue_pairs.get(device, ())
         here = own.get(device, _NOTHING), inherited.get(device, _NOTHING)
-        nics[device] = NicUse(
-            device=device,
-            queue_pairs=len(pairs),
-            ready=sum(pair.state == CONNECTED for pair in pairs),
-            regions=here[0].total + here[1].total,
-            registered_bytes=here[0].bytes + here[1].bytes,
-        )
+        ready = sum(pair.state == CONNECTED for pair in pairs)
+        regions, registered = sum(part.total for part in here), sum(part.bytes for part in here)
+        nics[device] = NicUse(device, len(pairs), ready, regions, registered)
     if len(nics) > len(opened):
         nics = dict(sorted(nics.items()))
-    return RdmaUse(
-        nics=tuple(nics.values()),
-        own=_together(list(own.values())),
-        inherited=_together(list(inherited.values())),
-        completion_queues=found.completion_queues,
-        contexts=opened,
-    )
+    sums = _together(list(own.values())), _together(list(inherited.values()))
+    return RdmaUse(tuple(nics.values()), *sums, found.completion_queues, opened)
 
 
 @lru_cache(maxsize=1024)
@@ -404,8 +393,7 @@ def _together(sums: list[Registrations]) -> Registrations:
 
 def summed(regions: Iterable[MemoryRegion]) -> Registrations:
     """Sum memory regions in whole pages; a buffer that is registered twice counts twice, as in VmPin."""
-    all_regions = list(regions)
-    if not all_regions:
+    if not (all_regions := list(regions)):
         return _NOTHING
     in_sum = [one for one in all_regions if not one.is_odp and one.length_bytes < _IMPLICIT_ODP]
     lengths = [-(-region.length_bytes // PAGE) * PAGE for region in in_sum]

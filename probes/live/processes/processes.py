@@ -66,9 +66,7 @@ class ProcessReader:
     """
 
     def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        cpu_clock: Callable[[], float] = time.thread_time,
+        self, clock: Callable[[], float] = time.monotonic, cpu_clock: Callable[[], float] = time.thread_time
     ) -> None:
         self._clocks = clock, cpu_clock
         self._ids = JobIds()
@@ -133,19 +131,17 @@ class _HostReader:
             self._threads.read(host, now, lambda: host.thread_names(asked), is_early=is_new)
             self._usage.read(host, now, lambda: host.process_usage(asked), is_early=is_new)
         processes = self._live(node, reading, users, rdma, unlisted)
+        sources = (self._resources, self._stats, self._threads, self._usage)
+        elsewhere = sum(pid not in self._tracked and str(pid) != self._own for pid in users.gpus)
         limits, missing = limits_of(
             processes,
             node,
             found if has_devices(node) else rdma,
             reading,
             left_out,
-            _elsewhere(users, self._tracked, self._own) if left_out <= 0 else 0,
+            elsewhere if left_out <= 0 else 0,
             self._cache.unread,
-            [
-                source.name
-                for source in (self._resources, self._stats, self._threads, self._usage)
-                if source.is_late
-            ],
+            [source.name for source in sources if source.is_late],
         )
         if unlisted is not None and not processes:
             return ProcessSnapshot(unlisted, limits, missing)
@@ -199,8 +195,7 @@ class _HostReader:
         processes = []
         for tracked, answers in seen:
             job = jobs[tracked.pid]
-            shares_rank = ranks[job, tracked.rank] > 1
-            membership = Membership(job, self._names.name(answers.process.job), shares_rank)
+            membership = Membership(job, self._names.name(answers.process.job), ranks[job, tracked.rank] > 1)
             processes.append(tracked.live(answers, membership, evidence, reading.at))
         return tuple(processes)
 
@@ -270,11 +265,6 @@ def _candidates(rdma: ResourceRound, users: GpuUsers) -> list[int]:
     """Return the pids to show: first those with queue pairs, then those with a GPU."""
     uses = rdma.ownership.uses
     return sorted({*uses, *users.gpus}, key=lambda pid: (not (pid in uses and uses[pid].queue_pairs), pid))
-
-
-def _elsewhere(users: GpuUsers, tracked: Mapping[int, TrackedProcess], own: str) -> int:
-    """Return how many processes NVML lists that /proc does not."""
-    return sum(pid not in tracked and str(pid) != own for pid in users.gpus)
 
 
 def _read_stats(host: Host, pids: Iterable[int]) -> dict[int, Maybe[Stat]]:

@@ -158,17 +158,10 @@ class TrackedProcess:
 
 def _evidence(pid: int, answers: Answers, node: NodeEvidence) -> ProcessEvidence:
     use = known(answers.use, NO_USE)
-    return ProcessEvidence(
-        pid,
-        role_of(answers.process, answers.threads, bool(use.nics)),
-        answers.use,
-        answers.pinned,
-        answers.threads,
-        answers.has_gpu,
-        answers.is_settled,
-        frozenset(library.name for library in known(answers.process.libraries, ())),
-        is_far(node.numa_nodes, answers.gpus, use),
-    )
+    role = role_of(answers.process, answers.threads, bool(use.nics))
+    own = (answers.use, answers.pinned, answers.threads, answers.has_gpu, answers.is_settled)
+    libraries = frozenset(library.name for library in known(answers.process.libraries, ()))
+    return ProcessEvidence(pid, role, *own, libraries, is_far(node.numa_nodes, answers.gpus, use))
 
 
 def _differs(before: Maybe[ProcessUsage], now: Maybe[ProcessUsage]) -> bool:

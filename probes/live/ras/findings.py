@@ -100,13 +100,7 @@ def _is_running(report: RasReport, one: Communicator) -> bool:
 def _counts(one: Communicator) -> _Counts:
     """Return what must stay the same, in an order that does not depend on the report's."""
     return tuple(
-        sorted(
-            (
-                counts.operation,
-                tuple(sorted(map(_values, counts.sets))),
-            )
-            for counts in one.counts
-        )
+        sorted((counts.operation, tuple(sorted(map(_values, counts.sets)))) for counts in one.counts)
     )
 
 
@@ -161,18 +155,12 @@ def conditions_of(
     conditions = []
     for number, one in enumerate(found):
         job = next((job for job in jobs if one.pid in job.pids), jobs[0] if len(jobs) == 1 else None)
+        evidence = (Evidence(f"NCCL RAS at {address}", one.text),)
+        ranks = () if one.pid is None else (f"pid {one.pid}",)
+        about = ("", "") if job is None else (job.id, job.name)
+        subject = f"{address} {number}"
         conditions.append(
-            Condition(
-                check=RAS_PROBLEM,
-                subject=f"{address} {number}",
-                text=one.text,
-                since=at,
-                severity=one.severity,
-                evidence=(Evidence(f"NCCL RAS at {address}", one.text),),
-                ranks=() if one.pid is None else (f"pid {one.pid}",),
-                job="" if job is None else job.id,
-                job_name="" if job is None else job.name,
-            )
+            Condition(RAS_PROBLEM, subject, one.text, at, one.severity, evidence, (), ranks, *about)
         )
     return tuple(conditions)
 
@@ -187,11 +175,8 @@ def findings(report: RasReport, stalls: Sequence[Stall], local: LocalProcesses) 
     _add_unnamed(found, report)
     for one in report.communicators:
         for errors in one.errors:
-            who = _ranks(errors.ranks, errors.count, one.hash, local)
-            _add(
-                found,
-                RasFinding(Severity.CRITICAL, f"{who} reported: {errors.value}", _pid(errors.ranks, local)),
-            )
+            text = f"{_ranks(errors.ranks, errors.count, one.hash, local)} reported: {errors.value}"
+            _add(found, RasFinding(Severity.CRITICAL, text, _pid(errors.ranks, local)))
     # The ranks that are behind in one communicator make others wait in the next.
     for stall in stalls:
         _add(found, _stalled(stall, local))
@@ -249,23 +234,17 @@ def _stalled(stall: Stall, local: LocalProcesses) -> RasFinding:
 
 def _ranks(ranks: Sequence[RasRank], count: int, communicator: str, local: LocalProcesses) -> str:
     if not ranks:
-        return (
-            f"{count} ranks of communicator {communicator}"
-            if count != 1
-            else f"a rank of communicator {communicator}"
-        )
+        return f"{'a rank' if count == 1 else f'{count} ranks'} of communicator {communicator}"
     names = []
     for rank in ranks[:_NAMED]:
-        live = local.find(rank.process)
-        if live is not None:
+        if (live := local.find(rank.process)) is not None:
             names.append(local.text(live))
         elif isinstance(rank.process, Unknown):
             names.append(f"rank {rank.rank} of communicator {communicator}")
         else:
             names.append(f"rank {rank.rank} of communicator {communicator} ({_place(rank.process)})")
     rest = max(count, len(ranks)) - len(names)
-    more = f" and {rest} more" if rest > 0 else ""
-    return ", ".join(names) + more
+    return ", ".join(names) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _process(process: RasProcess, local: LocalProcesses) -> str:

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.nccl_conf import NcclConf, read_nccl_conf
 from probes.host.protocol import Host
 from probes.host.ras import PORT, parse_addresses
-from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, Role
+from probes.live.model.sample import LiveProcess, LiveSample, Role
+from probes.live.processes.job_logs import own_pid
 from probes.live.ras.policy import RasJob
 from probes.nccl.ras.facts import RasProcess
 
@@ -54,7 +55,9 @@ def find_targets(host: Host, sample: LiveSample, version: str = "") -> tuple[Ras
             continue
         problem = _problem(host, members, own)
         jobs, pids = found.setdefault((_address_text(members, conf), problem), ([], []))
-        jobs.append(_ras_job(job, members, sample.taken_at, version))
+        stopped = tuple(one.pid for one in members if known(one.state, "") in _STOPPED)
+        age = _youngest(members, sample.taken_at)
+        jobs.append(RasJob(job.name, _lowest_version(members, version), age, stopped))
         pids += [one.pid for one in members]
     targets = []
     for addresses, (text, problem), (jobs, pids) in _by_port(found):
@@ -120,15 +123,6 @@ def _setting(process: LiveProcess, name: str, conf: Maybe[NcclConf]) -> str:
     return next((one[name].strip() for one in values if name in one), "")
 
 
-def _ras_job(job: LiveJob, members: Sequence[LiveProcess], now: float, version: str) -> RasJob:
-    return RasJob(
-        job.name,
-        _lowest_version(members, version),
-        _youngest(members, now),
-        tuple(one.pid for one in members if known(one.state, "") in _STOPPED),
-    )
-
-
 def _lowest_version(members: Sequence[LiveProcess], otherwise: str) -> Maybe[str]:
     """Return the version of libnccl that the processes map; unknown if that of one is."""
     versions: list[str] = []
@@ -150,8 +144,7 @@ def _lowest_version(members: Sequence[LiveProcess], otherwise: str) -> Maybe[str
 def _youngest(members: Sequence[LiveProcess], now: float) -> Maybe[float]:
     ages: list[float] = []
     for one in members:
-        usage = one.process.usage
-        started = usage if isinstance(usage, Unknown) else usage.started_at
+        started = map_known(one.process.usage, lambda usage: usage.started_at)
         if isinstance(started, Unknown):
             return started
         ages.append(now - started)
@@ -194,19 +187,9 @@ def local_processes(host: Host, sample: LiveSample, pids: Iterable[int]) -> Loca
     """Return what is needed to find the processes of these pids in a report."""
     wanted = set(pids)
     found = tuple(one for one in known(sample.processes, ()) if one.pid in wanted)
-    return LocalProcesses(
-        found,
-        {one.pid: _inner_pid(host, one.pid) for one in found},
-        _addresses(host),
-        {gpu.bdf: gpu.index for gpu in sample.gpus if not isinstance(gpu.index, Unknown)},
-    )
-
-
-def _inner_pid(host: Host, pid: int) -> int:
-    """Return the pid in the process's own namespace; without NSpid in its status there is one namespace."""
-    match = re.search(r"^NSpid:([\t 0-9]{1,400})$", known(host.read(f"/proc/{pid}/status"), ""), re.M)
-    numbers = match[1].split() if match else []
-    return int(numbers[-1]) if numbers else pid
+    inner = {one.pid: own_pid(host, one.pid) for one in found}
+    numbers = {gpu.bdf: gpu.index for gpu in sample.gpus if not isinstance(gpu.index, Unknown)}
+    return LocalProcesses(found, inner, _addresses(host), numbers)
 
 
 def _addresses(host: Host) -> frozenset[str]:

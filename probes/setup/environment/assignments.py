@@ -51,9 +51,7 @@ class Problem:
 
 
 TOO_MANY = Problem(
-    0,
-    Severity.WARNING,
-    f"The file sets too many variables; only the first {MAX_ASSIGNMENTS} are checked",
+    0, Severity.WARNING, f"The file sets too many variables; only the first {MAX_ASSIGNMENTS} are checked"
 )
 
 
@@ -107,41 +105,21 @@ def parse_conf(text: str) -> ParsedFile:
         for name, value in parsed.values.items():
             assignments.append(Assignment(name, printable(value, VALUE_LIMIT), number))
             if name in first:
-                problems.append(
-                    Problem(
-                        number,
-                        Severity.WARNING,
-                        f"{name} is already set on line {first[name]}",
-                        "NCCL uses the first line.",
-                        "Remove one of the lines",
-                        name,
-                    )
-                )
+                title = f"{name} is already set on line {first[name]}"
+                detail, fix = "NCCL uses the first line.", "Remove one of the lines"
+                problems.append(Problem(number, Severity.WARNING, title, detail, fix, name))
             first.setdefault(name, number)
             problems.extend(_of_value(name, value, number))
         for ignored in parsed.ignored:
             found = VARIABLE_NAME.search(ignored)
-            problems.append(
-                Problem(
-                    number,
-                    Severity.CRITICAL,
-                    "NCCL ignores this line",
-                    "Spaces and the word “export” become part of the variable's name.",
-                    "Write NAME=value, without spaces and without “export”",
-                    found[0] if found else "",
-                )
-            )
+            title, fix = "NCCL ignores this line", "Write NAME=value, without spaces and without “export”"
+            detail = "Spaces and the word “export” become part of the variable's name."
+            name = found[0] if found else ""
+            problems.append(Problem(number, Severity.CRITICAL, title, detail, fix, name))
         if other := _OTHER.match(line):
-            problems.append(
-                Problem(
-                    number,
-                    Severity.WARNING,
-                    f"{other[1]} has no effect in nccl.conf",
-                    "NCCL reads only its own variables from this file.",
-                    "Set it in the job's environment",
-                    other[1],
-                )
-            )
+            title, fix = f"{other[1]} has no effect in nccl.conf", "Set it in the job's environment"
+            detail = "NCCL reads only its own variables from this file."
+            problems.append(Problem(number, Severity.WARNING, title, detail, fix, other[1]))
     return ParsedFile(FileKind.NCCL_CONF, (Group("", tuple(assignments)),), tuple(problems))
 
 

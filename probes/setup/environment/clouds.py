@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 
 from probes.base.unknown import Maybe, Unknown, known
-from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.gpudirect import hardware_of
 from probes.facts.system.cloud import Cloud, Provider
 from probes.queries.finding import Severity
 from probes.queries.modules import plugin_only_driver
@@ -60,9 +60,7 @@ class Stack(Enum):
 
 def stack_of(examination: Examination, cloud: Maybe[Cloud]) -> Stack | None:
     """Return the network stack that replaces NCCL's own, by the NICs' driver and the cloud."""
-    rdma = examination.node.rdma
-    devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
-    drivers = {known(device.driver, "") for device in devices}
+    drivers = {known(device.driver, "") for device in hardware_of(examination.node.rdma)}
     if "efa" in drivers:
         return Stack.EFA
     if plugin_only_driver(examination):
@@ -74,12 +72,11 @@ def stack_of(examination: Examination, cloud: Maybe[Cloud]) -> Stack | None:
 def stack_notes(stack: Stack) -> list[Note]:
     """Say who sets the variables instead."""
     if stack is Stack.EFA:
+        why = "libfabric finds EFA itself; AWS advises against setting it"
         return [
             Note("NCCL_*", State.VENDOR, "the aws-ofi-nccl plugin sets what each instance type needs"),
             Note("NCCL_IB_*", State.NOT_NEEDED, "these have no effect on EFA"),
-            Note(
-                "FI_PROVIDER", State.NOT_NEEDED, "libfabric finds EFA itself; AWS advises against setting it"
-            ),
+            Note("FI_PROVIDER", State.NOT_NEEDED, why),
         ]
     if stack is Stack.SLINGSHOT:
         text = f"the site's NCCL module sets NCCL_NET and others, as HPE's {HPE_SCRIPT} does"
@@ -120,8 +117,7 @@ def cloud_settings(examination: Examination, cloud: Maybe[Cloud]) -> tuple[str, 
 
 
 def _has_roce(examination: Examination) -> bool:
-    rdma = examination.node.rdma
-    devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
+    devices = examination.topology.devices.values()
     return any(port.link_layer == "Ethernet" for device in devices for port in device.ports)
 
 

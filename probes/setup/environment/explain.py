@@ -38,19 +38,13 @@ class Explanation:
 def explain(text: str, examination: Examination, version: Version) -> Explanation | None:
     """Explain "NAME=VALUE" or "NAME"; None: gdrtop does not know the variable."""
     name, equals, value = text.partition("=")
-    variable = CATALOGUE.get(name)
-    if variable is None:
+    if (variable := CATALOGUE.get(name)) is None:
         return None
     shown = printable(value, 256) if equals else None
-    return Explanation(
-        variable,
-        shown,
-        () if shown is None else tuple(meaning_of_value(variable, shown, version)),
-        tuple(_defaults(variable)),
-        variable.values,
-        tuple(_notes(variable)),
-        tuple(_on_node(variable, shown, examination, version)),
-    )
+    of_value = () if shown is None else tuple(meaning_of_value(variable, shown, version))
+    defaults, notes = tuple(_defaults(variable)), tuple(_notes(variable))
+    on_this_node = tuple(_on_node(variable, shown, examination, version))
+    return Explanation(variable, shown, of_value, defaults, variable.values, notes, on_this_node)
 
 
 def meaning_of_value(variable: Variable, value: str, version: Version) -> Iterator[str]:
@@ -67,8 +61,7 @@ def meaning_of_value(variable: Variable, value: str, version: Version) -> Iterat
         what = "All interfaces except those" if value.startswith("^") else "Interfaces"
         yield f"{what} {'named' if exact else 'whose names begin with'} {names}."
     else:
-        text = dict(variable.values).get(value)
-        if text:
+        if text := dict(variable.values).get(value):
             yield f"{value}: {text}."
         for word in variable.unknown_words(value):
             yield f"{word} is not one of {join_limited(name for name, _ in variable.values)}."
@@ -77,8 +70,7 @@ def meaning_of_value(variable: Variable, value: str, version: Version) -> Iterat
 
 
 def _of_level(variable: Variable, value: str) -> str:
-    level = parse_level(value)
-    if level is None:
+    if (level := parse_level(value)) is None:
         return f"NCCL silently ignores “{value}” and uses its default."
     ends = "GPU and NIC" if level.word in _NIC_WORDS else "GPUs"
     text = dict(variable.values).get(level.word, f"a distance between {ends} only")
@@ -130,8 +122,7 @@ def _notes(variable: Variable) -> Iterator[str]:
 def _on_node(
     variable: Variable, value: str | None, examination: Examination, version: Version
 ) -> Iterator[str]:
-    conf = conf_values(examination).get(variable.name)
-    if conf is not None:
+    if (conf := conf_values(examination).get(variable.name)) is not None:
         yield f"/etc/nccl.conf sets {variable.name}={conf}; the job's environment comes before it."
     if not has_gpus_and_nics(examination):
         return

@@ -53,8 +53,7 @@ def _heading(advice: Advice, node: str) -> str:
 
 
 def _script(advice: Advice, form: str) -> Iterator[str]:
-    script = advice.source_script
-    if not script:
+    if not (script := advice.source_script):
         return
     if form == "shell":
         yield f". {script}"
@@ -65,26 +64,19 @@ def _script(advice: Advice, form: str) -> Iterator[str]:
 
 
 def _settings(advice: Advice, form: str) -> Iterator[str]:
-    settings = advice.settings
-    if form == "k8s" and settings:
+    is_conf = form == "nccl-conf"
+    if form == "k8s" and advice.settings:
         yield "# Below spec.containers[] of the pod:"
         yield "env:"
-    if form == "nccl-conf":
-        other = [setting for setting in settings if not setting.name.startswith("NCCL_")]
-        settings = tuple(setting for setting in settings if setting.name.startswith("NCCL_"))
-        yield from _with_reasons(settings, form)
-        if other:
-            yield from _comments(_NOT_IN_CONF)
-            yield from (f"# {setting.name}={setting.value}" for setting in other)
-        return
-    yield from _with_reasons(settings, form)
-
-
-def _with_reasons(settings: tuple[Setting, ...], form: str) -> Iterator[str]:
-    for setting in settings:
-        source = f" ({setting.source})" if setting.source else ""
-        yield from _comments(_sentence(f"{setting.reason}{source}"))
-        yield from _assignment(setting, form)
+    other = [setting for setting in advice.settings if is_conf and not setting.name.startswith("NCCL_")]
+    for setting in advice.settings:
+        if setting not in other:
+            reason = capitalized(f"{setting.reason} ({setting.source})" if setting.source else setting.reason)
+            yield from _comments(reason if reason.endswith(".") else f"{reason}.")
+            yield from _assignment(setting, form)
+    if other:
+        yield from _comments(_NOT_IN_CONF)
+        yield from (f"# {setting.name}={setting.value}" for setting in other)
 
 
 def _assignment(setting: Setting, form: str) -> Iterator[str]:
@@ -118,16 +110,5 @@ def _notes(advice: Advice) -> Iterator[str]:
 
 
 def _comments(text: str, first: str = "# ", more: str = "# ") -> list[str]:
-    return textwrap.wrap(
-        printable(text, 2000),
-        _WIDTH,
-        initial_indent=first,
-        subsequent_indent=more,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-
-
-def _sentence(text: str) -> str:
-    """Return the text with a capital and a full stop; names of devices and variables stay as they are."""
-    return f"{capitalized(text)}{'' if text.endswith('.') else '.'}"
+    wrapper = textwrap.TextWrapper(_WIDTH, first, more, break_on_hyphens=False, break_long_words=False)
+    return wrapper.wrap(printable(text, 2000))

@@ -12,7 +12,7 @@ from probes.base.unknown import Maybe
 from probes.facts.system.cloud import Cloud
 from probes.nccl.settings import parse_level, parse_number
 from probes.nccl.variables.catalogue import CATALOGUE, is_known
-from probes.nccl.variables.variable import Kind, Variable, Version
+from probes.nccl.variables.variable import Kind, Variable, Version, parse_version
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Severity
 from probes.queries.jobs import SET_IN
@@ -120,12 +120,8 @@ def lint(
     for group in parsed.groups:
         problems.extend(_named(group, _of_group(group, parsed, examination, advice, used)))
     for name in dict.fromkeys(group.name for group in parsed.groups):
-        in_group = {
-            assignment.name
-            for group in parsed.groups
-            if group.name == name
-            for assignment in group.assignments
-        }
+        same = (group.assignments for group in parsed.groups if group.name == name)
+        in_group = {assignment.name for assignments in same for assignment in assignments}
         problems.extend(_named(Group(name, ()), _missing(in_group, advice, kind is FileKind.NCCL_CONF)))
     compared = "" if has_gpus_and_nics(examination) else advice.nothing
     ordered = sorted(
@@ -167,6 +163,7 @@ def _of_group(
     values = {name: assignment.value for name, assignment in chosen.items() if assignment.value is not None}
     broken = {problem.variable for problem in parsed.problems if problem.severity is Severity.CRITICAL}
     conf = {} if is_conf else conf_values(examination)
+    advised = {(setting.name, setting.value) for setting in advice.settings}
     judged: set[str] = set()
     for judgment in judge(examination, {**conf, **values}, advice.version):
         if judgment.variable in values:
@@ -179,16 +176,13 @@ def _of_group(
             fix = judgment.fix.replace(SET_IN, f"line {line}")
             yield Problem(line, severity, judgment.title, detail, fix, judgment.variable)
     for name, assignment in chosen.items():
+        value = assignment.value
         if name not in broken:
             yield from _of_name(assignment, advice.version, name in judged)
             yield from _of_stack(assignment, used)
-            if (
-                assignment.value is not None
-                and name not in judged
-                and not _is_advised(advice, name, assignment.value)
-            ):
-                yield from _of_value(CATALOGUE.get(name), assignment.value, assignment.line, advice.version)
-            if name in conf and assignment.value not in (None, conf[name]):
+            if value is not None and name not in judged and (name, value) not in advised:
+                yield from _of_value(CATALOGUE.get(name), value, assignment.line, advice.version)
+            if name in conf and value not in (None, conf[name]):
                 text = f"{name} overrides {conf[name]} of /etc/nccl.conf"
                 yield Problem(assignment.line, Severity.NOTE, text, variable=name)
     yield from _of_pairs(chosen, values)
@@ -202,19 +196,13 @@ def _unknown_names(parsed: ParsedFile, stack: Stack | None) -> Iterator[Problem]
             if not is_known(assignment.name) and len(unknown) < _MAX_UNKNOWN:
                 unknown.setdefault(assignment.name, assignment)
     for name, assignment in unknown.items():
-        near = get_close_matches(name.upper(), CATALOGUE, n=1, cutoff=0.92)
-        if near:
+        if near := get_close_matches(name.upper(), CATALOGUE, n=1, cutoff=0.92):
             text = f"gdrtop does not know {name}; did you mean {near[0]}?"
             yield Problem(assignment.line, Severity.WARNING, text, fix=f"Write {near[0]}", variable=name)
-        elif (
-            name.startswith("NCCL_") and assignment.is_exported and stack is not Stack.GIB
-        ):  # gIB has its own
+        # gIB has names of its own.
+        elif name.startswith("NCCL_") and assignment.is_exported and stack is not Stack.GIB:
             text = f"NCCL does not read {name}"
             yield Problem(assignment.line, Severity.NOTE, text, "Only a plugin could.", variable=name)
-
-
-def _is_advised(advice: Advice, name: str, value: str) -> bool:
-    return any(setting.name == name and setting.value == value for setting in advice.settings)
 
 
 def _of_name(assignment: Assignment, version: Version, is_judged: bool) -> Iterator[Problem]:
@@ -223,17 +211,13 @@ def _of_name(assignment: Assignment, version: Version, is_judged: bool) -> Itera
     if variable is None or not assignment.name.startswith("NCCL_") or is_judged:
         return
     shown = ".".join(map(str, version))
-    if variable.removed and _numbers(variable.removed) <= version:
+    if variable.removed and parse_version(variable.removed) <= version:
         text = f"{assignment.name} has no effect since NCCL {variable.removed}"
         fix = f"Use {variable.instead}" if variable.instead else "Remove it"
         yield Problem(assignment.line, Severity.WARNING, text, fix=fix, variable=assignment.name)
-    elif variable.since and _numbers(variable.since) > version:
+    elif variable.since and parse_version(variable.since) > version:
         text = f"{assignment.name} has no effect before NCCL {variable.since}; this is {shown}"
         yield Problem(assignment.line, Severity.WARNING, text, variable=assignment.name)
-
-
-def _numbers(version: str) -> Version:
-    return tuple(int(part) for part in version.split("."))
 
 
 def _of_value(variable: Variable | None, value: str, line: int, version: Version) -> Iterator[Problem]:

@@ -43,8 +43,7 @@ def interface_settings(examination: Examination) -> tuple[list[Setting], list[No
     facts, use = examination.interfaces, examination.node.network
     if isinstance(facts, Unknown) or isinstance(use, Unknown) or isinstance(use.default_routes, Unknown):
         return [], [Note(IFNAME, State.UNKNOWN, "the interfaces or the routes could not be read")]
-    chosen = first_choice(facts.interfaces)
-    if chosen is None:
+    if (chosen := first_choice(facts.interfaces)) is None:
         return [], [Note(IFNAME, State.UNKNOWN, "no interface with an IPv4 address was found")]
     why = _unreachable(chosen)
     if not why or chosen.name in use.default_routes:
@@ -88,8 +87,7 @@ def traffic_class_notes(examination: Examination, nics: tuple[str, ...] = ()) ->
         shown = ", ".join(f"{join_limited(names)} {value}" for value, names in found.items())
         return [Note(CLASS, State.UNKNOWN, f"the driver sets a class on some NICs only: {shown}")]
     text = "one node does not show which class the switches treat as lossless"
-    lossless = _lossless(examination, ports)
-    if lossless:
+    if lossless := _lossless(examination, ports):
         text = f"this node's NICs have PFC for {lossless}, but the switches decide"
     return [Note(CLASS, State.UNKNOWN, f"{text}; ask the network's administrator")]
 
@@ -139,8 +137,7 @@ def gid_settings(
         if isinstance(port.gids, Unknown):
             return [], [Note(INDEX, State.UNKNOWN, f"the GIDs of {name} are unknown: {port.gids}")]
     routable = {name: _routable(port) for name, port in ports.items()}
-    without = [name for name, gids in routable.items() if not gids]
-    if without:
+    if without := [name for name, gids in routable.items() if not gids]:
         text = f"{join_limited(without)} has no RoCE v2 GID that routers forward; see gdrtop check"
         return [], [Note(INDEX, State.FIX_FIRST, text)]
     has_ipv4 = {

@@ -168,8 +168,7 @@ def level_settings(examination: Examination, version: Version) -> tuple[list[Set
     wanted = {*_FAR, *_REFUSED}
     checks = {finding.id: finding for finding in findings(examination) if finding.id in wanted}
     far = {name: checks[name] for name in _FAR if checks[name].status is Status.FOUND}
-    lost = [finding for finding in far.values() if finding.part_of]
-    if lost:
+    if any(finding.part_of for finding in far.values()):
         text = "the NICs near these GPUs are down or missing; the default is right after the repair"
         return [], [Note(LEVEL, State.FIX_FIRST, text)]
     gpus = {name: _without_nvlink(examination, finding) for name, finding in far.items()}
@@ -211,8 +210,7 @@ def _of_near_gpus(
         return [], [Note(LEVEL, State.UNKNOWN, f"the distances between GPUs and NICs are unknown{why}")]
     if is_guest(examination) is True:
         return [], [Note(LEVEL, State.NOT_NEEDED, "the topology file has the distances")]
-    by_nvlink = [gpu.label for gpu in topology.gpus if words[gpu.id] is Nccl.PXN]
-    if by_nvlink:
+    if by_nvlink := [gpu.label for gpu in topology.gpus if words[gpu.id] is Nccl.PXN]:
         text = (
             f"{join_limited(by_nvlink)} reach a NIC over NVLink to another GPU (PXN), the others within PXB"
         )
@@ -235,18 +233,15 @@ def topology_settings(examination: Examination) -> tuple[list[Setting], list[Not
     """Return the topology file that a virtual machine needs."""
     guest = is_guest(examination)
     if isinstance(guest, Unknown):
-        text = f"bare metal or virtual machine: {guest}"
-        return [], [Note(VARIABLE, State.UNKNOWN, text)]
+        return [], [Note(VARIABLE, State.UNKNOWN, f"bare metal or virtual machine: {guest}")]
     if not guest:
         return [], [Note(VARIABLE, State.NOT_NEEDED, "bare metal shows its topology in sysfs")]
     facts = examination.topology_files
     if isinstance(facts, Unknown):
         return [], [Note(VARIABLE, State.UNKNOWN, f"the topology files are unknown: {facts}")]
-    used = file_in_use(examination)
-    if used is not None:
+    if (used := file_in_use(examination)) is not None:
         return [], [Note(VARIABLE, State.IN_FILE, f"NCCL already reads {used}")]
-    fitting = _fitting(examination, facts)
-    if fitting:
+    if fitting := _fitting(examination, facts):
         reason = "the only topology file of the image whose GPUs and NICs are all on this virtual machine"
         return [Setting(VARIABLE, fitting, reason)], []
     text = (

@@ -32,14 +32,7 @@ from probes.setup.environment.assignments import (
 from probes.setup.environment.clouds import Stack
 from probes.setup.environment.shell_commands import Command, Word
 from probes.setup.environment.shell_file import Environment, Script
-from probes.setup.environment.yaml_tree import (
-    Mapping,
-    Scalar,
-    Value,
-    YamlError,
-    mappings_of,
-    read_yaml,
-)
+from probes.setup.environment.yaml_tree import Mapping, Scalar, Value, YamlError, mappings_of, read_yaml
 from probes.setup.environment.yaml_tree import Sequence as List
 from probes.snapshot.examination import Examination
 
@@ -77,12 +70,8 @@ def parse_pod(text: str, is_inner: bool = False) -> ParsedFile:
             source = mapping.items["envFrom"]
             text = "envFrom sets more variables, which are not in this file"
             problems.append(Problem(source.line, Severity.NOTE, text))
-    return ParsedFile(
-        FileKind.POD,
-        tuple(groups[:_MAX_GROUPS]),
-        tuple(problems[:MAX_ASSIGNMENTS]),
-        tuple(containers[:_MAX_GROUPS]),
-    )
+    shown = tuple(problems[:MAX_ASSIGNMENTS])
+    return ParsedFile(FileKind.POD, tuple(groups[:_MAX_GROUPS]), shown, tuple(containers[:_MAX_GROUPS]))
 
 
 def _unreadable(text: str, error: YamlError) -> Problem:
@@ -201,16 +190,12 @@ def _of_list(entries: List, problems: list[Problem]) -> list[Assignment]:
             name, equals, value = entry.text.partition("=")
             if equals and VARIABLE_NAME.fullmatch(name):
                 found.append(Assignment(name, _text(Scalar(entry.line, value, True)), entry.line))
-            continue
-        name_value = entry.items.get("name") if isinstance(entry, Mapping) else None
-        if isinstance(entry, Mapping) and isinstance(name_value, Scalar) and _is_variable(name_value):
-            found.append(_of_entry(name_value, entry.items.get("value"), problems))
+        elif isinstance(entry, Mapping):
+            key = entry.items.get("name")
+            if isinstance(key, Scalar) and VARIABLE_NAME.fullmatch(key.text.strip()):
+                found.append(_of_entry(key, entry.items.get("value"), problems))
     _find_duplicates(found, problems)
     return found[:MAX_ASSIGNMENTS]
-
-
-def _is_variable(name: Scalar) -> bool:
-    return bool(VARIABLE_NAME.fullmatch(name.text.strip()))
 
 
 def _of_entry(name: Scalar, value: Value | None, problems: list[Problem]) -> Assignment:
@@ -218,24 +203,15 @@ def _of_entry(name: Scalar, value: Value | None, problems: list[Problem]) -> Ass
     if shown != name.text:
         title = f"The name of {shown} has spaces"
         problems.append(Problem(name.line, Severity.CRITICAL, title, fix="Remove them", variable=shown))
-    if isinstance(value, Scalar):
-        if not value.is_text:
-            problems.append(
-                Problem(
-                    value.line,
-                    Severity.CRITICAL,
-                    f"The value of {shown} is not a string, so Kubernetes rejects the object",
-                    fix=f'Quote it: value: "{printable(value.text, 64)}"',
-                    variable=shown,
-                )
-            )
-        return Assignment(shown, _text(value), name.line)
-    return Assignment(shown, None, name.line)
+    if isinstance(value, Scalar) and not value.is_text:
+        title = f"The value of {shown} is not a string, so Kubernetes rejects the object"
+        fix = f'Quote it: value: "{printable(value.text, 64)}"'
+        problems.append(Problem(value.line, Severity.CRITICAL, title, fix=fix, variable=shown))
+    return Assignment(shown, _text(value) if isinstance(value, Scalar) else None, name.line)
 
 
 def _text(value: Scalar) -> str | None:
-    is_dynamic = "$" in value.text or "{{" in value.text
-    return None if is_dynamic else printable(value.text, VALUE_LIMIT)
+    return None if "$" in value.text or "{{" in value.text else printable(value.text, VALUE_LIMIT)
 
 
 def _find_duplicates(found: list[Assignment], problems: list[Problem]) -> None:
@@ -243,10 +219,8 @@ def _find_duplicates(found: list[Assignment], problems: list[Problem]) -> None:
     for assignment in found:
         if assignment.name in first:
             title = f"{assignment.name} is already set on line {first[assignment.name]}"
-            detail = "Kubernetes uses the last entry."
-            problems.append(
-                Problem(assignment.line, Severity.WARNING, title, detail, "Remove one entry", assignment.name)
-            )
+            detail, fix = "Kubernetes uses the last entry.", "Remove one entry"
+            problems.append(Problem(assignment.line, Severity.WARNING, title, detail, fix, assignment.name))
         first.setdefault(assignment.name, assignment.line)
 
 
@@ -297,29 +271,20 @@ def missing_devices(
         is_whole = container.gpus is not None and container.gpus >= max(2, all_gpus)
         severity = Severity.WARNING if is_whole else Severity.NOTE
         if not container.has_rdma:
-            yield Problem(
-                container.line,
-                severity,
-                f"Container {container.name} requests GPUs but no RDMA device",
-                f"It has no {_VERBS}, so its traffic to other nodes uses TCP, without GPUDirect RDMA.",
-                f"Add {resource}: 1 to resources.limits, with the name that the node's device plugin uses",
-            )
+            title = f"Container {container.name} requests GPUs but no RDMA device"
+            detail = f"It has no {_VERBS}, so its traffic to other nodes uses TCP, without GPUDirect RDMA."
+            fix = f"Add {resource}: 1 to resources.limits, with the name that the node's device plugin uses"
+            yield Problem(container.line, severity, title, detail, fix)
         if not container.locks_memory and stack is not Stack.EFA:
-            yield Problem(
-                container.line,
-                severity,
-                f"Container {container.name} has no capability IPC_LOCK",
-                "Registering memory fails if the runtime limits locked memory.",
-                "Add securityContext.capabilities.add: [IPC_LOCK]",
-            )
+            title = f"Container {container.name} has no capability IPC_LOCK"
+            detail = "Registering memory fails if the runtime limits locked memory."
+            fix = "Add securityContext.capabilities.add: [IPC_LOCK]"
+            yield Problem(container.line, severity, title, detail, fix)
         if container.has_own_network and stack is None and layers == {"Ethernet"}:
-            yield Problem(
-                container.line,
-                severity,
-                f"The pod of container {container.name} has neither the host's network nor a second one",
-                "RoCE needs the GID of a network interface in the pod.",
-                "Attach a network (annotation k8s.v1.cni.cncf.io/networks), or set hostNetwork: true",
-            )
+            title = f"The pod of container {container.name} has neither the host's network nor a second one"
+            detail = "RoCE needs the GID of a network interface in the pod."
+            fix = "Attach a network (annotation k8s.v1.cni.cncf.io/networks), or set hostNetwork: true"
+            yield Problem(container.line, severity, title, detail, fix)
 
 
 def _map(mapping: Mapping, key: str) -> Mapping:

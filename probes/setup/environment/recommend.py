@@ -42,8 +42,7 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
     version, version_from = version_of(examination, nccl)
     if not has_gpus_and_nics(examination):
         return Advice(version, version_from, nothing=_why_nothing(examination))
-    stack = stack_of(examination, cloud)
-    if stack is not None:
+    if (stack := stack_of(examination, cloud)) is not None:
         script = GIB_SCRIPT if stack is Stack.GIB else ""
         from_stack = (*stack_notes(stack), *_conf_on_stack(examination, stack))
         return Advice(version, version_from, (), from_stack, stack.value, script)
@@ -80,11 +79,8 @@ def _why_nothing(examination: Examination) -> str:
         return f"the GPUs are unknown: {gpus}"
     if not gpus.gpus:
         return "this node has no NVIDIA GPU"
-    return (
-        f"the RDMA devices are unknown: {rdma}"
-        if isinstance(rdma, Unknown)
-        else "this node has no RDMA device"
-    )
+    unknown = isinstance(rdma, Unknown)
+    return f"the RDMA devices are unknown: {rdma}" if unknown else "this node has no RDMA device"
 
 
 def _is_default(setting: Setting, version: Version) -> bool:

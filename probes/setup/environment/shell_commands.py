@@ -78,7 +78,8 @@ class _Splitter:
             elif match := _REDIRECTION.match(text, self._place):
                 self._place = match.end()
                 if match[0] in ("<<", "<<-"):
-                    self._skip_blanks()
+                    while text[self._place : self._place + 1] in (" ", "\t"):
+                        self._place += 1
                     self._waiting.append((command, self._word(depth).text))
                 else:
                     skips_word = not text.startswith("(", self._place)  # <( … ) holds commands
@@ -109,10 +110,6 @@ class _Splitter:
 
     def _line(self, place: int) -> int:
         return self._first_line + bisect_left(self._line_ends, place)
-
-    def _skip_blanks(self) -> None:
-        while self._text[self._place : self._place + 1] in (" ", "\t"):
-            self._place += 1
 
     def _skip_arithmetic(self) -> bool:
         """Skip ((…)), in which "<<" is a shift."""
@@ -162,9 +159,7 @@ class _Splitter:
 
     def _up_to(self, mark: str) -> str:
         """Return the text up to the next mark of this kind, with both marks."""
-        stop = -1
-        if mark not in self._without_end:
-            stop = self._text.find(mark, self._place + 1)
+        stop = -1 if mark in self._without_end else self._text.find(mark, self._place + 1)
         if stop < 0:
             self._without_end.add(mark)
             stop = self._place

@@ -74,13 +74,10 @@ def _export_none(lines: list[str]) -> Iterator[Problem]:
         return
     for number, line in enumerate(lines, 1):
         if _NONE.match(line):
-            yield Problem(
-                number,
-                Severity.WARNING,
-                "srun passes no variables of this script to its tasks",
-                "With --export=NONE, sbatch sets SLURM_EXPORT_ENV, which srun obeys too.",
-                "Add “unset SLURM_EXPORT_ENV” before srun, or use srun --export=ALL",
-            )
+            title = "srun passes no variables of this script to its tasks"
+            detail = "With --export=NONE, sbatch sets SLURM_EXPORT_ENV, which srun obeys too."
+            fix = "Add “unset SLURM_EXPORT_ENV” before srun, or use srun --export=ALL"
+            yield Problem(number, Severity.WARNING, title, detail, fix)
 
 
 class Script:
@@ -113,15 +110,11 @@ class Script:
         """Yield the variables that no program gets; other names may be the script's own."""
         exported = self._exported | {assignment.name for assignment in self._found if assignment.is_exported}
         for assignment in self._found:
-            if assignment.name not in exported and is_known(assignment.name):
-                yield Problem(
-                    assignment.line,
-                    Severity.WARNING,
-                    f"{assignment.name} is set but not exported",
-                    "Programs that the script starts do not get it.",
-                    f"Write “export {assignment.name}=…”",
-                    assignment.name,
-                )
+            name = assignment.name
+            if name not in exported and is_known(name):
+                title, fix = f"{name} is set but not exported", f"Write “export {name}=…”"
+                detail = "Programs that the script starts do not get it."
+                yield Problem(assignment.line, Severity.WARNING, title, detail, fix, name)
 
     def pass_to_all(self, words: list[Word]) -> None:
         """Read options that set variables for all commands."""
@@ -252,16 +245,13 @@ class Script:
             if TOO_MANY not in self.problems:
                 self.problems.append(TOO_MANY)
             return None
-        is_dynamic = "$" in value or "`" in value
-        assignment = Assignment(
-            name, None if is_dynamic else printable(value, VALUE_LIMIT), line, is_exported
-        )
+        shown = None if "$" in value or "`" in value else printable(value, VALUE_LIMIT)
+        assignment = Assignment(name, shown, line, is_exported)
         self._found.append(assignment)
         return assignment
 
     def _set(self, name: str, value: str, line: int, is_exported: bool) -> None:
-        assignment = self._assignment(name, value, line, is_exported)
-        if assignment is not None:
+        if (assignment := self._assignment(name, value, line, is_exported)) is not None:
             self._replace(name, assignment)
 
     def _replace(self, name: str, assignment: Assignment | None) -> None:
@@ -276,14 +266,11 @@ class Script:
         """Remember what is in force for a command."""
         if self._used != self._in_force:
             self._used = dict(self._in_force)
-        only_here = {assignment.name: assignment for assignment in passed}
-        if only_here:
+        if only_here := {assignment.name: assignment for assignment in passed}:
             self._keep({**self._in_force, **only_here})
 
     def _keep(self, environment: Environment) -> None:
-        if environment in self._environments:
-            return
-        if len(self._environments) > MAX_ENVIRONMENTS:
+        if environment in self._environments or len(self._environments) > MAX_ENVIRONMENTS:
             return
         self._environments.append(dict(environment))
         if len(self._environments) > MAX_ENVIRONMENTS:

@@ -29,9 +29,7 @@ RUN set -eu; \\
 def container(request: ManifestRequest) -> str | Refused:
     """Return a snippet to put after FROM; kernel modules and drivers stay outside of images."""
     examination = request.situation.examination
-    notes = [
-        "the image needs user-space libraries only; the host's drivers and modules are used",
-    ]
+    notes = ["the image needs user-space libraries only; the host's drivers and modules are used"]
     slingshot = _slingshot_devices(request)
     if has_efa_only(examination):
         notes.append("EFA also needs libfabric and aws-ofi-nccl in the image: use AWS's EFA installer there")

@@ -29,13 +29,14 @@ _FIRST_MODULE_TYPE = "25.3.0"  # kernelModuleType replaced useOpenKernelModules
 _FIRST_DMABUF = (515, 43, 4)
 _FIRST_OPEN_ONLY = (620, 0, 0)  # from here on there are no proprietary kernel modules
 _RESTARTS = "driver pods restart and GPU jobs on the nodes end when the driver's settings change"
+_OBJECT_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")  # RFC 1123 subdomain, safe in a command
 _Settings = tuple[dict[str, Any], dict[Key, str]]
 
 
 def cluster_policy(request: ManifestRequest) -> str | Refused:
     """Return a merge patch: the CRD requires nine parts of spec, so a short object is rejected."""
     operator = gpu_operator(request.situation)
-    name = operator.name if operator and _is_object_name(operator.name) else "cluster-policy"
+    name = operator.name if operator and _OBJECT_NAME.fullmatch(operator.name) else "cluster-policy"
     by_crd = operator is not None and operator.uses_driver_crd is True
     settings, comments = _by_driver_crd(request) if by_crd else _settings(request)
     use = [
@@ -178,8 +179,3 @@ def _driver_patch(request: ManifestRequest) -> str:
     driver, _ = _operator_driver(request)
     kind = {"kernelModuleType": driver["kernelModuleType"]} if "kernelModuleType" in driver else {}
     return json.dumps({"spec": {**kind, "rdma": driver["rdma"], "gdrcopy": {"enabled": True}}})
-
-
-def _is_object_name(name: str) -> bool:
-    """Return whether a name can stand in a command (RFC 1123 subdomain)."""
-    return re.fullmatch(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?", name) is not None

@@ -87,12 +87,8 @@ def machine_config(request: ManifestRequest) -> str | Refused:
 
 def _file(modules: tuple[str, ...]) -> dict[str, Any]:
     text = "".join(f"{name}\n" for name in modules)
-    return {
-        "path": OWN_FILE,
-        "mode": _FILE_MODE,
-        "overwrite": True,
-        "contents": {"source": f"data:,{quote(text)}"},
-    }
+    contents = {"source": f"data:,{quote(text)}"}
+    return {"path": OWN_FILE, "mode": _FILE_MODE, "overwrite": True, "contents": contents}
 
 
 def _pool(role: str) -> str:

@@ -16,7 +16,7 @@ import yaml
 
 from probes.base.origin import Source
 from probes.base.text import plural, printable
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Unknown, known, map_known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath
 from probes.facts.rdma.devices import RdmaFacts
@@ -85,7 +85,8 @@ def _facts(request: ManifestRequest) -> list[tuple[str, str]]:
     others = len(node.rdma.devices) - len(nics) if isinstance(node.rdma, RdmaFacts) else 0
     names = ", ".join(printable(nic.name, 32) for nic in nics[:16])
     system = situation.distribution
-    name = system.name if isinstance(system, Distribution) else _pretty_name(situation)
+    pretty = map_known(node.platform, lambda platform: platform.distribution)
+    name = system.name if isinstance(system, Distribution) else known(pretty, "unknown")
     driver = driver_version(situation) or "none seen"
     flavor = node.gpus.driver.flavor if isinstance(node.gpus, GpuFacts) else node.gpus
     modules = "" if isinstance(flavor, Unknown) else f", {flavor.value} kernel modules"
@@ -116,11 +117,6 @@ def _release(situation: Situation, stack: str) -> str:
     version = driver.version if isinstance(driver, NicDriver) else ofed_of(situation.examination)
     release = printable(known(version, ""), 60)
     return release if release.startswith(stack) else f"{stack} {release}".rstrip()
-
-
-def _pretty_name(situation: Situation) -> str:
-    platform = situation.examination.node.platform
-    return known(platform.distribution, "unknown") if isinstance(platform, PlatformFacts) else "unknown"
 
 
 def _open_requirements(request: ManifestRequest) -> list[str]:
@@ -181,21 +177,13 @@ def command_line(text: str) -> str:
 
 def dump(value: Mapping[str, Any], comments: Mapping[Key, str]) -> str:
     """Return one document with each comment on its own lines before the key, as ("spec", "env", 0)."""
-    text = yaml.dump(
-        dict(value),
-        Dumper=_Dumper,
-        sort_keys=False,
-        allow_unicode=False,
-        width=4096,
-        default_flow_style=False,
-    )
-    lines = text.splitlines()
+    text = yaml.dump(dict(value), Dumper=_Dumper, sort_keys=False, allow_unicode=False, width=4096)
     places = dict(_places(yaml.compose(text, Loader=yaml.SafeLoader), ()))
     above: dict[int, list[str]] = {}
     for key, comment in comments.items():
         above.setdefault(places[key], []).extend(comment_lines(comment))
     written: list[str] = []
-    for number, line in enumerate(lines):
+    for number, line in enumerate(text.splitlines()):
         indent = line[: len(line) - len(line.lstrip(" "))]
         written += [f"{indent}{comment}" for comment in above.get(number, ())]
         written.append(line)

@@ -11,13 +11,7 @@ from probes.facts.rdma.nic_driver import NicStack
 from probes.plans.load_modules import OWN_FILE, path_modules, peermem_options
 from probes.queries.modules import PEERMEM
 from probes.setup.manifests.manifest_text import comment_lines, head
-from probes.setup.manifests.request import (
-    DriverOwner,
-    ManifestRequest,
-    Refused,
-    has_nvlink5,
-    nic_stack,
-)
+from probes.setup.manifests.request import DriverOwner, ManifestRequest, Refused, has_nvlink5, nic_stack
 
 OPENIBD_FILE = "/etc/systemd/system/openibd.service.d/10-nvidia-peermem.conf"
 
@@ -62,8 +56,7 @@ def modules_load(request: ManifestRequest) -> str | Refused:
             "each restart of openibd unloads nvidia_peermem, and at boot OFED may come later than this file: "
             "install the drop-in as well (gdrtop manifest modules-load --drop-in)"
         )
-    absent = _not_on_disk(request, modules)
-    if absent:
+    if absent := _not_on_disk(request, modules):
         notes.append(
             f"systemd-modules-load fails where a module is missing; not on disk here: {', '.join(absent)}"
         )
@@ -108,10 +101,7 @@ def openibd_drop_in(request: ManifestRequest) -> str | Refused:
         return Refused(f"{request.path.value} does not use nvidia_peermem, so openibd needs no drop-in")
     if not _needs_drop_in(request):
         return Refused("openibd.service is not installed on this node: the file in modules-load.d is enough")
-    use = [
-        f"install -D -m 0644 FILE {OPENIBD_FILE}",
-        "systemctl daemon-reload",
-    ]
+    use = [f"install -D -m 0644 FILE {OPENIBD_FILE}", "systemctl daemon-reload"]
     lines = [
         *head(request, "systemd drop-in for openibd.service: load nvidia_peermem after OFED", use),
         *drop_in_lines(peermem_options(request.situation.examination)),

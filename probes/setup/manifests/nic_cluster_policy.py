@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from probes.base.unknown import Unknown, known
 from probes.facts.gpudirect import GdrPath
-from probes.facts.pci.functions import PciFacts
+from probes.facts.pci.functions import PciFunction
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.rdma.nic_driver import NicStack
+from probes.queries.pcie_paths import functions_of
 from probes.setup.manifests.manifest_text import Key, dump, head, join
 from probes.setup.manifests.request import (
     ManifestRequest,
@@ -42,8 +43,9 @@ _OTHER_RDMA = ("bnxt_re", "efa", "hfi1", "irdma", "qedr", "rdma_rxe", "siw", "ma
 
 def nic_cluster_policy(request: ManifestRequest) -> str | Refused:
     """Return the policy; refused where no compute NIC is a Mellanox one, which the operator requires."""
-    functions = _functions(request)
-    nics = [nic for nic in compute_nics(request.situation) if _vendor(functions, nic) == _MELLANOX]
+    functions = functions_of(request.situation.examination)
+    compute = [(nic, _ids(functions, nic)) for nic in compute_nics(request.situation)]
+    nics = [nic for nic, ids in compute if ids and ids[0] == _MELLANOX]
     if not nics:
         return Refused("the Network Operator serves NVIDIA NICs (15b3), and no compute NIC here is one")
     spec: dict[str, Any] = {}
@@ -65,12 +67,8 @@ def nic_cluster_policy(request: ManifestRequest) -> str | Refused:
         + " and needs securityContext.capabilities.add: [IPC_LOCK] to register memory."
     )
     comments["spec", "rdmaSharedDevicePlugin", "config"] = f"A string of JSON. {why}"
-    policy = {
-        "apiVersion": "mellanox.com/v1alpha1",
-        "kind": "NicClusterPolicy",
-        "metadata": {"name": "nic-cluster-policy"},
-        "spec": spec,
-    }
+    kind = {"apiVersion": "mellanox.com/v1alpha1", "kind": "NicClusterPolicy"}
+    policy = {**kind, "metadata": {"name": "nic-cluster-policy"}, "spec": spec}
     comments["metadata", "name"] = "The operator accepts one object, with this name."
     use = [
         "kubectl apply --dry-run=server --validate=strict --filename FILE",
@@ -81,22 +79,12 @@ def nic_cluster_policy(request: ManifestRequest) -> str | Refused:
     return join(head(request, title, use, notes), dump(policy, comments))
 
 
-def _functions(request: ManifestRequest) -> PciFacts | None:
-    pci = request.situation.examination.node.pci
-    return pci if isinstance(pci, PciFacts) else None
-
-
-def _ids(functions: PciFacts | None, nic: RdmaDevice) -> tuple[int, int] | None:
+def _ids(functions: Mapping[str, PciFunction], nic: RdmaDevice) -> tuple[int, int] | None:
     """Return the PCI vendor and device id of a NIC; None: unknown."""
-    function = functions.functions.get(known(nic.bdf, "")) if functions else None
+    function = functions.get(known(nic.bdf, ""))
     if function is None or isinstance(function.vendor_id, Unknown) or isinstance(function.device_id, Unknown):
         return None
     return function.vendor_id, function.device_id
-
-
-def _vendor(functions: PciFacts | None, nic: RdmaDevice) -> int | None:
-    ids = _ids(functions, nic)
-    return ids[0] if ids else None
 
 
 # OFED
@@ -137,21 +125,18 @@ def _env(request: ManifestRequest) -> list[tuple[str, str]]:
     """Return the container's variables that are "true", and why."""
     traces = request.situation.examination.driver_container
     storage = () if isinstance(traces, Unknown) else known(traces.storage_modules, ())
-    env = [
-        (
-            "RESTORE_DRIVER_ON_POD_TERMINATION",
-            "The kernel's own driver returns when the pod ends. Set, because documentation and code have "
-            "different defaults.",
-        )
-    ]
+    why = (
+        "The kernel's own driver returns when the pod ends. Set, because documentation and code have "
+        "different defaults."
+    )
+    env = [("RESTORE_DRIVER_ON_POD_TERMINATION", why)]
     if storage:
         loaded = ", ".join(storage)
         why = f"Loaded on this node: {loaded}. The container refuses to replace the IB core under them."
         env.append(("UNLOAD_STORAGE_MODULES", why))
     if "rpcrdma" in storage:
         env.append(("ENABLE_NFSRDMA", "NFS over RDMA is used here (rpcrdma): load OFED's module for it."))
-    rdma = request.situation.examination.node.rdma
-    devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
+    devices = request.situation.examination.topology.devices.values()
     others = sorted({driver for nic in devices if (driver := known(nic.driver, "")) in _OTHER_RDMA})
     if others:
         why = f"Loaded on this node: {', '.join(others)}. Their RDMA devices disappear."
@@ -171,7 +156,7 @@ def _plugin_config(
     another role has the same ids. Refused where only unknown names could keep a pod from a port that manages
     NVSwitches: on DGX B200 it has the ids of the compute NICs.
     """
-    functions = _functions(request)
+    functions = functions_of(request.situation.examination)
     chosen = list(nics)
     names = {nic.name for nic in chosen}
     rdma = request.situation.examination.node.rdma
@@ -184,8 +169,7 @@ def _plugin_config(
         layer = known(nic.ports[0].link_layer, "") if nic.ports else ""
         resource = "gdr_ib" if layer == "InfiniBand" else "gdr_roce"
         selectors = entries.setdefault(resource, {"vendors": ["15b3"], "deviceIDs": [], "ifNames": []})
-        ids = _ids(functions, nic)
-        if ids is None:
+        if (ids := _ids(functions, nic)) is None:
             continue
         selectors["deviceIDs"].append(f"{ids[1]:04x}")
         shared = shared or ids in others

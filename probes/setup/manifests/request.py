@@ -6,7 +6,7 @@ import re
 from enum import Enum
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath
@@ -60,11 +60,9 @@ def make_request(
     choice = choose_path(situation.examination)
     if choice.is_impossible:
         return Refused(f"GPUDirect RDMA cannot work on it ({choice.reason})", is_impossible=True)
-    chosen = path or choice.recommended
-    if chosen is None:
+    if (chosen := path or choice.recommended) is None:
         return Refused(f"gdrtop recommends no path here ({choice.reason}). Choose one with --path")
-    reason = _excluded(situation, chosen)
-    if reason:
+    if reason := _excluded(situation, chosen):
         return Refused(reason)
     owner = driver or driver_owner(situation)
     return ManifestRequest(situation, choice, chosen, owner, role, talos_version or read_talos(situation))
@@ -110,8 +108,7 @@ def driver_owner(situation: Situation) -> Maybe[DriverOwner]:
         return DriverOwner.OPERATOR
     if not isinstance(origin, Unknown):
         return DriverOwner.HOST
-    traces = examination.driver_container
-    container = traces if isinstance(traces, Unknown) else traces.driver
+    container = map_known(examination.driver_container, lambda traces: traces.driver)
     if container is True:
         return DriverOwner.OPERATOR
     family = family_of(situation)

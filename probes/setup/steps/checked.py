@@ -15,13 +15,8 @@ from probes.setup.steps.definition import SetupFacts, StepDefinition
 
 # Findings about nvidia_peermem that do not matter on the path by DMA-BUF.
 _ONLY_PEERMEM = (
-    "peermem-built-",
-    "peermem-symbol-",
-    "peermem-unknown-",
-    "peermem-not-on-disk",
-    "peermem-not-loaded",
-    "peermem-not-persistent",
-    "peermem-lost-",
+    *("peermem-built-", "peermem-symbol-", "peermem-unknown-", "peermem-not-on-disk", "peermem-not-loaded"),
+    *("peermem-not-persistent", "peermem-lost-"),
 )
 
 

@@ -64,19 +64,8 @@ class StepDefinition(ABC):
         findings: tuple[str, ...] = (),
     ) -> SetupStep:
         """Return the step in a state; the arguments are the fields of `SetupStep`."""
-        return SetupStep(
-            self.id,
-            self.title,
-            state,
-            reason,
-            self.why,
-            evidence,
-            plan,
-            needs_console=needs_console,
-            test=test,
-            command=command,
-            findings=findings,
-        )
+        about = (self.id, self.title, state, reason, self.why)
+        return SetupStep(*about, evidence, plan, needs_console, test, command, findings)
 
 
 @dataclass(frozen=True, kw_only=True)

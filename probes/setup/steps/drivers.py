@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from probes.base.plan import Plan, Step, instruction, sentences
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage, module_flavor
 from probes.facts.gpudirect import GdrPath
 from probes.facts.rdma.nic_driver import NicDriver, NicStack
@@ -60,11 +60,8 @@ def nic_driver_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
 def _install_nic_driver(definition: StepDefinition, facts: SetupFacts, reason: str) -> SetupStep:
     situation = facts.situation
     if _is_immutable(situation):
-        plan = Plan(
-            definition.title,
-            (instruction("Let the Network Operator install the driver: gdrtop manifest nicclusterpolicy"),),
-        )
-        return definition.step(StepState.TO_DO, reason, plan=plan)
+        text = "Let the Network Operator install the driver: gdrtop manifest nicclusterpolicy"
+        return definition.step(StepState.TO_DO, reason, plan=Plan(definition.title, (instruction(text),)))
     headers = header_step(situation.distribution, situation.examination.node.kernel_release)
     if has_efa_only(situation.examination):
         steps: tuple[Step, ...] = (headers, instruction(_EFA))
@@ -96,34 +93,23 @@ def gpu_driver_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
     evidence = (Evidence("NVIDIA driver", f"{version}, {modules}"),)
     if path is GdrPath.PEERMEM:
         if branch < _FIRST_PEERMEM_DRIVER:
-            return _install_gpu_driver(
-                definition,
-                situation,
-                f"nvidia_peermem needs driver {_FIRST_PEERMEM_DRIVER}; this is {version}",
-            )
+            reason = f"nvidia_peermem needs driver {_FIRST_PEERMEM_DRIVER}; this is {version}"
+            return _install_gpu_driver(definition, situation, reason)
         if driver.prebuilt is True and _is_ofed(situation):
             reason = "the distributor built nvidia_peermem without the installed OFED; use the DKMS package"
             return _install_gpu_driver(definition, situation, reason)
     elif path is GdrPath.DMABUF and is_open is False:
-        return _install_gpu_driver(
-            definition,
-            situation,
-            f"DMA-BUF needs the open kernel modules; {version} has the proprietary ones",
-        )
+        reason = f"DMA-BUF needs the open kernel modules; {version} has the proprietary ones"
+        return _install_gpu_driver(definition, situation, reason)
     elif path is GdrPath.DMABUF and isinstance(is_open, Unknown):
         return definition.step(StepState.UNKNOWN, f"open or proprietary modules: {is_open}", evidence)
     return definition.step(StepState.DONE, f"{version} with {modules} is installed", evidence)
 
 
 def _install_gpu_driver(definition: StepDefinition, situation: Situation, reason: str) -> SetupStep:
-    driver = situation.gpu_driver
-    by_operator = isinstance(driver, DriverPackage) and driver.origin is DriverOrigin.CONTAINER
-    if by_operator or _is_immutable(situation):
-        plan = Plan(
-            definition.title,
-            (instruction("Let the GPU Operator install the driver: gdrtop manifest clusterpolicy"),),
-        )
-        return definition.step(StepState.TO_DO, reason, plan=plan)
+    if driver_is_operators(situation) or _is_immutable(situation):
+        text = "Let the GPU Operator install the driver: gdrtop manifest clusterpolicy"
+        return definition.step(StepState.TO_DO, reason, plan=Plan(definition.title, (instruction(text),)))
     headers = header_step(situation.distribution, situation.examination.node.kernel_release)
     plan = Plan(
         definition.title,
@@ -133,8 +119,7 @@ def _install_gpu_driver(definition: StepDefinition, situation: Situation, reason
         disturbs="every job on the GPUs",
         note=_signing_note(situation),
     )
-    needs_console = _needs_console(situation)
-    return definition.step(StepState.TO_DO, reason, plan=plan, needs_console=needs_console)
+    return definition.step(StepState.TO_DO, reason, plan=plan, needs_console=_needs_console(situation))
 
 
 def _needs_console(situation: Situation) -> bool:
@@ -149,8 +134,7 @@ def _signing_note(situation: Situation) -> str:
 
 def _offline_step(situation: Situation) -> tuple[Step, ...]:
     """Say that there is no default route: a download would only time out."""
-    network = situation.examination.node.network
-    routes = network if isinstance(network, Unknown) else network.default_routes
+    routes = map_known(situation.examination.node.network, lambda network: network.default_routes)
     return (instruction(_OFFLINE),) if routes == frozenset() else ()
 
 
@@ -179,8 +163,7 @@ def with_operators(facts: SetupFacts, step: SetupStep) -> SetupStep:
     evidence = tuple(dict.fromkeys((*step.evidence, *_evidence(waiting))))
     if step.state is StepState.TO_DO:
         return replace(step, evidence=evidence)
-    reason = state_of(waiting[0])
-    return replace(step, state=StepState.TO_DO, reason=reason, evidence=evidence)
+    return replace(step, state=StepState.TO_DO, reason=state_of(waiting[0]), evidence=evidence)
 
 
 def state_of(container: ContainerState) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.base.plan import FileChange, Plan, Step, instruction
 from probes.base.text import plural
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Reason, Unknown, map_known
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.system.platform import PlatformFacts
 from probes.queries.evidence_list import join_limited
@@ -46,8 +46,7 @@ def _plan(title: str, examination: Examination, advice: Advice) -> Plan | None:
     names = [setting.name for setting in advice.settings if setting.name.startswith("NCCL_")]
     if not names:
         return None
-    facts = examination.processes
-    conf = facts if isinstance(facts, Unknown) else facts.nccl_conf
+    conf = map_known(examination.processes, lambda facts: facts.nccl_conf)
     if isinstance(conf, Unknown) and conf.reason is Reason.NOT_THERE:
         platform = examination.node.platform
         name = platform.hostname if isinstance(platform, PlatformFacts) else platform

@@ -8,7 +8,7 @@ from dataclasses import replace
 from probes.bandwidth.model.result import Result
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step
-from probes.base.unknown import Maybe, Unknown
+from probes.base.unknown import Maybe, map_known
 from probes.facts.gpudirect import GdrPath
 from probes.facts.system.platform import in_container
 from probes.host.protocol import Host
@@ -74,11 +74,9 @@ def read_guide(
 
     `results`: all saved ones, also of other nodes.
     """
-    platform = examination.node.platform
-    name = platform if isinstance(platform, Unknown) else platform.hostname
+    name = map_known(examination.node.platform, lambda platform: platform.hostname)
     own = [result for result in results if result.node == name]
-    situation = read_situation(host, examination)
-    return build_guide(situation, findings, own, record, host.read(BOOT_ID))
+    return build_guide(read_situation(host, examination), findings, own, record, host.read(BOOT_ID))
 
 
 def build_guide(
@@ -113,8 +111,7 @@ def _steps_of(facts: SetupFacts) -> tuple[SetupStep, ...]:
             step = replace(step, state=StepState.SKIPPED, reason=skipped[step.id])
         elif step.state is StepState.TO_DO or (step.id == REBOOT and step.state is StepState.DONE):
             waits_for = (steps[name] for name in definition.after if steps[name].state in _OPEN)
-            first = next(waits_for, None)
-            if first is not None:
+            if (first := next(waits_for, None)) is not None:
                 step = replace(step, state=StepState.BLOCKED, reason=f"waiting for: {first.title}")
         steps[step.id] = step
     return tuple(steps.values())

@@ -23,6 +23,10 @@ _PERFTEST = {
     Family.DEBIAN: ("perftest", "rdma-core", "ibverbs-utils", "infiniband-diags"),
     Family.RED_HAT: ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags"),
 }
+_REFRESH = {
+    Family.DEBIAN: Step("Read the new package list", ("apt-get", "update")),
+    Family.RED_HAT: Step("Forget the old package list", ("dnf", "clean", "all")),
+}
 _NO_VERBS = "perftest needs verbs, which Slingshot NICs do not have"
 _KEYRING = "cuda-keyring_1.1-1_all.deb"
 
@@ -49,23 +53,14 @@ def gpu_driver_steps(distribution: Maybe[Distribution], headers: Step) -> tuple[
             f"Add NVIDIA's package repository: install {_KEYRING} for this release"
             " from https://developer.download.nvidia.com/compute/cuda/repos/"
         )
-        return (
-            headers,
-            repository,
-            Step("Read the new package list", ("apt-get", "update")),
-            Step(install, ("apt-get", "install", "nvidia-open")),
-        )
+        command = package_command(Family.DEBIAN, ("nvidia-open",))
+        return (headers, repository, _REFRESH[Family.DEBIAN], Step(install, command))
     if distribution.family is Family.RED_HAT and distribution.id != "fedora":
         repository = instruction(f"Add NVIDIA's package repository for this release as {DRIVER_GUIDE} says.")
         argv = ("dnf", "module", "enable", "nvidia-driver:open-dkms")
         stream = Step("Choose the open kernel modules", argv)
-        has_streams = major in _RED_HAT_STREAMS or distribution.id == "amzn"
-        return (
-            headers,
-            repository,
-            *((stream,) if has_streams else ()),
-            Step(install, ("dnf", "install", "nvidia-open")),
-        )
+        choice = (stream,) if major in _RED_HAT_STREAMS or distribution.id == "amzn" else ()
+        return (headers, repository, *choice, Step(install, ("dnf", "install", "nvidia-open")))
     return (headers, instruction(f"{install} as {DRIVER_GUIDE} says for {distribution.name}."))
 
 
@@ -73,21 +68,10 @@ def ofed_steps(distribution: Maybe[Distribution], headers: Step) -> tuple[Step, 
     """Return the steps that install DOCA-OFED, which nvidia_peermem needs."""
     family = Family.OTHER if isinstance(distribution, Unknown) else distribution.family
     download = instruction(f"Download and install the doca-host package for this release: {DOCA_GUIDE}")
-    if family is Family.DEBIAN:
-        return (
-            headers,
-            download,
-            Step("Read the new package list", ("apt-get", "update")),
-            Step("Install DOCA-OFED", ("apt-get", "install", "doca-ofed")),
-        )
-    if family is Family.RED_HAT:
-        return (
-            headers,
-            download,
-            Step("Forget the old package list", ("dnf", "clean", "all")),
-            Step("Install DOCA-OFED", ("dnf", "install", "doca-ofed")),
-        )
-    return (headers, instruction(f"Install DOCA-OFED as {DOCA_GUIDE} says."))
+    if family not in _REFRESH:
+        return (headers, instruction(f"Install DOCA-OFED as {DOCA_GUIDE} says."))
+    install = Step("Install DOCA-OFED", package_command(family, ("doca-ofed",)))
+    return (headers, download, _REFRESH[family], install)
 
 
 def header_step(distribution: Maybe[Distribution], release: Maybe[str]) -> Step:

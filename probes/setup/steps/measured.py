@@ -38,6 +38,8 @@ _NOT_NEEDED = {GdrPath.DMABUF: BY_PEERMEM, GdrPath.EFA: BY_PEERMEM, GdrPath.PEER
 class MeasuredStep(StepDefinition):
     """A step and its test."""
 
+    is_possible_in_container: bool = True
+    is_scripted: bool = False
     request: Request
     is_optional: bool = False  # skipped where no tool can run it, and not judged
 

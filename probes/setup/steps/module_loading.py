@@ -40,10 +40,7 @@ def complete_boot(facts: SetupFacts, step: SetupStep) -> SetupStep:
 
 
 def _with_peermem(
-    facts: SetupFacts,
-    step: SetupStep,
-    plan_of: Callable[[Examination], Plan | str],
-    lack: str,
+    facts: SetupFacts, step: SetupStep, plan_of: Callable[[Examination], Plan | str], lack: str
 ) -> SetupStep:
     """Add nvidia_peermem to a step: the checks do not miss it on a node that can use DMA-BUF."""
     module = module_of(facts.examination, PEERMEM)

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TypeVar
 
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.driver_package import DriverPackage, module_flavor
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.pci.functions import PciFacts, PciKind
@@ -23,10 +23,8 @@ _MOST_WAITING = 3
 def situation_rows(situation: Situation) -> tuple[tuple[str, str], ...]:
     """Return the label and value of each thing that is known about the node, and why not where it is not."""
     node = situation.examination.node
-    kernel = node.kernel
-    secure = kernel if isinstance(kernel, Unknown) else kernel.secure_boot
-    platform = node.platform
-    where = platform if isinstance(platform, Unknown) else platform.environment
+    secure = map_known(node.kernel, lambda kernel: kernel.secure_boot)
+    where = map_known(node.platform, lambda platform: platform.environment)
     return (
         ("Distribution", _shown(situation.distribution, lambda value: value.name)),
         ("Kernel", _shown(node.kernel_release, str)),

@@ -64,12 +64,7 @@ class NextStart:
 class BootedTwin(TwinHost):
     """A twin after its next start."""
 
-    def __init__(
-        self,
-        tree: TwinTree,
-        devices: Mapping[str, Sequence[str]],
-        start: NextStart,
-    ) -> None:
+    def __init__(self, tree: TwinTree, devices: Mapping[str, Sequence[str]], start: NextStart) -> None:
         super().__init__(tree, {}, devices)
         self._modules.idle = frozenset(
             name for driver, names in _DRIVERS.items() if not devices.get(driver) for name in names
@@ -125,8 +120,7 @@ class BootedTwin(TwinHost):
     # Files
 
     def _content(self, path: str, limit: int) -> Maybe[bytes]:
-        gone = self._gone(path)
-        if gone is not None:
+        if (gone := self._gone(path)) is not None:
             return gone
         if path == PROC_MODULES:
             later = self._later(path)
@@ -200,8 +194,7 @@ class BootedTwin(TwinHost):
         """Return what NVML reports now, with the driver version and the services of the next boot."""
         if (later := self._later("NVML", "nvidia")) is not None:
             return later
-        absent = self._changed("nvml", "nvidia")
-        if absent is not None:
+        if (absent := self._changed("nvml", "nvidia")) is not None:
             return absent
         version = self._version()
         if differing := self._mismatch(version):

@@ -179,8 +179,7 @@ def _refused(examination: Examination) -> dict[str, str]:
     rejected = [message for message in found if message.kind is LogKind.SIGNATURE_REJECTED]
     if rejected:
         # The message does not name the module, so it may be any that is not loaded.
-        absent = _absent(examination)
-        refused = {**dict.fromkeys(absent, rejected[-1].text[:160]), **refused}
+        refused = {**dict.fromkeys(_absent(examination), rejected[-1].text[:160]), **refused}
     return refused
 
 

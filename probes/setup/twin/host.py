@@ -61,8 +61,7 @@ class TwinHost(HostBase):
 
     def perform(self, argv: Sequence[str], stdin: str = "") -> CommandResult:
         """Play a command; one that the twin cannot play succeeds, and is named in `not_rehearsed`."""
-        why = self._why_not(argv)
-        if why:
+        if why := self._why_not(argv):
             words = f"{' '.join(argv[:6])} ({why})"
             if words not in self.not_rehearsed:
                 self.not_rehearsed.append(words)
@@ -96,9 +95,7 @@ class TwinHost(HostBase):
                 return "the effect of this service is unknown"
         if name == "nvidia-smi" and "-pm" not in words:
             return "only persistence mode can be rehearsed"
-        if name == "setpci" and self._is_config_cut(words):
-            return "needs root: configuration space"
-        return ""
+        return "needs root: configuration space" if name == "setpci" and self._is_config_cut(words) else ""
 
     def _is_config_cut(self, words: Sequence[str]) -> bool:
         functions = [words[place + 1] for place, word in enumerate(words[:-1]) if word == "-s"]
@@ -108,7 +105,6 @@ class TwinHost(HostBase):
     # Files
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
-        """Return a file's content."""
         content = self._content(path, limit)
         if not isinstance(content, Unknown) and len(content) > limit:
             return Unknown(Reason.MALFORMED, path, f"more than {limit} bytes")
@@ -148,11 +144,9 @@ class TwinHost(HostBase):
         return unknown_path(path, self._modules.new)
 
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
-        """Return a part of a file of the node."""
         return self.tree.host_of(path).read_range(path, offset, limit)
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
-        """Return the sorted names in a directory."""
         real = self._real(path)
         if isinstance(real, Unknown):
             changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
@@ -160,28 +154,24 @@ class TwinHost(HostBase):
         return self.tree.node_names(real)
 
     def link(self, path: str) -> Maybe[str]:
-        """Return the target of a symbolic link."""
         parent, _, name = path.rpartition("/")
         real = self._real(parent)
         place = path if isinstance(real, Unknown) else f"{real}/{name}"
         if (unknown := self._unknown_path(place)) is not None:
             return unknown
-        target = self.tree.changed_link(place)
-        if target is not None:
+        if (target := self.tree.changed_link(place)) is not None:
             return target
         if self.tree.is_hidden(place):
             return Unknown(Reason.NOT_THERE, path)
         return self.tree.host_of(path).link(path)
 
     def resolve(self, path: str) -> Maybe[str]:
-        """Return the path with every link resolved."""
         real = self._real(path)
         if isinstance(real, Unknown) and not self.tree.is_hidden(path) and real.reason is Reason.NOT_THERE:
             return self.tree.host_of(path).resolve(path)
         return real
 
     def size(self, path: str) -> Maybe[int]:
-        """Return a file's size."""
         real = self._real(path)
         if isinstance(real, Unknown):
             changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
@@ -193,7 +183,6 @@ class TwinHost(HostBase):
         return content if isinstance(content, Unknown) else len(content)
 
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
-        """Return whether the file can be read (and written)."""
         real = self._real(path)
         if isinstance(real, Unknown):
             changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
@@ -257,46 +246,36 @@ class TwinHost(HostBase):
         return replace(gpu, persistence=gpu.index in self.tree.persistent)
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
-        """Return one reading of NVML's live figures."""
         changed = self._changed("nvml", "nvidia")
         return self._base.nvml_live() if changed is None else changed
 
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
-        """Return the errno of the DMA-BUF probe for each RDMA device."""
         unknown = unknown_answer("dmabuf", self._modules.new)
         return self._base.dmabuf_errnos(devices) if unknown is None else dict.fromkeys(devices, unknown)
 
     def data_direct_paths(self, devices: Sequence[str]) -> Mapping[str, Maybe[str]]:
-        """Return the paths of Data Direct functions."""
         unknown = unknown_answer("dmabuf", self._modules.new)
-        known_paths = self._base.data_direct_paths
-        return known_paths(devices) if unknown is None else dict.fromkeys(devices, unknown)
+        return self._base.data_direct_paths(devices) if unknown is None else dict.fromkeys(devices, unknown)
 
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
-        """Return what libcuda reports about each GPU."""
         changed = self._changed("cuda", "nvidia", "nvidia_uvm")
         changed = self._unknown_fabric() if changed is None else changed
         return self._base.cuda_gpus() if changed is None else changed
 
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
-        """Return the node's answer."""
         return self._base.process_usage(pids)
 
     def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
-        """Return the node's answer."""
         return self._base.interface_counters(names)
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
-        """Return the RDMA resources of all processes."""
         changed = self._changed("rdma", "ib_core")
         return self._base.rdma_resources() if changed is None else changed
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
-        """Return the node's answer."""
         return self._base.thread_names(pids)
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
-        """Return the node's answer."""
         return self._base.ethtool_counters(names)
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
@@ -304,21 +283,16 @@ class TwinHost(HostBase):
         return ()
 
     def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
-        """Return the node's answer."""
         return self._base.collectives(path)
 
     def environment(self, name: str) -> Maybe[str]:
-        """Return an environment variable."""
         return self._base.environment(name)
 
     def is_root(self) -> bool:
-        """Return whether root asks."""
         return self._base.is_root()
 
     def monotonic(self) -> float:
-        """Return the node's clock."""
         return self._base.monotonic()
 
     def wall_clock(self) -> float:
-        """Return the node's time of day."""
         return self._base.wall_clock()

@@ -98,11 +98,7 @@ class TwinModules:
         return "".join(lines)
 
     def _references(self, name: str) -> Callable[[float], int]:
-        def count(seconds: float) -> int:
-            del seconds
-            return self.count(name) - len(users_of(self._tree, name))
-
-        return count
+        return lambda _: self.count(name) - len(users_of(self._tree, name))
 
     def _lines(self) -> dict[str, list[str]]:
         """Return the words of the node's own lines of /proc/modules, by module."""
@@ -122,21 +118,15 @@ def _users(words: list[str]) -> list[str]:
 def unknown_path(path: str, new_modules: Iterable[str]) -> Unknown | None:
     """Return why a path is unknown after these modules were loaded on the twin; None: it is not."""
     for module in new_modules:
-        if path.startswith(_PATHS.get(module, ())):
-            return not_known(path, module)
-        if path.startswith("/sys/devices/") and any(
-            f"{part}/" in f"{path}/" for part in _OF_DEVICES.get(module, ())
-        ):
+        parts = _OF_DEVICES.get(module, ()) if path.startswith("/sys/devices/") else ()
+        if path.startswith(_PATHS.get(module, ())) or any(f"{part}/" in f"{path}/" for part in parts):
             return not_known(path, module)
     return None
 
 
 def unknown_answer(kind: str, new_modules: Iterable[str]) -> Unknown | None:
     """Return why an answer ("nvml", "cuda", "dmabuf", "rdma") is unknown after these modules were loaded."""
-    for module in new_modules:
-        if module in _ANSWERS[kind]:
-            return not_known(kind, module)
-    return None
+    return next((not_known(kind, module) for module in new_modules if module in _ANSWERS[kind]), None)
 
 
 def not_known(source: str, module: str) -> Unknown:

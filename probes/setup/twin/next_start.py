@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel.boot import BootFacts
 from probes.facts.kernel.depmod import origin_of
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
@@ -54,28 +54,21 @@ def read_kernel_files(
     """
     modules = read_installed(disk, release, _NAMES)
     line = read_next_line(disk, release)
-    now = examination.node.kernel
+    before = map_known(examination.node.kernel, lambda kernel: kernel.cmdline)
     cmdline: Maybe[str] = Unknown(Reason.NOT_YET, "/proc/cmdline", _NO_ENTRY) if is_image else ""
     missing = ""
     if not isinstance(line, Unknown):
         cmdline = line.line
         missing = "values of boot loader variables in the kernel command line" * line.has_variables
     elif not is_image:
-        cmdline = now if isinstance(now, Unknown) else now.cmdline
+        cmdline = before
         missing = f"the next kernel command line ({line}): taken as it is now"
-    before: Maybe[str] = now if isinstance(now, Unknown) else now.cmdline
     enforces = _enforces(examination, cmdline, is_image)
     rejected, doubted = _by_signatures(disk, examination, boot, modules) if enforces else ({}, {})
-    start = NextStart(
-        release,
-        cmdline,
-        _iommu(disk, release, cmdline, before),
-        _dmabuf(examination, modules),
-        {**_later(examination, modules), **doubted},
-        _unread_driver(modules),
-        _is_other_driver(examination, modules),
-        missing,
-    )
+    iommu, dmabuf = _iommu(disk, release, cmdline, before), _dmabuf(examination, modules)
+    later, driver = {**_later(examination, modules), **doubted}, _unread_driver(modules)
+    changed = _is_other_driver(examination, modules)
+    start = NextStart(release, cmdline, iommu, dmabuf, later, driver, changed, missing)
     return KernelFiles(start, modules, enforces, rejected)
 
 
@@ -178,11 +171,8 @@ def _later(examination: Examination, modules: InstalledModules) -> dict[str, str
         if not isinstance(containers, Unknown):
             runs = containers.driver if is_driver else containers.mofed
             why = "a driver container installs the module" if runs is True else ""
-        ours = (
-            []
-            if isinstance(dkms, Unknown)
-            else [module for module in dkms.modules if module.name in packages]
-        )
+        known_to_dkms = () if isinstance(dkms, Unknown) else dkms.modules
+        ours = [module for module in known_to_dkms if module.name in packages]
         built = [release for module in ours for release in (*module.installed, *module.built)]
         may_build = bool(ours) and modules.has_headers is True and not modules.lacks_index
         if not why and may_build and modules.release not in built and ours[-1].failed_log is None:

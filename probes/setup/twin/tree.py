@@ -63,24 +63,19 @@ class TwinTree(Tree):
     # As Tree
 
     def add(self, path: str, content: Content) -> None:
-        """Write a file."""
         dict.__setitem__(self.files, path, content)
         self._made(path)
 
     def link(self, path: str, target: str) -> None:
-        """Make a symbolic link."""
         dict.__setitem__(self.links, path, target)
         self._made(path)
 
     def directory(self, path: str) -> None:
-        """Make a directory, unless it is there."""
         if path not in self.made and path not in self.directories:
             self.made[path] = set()
             self._made(path)
 
     def remove(self, path: str) -> Removed:
-        """Remove a path and everything below it."""
-
         def below(entries: dict[str, Any]) -> list[str]:
             return [name for name in dict.keys(entries) if name == path or name.startswith(f"{path}/")]
 
@@ -101,7 +96,6 @@ class TwinTree(Tree):
         return removed
 
     def restore(self, removed: Removed) -> None:
-        """Bring back what `remove` returned."""
         self.hidden -= removed.directories
         for path, target in removed.links.items():
             self.link(path, target)
@@ -109,17 +103,14 @@ class TwinTree(Tree):
             self.add(path, content)
 
     def is_there(self, path: str) -> bool:
-        """Return whether a file, link or directory has this path."""
         if path in self.made or self.changed_file(path) is not None or self.changed_link(path) is not None:
             return True
         if self.is_hidden(path):
             return False
         host = self.host_of(path)
-        asked = (host.size, host.link, host.names)
-        return any(not isinstance(ask(path), Unknown) for ask in asked)
+        return any(not isinstance(ask(path), Unknown) for ask in (host.size, host.link, host.names))
 
     def text(self, path: str) -> str:
-        """Return the text of a file; empty if there is none or it is computed."""
         if path in self._texts and self.changed_file(path) is None:
             return self._texts[path]
         content = self.files.get(path)
@@ -129,7 +120,6 @@ class TwinTree(Tree):
         return text
 
     def real(self, path: str) -> str | Unknown:
-        """Return the path with its links resolved."""
         return self._real(path.rstrip("/") or "/", 0)
 
     def _real(self, path: str, depth: int) -> str | Unknown:
@@ -137,8 +127,7 @@ class TwinTree(Tree):
             return path
         if depth > _MAX_DEPTH:
             return Unknown(Reason.MALFORMED, path, "too many links")
-        target = self.changed_link(path)
-        if target is not None:
+        if (target := self.changed_link(path)) is not None:
             parent = path.rpartition("/")[0]
             return self._real(_joined(parent, target), depth + 1)
         if self.is_hidden(path):
@@ -217,7 +206,6 @@ class _Overlay(dict[str, T]):
         return self.get(str(path)) is not None
 
     def get(self, path: str, default: Any = None) -> Any:
-        """Return what a path has now."""
         changed = dict.get(self, path)
         found = self._of_node(path) if changed is None else changed
         return default if found is None else found
