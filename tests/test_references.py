@@ -21,7 +21,7 @@ DOCUMENT = re.compile(r"(?<![\w/.-])(?!README)[\w-]+\.md\b")
 URL = re.compile(r"\w+://\S+")
 # The pages that name classes, functions and tables: `LiveSampler`, `judge()`, `PORT_COUNTERS`.
 GUIDES = ("CONTRIBUTING.md", "ARCHITECTURE.md")
-NAME = re.compile(r"`(_?[A-Z]\w*|\w+(?=\(\)))(?:\(\))?`")
+NAME = re.compile(r"`(?!(?:None|True|False)\b)(_?[A-Z]\w*|\w+(?=\(\)))(?:\(\))?`")
 
 
 @cache
@@ -119,13 +119,17 @@ def test_the_tree_has_folders_that_exist() -> None:
 @pytest.mark.parametrize("page", GUIDES)
 def test_guides_name_classes_and_functions_that_exist(page: str) -> None:
     undefined = [f"{page}:{name}" for name in undefined_names(text_of(ROOT / page))]
-    assert not undefined, "no file of the paragraph defines these names; correct them:\n" + "\n".join(undefined)
+    assert not undefined, "no file of the paragraph defines these names; correct them:\n" + "\n".join(
+        undefined
+    )
 
 
 def test_a_name_that_is_not_defined_is_named_with_its_line() -> None:
     text = "`Host` is in probes/host/protocol.py,\n`Guest` is not. `f` is a key.\n\n`judge()`\n"
     assert undefined_names(text) == ["2: `Guest`"]
-    assert undefined_names("| `Host` | probes/facts/node.py |\n| `Node` | probes/facts/node.py |\n") == ["1: `Host`"]
+    assert undefined_names("| `Host` | probes/facts/node.py |\n| `Node` | probes/facts/node.py |\n") == [
+        "1: `Host`"
+    ]
 
 
 def test_comments_and_docstrings_name_files_that_exist() -> None:
