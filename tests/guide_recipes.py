@@ -220,6 +220,10 @@ def test_the_release_is_read(tmp_path: Path) -> None:
         "tests/probes/recording/test_redaction_checks.py::test_each_path_that_gdrtop_reads_has_a_row",
     ),
     {
+        "probes/snapshot/examination.py": (
+            "tests/test_architecture.py::test_every_file_is_imported",
+            "nothing imports ['probes/facts/system/sample.py']",
+        ),
         "probes/recording/redaction/table.py": (
             "tests/probes/recording/test_redaction_checks.py::test_each_path_that_gdrtop_reads_has_a_row",
             "add a row to FILES in probes/recording/redaction/table.py for ['/srv/sample/release']",
@@ -306,7 +310,11 @@ def test_sample_a_limit_of_rdma_objects_is_a_step() -> None:
         )
     },
     pictures="test_setup[steps-80x24]",
-    others=("probes/setup/steps/checked.py", "probes/setup/steps/measured.py"),
+    others=(
+        "probes/setup/steps/checked.py",
+        "probes/setup/steps/definition.py",
+        "probes/setup/steps/measured.py",
+    ),
 )
 EVENT = Recipe(
     (
@@ -370,6 +378,18 @@ def test_sample_a_port_less_is_an_event() -> None:
         "sample or published or explained or kind",
     ),
     {
+        "tui/commands/schemas/live.json": (
+            "tests/tui/commands/test_schema.py::test_the_schemas_have_every_kind_of_event",
+            "add ['port-count'] to kind in tui/commands/schemas/live.json",
+        ),
+        "tui/commands/schemas/watch.json": (
+            "tests/tui/commands/test_schema.py::test_the_schemas_have_every_kind_of_event",
+            "add ['port-count'] to kind in tui/commands/schemas/watch.json",
+        ),
+        "tests/tui/commands/published/live-2.txt": (
+            "tests/tui/commands/test_schema.py",
+            "live has new lines: run `.venv/bin/python -m tests.tui.commands.published_schemas`",
+        ),
         "probes/live/model/explanations.py": (
             "tests/probes/live/events/test_node.py::test_sample_a_port_less_is_an_event",
             "assert []",
@@ -381,6 +401,7 @@ def test_sample_a_port_less_is_an_event() -> None:
     },
     commands=(PUBLISHED,),
     written=("tests/tui/commands/published/live-2.txt", "tests/tui/commands/published/watch-2.txt"),
+    others=("tui/runtime/node_monitor.py",),
 )
 WARNING = Recipe(
     (
@@ -815,6 +836,10 @@ def test_sample(snap_compare: Any, size: tuple[int, int]) -> None:
     ("tests/tui/screens/test_keys.py", "-k", "every or means or twice or footer"),
     {
         "tui/screens/keys.py": ("tests/tui/screens/test_keys.py", "KeyError: 'sample'"),
+        "tui/app.py": (
+            "tests/test_architecture.py::test_every_file_is_imported",
+            "nothing imports ['tui/screens/sample.py']",
+        ),
         "tui/screens/help.py": (
             "tests/tui/screens/test_keys.py::test_every_screen_has_its_keys_in_the_help",
             "add ['SampleScreen'] to _SCREENS in tui/screens/help.py",
