@@ -848,6 +848,89 @@ def test_sample(snap_compare: Any, size: tuple[int, int]) -> None:
     pictures="test_sample[80x24]",
     others=("tui/controllers/palette.py", "tui/screens/history.py", "tui/screens/confirm/"),
 )
+PANEL = Recipe(
+    (
+        Change(
+            "widgets/node/sample.py",
+            '''"""A sample: how many GPUs there are."""
+
+from __future__ import annotations
+
+from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.node import Node
+from widgets.base.lines import Line, Run, fit
+
+
+def draw(node: Node, width: int) -> list[Line]:
+    """Draw the number of GPUs."""
+    count = str(len(node.gpus.gpus)) if isinstance(node.gpus, GpuFacts) else "?"
+    return [fit((Run(f"{count} GPUs"),), width)]
+''',
+        ),
+        Change(
+            "tui/screens/overview/panels.py",
+            ", sample",
+            after="from widgets.node import gpudirect, matrix, modules, nic_detail",
+        ),
+        Change(
+            "tui/screens/overview/panels.py",
+            '            case "sample":\n                return sample.draw(node, width)\n',
+            before='            case "path":',
+        ),
+        Change(
+            "tui/screens/overview/layout.py",
+            '"sample": 1, ',
+            after='_OTHER_COLUMN = {"gpudirect": 3, "path": 4, ',
+        ),
+        Change(
+            "tui/screens/overview/state.py",
+            '            "sample": 1,\n',
+            before='            "traffic": len(traffic.TOTALS) + 1,',
+        ),
+        Change("tui/screens/overview/screen.py", '    "sample": "Sample",\n', before='    "path": "Path",\n'),
+        Change(
+            "tui/screens/overview/screen.py",
+            '"sample", ',
+            after='"right": ("modules", "gpudirect", "traffic", ',
+        ),
+        Change(
+            "tests/widgets/test_drawings.py",
+            """
+
+def test_sample_the_gpus_are_counted() -> None:
+    from widgets.node import sample
+
+    assert plain(sample.draw(probe_node(SimulatedHost("hgx-h100")), 30)[0]).strip() == "8 GPUs"
+""",
+        ),
+    ),
+    (
+        "tests/tui/screens/overview/test_layout.py",
+        "tests/widgets/test_drawings.py",
+        "-k",
+        "sample or every_panel",
+    ),
+    {
+        "tui/screens/overview/panels.py": (
+            "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
+            "add a case to Panels.draw in tui/screens/overview/panels.py",
+        ),
+        "tui/screens/overview/layout.py": (
+            "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
+            "tui/screens/overview/layout.py gives a panel no rows",
+        ),
+        "tui/screens/overview/state.py": (
+            "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
+            "KeyError: 'sample'",
+        ),
+        "tui/screens/overview/screen.py": (
+            "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
+            "gives a panel no rows",
+        ),
+    },
+    pictures="test_overview[hgx-h100-120x40]",
+    others=("tui/manual/dashboard.md",),
+)
 TOOL = Recipe(
     (
         Change(
@@ -1082,6 +1165,7 @@ RECIPES = {
     "a simulated node": NODE,
     "a condition": CONDITION,
     "a screen": SCREEN,
+    "a panel of the overview": PANEL,
     "a column of Live": COLUMN,
     "a benchmark tool": TOOL,
     "a manual page": PAGE,
