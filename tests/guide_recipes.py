@@ -1093,6 +1093,16 @@ CONDITION = Recipe(
             before="        if not self._ended or isinstance(",
         ),
         Change(
+            "probes/live/events/conditions.py",
+            "        condition.SAMPLE: (process.state for process in processes),\n",
+            before="        STOPPED: (process.state",
+        ),
+        Change(
+            "probes/live/events/conditions.py",
+            "from probes.snapshot import condition\n",
+            before="from probes.snapshot.condition import ",
+        ),
+        Change(
             "probes/live/events/processes.py",
             "from probes.snapshot.condition import SAMPLE\n",
             before="from probes.snapshot.condition import ",
@@ -1134,11 +1144,16 @@ def sample_peermem_gone(examination: Examination) -> Outcome:
     ),
     (
         "tests/probes/live/test_watched_faults.py",
+        "tests/probes/live/events/test_conditions.py",
         "tests/probes/checks/test_faults.py",
         "-k",
-        "sample or every_check or lost or names",
+        "sample or every_check or lost or names or figures",
     ),
     {
+        "probes/live/events/conditions.py": (
+            "tests/probes/live/events/test_conditions.py",
+            "add the figures of ['sample-peermem-gone'] to _unread() in probes/live/events/conditions.py",
+        ),
         "probes/checks/live/jobs.py": (
             "tests/probes/checks/test_faults.py::test_names_in_a_fault_exist",
             "probes/checks has no check ['sample-peermem-gone']",
