@@ -31,11 +31,6 @@ def paragraphs() -> dict[str, str]:
     return dict(re.findall(r"^\*\*(.+?)\*\*(.*?)(?=^\*\*|\Z)", section, re.MULTILINE | re.DOTALL))
 
 
-def names(text: str, path: str) -> bool:
-    """Whether a text names a file, or its folder."""
-    return path in text or f"{Path(path).parent}/ " in f"{text.replace(',', ' ').replace('.', ' ')} "
-
-
 def test_every_recipe_has_a_sample() -> None:
     assert sorted(paragraphs()) == sorted(RECIPES)
 
