@@ -168,6 +168,20 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
     assert not [circle for circle in networkx.strongly_connected_components(graph) if len(circle) > 1]
 
 
+def test_every_file_is_imported() -> None:
+    """A probe that no examination has, or a screen that nothing opens, would be of no use."""
+    named = ("tui/__main__.py", "tui/commands/", "probes/bandwidth/tools/", "probes/simulation/bandwidth/")
+    used = {
+        name
+        for path in MODULES
+        for module, names in imports(path)
+        for name in (module, *(f"{module}.{name}" for name in names))
+    }
+    unused = [name_of(path) for path in MODULES if path.stem != "__init__" and module_of(path) not in used]
+    unused = [name for name in unused if not name.startswith(named)]  # those are imported by their names
+    assert not unused, f"nothing imports {unused}"
+
+
 def test_no_folder_imports_itself_by_way_of_others() -> None:
     graph = networkx.DiGraph()
     folders = {module_of(path): module_of(path).rpartition(".")[0] for path in MODULES}

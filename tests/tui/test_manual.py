@@ -1,5 +1,6 @@
 """The manual: complete, short enough, shown by `gdrtop help`, and the same in the man page."""
 
+import ast
 import io
 import os
 import re
@@ -9,12 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from probes.facts.system.tool_names import PROGRAMS
 from probes.simulation.node.model.description import simulated_names
 from tests.man_page import PATH, man_page
 from tui.commands.help import command
-from tui.manual import SUBJECTS, title
+from tui.commands.manifest import KINDS
+from tui.manual import SUBJECTS, page, title
+from widgets.live.figures import COUNTER_GROUPS
 
 ROOT = Path(__file__).parents[2]
+# Columns of the Live screen that need no row in the manual.
+SELF_EXPLANATORY = {
+    *("GPU", "rank", "pid", "program", "path", "state", "CPU", "last event"),
+    *("NIC", "line", "↑Gb/s", "↓Gb/s", "discards/s", "errors/s", "used by", "2 min, █ = line rate"),
+    *("use", "memory", "BAR1", "SM MHz", "°C", "W", "throttled", "↑PCIe", "↓PCIe", "↑NVLink", "↓NVLink"),
+}
 
 
 def shown(subject: str | None, ascii_only: bool = False) -> str:
@@ -47,6 +57,31 @@ def test_every_simulated_node_and_kind_of_section_is_in_the_manual() -> None:
     sections = re.findall(r'^\.SH "?([A-Z ]+)"?$', man_page(), re.M)
     assert sections[:5] == ["NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "EXAMPLES"]
     assert sections[-4:] == ["EXIT STATUS", "FILES", "ENVIRONMENT", "SEE ALSO"]
+
+
+def test_every_kind_of_manifest_is_in_the_manual() -> None:
+    missing = [kind for kind in KINDS if f"| `{kind}` |" not in page("manifests")]
+    assert not missing, f"add a row to tui/manual/manifests.md for {missing}"
+
+
+def test_every_benchmark_is_in_the_manual() -> None:
+    options = {program.option.removesuffix("-lat") for program in PROGRAMS}
+    missing = sorted(option for option in options if f"`{option}`" not in page("bandwidth"))
+    assert not missing, f"add to the table of tests in tui/manual/bandwidth.md: {missing}"
+
+
+def test_every_column_of_live_is_in_the_manual() -> None:
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "widgets/live").glob("*.py")]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    titles = {
+        str(call.args[0].value)
+        for call in calls
+        if getattr(call.func, "id", "").lower() == "column" and isinstance(call.args[0], ast.Constant)
+    }
+    titles |= {f"{group.title}/s" for group in COUNTER_GROUPS}
+    assert len(titles) > 25
+    unexplained = sorted(title for title in titles - SELF_EXPLANATORY if f"| `{title}` |" not in page("live"))
+    assert not unexplained, f"add a row to the columns in tui/manual/live.md for {unexplained}"
 
 
 @pytest.mark.skipif(shutil.which("man") is None, reason="man is not installed")

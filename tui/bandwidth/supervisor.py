@@ -15,10 +15,10 @@ group. If gdrtop is alive, it kills these by their session.
 
 It imports nothing of gdrtop, so that it starts within some 30 ms.
 
-probes/host/command_server.py has a similar loop, and the two stay two programs. That one forks a supervisor
-for each command and kills at once; this one has a terminal, a grace period, the CPU time of what it reaps,
-and a report of what cannot be killed. A module for both would have to be found without gdrtop on sys.path
-(python -I), and a mistake in it would break both promises that nothing outlives a killed gdrtop.
+probes/host/machine/command_server.py has a similar loop, and the two stay two programs. That one forks a
+supervisor for each command and kills at once; this one has a terminal, a grace period, the CPU time of what
+it reaps, and a report of what cannot be killed. A module for both would have to be found without gdrtop on
+sys.path (python -I), and a mistake in it would break both promises that nothing outlives a killed gdrtop.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The kernel charges host memory that is registered with a NIC to VmPin, and GPU memory registered by
 nvidia-peermem too, but no DMA-BUF: what a process has registered beyond VmPin is DMA-BUF. The other direction
 is weaker, because queues and other pinned memory are charged without being regions. So "DMA-BUF" is at most
-likely without root, and "all host memory" needs bounds for the rest. Rules and traps: tests/probes/live/
-test_gdr_path.py.
+likely without root, and "all host memory" needs bounds for the rest. Rules and traps:
+tests/probes/live/processes/test_gdr_path.py.
 """
 
 from __future__ import annotations

@@ -4,9 +4,11 @@ import re
 
 import pytest
 
+from probes.facts.jobs.process_files import FAMILIES
 from probes.nccl.settings import parse_level, parse_number
 from probes.nccl.variables.catalogue import CATALOGUE, UNDOCUMENTED, is_known, meaning_of
 from probes.nccl.variables.variable import VARIABLE_NAME, Kind, Variable, parse_version
+from probes.recording.redaction.words import VARIABLES
 
 
 @pytest.mark.parametrize("variable", CATALOGUE.values(), ids=CATALOGUE.keys())
@@ -71,6 +73,12 @@ def test_names_of_the_catalogue_are_not_called_undocumented() -> None:
     assert not UNDOCUMENTED & set(CATALOGUE)
     assert is_known("NCCL_IB_OOO_RQ")
     assert not is_known("NCCL_HOME")
+
+
+def test_a_redacted_recording_keeps_the_variables_of_the_catalogue() -> None:
+    read = (name for name in CATALOGUE if name.startswith(FAMILIES))  # of the environment of a process
+    missing = sorted(name for name in read if name not in VARIABLES)
+    assert not missing, f"add to [variables] in probes/recording/redaction/words.txt: {missing}"
 
 
 def test_logs_and_the_environment_share_one_meaning() -> None:

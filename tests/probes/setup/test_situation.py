@@ -18,6 +18,7 @@ from probes.host.local import LocalHost
 from probes.host.protocol import Host
 from probes.setup.situation import PROBES, Situation, read_situation
 from probes.simulation.host import SimulatedHost
+from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.examination import examine
 
 # Family, boot loader, NIC stack, Slurm, cloud.
@@ -42,6 +43,11 @@ EXPECTED = {
 
 def situation_on(host: Host) -> Situation:
     return read_situation(host, examine(host))
+
+
+def test_every_simulated_node_has_its_situation() -> None:
+    missing = sorted({*SIMULATED_NAMES} - EXPECTED.keys())
+    assert not missing, f"add what {missing} must show to EXPECTED in this file"
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -12,6 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from probes.host.local import LocalHost
+from probes.live.model.sample import EventKind
 from probes.recording.redaction.identifiers import Identifiers
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
@@ -192,6 +193,15 @@ def test_a_published_schema_keeps_its_keys_types_and_values(kind: str) -> None:
     file = published_file(kind, schema)
     published = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     assert published == shape(schema), f"{kind} has new lines: run `{COMMAND}`"
+
+
+def test_the_schemas_have_every_kind_of_event() -> None:
+    kinds = {kind.value for kind in EventKind}
+    of_live = json.loads(schema_text("live"))["$defs"]["LiveEvent"]["properties"]["kind"]
+    of_watch = json.loads(schema_text("watch"))["properties"]["kind"]
+    for name, schema in (("live", of_live), ("watch", of_watch)):
+        missing = sorted(kinds - {*schema["enum"]})
+        assert not missing, f"add {missing} to kind in tui/commands/schemas/{name}.json"
 
 
 def test_the_shape_of_a_schema_has_keys_types_and_values() -> None:

@@ -16,6 +16,7 @@ from tests.tui.action_screens import NODE, QuickHost, asked, is_on, listed, on, 
 from tests.tui.pilot import SteppedClock, overview, readings, stepped_app, until
 from tests.tui.screens.test_doctor import opened
 from tui.app import GdrtopApp
+from tui.screens import help as help_screen
 from tui.screens.actions.screen import ActionsScreen
 from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
 from tui.screens.doctor.screen import DoctorScreen
@@ -280,6 +281,13 @@ async def test_the_history_shows_the_origin_and_local_time(monkeypatch: pytest.M
         await on(pilot, HistoryScreen)
         assert "SIMULATED" in seen(pilot, "summary")
         await until(pilot, lambda: " UTC " in seen(pilot, "runs"))
+
+
+def test_every_screen_has_its_keys_in_the_help() -> None:
+    own = {"AskScreen", "ConsentScreen", "HelpScreen"}  # they show their keys themselves
+    bases = {"PanesScreen", "ListScreen", "ExaminedListScreen"}
+    missing = sorted({kind.__name__ for kind in all_screens()} - own - bases - {*help_screen._SCREENS})
+    assert not missing, f"add {missing} to _SCREENS in tui/screens/help.py"
 
 
 def test_every_screen_except_the_overview_has_keys_to_leave_it() -> None:

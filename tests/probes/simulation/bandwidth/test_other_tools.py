@@ -1,6 +1,8 @@
 """gdrcopy, nvbandwidth and nccl-tests on simulated nodes, as the groundwork's parsers read them."""
 
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
 
 import pytest
 
@@ -11,7 +13,7 @@ from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.gdrcopy import GdrcopyOutput, GdrcopySettings
 from probes.bandwidth.tools.nccl_tests import NcclSettings, NcclTestsOutput
 from probes.bandwidth.tools.nvbandwidth import NvbandwidthOutput, NvbandwidthSettings
-from probes.facts.system.tool_names import NCCL_TESTS
+from probes.facts.system.tool_names import NCCL_TESTS, TOOL_OF
 from probes.snapshot.rates import port_rates, read
 from tests.probes.simulation.bandwidth.node import Node, Run
 
@@ -46,6 +48,13 @@ def nccl(name: str, gpus: int, **changes: object) -> tuple[Run, list[Told]]:
 
 def best_bus(found: list[Told]) -> float:
     return max(sample.bus_gbps or 0 for sample in samples(found)) / 8
+
+
+@pytest.mark.parametrize("tool", sorted({*TOOL_OF.values()}))
+def test_every_tool_is_simulated(tool: str) -> None:
+    module = f"probes.simulation.bandwidth.{tool.replace('-', '_')}"
+    assert find_spec(module), f"there is no {module.replace('.', '/')}.py, which a simulated node starts"
+    assert callable(import_module(module).start)
 
 
 def test_copies_of_the_cpu() -> None:

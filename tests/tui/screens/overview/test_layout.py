@@ -1,5 +1,7 @@
 """The overview's rows: a larger terminal never shows fewer GPUs and NICs."""
 
+import inspect
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +21,9 @@ from tests.tiers import usual
 from tests.tui.pilot import SteppedClock
 from tests.tui.screens.test_overview import many_devices
 from tui.runtime.reading_thread import Probed, Sampled
+from tui.screens.overview import screen
 from tui.screens.overview.layout import left_cells
+from tui.screens.overview.panels import Panels
 from tui.screens.overview.state import OverviewState
 from widgets.base.lines import plain, rows_of
 
@@ -49,6 +53,18 @@ def visible(state: OverviewState, width: int, height: int) -> set[str]:
     width = left_cells(width, arranged.is_one_column) - 3  # border and scroll bar
     lines = state.lines("topology", width, False, arranged.topology_rows)
     return set(rows_of(lines[: arranged.topology_rows]))
+
+
+def test_every_panel_has_its_place_rows_and_drawing() -> None:
+    clock = SteppedClock()
+    state = state_of(SimulatedHost("hgx-h100", clock=clock), clock)
+    drawn = {"topology", *re.findall(r'case "(\w+)":', inspect.getsource(Panels.draw))}
+    placed = {name for names in screen._PLACES.values() for name in names}
+    arranged = {*state.arrange(240, 150, HEAD_ROWS).rows}
+    panels = {*screen.PANELS}
+    assert panels <= drawn, "add a case to Panels.draw in tui/screens/overview/panels.py"
+    assert panels == placed, "PANELS and _PLACES in tui/screens/overview/screen.py differ"
+    assert panels == arranged, "tui/screens/overview/layout.py gives a panel no rows on the largest screen"
 
 
 def check(state: OverviewState) -> None:

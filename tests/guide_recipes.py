@@ -1,0 +1,1187 @@
+"""A sample change for each recipe of CONTRIBUTING.md. tests/test_guide_recipes.py makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PICTURES = "tests/tui/__snapshots__/"
+MAN_PAGE = ("-m", "tests.man_page")  # make man
+PUBLISHED = ("-m", "tests.tui.commands.published_schemas")
+
+
+@dataclass(frozen=True)
+class Change:
+    """A text that goes after the first `after` or before the last `before` of a file, else to its end."""
+
+    path: str
+    text: str
+    before: str = ""
+    after: str = ""
+
+    def apply(self, root: Path) -> None:
+        file = root / self.path
+        content = file.read_text(encoding="utf-8") if file.exists() else ""
+        mark = self.before or self.after
+        assert mark in content, f"{self.path} has no {mark!r}: correct {__file__}"
+        start, end = content, ""
+        if self.before:
+            start, _, end = content.rpartition(mark)
+            end = mark + end
+        elif self.after:
+            start, _, end = content.partition(mark)
+            start += mark
+        file.write_text(f"{start}{self.text}{end}", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe of CONTRIBUTING.md with a sample."""
+
+    changes: tuple[Change, ...]
+    tests: tuple[str, ...]  # arguments of pytest: what passes with all changes
+    forgotten: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Path that is left out → the test that fails, and what its message says."""
+    commands: tuple[tuple[str, ...], ...] = ()  # of Python, which write files
+    written: tuple[str, ...] = ()  # by the commands
+    pictures: str = ""  # a test of tests/tui/test_snapshots.py that has another or no picture now
+    others: tuple[str, ...] = ()  # paths that the recipe names for cases that the sample has not
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that the sample touches."""
+        changed = dict.fromkeys(change.path for change in self.changes)
+        return (*changed, *self.written, *([PICTURES] if self.pictures else []))
+
+
+CHECK = Recipe(
+    (
+        Change(
+            "probes/checks/nic/port_state.py",
+            '''
+
+@AREA.check(
+    "sample-port-without-lid",
+    Severity.NOTE,
+    "An InfiniBand port has no LID",
+    "opensm(8)",
+    ok="Every InfiniBand port has a LID",
+    impact="No other node can reach the port.",
+)
+def sample_port_without_lid(examination: Examination) -> Outcome:
+    """Find active InfiniBand ports whose LID is 0."""
+    ports = [port for port in need_ports(examination) if port.facts.link_layer == "InfiniBand"]
+    for port in ports:
+        if need(port.facts.lid, "the port's LID") == 0 and port.facts.state == "ACTIVE":
+            return found("The subnet manager gave it none.", Evidence(f"{port.path}/lid", "0x0"))
+    return passed(*first_n(_state(port) for port in ports), Evidence("/sys/class/infiniband", "read"))
+''',
+        ),
+        Change(
+            "probes/simulation/faults/nic.py",
+            """    fault("sample-port-without-lid", "A port (mlx5_2) has no LID", _port("mlx5_2", lid="0x0")),
+""",
+            before=")\n",
+        ),
+        Change(
+            "tests/probes/checks/nic/test_port_state.py",
+            """
+
+def test_sample_a_port_without_a_lid() -> None:
+    without = with_ports(HGX, lambda port: replace(port, lid=0), "mlx5_0")
+    assert status("sample-port-without-lid", without) is Status.FOUND
+    assert status("sample-port-without-lid", HGX) is Status.PASSED
+""",
+        ),
+    ),
+    (
+        "tests/probes/checks/test_faults.py",
+        "tests/probes/checks/test_registry.py",
+        "tests/probes/checks/nic/test_port_state.py",
+        "-k",
+        "sample or every_check or lost or names or (healthy and hgx-h100)",
+    ),
+    {
+        "probes/checks/nic/port_state.py": (
+            "tests/probes/checks/test_faults.py::test_every_check_has_a_fault",
+            "no check has the id ['sample-port-without-lid'], which a fault finds",
+        ),
+        "probes/simulation/faults/nic.py": (
+            "tests/probes/checks/test_faults.py::test_every_check_has_a_fault",
+            "add a fault to probes/simulation/faults/ that finds",
+        ),
+    },
+    pictures="test_the_doctor[80x24]",
+    others=("probes/checks/registry.py",),
+)
+FAULT = Recipe(
+    (
+        Change(
+            "probes/simulation/faults/nic.py",
+            """    fault(
+        "sample-port-polling",
+        "The port of mlx5_4 looks for its peer",
+        _port("mlx5_4", state="1: DOWN", phys_state="2: Polling"),
+        finds={"ib-port-not-active"},
+    ),
+""",
+            before=")\n",
+        ),
+        Change(
+            "tests/probes/checks/nic/test_port_state.py",
+            """
+
+def test_sample_a_port_that_polls() -> None:
+    polling = examination_of("hgx-h100+sample-port-polling")
+    assert status("ib-port-not-active", polling) is Status.FOUND
+""",
+        ),
+    ),
+    (
+        "tests/probes/checks/test_faults.py",
+        "tests/probes/checks/nic/test_port_state.py",
+        "-k",
+        "sample or lost or names",
+    ),
+    {
+        "probes/simulation/faults/nic.py": (
+            "tests/probes/checks/nic/test_port_state.py::test_sample_a_port_that_polls",
+            "sample-port-polling",
+        )
+    },
+    others=("probes/simulation/faults/live.py",),
+)
+PROBE = Recipe(
+    (
+        Change(
+            "probes/facts/system/sample.py",
+            '''"""A sample: the release of a package."""
+
+from __future__ import annotations
+
+from probes.base.frozen import frozen
+from probes.base.unknown import Maybe
+from probes.host.protocol import Host
+
+PATH = "/srv/sample/release"
+
+
+@frozen
+class SampleFacts:
+    """The package's release."""
+
+    release: Maybe[str]
+
+
+def probe(host: Host) -> SampleFacts:
+    """Read the release."""
+    return SampleFacts(host.read(PATH))
+''',
+        ),
+        Change(
+            "probes/snapshot/examination.py",
+            "from probes.facts.system import sample\nfrom probes.facts.system.sample import SampleFacts\n",
+            before="from probes.host.nvml ",
+        ),
+        Change(
+            "probes/snapshot/examination.py",
+            '    sample: Maybe[SampleFacts] = _probed("sample", lambda run: sample.probe(run.host))\n',
+            before="    # From an earlier examination of the same node",
+        ),
+        Change(
+            "probes/recording/redaction/table.py",
+            '    Row("/srv/sample/*", _WORDS),\n',
+            before='    Row("/.dockerenv", None),\n',
+        ),
+        Change("probes/recording/redaction/words.txt", "sample\n", after="[paths]\n"),
+        Change(
+            "tests/probes/facts/system/test_sample.py",
+            '''"""The release of a package."""
+
+from pathlib import Path
+
+from probes.facts.system.sample import PATH, probe
+from probes.host.local import LocalHost
+from tests.trees import write
+
+
+def test_the_release_is_read(tmp_path: Path) -> None:
+    write(tmp_path, PATH, "1.2\\n")
+    assert probe(LocalHost(str(tmp_path))).release == "1.2"
+''',
+        ),
+    ),
+    (
+        "tests/probes/facts/system/test_sample.py",
+        "tests/probes/snapshot/test_node_reader.py",
+        "tests/probes/recording/test_redaction_rules.py",
+        "tests/probes/recording/test_redaction_checks.py::test_each_path_that_gdrtop_reads_has_a_row",
+    ),
+    {
+        "probes/snapshot/examination.py": (
+            "tests/test_architecture.py::test_every_file_is_imported",
+            "nothing imports ['probes/facts/system/sample.py']",
+        ),
+        "probes/recording/redaction/table.py": (
+            "tests/probes/recording/test_redaction_checks.py::test_each_path_that_gdrtop_reads_has_a_row",
+            "add a row to FILES in probes/recording/redaction/table.py for ['/srv/sample/release']",
+        ),
+        "probes/recording/redaction/words.txt": (
+            "tests/probes/recording/test_redaction_rules.py::test_every_path_in_the_table_is_kept",
+            "['sample']",
+        ),
+    },
+    others=(
+        "probes/facts/node.py",
+        "probes/facts/system/memlock.py",
+        "tests/probes/facts/system/test_memlock.py",
+    ),
+)
+REDACTION = Recipe(
+    (
+        Change(
+            "probes/recording/redaction/table.py",
+            '    Row("/opt/sample/conf", of_lines("verbose=")),\n',
+            before='    Row("/.dockerenv", None),\n',
+        ),
+        Change("probes/recording/redaction/words.txt", "sample\n", after="[paths]\n"),
+        Change("probes/recording/redaction/words.txt", "verbose\n", after="[settings]\n"),
+        Change(
+            "tests/probes/recording/test_redaction_rules.py",
+            """
+
+def test_sample_one_line_is_kept() -> None:
+    question = Question("file", ("/opt/sample/conf",))
+    answers: dict[Question, object] = {question: b"verbose=1\\nowner=alice\\n"}
+    moment = Identifiers(redact=True).apply(Moment(0, 0.0, True, (), answers))
+    assert moment.answers[question] == b"verbose=1\\n\\n"
+""",
+        ),
+    ),
+    ("tests/probes/recording/test_redaction_rules.py",),
+    {
+        "probes/recording/redaction/table.py": (
+            "tests/probes/recording/test_redaction_rules.py::test_sample_one_line_is_kept",
+            "KeyError",
+        ),
+        "probes/recording/redaction/words.txt": (
+            "tests/probes/recording/test_redaction_rules.py::test_every_path_in_the_table_is_kept",
+            "['sample']",
+        ),
+    },
+    others=(
+        "probes/recording/redaction/basic_rules.py",
+        "probes/recording/redaction/words.py",
+        "tests/probes/recording/test_redaction_checks.py",
+    ),
+)
+SETUP_STEP = Recipe(
+    (
+        Change(
+            "probes/setup/steps/step_list.py",
+            """    CheckedStep(
+        id="sample-cgroup",
+        title="Raise the limit of RDMA objects",
+        why="A control group can limit the RDMA objects of a job.",
+        after=("nic-driver",),
+        done="no control group limits RDMA",
+        checks=("rdma-cgroup-limit",),
+    ),
+""",
+            before='    CheckedStep(\n        id="memlock",',
+        ),
+        Change(
+            "tests/probes/setup/steps/test_guide.py",
+            """
+
+def test_sample_a_limit_of_rdma_objects_is_a_step() -> None:
+    assert state_of(guide_of("hgx-h100"), "sample-cgroup")[0] is StepState.DONE
+    assert state_of(guide_of("hgx-h100+rdma-cgroup-limit"), "sample-cgroup")[0] is StepState.TO_DO
+""",
+        ),
+    ),
+    ("tests/probes/setup/steps/test_step_list.py", "tests/probes/setup/steps/test_guide.py"),
+    {
+        "probes/setup/steps/step_list.py": (
+            "tests/probes/setup/steps/test_guide.py::test_sample_a_limit_of_rdma_objects_is_a_step",
+            "sample-cgroup",
+        )
+    },
+    pictures="test_setup[steps-80x24]",
+    others=(
+        "probes/setup/steps/checked.py",
+        "probes/setup/steps/definition.py",
+        "probes/setup/steps/measured.py",
+    ),
+)
+EVENT = Recipe(
+    (
+        Change(
+            "probes/live/model/sample.py",
+            '    PORT_COUNT = "port-count"  # the number of RDMA ports changed\n',
+            before="    SAMPLES_MISSED =",
+        ),
+        Change(
+            "probes/live/model/explanations.py",
+            '    EventKind.PORT_COUNT: "An RDMA device came or went.",\n',
+            before="    EventKind.SAMPLES_MISSED:",
+        ),
+        Change(
+            "probes/live/events/node.py",
+            '''
+
+class PortCountEvents:
+    """Compare the number of ports."""
+
+    def __init__(self) -> None:
+        self._count: int | None = None
+
+    def update(self, sample: LiveSample) -> list[LiveEvent]:
+        """Return that there are more or fewer ports."""
+        before, self._count = self._count, len(sample.ports)
+        if before in (None, self._count):
+            return []
+        kind, text = EventKind.PORT_COUNT, f"{before} ports became {self._count}"
+        return [LiveEvent(sample.taken_at, kind, Severity.NOTE, "ports", text, EXPLANATIONS[kind])]
+''',
+        ),
+        Change(
+            "probes/live/events/detectors.py",
+            "from probes.live.events.node import PortCountEvents\n",
+            before="from probes.live.events.ports ",
+        ),
+        Change(
+            "probes/live/events/detectors.py",
+            '            "number of ports": PortCountEvents().update,\n',
+            before='            "processes": self._processes.update,\n',
+        ),
+        Change("tui/commands/schemas/live.json", '      "port-count",\n', before='      "samples-missed",'),
+        Change("tui/commands/schemas/watch.json", '    "port-count",\n', before='    "samples-missed",'),
+        Change(
+            "tests/probes/live/events/test_node.py",
+            """
+
+def test_sample_a_port_less_is_an_event() -> None:
+    node = Following()
+    node.see(a_sample(), 3)
+    texts_of = texts(node.see(a_sample(ports=()), 1))
+    assert [text for text in texts_of if text.endswith("became 0")]
+""",
+        ),
+    ),
+    (
+        "tests/probes/live/events/test_node.py",
+        "tests/tui/commands/test_schema.py",
+        "-k",
+        "sample or published or explained or kind",
+    ),
+    {
+        "tui/commands/schemas/live.json": (
+            "tests/tui/commands/test_schema.py::test_the_schemas_have_every_kind_of_event",
+            "add ['port-count'] to kind in tui/commands/schemas/live.json",
+        ),
+        "tui/commands/schemas/watch.json": (
+            "tests/tui/commands/test_schema.py::test_the_schemas_have_every_kind_of_event",
+            "add ['port-count'] to kind in tui/commands/schemas/watch.json",
+        ),
+        "tests/tui/commands/published/live-2.txt": (
+            "tests/tui/commands/test_schema.py",
+            "live has new lines: run `.venv/bin/python -m tests.tui.commands.published_schemas`",
+        ),
+        "probes/live/model/explanations.py": (
+            "tests/probes/live/events/test_node.py::test_sample_a_port_less_is_an_event",
+            "assert []",
+        ),
+        "probes/live/events/detectors.py": (
+            "tests/probes/live/events/test_node.py::test_sample_a_port_less_is_an_event",
+            "assert []",
+        ),
+    },
+    commands=(PUBLISHED,),
+    written=("tests/tui/commands/published/live-2.txt", "tests/tui/commands/published/watch-2.txt"),
+    others=("tui/runtime/node_monitor.py",),
+)
+WARNING = Recipe(
+    (
+        Change(
+            "probes/nccl/log/problems.py",
+            """    _form(
+        r"Sample plugin (?P<a>[\\w-]{1,40}) gave up",
+        "sample-plugin",
+        "The plugin {a} gave up",
+        "The plugin does not know this NIC.",
+        "Remove NCCL_NET_PLUGIN.",
+    ),
+""",
+            after="_FORMS = (\n",
+        ),
+        Change(
+            "tests/probes/nccl/log/test_versions.py",
+            """        ("Sample plugin abc gave up", "The plugin abc gave up"),
+""",
+            before="""        ("something new", "NCCL warning"),
+""",
+        ),
+    ),
+    ("tests/probes/nccl/log/test_versions.py", "tests/probes/nccl/log/test_hostile.py"),
+    {
+        "probes/nccl/log/problems.py": (
+            "tests/probes/nccl/log/test_versions.py::test_a_warning_has_a_title",
+            "The plugin abc gave up",
+        )
+    },
+    others=("probes/nccl/log/grammar.py",),
+)
+COUNTER = Recipe(
+    (
+        Change(
+            "probes/facts/rdma/counters.py",
+            '    _mlx5("sample_resent", _RETRANS, _LOST_AND_RESENT, is_expected=False),\n',
+            before="    # sw/rxe/rxe_hw_counters.c",
+        ),
+        Change(
+            "probes/simulation/node/devices/ports.py", '    "sample_resent",\n', after="HW_COUNTERS = (\n"
+        ),
+        Change(
+            "tests/probes/live/events/test_ports.py",
+            """
+
+def test_sample_packets_that_were_sent_again() -> None:
+    node = Following()
+    node.see(a_sample(), 3)
+    (rising,) = node.see(counting(sample_resent=50.0), 10)
+    assert rising.text.startswith("mlx5_3 sends packets again (sample_resent")
+""",
+        ),
+    ),
+    (
+        "tests/probes/facts/rdma/test_counters.py",
+        "tests/probes/live/events/test_ports.py",
+        "tests/probes/live/test_ports.py",
+    ),
+    {
+        "probes/facts/rdma/counters.py": (
+            "tests/probes/facts/rdma/test_counters.py",
+            "sample_resent",
+        )
+    },
+    others=("probes/live/model/explanations.py",),
+)
+QUESTION = Recipe(
+    (
+        Change(
+            "probes/host/protocol.py",
+            '''    def sample_level(self) -> Maybe[int]:
+        """Return the sample level."""
+
+''',
+            before="    def environment(self",
+        ),
+        Change(
+            "probes/host/host_base.py",
+            '''    def sample_level(self) -> Maybe[int]:
+        """Return the sample level."""
+        return self._answer("sample_level")
+
+''',
+            before="    def environment(self",
+        ),
+        Change(
+            "probes/recording/recording_host.py",
+            '''    def sample_level(self) -> Maybe[int]:
+        """Return the sample level."""
+        return self._ask("sample_level", (), self._host.sample_level)
+
+''',
+            before="    def environment(self",
+        ),
+        Change(
+            "probes/recording/format.py", '    "sample_level": int,\n', before='    "environment": str,\n'
+        ),
+        Change("probes/recording/format.py", '"sample_level", ', after="_WITHOUT_OBJECT = ("),
+        Change(
+            "probes/host/local.py",
+            '''    def sample_level(self) -> Maybe[int]:
+        """Return the sample level; a directory tree has none."""
+        return super().sample_level() if self._root else 1
+
+''',
+            before="    def environment(self",
+        ),
+        Change(
+            "probes/simulation/host.py",
+            '''    def sample_level(self) -> Maybe[int]:
+        """Return the sample level."""
+        return 2
+
+''',
+            before="    def kernel_messages(self",
+        ),
+        Change(
+            "tests/probes/recording/test_recording_host.py",
+            """
+
+def test_sample_the_level_is_recorded() -> None:
+    moments: list[Moment] = []
+    recorder = RecordingHost(SimulatedHost("hgx-h100"), moments.append)
+    recorder.sample_level()
+    recorder.end_moment()
+    assert ReplayHost(read(archive_of(moments))).sample_level() == 2
+""",
+        ),
+    ),
+    (
+        "tests/probes/host/test_host_base.py",
+        "tests/probes/recording/test_recording_host.py",
+        "-k",
+        "sample or knows_nothing or passes_on",
+    ),
+    {
+        "probes/host/host_base.py": (
+            "tests/probes/host/test_host_base.py::test_a_host_that_knows_nothing_says_so",
+            "sample_level",
+        ),
+        "probes/recording/recording_host.py": (
+            "tests/probes/host/test_host_base.py::test_a_recording_host_passes_on_every_question",
+            "sample_level",
+        ),
+        "probes/recording/format.py": (
+            "tests/probes/recording/test_recording_host.py::test_sample_the_level_is_recorded",
+            "sample_level",
+        ),
+    },
+    others=(
+        "probes/host/machine/",
+        "probes/setup/twin/host.py",
+        "probes/recording/redaction/identifiers.py",
+    ),
+)
+MANIFEST = Recipe(
+    (
+        Change(
+            "probes/setup/manifests/sample.py",
+            '''"""A sample: the name of the path, for scripts."""
+
+from __future__ import annotations
+
+from probes.setup.manifests.manifest_text import head
+from probes.setup.manifests.request import ManifestRequest, Refused
+
+
+def sample(request: ManifestRequest) -> str | Refused:
+    """Return the path's name."""
+    lines = head(request, "The path, for scripts", (), ())
+    return "\\n".join([*lines, f"path={request.path.name}"]) + "\\n"
+''',
+        ),
+        Change(
+            "probes/setup/manifests/catalogue.py",
+            "from probes.setup.manifests.sample import sample\n",
+            before="from probes.setup.manifests.slurm_prolog",
+        ),
+        Change(
+            "probes/setup/manifests/catalogue.py",
+            '    "sample": sample,\n',
+            after='    "container": container,\n',
+        ),
+        Change(
+            "tui/commands/manifest.py",
+            '    "sample": "scripts: the name of the path",\n',
+            after='    "container": "containers: Dockerfile snippet and run options",\n',
+        ),
+        Change(
+            "tui/manual/manifests.md",
+            "| `sample` | the name of the path |\n",
+            before="\nNothing is applied",
+        ),
+        Change(
+            "tests/probes/setup/manifests/test_manifests.py",
+            """
+
+def test_sample_the_path_has_a_name() -> None:
+    assert parse("sample", text_of("sample", request_of(HGX))) == ["path=DMABUF"]
+""",
+        ),
+    ),
+    (
+        "tests/probes/setup/manifests/test_manifests.py",
+        "tests/tui/commands/test_manifest.py",
+        "tests/tui/test_manual.py",
+        "-k",
+        "sample or kind or man_page",
+    ),
+    {
+        "probes/setup/manifests/catalogue.py": (
+            "tests/tui/commands/test_manifest.py::test_every_kind_can_be_written",
+            "'sample'",
+        ),
+        "tui/commands/manifest.py": (
+            "tests/tui/commands/test_manifest.py::test_every_kind_can_be_written",
+            "'sample'",
+        ),
+        "tui/manual/manifests.md": (
+            "tests/tui/test_manual.py::test_every_kind_of_manifest_is_in_the_manual",
+            "['sample']",
+        ),
+        "tui/manual/gdrtop.1": ("tests/tui/test_manual.py", "run `make man`"),
+    },
+    commands=(MAN_PAGE,),
+    written=("tui/manual/gdrtop.1",),
+    others=("tests/probes/setup/manifests/parsed.py", "tests/probes/setup/manifests/schemas.py"),
+)
+VARIABLE = Recipe(
+    (
+        Change(
+            "probes/nccl/variables/network.py",
+            """    nccl_variable(
+        "NCCL_SAMPLE_RAILS",
+        "how many rails a sample uses",
+        Kind.NUMBER,
+        defaults=(("2.28", "1"),),
+        limits=(1, 8),
+        since="2.28",
+    ),
+""",
+            after="VARIABLES: tuple[Variable, ...] = (\n",
+        ),
+        Change("probes/recording/redaction/words.txt", "NCCL_SAMPLE_RAILS\n", after="[variables]\n"),
+        Change(
+            "tests/probes/nccl/test_variables.py",
+            """        ("NCCL_SAMPLE_RAILS", "2.27", ""),
+        ("NCCL_SAMPLE_RAILS", "2.28", "1"),
+""",
+            before="""        ("NCCL_NVLS_ENABLE", "2.17.1", "1"),
+""",
+        ),
+    ),
+    ("tests/probes/nccl/test_variables.py",),
+    {
+        "probes/nccl/variables/network.py": (
+            "tests/probes/nccl/test_variables.py::test_defaults_follow_the_version",
+            "NCCL_SAMPLE_RAILS",
+        ),
+        "probes/recording/redaction/words.txt": (
+            "tests/probes/nccl/test_variables.py::test_a_redacted_recording_keeps_the_variables_of_the_catalogue",
+            "['NCCL_SAMPLE_RAILS']",
+        ),
+    },
+    others=("probes/nccl/variables/catalogue.py", "probes/nccl/variables/"),
+)
+NODE = Recipe(
+    (
+        Change(
+            "probes/simulation/nodes/sample.toml",
+            (ROOT / "probes/simulation/nodes/hgx-b200.toml")
+            .read_text(encoding="utf-8")
+            .replace('hostname = "hgx-b200"', 'hostname = "sample"'),
+        ),
+        Change(
+            "probes/simulation/node/model/names.py",
+            '    "sample",\n',
+            after='    *("aws-p5", "slingshot"),\n',
+        ),
+        Change("tui/manual/simulation.md", "`sample`, ", after="The nodes are `hgx-h100`, "),
+        Change(
+            "tests/probes/simulation/test_simulated_nodes.py",
+            '    "sample": (8, 8, 2, 0, State.READY, 8),\n',
+            after="EXPECTED = {\n",
+        ),
+        Change(
+            "tests/probes/setup/test_situation.py",
+            '    "sample": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, False, None),\n',
+            after="EXPECTED = {\n",
+        ),
+    ),
+    (
+        "-m",
+        "",
+        "tests/probes/simulation/test_simulated_nodes.py",
+        "tests/probes/setup/test_situation.py",
+        "tests/probes/checks/test_faults.py",
+        "tests/tui/test_manual.py",
+        "-k",
+        "sample or every_described or every_simulated or man_page",
+    ),
+    {
+        "probes/simulation/node/model/names.py": (
+            "tests/probes/simulation/test_simulated_nodes.py::test_every_described_node_is_listed",
+            "add ['sample'] to SIMULATED_NAMES in probes/simulation/node/model/names.py",
+        ),
+        "probes/simulation/nodes/sample.toml": (
+            "tests/probes/simulation/test_simulated_nodes.py::test_every_described_node_is_listed",
+            "probes/simulation/nodes has no TOML file of ['sample']",
+        ),
+        "tests/probes/simulation/test_simulated_nodes.py": (
+            "tests/probes/simulation/test_simulated_nodes.py::test_every_described_node_is_listed",
+            "add what ['sample'] must show to EXPECTED in this file",
+        ),
+        "tests/probes/setup/test_situation.py": (
+            "tests/probes/setup/test_situation.py::test_every_simulated_node_has_its_situation",
+            "['sample']",
+        ),
+        "tui/manual/simulation.md": (
+            "tests/tui/test_manual.py",
+            "add ['sample'] to tui/manual/simulation.md",
+        ),
+        "tui/manual/gdrtop.1": ("tests/tui/test_manual.py", "run `make man`"),
+    },
+    commands=(MAN_PAGE,),
+    written=("tui/manual/gdrtop.1",),
+    others=("tests/probes/checks/test_faults.py", "tests/tiers.py"),
+)
+PAGE = Recipe(
+    (
+        Change("tui/manual/sample.md", "# A sample\n\n`gdrtop` has a sample.\n"),
+        Change("tui/manual/__init__.py", '    "sample",\n', before='    "install",\n'),
+    ),
+    ("tests/tui/test_manual.py",),
+    {
+        "tui/manual/sample.md": ("tests/tui/test_manual.py::test_every_page_is_a_subject", "'sample'"),
+        "tui/manual/__init__.py": ("tests/tui/test_manual.py::test_every_page_is_a_subject", "'sample'"),
+        "tui/manual/gdrtop.1": ("tests/tui/test_manual.py", "run `make man`"),
+    },
+    commands=(MAN_PAGE,),
+    written=("tui/manual/gdrtop.1",),
+    others=("tui/screens/help.py",),
+)
+COLUMN = Recipe(
+    (
+        Change(
+            "widgets/live/ranks.py",
+            '        Column("minor", cells(lambda process: Run(str(process.pid % 10))), 11),\n',
+            before='        *([Column("bus GB/s"',
+        ),
+        Change("tui/manual/live.md", "| `minor` | the last digit of the pid |\n", before="| `CNP/s` |"),
+    ),
+    ("tests/tui/test_manual.py", "tests/widgets/test_live_panes.py"),
+    {
+        "tui/manual/live.md": ("tests/tui/test_manual.py", "minor"),
+        "tui/manual/gdrtop.1": ("tests/tui/test_manual.py", "run `make man`"),
+    },
+    commands=(MAN_PAGE,),
+    written=("tui/manual/gdrtop.1",),
+    pictures="test_live[200x60]",
+    others=("widgets/live/", "probes/live/model/sample.py"),
+)
+SCREEN = Recipe(
+    (
+        Change(
+            "tui/screens/sample.py",
+            '''"""A sample: one line."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+
+from tui.screens.key_footer import KeyFooter
+from tui.screens.keys import leave_keys
+from tui.screens.list_screen import PanesScreen, static_view
+from widgets.base.lines import line
+from widgets.base.lines_view import LinesView
+
+
+class SampleScreen(PanesScreen):
+    """One line."""
+
+    BINDINGS = [*leave_keys("sample")]  # noqa: RUF012 - Textual's own type
+
+    def compose(self) -> ComposeResult:
+        """Compose one pane."""
+        yield static_view("summary")
+        yield KeyFooter()
+
+    def on_mount(self) -> None:
+        """Draw it."""
+        self.query_one("#summary", LinesView).show([line("A sample.")])
+''',
+        ),
+        Change(
+            "tui/screens/keys.py",
+            '    "sample": Key("Y", "Y", "Sample", "Sample: one line"),\n',
+            before='    "pane": Key(',
+        ),
+        Change(
+            "tui/screens/help.py",
+            '    "SampleScreen": ("SAMPLE", "One line.", ("quit",)),\n',
+            before='    "HistoryScreen": ("HISTORY"',
+        ),
+        Change(
+            "tui/app.py", '        bind("sample", "sample", show=False),\n', before='        bind("doctor", '
+        ),
+        Change(
+            "tui/app.py",
+            '''    def action_sample(self) -> None:
+        """Show the sample."""
+        from tui.screens.sample import SampleScreen
+
+        self._shared.show(SampleScreen, SampleScreen)
+
+''',
+            before="    def action_command_palette",
+        ),
+        Change(
+            "tests/tui/test_snapshots.py",
+            """
+
+@pytest.mark.parametrize("size", SMALL_OR_SLOW)
+def test_sample(snap_compare: Any, size: tuple[int, int]) -> None:
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
+    assert snap_compare(app, terminal_size=size, run_before=after(clock, "Y"))
+""",
+        ),
+    ),
+    ("tests/tui/screens/test_keys.py", "-k", "every or means or twice or footer"),
+    {
+        "tui/screens/keys.py": ("tests/tui/screens/test_keys.py", "KeyError: 'sample'"),
+        "tui/app.py": (
+            "tests/test_architecture.py::test_every_file_is_imported",
+            "nothing imports ['tui/screens/sample.py']",
+        ),
+        "tui/screens/help.py": (
+            "tests/tui/screens/test_keys.py::test_every_screen_has_its_keys_in_the_help",
+            "add ['SampleScreen'] to _SCREENS in tui/screens/help.py",
+        ),
+    },
+    pictures="test_sample[80x24]",
+    others=("tui/controllers/palette.py", "tui/screens/history.py", "tui/screens/confirm/"),
+)
+PANEL = Recipe(
+    (
+        Change(
+            "widgets/node/sample.py",
+            '''"""A sample: how many GPUs there are."""
+
+from __future__ import annotations
+
+from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.node import Node
+from widgets.base.lines import Line, Run, fit
+
+
+def draw(node: Node, width: int) -> list[Line]:
+    """Draw the number of GPUs."""
+    count = str(len(node.gpus.gpus)) if isinstance(node.gpus, GpuFacts) else "?"
+    return [fit((Run(f"{count} GPUs"),), width)]
+''',
+        ),
+        Change(
+            "tui/screens/overview/panels.py",
+            ", sample",
+            after="from widgets.node import gpudirect, matrix, modules, nic_detail",
+        ),
+        Change(
+            "tui/screens/overview/panels.py",
+            '            case "sample":\n                return sample.draw(node, width)\n',
+            before='            case "path":',
+        ),
+        Change(
+            "tui/screens/overview/layout.py",
+            '"sample": 1, ',
+            after='_OTHER_COLUMN = {"gpudirect": 3, "path": 4, ',
+        ),
+        Change(
+            "tui/screens/overview/state.py",
+            '            "sample": 1,\n',
+            before='            "traffic": len(traffic.TOTALS) + 1,',
+        ),
+        Change("tui/screens/overview/screen.py", '    "sample": "Sample",\n', before='    "path": "Path",\n'),
+        Change(
+            "tui/screens/overview/screen.py",
+            '"sample", ',
+            after='"right": ("modules", "gpudirect", "traffic", ',
+        ),
+        Change(
+            "tests/widgets/test_drawings.py",
+            """
+
+def test_sample_the_gpus_are_counted() -> None:
+    from widgets.node import sample
+
+    assert plain(sample.draw(probe_node(SimulatedHost("hgx-h100")), 30)[0]).strip() == "8 GPUs"
+""",
+        ),
+    ),
+    (
+        "tests/tui/screens/overview/test_layout.py",
+        "tests/widgets/test_drawings.py",
+        "-k",
+        "sample or every_panel",
+    ),
+    {
+        "tui/screens/overview/panels.py": (
+            "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
+            "add a case to Panels.draw in tui/screens/overview/panels.py",
+        ),
+        "tui/screens/overview/layout.py": (
+            "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
+            "tui/screens/overview/layout.py gives a panel no rows",
+        ),
+        "tui/screens/overview/state.py": (
+            "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
+            "KeyError: 'sample'",
+        ),
+        "tui/screens/overview/screen.py": (
+            "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
+            "gives a panel no rows",
+        ),
+    },
+    pictures="test_overview[hgx-h100-120x40]",
+    others=("tui/manual/dashboard.md",),
+)
+TOOL = Recipe(
+    (
+        Change(
+            "probes/bandwidth/tools/sample.py",
+            '''"""A sample tool, which prints one figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from probes.bandwidth.model.command import Command, Refused, command
+from probes.bandwidth.model.planned_test import Purpose
+from probes.bandwidth.model.request import Request
+from probes.bandwidth.model.samples import Sample, clean_line, parse_number
+from probes.bandwidth.tools.failures import Output, failures_in
+from probes.bandwidth.tools.tool import LocalSettings, LocalTool
+from probes.base.frozen import frozen
+from probes.facts.gpu.gpus import Gpu
+from probes.facts.system.tools import ToolFacts
+from probes.snapshot.examination import Examination
+
+
+@frozen
+class SampleSettings(LocalSettings):
+    """No settings."""
+
+    tool = "sample_bw"
+    seconds = 1.0
+    title = "sample_bw"
+
+    def purpose(self, is_loopback: bool = False) -> Purpose:
+        """Return what it shows."""
+        return Purpose("a figure", "anything else")
+
+    def command(self, tools: ToolFacts) -> Command | Refused:
+        """Return the command."""
+        return command(tools, (self.tool,), None, ())
+
+
+class SampleOutput:
+    """Reads its figure."""
+
+    def feed(self, line: str) -> tuple[Output, ...]:
+        """Return the figure, or a failure."""
+        figure = parse_number(line.removeprefix("BW: "))
+        if line.startswith("BW: ") and figure is not None:
+            return (Sample(what="sample", raw=clean_line(line), gbps=figure),)
+        return failures_in(line, TOOL.patterns)
+
+
+class SampleTool(LocalTool):
+    """sample_bw."""
+
+    def parser(self, program: str) -> SampleOutput:
+        """Return a parser."""
+        return SampleOutput()
+
+    def settings(self, request: Request, gpus: Sequence[Gpu], numa_node: int | None) -> SampleSettings:
+        """Return the settings."""
+        return SampleSettings()
+
+    def install_hint(self, examination: Examination) -> str:
+        """Return where it comes from."""
+        return "from its source"
+
+
+TOOL = SampleTool()
+''',
+        ),
+        Change(
+            "probes/facts/system/tool_names.py",
+            '    BenchProgram("sample_bw", "sample", "sample", "A sample", "measures nothing"),\n',
+            before=")\nTOOL_OF",
+        ),
+        Change(
+            "probes/simulation/bandwidth/sample.py",
+            '''"""sample_bw on a simulated node."""
+
+from __future__ import annotations
+
+from probes.simulation.bandwidth.command_line import ParsedCommand
+from probes.simulation.bandwidth.node_pair import SimulatedNode
+from probes.simulation.bandwidth.playback import SimulatedTest, ended
+
+
+def start(node: SimulatedNode, command: ParsedCommand, at: float) -> SimulatedTest:
+    """Print the figure at once."""
+    return node.run(ended(at + 0.1, 0, "BW: 42"))
+''',
+        ),
+        Change("probes/simulation/nodes/hgx-h100.toml", '"sample", ', after="tests = ["),
+        Change("tui/manual/bandwidth.md", "| `sample` | a figure | the rest |\n", before="| `nvbandwidth` |"),
+        Change(
+            "tests/probes/bandwidth/tools/test_sample.py",
+            '''"""The sample tool on a simulated node."""
+
+from probes.bandwidth.model.command import Command
+from probes.bandwidth.model.samples import Sample
+from probes.bandwidth.tools.sample import SampleOutput, SampleSettings
+from tests.probes.simulation.bandwidth.node import Node
+
+
+def test_the_figure_is_read() -> None:
+    node = Node("hgx-h100")
+    command = SampleSettings().command(node.tools())
+    assert isinstance(command, Command)
+    run = node.begin(command.argv)
+    node.finish(run)
+    (sample,) = (found for line in run.lines for found in SampleOutput().feed(line))
+    assert isinstance(sample, Sample)
+    assert sample.gbps == 42
+''',
+        ),
+    ),
+    (
+        "-m",
+        "",
+        "tests/probes/bandwidth/tools/test_sample.py",
+        "tests/tui/commands/bench_run/test_measuring.py",
+        "tests/probes/simulation/bandwidth/test_any_words.py",
+        "tests/probes/simulation/bandwidth/test_other_tools.py",
+        "tests/tui/test_manual.py",
+        "-k",
+        "sample or list_has or nothing_crashes or is_simulated or benchmark or man_page",
+    ),
+    {
+        "probes/bandwidth/tools/sample.py": (
+            "tests/tui/commands/bench_run/test_measuring.py::test_the_list_has_every_tool",
+            "No module named 'probes.bandwidth.tools.sample'",
+        ),
+        "probes/simulation/bandwidth/sample.py": (
+            "tests/probes/simulation/bandwidth/test_other_tools.py::test_every_tool_is_simulated",
+            "there is no probes/simulation/bandwidth/sample.py",
+        ),
+        "tui/manual/bandwidth.md": ("tests/tui/test_manual.py", "tui/manual/bandwidth.md: ['sample']"),
+        "tui/manual/gdrtop.1": ("tests/tui/test_manual.py", "run `make man`"),
+    },
+    commands=(MAN_PAGE,),
+    written=("tui/manual/gdrtop.1",),
+    others=("probes/bandwidth/tools/gdrcopy.py",),
+)
+CONDITION = Recipe(
+    (
+        Change(
+            "probes/snapshot/condition.py",
+            'SAMPLE = "sample-peermem-gone"\n',
+            before="\n\n@frozen\nclass Condition:",
+        ),
+        Change(
+            "probes/live/events/processes.py",
+            """        if sample.modules.get("nvidia_peermem") == "not loaded" and sample.jobs:
+            yield Condition(
+                check=SAMPLE,
+                subject="nvidia_peermem",
+                text="nvidia_peermem is not loaded while a job runs",
+                since=sample.taken_at,
+                evidence=(Evidence("/proc/modules", "no nvidia_peermem"),),
+            )
+""",
+            before="        if not self._ended or isinstance(",
+        ),
+        Change(
+            "probes/live/events/conditions.py",
+            "        condition.SAMPLE: (process.state for process in processes),\n",
+            before="        STOPPED: (process.state",
+        ),
+        Change(
+            "probes/live/events/conditions.py",
+            "from probes.snapshot import condition\n",
+            before="from probes.snapshot.condition import ",
+        ),
+        Change(
+            "probes/live/events/processes.py",
+            "from probes.snapshot.condition import SAMPLE\n",
+            before="from probes.snapshot.condition import ",
+        ),
+        Change(
+            "probes/checks/live/jobs.py",
+            '''
+
+@AREA.check(
+    "sample-peermem-gone",
+    Severity.WARNING,
+    "A job runs without nvidia_peermem",
+    "A sample",
+    ok="No job runs without nvidia_peermem",
+    impact="None: it is a sample.",
+)
+def sample_peermem_gone(examination: Examination) -> Outcome:
+    """Find jobs on a node without nvidia_peermem."""
+    fix = Plan("Load nvidia_peermem", (instruction("Load it"),))
+    return report_conditions(examination, "sample-peermem-gone", fix)
+''',
+        ),
+        Change(
+            "probes/simulation/faults/live.py",
+            """    _fault(
+        "sample-unloaded",
+        "nvidia_peermem is not loaded",
+        lambda tree: remove_modules(tree, PEERMEM),
+        shows=("sample-peermem-gone",),
+    ),
+""",
+            before=")\n",
+        ),
+        Change(
+            "probes/simulation/faults/live.py",
+            "from probes.simulation.node.modules.loading import remove_modules\n",
+            before="\nSTAGED_RANK,",
+        ),
+    ),
+    (
+        "tests/probes/live/test_watched_faults.py",
+        "tests/probes/live/events/test_conditions.py",
+        "tests/probes/checks/test_faults.py",
+        "-k",
+        "sample or every_check or lost or names or figures",
+    ),
+    {
+        "probes/live/events/conditions.py": (
+            "tests/probes/live/events/test_conditions.py",
+            "add the figures of ['sample-peermem-gone'] to _unread() in probes/live/events/conditions.py",
+        ),
+        "probes/checks/live/jobs.py": (
+            "tests/probes/checks/test_faults.py::test_names_in_a_fault_exist",
+            "probes/checks has no check ['sample-peermem-gone']",
+        ),
+        "probes/simulation/faults/live.py": (
+            "tests/probes/checks/test_faults.py::test_every_check_has_a_fault",
+            "add a fault to probes/simulation/faults/ that finds",
+        ),
+    },
+    others=("probes/checks/live/watched.py",),
+)
+RECIPES = {
+    "a check": CHECK,
+    "a fault": FAULT,
+    "a probe": PROBE,
+    "a redaction row": REDACTION,
+    "a question to the host": QUESTION,
+    "a live event": EVENT,
+    "a counter": COUNTER,
+    "an NCCL warning": WARNING,
+    "an NCCL variable": VARIABLE,
+    "a setup step": SETUP_STEP,
+    "a manifest": MANIFEST,
+    "a simulated node": NODE,
+    "a condition": CONDITION,
+    "a screen": SCREEN,
+    "a panel of the overview": PANEL,
+    "a column of Live": COLUMN,
+    "a benchmark tool": TOOL,
+    "a manual page": PAGE,
+}
