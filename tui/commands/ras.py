@@ -73,10 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--yes", action="store_true", help="ask the job without confirmation")
     parser.add_argument(
-        "--nccl",
-        metavar="VERSION",
-        type=_version,
-        help="the job's NCCL version, if gdrtop cannot read it",
+        "--nccl", metavar="VERSION", type=_version, help="the job's NCCL version, if gdrtop cannot read it"
     )
 
 
@@ -364,12 +361,7 @@ class Ras:
     def _print_json(self, sample: LiveSample, answers: list[RasAnswer], status: int) -> None:
         node = self._monitor.node
         assert node is not None
-        content = object_of(
-            {
-                "exit_status": status,
-                "answers": [_answer_json(answer) for answer in answers],
-            }
-        )
+        content = object_of({"exit_status": status, "answers": [_answer_json(answer) for answer in answers]})
         json.dump(document("ras", host_name(node), node.origin, sample.taken_at, content), self._out)
         self._out.write("\n")
         self._out.flush()

@@ -20,15 +20,7 @@ from tui.actions.script import script_of_all
 from tui.bandwidth.results_store import open_results_store
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean
 from tui.commands.do import EXIT_REFUSED, Do, add_consent_options, confirm_and_run
-from tui.files.setup_log import (
-    PATH,
-    SKIP,
-    UNSKIP,
-    SetupLog,
-    SetupLogError,
-    open_setup_log,
-    remember_boot,
-)
+from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLog, SetupLogError, open_setup_log, remember_boot
 from tui.runtime.json_values import document, host_name, plain_value, write_json
 from tui.runtime.lock import user_and_day
 from tui.runtime.open_host import open_host

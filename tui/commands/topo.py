@@ -129,10 +129,7 @@ def _text(examination: Examination, found: Sequence[Finding], verdict: Verdict, 
     reason = Run(f" · {verdict.reason}" if verdict.reason else "")
     roles = roles_of(node, topology)
     highlights = Highlights(
-        marks=marks_of(found),
-        detours=detours(examination),
-        roles=roles,
-        usable=usable_here(examination),
+        marks=marks_of(found), detours=detours(examination), roles=roles, usable=usable_here(examination)
     )
     lines: list[Line] = [heading(node), (*verdict_drawing.draw(verdict), reason), ()]
     lines.extend(topology_drawing.draw(node, topology, width, highlights=highlights))

@@ -140,12 +140,7 @@ class RasQuestions:
         if not self.is_recorded:
             self._note(target)
         answer = RasAnswer(
-            target,
-            command,
-            "" if self.is_recorded else command,
-            address,
-            decision,
-            taken_at=sample.taken_at,
+            target, command, "" if self.is_recorded else command, address, decision, taken_at=sample.taken_at
         )
         return self._read(answer, text, sample, node, sample.taken_at if self.is_recorded else now)
 

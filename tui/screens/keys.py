@@ -94,13 +94,7 @@ RANKS = {name: rank for rank, key in enumerate(KEYS.values()) for name in key.ke
 
 
 def bind(
-    name: str,
-    action: str,
-    keys: str = "",
-    *,
-    show: bool = True,
-    priority: bool = False,
-    label: str = "",
+    name: str, action: str, keys: str = "", *, show: bool = True, priority: bool = False, label: str = ""
 ) -> Binding:
     """Bind a key of the table, or some of its `keys`, to an action; `label` names it for this screen."""
     key = KEYS[name]

@@ -203,9 +203,7 @@ class RunScreen(PanesScreen):
         if not self._pane.room:
             return
         self._drawn = self.state.event_count
-        self._pane.show(
-            [*self.state.lines(self._pane.room), *self.state.change(self._pane.room)],
-        )
+        self._pane.show([*self.state.lines(self._pane.room), *self.state.change(self._pane.room)])
         self._pane.scroll_end(animate=False)
         self._draw_head()
 

@@ -269,8 +269,7 @@ class LazyLines(Sequence[Line]):
     def followed_by(self, lines: Sequence[Line]) -> LazyLines:
         """Return these lines and others below."""
         return LazyLines(
-            self._count + len(lines),
-            lambda row: self[row] if row < self._count else lines[row - self._count],
+            self._count + len(lines), lambda row: self[row] if row < self._count else lines[row - self._count]
         )
 
     def mapped(self, change: Callable[[Line], Line]) -> LazyLines:

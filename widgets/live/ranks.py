@@ -89,11 +89,7 @@ def in_order(sample: LiveSample) -> list[LiveProcess]:
     jobs = {job.id: number for number, job in enumerate(sample.jobs)}
     return sorted(
         known(sample.processes, ()),
-        key=lambda process: (
-            jobs.get(process.job, len(jobs)),
-            known(process.rank, 1 << 30),
-            process.pid,
-        ),
+        key=lambda process: (jobs.get(process.job, len(jobs)), known(process.rank, 1 << 30), process.pid),
     )
 
 

@@ -99,7 +99,7 @@ def _live(peermem: PeermemReading | None, history: History | None, width: int) -
     if isinstance(peermem.refcnt, Unknown):
         return [(Run("refcnt    "), Run(f"– ({peermem.refcnt.reason.value})", Tone.DIM))]
     lines: list[Line] = [
-        (Run("refcnt    "), Run(f"{peermem.refcnt}", Tone.GOOD if peermem.refcnt else Tone.PLAIN)),
+        (Run("refcnt    "), Run(f"{peermem.refcnt}", Tone.GOOD if peermem.refcnt else Tone.PLAIN))
     ]
     lines[0] = (
         *lines[0],

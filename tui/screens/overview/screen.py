@@ -160,10 +160,7 @@ class OverviewScreen(Screen[None]):
             self.draw()
 
     def apply_check(
-        self,
-        examination: Examination,
-        judgment: Judgment,
-        detours: frozenset[tuple[str, str]] = frozenset(),
+        self, examination: Examination, judgment: Judgment, detours: frozenset[tuple[str, str]] = frozenset()
     ) -> None:
         """List and mark what the checks found."""
         if self._state is not None:

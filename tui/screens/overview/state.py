@@ -93,10 +93,7 @@ class OverviewState:
                 self._forms.clear()
 
     def apply_check(
-        self,
-        examination: Examination,
-        judgment: Judgment,
-        detours: frozenset[tuple[str, str]] = frozenset(),
+        self, examination: Examination, judgment: Judgment, detours: frozenset[tuple[str, str]] = frozenset()
     ) -> None:
         """Use what a check has read and found, and the pairs whose traffic leaves their switch."""
         checked = self._panels.checked
