@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -89,6 +90,7 @@ IMPORT_ORDER = (
     ("tui/cli",),
     ("tui/__main__", "probes", "widgets", "tui"),
 )
+NO_NAMES = {"of", "one", "it", "them"}
 LEVEL = {package: level for level, row in enumerate(IMPORT_ORDER) for package in row}
 MODULES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
@@ -192,6 +194,21 @@ def test_no_folder_imports_itself_by_way_of_others() -> None:
                 if there is not None and there != here and not here.startswith(f"{there}."):
                     graph.add_edge(here, there)
     assert not [circle for circle in networkx.strongly_connected_components(graph) if len(circle) > 1]
+
+
+def test_a_folder_holds_at_most_20_files() -> None:
+    sizes = Counter(path.parent for path in MODULES)
+    assert not {name_of(folder): size for folder, size in sizes.items() if size > 20}
+
+
+def test_names_are_nouns_and_verbs() -> None:
+    found = set()
+    for path in MODULES:
+        for node in ast.walk(tree_of(path)):
+            name = node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else ""
+            if name in NO_NAMES:
+                found.add(f"{name_of(path)}:{node.lineno}: {name}")
+    assert not found, "name these by what they are:\n" + "\n".join(sorted(found))
 
 
 def test_tests_have_the_names_of_what_they_test_or_describe_it() -> None:

@@ -61,7 +61,7 @@ class BusBandwidth:
         if watched:
             uuids = _uuids(node)
             found = self._source.read(
-                host, now, lambda: {one.pid: self._speeds(host, one, uuids) for one in watched}
+                host, now, lambda: {process.pid: self._speeds(host, process, uuids) for process in watched}
             )
             speeds.update(known(found, {}))
         taken_at = host.wall_clock()
@@ -75,7 +75,7 @@ class BusBandwidth:
         """Return the jobs with their slowest ranks. `taken_at`: seconds since 1970."""
         speeds = {} if self._host is None else known(self._source.answer, {})
         recent = {
-            pid: tuple(one for one in found if _is_recent(one, taken_at))
+            pid: tuple(speed for speed in found if _is_recent(speed, taken_at))
             for pid, found in speeds.items()
             if not isinstance(found, Unknown)
         }
@@ -117,7 +117,7 @@ class BusBandwidth:
         elif isinstance(speeds, Unknown):
             gbps = speeds
         else:
-            recent = newest(one for one in speeds if one.at is None or _is_recent(one, taken_at))
+            recent = newest(speed for speed in speeds if speed.at is None or _is_recent(speed, taken_at))
             why = "no collective in the last 2 minutes" if speeds else "no collective written yet"
             gbps = recent[0].bus_gbps if recent else Unknown(Reason.NOT_THERE, _SOURCE, why)
         changed = replace(process, bus_gbps=gbps, collectives=recent)
@@ -138,10 +138,16 @@ def slowest(speeds: Mapping[int, Speeds]) -> SlowestRank | None:
     """
     groups: dict[tuple[int, int, str, int, str], dict[int, CollectiveSpeed]] = {}
     for pid, found in speeds.items():
-        for one in found:
-            if one.sequence is not None:
-                key = (one.nodes or 0, one.ranks or 0, one.communicator, one.sequence, one.collective)
-                groups.setdefault(key, {}).setdefault(pid, one)
+        for speed in found:
+            if speed.sequence is not None:
+                key = (
+                    speed.nodes or 0,
+                    speed.ranks or 0,
+                    speed.communicator,
+                    speed.sequence,
+                    speed.collective,
+                )
+                groups.setdefault(key, {}).setdefault(pid, speed)
     most = max(map(len, groups.values()), default=0)
     if most < 2:
         return None
@@ -151,10 +157,10 @@ def slowest(speeds: Mapping[int, Speeds]) -> SlowestRank | None:
     most = max(len(group) for _, group in members)
     key, group = max(
         ((key, group) for key, group in members if len(group) == most),
-        key=lambda pair: (max(one.at or 0.0 for one in pair[1].values()), pair[0][3]),
+        key=lambda pair: (max(speed.at or 0.0 for speed in pair[1].values()), pair[0][3]),
     )
     pid = min(group, key=lambda pid: (group[pid].bus_gbps, pid))
-    others = median(one.bus_gbps for other, one in group.items() if other != pid)
+    others = median(speed.bus_gbps for other, speed in group.items() if other != pid)
     if group[pid].bus_gbps >= _SLOW * others:
         return None
     return SlowestRank(pid, group[pid].bus_gbps, others, key[4], key[3], key[2])
@@ -169,8 +175,8 @@ def directory_of(process: Process) -> str:
     return f"{start}/{directory.strip('/')}"
 
 
-def _is_recent(one: CollectiveSpeed, taken_at: float) -> bool:
-    return one.at is not None and abs(taken_at - one.at) <= STALE_SECONDS
+def _is_recent(speed: CollectiveSpeed, taken_at: float) -> bool:
+    return speed.at is not None and abs(taken_at - speed.at) <= STALE_SECONDS
 
 
 def _writes_files(process: Process) -> bool:

@@ -151,12 +151,12 @@ class OddOneOut:
             slow = [share for share in here if share.is_odd]
             if not slow:
                 continue
-            one, many, share = "carries", "carry", slow[0]
+            verb, verbs, share = "carries", "carry", slow[0]
             if len(slow) == 1 and max(share.of_others for share in here) > _NORMAL_SHARE:
-                one, many = ("sends", "send") if here[0].is_odd else ("receives", "receive")
+                verb, verbs = ("sends", "send") if here[0].is_odd else ("receives", "receive")
             sentence = (
-                f"{name} {one} {_gbps(share.rate)}; "
-                f"the other {len(names) - 1} NICs of this job {many} {_gbps(share.others)} (median)"
+                f"{name} {verb} {_gbps(share.rate)}; "
+                f"the other {len(names) - 1} NICs of this job {verbs} {_gbps(share.others)} (median)"
             )
             path = f"/sys/class/infiniband/{name}/ports/{ports[name].port}/counters"
             source = f"{path}/{'port_xmit_data' if here[0].is_odd else 'port_rcv_data'}"
@@ -203,8 +203,8 @@ def _shares(rates: deque[_Rates], direction: int) -> list[_Share]:
     A job sends in phases, and a slow NIC goes on while the others wait for it. So only the samples count in
     which most NICs send.
     """
-    least = max(LEAST_GBPS, _SENDING_SHARE * max(one.medians[direction] for one in rates))
-    sending = [one.rows[direction] for one in rates if one.medians[direction] > least]
+    least = max(LEAST_GBPS, _SENDING_SHARE * max(rate.medians[direction] for rate in rates))
+    sending = [rate.rows[direction] for rate in rates if rate.medians[direction] > least]
     if len(sending) < LEAST:  # too short a burst to compare
         return [_Share(0.0, 0.0, is_odd=False)] * len(rates[0].names)
     columns = list(zip(*sending, strict=True))

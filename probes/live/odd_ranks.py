@@ -64,7 +64,7 @@ def odd_members(members: Sequence[T], value: Callable[[T], H | None]) -> tuple[l
     if len(values) < LEAST or values.count(values[0]) == len(values) or None in values:
         return None
     usual = Counter(values).most_common(1)[0][0]
-    odd = [member for member, one in zip(members, values, strict=True) if one != usual]
+    odd = [member for member, value in zip(members, values, strict=True) if value != usual]
     if usual is None or len(odd) > max(1, len(members) // _PART):
         return None
     return odd, usual
@@ -73,7 +73,7 @@ def odd_members(members: Sequence[T], value: Callable[[T], H | None]) -> tuple[l
 def members_of(job: LiveJob, processes: Iterable[LiveProcess]) -> list[LiveProcess]:
     """Return the processes of a job that use a GPU or a NIC: not its launcher and its data loaders."""
     pids = frozenset(job.pids)
-    return [one for one in processes if one.pid in pids and (one.gpus or one.ready_nics)]
+    return [process for process in processes if process.pid in pids and (process.gpus or process.ready_nics)]
 
 
 def what_counts(process: LiveProcess) -> tuple[object, ...]:
@@ -141,7 +141,7 @@ def odd_gpu_links(
 ) -> dict[tuple[str, str], OddOne]:
     """Return the GPUs of a job whose PCIe link differs; an idle GPU lowers its speed, but not its width."""
     pids = frozenset(job.pids)
-    owners = {bdf: one for one in processes if one.pid in pids for bdf in one.gpus}
+    owners = {bdf: process for process in processes if process.pid in pids for bdf in process.gpus}
     members = [gpu for gpu in gpus if gpu.bdf in owners]
     lives = [gpu.live for gpu in members if not isinstance(gpu.live, Unknown)]
     are_busy = all(known(live.utilization_percent, 0) >= BUSY_PERCENT for live in lives)

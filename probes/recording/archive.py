@@ -188,7 +188,7 @@ class ArchiveWriter:
 
 def _memory_of(question: Question, is_new: bool, size: int) -> int:
     """Return the bytes of memory of an answer of this size and, if it is new, of its question."""
-    own = _QUESTION_BYTES + sum(map(sys.getsizeof, question.of)) if is_new else 0
+    own = _QUESTION_BYTES + sum(map(sys.getsizeof, question.subject)) if is_new else 0
     return own + _ANSWER_BYTES + size
 
 

@@ -53,7 +53,7 @@ class Question(NamedTuple):
     """A question to a host: its kind, and the path, device, variable or command that it is about."""
 
     kind: str
-    of: tuple[str, ...] = ()
+    subject: tuple[str, ...] = ()
 
 
 # The type of the answer to each kind of question.
@@ -106,8 +106,8 @@ def encode_question(question: Question) -> dict[str, Any]:
     """Return the first fields of a line."""
     if question.kind in _WITHOUT_OBJECT:
         return {"ask": question.kind}
-    of: Any = list(question.of) if question.kind == "run" else question.of[0]
-    return {"ask": question.kind, "of": of}
+    subject: Any = list(question.subject) if question.kind == "run" else question.subject[0]
+    return {"ask": question.kind, "of": subject}
 
 
 def encode(question: Question, answer: Maybe[Any]) -> EncodedLine:
@@ -132,7 +132,9 @@ def encode(question: Question, answer: Maybe[Any]) -> EncodedLine:
             return EncodedLine(line)
         blob = json.dumps(encoded, separators=separators).encode()
     if len(blob) > (MAX_BLOB_BYTES if question.kind == "file" else MAX_JSON_BLOB_BYTES):
-        unknown = Unknown(Reason.NOT_RECORDED, printable(" ".join(question.of)), "too long for a recording")
+        unknown = Unknown(
+            Reason.NOT_RECORDED, printable(" ".join(question.subject)), "too long for a recording"
+        )
         return EncodedLine(json.dumps({**fields, "answer": _CODEC.encode(unknown)}))
     name = sha256(blob).hexdigest()
     return EncodedLine(json.dumps({**fields, "blob": name}), name, blob)
@@ -163,12 +165,12 @@ def decode_question(fields: dict[str, Any]) -> Question:
         raise RecordingError(f"unknown kind of question: {kind!r:.80}")
     if kind in _WITHOUT_OBJECT:
         return Question(kind)
-    of = fields.get("of")
+    subject = fields.get("of")
     if kind == "run":
-        if not isinstance(of, list) or not of:
+        if not isinstance(subject, list) or not subject:
             raise RecordingError("command without a name")
-        return Question(kind, tuple(_string(word) for word in of))
-    return Question(kind, (_string(of),))
+        return Question(kind, tuple(_string(word) for word in subject))
+    return Question(kind, (_string(subject),))
 
 
 def decode_answer(question: Question, value: Any) -> Maybe[Any]:
@@ -186,7 +188,7 @@ def decode_answer(question: Question, value: Any) -> Maybe[Any]:
     except CodecError as error:
         raise RecordingError(f"answer to {kind!r}: {error}") from None
     if kind == "names" and any(name in ("", ".", "..") or "/" in name for name in answer):
-        raise RecordingError(f"invalid file name in the listing of {printable(question.of[0], 80)}")
+        raise RecordingError(f"invalid file name in the listing of {printable(question.subject[0], 80)}")
     return answer
 
 
@@ -266,12 +268,12 @@ def _encode_table(
     objects: Sequence[Any], columns: tuple[str, ...], required: int
 ) -> list[tuple[str, list[list[Any]]]]:
     table: list[tuple[str, list[list[Any]]]] = []
-    for one in objects:
-        row = [getattr(one, column) for column in columns]
+    for item in objects:
+        row = [getattr(item, column) for column in columns]
         while len(row) > required and (row[-1] is None or row[-1] is False or row[-1] == ""):
             row.pop()
-        if not table or table[-1][0] != one.device:
-            table.append((one.device, []))
+        if not table or table[-1][0] != item.device:
+            table.append((item.device, []))
         table[-1][1].append(row)
     return table
 

@@ -72,7 +72,7 @@ class RecordingHost:
                 return False
             for question in list(self._unanswered.values()):
                 detail = "no answer when this moment was recorded"
-                source = printable(" ".join(question.of) or question.kind)
+                source = printable(" ".join(question.subject) or question.kind)
                 self._new[question] = Unknown(Reason.TIMED_OUT, source, detail)
             answers = {
                 question: answer
@@ -96,8 +96,8 @@ class RecordingHost:
             self._recorded = {key: answer for key, answer in self._recorded.items() if keep(key)}
             return dict(self._recorded)
 
-    def _ask(self, kind: str, of: tuple[str, ...], ask: Callable[[], Maybe[T]]) -> Maybe[T]:
-        question = Question(kind, of)
+    def _ask(self, kind: str, subject: tuple[str, ...], ask: Callable[[], Maybe[T]]) -> Maybe[T]:
+        question = Question(kind, subject)
         mark = object()
         self._unanswered[mark] = question
         try:
@@ -198,8 +198,8 @@ class RecordingHost:
         return answer
 
     def ras_answer(self, address: str, command: str, seconds: float = ANSWER_SECONDS) -> Maybe[str]:
-        of = (f"{address} {command}",)
-        return self._ask("ras_answer", of, lambda: self._host.ras_answer(address, command, seconds))
+        subject = (f"{address} {command}",)
+        return self._ask("ras_answer", subject, lambda: self._host.ras_answer(address, command, seconds))
 
     def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
         return self._ask("ras_events", (address,), lambda: self._host.ras_events(address, last))

@@ -69,7 +69,7 @@ class NodeReader:
 def _present(reading: Reading) -> Hashable:
     """Return what of the devices and modules answered."""
     answers = (reading.port_states, reading.module_refcnts)
-    missing = [name for of in answers for name, answer in of.items() if isinstance(answer, Unknown)]
+    missing = [name for by_name in answers for name, answer in by_name.items() if isinstance(answer, Unknown)]
     gpus = None if isinstance(reading.gpus, Unknown) else tuple(reading.gpus)
     return tuple(missing), gpus, isinstance(reading.peermem.refcnt, Unknown)
 

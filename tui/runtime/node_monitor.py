@@ -81,7 +81,7 @@ def recorded_events(host: Host) -> RasEvents:
     if not isinstance(host, ReplayHost):  # a replay that is recorded again, to redact it
         return RasEvents()
     questions = host.recording.answers
-    return RasEvents(question.of[0] for question in questions if question.kind == "ras_events")
+    return RasEvents(question.subject[0] for question in questions if question.kind == "ras_events")
 
 
 class NodeMonitor:

@@ -227,8 +227,10 @@ class RingRecorder:
 
         def keeps(question: Question) -> bool:
             if question.kind in _BY_PROCESS:
-                return question.of[0] in pids
-            matched = _PROCESS_PATH.fullmatch(question.of[0]) if question.kind in _PATH_QUESTIONS else None
+                return question.subject[0] in pids
+            matched = (
+                _PROCESS_PATH.fullmatch(question.subject[0]) if question.kind in _PATH_QUESTIONS else None
+            )
             return matched is None or matched[1] in pids
 
         return keeps

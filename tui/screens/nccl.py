@@ -179,7 +179,7 @@ class NcclState(ListState):
     def _matching(self, lines: list[Line], width: int) -> list[Line]:
         if not self.word:
             return lines
-        found = [one for one in lines if self.word in plain(one).lower()]
+        found = [line for line in lines if self.word in plain(line).lower()]
         return found or wrapped(f'No line contains "{self.word}".', width, Tone.DIM)
 
     def _advice(self, width: int) -> list[Line]:

@@ -104,9 +104,9 @@ def draw_kernels(forecast: Forecast, selected: str, width: int) -> list[Line]:
 
     paths = [kernel.verdict.path for kernel in kernels]
     columns = [
-        Column("KERNEL", [line(_MARKS[one.verdict.state], f" {one.release}") for one in kernels], 1),
+        Column("KERNEL", [line(_MARKS[kernel.verdict.state], f" {kernel.release}") for kernel in kernels], 1),
         Column("", cells([_when(kernel) for kernel in kernels]), 2),
-        Column("GPUDIRECT RDMA", cells([_WORDS[one.verdict.state] for one in kernels]), 1),
+        Column("GPUDIRECT RDMA", cells([_WORDS[kernel.verdict.state] for kernel in kernels]), 1),
         Column("PATH", cells(["–" if path is None else path_name(path) for path in paths]), 3),
     ]
     lines = list(draw_columns(columns, ["" for _ in kernels], width, selected))
@@ -138,6 +138,6 @@ def draw_image_check(check: ImageCheck, width: int) -> list[Line]:
     lines += draw_found(check.findings, width)
     if len(check.forecast.kernels) > 1 and kernel is not None:
         lines += [(), *draw_kernels(check.forecast, kernel.release, width)]
-    unanswered = sum(one.status is Status.UNKNOWN for one in check.findings)
+    unanswered = sum(finding.status is Status.UNKNOWN for finding in check.findings)
     rest = wrapped(f"{plural(unanswered, 'check')} could not run on an image.", width, Tone.DIM)
     return [*lines, (), *(rest if unanswered else ()), *draw_not_known(check.not_known, width)]

@@ -202,7 +202,7 @@ def _bus(process: LiveProcess, sample: LiveSample, width: int) -> list[Line]:
     if isinstance(bus, Unknown):
         is_without = bus.reason is Reason.NOT_RECORDED or isinstance(process.process.environment, Unknown)
         return [] if is_without else _field("Bus", _why(bus), width)
-    texts = [_collective_text(one) for one in process.collectives]
+    texts = [_collective_text(collective) for collective in process.collectives]
     for job in sample.jobs:
         slow = job.slowest
         if slow is not None and slow.pid == process.pid:
@@ -216,15 +216,15 @@ def _bus(process: LiveProcess, sample: LiveSample, width: int) -> list[Line]:
     return lines
 
 
-def _collective_text(one: CollectiveSpeed) -> str:
+def _collective_text(speed: CollectiveSpeed) -> str:
     """Return "48 GB/s, AllReduce 1407 of 64 MiB, communicator 0x7f8c (8 ranks), 12:30:05"."""
-    number = "" if one.sequence is None else f" {one.sequence}"
-    size = one.message_size if one.message_bytes is None else binary_size(one.message_bytes)
-    text = f"{short(one.bus_gbps)} GB/s, {one.collective}{number}{f' of {size}' if size else ''}"
-    text += f", communicator {one.communicator}"
-    if one.ranks is not None:
-        text += f" ({plural(one.ranks, 'rank')})"
-    return text if one.at is None else f"{text}, {local_time(one.at, '%H:%M:%S')}"
+    number = "" if speed.sequence is None else f" {speed.sequence}"
+    size = speed.message_size if speed.message_bytes is None else binary_size(speed.message_bytes)
+    text = f"{short(speed.bus_gbps)} GB/s, {speed.collective}{number}{f' of {size}' if size else ''}"
+    text += f", communicator {speed.communicator}"
+    if speed.ranks is not None:
+        text += f" ({plural(speed.ranks, 'rank')})"
+    return text if speed.at is None else f"{text}, {local_time(speed.at, '%H:%M:%S')}"
 
 
 def _peermem(reading: PeermemReading) -> str:

@@ -86,7 +86,10 @@ def _users(sample: LiveSample) -> dict[str, str]:
 
     The job is left out if there is only one.
     """
-    members = tuple((one.job, known(one.rank, None), one.ready_nics) for one in known(sample.processes, ()))
+    members = tuple(
+        (process.job, known(process.rank, None), process.ready_nics)
+        for process in known(sample.processes, ())
+    )
     return _users_of(members, tuple((job.id, job.name) for job in sample.jobs if job.nics))
 
 

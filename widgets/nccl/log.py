@@ -37,7 +37,7 @@ def draw(facts: LogFacts, verdict: LogVerdict, width: int) -> list[Line]:
     for reason in verdict.reasons:
         lines.extend(_indented(f"- {reason.text}{_at(reason.places)}", width))
     for title, noun, is_note in (("Errors", "problem", False), ("Notes", "note", True)):
-        problems = [one for one in facts.problems if one.is_note is is_note]
+        problems = [problem for problem in facts.problems if problem.is_note is is_note]
         for problem in _shown(problems, title, lines):
             lines.extend(_problem(problem, width))
         lines.extend(_more(problems, noun))
@@ -122,7 +122,7 @@ def _job(facts: LogFacts, width: int) -> list[Line]:
 
 
 def _texts(mentions: Sequence[Mention]) -> str:
-    texts = [f"{one.text} ({one.first})" for one in mentions[:_MOST_ROWS]]
+    texts = [f"{mention.text} ({mention.first})" for mention in mentions[:_MOST_ROWS]]
     left = len(mentions) - len(texts)
     return "; ".join(texts) + (f"; and {left} more" if left else "")
 
@@ -130,7 +130,7 @@ def _texts(mentions: Sequence[Mention]) -> str:
 def _nics(facts: LogFacts) -> str:
     if facts.no_device is not None:
         return f"none found{_at((facts.no_device.first,))}"
-    names = [one.text for one in facts.nics[:16]]
+    names = [nic.text for nic in facts.nics[:16]]
     left = len(facts.nics) - len(names)
     text = ", ".join(names) + (f" and {left} more" if left else "")
     unused = unused_nics(facts)
@@ -151,17 +151,17 @@ def unused_nics(facts: LogFacts) -> list[str]:
 def _device_names(facts: LogFacts) -> dict[str, str]:
     """Return the NIC of each network device, "IB/0", where all lines agree."""
     names: dict[str, set[str]] = {}
-    for one in facts.capabilities:
-        names.setdefault(f"{one.network}/{one.number}", set()).add(one.name)
+    for capability in facts.capabilities:
+        names.setdefault(f"{capability.network}/{capability.number}", set()).add(capability.name)
     return {device: next(iter(found)) for device, found in names.items() if len(found) == 1}
 
 
 def _capabilities(facts: LogFacts) -> str:
     parts = []
     for is_enabled, word in ((True, "possible"), (False, "not possible")):
-        same = [one for one in facts.capabilities if one.is_enabled is is_enabled]
+        same = [capability for capability in facts.capabilities if capability.is_enabled is is_enabled]
         if same:
-            names = ", ".join(list(dict.fromkeys(one.name for one in same))[:16])
+            names = ", ".join(list(dict.fromkeys(capability.name for capability in same))[:16])
             parts.append(f"{word} with {names} ({same[0].seen.first})")
     return "; ".join(parts)
 
@@ -244,13 +244,13 @@ def _distances(distances: Sequence[Distance], width: int) -> list[Line]:
     if not distances:
         return []
     lines = [line(Run("Distance of GPU and NIC, and the limit", Tone.TITLE))]
-    ordered = sorted(distances, key=lambda one: one.is_enabled)
-    for one in ordered[:_MOST_ROWS]:
-        words = f"{one.words[0]}, limit {one.words[1]}" if one.words else "numbers of an unknown version"
-        reads = {None: "", True: ", send", False: ", receive"}[one.reads]
-        state = "enabled" if one.is_enabled else "disabled"
-        text = f"GPU {one.gpu}  NIC {one.nic}  {state}{reads}: {words} ({one.distance}, {one.limit})"
-        lines.extend(_indented(f"{text}  {one.seen.first}", width))
+    ordered = sorted(distances, key=lambda row: row.is_enabled)
+    for row in ordered[:_MOST_ROWS]:
+        words = f"{row.words[0]}, limit {row.words[1]}" if row.words else "numbers of an unknown version"
+        reads = {None: "", True: ", send", False: ", receive"}[row.reads]
+        state = "enabled" if row.is_enabled else "disabled"
+        text = f"GPU {row.gpu}  NIC {row.nic}  {state}{reads}: {words} ({row.distance}, {row.limit})"
+        lines.extend(_indented(f"{text}  {row.seen.first}", width))
     return [*lines, *_more(ordered, "pair")]
 
 
@@ -258,9 +258,9 @@ def _settings(facts: LogFacts, width: int) -> list[Line]:
     if not facts.settings:
         return []
     lines = [line(Run("Settings from the environment", Tone.TITLE))]
-    for one in facts.settings[:_MOST_RANKS]:
-        meaning = f": {one.meaning}" if one.meaning else ""
-        lines.extend(_indented(f"{one.name}={one.value}{meaning} ({one.seen.first})", width))
+    for setting in facts.settings[:_MOST_RANKS]:
+        meaning = f": {setting.meaning}" if setting.meaning else ""
+        lines.extend(_indented(f"{setting.name}={setting.value}{meaning} ({setting.seen.first})", width))
     return [*lines, *_more(facts.settings, "setting", _MOST_RANKS)]
 
 

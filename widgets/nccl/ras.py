@@ -63,13 +63,13 @@ def report_lines(
             f" {plural(group.nodes, 'node')} ({group.ranks_per_node} a node):"
             f" {group.status}, {errors}"
         )
-    lines = [one for text in texts for one in _wrapped(text, width)]
-    for one in found:
-        mark, tone = _MARKS[one.severity]
-        lines += _wrapped(f"{mark} {one.text}", width, _INDENT, tone)
-        if one.explanation:
-            lines += _wrapped(one.explanation, width, _INDENT * 2)
-    lines += [one for text in _notes(report, stalls, again) for one in _wrapped(text, width)]
+    lines = [row for text in texts for row in _wrapped(text, width)]
+    for finding in found:
+        mark, tone = _MARKS[finding.severity]
+        lines += _wrapped(f"{mark} {finding.text}", width, _INDENT, tone)
+        if finding.explanation:
+            lines += _wrapped(finding.explanation, width, _INDENT * 2)
+    lines += [row for text in _notes(report, stalls, again) for row in _wrapped(text, width)]
     return lines
 
 
@@ -80,9 +80,9 @@ def _wrapped(text: str, width: int, indent: str = "", tone: Tone = Tone.PLAIN) -
 def _job_text(report: RasReport) -> str:
     counts = ((report.nodes, "node", "nodes"), (report.processes, "process", "processes"))
     parts = [f"NCCL {known(report.nccl, '?')}"]
-    for number, one, many in (*counts, (report.gpus, "GPU", "GPUs")):
+    for number, noun, nouns in (*counts, (report.gpus, "GPU", "GPUs")):
         if not isinstance(number, Unknown):
-            parts.append(plural(number, one, many))
+            parts.append(plural(number, noun, nouns))
     if not isinstance(report.collected_seconds, Unknown):
         parts.append(f"collected in {report.collected_seconds:.2f} s")
     return ", ".join(parts)
@@ -90,7 +90,11 @@ def _job_text(report: RasReport) -> str:
 
 def _notes(report: RasReport, stalls: Sequence[Stall], again: str) -> list[str]:
     stalled = {stall.hash for stall in stalls}
-    unequal = [one for one in report.communicators if one.counts and one.hash not in stalled]
+    unequal = [
+        communicator
+        for communicator in report.communicators
+        if communicator.counts and communicator.hash not in stalled
+    ]
     notes = []
     if unequal:
         have = "has" if len(unequal) == 1 else "have"
@@ -113,10 +117,10 @@ def diagnostics_lines(diagnostics: Diagnostics, width: int) -> list[Line]:
     review = diagnostics.to_review
     ok = len(diagnostics.lines) - len(review)
     lines = _wrapped(f"{plural(len(review), 'result')} to review, {ok} OK", width)
-    for one in sorted(diagnostics.lines, key=lambda one: one.is_ok):
-        mark, tone = ("✓", Tone.GOOD) if one.is_ok else ("▲", Tone.WARNING)
-        process = f" ({one.process})" if one.process else ""
-        lines += _wrapped(f"{mark} {one.text}{process}", width, _INDENT, tone)
+    for result in sorted(diagnostics.lines, key=lambda result: result.is_ok):
+        mark, tone = ("✓", Tone.GOOD) if result.is_ok else ("▲", Tone.WARNING)
+        process = f" ({result.process})" if result.process else ""
+        lines += _wrapped(f"{mark} {result.text}{process}", width, _INDENT, tone)
     lines += [line for text in diagnostics.other for line in _wrapped(text, width, tone=Tone.DIM)]
     if diagnostics.left_out:
         lines += _wrapped(f"{plural(diagnostics.left_out, 'more line')} left out", width)

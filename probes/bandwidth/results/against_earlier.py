@@ -89,7 +89,7 @@ def latency_us(sample: Sample | None) -> float | None:
     if sample is None:
         return None
     times = {latency.statistic: latency.microseconds for latency in sample.latencies}
-    return next((times[of] for of in _LATENCIES if of in times), None)
+    return next((times[kind] for kind in _LATENCIES if kind in times), None)
 
 
 def gbps_text(gbps: float) -> str:

@@ -138,42 +138,42 @@ class ProcessEvents:
     def _seen(self, known: dict[int, _Known], process: LiveProcess, is_first: bool) -> list[_Change]:
         events: list[_Change] = []
         has_queue_pairs = process.has_queue_pairs
-        one = known.get(process.pid)
-        if one is None:
-            one = known[process.pid] = _Known(process, has_queue_pairs, is_new=not is_first)
+        before = known.get(process.pid)
+        if before is None:
+            before = known[process.pid] = _Known(process, has_queue_pairs, is_new=not is_first)
             if has_queue_pairs and not is_first:
                 events.append(_started(process))
-        elif has_queue_pairs and not one.has_queue_pairs:
+        elif has_queue_pairs and not before.has_queue_pairs:
             events.append(_started(process))
-            one.missed = 0
+            before.missed = 0
         elif not process.is_listed:
-            has_queue_pairs = one.has_queue_pairs
-        elif one.has_queue_pairs and not has_queue_pairs:
-            one.missed += 1
-            if one.missed < _MISSED:
+            has_queue_pairs = before.has_queue_pairs
+        elif before.has_queue_pairs and not has_queue_pairs:
+            before.missed += 1
+            if before.missed < _MISSED:
                 has_queue_pairs = True
             else:
                 events.append(_ended(process, "has closed its queue pairs", "have closed their queue pairs"))
         else:
-            one.missed = 0
-        one.process, one.has_queue_pairs = process, has_queue_pairs
+            before.missed = 0
+        before.process, before.has_queue_pairs = process, has_queue_pairs
         if not isinstance(process.state, Unknown):
-            changed = one.stopped.update(process.state in _STOPPED_STATES)
+            changed = before.stopped.update(process.state in _STOPPED_STATES)
             if changed is not None:
                 events.append(_stopped(process, changed[1]))
         if process.path.word not in _NO_PATH:
-            events += self._path(one, process)
+            events += self._path(before, process)
         return events
 
-    def _path(self, one: _Known, process: LiveProcess) -> list[_Change]:
-        was_settled = one.path.value is not None
-        if (changed := one.path.update(process.path.word)) is not None:
+    def _path(self, tracked: _Known, process: LiveProcess) -> list[_Change]:
+        was_settled = tracked.path.value is not None
+        if (changed := tracked.path.update(process.path.word)) is not None:
             return [_path_changed(process, changed[0], ("now", "now"))]
-        if not was_settled and one.path.value is not None:
-            before = self._paths.pop(_key(process), None)
-            if before is not None and before is not one.path.value:
-                return [_path_changed(process, before, ("was restarted and now", "were restarted and now"))]
-            if before is None and one.is_new and one.path.value in (PathWord.STAGED, PathWord.TCP):
+        if not was_settled and tracked.path.value is not None:
+            earlier = self._paths.pop(_key(process), None)
+            if earlier is not None and earlier is not tracked.path.value:
+                return [_path_changed(process, earlier, ("was restarted and now", "were restarted and now"))]
+            if earlier is None and tracked.is_new and tracked.path.value in (PathWord.STAGED, PathWord.TCP):
                 return [_path_changed(process, None, ("has started and", "have started and"))]
         return []
 

@@ -178,9 +178,9 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
     )
 
 
-def _have_same_users(one: RdmaResources, other: RdmaResources) -> bool:
+def _have_same_users(now: RdmaResources, before: RdmaResources) -> bool:
     """Return whether the same threads have opened the devices, so that no process has come or gone."""
-    return bool(one.contexts) and one.contexts == other.contexts and one.domains == other.domains
+    return bool(now.contexts) and now.contexts == before.contexts and now.domains == before.domains
 
 
 def _users(resources: RdmaResources, groups: Mapping[int, int]) -> DeviceUsers:
@@ -277,7 +277,9 @@ class _Owners:
 
     @cached_property
     def _contexts(self) -> dict[tuple[str, int], int | None]:
-        return {(one.device, one.number): self._of(one.pid) for one in self._resources.contexts}
+        return {
+            (context.device, context.number): self._of(context.pid) for context in self._resources.contexts
+        }
 
     @cached_property
     def _domains(self) -> dict[tuple[str, int], int | None]:
@@ -382,12 +384,12 @@ def _together(sums: list[Registrations]) -> Registrations:
     if len(sums) < 2:
         return sums[0] if sums else _NOTHING
     return Registrations(
-        sum(one.count for one in sums),
-        sum(one.bytes for one in sums),
-        sum(one.large_bytes for one in sums),
-        min(filter(None, (one.shortest_large for one in sums)), default=0),
-        tuple(sorted({device for one in sums for device in one.without_length})),
-        sum(one.on_demand for one in sums),
+        sum(total.count for total in sums),
+        sum(total.bytes for total in sums),
+        sum(total.large_bytes for total in sums),
+        min(filter(None, (total.shortest_large for total in sums)), default=0),
+        tuple(sorted({device for total in sums for device in total.without_length})),
+        sum(total.on_demand for total in sums),
     )
 
 
@@ -395,7 +397,7 @@ def summed(regions: Iterable[MemoryRegion]) -> Registrations:
     """Sum memory regions in whole pages; a buffer that is registered twice counts twice, as in VmPin."""
     if not (all_regions := list(regions)):
         return _NOTHING
-    in_sum = [one for one in all_regions if not one.is_odp and one.length_bytes < _IMPLICIT_ODP]
+    in_sum = [region for region in all_regions if not region.is_odp and region.length_bytes < _IMPLICIT_ODP]
     lengths = [-(-region.length_bytes // PAGE) * PAGE for region in in_sum]
     large = [length for length in lengths if length >= LARGE]
     without_length = {region.device for region in in_sum if not region.length_bytes} if 0 in lengths else ()

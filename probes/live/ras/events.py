@@ -82,7 +82,7 @@ def _switch(sample: LiveSample, text: str) -> LiveEvent:
 
 def _events(lines: list[str], host: Host, sample: LiveSample) -> list[LiveEvent]:
     parsed = [event for event in map(parse_event, lines) if event is not None and event.kind not in _ROUTINE]
-    pids = [one.pid for one in known(sample.processes, ()) if one.role is Role.NCCL]
+    pids = [process.pid for process in known(sample.processes, ()) if process.role is Role.NCCL]
     local = local_processes(host, sample, pids)
     found = [_event(event, local, sample) for event in parsed[:_MOST_EVENTS]]
     if len(parsed) > _MOST_EVENTS:

@@ -68,44 +68,44 @@ class RasHistory:
         if not report.is_complete:
             return ()
         seen: dict[str, _Series] = {}
-        for one in report.communicators:
-            if not one.counts or not _is_running(report, one):
+        for communicator in report.communicators:
+            if not communicator.counts or not _is_running(report, communicator):
                 continue
-            counts = _counts(one)
-            series = self._series.get(one.hash)
+            counts = _counts(communicator)
+            series = self._series.get(communicator.hash)
             if series is None or series.counts != counts or at < series.latest_at:
-                series = _Series(counts, at, at, 0, _behind(one.counts))
+                series = _Series(counts, at, at, 0, _behind(communicator.counts))
             series.latest_at, series.reports = at, series.reports + 1
-            seen[one.hash] = series
-        changed = {one.hash for one in report.communicators} - set(seen)
-        kept = {} if is_one_job else {key: one for key, one in self._series.items() if key not in changed}
+            seen[communicator.hash] = series
+        changed = {communicator.hash for communicator in report.communicators} - set(seen)
+        kept = {} if is_one_job else {key: past for key, past in self._series.items() if key not in changed}
         self._series = {**kept, **seen}
         stalls = (
-            Stall(key, one.latest_at - one.began_at, one.reports, one.behind)
-            for key, one in seen.items()
-            if one.behind is not None
-            and one.reports > 1
-            and one.latest_at - one.began_at >= LEAST_INTERVAL_SECONDS
+            Stall(key, past.latest_at - past.began_at, past.reports, past.behind)
+            for key, past in seen.items()
+            if past.behind is not None
+            and past.reports > 1
+            and past.latest_at - past.began_at >= LEAST_INTERVAL_SECONDS
         )
         return tuple(sorted(stalls, key=lambda stall: (-stall.seconds, -stall.behind.fewer)))
 
 
-def _is_running(report: RasReport, one: Communicator) -> bool:
+def _is_running(report: RasReport, communicator: Communicator) -> bool:
     """Return whether all ranks are initialized and not being destroyed; errors and missing ranks say more."""
-    number = one.name.partition("-")[0]
+    number = communicator.name.partition("-")[0]
     group = next((group for group in report.groups if str(group.number) == number), None)
-    return group is not None and group.status == _RUNNING and not one.statuses
+    return group is not None and group.status == _RUNNING and not communicator.statuses
 
 
-def _counts(one: Communicator) -> _Counts:
+def _counts(communicator: Communicator) -> _Counts:
     """Return what must stay the same, in an order that does not depend on the report's."""
     return tuple(
-        sorted((counts.operation, tuple(sorted(map(_values, counts.sets)))) for counts in one.counts)
+        sorted((counts.operation, tuple(sorted(map(_values, counts.sets)))) for counts in communicator.counts)
     )
 
 
-def _values(one: RasSet) -> tuple[str, int, tuple[int, ...]]:
-    return one.value, one.count, tuple(sorted(rank.rank for rank in one.ranks))
+def _values(counted: RasSet) -> tuple[str, int, tuple[int, ...]]:
+    return counted.value, counted.count, tuple(sorted(rank.rank for rank in counted.ranks))
 
 
 def _behind(all_counts: tuple[OperationCounts, ...]) -> Behind | None:
@@ -115,14 +115,14 @@ def _behind(all_counts: tuple[OperationCounts, ...]) -> Behind | None:
     largest: Behind | None = None
     for counts in all_counts:
         most = max(counts.counts)
-        lowest = min(counts.sets, key=lambda one: int(one.value))
+        lowest = min(counts.sets, key=lambda counted: int(counted.value))
         gap = most - int(lowest.value)
         if gap and (largest is None or gap > largest.fewer):
             largest = Behind(gap, lowest.count, lowest.ranks)
-        for one in counts.sets:
-            for rank in one.ranks:
+        for problem in counts.sets:
+            for rank in problem.ranks:
                 names.setdefault(rank.rank, rank)
-                fewer[rank.rank] = fewer.get(rank.rank, 0) + most - int(one.value)
+                fewer[rank.rank] = fewer.get(rank.rank, 0) + most - int(problem.value)
     # A set that RAS does not name may be further behind than all ranks that it names.
     if largest is None or not largest.ranks or not fewer:
         return largest
@@ -153,14 +153,14 @@ def conditions_of(
     `jobs`: those that the answer is about; `at`: seconds since 1970.
     """
     conditions = []
-    for number, one in enumerate(found):
-        job = next((job for job in jobs if one.pid in job.pids), jobs[0] if len(jobs) == 1 else None)
-        evidence = (Evidence(f"NCCL RAS at {address}", one.text),)
-        ranks = () if one.pid is None else (f"pid {one.pid}",)
+    for number, finding in enumerate(found):
+        job = next((job for job in jobs if finding.pid in job.pids), jobs[0] if len(jobs) == 1 else None)
+        evidence = (Evidence(f"NCCL RAS at {address}", finding.text),)
+        ranks = () if finding.pid is None else (f"pid {finding.pid}",)
         about = ("", "") if job is None else (job.id, job.name)
         subject = f"{address} {number}"
         conditions.append(
-            Condition(RAS_PROBLEM, subject, one.text, at, one.severity, evidence, (), ranks, *about)
+            Condition(RAS_PROBLEM, subject, finding.text, at, finding.severity, evidence, (), ranks, *about)
         )
     return tuple(conditions)
 
@@ -173,19 +173,19 @@ def findings(report: RasReport, stalls: Sequence[Stall], local: LocalProcesses) 
     for process in report.missing:
         _add(found, _silent(process, local))
     _add_unnamed(found, report)
-    for one in report.communicators:
-        for errors in one.errors:
-            text = f"{_ranks(errors.ranks, errors.count, one.hash, local)} reported: {errors.value}"
+    for communicator in report.communicators:
+        for errors in communicator.errors:
+            text = f"{_ranks(errors.ranks, errors.count, communicator.hash, local)} reported: {errors.value}"
             _add(found, RasFinding(Severity.CRITICAL, text, _pid(errors.ranks, local)))
     # The ranks that are behind in one communicator make others wait in the next.
     for stall in stalls:
         _add(found, _stalled(stall, local))
     order = list(Severity)
-    return tuple(sorted(found.values(), key=lambda one: order.index(one.severity)))
+    return tuple(sorted(found.values(), key=lambda communicator: order.index(communicator.severity)))
 
 
-def _add(found: dict[str, RasFinding], one: RasFinding) -> None:
-    found.setdefault(one.text, one)
+def _add(found: dict[str, RasFinding], finding: RasFinding) -> None:
+    found.setdefault(finding.text, finding)
 
 
 def _add_unnamed(found: dict[str, RasFinding], report: RasReport) -> None:

@@ -50,18 +50,18 @@ def find_targets(host: Host, sample: LiveSample, version: str = "") -> tuple[Ras
     own = host.link("/proc/self/ns/net")
     found: dict[tuple[str, str], tuple[list[RasJob], list[int]]] = {}
     for job in sample.jobs:
-        members = [one for one in processes if one.job == job.id and one.role is Role.NCCL]
+        members = [process for process in processes if process.job == job.id and process.role is Role.NCCL]
         if not members:
             continue
         problem = _problem(host, members, own)
         jobs, pids = found.setdefault((_address_text(members, conf), problem), ([], []))
-        stopped = tuple(one.pid for one in members if known(one.state, "") in _STOPPED)
+        stopped = tuple(member.pid for member in members if known(member.state, "") in _STOPPED)
         age = _youngest(members, sample.taken_at)
         jobs.append(RasJob(job.name, _lowest_version(members, version), age, stopped))
-        pids += [one.pid for one in members]
+        pids += [member.pid for member in members]
     targets = []
     for addresses, (text, problem), (jobs, pids) in _by_port(found):
-        ports = {int(one.rpartition(":")[2]) for one in addresses}
+        ports = {int(address.rpartition(":")[2]) for address in addresses}
         if not problem and not addresses:
             problem = f"NCCL_RAS_ADDR={text} is no address of the loopback interface"
         elif not problem and listening is not None and not ports & listening:
@@ -77,7 +77,7 @@ def _by_port(
     merged: dict[object, tuple[tuple[str, ...], tuple[str, str], tuple[list[RasJob], list[int]]]] = {}
     for (text, problem), (jobs, pids) in found.items():
         addresses = tuple(map(str, parse_addresses(text)))
-        ports = frozenset(one.rpartition(":")[2] for one in addresses) or text
+        ports = frozenset(address.rpartition(":")[2] for address in addresses) or text
         if (ports, problem) not in merged:
             merged[ports, problem] = addresses, (text, problem), (list(jobs), list(pids))
             continue
@@ -107,7 +107,7 @@ def _problem(host: Host, members: Sequence[LiveProcess], own: Maybe[str]) -> str
 
 
 def _address_text(members: Sequence[LiveProcess], conf: Maybe[NcclConf]) -> str:
-    texts = (_setting(one, "NCCL_RAS_ADDR", conf) for one in members)
+    texts = (_setting(member, "NCCL_RAS_ADDR", conf) for member in members)
     return next((text for text in texts if text), _DEFAULT)
 
 
@@ -120,18 +120,20 @@ def _setting(process: LiveProcess, name: str, conf: Maybe[NcclConf]) -> str:
         inside.values if isinstance(inside, NcclConf) else {},
         conf.values if isinstance(conf, NcclConf) else {},
     )
-    return next((one[name].strip() for one in values if name in one), "")
+    return next((value[name].strip() for value in values if name in value), "")
 
 
 def _lowest_version(members: Sequence[LiveProcess], otherwise: str) -> Maybe[str]:
     """Return the version of libnccl that the processes map; unknown if that of one is."""
     versions: list[str] = []
-    for one in members:
-        libraries = one.process.libraries
+    for member in members:
+        libraries = member.process.libraries
         if isinstance(libraries, Unknown):
             version: Maybe[str] = libraries
         else:
-            missing = Unknown(Reason.NOT_THERE, f"/proc/{one.pid}/maps", "libnccl may be linked statically")
+            missing = Unknown(
+                Reason.NOT_THERE, f"/proc/{member.pid}/maps", "libnccl may be linked statically"
+            )
             version = next((found.version for found in libraries if found.name == "libnccl"), missing)
         if isinstance(version, Unknown):
             if not otherwise:
@@ -143,8 +145,8 @@ def _lowest_version(members: Sequence[LiveProcess], otherwise: str) -> Maybe[str
 
 def _youngest(members: Sequence[LiveProcess], now: float) -> Maybe[float]:
     ages: list[float] = []
-    for one in members:
-        started = map_known(one.process.usage, lambda usage: usage.started_at)
+    for member in members:
+        started = map_known(member.process.usage, lambda usage: usage.started_at)
         if isinstance(started, Unknown):
             return started
         ages.append(now - started)
@@ -167,9 +169,9 @@ class LocalProcesses:
         """
         if isinstance(process, Unknown) or process.node not in self.addresses:
             return None
-        same = [one for one in self.processes if self.pids.get(one.pid) == process.pid]
+        same = [listed for listed in self.processes if self.pids.get(listed.pid) == process.pid]
         if len(same) > 1:
-            same = [one for one in same if set(process.nvml) & {*self._gpus(one)}]
+            same = [listed for listed in same if set(process.nvml) & {*self._gpus(listed)}]
         return same[0] if len(same) == 1 else None
 
     def text(self, process: LiveProcess) -> str:
@@ -186,8 +188,8 @@ class LocalProcesses:
 def local_processes(host: Host, sample: LiveSample, pids: Iterable[int]) -> LocalProcesses:
     """Return what is needed to find the processes of these pids in a report."""
     wanted = set(pids)
-    found = tuple(one for one in known(sample.processes, ()) if one.pid in wanted)
-    inner = {one.pid: own_pid(host, one.pid) for one in found}
+    found = tuple(process for process in known(sample.processes, ()) if process.pid in wanted)
+    inner = {process.pid: own_pid(host, process.pid) for process in found}
     numbers = {gpu.bdf: gpu.index for gpu in sample.gpus if not isinstance(gpu.index, Unknown)}
     return LocalProcesses(found, inner, _addresses(host), numbers)
 

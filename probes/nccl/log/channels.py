@@ -129,8 +129,8 @@ class ChannelTable:
         line: Count,
     ) -> None:
         match, lines = NETWORK_PATH.match(path), line.lines
-        one = self.rank_of(header, rank)
-        counted = [each for each in (self.totals, one) if each is not None]
+        counted_rank = self.rank_of(header, rank)
+        counted = [each for each in (self.totals, counted_rank) if each is not None]
         if line.repeats > 1:
             # Ray takes lines for equal that differ in words with digits, thus also in rank, network and path.
             self.repeated += (line.repeats - 1) * lines

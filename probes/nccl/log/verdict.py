@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from probes.base.text import plural
-from probes.nccl.log.facts import Channels, LogFacts, LogVerdict, Place, Rank, Reason, Setting, State
+from probes.nccl.log.facts import (
+    Channels,
+    Distance,
+    LogFacts,
+    LogVerdict,
+    Place,
+    Rank,
+    Reason,
+    Setting,
+    State,
+)
 from probes.nccl.log.grammar import version_numbers
 
 _LAZY = (2, 22, 0)  # connects at the first collective
@@ -75,8 +85,8 @@ def _unread(facts: LogFacts) -> list[Reason]:
 
 def _without_channels(facts: LogFacts) -> LogVerdict:
     comms, reasons = facts.communicators, []
-    versions = [numbers for one in facts.versions if (numbers := version_numbers(one.text))]
-    sockets = [one for one in facts.networks if one.text in TCP_NETWORKS]
+    versions = [numbers for version in facts.versions if (numbers := version_numbers(version.text))]
+    sockets = [network for network in facts.networks if network.text in TCP_NETWORKS]
     if sockets and len(facts.networks) == 1:
         reasons.append(Reason("NCCL chose TCP sockets, which cannot use GPUDirect RDMA", (sockets[0].first,)))
         reasons.extend(_why_sockets(facts))
@@ -156,11 +166,15 @@ def _why_sockets(facts: LogFacts) -> list[Reason]:
 
 
 def _incapable(facts: LogFacts) -> list[Reason]:
-    disabled = [one for one in facts.capabilities if not one.is_enabled and one.network not in TCP_NETWORKS]
+    disabled = [
+        capability
+        for capability in facts.capabilities
+        if not capability.is_enabled and capability.network not in TCP_NETWORKS
+    ]
     if not disabled:
         return []
-    names = ", ".join(dict.fromkeys(one.name for one in disabled[:8]))
-    places = _places(one.seen.first for one in disabled)
+    names = ", ".join(dict.fromkeys(capability.name for capability in disabled[:8]))
+    places = _places(capability.seen.first for capability in disabled)
     reasons = [
         Reason(
             f"GPUDirect RDMA is disabled for {names}: NCCL can register GPU memory neither with"
@@ -168,7 +182,7 @@ def _incapable(facts: LogFacts) -> list[Reason]:
             places,
         )
     ]
-    versions = [numbers for one in facts.versions if (numbers := version_numbers(one.text))]
+    versions = [numbers for version in facts.versions if (numbers := version_numbers(version.text))]
     # These lines are written to the same subsystem.
     initialized = facts.networks and (facts.communicators.started or facts.communicators.completed)
     if facts.dmabuf is None and initialized and versions and min(versions) >= _DMABUF:
@@ -176,14 +190,18 @@ def _incapable(facts: LogFacts) -> list[Reason]:
     return reasons
 
 
+def _distance_words(pair: Distance) -> tuple[str, str]:
+    return pair.words or (str(pair.distance), str(pair.limit))
+
+
 def _too_far(facts: LogFacts) -> list[Reason]:
-    far = [one for one in facts.distances if not one.is_enabled]
+    far = [pair for pair in facts.distances if not pair.is_enabled]
     reasons = []
-    for pair in dict.fromkeys((one.words or (str(one.distance), str(one.limit))) for one in far):
-        same = [one for one in far if (one.words or (str(one.distance), str(one.limit))) == pair]
+    for words in dict.fromkeys(map(_distance_words, far)):
+        same = [pair for pair in far if _distance_words(pair) == words]
         kind = "" if same[0].words else " (numbers of an unknown version)"
-        text = f"The GPU–NIC distance is {pair[0]}; the limit is {pair[1]}{kind}"
-        reasons.append(Reason(text, _places(one.seen.first for one in same)))
+        text = f"The GPU–NIC distance is {words[0]}; the limit is {words[1]}{kind}"
+        reasons.append(Reason(text, _places(pair.seen.first for pair in same)))
     return reasons[:4]
 
 

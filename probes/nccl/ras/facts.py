@@ -49,7 +49,7 @@ class OperationCounts:
     @property
     def counts(self) -> tuple[int, ...]:
         """All counts, the highest first."""
-        return tuple(sorted({int(one.value) for one in self.sets}, reverse=True))
+        return tuple(sorted({int(counted.value) for counted in self.sets}, reverse=True))
 
 
 @frozen
@@ -104,17 +104,17 @@ class RasReport:
         """Every process that the report names, each once."""
         ranks = [
             rank
-            for one in self.communicators
-            for rank in (*one.missing, *(r for s in _sets(one) for r in s.ranks))
+            for communicator in self.communicators
+            for rank in (*communicator.missing, *(r for s in _sets(communicator) for r in s.ranks))
         ]
         known = [rank.process for rank in ranks if isinstance(rank.process, RasProcess)]
         return tuple(dict.fromkeys((*self.missing, *self.dead, *known)))
 
 
-def _sets(one: Communicator) -> Iterator[RasSet]:
-    yield from one.statuses
-    yield from one.errors
-    for counts in one.counts:
+def _sets(communicator: Communicator) -> Iterator[RasSet]:
+    yield from communicator.statuses
+    yield from communicator.errors
+    for counts in communicator.counts:
         yield from counts.sets
 
 

@@ -207,17 +207,17 @@ class _Parser:
         return True
 
     def _of_communicator(self, part: _Part, line: str) -> bool:
-        one = part.communicator
+        communicator = part.communicator
         if match := _DIFFERENT.fullmatch(line):
             self._kind = match["what"].removesuffix(" operation counts")
         elif match := _ERRORS.fullmatch(line):
             self._kind = "error"
         elif match := _MISSING.fullmatch(line):
-            part.communicator = replace(one, missing_count=int(match["count"]))
+            part.communicator = replace(communicator, missing_count=int(match["count"]))
         elif match := _MISSING_RANK.fullmatch(line):
             numbers = [int(text) for text in re.findall(r"[0-9]{1,9}", match["ranks"])]
             missing = tuple(RasRank(number, NOT_PRINTED) for number in numbers)
-            part.communicator = replace(one, missing=(*one.missing, *missing)[:MAX_ITEMS])
+            part.communicator = replace(communicator, missing=(*communicator.missing, *missing)[:MAX_ITEMS])
         elif match := _RANK.fullmatch(line):
             self._add_rank(part, match)
         elif match := _RANKS.fullmatch(line):
@@ -238,8 +238,8 @@ class _Parser:
             if len(part.sets) < MAX_ITEMS:
                 part.sets.append((self._kind, RasSet(value, 1, (rank,))))
         elif self._heading == "INCOMPLETE":
-            one = part.communicator
-            part.communicator = replace(one, missing=(*one.missing, rank)[:MAX_ITEMS])
+            communicator = part.communicator
+            part.communicator = replace(communicator, missing=(*communicator.missing, rank)[:MAX_ITEMS])
         elif part.sets and part.sets[-1][0] == self._kind:
             kind, last = part.sets[-1]
             if len(last.ranks) < min(last.count, MAX_ITEMS):
@@ -248,14 +248,14 @@ class _Parser:
 
 def _finished(part: _Part) -> Communicator:
     by_operation: dict[str, list[RasSet]] = {}
-    for kind, one in part.sets:
-        if kind not in ("", "status", "error") and one.value.isdecimal():
-            by_operation.setdefault(kind, []).append(one)
+    for kind, counted in part.sets:
+        if kind not in ("", "status", "error") and counted.value.isdecimal():
+            by_operation.setdefault(kind, []).append(counted)
     return replace(
         part.communicator,
         counts=tuple(OperationCounts(name, tuple(sets)) for name, sets in by_operation.items()),
-        statuses=tuple(one for kind, one in part.sets if kind == "status"),
-        errors=tuple(one for kind, one in part.sets if kind == "error"),
+        statuses=tuple(counted for kind, counted in part.sets if kind == "status"),
+        errors=tuple(counted for kind, counted in part.sets if kind == "error"),
     )
 
 
@@ -294,7 +294,7 @@ class Diagnostics:
     @property
     def to_review(self) -> tuple[DiagnosticLine, ...]:
         """The results that are not OK."""
-        return tuple(one for one in self.lines if not one.is_ok)
+        return tuple(line for line in self.lines if not line.is_ok)
 
 
 def parse_diagnostics(text: str) -> Diagnostics:

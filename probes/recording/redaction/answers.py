@@ -107,11 +107,11 @@ def _replaced(tokens: Tokens, value: Any) -> Any:
     if isinstance(value, dict):
         # Keys with a slash are labels and resources, whose names a site can choose.
         return {
-            tokens.text(key) if "/" in key or "." in key else key: _replaced(tokens, one)
-            for key, one in value.items()
+            tokens.text(key) if "/" in key or "." in key else key: _replaced(tokens, item)
+            for key, item in value.items()
         }
     if isinstance(value, list):
-        return [_replaced(tokens, one) for one in value]
+        return [_replaced(tokens, item) for item in value]
     return tokens.text(value) if isinstance(value, str) else value
 
 
@@ -139,13 +139,13 @@ def resources(tokens: Tokens, answer: RdmaResources) -> RdmaResources:
     """Replace unknown words in names; numbers of objects and processes stay."""
     text = cache(tokens.text)  # a node has thousands of objects and few names
 
-    def kept(one: Any) -> Any:
-        texts = {name: getattr(one, name) for name in _TEXTS if hasattr(one, name)}
+    def kept(item: Any) -> Any:
+        texts = {name: getattr(item, name) for name in _TEXTS if hasattr(item, name)}
         replaced = {name: text(value) for name, value in texts.items() if text(value) != value}
-        return dataclasses.replace(one, **replaced) if replaced else one
+        return dataclasses.replace(item, **replaced) if replaced else item
 
     def kept_all(objects: Sequence[T]) -> tuple[T, ...]:
-        return tuple(kept(one) for one in objects)
+        return tuple(kept(item) for item in objects)
 
     return dataclasses.replace(
         answer,
@@ -172,14 +172,14 @@ def collectives(tokens: Tokens, answer: tuple[CollectiveSpeed, ...]) -> tuple[Co
     """Replace the names of communicators, which users choose, and unknown collectives."""
     return tuple(
         dataclasses.replace(
-            one,
-            communicator=tokens.token(COMMUNICATOR, one.communicator),
-            collective=one.collective
-            if _COLLECTIVE.fullmatch(one.collective)
-            else tokens.text(one.collective),
-            message_size=one.message_size if _SIZE.fullmatch(one.message_size) else "",
+            collective,
+            communicator=tokens.token(COMMUNICATOR, collective.communicator),
+            collective=collective.collective
+            if _COLLECTIVE.fullmatch(collective.collective)
+            else tokens.text(collective.collective),
+            message_size=collective.message_size if _SIZE.fullmatch(collective.message_size) else "",
         )
-        for one in answer
+        for collective in answer
     )
 
 

@@ -100,18 +100,18 @@ class Identifiers(Tokens):
     def _learn(self, moment: Moment) -> None:
         """Remember names of hosts and users, which are replaced everywhere, and the processes that matter."""
         for question, answer in moment.answers.items():
-            of = question.of[0] if question.of else ""
-            match = _PROCESS_FILE.fullmatch(of)
+            subject = question.subject[0] if question.subject else ""
+            match = _PROCESS_FILE.fullmatch(subject)
             if match and match[2] in ("maps", "environ", "limits"):
                 self._jobs.add(match[1])
-            elif question.kind == "file" and of in _HOST_FILES and isinstance(answer, bytes):
+            elif question.kind == "file" and subject in _HOST_FILES and isinstance(answer, bytes):
                 host_name(self, answer.decode("utf-8", "replace").partition("\n")[0])
             elif isinstance(answer, ProcessUsage):
                 self.name(USER, known(answer.user, "root"))
             elif question.kind == "environment" and isinstance(answer, str):
-                if of == "HOSTNAME":
+                if subject == "HOSTNAME":
                     host_name(self, answer)
-                elif of in _USER_VARIABLES:
+                elif subject in _USER_VARIABLES:
                     self.name(USER, answer)
 
     def _without_secrets(self, answers: dict[Question, Maybe[Any]]) -> dict[Question, Maybe[Any]]:
@@ -120,46 +120,50 @@ class Identifiers(Tokens):
         for question, answer in answers.items():
             if question.kind != "file" or not isinstance(answer, bytes):
                 continue
-            match = _PROCESS_FILE.fullmatch(question.of[0])
-            if _ENVIRONMENT.fullmatch(question.of[0]):
+            match = _PROCESS_FILE.fullmatch(question.subject[0])
+            if _ENVIRONMENT.fullmatch(question.subject[0]):
                 variables = filter(is_variable, answer.split(b"\0"))
                 kept[question] = b"".join(variable + b"\0" for variable in variables)
             elif match and match[2] == "cmdline" and match[1] not in self._jobs and answer:
                 kept[question] = NO_COMMAND_LINE
             elif match and match[2] == "cmdline" and answer and not self.redact:
                 kept[question] = known(parse_program(answer), "").encode() + b"\0"
-            elif _CHOSEN.fullmatch(question.of[0]):
-                kept[question] = read_by_nccl(question.of[0], answer)
+            elif _CHOSEN.fullmatch(question.subject[0]):
+                kept[question] = read_by_nccl(question.subject[0], answer)
         return kept
 
     # Questions and answers
 
     def _question(self, question: Question) -> Question | None:
         """Return a question as it is recorded; None if it is left out."""
-        kind, of = question
+        kind, subject = question
         if kind in _OF_PATHS:
-            row = row_of(of[0])
-            path = cgroup_path(self, of[0]) if of[0].startswith(f"{CGROUPS}/") else self.text(of[0])
+            row = row_of(subject[0])
+            path = (
+                cgroup_path(self, subject[0])
+                if subject[0].startswith(f"{CGROUPS}/")
+                else self.text(subject[0])
+            )
             return None if row is None else Question(kind, (path,))
         if kind == "run":
             # Options come from gdrtop; all other words may come from the node.
-            argv = tuple(word if word.startswith("-") else self.text(word) for word in of[1:])
-            program = of[0].rpartition("/")[2]
+            argv = tuple(word if word.startswith("-") else self.text(word) for word in subject[1:])
+            program = subject[0].rpartition("/")[2]
             return Question(kind, (program, *argv)) if program in PROGRAMS else None
         if kind == "environment":
-            return question if of[0] in ENVIRONMENT else None
+            return question if subject[0] in ENVIRONMENT else None
         if kind in ("ras_answer", "ras_events"):  # a loopback address and a command
             return question
-        return Question(kind, tuple(self.text(part) for part in of))
+        return Question(kind, tuple(self.text(part) for part in subject))
 
     def _answer(self, question: Question, answer: Maybe[Any]) -> Maybe[Any]:
         if isinstance(answer, bytes):
-            return self._content(question.of[0], answer)
+            return self._content(question.subject[0], answer)
         if isinstance(answer, CommandOutput):
-            return self._output(question.of, answer)
+            return self._output(question.subject, answer)
         if isinstance(answer, ProcessUsage) and not isinstance(answer.user, Unknown):
             return dataclasses.replace(self._value(answer), user=self.name(USER, answer.user))
-        if question.kind == "link" and isinstance(answer, str) and _OPEN_FILE.fullmatch(question.of[0]):
+        if question.kind == "link" and isinstance(answer, str) and _OPEN_FILE.fullmatch(question.subject[0]):
             return answer  # a device: other open files are not recorded
         rule = None if isinstance(answer, Unknown) else _RULES.get(question.kind)
         return self._value(answer) if rule is None else rule(self, answer)
@@ -176,7 +180,7 @@ class Identifiers(Tokens):
         rule = rules.help_text if "--help" in argv else COMMANDS.get(argv[0], Tokens.text)
         redacted = self._question(Question("run", argv))
         return CommandOutput(
-            redacted.of if redacted else (),
+            redacted.subject if redacted else (),
             output.exit_status,
             rule(self, output.stdout),
             self.text(output.stderr),
@@ -198,6 +202,10 @@ class Identifiers(Tokens):
 
 def _is_other_file(question: Question, answer: Maybe[Any]) -> bool:
     """Return whether this is an open file other than a GPU or RDMA device; a busy node has many."""
-    if question.kind != "link" or not isinstance(answer, str) or not _OPEN_FILE.fullmatch(question.of[0]):
+    if (
+        question.kind != "link"
+        or not isinstance(answer, str)
+        or not _OPEN_FILE.fullmatch(question.subject[0])
+    ):
         return False
     return _DEVICE_FILE.fullmatch(answer) is None

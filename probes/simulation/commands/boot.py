@@ -57,7 +57,11 @@ def start(host: Host, tree: Tree, drivers: Collection[str], before: Collection[s
     for name in (*_BY_PROGRAMS, *(name for name in _AS_BEFORE if name in before)):
         if _needs_are_met(tree, name):
             _run(host, tree, "modprobe", name)
-    installed = {name: one for name, one in facts.services.items() if isinstance(known(one.path, None), str)}
+    installed = {
+        name: service
+        for name, service in facts.services.items()
+        if isinstance(known(service.path, None), str)
+    }
     if rules.at_boot and (_MODULES_LOAD not in installed or not installed[_MODULES_LOAD].masked):
         if _MODULES_LOAD in installed:
             _run(host, tree, "systemctl", "restart", _MODULES_LOAD)

@@ -108,7 +108,7 @@ def _numa_mode(node: NodeDescription) -> NodeDescription:
     """Turn GPU memory into NUMA nodes without CPUs."""
     count = len(node.numa) + 4  # one for each GPU
     distances = tuple(10 if number < len(node.numa) else 80 for number in range(count))
-    cpus = tuple(replace(one, distances=distances) for one in node.numa)
+    cpus = tuple(replace(cpu, distances=distances) for cpu in node.numa)
     memory = NumaDescription("", node.gpu.memory_gib, distances)
     return replace(node, gpu_memory_mode="", numa=(*cpus, memory, memory, memory, memory))
 

@@ -137,7 +137,7 @@ def _without_dma(description: NodeDescription) -> NodeDescription:
     """Leave out the DMA functions, as a hypervisor or firmware may."""
 
     def kept(root: RootDescription) -> RootDescription:
-        return replace(root, switch=[one for one in root.switch if not str(one).startswith("dma ")])
+        return replace(root, switch=[device for device in root.switch if not str(device).startswith("dma ")])
 
     return replace(description, root=tuple(map(kept, description.root)))
 

@@ -118,7 +118,7 @@ def _removable(moment: Moment) -> list[Question]:
     return [
         question
         for question in sorted(moment.answers)
-        if not (question.kind == "link" and _OPEN_FILE.fullmatch(question.of[0]))
+        if not (question.kind == "link" and _OPEN_FILE.fullmatch(question.subject[0]))
     ]
 
 
@@ -126,7 +126,7 @@ def single_questions(moment: Moment) -> Iterator[Removed]:
     """Yield each question; of those that differ in numbers only, as about equal NICs, only the first."""
     first: dict[str, Question] = {}
     for question in _removable(moment):
-        first.setdefault(_NUMBER.sub("#", " ".join((question.kind, *question.of))), question)
+        first.setdefault(_NUMBER.sub("#", " ".join((question.kind, *question.subject))), question)
     for question in first.values():
         yield frozenset({question})
 
@@ -137,7 +137,9 @@ def groups(moment: Moment, depths: Collection[int]) -> Iterator[Removed]:
     found: dict[str, set[Question]] = defaultdict(set)
     for question in questions:
         found[question.kind].add(question)
-        parts = question.of[0].split("/") if question.of and question.of[0].startswith("/") else []
+        parts = (
+            question.subject[0].split("/") if question.subject and question.subject[0].startswith("/") else []
+        )
         for depth in depths:
             if len(parts) > depth:
                 above = "/".join(parts[: depth + 1])

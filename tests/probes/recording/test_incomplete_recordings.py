@@ -42,7 +42,7 @@ def without(name: str, choices: Iterable[Removed]) -> dict[str, str]:
     moment = recorded_moment(name)
     complete = judged(replayed(moment, frozenset()))
     return {
-        text: " ".join((question.kind, *question.of))
+        text: " ".join((question.kind, *question.subject))
         for removed in choices
         for question in sorted(removed)[:1]
         for text in contradictions(complete, judged(replayed(moment, removed)))
@@ -53,7 +53,7 @@ def refused(name: str, reason: Reason, choices: Iterable[Removed]) -> dict[str, 
     """Return the same for a node that answers with this reason."""
     complete = judged(SimulatedHost(name, clock=SteppedClock()))
     return {
-        text: " ".join((question.kind, *question.of))
+        text: " ".join((question.kind, *question.subject))
         for removed in choices
         for question in sorted(removed)[:1]
         for text in contradictions(

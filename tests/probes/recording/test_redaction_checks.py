@@ -64,7 +64,9 @@ def recorded(name: str) -> list[Moment]:
 @pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100", "cloud-vm"}))
 def test_each_path_that_gdrtop_reads_has_a_row(name: str) -> None:
     questions = {question for moment in recorded(name) for question in moment.answers}
-    paths = {question.of[0] for question in questions if question.kind in ("file", "names", "size", "link")}
+    paths = {
+        question.subject[0] for question in questions if question.kind in ("file", "names", "size", "link")
+    }
     without = sorted(path for path in paths if row_of(path) is None)
     assert len(paths) > 100
     assert not without, f"add a row to FILES in probes/recording/redaction/table.py for {without}"

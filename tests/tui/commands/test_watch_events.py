@@ -140,7 +140,7 @@ def found_in(examination: Examination) -> set[str]:
 
 
 def _flat(question: Question) -> tuple[str, ...]:
-    return (question.kind, *question.of)
+    return (question.kind, *question.subject)
 
 
 @pytest.mark.parametrize(

@@ -112,9 +112,9 @@ def test_processes_that_ended_do_not_fill_memory_and_disk(
     watched.end()
     asked = [
         [
-            question.of[0]
+            question.subject[0]
             for question in recording(file).answers
-            if question.of[:1] and "/proc/1000" in question.of[0]
+            if question.subject[:1] and "/proc/1000" in question.subject[0]
         ]
         for file in rings(tmp_path / "ring")
     ]

@@ -61,7 +61,7 @@ def _allow_direct_path(tree: Tree, dma: str) -> None:
         if to_gpu[:6] != to_dma[:6]:
             continue
         pairs = enumerate(zip(to_dma, to_gpu, strict=False))
-        shared = next(place for place, (one, other) in pairs if one != other)
+        shared = next(place for place, (here, there) in pairs if here != there)
         for bdf, control in ((to_dma[shared], 0x19), (to_gpu[shared], 0x15), (to_dma[4], 0x1C)):
             set_bits(tree, bdf, ACS_CONTROL, control, _KERNEL_ACS)
 

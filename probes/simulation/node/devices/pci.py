@@ -190,8 +190,8 @@ def _iommu_group(tree: Tree, path: str) -> int:
     for direct in tree.dma_functions.values():
         if direct.startswith(f"{root_port}/"):
             return int(tree.links[f"{direct}/iommu_group"].rpartition("/")[2])
-    links = [one for one in tree.links if one.endswith("/iommu_group")]
-    return len({tree.links[one] for one in links})
+    links = [link for link in tree.links if link.endswith("/iommu_group")]
+    return len({tree.links[link] for link in links})
 
 
 def _uncore(tree: Tree) -> None:

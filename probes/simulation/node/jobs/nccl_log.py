@@ -32,7 +32,12 @@ class JobOutput:
         """Return what the job has printed up to a moment."""
         nics = tuple(nic.name for nic in self._tree.nics)
         steps = _step_count(self._programs, seconds)
-        state = steps, nics, self._tree.description, *(tuple(vars(one).values()) for one in self._programs)
+        state = (
+            steps,
+            nics,
+            self._tree.description,
+            *(tuple(vars(program).values()) for program in self._programs),
+        )
         if state != self._printed[0]:
             self._printed = state, _text(self._tree, self._programs, self._world, steps)
         return self._printed[1]
@@ -81,7 +86,7 @@ def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: i
         yield f"{head}{name}{rank}[{gpu}] -> {next_rank}[{gpu}] [send] {path}"
         if rank + 1 < len(programs):
             yield f"{head}{name}{rank}[{gpu}] -> {rank + 1}[{gpu + 1}] via P2P/CUMEM"
-    is_gdr = all(one.path_in_log in _GDR for one in programs)
+    is_gdr = all(program.path_in_log in _GDR for program in programs)
     yield f"{head}Connected all rings, use ring PXN 0 GDR {int(is_gdr)}"
 
 

@@ -69,8 +69,8 @@ def nearest_nics(tree: Tree) -> list[PlacedNic]:
 
         def nearness(nic: PlacedNic, path: list[str] = path, numa: int = gpu.numa) -> tuple[int, bool, int]:
             common = 0
-            for one, other in zip(path, nic.path.split("/"), strict=False):
-                if one != other:
+            for part, other in zip(path, nic.path.split("/"), strict=False):
+                if part != other:
                     break
                 common += 1
             return common, nic.numa == numa, -uses[nic.name]

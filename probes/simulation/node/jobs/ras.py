@@ -103,8 +103,8 @@ def ras_events(tree: Tree, after: float, until: float, clock_text: str) -> tuple
             ),
             _Event(rank.stopped_at + _DEAD_SECONDS, _event(rank, "DEAD", "")),
         ]
-    found = sorted((one for one in events if after < one.at <= until), key=lambda one: one.at)
-    return tuple(f"[{clock_text}] {one.text}" for one in found)
+    found = sorted((event for event in events if after < event.at <= until), key=lambda program: program.at)
+    return tuple(f"[{clock_text}] {report.text}" for report in found)
 
 
 def _event(rank: Program, kind: str, details: str) -> str:
@@ -113,10 +113,14 @@ def _event(rank: Program, kind: str, details: str) -> str:
 
 def _ranks(tree: Tree) -> list[Program]:
     """Return the ranks of the first job, in order; one that has not started yet has no RAS."""
-    nccl = [one for one in tree.programs if one.is_nccl and one.via is not Via.NONE and one.gpu is not None]
-    nccl.sort(key=lambda one: one.pid)
+    nccl = [
+        program
+        for program in tree.programs
+        if program.is_nccl and program.via is not Via.NONE and program.gpu is not None
+    ]
+    nccl.sort(key=lambda program: program.pid)
     # A second user's job cannot listen on the same port.
-    return [one for one in nccl if one.pid < nccl[0].pid + _PIDS_OF_A_JOB]
+    return [program for program in nccl if program.pid < nccl[0].pid + _PIDS_OF_A_JOB]
 
 
 def _version(tree: Tree, rank: Program) -> str:

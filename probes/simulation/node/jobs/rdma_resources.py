@@ -100,17 +100,17 @@ def _listed(devices: tuple[str, ...], owners: tuple[_Owner, ...]) -> RdmaResourc
     return RdmaResources(
         (
             *(QueuePair(device, 1, "GSI", "RTS", 1, None, 1, kernel_name=_KERNEL) for device in devices),
-            *(pair for one in each for pair in one.queue_pairs),
+            *(pair for objects in each for pair in objects.queue_pairs),
         ),
-        tuple(region for one in each for region in one.regions),
+        tuple(region for objects in each for region in objects.regions),
         (
             *(ProtectionDomain(device, 1, kernel_name=_KERNEL) for device in devices),
-            *(domain for one in each for domain in one.domains),
+            *(domain for objects in each for domain in objects.domains),
         ),
-        tuple(context for one in each for context in one.contexts),
+        tuple(context for objects in each for context in objects.contexts),
         (
             *(CompletionQueue(device, 1, kernel_name=_KERNEL) for device in devices),
-            *(queue for one in each for queue in one.completion_queues),
+            *(queue for objects in each for queue in objects.completion_queues),
         ),
         shares_namespaces=True,
     )

@@ -77,7 +77,9 @@ def _leave(tree: Tree, nic: PlacedNic) -> None:
         if is_gdr and path_between(tree, gpu, near[gpu]) is Via.HOST:
             program.via = Via.HOST
     for program in ranks:
-        listed = program.logged_nics or tuple(one.name for one in tree.nics if one.kind is nic.kind)
+        listed = program.logged_nics or tuple(
+            candidate.name for candidate in tree.nics if candidate.kind is nic.kind
+        )
         program.logged_nics = tuple(name for name in listed if name != nic.name)
     used = {name for program in ranks for name in program.nics}
     sharing = max(sum(name in program.nics for program in ranks) for name in used)

@@ -187,7 +187,7 @@ class Tree:
     def plan(self, seconds: float, change: Callable[[Tree], None]) -> None:
         """Make a change at a moment to come."""
         self.planned.append((seconds, change))
-        self.planned.sort(key=lambda one: one[0])
+        self.planned.sort(key=lambda moment: moment[0])
 
     def advance(self, seconds: float) -> None:
         """Make the changes that are due."""

@@ -168,9 +168,12 @@ def _pod(
         "metadata": {"name": name, "namespace": namespace},
         "spec": {
             "nodeName": tree.description.hostname,
-            "containers": [{"name": one, "env": _SECRET} for one in containers],
+            "containers": [{"name": container, "env": _SECRET} for container in containers],
         },
-        "status": {"phase": "Running", "containerStatuses": [_status(one, cluster) for one in containers]},
+        "status": {
+            "phase": "Running",
+            "containerStatuses": [_status(container, cluster) for container in containers],
+        },
     }
 
 

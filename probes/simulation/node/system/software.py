@@ -107,11 +107,13 @@ def add_packages(tree: Tree, packages: Mapping[str, tuple[str, str]]) -> None:
     def dpkg(argv: Sequence[str], seconds: float) -> str:
         if "--show" in argv:
             return "".join(f"{name} {version}\n" for name, version in sorted({*packages.values()}))
-        return "".join(f"{of[0]}: {path}\n" for path in argv[2:] if (of := owner(path)))
+        return "".join(f"{package[0]}: {path}\n" for path in argv[2:] if (package := owner(path)))
 
     def rpm(argv: Sequence[str], seconds: float) -> str:
         return "".join(
-            f"{of[0]} {of[1]}\n" if (of := owner(path)) else f"file {path} is not owned by any package\n"
+            f"{package[0]} {package[1]}\n"
+            if (package := owner(path))
+            else f"file {path} is not owned by any package\n"
             for path in argv[4:]
         )
 

@@ -71,7 +71,7 @@ def test_every_tool_over_all_sizes(tool: str) -> None:
         typical = [sample.latencies[2].microseconds for sample in samples]
         assert all(after > 0.98 * before for before, after in itertools.pairwise(typical))
         assert 1.0 < typical[0] < 10.0
-        assert [latency.of for latency in samples[0].latencies][:2] == ["min", "max"]
+        assert [latency.statistic for latency in samples[0].latencies][:2] == ["min", "max"]
     else:
         assert all(0 < (sample.gbps or 0) <= (sample.peak_gbps or 0) for sample in samples)
         gbps = [sample.gbps or 0 for sample in samples]

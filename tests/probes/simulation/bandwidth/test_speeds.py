@@ -94,7 +94,7 @@ def test_latency_grows_with_the_way() -> None:
             return settings_on(node, gpu, "mlx5_0", tool="ib_write_lat", size_bytes=8, duration_s=None)
 
         (sample,) = run_pair("hgx-h100", settings).client.samples()
-        return next(latency.microseconds for latency in sample.latencies if latency.of == "average")
+        return next(latency.microseconds for latency in sample.latencies if latency.statistic == "average")
 
     assert average(None) < average(0) < average(2) < average(4) < 12
 
