@@ -1127,14 +1127,12 @@ def sample_peermem_gone(examination: Examination) -> Outcome:
         ),
         Change(
             "probes/simulation/faults/live.py",
-            """    _fault(
-        "sample-unloaded",
-        "nvidia_peermem is not loaded",
-        lambda tree: remove_modules(tree, PEERMEM),
-        shows=("sample-peermem-gone",),
-    ),
+            """
+
+@_fault("sample-unloaded", "nvidia_peermem is not loaded", shows=("sample-peermem-gone",))
+def _sample_unloaded(tree: Tree) -> None:
+    remove_modules(tree, PEERMEM)
 """,
-            before=")\n",
         ),
         Change(
             "probes/simulation/faults/live.py",

@@ -40,7 +40,7 @@ examples:
   gdrtop topo --format dot        draw the topology with Graphviz
   gdrtop modules                  list the kernel modules in load order
   gdrtop do --list                list the actions; gdrtop do load-modules runs one
-  gdrtop manifest helm            write what a fleet of this node needs
+  gdrtop manifest helm            write what other nodes like this one need
   gdrtop bench                    measure the first GPU with its best NIC
   gdrtop check --root /host       check a node whose / is mounted at /host, or a dumped tree
   gdrtop live                     show what the running jobs do, as text
@@ -59,16 +59,16 @@ _COMMANDS = {
     "check": "show what keeps GPUDirect RDMA from working well, why, and how to fix it",
     "topo": "print the topology, the path between every GPU and NIC, and each GPU's best NIC",
     "modules": "print the kernel modules in load order, and why one is missing",
-    "live": "show which jobs use GPUDirect RDMA now, by which path and how fast, and what changes",
+    "live": "show which jobs use GPUDirect RDMA now, on which path and how fast, and what changes",
     "nccl-log": "show what NCCL's log says about GPUDirect RDMA, and explain its errors",
     "ras": "ask NCCL's RAS service which ranks are missing, dead or behind",
     "do": "list the actions for this node, or run one after showing its plan",
     "setup": "show the steps of setting up this node, or run one of them",
-    "manifest": "write what a fleet of this node needs: Kubernetes objects, boot files, scripts",
+    "manifest": "write what other nodes like this one need: Kubernetes objects, boot files, scripts",
     "env": "print the NCCL, UCX and NVSHMEM variables that jobs on this node need; explain or check them",
     "bench": "measure bandwidth and latency between GPUs and NICs",
     "schema": "print the JSON Schema of a command's JSON output",
-    "watch": "keep the last hours on disk, and save a recording around every event",
+    "watch": "keep the most recent hours on disk, and save a recording around every event",
     "record": "record this node to a file that can be replayed anywhere",
     "report": "write one page about this node for a ticket or a handover",
     "help": "show the manual",
@@ -136,7 +136,7 @@ class _Parser(argparse.ArgumentParser):
             word = wrong[1]
             names = [name for name in _COMMANDS if name not in ("schema", "help")]
             hint = _HINTS.get(word) or did_you_mean(word, names) or f"; try {self.prog} --help"
-            self.exit(EXIT_WRONG_USAGE, f"gdrtop: no command {printable(word)!r}{hint}\n")
+            self.exit(EXIT_WRONG_USAGE, f"gdrtop: unknown command {printable(word)!r}{hint}\n")
         self.exit(EXIT_WRONG_USAGE, f"gdrtop: {printable(message)}; try {self.prog} --help\n")
 
 
@@ -181,7 +181,7 @@ def _parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
     parser.add_argument(
         "--verbose",
         action="store_true",
-        help="with --version: print also those of Python and Textual, and which output draws the dashboard",
+        help="with --version: also print Python and Textual versions, and which output draws the dashboard",
     )
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", parser_class=_Parser, prog=parser.prog

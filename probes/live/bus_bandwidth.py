@@ -118,7 +118,7 @@ class BusBandwidth:
             gbps = speeds
         else:
             recent = newest(speed for speed in speeds if speed.at is None or _is_recent(speed, taken_at))
-            why = "no collective in the last 2 minutes" if speeds else "no collective written yet"
+            why = "no collective in the last 2 minutes" if speeds else "no collective reported yet"
             gbps = recent[0].bus_gbps if recent else Unknown(Reason.NOT_THERE, _SOURCE, why)
         changed = replace(process, bus_gbps=gbps, collectives=recent)
         before, shown = self._shown.get(process.pid, (None, None))
@@ -202,7 +202,7 @@ def _file_in(host: Host, directory: str, process: LiveProcess, uuids: Mapping[st
         name = f"nccl_inspector_metrics_{uuids.get(bdf, '')}{METRICS_SUFFIX}"
         if name in names:
             return f"{directory}/{name}"
-    detail = f"several files of pid {pid}" if logs else "the inspector has written no file of this rank"
+    detail = f"several files for pid {pid}" if logs else "the inspector has written no file for this rank"
     return Unknown(Reason.NOT_THERE, directory, detail)
 
 

@@ -113,7 +113,7 @@ def odd_ranks(members: Sequence[LiveProcess], places: Places) -> dict[tuple[str,
             add("place", process, f"{said}; {_others(members, near, f'use a NIC {_PLACES[near[1]][1]}')}")
     cpus = odd_members(members, lambda process: _cpus_are_near(process, places))
     for process in cpus[0] if cpus and cpus[1] else ():
-        said = "may only run on CPUs of another NUMA node than its GPU"
+        said = "may run only on CPUs of a different NUMA node than its GPU"
         add("cpus", process, f"{said}; {_others(members, cpus, 'run near theirs')}", *_affinity(process))
     return found
 
@@ -194,7 +194,7 @@ def _said_nics(process: LiveProcess) -> str:
 _PLACES = (
     ("below the PCIe switch of its GPU", "below their GPU's PCIe switch"),
     ("on the NUMA node of its GPU", "on their GPU's NUMA node"),
-    ("on another NUMA node than its GPU", "on another NUMA node than their GPU"),
+    ("on a different NUMA node than its GPU", "on a different NUMA node than their GPU"),
 )
 
 

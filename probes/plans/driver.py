@@ -66,7 +66,7 @@ def matching_fabric_manager(examination: Examination, on_disk: str) -> tuple[Ste
         action = f"Check that nv-fabricmanager --version prints {on_disk}, and install that version if not."
     else:
         action = f"Install {_MANAGER} {on_disk} (now {version})."
-    why = "Fabric Manager starts only with a driver of its own version, and CUDA needs it."
+    why = "Fabric Manager starts only with a driver of the same version, and CUDA needs it."
     return (instruction(f"{action} {why}"),)
 
 

@@ -34,7 +34,7 @@ _LEGACY_OFED = (5, 0)  # the last version that needs peerdirect_support=1
 RUNNING_JOBS = "running jobs keep their current path until they restart"
 OWN_FILE = "/etc/modules-load.d/gdrtop.conf"
 _HEAD = "# Written by gdrtop: modules that GPUDirect RDMA needs on this node, see modules-load.d(5).\n"
-_IN_CONTAINER = "this is a container; the node does not boot with its /etc"
+_IN_CONTAINER = "this is a container; its /etc does not affect the node's boot"
 
 
 def path_modules(examination: Examination) -> Maybe[tuple[str, ...]]:

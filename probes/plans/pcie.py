@@ -180,7 +180,7 @@ def raise_reads(examination: Examination) -> Plan | str:
     if unknown:
         return reason_of(unknown[0])
     if not nics:
-        return "this node controls no NIC"
+        return "this node controls no NIC's settings"
     return NothingToDo(f"already {USUAL_READ_BYTES} bytes or more on all {len(nics)} NICs")
 
 

@@ -105,7 +105,7 @@ def _difference(examination: Examination) -> str:
     ]
     for word, loaded, there in known_pairs:
         if loaded != there:
-            return f"the module on disk differs from the loaded one: {word} {there}, loaded {loaded}"
+            return f"the module on disk differs from the loaded one: {word} {there} on disk, {loaded} loaded"
     if not known_pairs:
         return "it is unknown whether the loaded module is the one on disk"
     return "the loaded module is the one on disk, so only its options can change"

@@ -49,7 +49,7 @@ def enable_steps(ports: Sequence[Port]) -> tuple[Step, ...]:
     for port in ports:
         number = str(port.facts.number)
         command = ("ibportstate", "-C", port.device.name, "-P", number, "-D", "0", number)
-        why, disable = f"Enable {port.name}; its link then trains", (*command, "disable")
+        why, disable = f"Enable {port.name}, which starts link training", (*command, "disable")
         steps.append(Step(why, (*command, "enable"), undo=disable, group="InfiniBand ports"))
     return tuple(steps)
 
@@ -100,7 +100,7 @@ def _card_steps(examination: Examination, ports: Sequence[Port], kind: str) -> t
     other, layer = ("1", "Ethernet") if kind == "2" else ("2", "InfiniBand")
     return (
         Step(
-            f"Set {join_limited(port.name for port in ports)} to {layer} at the next reset of the card",
+            f"Set {join_limited(port.name for port in ports)} to {layer} at the card's next reset",
             (*command, *(f"{name}={kind}" for name in parameters)),
             undo=reset,
         ),
@@ -193,7 +193,7 @@ def look_at_reads(examination: Examination, bdfs: Iterable[str]) -> tuple[Step, 
     """Look at MAX_ACC_OUT_READ, which the firmware shows only with ADVANCED_PCI_SETTINGS."""
     expected = (
         "MAX_ACC_OUT_READ 0 lets the firmware choose how many reads are in flight. A low number limits "
-        "reads. It shows only if ADVANCED_PCI_SETTINGS is True(1)"
+        "reads. It is shown only if ADVANCED_PCI_SETTINGS is True(1)"
     )
     return _look(examination, bdfs, ("ADVANCED_PCI_SETTINGS", "MAX_ACC_OUT_READ"), expected)
 

@@ -34,7 +34,7 @@ _RESTARTS = {
     ),
     "pbs_mom.service": (
         "Restart pbs_mom, which may end its jobs unless it runs with -p",
-        "jobs of pbs_mom, which may end",
+        "pbs_mom's jobs, which may end",
     ),
 }
 

@@ -52,7 +52,7 @@ def conclude_logs(
         text = f"{affected[0].name}: {cause}"
         more = len(affected) - 1
         if more:
-            text += f" {more} more job{'s' * (more > 1)} with the same problem."
+            text += f" The same problem affects {more} more job{'s' * (more > 1)}."
         shown = first_distinct(evidence)
         return found(text, *shown, fix=fix, severity=severity, part_of=part_of, devices=devices)
     readings = examination.job_logs
@@ -67,7 +67,7 @@ def _without_fault(examination: Examination, readings: tuple[JobLogReading, ...]
         need_all_processes(watched)
     said = [reading for reading in readings if reading.says_something]
     if any(reading.is_partial and len(reading.facts.ranks) < len(reading.ranks) for reading in said):
-        return unknown(f"needs all of {_LOGS}; time ran out, or they are long")
+        return unknown(f"needs all of {_LOGS}; time ran out, or they are too long")
     if not said:
         return passed(Evidence(_LOGS, _NEXT_RUN))
     return passed(

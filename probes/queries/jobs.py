@@ -296,7 +296,7 @@ def _unseen(examination: Examination, facts: ProcessFacts) -> str:
         if isinstance(process.gpu_files, Unknown):
             return needs(OTHERS, process.gpu_files)
     if facts.left_out:
-        return f"{facts.left_out} more processes use GPUs or RDMA; gdrtop reads {MAX_PROCESSES}"
+        return f"{facts.left_out} more processes use GPUs or RDMA; gdrtop reads only {MAX_PROCESSES}"
     if not driver_loaded(examination):
         return ""
     if facts.unread is not None:

@@ -55,7 +55,7 @@ def _no_such_device(examination: Examination, kind: LogKind) -> Outcome | None:
 
 def coverage(log: KernelLogFacts) -> str:
     """Return which messages are missing from the log, as the end of a sentence; "" for none."""
-    levels = " of level warn or above" if log.only_warnings else ""
+    levels = " at level warn or above" if log.only_warnings else ""
     since = log.since_seconds
     if not isinstance(since, Unknown) and since > _BOOT_SECONDS:
         return f"{levels} since {since:.0f} s after boot (older messages are gone)"

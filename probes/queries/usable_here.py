@@ -22,7 +22,7 @@ from probes.snapshot.examination import Examination
 
 NO_FILE, DENIED = "no device file", "no permission for the device file"
 ELSEWHERE = "its RDMA device is in another network namespace"
-NO_HANDLE = "the control group allows no RDMA handle"
+NO_HANDLE = "the control group allows no RDMA handles"
 FOR_GUESTS = "passed to a virtual machine"
 NOT_IN_CONTAINER = "not passed into the container"
 NO_CPU, NO_MEMORY = "no CPU in the cpuset", "no memory in the cpuset"

@@ -330,7 +330,7 @@ def read_archive(chunks: Iterable[bytes]) -> Recording:
     except _Damage as damage:
         if recording is None or not recording.moments:
             raise RecordingError(
-                f"{damage} and has no complete moment; gdrtop was killed while it wrote the file,"
+                f"{damage}, and no moment is complete; gdrtop was killed while writing the file,"
                 " or the file is an incomplete copy"
             ) from None
         count = len(recording.moments)

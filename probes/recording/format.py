@@ -216,7 +216,7 @@ def decode_blob(question: Question, content: bytes) -> Maybe[Any]:
     if question.kind == "file":
         return content
     if len(content) > MAX_JSON_BLOB_BYTES:
-        raise RecordingError(f"answer of more than {MAX_JSON_BLOB_BYTES >> 20} MiB")
+        raise RecordingError(f"answer larger than {MAX_JSON_BLOB_BYTES >> 20} MiB")
     return decode_answer(question, parse_json(content))
 
 

@@ -84,8 +84,8 @@ class ReplayHost(HostBase):
         return answer
 
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
-        """Return that recordings do not contain logs of jobs."""
-        return Unknown(Reason.NOT_RECORDED, printable(path), "recordings do not contain logs of jobs")
+        """Return that recordings do not contain job logs."""
+        return Unknown(Reason.NOT_RECORDED, printable(path), "recordings do not contain job logs")
 
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
         """Return user, CPU, memory and affinity of each process; recordings before 0.2 have only files."""

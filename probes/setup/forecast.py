@@ -93,7 +93,9 @@ def forecast(
     """
     next_kernel = boot if isinstance(boot, Unknown) else boot.next_kernel
     if disk is None and in_container(examination.node.platform):
-        return Forecast((), next_kernel, "this is a container, which boots no kernel; run gdrtop on the node")
+        return Forecast(
+            (), next_kernel, "this is a container, which does not boot a kernel; run gdrtop on the node"
+        )
     installed = _releases(host if disk is None else disk, boot)
     if isinstance(installed, Unknown) or not installed:
         why = f" ({installed})" if isinstance(installed, Unknown) else ""

@@ -57,7 +57,7 @@ def check_image(image: Host, hardware: Host) -> ImageCheck:
     label, product = hardware.origin.label, _product(examination)
     if _has_kernel(image):
         system = distribution.probe(image)
-        no_kernel = Unknown(Reason.NOT_THERE, "/proc/sys/kernel/osrelease", "an image runs no kernel")
+        no_kernel = Unknown(Reason.NOT_THERE, "/proc/sys/kernel/osrelease", "an image does not run a kernel")
         found = forecast(hardware, examination, boot.probe(image, system, no_kernel), disk=image)
         kernel = found.chosen()
         verdict = Verdict(State.UNKNOWN, None, 0, 0, found.not_applicable, critical=0, warnings=0)

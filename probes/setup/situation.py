@@ -130,7 +130,7 @@ def choose_path(examination: Examination) -> PathChoice:
         reason = "every requirement of DMA-BUF is met"
         return PathChoice(GdrPath.DMABUF, reason, paths, old_peermem=_old_peermem(examination))
     if direct.peermem.usable is True:
-        reason = f"DMA-BUF is not usable ({_missing(direct.dmabuf)}), and nvidia_peermem is"
+        reason = f"DMA-BUF is not usable ({_missing(direct.dmabuf)}), but nvidia_peermem is"
         return PathChoice(GdrPath.PEERMEM, reason, paths)
     if dmabuf_comes_first(examination):
         reason = f"NVIDIA recommends DMA-BUF; missing here: {_missing(direct.dmabuf)}"

@@ -123,9 +123,9 @@ def _served_gpus(
     if without and guest is not False:
         reason = f"{_HIDDEN_SWITCHES}, and NCCL has no topology file"
         if isinstance(guest, Unknown):
-            reason = f"whether this is a virtual machine, which hides PCIe switches, is unknown: {guest}"
+            reason = f"it is unknown whether this is a virtual machine, which hides PCIe switches: {guest}"
         elif isinstance(file, Unknown):
-            reason = f"{_HIDDEN_SWITCHES}, and whether NCCL has a topology file is unknown: {file}"
+            reason = f"{_HIDDEN_SWITCHES}, and it is unknown whether NCCL has a topology file: {file}"
         return ServedGpus(Usability(State.UNKNOWN, use.path, reason, names))
     level = "P2C" if any(known(gpu.c2c_links, 0) for gpu in facts.values()) else "PXB"
     for gpu in without:

@@ -175,7 +175,7 @@ def _rate(before: Maybe[int], after: Maybe[int], seconds: float) -> Maybe[float]
     if seconds <= 0:
         return Unknown(Reason.NOT_THERE, "", "no time between two readings")
     if after < before:
-        return Unknown(Reason.MALFORMED, "", "the counter went back: it was reset, or 32 bits wrapped")
+        return Unknown(Reason.MALFORMED, "", "the counter went backward: it was reset, or 32 bits wrapped")
     return (after - before) * 8 / seconds / 1e9
 
 

@@ -107,7 +107,7 @@ def _missing_devices(node: Node, topology: Topology) -> Usability | None:
     if isinstance(node.pci, Unknown):
         return verdict(State.UNKNOWN, _unread("PCI devices", node.pci))
     software = [] if isinstance(node.rdma, Unknown) else [device.name for device in node.rdma.devices]
-    besides = f": {short_list(software)} on no PCI device" if software else ""
+    besides = f": {short_list(software)} not on a PCI device" if software else ""
     return verdict(State.NOT_APPLICABLE, _nics_without_verbs(node.pci) or f"no RDMA NIC here{besides}")
 
 

@@ -61,7 +61,7 @@ class Path:
     def gbps(self) -> Maybe[float]:
         """What the weakest link carries, 10^9 bits/s each way."""
         if self.weakest is None:
-            return Unknown(Reason.NOT_THERE, "max_link_speed", "no link of the path reports what it carries")
+            return Unknown(Reason.NOT_THERE, "max_link_speed", "no link on the path reports its bandwidth")
         return self.hops[self.weakest].gbps
 
     @property

@@ -249,7 +249,9 @@ def test_a_rate_limit_appears_in_the_timeline(two_nodes: tuple[Guest, Guest]) ->
             fell, number = stream.event(since, "rate-fell", "mlx5_0")
         finally:
             after = float(here.shell("date +%s.%N; tc qdisc del dev ens0np0 root"))
-        assert re.fullmatch(r"mlx5_0 carries \d+ Mb/s, \d+ Mb/s in the minute before", fell["text"]), fell
+        assert re.fullmatch(r"mlx5_0 carries \d+ Mb/s, down from \d+ Mb/s the minute before", fell["text"]), (
+            fell
+        )
         assert "below half" in fell["explanation"]
         print(f"{usual * 1e3:.0f} Mb/s; {fell['text']} in sample {number}")
         assert number <= SAMPLES_OF_RATES, (fell, number)

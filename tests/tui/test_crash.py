@@ -86,7 +86,7 @@ def test_a_command_that_raises_ends_with_one_line(tmp_path: Path) -> None:
     assert status == 70
     assert output.splitlines() == [
         f"gdrtop stopped because of an error: RuntimeError: a drawing failed; details: {path}. "
-        "To report it, add a recording: gdrtop record --redact FILE"
+        "To report it, attach a recording: gdrtop record --redact FILE"
     ]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert "in fail" in path.read_text()

@@ -72,7 +72,7 @@ def test_a_node_without_rdma_says_so_instead_of_waiting_for_ports() -> None:
 def test_rates_of_an_interface_say_that_they_are_of_all_its_traffic() -> None:
     port = a_port(0, rates_from="ens0np0")
     shown = " ".join(text(detail.of_port(port, a_sample(), 200)).split())
-    assert "Rates from interface ens0np0 with all its traffic: software RDMA has no byte counters" in shown
+    assert "Rates from all traffic of interface ens0np0: software RDMA has no byte counters" in shown
     assert "Rates from" not in text(detail.of_port(a_port(0), a_sample(), 200))
 
 

@@ -44,7 +44,7 @@ _REASONS = {
     "grubby": _COMMAND_LINE,
     "kernel-install": _COMMAND_LINE,
     "kubectl": "gdrtop does not change cluster settings",
-    "mlxconfig": "it writes NIC firmware settings, which survive reinstalls",
+    "mlxconfig": "mlxconfig writes NIC firmware settings, which survive reinstalls",
     "mlxfwmanager": "gdrtop does not update firmware",
     "mlxfwreset": "gdrtop does not reset NICs",
     "mkinitcpio": "gdrtop does not rebuild the boot image",

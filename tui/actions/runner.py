@@ -138,7 +138,7 @@ class Runner:
         if not result.wants_password:
             return result
         if not self._get_password():
-            why = "sudo needs a password and did not get one; run gdrtop as root, or use the script"
+            why = "sudo needs a password, and none was given; run gdrtop as root, or use the script"
             return replace(result, why=why)
         again = self._commands.run(argv, step.needs_root, text, on_line)
         if again.wants_password:

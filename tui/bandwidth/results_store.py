@@ -114,7 +114,7 @@ class DiskResultsStore:
         if len(found) != len(listed):
             path = shown_path(self._baseline_path(machine))
             unknown = plural(len(listed) - len(found), "result")
-            raise StoreError(f"the baseline {path} has {unknown} of an unknown format")
+            raise StoreError(f"the baseline {path} has {unknown} in an unknown format")
         return found
 
     def _types_like(self, machine: str) -> tuple[str, ...]:

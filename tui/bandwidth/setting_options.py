@@ -107,7 +107,7 @@ def numbers(values: Sequence[int], unit: str = "") -> list[Option]:
 def bindings(tool: str) -> list[Option]:
     """Return whether numactl binds CPU and memory."""
     device = "GPU" if tool in GDRCOPY else "NIC"
-    return [Option(True, f"CPU and memory to the NUMA node of the {device}"), Option(False, "no")]
+    return [Option(True, f"CPU and memory to the {device}'s NUMA node"), Option(False, "no")]
 
 
 def gpus(examination: Examination | None) -> list[Option]:

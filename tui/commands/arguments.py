@@ -49,7 +49,7 @@ def add_node_options(parser: argparse.ArgumentParser, with_defaults: bool = Fals
         metavar="TIME",
         default=default(""),
         help="with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after "
-        "its begin); default: the last one",
+        "its start); default: the last one",
     )
     parser.add_argument(
         "--seed", metavar="N", type=int, default=default(0), help="vary the figures of a simulated node"

@@ -21,7 +21,7 @@ $XDG_DATA_HOME/gdrtop (default: ~/.local/share/gdrtop).
 _EPILOG = """\
 examples:
   gdrtop bench --memory compare        compare host memory, nvidia-peermem and
-                                       DMA-BUF on one pair of GPU and NIC
+                                       DMA-BUF on one GPU–NIC pair
   gdrtop bench --sweep --min-gbps 380  measure every GPU with its best NIC; fail
                                        if one is below 380 Gb/s
   gdrtop bench --serve                 wait here, and print the command that the
@@ -37,8 +37,8 @@ exit status:
   0    measured, and every test reached --min-gbps, or what gdrtop's or the
        site's table expects of this machine type
   1    a test is below that
-  2    not measured: the request was refused, a test failed, a test used other
-       memory than requested (with --memory compare: no path to GPU memory
+  2    not measured: the request was refused, a test failed, a test used memory
+       other than requested (with --memory compare: no path to GPU memory
        works), a test of a sweep was skipped, or running jobs would be affected
        and --yes was missing
   3    wrong usage, or the results could not be written or saved as a baseline
@@ -112,9 +112,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--text", metavar="FILE", help=text_help)
     min_help = "fail if a test is below X Gb/s (10^9 bits per second)"
     output.add_argument("--min-gbps", type=_gbps, metavar="X", help=min_help)
-    expected_help = (
-        "table of what machines should reach (default: /etc/gdrtop/expected.toml, then gdrtop's own)"
-    )
+    expected_help = "table of expected figures (default: /etc/gdrtop/expected.toml, then gdrtop's own)"
     output.add_argument("--expected", metavar="FILE", help=expected_help)
     output.add_argument(
         "--save-baseline",

@@ -99,7 +99,7 @@ def kernel_json(kernel: KernelForecast) -> dict[str, Any]:
 def run_on_image(options: argparse.Namespace, out: TextIO) -> int:
     """Judge the directory tree of --root for the node of --as."""
     if options.root == "/" or options.demo is not None or options.replay is not None:
-        raise UsageError("--as checks an image; name its directory with --root")
+        raise UsageError("--as checks an image; give its directory with --root")
     hardware = open_hardware(options.assumed, options.seed)
     return write_image_check(open_host(options), hardware, out, options.json, options.ascii)
 

@@ -77,13 +77,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kind",
         choices=[kind.value for kind in FileKind],
-        help="what FILE is (default: detected from its name and first lines)",
+        help="the type of FILE (default: detected from its name and first lines)",
     )
     parser.add_argument(
         "--nccl",
         metavar="VERSION",
         type=_version,
-        help="the NCCL of the jobs, such as 2.20 (default: that of the running jobs, else the newest)",
+        help="the jobs' NCCL, such as 2.20 (default: the oldest of the running jobs, else the newest)",
     )
 
 

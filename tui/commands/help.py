@@ -21,7 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Print the page that the options name."""
     if options.subject not in (None, *SUBJECTS):
-        raise UsageError(f"no subject {options.subject!r}; gdrtop help lists them")
+        raise UsageError(f"unknown subject {options.subject!r}; gdrtop help lists them")
     return command(options.subject, out, options.ascii)
 
 

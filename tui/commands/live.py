@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print one JSON object a second, one per line (gdrtop schema live)",
+        help="print one JSON object per second, one per line (gdrtop schema live)",
     )
     parser.add_argument(
         "--changes",

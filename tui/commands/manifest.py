@@ -26,7 +26,7 @@ KINDS = {
     "machineconfig": "OpenShift: MachineConfig, with its pool if needed (--role)",
     "talos": "Talos: patch of the machine configuration (--talos-version)",
     "modules-load": "systemd: modules to load at boot (--drop-in: for openibd)",
-    "slurm-prolog": "Slurm: Prolog that checks the node before each job; loads nvidia_peermem on its path",
+    "slurm-prolog": "Slurm: Prolog that checks the node before each job; for peermem, it loads the module",
     "container": "containers: Dockerfile snippet and run options",
 }
 _PATHS = {"dmabuf": GdrPath.DMABUF, "peermem": GdrPath.PEERMEM}
@@ -67,18 +67,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drop-in", action="store_true", help="modules-load: print the drop-in for openibd.service instead"
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write a new file instead of stdout")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to a new file instead of stdout")
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Write the manifest that the options name."""
     if options.kind not in KINDS:
         hint = did_you_mean(options.kind, KINDS) or f"; choose one of {', '.join(KINDS)}"
-        raise UsageError(f"no manifest {options.kind!r}{hint}")
+        raise UsageError(f"unknown manifest {options.kind!r}{hint}")
     if not _LABEL.fullmatch(options.role):
         raise UsageError(f"--role {options.role!r} is not a name of lowercase letters, digits and hyphens")
     if options.drop_in and options.kind != "modules-load":
-        raise UsageError("--drop-in belongs to modules-load")
+        raise UsageError("--drop-in applies only to modules-load")
     talos = _talos_version(options.talos_version)
     try:
         if options.output is not None:

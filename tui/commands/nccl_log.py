@@ -33,7 +33,7 @@ exit status:
   0    every network channel uses GPUDirect RDMA
   1    some of them
   2    none of them
-  3    unknown: no network channel in the log yet, or most of their lines are cut off; wrong
+  3    unknown: no network channel in the log yet, or most channel lines are cut off; wrong
        usage
 """
 
@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _HELP
-    parser.add_argument("files", metavar="FILE", nargs="+", help="a log with NCCL_DEBUG=INFO, or -")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a log written with NCCL_DEBUG=INFO, or -")
     parser.add_argument(
         "--ascii", action="store_true", default=argparse.SUPPRESS, help="use ASCII characters only"
     )
@@ -147,7 +147,7 @@ class _Progress:
         if self._is_shown and now >= self._next:
             self._next = now + _REFRESH_SECONDS
             percent = f" of {self._size >> 20} MiB" if self._size else ""
-            text = f"{self._read >> 20}{percent or ' MiB'} read, Ctrl-C shows what was found"
+            text = f"{self._read >> 20}{percent or ' MiB'} read; Ctrl-C shows what was found"
             self._out.write(f"\r{text:<{self._length}}")
             self._out.flush()
             self._length = len(text)

@@ -43,7 +43,7 @@ _SAMPLES = 5  # until start times and libraries of all processes are read
 EXIT_UNKNOWN = EXIT_WRONG_USAGE
 _NO_JOB = "no NCCL job found; only root sees other users' jobs"
 T = TypeVar("T")
-NOT_CONFIRMED = RasDecision(("not confirmed; --yes asks without confirmation",))
+NOT_CONFIRMED = RasDecision(("not confirmed; use --yes to skip the prompt",))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--monitor", action="store_true", help="print RAS events until Ctrl-C (MONITOR); needs NCCL 2.29.2"
     )
     parser.add_argument(
-        "--json", action="store_true", help="print JSON, one line a report (gdrtop schema ras)"
+        "--json", action="store_true", help="print JSON, one line per report (gdrtop schema ras)"
     )
     parser.add_argument("--yes", action="store_true", help="ask the job without confirmation")
     parser.add_argument(

@@ -116,7 +116,7 @@ def _readings(
 def _why_fewer(recorder: Recorder, wanted: int) -> str:
     """Return a line that says why moments are missing; "" if none is."""
     if recorder.is_full:
-        return "Stopped early: the recording has reached its largest size.\n"
+        return "Stopped early: the recording has reached its maximum size.\n"
     missing = wanted - recorder.moments
     return f"{missing} of {wanted} moments are missing: the node is slow.\n" if missing > 0 else ""
 

@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             dest="form",
             action="store_const",
             const=name,
-            help=f"write {text}, whatever the name",
+            help=f"write {text}, regardless of the file name",
         )
     parser.add_argument(
         "--redact",

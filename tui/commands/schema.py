@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Print one schema, or list them all."""
     if options.kind not in (None, *KINDS):
-        raise UsageError(f"no schema {options.kind!r}; the schemas are {', '.join(KINDS)}")
+        raise UsageError(f"unknown schema {options.kind!r}; the schemas are {', '.join(KINDS)}")
     out.write("".join(f"{kind}\n" for kind in KINDS) if options.kind is None else schema_text(options.kind))
     return 0
 

@@ -177,7 +177,7 @@ class SetupCommand:
             return self._measure(step, options)
         if step.plan is None:
             self._show_step(step)
-            print(f"gdrtop: nothing was run; no command completes {step.title!r}", file=sys.stderr)
+            print(f"gdrtop: nothing was run; no command can complete {step.title!r}", file=sys.stderr)
             return EXIT_REFUSED
         offer = Offer(f"setup:{step.id}", step.title, step.plan)
         return confirm_and_run(self._do, offer, options.yes, options.disturb, answers=sys.stdin)
@@ -203,7 +203,7 @@ class SetupCommand:
             scripted = {definition.id for definition in STEPS if definition.is_scripted}
             left = [step.id for step in guide.steps if step.is_open and step.id in scripted]
             if left:
-                print(f"gdrtop: no command completes the steps left: {', '.join(left)}", file=sys.stderr)
+                print(f"gdrtop: no command can complete these steps: {', '.join(left)}", file=sys.stderr)
                 return EXIT_REFUSED
             done = (
                 "the node is set up" if guide.is_finished else "only tests, a reboot or the report are left"

@@ -56,7 +56,7 @@ formats:
   graphml  the graph for Gephi, yEd, Cytoscape or networkx.read_graphml
 
 --nccl-xml alone writes this node's PCI tree as the XML that NCCL_TOPO_FILE takes. With a FILE it shows what
-that file says: a file of a cloud's image, or what NCCL_TOPO_DUMP_FILE wrote.
+that file says: one from a cloud's image, or one that NCCL_TOPO_DUMP_FILE wrote.
 
 The nodes of the graph are NUMA nodes, host bridges, PCIe ports, GPUs, NICs and NVSwitches. Its edges are
 PCIe, NVLink, C2C and SMP links with their speeds. Links and devices that are degraded are marked.

@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         type=size,
         default="200M",
-        help="size of the directory at most; saved recordings get half of it (default: 200M)",
+        help="maximum size of the directory; saved recordings get half of it (default: 200M)",
     )
     parser.add_argument(
         "--freeze",
@@ -213,7 +213,7 @@ class Watcher:
     def _started(self) -> str:
         limits = self._limits
         return (
-            f"the ring in {self._directory.path} has at most {limits.keep_seconds / 3600:g} h"
+            f"the ring in {self._directory.path} keeps at most {limits.keep_seconds / 3600:g} h"
             f" and {limits.max_bytes >> 20} MiB; {limits.severity.value} events are saved"
         )
 

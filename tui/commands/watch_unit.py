@@ -12,7 +12,7 @@ from probes.base.text import printable
 
 _UNIT = """\
 # {path}
-# gdrtop watch keeps the last hours of this node on disk, and saves a recording around every event.
+# gdrtop watch keeps the most recent hours of this node on disk, and saves a recording around every event.
 #   gdrtop watch --unit > {path}
 #   systemctl daemon-reload && systemctl enable --now gdrtop-watch
 #   journalctl -u gdrtop-watch; ls {directory}

@@ -230,7 +230,7 @@ class ActionRunController:
         self._context.is_leaving = state.is_leaving = True
         if not state.is_stopping:
             state.want_stop()
-        self.stop("gdrtop was quit")
+        self.stop("the user quit gdrtop")
         self._show_console(state)
         self._draw(state)
 
@@ -255,7 +255,7 @@ class ActionRunController:
             return
         from tui.actions.local_commands import STEP_SECONDS
 
-        self.stop("gdrtop was quit")
+        self.stop("the user quit gdrtop")
         with suppress(OSError, AttributeError):
             print(
                 "gdrtop: waiting for the running step to end (Ctrl-C: stop waiting)",

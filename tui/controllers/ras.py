@@ -101,7 +101,7 @@ class RasController:
             self._is_deciding = False
             target, decision = decided
             if target is None:
-                self._refuse(port, ("the job is no longer there",))
+                self._refuse(port, ("the job no longer exists",))
             elif not decision.is_allowed:
                 self._refuse(port, decision.refusals)
             else:

@@ -130,5 +130,5 @@ class AppendFile:
             raise OSError(0, f"it belongs to uid {status.st_uid}, not to uid {self._owner}")
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             mode = stat.S_IMODE(status.st_mode)
-            raise OSError(0, f"other users may write to it (mode {mode:04o}); check it, then run chmod go-w")
+            raise OSError(0, f"other users can write to it (mode {mode:04o}); check it, then run chmod go-w")
         return status.st_size

@@ -27,7 +27,7 @@ def describe_crash(error: BaseException) -> str:
     except NotWritten as refusal:
         details = f"the details could not be saved: {refusal}"
     words = printable(f"{type(error).__name__}: {_message(error)}", 300)
-    advice = "To report it, add a recording: gdrtop record --redact FILE"
+    advice = "To report it, attach a recording: gdrtop record --redact FILE"
     return f"gdrtop stopped because of an error: {words}; {details}. {advice}"
 
 

@@ -44,7 +44,7 @@ def log_files(names: Sequence[str]) -> list[str]:
     for name in found:
         unique.setdefault(name if name == STDIN else os.path.realpath(name), name)
     if len(unique) > _MOST_FILES:
-        raise UnreadableLog(f"{len(unique)} files are too many; at most {_MOST_FILES}")
+        raise UnreadableLog(f"too many files: {len(unique)}; at most {_MOST_FILES}")
     return list(unique.values())
 
 

@@ -14,7 +14,7 @@ from probes.base.text import printable
 
 MAX_RECORDING_BYTES = 256 << 20
 _CHUNK_BYTES = 1 << 18
-_NOT_AS_ROOT = "gdrtop as root does not write there (set HOME=/root)"
+_NOT_AS_ROOT = "as root, gdrtop does not write there (set HOME=/root)"
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 # Where a file system knows no hard links (vfat, some network and user-space ones).
@@ -166,7 +166,7 @@ def why_not_as_root(directory: str) -> str:
             if target:
                 return target
         elif status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-            return f"other users may write to {shown_path(place)}; {_NOT_AS_ROOT}"
+            return f"other users can write to {shown_path(place)}; {_NOT_AS_ROOT}"
     return ""
 
 

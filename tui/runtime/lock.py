@@ -127,7 +127,7 @@ class RasLock:
 
 
 def _open_file(directory: str, name: str) -> int:
-    """Open a lock's file; OSError if it is not a regular file of this user."""
+    """Open a lock's file; OSError if it is not a regular file owned by this user."""
     parent = open_own_directory(directory)
     try:
         descriptor = os.open(name, _FILE_FLAGS, 0o600, dir_fd=parent)
@@ -136,7 +136,7 @@ def _open_file(directory: str, name: str) -> int:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         os.close(descriptor)
-        raise OSError(0, "it is not a regular file of this user")
+        raise OSError(0, "it is not a regular file owned by this user")
     return descriptor
 
 
@@ -164,7 +164,7 @@ def open_own_directory(path: str) -> int:
     status = os.fstat(descriptor)
     if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         os.close(descriptor)
-        raise OSError(0, "other users may write its directory")
+        raise OSError(0, "other users can write to its directory")
     return descriptor
 
 

@@ -129,7 +129,7 @@ class LogFollower:
         file.identity = found.file
         content = found.content[before:]
         if not file.offset and content.startswith(_COMPRESSED):
-            file.error = "it is compressed: gdrtop nccl-log reads it"
+            file.error = "it is compressed; read it with gdrtop nccl-log"
             file.size = 0
             return b""
         if not content:  # a file that shrinks while it is read

@@ -62,9 +62,9 @@ def _simulated_name(asked: str) -> str:
         if idle:
             fault, reason = idle
             if node == fault.on:
-                raise NoSuchHost(f"fault {fault.name!r} changes nothing with these other faults")
+                raise NoSuchHost(f"fault {fault.name!r} has no effect with these other faults")
             raise NoSuchHost(
-                f"fault {fault.name!r} changes nothing on {node}: {reason}; try {fault.on}+{fault.name}"
+                f"fault {fault.name!r} has no effect on {node}: {reason}; try {fault.on}+{fault.name}"
             )
     return f"{node}{plus}{wanted}"
 
@@ -96,7 +96,7 @@ def fault_without_effect(node: str, wanted: str) -> tuple[Fault, str] | None:
         own = [outcomes[name] for name in sorted(fault.finds)]
         is_found = any(finding.status is Status.FOUND for finding in own)
         if fault.name in idle or (own and not is_found):
-            return fault, _reason(own[0]) if own else "this node has no job or part that it could change"
+            return fault, _reason(own[0]) if own else "this node has no job or part that it could affect"
     return None
 
 
@@ -139,7 +139,7 @@ def moment_of(recording: Recording, text: str) -> int:
         return len(times) - 1
     at = _seconds(text, times[0])
     if at is None:
-        raise NoSuchHost(f"--at {text!r} does not name a time; write 14:03:11, 2026-11-23T14:03:11 or +90")
+        raise NoSuchHost(f"--at {text!r} is not a time; write 14:03:11, 2026-11-23T14:03:11 or +90")
     number = bisect_right(times, at + 0.999) - 1  # 14:03:11 includes the whole second
     if number < 0:
         raise NoSuchHost(f"--at {text!r}: the recording begins at {_clock(times[0])}")

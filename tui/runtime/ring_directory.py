@@ -142,7 +142,7 @@ class RingDirectory:
             name = f"{begins}{suffix}.tar.gz"
             if not os.path.lexists(self.path_of(name)):
                 return name
-        raise OSError(0, f"the directory has a thousand files {begins}")
+        raise OSError(0, f"the directory already has 1,000 files named {begins}")
 
     def free_bytes(self) -> int:
         """Return how much may be written so that others keep enough space; OSError if unknown."""

@@ -157,14 +157,14 @@ class RingRecorder:
         if segment is not None and (is_due or segment.size_bytes >= self._segment_bytes):
             self._end_segment()
         if self._directory.free_bytes() < _SLACK_BYTES:
-            self._pause(moment.at, now, "the disk is almost full, so the ring is not written")
+            self._pause(moment.at, now, "the disk is almost full, so the ring is not being written")
             return
         self._last_at = moment.at
         if self._writer is None or not self._writer.add(self._identifiers.apply(moment)):
             self._begin_segment(moment, now)
         if self._retry_at is not None:
             self._retry_at = None
-            self._tell(Notice(moment.at, NoticeKind.RESUMED, "the ring is written again"))
+            self._tell(Notice(moment.at, NoticeKind.RESUMED, "writing to the ring resumed"))
 
     def _begin_segment(self, moment: Moment, now: float) -> None:
         """Begin a segment with the newest answer to every question."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # text commands do without asyncio
     import asyncio
     from types import FrameType
 
-TERMINAL_GONE = "the terminal has gone"
+TERMINAL_GONE = "the terminal is gone"
 REASONS = {
     signal.SIGINT: "interrupted",
     signal.SIGTERM: "gdrtop was terminated",

@@ -39,7 +39,7 @@ class AskScreen(ModalScreen[str]):
         """Draw the question for the pane's width."""
         view = self.query_one(LinesView)
         lines: list[Line] = [*wrapped(self._question, view.room, Tone.WARNING), ()]
-        for key, words in (("y", self._yes), ("K", self._cancel), ("Esc", "Continue, stop nothing")):
+        for key, words in (("y", self._yes), ("K", self._cancel), ("Esc", "Continue without stopping")):
             if words:
                 lines.append((Run(f"{key:<5}", Tone.TITLE), Run(words)))
         view.show(lines)

@@ -36,7 +36,7 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "NcclScreen": (
         "NCCL",
-        "Logs of the jobs on this node: is GPUDirect RDMA used, why not, and what the errors mean.",
+        "Job logs on this node: whether GPUDirect RDMA is used, why not, and what errors mean.",
         ("open", "file", "ras", "filter", "write", "refresh"),
     ),
     "RasScreen": (
@@ -46,7 +46,7 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "ReplayScreen": (
         "RECORDING",
-        "The overview of a recorded node (gdrtop --replay FILE), with keys that move in time.",
+        "The overview of a recorded node (gdrtop --replay FILE), with keys to move through time.",
         ("moment", "moments", "ends", "pause"),
     ),
     "DoctorScreen": (
@@ -61,7 +61,7 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "ActionsScreen": (
         "ACTIONS",
-        "What gdrtop can do here. Nothing runs before its plan was shown and confirmed.",
+        "What gdrtop can do here. Nothing runs until you have seen and confirmed the plan.",
         ("open", "filter", "refresh"),
     ),
     "ConfirmScreen": (
@@ -80,7 +80,7 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Running tests and their results. Leaving the screen does not stop them.",
         ("cancel", "skip", "view", "again", "write", "copy", "baseline"),
     ),
-    "HistoryScreen": ("HISTORY", "What gdrtop ran on this node, the newest run first.", ("open", "undo")),
+    "HistoryScreen": ("HISTORY", "What gdrtop ran on this node, newest run first.", ("open", "undo")),
 }
 _EVERYWHERE = (
     *("help", "overview", "doctor", "live", "nccl", "setup", "bandwidth", "actions"),

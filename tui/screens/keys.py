@@ -38,7 +38,7 @@ KEYS: dict[str, Key] = {
     "again": Key("A", "A", "Run again", "Run the same tests again"),
     "verbose": Key("v", "v", "Name ranks", "RAS: ask again, and let the job name more ranks"),
     "diagnostics": Key(
-        "D", "D", "Diagnostics", "RAS: let NCCL run its diagnostics in the job. Shows first what they run"
+        "D", "D", "Diagnostics", "RAS: let NCCL run its diagnostics in the job. First shows what they run"
     ),
     "write": Key("w", "w", "Write", "Write what is shown to a file in the current directory"),
     "copy": Key("c", "c", "Copy", "Copy the plan, the command for the peer, or a rank's py-spy command"),
@@ -69,7 +69,7 @@ KEYS: dict[str, Key] = {
     "history": Key("H", "H", "History", "History: what gdrtop ran on this node, and how to undo it"),
     "pause": Key("space", "Space", "Pause", "Pause or resume the readings"),
     "refresh": Key("r,f5", "r", "Refresh", "Read and check the whole node again"),
-    "repaint": Key("ctrl+l", "Ctrl+L", "Repaint", "Draw the screen again if something else wrote over it"),
+    "repaint": Key("ctrl+l", "Ctrl+L", "Repaint", "Redraw the screen if something else wrote over it"),
     "record": Key("R", "R", "Record", "Start or stop recording this node to a file"),
     "overview": Key("1", "1", "Overview", "Overview: GPUs, NICs, jobs and how they are connected"),
     "first": Key("home,g", "g Home", "First", "Go to the first row or the top"),

@@ -124,7 +124,7 @@ class NcclState(ListState):
             return f"Reading {name}, {_size(followed.read_bytes)} of {_size(followed.size_bytes)} …"
         text = f"Following {name}, {_size(followed.read_bytes)} read"
         if followed.restarts:
-            text += "; the file was replaced or became shorter, and was read again from its start"
+            text += "; the file was replaced or became shorter, and was read again from the start"
         errors = [f"{file.name}: {file.error}" for file in followed.facts.files if file.error]
         if errors:
             more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
@@ -199,7 +199,7 @@ class NcclState(ListState):
         lines.append(())
         text = (
             "NCCL writes these lines mainly while it connects. In a container, choose a directory that "
-            "outlives it. gdrtop nccl-log reads the files later, also on another machine."
+            "outlives it. gdrtop nccl-log reads the files later, even on another machine."
         )
         return [*lines, *wrapped(text, width, Tone.DIM)]
 

@@ -28,7 +28,7 @@ from widgets.nccl.ras import diagnostics_lines, notice, report_lines
 from widgets.node.verdict import origin_run
 
 _TEXT_WIDTH = 160  # of a written file
-_AGAIN = "Ask again after 10 s or more to see whether they move."
+_AGAIN = "Ask again after at least 10 s to see whether they move."
 _NO_PORT = "No process of an NCCL job is visible on this node, so there is nothing to ask. r searches again."
 _COMMANDS = {"status": STATUS, "verbose": VERBOSE_STATUS, "diagnostics": DIAGNOSTICS}
 

@@ -121,7 +121,7 @@ def draw_result(
 def _cpu(result: Result) -> str:
     if result.cpu_seconds is None or result.cpu_cores is None:
         return ""
-    return f"CPU: {result.cpu_cores:.1f} cores on average, {result.cpu_seconds:.0f} s with the start"
+    return f"CPU: {result.cpu_cores:.1f} cores on average, {result.cpu_seconds:.0f} s including startup"
 
 
 def memory_lines(result: Result) -> list[str]:
@@ -153,7 +153,7 @@ def _gdrdma(routes: Sequence[str], staged: Sequence[str]) -> list[str]:
         return ["no GDRDMA: NCCL copied through host memory"]
     return [
         f"GDRDMA on some channels; through host memory: {', '.join(staged[:_MOST_ROUTES])}"
-        " (NCCL sends by GDRDMA only if NCCL_NET_GDR_READ allows it)"
+        " (NCCL sends with GDRDMA only if NCCL_NET_GDR_READ allows it)"
     ]
 
 

@@ -126,7 +126,7 @@ def draw_matrix(
     """
     of_pairs = [result for result in results if result.pair.nic]
     if not of_pairs:
-        return wrapped("No pair of GPU and NIC was measured.", width, Tone.DIM)
+        return wrapped("No GPU–NIC pair was measured.", width, Tone.DIM)
     memories = list(dict.fromkeys(result.memory for result in of_pairs))
     columns = list(dict.fromkeys((*nics, *(result.pair.nic for result in of_pairs))))
     lines: list[Line] = []
@@ -190,7 +190,7 @@ def _legend(results: Sequence[Result]) -> str:
     if any(result.judgment.verdict in (Rating.BELOW, Rating.LIKE_HOST) for result in results):
         legend.append("▲ below the limit of the path")
     if not all(map(is_as_requested, results)):
-        legend.append("▲ not the memory that was requested")
+        legend.append("▲ not the requested memory")
     if any(result.ending is Ending.FAILED for result in results):
         legend.append("✗ failed")
     if any(result.ending is Ending.CANCELED for result in results):

@@ -32,7 +32,7 @@ _WORDS = {
     State.NOT_APPLICABLE: "not applicable",
 }
 _SENTENCES = {
-    State.UNKNOWN: "it is unknown whether GPUDirect RDMA will work",
+    State.UNKNOWN: "the state of GPUDirect RDMA is unknown",
     State.NOT_APPLICABLE: "GPUDirect RDMA does not apply",
 }
 

@@ -140,7 +140,7 @@ def _python_commands(process: LiveProcess) -> list[tuple[str, str]]:
         ("Copy (c)", command),
         ("", "shows its Python stacks without pausing it; run it as its user or as root"),
         ("", f'printf 1 > "$TORCH_NCCL_DEBUG_INFO_PIPE_FILE"{rank}.pipe'),
-        ("", "lets PyTorch write its flight recorder, with the value that the job has for this variable"),
+        ("", "makes PyTorch dump its flight recorder; use the job's value for the variable"),
     ]
 
 
@@ -159,7 +159,7 @@ def _meaning(process: LiveProcess) -> str:
         PathWord.TCP: "NCCL uses sockets: neither RDMA nor GPUDirect RDMA is in use.",
         PathWord.HOST_MEMORY: "All registered memory is host memory.",
         PathWord.NO_NIC: "It has no connected queue pair: traffic stays on this node, or there is none.",
-        PathWord.UNKNOWN: "The evidence does not decide it.",
+        PathWord.UNKNOWN: "The evidence is inconclusive.",
     }[word]
     return (
         f"{text} The evidence makes this likely, but does not prove it." if process.path.is_likely else text
@@ -208,7 +208,7 @@ def _bus(process: LiveProcess, sample: LiveSample, width: int) -> list[Line]:
         if slow is not None and slow.pid == process.pid:
             texts.append(
                 f"slowest rank of {slow.collective} {slow.sequence}: {short(slow.bus_gbps)} GB/s, the others "
-                f"{short(slow.others_gbps)} GB/s; the figure of a rank that waits for a late one is low too"
+                f"{short(slow.others_gbps)} GB/s; a rank that waits for a late one also shows a low figure"
             )
     lines: list[Line] = []
     for text in texts:
@@ -264,7 +264,7 @@ def of_port(port: PortSample, sample: LiveSample, width: int) -> list[Line]:
         text = _why(value) if isinstance(value, Unknown) else f"{short(value)} Gb/s{of_line}"
         lines += _field(label, text, width)
     if port.rates_from:
-        text = f"interface {port.rates_from} with all its traffic: software RDMA has no byte counters"
+        text = f"all traffic of interface {port.rates_from}: software RDMA has no byte counters"
         lines += _field("Rates from", text, width)
     lines += _field("PCIe link", _link_text(port), width)
     found = [odd for job in sample.jobs for odd in job.odd if port.device and odd.device == port.device]

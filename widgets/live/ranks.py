@@ -47,7 +47,7 @@ def draw(
         return wrapped(f"Processes are unknown ({sample.processes}).", width, Tone.WARNING)
     processes = [process for process in in_order(sample) if only is None or process.pid == only]
     if not processes and only is not None:
-        return [(Run("The process is not there at this moment.", Tone.DIM),)]
+        return [(Run("The process does not exist at this moment.", Tone.DIM),)]
     if not processes:
         return [(Run("No process uses an RDMA NIC or a GPU.", Tone.DIM),)]
     labels, rates = gpu_labels(sample), rank_rates(sample)

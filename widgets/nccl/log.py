@@ -207,7 +207,7 @@ def _ranks(facts: LogFacts, width: int) -> list[Line]:
     without = len(facts.ranks) - len(ranks)
     lines.extend(_more(ranks, "rank", _MOST_RANKS))
     if facts.more_ranks:
-        lines.append(line(f"  and further ranks; the table ends at {len(facts.ranks)}"))
+        lines.append(line(f"  and more ranks; the table ends at {len(facts.ranks)}"))
     if without:
         noun = "rank has" if without == 1 else "ranks have"
         lines.append(line(f"  {without} other {noun} no network channel in this log"))
@@ -243,7 +243,7 @@ def _of(channels: Channels) -> str:
 def _distances(distances: Sequence[Distance], width: int) -> list[Line]:
     if not distances:
         return []
-    lines = [line(Run("Distance of GPU and NIC, and the limit", Tone.TITLE))]
+    lines = [line(Run("GPU–NIC distance, and the limit", Tone.TITLE))]
     ordered = sorted(distances, key=lambda row: row.is_enabled)
     for row in ordered[:_MOST_ROWS]:
         words = f"{row.words[0]}, limit {row.words[1]}" if row.words else "numbers of an unknown version"
@@ -272,5 +272,5 @@ def _input(facts: LogFacts, width: int) -> list[Line]:
     if facts.cut_lines:
         text += f", {facts.cut_lines} of them cut off"
     if facts.left_out:
-        text += f"; {facts.left_out} further lines are only counted"
+        text += f"; {facts.left_out} more lines were only counted"
     return wrapped(f"{text}.", width, Tone.DIM)

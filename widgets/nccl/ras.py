@@ -105,7 +105,7 @@ def _notes(report: RasReport, stalls: Sequence[Stall], again: str) -> list[str]:
     if report.timeouts:
         notes.append(f"RAS had {plural(report.timeouts, 'timeout')} while it gathered the data.")
     if not report.is_complete:
-        notes.append("The answer ends in the middle.")
+        notes.append("The answer is cut off.")
     notes += [f"not understood: {line}" for line in report.other[:_OTHER_SHOWN]]
     if len(report.other) > _OTHER_SHOWN:
         notes.append(f"{len(report.other) - _OTHER_SHOWN} more lines were not understood")

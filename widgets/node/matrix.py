@@ -114,7 +114,7 @@ def draw(
     ends = topology.gpus if rows is None else rows
     columns = (topology.nics or topology.gpus) if columns is None else columns
     if not ends or not columns:
-        return LazyLines.from_lines(wrapped("There is no pair of GPU and NIC.", width, Tone.DIM))
+        return LazyLines.from_lines(wrapped("There is no GPU–NIC pair.", width, Tone.DIM))
     prefix, headings = column_headings([end.label for end in columns])
     label_width = max(len(prefix), *(len(end.label) for end in ends))
     cell = max(5, *map(len, headings)) + 1  # "NODE•" and a space

@@ -40,7 +40,7 @@ _WHOLE = 10_000  # cells: nothing is cut
 _TIME = "%Y-%m-%d %H:%M %Z"
 HOW_TO_MEASURE = (
     ("gdrtop bench --sweep", "every GPU with its best NIC"),
-    ("gdrtop bench --memory compare", "host memory, nvidia-peermem and DMA-BUF on one pair of GPU and NIC"),
+    ("gdrtop bench --memory compare", "host memory, nvidia-peermem and DMA-BUF on one GPU–NIC pair"),
 )
 
 

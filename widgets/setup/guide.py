@@ -105,7 +105,7 @@ def draw_path_table(guide: Guide, width: int) -> list[Line]:
     """Draw each path's requirements with what was read, and the recommendation."""
     lines: list[Line] = wrapped(guide.choice.reason, width)
     for old in guide.choice.old_peermem:
-        text = f"An old configuration still loads nvidia_peermem: {old.source}: {old.value}"
+        text = f"An old configuration still loads nvidia_peermem ({old.source}: {old.value})"
         lines.extend(wrapped(text, width, Tone.WARNING))
     for rows in guide.choice.paths:
         lines.append(line(Run(rows.path.value, Tone.TITLE)))

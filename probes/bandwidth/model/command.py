@@ -90,7 +90,7 @@ def out_of_range(name: str, number: int | None, least: int, most: int) -> str:
 def gpu_numbers(gpus: tuple[int, ...]) -> str:
     """Return what is wrong with the numbers of GPUs; "" if nothing is."""
     if len(set(gpus)) != len(gpus):
-        return "a GPU is named twice"
+        return "a GPU is listed twice"
     return next((reason for gpu in gpus if (reason := out_of_range("the GPU's number", gpu, 0, 255))), "")
 
 
@@ -184,7 +184,7 @@ def _why_not(examination: Examination, number: int, is_here: bool) -> str:
     if isinstance(allowed, Unknown) or not is_here:
         return ""
     if node is not None and _has_none(node, allowed.cpus):
-        return f"gdrtop may use none of its CPUs (Cpus_allowed_list {allowed.cpus})"
+        return f"gdrtop may not use any of its CPUs (Cpus_allowed_list {allowed.cpus})"
     memory = _numbers(allowed.memory_nodes)
     if memory is not None and number not in memory:
         return f"gdrtop may not use its memory (Mems_allowed_list {allowed.memory_nodes})"

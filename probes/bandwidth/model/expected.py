@@ -120,13 +120,13 @@ def _row(value: object, number: int) -> ExpectedPair:
             raise TableError(f"{where}: {name} {error}") from None
     row = ExpectedPair(**read)
     if row.at_least_gbps is None and not row.expected_gbps:
-        raise TableError(f"{where} expects nothing: give at_least_gbps, or port_gbps")
+        raise TableError(f"{where} sets no expectation: give at_least_gbps or port_gbps")
     return row
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:
-        raise ValueError(f"must be a text of at most {_MOST_CHARACTERS} characters")
+        raise ValueError(f"must be a string of at most {_MOST_CHARACTERS} characters")
     return printable(value, _MOST_CHARACTERS)
 
 

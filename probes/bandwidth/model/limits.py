@@ -123,10 +123,10 @@ def limit_of_pair(
         notes.append(_OVER_CPU_LINK)
     elif not is_near and path.crosses_host_bridge:
         notes.append(
-            "the path leads through the CPU, which forwards peer-to-peer traffic slower than its links"
+            "the path crosses the CPU, which forwards peer-to-peer traffic below the speed of its links"
         )
     if any(hop.link == "SMP" for hop in path.hops):
-        notes.append("the path leads between sockets")
+        notes.append("the path crosses from one CPU socket to another")
     return Limit(tuple(bounds), tuple(notes), is_loopback)
 
 
@@ -198,7 +198,7 @@ def _of_port(examination: Examination, nic: str, number: int, is_loopback: bool,
     if is_loopback:
         return Bound(name, rate, rate, text, evidence)
     share, mtu, seen = _packets(examination, nic, port)
-    return Bound(name, rate, rate * share, f"{text}, packets of {mtu} bytes of data", (*evidence, *seen))
+    return Bound(name, rate, rate * share, f"{text}, {mtu} bytes of data per packet", (*evidence, *seen))
 
 
 def _packets(examination: Examination, nic: str, port: RdmaPort) -> tuple[float, int, tuple[Evidence, ...]]:
@@ -230,7 +230,7 @@ def _of_link(examination: Examination, lower: PciFunction, upper: PciFunction | 
     payload, read = _payload(examination, lower, upper)
     seen = (Evidence(f"{source}/{{{files}}}", words(rate, lanes)), *read)
     assumed = "" if read else " (the largest possible, because MaxPayload is unknown)"
-    why = f"{words(rate, lanes)}, packets of {payload} bytes of data{assumed}"
+    why = f"{words(rate, lanes)}, {payload} bytes of data per packet{assumed}"
     return Bound(name, raw, raw * payload_share(payload), why, seen, True, part)
 
 

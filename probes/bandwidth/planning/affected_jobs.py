@@ -57,7 +57,7 @@ def affected_by(
 def _on_peers(tests: tuple[PlannedTest, ...]) -> list[str]:
     """Return a line for each node on which gdrtop itself starts a process."""
     peers = dict.fromkeys(process.host for test in tests for process in test.processes if process.host)
-    return [f"{peer}: unknown which jobs would be affected there, gdrtop does not check" for peer in peers]
+    return [f"{peer}: gdrtop does not check which jobs would be affected there" for peer in peers]
 
 
 def _on_gpus(examination: Examination, tests: tuple[PlannedTest, ...]) -> list[str]:
@@ -66,7 +66,7 @@ def _on_gpus(examination: Examination, tests: tuple[PlannedTest, ...]) -> list[s
     if not used:
         return []
     if isinstance(live, Unknown):
-        return [f"unknown which jobs use the GPUs: {live}"]
+        return [f"it is unknown which jobs use the GPUs: {live}"]
     processes = processes_by_pid(examination)
     lines = []
     for gpu in used:
@@ -79,7 +79,7 @@ def _on_gpus(examination: Examination, tests: tuple[PlannedTest, ...]) -> list[s
 
 def _on_gpu(now: NvmlLive, processes: dict[int, Process]) -> str:
     if isinstance(now.processes, Unknown):
-        return f"unknown which jobs use it: {now.processes}"
+        return f"it is unknown which jobs use it: {now.processes}"
     busy = known(now.utilization_percent, 0)
     utilization = f"{busy} % busy" if busy >= BUSY_PERCENT else ""
     if now.processes:
@@ -87,7 +87,7 @@ def _on_gpu(now: NvmlLive, processes: dict[int, Process]) -> str:
     held = known(now.memory_used_bytes, 0)
     if not utilization and held >= HELD_BYTES:
         # A job between two steps, in another container whose processes are not visible here.
-        return f"{held / (1 << 30):.0f} GiB of its memory are in use, by a process that is not visible here"
+        return f"{held / (1 << 30):.0f} GiB of its memory is in use by a process that is not visible here"
     return utilization
 
 

@@ -145,14 +145,14 @@ def perftest_defaults(
             return Refused(f"there is no GPU {gpu[:40]}")
         nic = nic or nearest_nic(examination.topology, gpu)
     if nic is None:
-        return Refused("no NIC is active" if gpu else "neither a GPU nor a NIC is named")
+        return Refused("no NIC is active" if gpu else "neither a GPU nor a NIC was specified")
     device = next((candidate for candidate in node.rdma.devices if candidate.name == nic), None)
     if device is None:
         return Refused(f"there is no RDMA device {nic[:64]}")
     if (port := active_port(device)) is None:
         return Refused(f"no port of {device.name} is active")
     if not has_verbs(device):
-        return Refused(f"{device.name} is a Slingshot NIC: perftest needs verbs, which it does not have")
+        return Refused(f"{device.name} is a Slingshot NIC: it has no verbs, which perftest needs")
     is_efa = device.driver == "efa"
     index = 0 if is_efa else gid_index(port)  # an EFA has one GID
     memory = None if card is None else gpu_memory(examination, card, device.name, dmabuf)

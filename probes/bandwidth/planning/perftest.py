@@ -147,7 +147,7 @@ def ends_of(
     host = host_of(request.peer)
     if host is None and request.setup is not Mode.SERVER:
         invalid = f"{request.peer[:80]!r} is not a valid host name or address"
-        return Refused(invalid if request.peer else "no peer is named")
+        return Refused(invalid if request.peer else "no peer was specified")
     wanted = replace(timed.settings, over_ipv6=host is not None and is_ipv6(host))
     near, notes = _bound(examination, wanted)
     far, far_notes = _at_peer(examination, request, wanted)

@@ -67,7 +67,7 @@ def _scope_title(request: Request, is_local: bool) -> str:
     if request.scope is Scope.PAIR:
         return "host memory, nvidia-peermem, DMA-BUF"
     if is_local:
-        return f"{request.tool} of every GPU"
+        return f"{request.tool} on every GPU"
     if request.memory is MemoryPath.HOST:
         return f"host memory over {request.nic or 'every NIC'}"
     nics = request.nic or ("its best NIC" if request.scope is Scope.SWEEP else "every NIC")

@@ -42,7 +42,7 @@ def updated_baseline(
     """
     measured = tuple(filter(is_measured, results))
     if not measured:
-        return Refused("nothing was measured that could become a baseline")
+        return Refused("no result can be saved as a baseline")
     machine = measured[0].machine
     merged = {result.key: result for result in (*before(machine), *measured)}
     return Baseline(machine, tuple(merged.values()))

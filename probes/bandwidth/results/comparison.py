@@ -173,7 +173,7 @@ def _bandwidth(result: Result, host: Result | None) -> str:
         )
     if share * LIKE_HOST > 1:
         return (
-            f"host memory ({theirs}) is slower than {gpu} via {memory} ({ours}), so GPUDirect RDMA does not"
+            f"host memory ({theirs}) is slower than {gpu} via {memory} ({ours}), so GPUDirect RDMA is not the"
             " limit. Check which NUMA node the host memory is on"
         )
     return (
@@ -187,7 +187,7 @@ def _common_cause(result: Result) -> str:
     nic = result.pair.nic
     if result.setup == Mode.LOOPBACK.value and not result.pair.far_nic:
         return (
-            f"In loopback all data crosses the PCIe link of {nic} out and back in, which limits host memory"
+            f"In loopback all data crosses {nic}'s PCIe link twice, out and back, which limits host memory"
             " as well: test against another node before you blame the NIC or the network"
         )
     if result.setup == Mode.LOOPBACK.value:

@@ -63,7 +63,7 @@ def _with_direct(staged: Result, direct: Result | None) -> list[str]:
         ]
     if direct.ending is Ending.FAILED:
         return [
-            f"with GPUDirect RDMA {direct.tool} failed ({direct.failure}), staged it works"
+            f"with GPUDirect RDMA {direct.tool} failed ({direct.failure}); staged, it works"
             f" ({headline_text(staged)}): the fault is on the path between NIC and GPU. {_CHECK}"
         ]
     if not is_as_requested(direct):
@@ -102,9 +102,7 @@ def _latency(staged: Result, direct: Result) -> str:
         return ""
     message = f"a message of {plural(size, 'byte')} takes"
     if LIKE_HOST <= ours[size] / theirs[size] <= 1 / LIKE_HOST:
-        return (
-            f"{message} {ours[size]:.0f} µs in both cases: NCCL sends small ones through host memory anyway"
-        )
+        return f"{message} {ours[size]:.0f} µs in both cases: NCCL sends small messages through host memory"
     return f"{message} {ours[size]:.0f} instead of {theirs[size]:.0f} µs"
 
 

@@ -129,7 +129,7 @@ FIRST_PATTERNS = (
     FailurePattern(r"cuInit\(0\) returned (?:802|803)\b", CAUSE,
                    "the GPUs are not ready: the fabric manager is not running (802), or the driver's parts"
                    " differ in version (803)"),
-    FailurePattern(r"cuInit\(0\) returned (?P<a>\d{1,4})", CAUSE, "CUDA does not start (error {a})"),
+    FailurePattern(r"cuInit\(0\) returned (?P<a>\d{1,4})", CAUSE, "CUDA failed to start (error {a})"),
     FailurePattern(r"cuMemAlloc\w{0,12} error=2\b|out of memory", CAUSE, "the GPU's memory is full"),
     FailurePattern(r"libcuda\.so[^ ]{0,8}: cannot open shared object", CAUSE,
                    "libcuda.so was not found: the driver's libraries are missing in the container, or"
@@ -139,7 +139,7 @@ FIRST_PATTERNS = (
                    "numactl may not bind here: a container's seccomp profile forbids it without CAP_SYS_NICE"
                    f" (Docker: --cap-add SYS_NICE); {_NO_BIND}"),
     FailurePattern(r"sched_setaffinity\S{0,20}(?: failed)?: Invalid argument", CAUSE,
-                   "numactl may use none of the NUMA node's CPUs: the cpuset of the job or container excludes"
+                   "numactl may not use the NUMA node's CPUs: the cpuset of the job or container excludes"
                    f" them, or the node has no CPUs; {_NO_BIND}"),
     FailurePattern(r"(?:set_mempolicy|mbind|setting membind): Invalid argument", CAUSE,
                    "numactl may not use the NUMA node's memory: the cpuset of the job or container excludes"
@@ -149,7 +149,7 @@ FIRST_PATTERNS = (
                    "numactl may not use NUMA node {a}{b}: the cpuset of the job or container excludes it, it"
                    f" has no memory, or it does not exist; {_NO_BIND}"),
     FailurePattern(r"This system does not support NUMA policy|No NUMA support available", CAUSE,
-                   "numactl finds no NUMA policy: the kernel has none, or the container forbids it;"
+                   "NUMA policy is unavailable: the kernel does not have it, or the container forbids it;"
                    f" {_NO_BIND}"),
     FailurePattern(r"failed to run command .numactl.: No such file|^env: .numactl.: No such file"
                    r"|^(?:[\w -]{1,20}: ){0,3}numactl: command not found", CAUSE,
@@ -176,7 +176,7 @@ LAST_PATTERNS = (
     FailurePattern(r"(?:unrecognized|invalid) option (?:-- )?(?P<a>\S{1,60})", CAUSE,
                    "the installed version does not support the option {a}"),
     FailurePattern(r"(?i:address already in use)", CAUSE,
-                   "the TCP port is taken: another test runs on this node, or use another port (--port)"),
+                   "the TCP port is in use, perhaps by another test on this node; use another port (--port)"),
     FailurePattern(r"getaddrinfo|Name or service not known", CAUSE, "the host name cannot be resolved"),
     FailurePattern(r"\[?(?P<a>CUDA_ERROR_\w{1,60})\]?", SYMPTOM, "CUDA failed: {a}"),
     FailurePattern(r"[Pp]ermission denied|Operation not permitted", SYMPTOM,

@@ -91,7 +91,7 @@ _PATTERNS = (
     FailurePattern(r"This GPU does not support GPUDirect RDMA", CAUSE,
                    "this GPU or its driver does not let other devices map its memory, like GeForce and some"
                    " vGPUs"),
-    FailurePattern(r"Assertion \"[^\"]{1,120}\" failed", SYMPTOM, "the test stopped at a step that failed"),
+    FailurePattern(r"Assertion \"[^\"]{1,120}\" failed", SYMPTOM, "a step of the test failed"),
 )  # fmt: skip
 
 
@@ -205,7 +205,7 @@ class GdrcopyOutput:
                 for about in (About.TOTAL, About.PASSED, About.FAILED, About.WAIVED)
             ]
             if int(total["failed"]):
-                failed = f"{total['failed']} of {total['total']} tests of CPU access to GPU memory failed"
+                failed = f"{total['failed']} of {total['total']} CPU-access tests of GPU memory failed"
                 found.append(Failure(failed, clean_line(line), SYMPTOM))
             return tuple(found)
         if listed := _LIST.match(line):

@@ -128,18 +128,18 @@ class NcclSettings(LocalSettings):
         if invalid is not None:
             return Refused(f"{invalid[:80]!r} is not an RDMA device name")
         if not self.gpus:
-            return Refused("no GPU is named")
+            return Refused("no GPU was specified")
         reason = (
             gpu_numbers(self.gpus)
-            or out_of_range("the least size", self.begin_bytes, 1, 1 << 40)
-            or out_of_range("the greatest size", self.end_bytes, self.begin_bytes, 1 << 40)
+            or out_of_range("the minimum size", self.begin_bytes, 1, 1 << 40)
+            or out_of_range("the maximum size", self.end_bytes, self.begin_bytes, 1 << 40)
             or out_of_range("the factor", self.factor, 2, 1024)
             or out_of_range("the number of iterations", self.iterations, 1, 1_000_000)
         )
         if self.by_plugin and self.devices:
             reason = reason or "NCCL's network plugin chooses the NICs of this node; test without a NIC name"
         if self.over_network and len(self.gpus) < 2:
-            reason = reason or "the network needs two GPUs: one alone has no peer to send to"
+            reason = reason or "a test over the network needs two GPUs: one alone has no peer"
         if reason:
             return Refused(reason)
         sizes = ("-b", str(self.begin_bytes), "-e", str(self.end_bytes), "-f", str(self.factor))
@@ -158,7 +158,7 @@ class NcclSettings(LocalSettings):
 
 _PATTERNS = (
     FailurePattern(r"Test NCCL failure [^']{0,200}'(?P<a>[^'/]{1,80})", SYMPTOM,
-                   "NCCL failed ({a}): run it again with NCCL_DEBUG=WARN, the first WARN line shows why"),
+                   "NCCL failed ({a}): run it again with NCCL_DEBUG=WARN; the first WARN line shows why"),
     FailurePattern(r"Test CUDA failure [^']{0,200}'(?P<a>[^']{1,80})", CAUSE, "CUDA failed: {a}"),
     FailurePattern(r"Out of bounds values : (?P<a>[1-9]\d{0,18}) FAILED", CAUSE,
                    "{a} values came out wrong: data was corrupted"),
@@ -274,9 +274,7 @@ class NcclTestsOutput:
             samples.append(sample)
         wrong = [sample.wrong for sample in samples if isinstance(sample, Sample) and sample.wrong]
         if wrong:
-            text = (
-                f"{max(wrong)} elements of a message of {fields[0]} bytes came out wrong: data was corrupted"
-            )
+            text = f"{max(wrong)} elements of a {fields[0]}-byte message came out wrong: data was corrupted"
             samples.append(Failure(text, clean_line(line), CAUSE))
         return tuple(samples)
 

@@ -231,14 +231,14 @@ def _wrong_value(settings: PerftestSettings) -> str:
 def _contradiction(settings: PerftestSettings) -> str:
     has_duration = settings.duration_s is not None or settings.is_endless
     if settings.all_sizes and has_duration:
-        return "all sizes are measured by iterations, not for a duration"
+        return "all sizes need a number of iterations, not a duration"
     if settings.all_sizes and settings.size_bytes is not None:
         return "choose all sizes or one size, not both"
     if settings.iterations is not None and has_duration:
         return "choose a number of iterations or a duration, not both"
     has_more = settings.is_endless or settings.is_bidirectional or settings.queue_pairs != 1
     if settings.is_latency and has_more:
-        return "a latency test must end, and has one direction and one queue pair"
+        return "a latency test cannot run endlessly, and uses one direction and one queue pair"
     if settings.is_endless and settings.is_bidirectional and settings.tool == "ib_send_bw":
         return "ib_send_bw cannot run endlessly in both directions"
     return ""

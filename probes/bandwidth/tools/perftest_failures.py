@@ -62,16 +62,16 @@ _WITHOUT_ERRNO = (
 )
 
 _COMPLETION_STATUS = {
-    4: "the NIC could not reach the local memory; with GPU memory mostly because of ACS redirection on the"
+    4: "the NIC could not reach the local memory; with GPU memory, usually because of ACS redirection on the"
     " switches between GPU and NIC, or because nvidia_peermem was built for another OFED",
-    5: "this follows from an earlier error: the first other status shows the cause",
+    5: "an earlier error caused this: look for the first different status",
     9: "the peer refused the request: the two ends run different tests",
     10: "the peer's memory was too small or not accessible: start both ends with the same sizes (--size)",
-    11: "the peer could not execute the request; with GPU memory mostly because of ACS redirection at the"
+    11: "the peer could not execute the request; with GPU memory, usually because of ACS redirection at the"
     " peer's GPU",
     12: "the peer did not answer: with RoCE because of a wrong GID index, no route between the ports or lost"
     " packets; with InfiniBand because of the path or the peer's port",
-    13: "the peer was not ready to receive for too long",
+    13: "the peer took too long to become ready to receive",
 }
 """ibv_wc_status in "Failed status N" → sentence."""
 
@@ -111,11 +111,11 @@ PATTERNS = (
         for event, text in _CM_EVENTS.items()
     ),
     FailurePattern(r"Unexpected CM event(?: bl blka)? (?P<a>\d{1,3})", CAUSE,
-                   "the connection by rdma_cm failed (event {a})"),
+                   "the rdma_cm connection failed (event {a})"),
     # The build and the options.
     FailurePattern(r"unrecognized option '--use_cuda(?!_dmabuf)[^']{0,60}'|^ ?Unsupported memory type", CAUSE,
-                   "this perftest is built without CUDA and cannot use GPU memory, like the packages of most"
-                   " distributions. Build it from source or use NVIDIA's (DOCA, HPC-X, container)"),
+                   "this perftest is built without CUDA and cannot use GPU memory, like most distributions'"
+                   " packages. Build it from source or use NVIDIA's (DOCA, HPC-X, container)"),
     FailurePattern(r"DMABUF requested but not supported in this build"
                    r"|unrecognized option '--use_cuda_dmabuf'", CAUSE,
                    "this perftest is built without DMA-BUF: the build needs CUDA 11.7 and an rdma-core with"
@@ -167,7 +167,7 @@ PATTERNS = (
                    " index at both ends"),
     # The connection.
     FailurePattern(r"Couldn't listen to port (?P<a>\d{1,5})", CAUSE,
-                   "the TCP port is taken: another test runs on this node, or use another port (--port)"),
+                   "the TCP port is in use, perhaps by another test on this node; use another port (--port)"),
     FailurePattern(r"Couldn't connect to (?P<a>\S{1,255}:\d{1,5})", CAUSE,
                    "nothing answers at {a}: the server has not started yet, a firewall drops the port, or the"
                    " name is wrong"),
@@ -179,14 +179,14 @@ PATTERNS = (
                    " wrong, a firewall drops it, or it uses another port (--port)"),
     FailurePattern(r"Failed to exchange dat[ae] between server and clients|Couldn't read remote address",
                    SYMPTOM,
-                   "the peer ended, or runs another version of perftest: its own output shows why"),
+                   "the peer exited, or runs another version of perftest: its own output shows why"),
     FailurePattern(r"Unable to Connect the HCA's through the link", SYMPTOM, "the two ports cannot connect"),
     FailurePattern(r"[Ff]ailed to create [Mm][Rr]|Couldn't create IB resources"
                    r"|Failed to initialize RDMA contexts", FOLLOWS,
-                   "the resources of the NIC could not be set up"),
+                   "the NIC's resources could not be set up"),
     FailurePattern(r"Failed to (?:connect|handle|get|resolve) RDMA CM"
                    r"|Unable to perform rdma_(?:client|server) function", FOLLOWS,
-                   "the connection by rdma_cm failed"),
+                   "the rdma_cm connection failed"),
     FailurePattern(r"Parser function exited with Error|Invalid Command or flag", FOLLOWS,
                    "perftest rejects its options"),
     FailurePattern(r"Completion with error at (?P<a>client|server)", FOLLOWS,

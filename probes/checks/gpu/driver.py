@@ -96,11 +96,11 @@ def driver_library_missing(examination: Examination) -> Outcome:
         return passed(*(Evidence(name, "there") for name in installed))
     return found(
         "The kernel modules are installed without the driver's user-space packages.",
-        *(Evidence(f"/usr/lib/*/{name}", "not there, nor in the loader's other places") for name in missing),
+        *(Evidence(f"/usr/lib/*/{name}", "not there, nor in other library directories") for name in missing),
         fix=make_plan(
             "Install the driver's libraries",
-            "Debian, Ubuntu: install libnvidia-compute of the modules' version",
-            "Other distributions: install nvidia-driver-cuda-libs of the modules' version",
+            "Debian, Ubuntu: install libnvidia-compute in the modules' version",
+            "Other distributions: install nvidia-driver-cuda-libs in the modules' version",
         ),
         devices=("nvidia",),
         takes=examination.usability.gpus,
@@ -113,7 +113,7 @@ def driver_library_missing(examination: Examination) -> Outcome:
     "The firmware that the GPU driver loads is not installed",
     DRIVER_README + "gsp.html",
     ok="The firmware of the GPU driver is installed",
-    impact="The driver starts no GPU: the open modules need the GSP firmware.",
+    impact="The driver cannot start any GPU: the open modules need the GSP firmware.",
 )
 def gsp_firmware_missing(examination: Examination) -> Outcome:
     """Look for the files below /lib/firmware that nvidia.ko names, which open modules need."""
@@ -124,13 +124,13 @@ def gsp_firmware_missing(examination: Examination) -> Outcome:
     gpus = examination.node.gpus
     answers = not isinstance(gpus, Unknown) and gpus.driver.nvml is None
     return found(
-        "The package with the firmware is missing, or has another version than the modules.",
+        "The firmware package is missing, or its version differs from the modules'.",
         *first_n(Evidence(f"/lib/firmware/{path}", "not there") for path in missing),
         fix=make_plan(
-            "Install the firmware", "Install nvidia-firmware or nvidia-kernel-common of the modules' version"
+            "Install the firmware", "Install nvidia-firmware or nvidia-kernel-common in the modules' version"
         ),
         severity=Severity.WARNING if answers else None,
-        impact="None while the driver is loaded; at the next start it starts no GPU." if answers else "",
+        impact="None while the driver is loaded. Once it reloads, no GPU works." if answers else "",
         devices=("nvidia",),
         takes=() if answers else examination.usability.gpus,
     )

@@ -97,7 +97,7 @@ def gpu_fabric_not_registered(examination: Examination) -> Outcome:
 @AREA.check(
     "gpu-fabric-unhealthy",
     Severity.WARNING,
-    "The NVLink fabric reports a problem of a GPU",
+    "The NVLink fabric reports a problem with a GPU",
     _API,
     ok="The NVLink fabric reports no problem",
     impact="Jobs that use NVLink lose bandwidth, or fail when they reach the GPU.",
@@ -110,16 +110,16 @@ def gpu_fabric_unhealthy(examination: Examination) -> Outcome:
     if not sick:
         known_gpus = [gpu for gpu in gpus if not isinstance(gpu.fabric.problems, Unknown)]
         if not known_gpus:
-            need(gpus[0].fabric.problems, "NVML", absent=Evidence("NVML", "the driver reports no health"))
+            need(gpus[0].fabric.problems, "NVML", absent=Evidence("NVML", "no fabric health reported"))
         return passed(*first_n(map(_fabric_evidence, known_gpus)))
     return found(
         f"GPU{sick[0][0].index}: {', '.join(sick[0][1])}.",
         *first_n(Evidence(f"nvidia-smi -q -i {gpu.index} (Fabric)", "; ".join(bad)) for gpu, bad in sick),
         fix=make_plan(
             "Repair the NVLink fabric",
-            "Search the logs of Fabric Manager and of the rack's switches for this GPU",
+            "Search the Fabric Manager and rack switch logs for this GPU",
             "Drain the node and reset all GPUs or reboot",
-            "Replace the part if the problem stays",
+            "Replace the part if the problem persists",
             disturbs="every job on this node",
         ),
         devices=bdfs_of(gpu for gpu, _ in sick),
@@ -180,7 +180,7 @@ def nvlsm_down(examination: Examination) -> Outcome:
     return _missing(
         examination,
         f"{need_switches(examination).text} NVLSM programs their routes. Fabric Manager's unit starts it.",
-        (Evidence("/proc/*/comm", "no process nvlsm"),),
+        (Evidence("/proc/*/comm", "no nvlsm process"),),
         "Start NVLSM",
         _RESTART,
         instruction("If it fails, read /var/log/nvlsm.log and /var/log/fabricmanager.log"),

@@ -82,7 +82,7 @@ def imex_down(examination: Examination) -> Outcome:
 @AREA.check(
     "imex-channels-missing",
     Severity.WARNING,
-    "IMEX runs, but there is no IMEX channel",
+    "IMEX is running, but there is no IMEX channel",
     "NVIDIA IMEX guide, IMEX Channels, "
     "https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/imexchannels.html",
     ok="There is an IMEX channel, or something else creates one for jobs",

@@ -52,7 +52,7 @@ def mig_with_gdr(examination: Examination) -> Outcome:
     Severity.NOTE,
     "A GPU is a vGPU, and few vGPU profiles support GPUDirect RDMA",
     "NVIDIA AI Enterprise, vGPU features, https://docs.nvidia.com/ai-enterprise/",
-    ok="No GPU is a vGPU without GPUDirect RDMA",
+    ok="No vGPU here, or it supports GPUDirect RDMA",
     impact="If the profile does not support it, jobs copy through host memory.",
 )
 def vgpu_without_gdr(examination: Examination) -> Outcome:
@@ -91,7 +91,7 @@ _STAGES = "Jobs copy through host memory. No setting changes that."
     Severity.NOTE,
     "GeForce GPUs do not support GPUDirect RDMA",
     _GDR,
-    ok="No GPU is a GeForce without GPUDirect RDMA",
+    ok="No GeForce GPU, or it supports GPUDirect RDMA",
     impact=_STAGES,
 )
 def geforce_no_gdr(examination: Examination) -> Outcome:
@@ -236,9 +236,9 @@ def c2c_grace_specifics(examination: Examination) -> Outcome:
             if condition in has_variable
         ]
         by_jobs = any(nccl.source.startswith("/proc/") for nccl in old)
-        cause = "The NICs are attached to the CPU (PHB). NCCL uses the C2C path by default since 2.27."
+        cause = "The NICs are attached to the CPU (PHB). NCCL has used the C2C path by default since 2.27."
         if any(end.data_direct for end in examination.topology.nics):
-            cause = "NCCL uses the NICs' Data Direct functions since 2.27.3, and the C2C path since 2.27."
+            cause = "NCCL uses the NICs' Data Direct functions from 2.27.3 on, and the C2C path from 2.27 on."
         return found(
             about(affected(jobs_of(examination), old), cause) if by_jobs else cause,
             *first_n(old),
@@ -286,7 +286,7 @@ def _version(text: str) -> tuple[int, ...]:
     Severity.NOTE,
     "GB10 (DGX Spark) does not support GPUDirect RDMA",
     "NVIDIA DGX Spark porting guide, https://docs.nvidia.com/dgx/dgx-spark-porting-guide/",
-    ok="No GPU is a GB10 without GPUDirect RDMA",
+    ok="No GB10 GPU, or it supports GPUDirect RDMA",
     impact=_STAGES,
 )
 def c2c_grace_specifics_gb10(examination: Examination) -> Outcome:
@@ -319,7 +319,7 @@ _PARAMS = "/proc/driver/nvidia/params"
     "https://developer.nvidia.com/blog/understanding-memory-management-on-hardware-coherent-platforms/; "
     "NVIDIA driver 580 release notes, CDMM",
     ok="The driver manages the GPUs' memory, or this is not a Kubernetes node with Grace",
-    impact="GPU memory counts as memory of the node. Pods and the page cache can fill it, and GPU jobs then "
+    impact="GPU memory counts as system memory. Pods and the page cache can fill it, and GPU jobs then "
     "run out of memory.",
 )
 def gpu_memory_in_kubernetes(examination: Examination) -> Outcome:
@@ -337,7 +337,7 @@ def gpu_memory_in_kubernetes(examination: Examination) -> Outcome:
         return passed(shown, Evidence("/sys/devices/system/node", mode.value))
     nodes = join_limited(str(number) for number in gpu_numa_nodes(node.numa))
     return found(
-        "Each GPU's memory is a NUMA node without CPUs. NVIDIA's GPU Operator selects CDMM instead since "
+        "Each GPU's memory is a NUMA node without CPUs. NVIDIA's GPU Operator has selected CDMM since "
         "driver 580.",
         shown,
         Evidence("/sys/devices/system/node", f"memory without CPUs: NUMA {nodes}"),
@@ -345,7 +345,7 @@ def gpu_memory_in_kubernetes(examination: Examination) -> Outcome:
             "Let the driver manage GPU memory (CDMM)",
             "Write `options nvidia NVreg_CoherentGPUMemoryMode=driver` to a file in /etc/modprobe.d",
             "Rebuild the initramfs, and reboot",
-            note="Programs that allocate GPU memory as a NUMA node (numactl --membind) then need cudaMalloc.",
+            note="Programs that get GPU memory from a NUMA node (numactl --membind) then need cudaMalloc.",
         ),
         devices=bdfs_of(joined),
     )

@@ -110,7 +110,7 @@ def fabric_manager_down_absent(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "Fabric Manager and the driver have different versions",
     FABRIC_GUIDE,
-    ok="Fabric Manager has the driver's version, or there is no NVSwitch",
+    ok="Fabric Manager matches the driver's version, or there is no NVSwitch",
     impact=NO_CUDA,
 )
 def fabric_manager_down_version(examination: Examination) -> Outcome:
@@ -127,10 +127,10 @@ def fabric_manager_down_version(examination: Examination) -> Outcome:
     state = map_known(examination.services, lambda services: services.services[_MANAGER].state)
     runs = state is ServiceState.ACTIVE
     return found(
-        "Fabric Manager refuses to start with a driver of another version.",
+        "Fabric Manager refuses to start with a driver of a different version.",
         *seen,
         fix=make_plan(
-            "Install the driver's version of Fabric Manager",
+            "Install the Fabric Manager that matches the driver",
             f"Install the package {_MANAGER} of version {driver}",
             Step("Start the new version", ("systemctl", "restart", _MANAGER)),
             disturbs="jobs that use NVLink, while Fabric Manager restarts",

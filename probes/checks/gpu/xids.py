@@ -95,7 +95,7 @@ def xid_nvlink_error(examination: Examination) -> Outcome:
         "Replace the part if errors return",
         disturbs="every job on this node",
     )
-    return found_in_log(examination, messages, "the driver reported errors of an NVLink.", fix)
+    return found_in_log(examination, messages, "the driver reported errors on an NVLink.", fix)
 
 
 @AREA.check(
@@ -145,7 +145,7 @@ _STEPS = {
     Severity.WARNING,
     "A GPU needs a reset or a reboot before it can be used again",
     f"NVML, nvmlDeviceGpuRecoveryAction_t; Xid 154 of {_XIDS}",
-    ok="No GPU waits for a reset or a reboot",
+    ok="No GPU needs a reset or a reboot",
     impact="New jobs on this GPU fail to start, or die. NCCL then reports an error on all their nodes.",
     part_of=(LOST_GPU, GSP_TIMEOUT),
 )

@@ -101,7 +101,7 @@ def job_over_tcp(examination: Examination) -> Outcome:
 def rank_stopped(examination: Examination) -> Outcome:
     """Find processes of jobs in the state T: stopped by a signal or a debugger."""
     steps = (
-        instruction("Run kill -CONT PID for each process of the evidence"),
+        instruction("Run kill -CONT PID for each process in the evidence"),
         instruction("If a debugger has stopped it, detach the debugger instead", needs_root=False),
     )
     return report_conditions(examination, STOPPED, Plan("Resume the process", steps))
@@ -120,7 +120,7 @@ def rank_stopped(examination: Examination) -> Outcome:
 def rank_ended(examination: Examination) -> Outcome:
     """Find ranks that ended while the other ranks of their job stay for more than some seconds."""
     steps = (
-        instruction("Read the end of the rank's log: it has the error that ended it", needs_root=False),
+        instruction("Read the end of the rank's log, which shows the error that ended it", needs_root=False),
         instruction("End the job and start it again", needs_root=False),
     )
     return report_conditions(examination, RANK_ENDED, Plan("Restart the job", steps, disturbs=RESTARTS), 10.0)
@@ -148,9 +148,9 @@ def ras_problem(examination: Examination) -> Outcome:
 @AREA.check(
     SLOW_NIC,
     Severity.WARNING,
-    "One NIC carries far less than the other NICs of its job",
+    "One NIC carries far less traffic than its job's other NICs",
     "NVIDIA/nccl issue 1149, a slow rail slows the whole collective",
-    ok="The NICs of each running job carry about the same",
+    ok="The NICs of each running job carry similar traffic",
     impact="A collective is as slow as its slowest NIC: the whole job loses bandwidth.",
     data_path=True,
     part_of=(*PORT_DOWN, "port-flapping", *_SLOW_LINKS, STAGED, "network-congested"),
@@ -168,9 +168,9 @@ def nic_slow_in_job(examination: Examination) -> Outcome:
 @AREA.check(
     TRAFFIC_FELL,
     Severity.WARNING,
-    "A running job moves far less than before",
+    "A running job moves far less data than before",
     "NCCL user guide, RAS, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
-    ok="Running jobs move as much as in their last minutes",
+    ok="Running jobs move as much data as in recent minutes",
     impact="The job waits: for a rank, a NIC, a peer or the network. Its GPUs are idle.",
     data_path=True,
     part_of=(

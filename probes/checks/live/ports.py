@@ -40,7 +40,7 @@ def port_flapping(examination: Examination) -> Outcome:
     Severity.WARNING,
     "Error counters of a port are rising now",
     _COUNTERS,
-    ok="No error counter of a port is rising faster than normal",
+    ok="No port error counter is rising faster than normal",
     impact="Packets are lost or damaged and sent again, which costs bandwidth.",
     data_path=True,
     part_of=(
@@ -69,7 +69,7 @@ def port_errors_rising(examination: Examination) -> Outcome:
     "A port is paused by PFC",
     _COUNTERS,
     ok="No port is paused by PFC for more than 5 % of the time",
-    impact="The port may not send, or stops its sender, for the share of time that the evidence shows.",
+    impact="The port cannot send, or stops its sender, for the share of time that the evidence shows.",
     data_path=True,
     part_of=(CONGESTED,),
 )
@@ -88,17 +88,17 @@ def port_paused(examination: Examination) -> Outcome:
     "Congestion in the network costs a job bandwidth",
     _COUNTERS,
     ok="No running job loses bandwidth to congestion",
-    impact="The job is slower than before by the share that the cause shows.",
+    impact="The job is slower than before. The cause shows by how much.",
     data_path=True,
 )
 def network_congested(examination: Examination) -> Outcome:
     """Find jobs that carry less than 80 % of before since their ports report congestion."""
     steps = (
         instruction("Look for several senders to one receiver: another job, storage or a checkpoint", False),
-        instruction("Compare ECN and PFC of the switches with the hosts, and enable adaptive routing"),
+        instruction("Compare ECN and PFC on switches and hosts, and enable adaptive routing"),
         Step("Watch which ports report it", ("gdrtop", "live"), needs_root=False),
     )
-    return report_conditions(examination, CONGESTED, Plan("Find the bottleneck of the network", steps), 90.0)
+    return report_conditions(examination, CONGESTED, Plan("Find the network's bottleneck", steps), 90.0)
 
 
 @AREA.check(
@@ -146,6 +146,6 @@ def bandwidth_below_limit(examination: Examination) -> Outcome:
         Step("Compare with host memory over the same NIC", ("gdrtop", "bench", "--memory", "compare"), False),
         instruction("If host memory is as slow, check the NIC, cable, network and peer", False),
     )
-    none = Evidence("saved results", "no result of this boot is slow, or nothing was measured")
+    none = Evidence("saved results", "no result since boot is slow, or nothing was measured")
     fix = Plan("Find out what slows the path", steps, disturbs="jobs that use these GPUs and NICs")
     return report_conditions(examination, BELOW_LIMIT, fix, is_about_jobs=False, none=none)

@@ -62,7 +62,7 @@ def _rebuild(examination: Examination, names: tuple[str, ...]) -> Plan | None:
     release = known(examination.node.kernel_release, "")
     if release and any(name in GPU_MODULES for name in names):
         return rebuild_plan(release)
-    return make_plan("Restore the modules", "Install the package of these modules again")
+    return make_plan("Restore the modules", "Reinstall the package of these modules")
 
 
 @AREA.check(
@@ -80,7 +80,7 @@ def module_wrong_architecture(examination: Examination) -> Outcome:
     files = need(need(examination.module_files, FILES).files, FILES)
     other = {name: file for name, file in files.items() if architecture_differs(examination, file) is True}
     if not other:
-        return passed(Evidence("modinfo -F vermagic", f"{cpu}, as the CPU"))
+        return passed(Evidence("modinfo -F vermagic", f"{cpu}, like the CPU"))
     return found(
         f"The kernel refuses them with “Exec format error”: this CPU is {cpu}.",
         *(Evidence(file.path, str(file.architecture)) for file in list(other.values())[:4]),
@@ -95,14 +95,14 @@ def module_wrong_architecture(examination: Examination) -> Outcome:
     "The kernel's modules have no index (modules.dep)",
     _DEPMOD,
     ok="The kernel's modules have an index",
-    impact="modprobe and udev load no module.",
+    impact="modprobe and udev cannot load any module.",
 )
 def modules_index_missing(examination: Examination) -> Outcome:
     """Find a node whose modules are not loaded and cannot be, because depmod never ran for its kernel."""
     release = need(examination.node.kernel_release, "the kernel's release")
     path = f"/lib/modules/{release}/modules.dep"
     if in_container(examination.node.platform):
-        return passed(Evidence(path, "a container loads no modules"))
+        return passed(Evidence(path, "a container does not load modules"))
     missing = need(missing_modules(examination), MODULES)
     gone = [name for name in missing if _has_no_index(examination, name)]
     if not gone:
@@ -139,7 +139,7 @@ def _dkms(examination: Examination) -> tuple[DkmsFacts, str]:
     "DKMS has not built a driver package for the running kernel",
     "dkms(8)",
     ok="DKMS has built its packages for the running kernel",
-    impact="The modules of the package cannot be loaded on this kernel.",
+    impact="The package's modules cannot be loaded on this kernel.",
 )
 def dkms_not_built_for_kernel(examination: Examination) -> Outcome:
     """Check for packages that DKMS built only for other kernels."""
@@ -186,7 +186,7 @@ def _has_other_source(examination: Examination, package: str) -> bool:
     "A DKMS build failed",
     "dkms(8)",
     ok="No DKMS build failed",
-    impact="The modules of the package are missing or old on this kernel.",
+    impact="The package's modules are missing or old on this kernel.",
 )
 def dkms_build_failed(examination: Examination) -> Outcome:
     """Check for logs of failed builds, of packages without modules for the running kernel."""
@@ -275,7 +275,7 @@ def driver_upgrade_blocked(examination: Examination) -> Outcome:
     others = nvidia.refcnt - len(nvidia.used_by)
     users = [f"the modules {', '.join(nvidia.used_by)}"] if nvidia.used_by else []
     if others > 0:
-        users.append(f"{others} references of programs (nvidia-persistenced, Fabric Manager, DCGM, jobs)")
+        users.append(f"{others} references from programs (nvidia-persistenced, Fabric Manager, DCGM, jobs)")
     return found(
         f"Driver {loaded} is in use by {' and '.join(users)}.",
         *_version_evidence(loaded, on_disk),
@@ -291,7 +291,7 @@ def driver_upgrade_blocked(examination: Examination) -> Outcome:
     Severity.WARNING,
     "A loaded module differs from its file on disk",
     "update-initramfs(8), dracut(8); Linux Documentation/ABI/testing/sysfs-module (srcversion)",
-    ok="The loaded modules are those on disk",
+    ok="The loaded modules match their files on disk",
     impact="The next boot can load a different version of the module.",
 )
 def initramfs_stale(examination: Examination) -> Outcome:
@@ -312,7 +312,7 @@ def initramfs_stale(examination: Examination) -> Outcome:
         if on_disk != module.srcversion:
             differing.append((name, module.srcversion, on_disk))
     if not differing:
-        return passed(Evidence("modinfo -F srcversion", "the loaded modules are those on disk"))
+        return passed(Evidence("modinfo -F srcversion", "the loaded modules match their files on disk"))
     names = tuple(name for name, _, _ in differing)
     versions = [
         Evidence(f"/sys/module/{name}/srcversion", f"{loaded}, and modinfo -F srcversion {name}: {on_disk}")

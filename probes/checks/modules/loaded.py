@@ -308,7 +308,7 @@ def module_blacklisted_install(examination: Examination) -> Outcome:
         # Other commands load the module themselves, as distributions' files do.
         if line is not None and line.loads_nothing:
             replaced.append((module, Evidence(line.where, line.text[:LINE_LIMIT])))
-    cause = "modprobe runs the command of the install line instead of loading the module."
+    cause = "modprobe runs the install line's command instead of loading the module."
     plan = Plan("Let modprobe load the module", _unblock_steps(examination, "install", replaced))
     return _blocked(examination, replaced, cause, plan, Severity.CRITICAL)
 

@@ -31,7 +31,7 @@ def kernel_forbids_modules_disabled(examination: Examination) -> Outcome:
     """Check the sysctl that hardening scripts set; a note while every needed module is loaded."""
     path = "/proc/sys/kernel/modules_disabled"
     disabled = map_known(examination.node.kernel, lambda kernel: kernel.modules_disabled)
-    if not need(disabled, path, absent=Evidence(path, "not there: a kernel without this switch")):
+    if not need(disabled, path, absent=Evidence(path, "not there: this kernel has no such setting")):
         return passed(Evidence(path, "0"))
     missing = need(missing_modules(examination), MODULES, Evidence(path, "1"))
     result = f"{', '.join(missing)} cannot be loaded" if missing else "every needed module is loaded"
@@ -121,7 +121,7 @@ def _refused_unsigned(
 def kernel_forbids_modules_lockdown(examination: Examination) -> Outcome:
     """Check for missing, unsigned modules under kernel lockdown."""
     path = "/sys/kernel/security/lockdown"
-    absent = Evidence(path, "not there: a kernel without lockdown, or securityfs is not mounted")
+    absent = Evidence(path, "not there: this kernel has no lockdown, or securityfs is not mounted")
     mode = need(need(examination.node.kernel, path).lockdown, path, absent=absent)
     if mode == "none":
         return passed(Evidence(path, "none"))
@@ -141,7 +141,7 @@ def secure_boot_unsigned(examination: Examination) -> Outcome:
     """Check for missing, unsigned modules where sig_enforce is set."""
     path = "/sys/module/module/parameters/sig_enforce"
     enforced = map_known(examination.node.kernel, lambda kernel: kernel.signatures_enforced)
-    if not need(enforced, path, absent=Evidence(path, "not there: a kernel without module signatures")):
+    if not need(enforced, path, absent=Evidence(path, "not there: this kernel has no module signatures")):
         return passed(Evidence(path, "N"))
     cause = "the kernel loads only modules with a trusted signature"
     part_of = ("kernel-forbids-modules-lockdown",)
@@ -153,7 +153,7 @@ def secure_boot_unsigned(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "The kernel rejected a module signature (`Key was rejected by service`)",
     _SIGNING,
-    ok="The kernel rejected no module signature",
+    ok="The kernel did not reject any module signature",
     impact="The module cannot be loaded until its key is enrolled.",
 )
 def secure_boot_key_rejected(examination: Examination) -> Outcome:

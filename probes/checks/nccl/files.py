@@ -81,7 +81,7 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
     jobs = jobs_of(examination)
     if jobs.not_known:
         return unknown(jobs.not_known)
-    return passed(Evidence(VIRTUAL, f"{read} read, all of this node" if read else "not there"))
+    return passed(Evidence(VIRTUAL, f"{read} read, all on this node" if read else "not there"))
 
 
 @AREA.check(

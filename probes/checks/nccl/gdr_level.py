@@ -30,7 +30,7 @@ _C2C = "NCCL_NET_GDR_C2C"
 
 
 _LOST_C2C = (
-    " From 2.29 on NCCL's default allows P2C, so the variable disables GPUDirect RDMA that works without it."
+    " From 2.29 on, NCCL's default allows P2C, so the variable disables GPUDirect RDMA that works without it."
 )
 _FIRST_WITH_C2C, _C2C_BY_DEFAULT, _LEVEL_COMES_FIRST = (2, 26), (2, 27), (2, 29)
 
@@ -163,7 +163,7 @@ def nccl_gdr_level_number(examination: Examination) -> Outcome:
         wrong,
         "0 is LOC, 1 PIX, 2 PXB, 3 PHB, 4 and above SYS. The distances in NCCL's log use other numbers, "
         "which change between versions.",
-        "or write the word",
+        "or use the level's name",
     )
 
 

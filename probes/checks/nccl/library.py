@@ -117,7 +117,7 @@ def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
     ]
     if not evidence and (missing := _version_unknown(examination)):
         return unknown(missing)
-    cause = "NCCL supports DMA-BUF since 2.13.4, and nvidia-peermem is not usable here."
+    cause = "NCCL supports DMA-BUF only from 2.13.4 on, and nvidia-peermem is not usable here."
     return conclude(jobs, evidence, cause, _NEWER)
 
 

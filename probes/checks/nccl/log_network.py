@@ -62,7 +62,7 @@ def job_log_gdr_disabled(examination: Examination) -> Outcome:
         "Give the job a way to register GPU memory",
         "If a module was loaded after the job started, restart the job",
         "In a container, use an rdma-core and a CUDA that support DMA-BUF",
-        f"Remove {_DMABUF}=0 from the job, also from its code",
+        f"Remove {_DMABUF}=0 from the job and its code",
     )
     return conclude_logs(examination, affected, cause, evidence, fix, devices=tuple(dict.fromkeys(devices)))
 

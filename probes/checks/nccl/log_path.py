@@ -103,14 +103,14 @@ def job_log_tcp(examination: Examination) -> Outcome:
         cause = cause or f"NCCL chose TCP when the job started. {why} {environment}"
     fix = job_plan(
         "Let NCCL use RDMA",
-        "Remove NCCL_NET=Socket and NCCL_IB_DISABLE=1 from the job, also from its code",
-        "Make /dev/infiniband visible in the job's container, with libibverbs and the provider of the NICs",
+        "Remove NCCL_NET=Socket and NCCL_IB_DISABLE=1 from the job and its code",
+        "Make /dev/infiniband visible in the job's container, with libibverbs and the NICs' provider library",
         "Set NCCL_NET=IB for the next run, so that NCCL fails instead of using TCP",
     )
     if plugin_only_driver(examination):  # NCCL's own InfiniBand code cannot use these NICs
         fix = job_plan(
             "Let NCCL use its network plugin",
-            "Remove NCCL_NET=Socket and NCCL_NET_PLUGIN=none from the job, also from its code",
+            "Remove NCCL_NET=Socket and NCCL_NET_PLUGIN=none from the job and its code",
             f"Install {PLUGIN} and libfabric in the job's image, and add it to LD_LIBRARY_PATH",
             "Make the device files of the NICs visible in the job's container",
         )
@@ -185,7 +185,7 @@ def _ranks_sentence(examination: Examination, reading: JobLogReading, ranks: lis
     Severity.WARNING,
     "A job's NCCL log contradicts what this node shows",
     NCCL_VARIABLES + "#nccl-debug",
-    ok="Jobs' NCCL logs agree with the state of the node",
+    ok="Jobs' NCCL logs agree with the node's state",
     impact="One of the two is wrong about GPUDirect RDMA, so the verdict may be wrong too.",
 )
 def job_log_differs(examination: Examination) -> Outcome:

@@ -118,7 +118,7 @@ def _conclude_lists(
 @AREA.check(
     "nccl-ib-hca-mismatch",
     Severity.CRITICAL,
-    "NCCL_IB_HCA matches no NIC of this node",
+    "NCCL_IB_HCA matches no NIC on this node",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="Every NCCL_IB_HCA selects a NIC",
     impact=f"NCCL finds no RDMA device. {OVER_TCP}",
@@ -137,7 +137,7 @@ def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
         evidence,
         f"This node has {names or 'no RDMA device'}. Names change when a card is moved, and a space counts as"
         " part of a name.",
-        f"or list NICs of this node {_EXACT}",
+        f"or list NICs on this node {_EXACT}",
     )
 
 
@@ -146,7 +146,7 @@ def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
     Severity.WARNING,
     "NCCL_IB_HCA lists NICs that this node does not have",
     NCCL_VARIABLES + "#nccl-ib-hca",
-    ok="Every name in NCCL_IB_HCA is a NIC of this node",
+    ok="Every name in NCCL_IB_HCA is a NIC on this node",
     impact=FEWER_RAILS,
     data_path=True,
     part_of=("nic-without-driver", "nic-without-rdma-device"),
@@ -245,7 +245,7 @@ def nccl_ib_hca_mixed_layers(examination: Examination) -> Outcome:
             shown = ", ".join(f"{name} is {layer}" for layer, name in layers.items())
             evidence.append(settings.evidence(HCA, shown))
     cause = "NCCL may pair a port of one network with a port of the other."
-    return _conclude_lists(examination, evidence, cause, f"or name the NICs of one network only {_EXACT}")
+    return _conclude_lists(examination, evidence, cause, f"or list only the NICs of one network {_EXACT}")
 
 
 @AREA.check(
@@ -267,7 +267,7 @@ def nccl_ib_hca_mixed_rates(examination: Examination) -> Outcome:
         if len(rates) > 1:
             shown = ", ".join(f"{name} {rate:g} Gb/s" for rate, name in sorted(rates.items()))
             evidence.append(settings.evidence(HCA, shown))
-    cause, fix = "The list may contain a storage or management NIC.", f"or name the fast NICs only {_EXACT}"
+    cause, fix = "The list may contain a storage or management NIC.", f"or list only the fast NICs {_EXACT}"
     part_of = ("nccl-ib-hca-prefix", "nccl-ib-hca-mixed-layers", "roce-bond-port-down")
     return _conclude_lists(examination, evidence, cause, fix, part_of)
 

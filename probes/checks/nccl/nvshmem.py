@@ -66,7 +66,7 @@ def _without_peermem(has_dmabuf: bool) -> Plan:
     "https://docs.nvidia.com/nvshmem/release-notes-install-guide/install-guide/",
     ok="No job uses NVSHMEM's IBGDA, or its driver options are set",
     impact="NVSHMEM cannot let the GPU ring the NIC's doorbell. DeepEP and other programs that need IBGDA "
-    "fail at their start.",
+    "fail at startup.",
 )
 def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
     """Find IBGDA jobs without PeerMappingOverride=1 and EnableStreamMemOPs=1; a note with gdrdrv.

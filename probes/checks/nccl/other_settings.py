@@ -29,7 +29,7 @@ _UCX = "UCX frequently asked questions, https://openucx.readthedocs.io/en/master
     "NCCL_P2P_DISABLE or NCCL_P2P_LEVEL disables P2P between a job's GPUs",
     NCCL_VARIABLES + "#nccl-p2p-disable",
     ok="No job disables P2P between its GPUs",
-    impact="Data between GPUs of this node goes through host memory, and PXN is not possible.",
+    impact="Data between GPUs on this node goes through host memory, and PXN is not possible.",
 )
 def nccl_p2p_off(examination: Examination) -> Outcome:
     """Find NCCL_P2P_DISABLE and NCCL_P2P_LEVEL=LOC."""
@@ -150,7 +150,7 @@ def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
         name,
         wrong,
         "UCX warns about a missing port and ignores it.",
-        "or name ports of this node, such as mlx5_0:1",
+        "or list ports on this node, such as mlx5_0:1",
     )
 
 
@@ -160,7 +160,7 @@ def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
     "NCCL_NVLS_ENABLE=1 forces NVLink SHARP on GPUs that do not have it",
     NCCL_VARIABLES + "#nccl-nvls-enable; NVIDIA/nccl src/transport/nvls.cc, ncclNvlsInit",
     ok="No job forces NVLink SHARP on GPUs without it",
-    impact="NCCL fails at its start, or when it allocates multicast memory.",
+    impact="NCCL fails at startup, or when it allocates multicast memory.",
 )
 def nccl_nvls_forced(examination: Examination) -> Outcome:
     """Find NCCL_NVLS_ENABLE=1 on GPUs before Hopper; with the default (2) NCCL asks the GPU first."""
@@ -180,7 +180,7 @@ def nccl_nvls_forced(examination: Examination) -> Outcome:
     return conclude(
         jobs,
         [*evidence, Evidence("NVML, compute capability", f"{old[0].name}: before Hopper (9.0)")],
-        "NVLink SHARP needs the NVSwitch of Hopper or newer, and with 1 NCCL does not ask for it.",
+        "NVLink SHARP needs the NVSwitch of Hopper or newer, and with 1 NCCL does not check for it.",
         fix=without_variable(name),
     )
 
@@ -209,6 +209,6 @@ def nccl_collnet_without_plugin(examination: Examination) -> Outcome:
     return conclude(
         jobs_of(examination),
         values_of(examination, name, wrong),
-        "NCCL's own network code has no collectives in the network. The plugin of HPC-X has them.",
+        "NCCL's own network code cannot run collectives in the switches. HPC-X's plugin can.",
         fix=without_variable(name, "or put HPC-X's nccl-rdma-sharp-plugin into LD_LIBRARY_PATH"),
     )

@@ -61,7 +61,7 @@ def error_counter_full(examination: Examination) -> Outcome:
     "A port has no error counters",
     _ABI,
     ok="Every port has error counters",
-    impact="gdrtop cannot see errors of this port.",
+    impact="gdrtop cannot see errors on this port.",
 )
 def port_counters_missing(examination: Examination) -> Outcome:
     """Find ports without counters, or whose firmware refuses them.
@@ -91,7 +91,7 @@ def port_counters_missing(examination: Examination) -> Outcome:
     if without:
         return found(
             f"{port_names(port for port, _ in without)}: virtual functions and some drivers have no "
-            "counters. Firmware that refuses them logs a kernel message at each reading.",
+            "counters. Firmware that refuses them logs a kernel message on every read.",
             *first_n(Evidence(f"{port.path}/counters", str(why)) for port, why in without),
             devices=devices_of(port for port, _ in without),
         )

@@ -38,7 +38,7 @@ _CABLE = make_plan(
 )
 _LOSS = make_plan(
     "Find the hop that loses packets",
-    instruction("Check drops and pause frames of the switch ports on the path", False),
+    instruction("Check drops and pause frames at each switch port on the path", False),
     "Compare ECN, PFC and traffic class of hosts and switches: mlnx_qos -i NETDEV",
 )
 _PEER = make_plan(
@@ -149,7 +149,7 @@ AREA.check(
     Severity.WARNING,
     "A NIC's netdev keeps losing its carrier",
     "Linux, Documentation/ABI/testing/sysfs-class-net: carrier_changes",
-    ok="No netdev of a NIC loses its carrier often",
+    ok="No NIC's netdev keeps losing its carrier",
     impact="A job on the port fails with completion error 12.",
     data_path=True,
 )

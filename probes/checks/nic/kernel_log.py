@@ -50,7 +50,7 @@ def nic_health_errors(examination: Examination) -> Outcome:
     Severity.WARNING,
     "A NIC has too little power or is too hot",
     _DRIVER,
-    ok="No power or temperature alarm of a NIC in the kernel log",
+    ok="No NIC power or temperature alarm in the kernel log",
     impact="The NIC slows down, or its optics shut down.",
 )
 def nic_power_or_heat(examination: Examination) -> Outcome:
@@ -154,7 +154,7 @@ def fw_resources_exhausted(examination: Examination) -> Outcome:
     "A NIC's firmware failed or timed out on a command",
     _HEALTH,
     ok="No failed firmware commands in the kernel log",
-    impact="The operation failed, such as a memory registration or a queue pair setup. Timeouts often come "
+    impact="An operation failed, such as a memory registration or a queue pair setup. Timeouts often come "
     "back.",
 )
 def nic_firmware_command_failed(examination: Examination) -> Outcome:

@@ -23,7 +23,7 @@ _NO_BOND = Evidence("/sys/class/net/*/bonding", "no RDMA device spans a bond")
 @AREA.check(
     "rate-shown-as-sdr",
     Severity.NOTE,
-    "The kernel reports a link's speed wrongly, as SDR",
+    "The kernel misreports a link's speed as SDR",
     "Linux, drivers/infiniband/core/sysfs.c, rate_show",
     ok="The kernel knows the speed of every link",
     impact="The link is not slow, but tools show 10 Gb/s, and NCCL may rely on that figure.",
@@ -216,7 +216,7 @@ def roce_bond_port_down(examination: Examination) -> Outcome:
                     Step(f"Show the link of {member.netdev}", ("ethtool", member.netdev), False)
                     for member in members[:4]
                 ),
-                "Set the netdev up if it is disabled. Else check cable, optics and the switch port, "
+                "Set the netdev up if it is disabled. Otherwise check cable, optics and the switch port, "
                 "and on the switch the LACP state of this port.",
                 needs_root=False,
             ),

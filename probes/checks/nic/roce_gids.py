@@ -190,7 +190,7 @@ def _is_needed(examination: Examination, ports: list[Port]) -> bool:
     "A RoCE port has no routable address",
     _GID_ABI,
     ok="Every active RoCE port has a routable address",
-    impact="RDMA reaches hosts of the same Ethernet segment only.",
+    impact="RDMA reaches only hosts in the same Ethernet segment.",
 )
 def roce_gid_wrong_link_local(examination: Examination) -> Outcome:
     """Find active RoCE ports whose RoCE v2 GIDs are all link-local; a note if no job here needs more."""

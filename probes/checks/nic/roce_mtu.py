@@ -63,7 +63,7 @@ def _raise_mtu(examination: Examination, low: Sequence[Port], ports: Sequence[Po
         mtu = _netdev_mtu(port)
         if isinstance(port.facts.netdev, Unknown) or isinstance(mtu, Unknown):
             continue
-        why = f"Make room for 4096 bytes and headers on {port.facts.netdev}"
+        why = f"Raise the MTU to fit 4096 bytes plus headers on {port.facts.netdev}"
         command = ("ip", "link", "set", "dev", port.facts.netdev, "mtu")
         wanted = _wanted_mtu(examination, port, ports)
         steps.append(Step(why, (*command, str(wanted)), undo=(*command, str(mtu))))

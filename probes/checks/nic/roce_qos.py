@@ -98,9 +98,9 @@ def _priority(request: Request, qos: NetdevQos) -> int | None:
 def _wrong(request: Request, netdev: str, qos: NetdevQos, priority: int) -> Evidence:
     lossless = ", ".join(map(str, known(qos.pfc, ())))
     if qos.trusts_dscp:
-        text = f"DSCP {request.dscp} has priority {priority}; PFC is on for {lossless}"
+        text = f"DSCP {request.dscp} maps to priority {priority}; PFC is on for {lossless}"
     else:
-        text = f"trusts PCP, so the DSCP does not count: priority {priority}; PFC is on for {lossless}"
+        text = f"trusts PCP and ignores DSCP: priority {priority}; PFC is on for {lossless}"
     return Evidence(qos.sources[-1], f"{netdev}: {text}")
 
 
@@ -188,7 +188,7 @@ def _found(
         ),
         *(*list(dict.fromkeys(asked))[:_FEW], *first_distinct(evidence)),
         fix=Plan(
-            "Give the traffic the class of the network's QoS",
+            "Give the traffic the class that the network's QoS expects",
             tuple(steps),
             disturbs=RESTARTS,
             note="Change trust mode or PFC on the whole fabric only, in a maintenance window.",

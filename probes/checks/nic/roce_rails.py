@@ -63,7 +63,7 @@ _KEEP = instruction("Write the same settings to a file in /etc/sysctl.d, or they
     Severity.WARNING,
     "RoCE NICs in one subnet answer each other's ARP requests",
     f"{_SYSCTL}, arp_ignore and arp_announce; NVIDIA/nccl issues 1269 and 2158",
-    ok="No RoCE NIC answers ARP requests for another one",
+    ok="No RoCE NIC answers ARP requests for another NIC",
     impact="Peers can learn the MAC address of the wrong NIC. That NIC drops the packets, and the connection "
     "fails with completion error 12.",
 )
@@ -89,7 +89,7 @@ def roce_rails_one_subnet(examination: Examination) -> Outcome:
     asking = [netdev for netdev in in_network if known(netdev.arp_announce, 0) != _BEST_ADDRESS]
     return found(
         f"{join_limited(netdev.name for netdev in affected)}: these are in {join_limited(mixed)}, and the "
-        "kernel answers on each for the addresses of all of them.",
+        "kernel answers on each NIC for all their addresses.",
         Evidence("/proc/net/route", f"{network} on {join_limited(netdev.name for netdev in in_network)}"),
         *first_n(_setting(netdev, "arp_ignore") for netdev in affected),
         fix=make_plan(
@@ -101,7 +101,7 @@ def roce_rails_one_subnet(examination: Examination) -> Outcome:
                 else ()
             ),
             _KEEP,
-            note="Peers keep wrong entries until they expire: ip neigh flush dev NETDEV there. A subnet for "
+            note="Peers keep wrong entries for a while: run ip neigh flush dev NETDEV there. A subnet for "
             "each rail avoids the problem.",
         ),
         devices=_devices(examination, affected),
@@ -129,12 +129,12 @@ def roce_rp_filter_strict(examination: Examination) -> Outcome:
         return _fine(facts, "rp_filter")
     return found(
         f"{join_limited(netdev.name for netdev in strict)}: rp_filter is 1, and the route back to this "
-        "network uses one of its NICs only. No routing rule sends the others' addresses over their own NIC.",
+        "network uses only one of its NICs. No routing rule sends the others' addresses over their own NIC.",
         Evidence("/proc/net/route", ", ".join(facts.shared)),
         *first_n(_setting(netdev, "rp_filter") for netdev in strict),
         fix=make_plan(
             "Accept packets on every NIC that has a route back",
-            _sysctl(strict, "rp_filter", 2, "Filter loosely, by any route to the sender"),
+            _sysctl(strict, "rp_filter", 2, "Filter loosely: any route to the sender is enough"),
             _KEEP,
             note="Or give each NIC a routing table and a rule “from ADDRESS lookup TABLE” (ip-rule).",
         ),

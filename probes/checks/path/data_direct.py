@@ -24,7 +24,7 @@ _FIRST_NCCL, _FIRST_LIBMLX5 = (2, 27, 3), (1, 25)  # rdma-core 54: libmlx5.so.1.
 _MELLANOX, _CONNECTX_8 = 0x15B3, 0x1023
 _ASK = "mlx5dv_get_data_direct_sysfs_path"
 _THROUGH_CPU = (
-    "GPU traffic of these NICs goes through the CPU, at the rate of the NIC's PCIe link to it: on a GB300 "
+    "GPU traffic of these NICs goes through the CPU, at the rate of the NIC's PCIe link to it: on a GB300, "
     "504 of 800 Gb/s."
 )
 
@@ -59,7 +59,7 @@ def data_direct_unavailable(examination: Examination) -> Outcome:
     left = [function.bdf for function in here if function.bdf not in paired]
     if left and answers:
         return found(
-            f"mlx5_ib has found no NIC for {join_limited(left)}. It pairs both by an ID in their VPD.",
+            f"mlx5_ib has found no NIC for {join_limited(left)}. It pairs the two by an ID in their VPD.",
             *first_distinct(Evidence(f"{_ASK} on {name}", answer or "none") for name, answer in answers),
             fix=reboot_plan(
                 "Have the firmware pair NIC and function",
@@ -81,12 +81,12 @@ def _none_here(examination: Examination) -> Outcome:
     if not nics or not is_grace(examination) or not any(switches.intersection(gpu.chain) for gpu in gpus):
         return passed(Evidence(DEVICES, "no ConnectX DMA function (15b3:2100) here"))
     return found(
-        "A GPU is below the switch of a ConnectX-8, but no DMA function (15b3:2100) is on the PCI bus.",
+        "A GPU is below a ConnectX-8's switch, but no DMA function (15b3:2100) is on the PCI bus.",
         Evidence(DEVICES, f"ConnectX-8: {join_limited(function.bdf for function in nics)}; no 15b3:2100"),
         fix=reboot_plan(
             "Show the functions again",
             "On the host of a virtual machine: pass the DMA functions through, too",
-            "Else update the firmware of the NICs, and power-cycle the node",
+            "Otherwise update the firmware of the NICs, and power-cycle the node",
         ),
         devices=tuple(function.bdf for function in nics),
     )
@@ -95,7 +95,7 @@ def _none_here(examination: Examination) -> Outcome:
 def _without_driver(examination: Examination, unbound: list[PciFunction]) -> Outcome:
     release = examination.node.kernel_release
     return found(
-        "No driver is bound to the DMA function. mlx5_ib knows it since Linux 6.12 and in DOCA-OFED.",
+        "No driver is bound to the DMA function. mlx5_ib supports it from Linux 6.12 on and in DOCA-OFED.",
         *first_distinct(Evidence(f"{DEVICES}/{function.bdf}/driver", "no driver") for function in unbound),
         Evidence("uname -r", known(release, "unknown")),
         fix=reboot_plan(
@@ -152,7 +152,7 @@ def data_direct_off_in_job(examination: Examination) -> Outcome:
     return conclude(
         jobs,
         [*off, *old],
-        "NCCL uses Data Direct since 2.27.3, with the libmlx5 of rdma-core 54 or newer, unless "
+        "NCCL uses Data Direct from 2.27.3 on, with the libmlx5 of rdma-core 54 or newer, unless "
         "NCCL_IB_DATA_DIRECT is 0.",
         fix=job_plan(
             "Let the job use Data Direct",

@@ -61,7 +61,7 @@ def _severity(examination: Examination) -> Severity:
 def _peermem_note(examination: Examination) -> str:
     """Return the end of a cause: whether nvidia_peermem replaces DMA-BUF here."""
     if peer_nics(examination) == ():
-        return " nvidia_peermem does not serve the NICs of this node."
+        return " nvidia_peermem does not work with this node's NICs."
     return {
         Severity.NOTE: " GPUDirect RDMA still works with nvidia_peermem.",
         Severity.CRITICAL: " nvidia_peermem is not usable either.",
@@ -216,7 +216,7 @@ def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
             need(answer, DMABUF, release)
         return unknown(f"needs {DMABUF}", release)
     return found(
-        f"The RDMA stack supports DMA-BUF since Linux 5.12.{_peermem_note(examination)}",
+        f"The RDMA stack supports DMA-BUF from Linux 5.12 on.{_peermem_note(examination)}",
         release,
         _probe_evidence(refusing, "not supported"),
         fix=reboot_plan(
@@ -251,7 +251,7 @@ def dmabuf_kernel_config(examination: Examination) -> Outcome:
         f"{_peermem_note(examination)}",
         Evidence(source, "CONFIG_DMA_SHARED_BUFFER is not set"),
         fix=reboot_plan(
-            "Boot another kernel", "Boot a kernel of the distribution, or build this kernel with the option"
+            "Boot another kernel", "Boot a distribution kernel, or build this kernel with the option"
         ),
         severity=_severity(examination),
         impact=_impact(examination),

@@ -74,7 +74,7 @@ def no_gdr_path(examination: Examination) -> Outcome:
         return passed(Evidence("usable paths", ", ".join(usable)))
     if direct.peermem.path is GdrPath.PEERMEM and peer_nics(examination) == () and _is_slingshot(examination):
         return found(
-            "libfabric reaches GPU memory through the devices of Slingshot NICs, and there are none.",
+            "libfabric reaches GPU memory through the cxi devices of Slingshot NICs, and there are none.",
             Evidence("/sys/class/cxi", "no device"),
         )
     reasons = dict.fromkeys(evidence.value for state in states for evidence in _unmet(state)[:1])
@@ -91,7 +91,7 @@ def no_gdr_path(examination: Examination) -> Outcome:
     "CUDA programs fail to start",
     "CUDA driver API, cuInit, errors 802 and 803",
     ok="CUDA programs can start",
-    impact="No program can use a GPU of this node. Programs that are already running are not affected.",
+    impact="No new program can use this node's GPUs. Programs that are already running are not affected.",
     data_path=True,
     part_of=(
         *("nvidia-not-loaded", "driver-library-mismatch", "gpu-fabric-not-registered"),
@@ -105,7 +105,7 @@ def cuda_fails_to_start(examination: Examination) -> Outcome:
     direct = need(examination.node.gpudirect, "the state of GPUDirect")
     failure = need(direct.cuda_failure, "the answer of CUDA")
     if not failure:
-        return passed(Evidence("cuInit(0)", "no error that the node causes"))
+        return passed(Evidence("cuInit(0)", "no error caused by the node"))
     # Programs that run already keep their GPUs.
     is_used = examination.usability.state is State.ACTIVE
     return found(
@@ -157,8 +157,8 @@ def gpu_not_served(examination: Examination) -> Outcome:
         *first_n(Evidence(gpu, reason) for gpu, reason in usability.unserved.items()),
         fix=make_plan(
             "Give the GPU a NIC that works",
-            "Bring a port of a NIC near the GPU up, if it is down",
-            "Else move a NIC below the GPU's PCIe switch, or pair the GPU with another NIC",
+            "Bring up a port of a NIC near the GPU, if it is down",
+            "Otherwise move a NIC below the GPU's PCIe switch, or pair the GPU with another NIC",
         ),
         devices=tuple(usability.unserved),
         takes=tuple(usability.unserved),

@@ -102,7 +102,7 @@ def _refused(examination: Examination, words: str, cause: str, fix: Plan) -> Out
     Severity.CRITICAL,
     "The driver denies a NIC access to GPU memory because of the chipset",
     f"{_SOURCE}nv-pci.c, nv_grdma_pci_topology_supported",
-    ok="The driver refused no NIC because of the chipset",
+    ok="No NIC was denied GPU memory because of the chipset",
     impact=STAGED,
     data_path=True,
 )
@@ -114,7 +114,7 @@ def p2p_topology_refused(examination: Examination) -> Outcome:
     )
     plan = make_plan(
         "Pair GPUs and NICs below one switch",
-        "Use the NIC below the same PCIe switch as the GPU (NCCL_IB_HCA; see the matrix of gdrtop)",
+        "Use the NIC below the same PCIe switch as the GPU (NCCL_IB_HCA; see gdrtop's matrix)",
         *_allow_steps(examination),
         disturbs="jobs, which must be restarted",
     )
@@ -126,13 +126,13 @@ def p2p_topology_refused(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "The driver refuses the direct PCIe path: GPU and NIC are in different IOMMU groups",
     f"{_SOURCE}nv-dmabuf.c, FORCE_PCIE; rdma_topo(8) of rdma-core",
-    ok="The driver refused no direct PCIe path",
+    ok="The driver did not refuse a direct PCIe path",
     impact="Traffic uses the path through the CPU (C2C) or host memory instead of the direct PCIe path.",
     data_path=True,
 )
 def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
     """Check the log for `mapping type FORCE_PCIE`: Grace with NICs at the GPU's own switch."""
-    cause = "The direct PCIe path of Grace needs GPU and NIC in one IOMMU group."
+    cause = "On Grace the direct PCIe path needs GPU and NIC in one IOMMU group."
     allow = _allow_steps(examination)
     if known(is_guest(examination), False):
         cause += " In a virtual machine the hypervisor decides the groups."

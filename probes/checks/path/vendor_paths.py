@@ -123,7 +123,7 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
     refused = known(module_messages(examination, _UNUSABLE, modules=(EFA_PEERMEM,)), ())
     if refused:
         plan = Plan(f"Rebuild {EFA_PEERMEM}", _REBUILD)
-        cause = f"The kernel or {EFA_PEERMEM} refused to load because it does not match the NVIDIA driver."
+        cause = f"{EFA_PEERMEM} could not be loaded because it does not match the NVIDIA driver."
         return cause, plan, message_evidence(examination, refused)
     if isinstance(module.on_disk, Unknown):
         step = instruction(f"Install {_EFA_PACKAGE}")
@@ -162,7 +162,7 @@ def efa_peermem_symbol_mismatch(examination: Examination) -> Outcome:
     direct = examination.node.gpudirect
     spare = _by_dmabuf(examination, direct, efas) if isinstance(direct, GpuDirectFacts) else None
     return found(
-        "DKMS built it against an earlier NVIDIA driver, and not again after the driver's update.",
+        "DKMS built it for an earlier NVIDIA driver, and did not rebuild it after the driver update.",
         *message_evidence(examination, messages),
         fix=Plan(f"Rebuild {EFA_PEERMEM}", _REBUILD),
         severity=spare[0] if spare else None,

@@ -88,7 +88,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
             "This host passes devices through to virtual machines, and ACS keeps those apart. Do not clear "
             "the redirects; enable ATS on the NICs and DirectTrans on the switch ports instead.",
             *evidence,
-            Evidence(f"{DEVICES}/{guests[0]}", "used by a virtual machine, whole or shared"),
+            Evidence(f"{DEVICES}/{guests[0]}", "used by a virtual machine, in whole or in part"),
             severity=Severity.NOTE,
             devices=devices,
         )

@@ -55,7 +55,7 @@ def each_nic(
             bad[bdf] = express
             tally.fault(Evidence(f"lspci -vvv -s {bdf}", f"{named.get(bdf, bdf)}: {fault}"), bdf)
     if not nics:
-        return passed(Evidence(DEVICES, "no NIC whose settings belong to this node"))
+        return passed(Evidence(DEVICES, "no NIC whose settings this node controls"))
     plan = fix(bad) if fix is not None and bad else None
     return tally.outcome(cause, Evidence("lspci -vvv", good), plan)
 
@@ -132,7 +132,7 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
                 text = f"{named}: DevCtl: MaxPayload {size} bytes, its peer sends {sent}"
                 bad[bdf] = Evidence(f"lspci -vvv -s {bdf}", text)
     return Tally(list(bad.values()), list(bad), list(unknowns.values())).outcome(
-        "The firmware set a smaller MaxPayload on part of the path, and switches split no packets between "
+        "The firmware set a smaller MaxPayload on part of the path, and switches never split packets between "
         "peers.",
         Evidence(
             "lspci -vvv", f"the same MaxPayload on {plural(len(paths), 'path')}" if paths else "no near pairs"
@@ -204,7 +204,7 @@ def pcie_aspm_on(examination: Examination) -> Outcome:
         lasting = (
             "To make this permanent, disable ASPM in the BIOS or boot with pcie_aspm.policy=performance."
         )
-        return make_plan("Disable ASPM on the links of NICs", *steps, lasting)
+        return make_plan("Disable ASPM on the NICs' links", *steps, lasting)
 
     cause = "The BIOS or the kernel's policy lets idle links sleep."
     return each_nic(examination, wrong, cause, "ASPM Disabled on all NICs", fix)

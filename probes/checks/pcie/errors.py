@@ -58,7 +58,7 @@ def _error_counts(examination: Examination) -> PcieErrorFacts:
 @AREA.check(
     "pcie-aer-uncorrectable",
     Severity.WARNING,
-    "Uncorrectable PCIe errors on the path of GPUs or NICs",
+    "Uncorrectable PCIe errors on the path to a GPU or NIC",
     _AER,
     ok="No uncorrectable PCIe errors since boot",
     impact="Transfers failed at that moment, along with the jobs that waited for them.",
@@ -103,7 +103,7 @@ def _add_messages(examination: Examination, tally: Tally, corrected: bool) -> No
 @AREA.check(
     "pcie-aer-correctable",
     Severity.NOTE,
-    "Corrected PCIe errors on the path of GPUs or NICs",
+    "Corrected PCIe errors on the path to a GPU or NIC",
     _AER,
     ok="No corrected PCIe errors since boot",
     impact="Each error costs a retransmission. A link with many of them often fails later.",

@@ -69,7 +69,7 @@ def p2p_host_bridge_unlisted(examination: Examination) -> Outcome:
             break
     return tally.outcome(
         "GPU and NIC have no PCIe switch in common, so the CPU must forward their traffic. Some "
-        "processors for desktops forward writes, but no reads.",
+        "desktop processors forward writes but not reads.",
         Evidence("lspci -n", "the host bridges between GPUs and NICs are listed, or hidden by the firmware"),
         make_plan(
             "Measure both directions, or avoid the CPU",

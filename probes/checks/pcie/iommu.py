@@ -97,7 +97,7 @@ def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
     elif redirects_of(examination).ports:
         impact = "GPU traffic is redirected to the CPU's IOMMU: transfers are slow, fail or hang."
     return found(
-        "DMA goes through the page tables of the IOMMU, and the kernel then enables ACS redirect too.",
+        "DMA goes through the IOMMU's page tables, and the kernel then enables ACS redirect too.",
         *refused,
         *first_distinct(bad.values(), LIKE_THESE),
         fix=pass_through(examination),
@@ -110,10 +110,10 @@ def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
 @AREA.check(
     "iommu-fault",
     Severity.WARNING,
-    "The IOMMU refused DMA of a GPU or a NIC",
+    "The IOMMU refused DMA from a GPU or a NIC",
     "Linux drivers/iommu/intel/dmar.c, drivers/iommu/amd/iommu.c, drivers/iommu/arm/arm-smmu-v3; "
     "NVIDIA/open-gpu-kernel-modules issue 1324",
-    ok="The IOMMU refused no DMA of GPUs and NICs",
+    ok="The IOMMU refused no DMA from GPUs or NICs",
     impact="The refused transfers failed or their data is lost. Jobs hang or compute with wrong data.",
     data_path=True,
     part_of=("iommu-translated", "acs-redirect-enabled"),
@@ -171,8 +171,8 @@ def _is_direct(word: str, arm: bool) -> bool:
     Severity.CRITICAL,
     "A driver option hides GPU memory from the IOMMU that translates NICs",
     "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/nv-reg.h, NVreg_DmaRemapPeerMmio",
-    ok="The NVIDIA driver maps GPU memory in the IOMMU where it translates",
-    impact="The IOMMU refuses what NICs write to GPU memory: transfers fail, or their data is lost.",
+    ok="The NVIDIA driver maps GPU memory in a translating IOMMU",
+    impact="The IOMMU refuses NIC writes to GPU memory: transfers fail, or their data is lost.",
     data_path=True,
     part_of=("iommu-translated",),
 )

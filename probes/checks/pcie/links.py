@@ -275,7 +275,7 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
             assert link.upper is not None
             text = f"{_name(examination, link.lower)} supports {words(*own)}, its slot {words(*both)}"
             tally.fault(Evidence(f"{DEVICES}/{link.upper.bdf}/max_link_speed", text), link.lower.bdf)
-    good = f"{plural(len(links), 'card')} in slots of their own speed and width"
+    good = f"{plural(len(links), 'card')} in slots that match their speed and width"
     outcome = tally.outcome(
         "The slot, riser or switch port above the card has fewer lanes or a lower speed.",
         Evidence(f"{DEVICES}/*/max_link_speed", good),
@@ -290,7 +290,7 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
     "A NIC's PCIe link is slower than its port",
     "PCI Express Base Specification, link data rates; Linux "
     "Documentation/ABI/stable/sysfs-class-infiniband, rate",
-    ok="PCIe links of NICs carry the rate of their ports",
+    ok="PCIe links of NICs carry the full rate of their ports",
     impact="The port never reaches its rate, because the PCIe link is the limit.",
     data_path=True,
 )
@@ -315,11 +315,11 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
     direct = examination.node.gpudirect
     if tally.faults and not isinstance(direct, Unknown) and "GB10" in direct.by_design:
         return found(
-            "By design. DGX Spark attaches its ConnectX-7 by two Gen5 x4 links, and each function uses one.",
+            "By design. DGX Spark attaches its ConnectX-7 via two Gen5 x4 links, and each function uses one.",
             *first_distinct(tally.faults, LIKE_THESE),
             severity=Severity.NOTE,
             devices=tuple(tally.devices),
-            impact="A port reaches its rate only if traffic uses a function of each link.",
+            impact="A port reaches its rate only if traffic uses a function on each link.",
         )
     return tally.outcome(
         "Even at full speed, the NIC's slot carries less than the port.",

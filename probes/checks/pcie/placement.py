@@ -104,7 +104,7 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
         return tally.outcome("", Evidence(source, good))
     lost = set(tally.devices) <= {path.a for path in near_paths(examination)}
     if len(tally.faults) == len(nearest):
-        cause = "No GPU of this node has a nearer NIC."
+        cause = "No GPU on this node has a nearer NIC."
     elif lost:
         cause = "The NICs near these GPUs are down or missing."
     else:
@@ -154,7 +154,7 @@ def _nearer(word: Nccl) -> Plan:
     _LEVELS,
     ok="No GPU has its nearest NIC on another socket",
     impact="NCCL does not use GPUDirect RDMA over this distance by default. Without NVLink to a GPU near a "
-    "NIC, data of these GPUs is staged in host memory.",
+    "NIC, these GPUs' data is staged in host memory.",
 )
 def gpu_nic_cross_socket(examination: Examination) -> Outcome:
     """Find GPUs whose nearest NIC that is up is at SYS."""
@@ -168,7 +168,7 @@ def gpu_nic_cross_socket(examination: Examination) -> Outcome:
     _LEVELS,
     ok="No GPU has its nearest NIC behind the host bridge",
     impact="NCCL does not use GPUDirect RDMA over this distance by default. Without NVLink to a GPU near a "
-    "NIC, data of these GPUs is staged in host memory.",
+    "NIC, these GPUs' data is staged in host memory.",
 )
 def gpu_nic_through_cpu(examination: Examination) -> Outcome:
     """Find GPUs whose nearest NIC that is up is at PHB (nvidia-smi: PHB or NODE)."""

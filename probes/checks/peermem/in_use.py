@@ -44,7 +44,7 @@ _OPEN_FILES = "the open files of other users' processes"
 def peermem_reference_leak(examination: Examination) -> Outcome:
     """Compare the refcnt with the processes that have /dev/infiniband/uverbsN open; 0 is right when idle."""
     loaded_peermem(examination)
-    unloadable = Evidence(_REFCNT, "not there: a kernel that cannot unload modules")
+    unloadable = Evidence(_REFCNT, "not there: this kernel cannot unload modules")
     refcnt = need(examination.reading.peermem.refcnt, _REFCNT, absent=unloadable)
     uses = Evidence(_REFCNT, str(refcnt))
     if refcnt <= 0:

@@ -92,7 +92,7 @@ def _other_kernels(examination: Examination) -> Maybe[tuple[str, ...]]:
     Severity.CRITICAL,
     "nvidia_peermem is not installed for any kernel",
     PEERMEM_MANUAL,
-    ok="nvidia_peermem is not missing from the driver package",
+    ok="nvidia_peermem is in the driver package or not expected there",
     impact=STAGED,
 )
 def peermem_not_on_disk(examination: Examination) -> Outcome:
@@ -132,7 +132,7 @@ def _from_container(examination: Examination) -> bool:
     Severity.CRITICAL,
     "The driver container does not load nvidia_peermem",
     "NVIDIA GPU Operator, GPUDirect RDMA, https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/",
-    ok="No driver container leaves nvidia_peermem out",
+    ok="No driver container omits nvidia_peermem",
     impact=STAGED,
 )
 def peermem_not_on_disk_container(examination: Examination) -> Outcome:

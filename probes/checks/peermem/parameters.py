@@ -59,7 +59,7 @@ def _reload(examination: Examination, title: str, first: str) -> Plan | None:
     Severity.WARNING,
     "nvidia_peermem runs with peerdirect_support=1, meant for MLNX_OFED 5.0 and older",
     PEERMEM_MANUAL,
-    ok="peerdirect_support of nvidia_peermem is right for this OFED",
+    ok="nvidia_peermem's peerdirect_support is right for this OFED",
     impact="A job that frees GPU memory can deadlock the node.",
 )
 def peermem_parameter_wrong(examination: Examination) -> Outcome:
@@ -90,7 +90,7 @@ def peermem_parameter_wrong(examination: Examination) -> Outcome:
     Severity.WARNING,
     "nvidia_peermem needs peerdirect_support=1 with this old MLNX_OFED",
     PEERMEM_MANUAL,
-    ok="peerdirect_support of nvidia_peermem is right for this OFED, or there is no OFED",
+    ok="nvidia_peermem's peerdirect_support is right for this OFED, or there is no OFED",
     impact="With this OFED, GPU memory may fail to register or to be released.",
 )
 def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
@@ -138,7 +138,7 @@ def peermem_parameter_persistent_off(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "nvidia_peermem rejected a parameter value",
     f"{PEERMEM_SOURCE}/nvidia-peermem.c, nv_mem_param_conf_check",
-    ok="nvidia_peermem rejected no parameter",
+    ok="nvidia_peermem did not reject any parameter",
     impact=STAGED,
 )
 def peermem_parameter_invalid(examination: Examination) -> Outcome:

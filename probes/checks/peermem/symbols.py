@@ -153,7 +153,7 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
         "nvidia_peermem works only with a driver of the same version.",
         *evidence,
         fix=reboot_plan(
-            "Load driver and modules of the same version",
+            "Load a driver and modules of the same version",
             "Drain the node; the reboot loads the driver that is on disk",
             reboot_step(),
             load_step(examination, PEERMEM),
@@ -167,7 +167,7 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "The loaded ib_core is missing the symbols that nvidia_peermem needs",
     "https://github.com/Mellanox/nv_peer_memory/issues/79",
-    ok="No symbol of ib_core is missing for nvidia_peermem",
+    ok="No symbol that nvidia_peermem needs is missing in ib_core",
     impact=STAGED,
 )
 def peermem_unknown_symbol_inbox_core(examination: Examination) -> Outcome:
@@ -207,11 +207,11 @@ def inbox_core_beside_ofed(examination: Examination) -> Outcome:
     steps = (
         "Install OFED for this kernel (DOCA-OFED with DKMS, or mlnxofedinstall --add-kernel-support)",
         initramfs_instruction(),
-        *(load.steps if isinstance(load, Plan) else (f"Load OFED's modules; {load}",)),
+        *(load.steps if isinstance(load, Plan) else (f"Load OFED's modules ({load})",)),
     )
     spare = is_spare(examination)
     return found(
-        "OFED has no modules for this kernel, so the modules of the distribution are loaded."
+        "OFED has no modules for this kernel, so the distribution's modules are loaded."
         + (" That is correct if you want only the libraries and tools of OFED." if spare else ""),
         Evidence("ofed_info -s", ofed),
         path,

@@ -79,7 +79,7 @@ def dev_infiniband_missing(examination: Examination) -> Outcome:
         if inside
         else "The kernel has the devices, but the files were removed or /dev is not a devtmpfs."
         if made
-        else "sysfs shows the devices, but ib_uverbs, which creates the files, has none of them.",
+        else "sysfs shows the devices, but ib_uverbs, which creates the files, has registered none.",
         Evidence(INFINIBAND, "no uverbs file"),
         Evidence("/sys/class/infiniband", f"{len(devices)} devices"),
         fix=Plan("Pass the files into the container", _INTO_CONTAINER)

@@ -106,7 +106,7 @@ def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
         return passed(Evidence(MOFED, "ready" if mofed else "no MOFED container here"))
     modules = need(facts.storage_modules, "the loaded modules")
     if not modules:
-        return passed(Evidence("/proc/modules", "no module of storage over RDMA"))
+        return passed(Evidence("/proc/modules", "no RDMA storage module"))
     return found(
         "The storage modules use the kernel's IB core, so the container cannot unload it.",
         *(Evidence("/proc/modules", name) for name in modules),

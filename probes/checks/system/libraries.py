@@ -193,7 +193,7 @@ def gdrdrv_device_missing(examination: Examination) -> Outcome:
     return found(
         "The udev rule of GDRCopy's package creates the file with mode 0666."
         if node is None
-        else "The mode of the file keeps this user out.",
+        else "The file's mode denies this user access.",
         Evidence(_GDRDRV, "not there" if node is None else "not readable and writable by this user"),
         fix=make_plan(
             "Provide the device file",

@@ -28,7 +28,7 @@ _LOGINS = ("ssh.service", "sshd.service")
 _VERBS = "rdma-core Documentation/libibverbs.md, https://github.com/linux-rdma/rdma-core"
 _UNIT = "systemd.exec(5), LimitMEMLOCK="
 _JOB_LIMIT = "memlock-or-ipc-lock"
-_FAILS = "Jobs fail to register host memory with “Cannot allocate memory” (error 12)."
+_FAILS = "Jobs fail to register host memory with “Cannot allocate memory” (errno 12)."
 
 
 def _amount(limit_bytes: float) -> str:
@@ -170,7 +170,7 @@ def memlock_scheduler(examination: Examination) -> Outcome:
     Severity.NOTE,
     "The container runtime limits how much memory a job can lock",
     _UNIT,
-    ok="No job in a container is limited by its runtime",
+    ok="No container runtime limits a job's locked memory",
     impact="Containers without --ulimit memlock=-1 or IPC_LOCK fail to register host memory.",
 )
 def memlock_container_runtime(examination: Examination) -> Outcome:
@@ -188,7 +188,7 @@ def memlock_container_runtime(examination: Examination) -> Outcome:
     "Login sessions cannot lock enough memory for RDMA",
     "limits.conf(5), pam_limits(8)",
     ok="Login sessions can lock enough memory",
-    impact="Jobs started over SSH, as mpirun does, fail to register host memory (error 12).",
+    impact="Jobs started over SSH, as mpirun does, fail to register host memory (errno 12).",
 )
 def memlock_login(examination: Examination) -> Outcome:
     """Read the memlock lines of /etc/security, without any the limit of process 1 or of sshd."""
@@ -250,7 +250,7 @@ def _written(line: LimitsLine) -> str:
     "This shell cannot lock enough memory for RDMA tests",
     _VERBS,
     ok="This shell can lock enough memory",
-    impact="perftest and NCCL tests started from this shell fail with error 12.",
+    impact="perftest and NCCL tests started from this shell fail with errno 12.",
 )
 def memlock_shell(examination: Examination) -> Outcome:
     """Read RLIMIT_MEMLOCK of this program, which its tests inherit."""
@@ -289,7 +289,7 @@ def pid_namespace_hides_users(examination: Examination) -> Outcome:
         return passed(Evidence("/proc/driver/nvidia/version", "no NVIDIA driver is loaded"))
     named = need(named_by_nvml(examination), "NVML's list of processes")
     if facts.left_out:
-        return unknown(f"{facts.left_out} more processes use GPUs or RDMA; gdrtop reads {MAX_PROCESSES}")
+        return unknown(f"{facts.left_out} more processes use GPUs or RDMA; gdrtop reads only {MAX_PROCESSES}")
     hidden = sorted(named - {process.pid for process in facts.processes})
     if not hidden:
         shown = f"{len(named)} processes, all in /proc" if named else "no process"

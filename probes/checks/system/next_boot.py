@@ -27,8 +27,8 @@ def _facts(examination: Examination) -> NextBootFacts:
     Severity.WARNING,
     "Kernel options are set in GRUB's settings, but not in its configuration",
     "GRUB manual, Simple configuration handling; update-grub(8), grub2-mkconfig(8)",
-    ok="GRUB's configuration has every kernel option of its settings",
-    impact="The boot does not have these options.",
+    ok="GRUB's configuration has every kernel option in its settings",
+    impact="The next boot starts without these options.",
 )
 def boot_settings_not_written(examination: Examination) -> Outcome:
     """Compare the options of /etc/default/grub with the entry of the kernel."""
@@ -45,7 +45,7 @@ def boot_settings_not_written(examination: Examination) -> Outcome:
         Evidence(GRUB_SETTINGS, " ".join(forgotten)),
         Evidence(line.source, " ".join(later) or "no IOMMU, PCI or module options"),
         fix=make_plan(
-            "Write GRUB's configuration",
+            "Regenerate GRUB's configuration",
             "Debian, Ubuntu: run update-grub",
             "Other distributions: run grub2-mkconfig -o /boot/grub2/grub.cfg",
         ),

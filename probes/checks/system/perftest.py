@@ -17,7 +17,7 @@ _BUILD = make_plan(
     "Build perftest with CUDA",
     "Install the CUDA toolkit and the headers of rdma-core (libibverbs-dev, librdmacm-dev, …)",
     Step("Download the source", ("git", "clone", f"{_PERFTEST}.git"), needs_root=False),
-    instruction("In the directory perftest, run", to_copy=PERFTEST_BUILD),
+    instruction("In the perftest directory, run", to_copy=PERFTEST_BUILD),
     note="DOCA, HPC-X and NVIDIA's containers have a perftest that is built with CUDA.",
 )
 
@@ -79,7 +79,7 @@ def perftest_without_cuda(examination: Examination) -> Outcome:
     Severity.NOTE,
     "perftest is built without DMA-BUF",
     _PERFTEST,
-    ok="perftest is built with DMA-BUF, or not with CUDA",
+    ok="perftest is built with DMA-BUF, or without CUDA",
     impact="A test with --use_cuda measures nvidia-peermem only.",
 )
 def perftest_without_dmabuf(examination: Examination) -> Outcome:
@@ -92,9 +92,9 @@ def perftest_without_dmabuf(examination: Examination) -> Outcome:
         return passed(Evidence(perftest.evidence, build))
     dmabuf, peermem = usable_paths(examination)
     only = dmabuf is True and peermem is False
-    fails = "A test with --use_cuda fails with error 14, as nvidia-peermem is not usable here."
+    fails = "A test with --use_cuda fails with errno 14, because nvidia-peermem is not usable here."
     return found(
-        "This perftest has no --use_cuda_dmabuf.",
+        "This perftest has no --use_cuda_dmabuf option.",
         Evidence(perftest.evidence, "does not contain cuMemGetHandleForAddressRange"),
         fix=_BUILD,
         severity=Severity.WARNING if only else None,
@@ -105,7 +105,7 @@ def perftest_without_dmabuf(examination: Examination) -> Outcome:
 @AREA.check(
     "libcuda-link-missing",
     Severity.WARNING,
-    "The link libcuda.so is missing",
+    "The libcuda.so link is missing",
     f"{_PERFTEST}, src/cuda_loader.c",
     ok="perftest finds libcuda",
     impact="perftest stops with “Failed to load CUDA library dynamically”.",

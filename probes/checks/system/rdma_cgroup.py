@@ -59,13 +59,13 @@ def rdma_cgroup_limit(examination: Examination) -> Outcome:
     words = join_limited(_WORDS[limit.resource] for limit in bad)
     share = "all" if full else "nearly all"
     return found(
-        f"The control group of {subject} allows no {words} of {join_limited(devices)}."
+        f"The control group of {subject} forbids {words} on {join_limited(devices)}."
         if forbidden
-        else f"{subject} uses {share} {words} of {join_limited(devices)} that the control group allows.",
+        else f"{subject} uses {share} {words} on {join_limited(devices)} that the control group allows.",
         *_seen(list(bad)),
         fix=make_plan(
             "Raise the limit",
-            "Raise the limit where the job's cgroup is made: Slurm, systemd, or the runtime",
+            "Raise the limit where the job's cgroup is created: Slurm, systemd, or the runtime",
             f"For now: echo '{devices[0]} hca_handle=max hca_object=max' > {group}/rdma.max",
             instruction("Restart the job if NCCL has already failed", False),
         ),

@@ -194,7 +194,7 @@ def entry_kernel(entry: str, releases: tuple[str, ...], source: str) -> Maybe[st
     named = [release for release in releases if release in entry]
     if named:
         return max(named, key=len)
-    return Unknown(Reason.NOT_RECORDED, source, f"“{printable(entry, 80)}” is no installed kernel")
+    return Unknown(Reason.NOT_RECORDED, source, f"“{printable(entry, 80)}” is not an installed kernel")
 
 
 def _of_systemd_boot(host: Host, releases: tuple[str, ...]) -> Maybe[str]:
@@ -224,7 +224,7 @@ def _by_pattern(host: Host, pattern: str, releases: tuple[str, ...], source: str
     for release in releases:
         if any(release in entry for entry in entries):
             return release
-    return Unknown(Reason.NOT_RECORDED, source, f"“{printable(pattern, 80)}” is no installed kernel")
+    return Unknown(Reason.NOT_RECORDED, source, f"“{printable(pattern, 80)}” is not an installed kernel")
 
 
 def parse_default(text: str) -> str:

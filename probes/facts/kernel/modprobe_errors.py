@@ -24,7 +24,7 @@ _KERNEL_LOG: tuple[tuple[str, str], ...] = (
     ),
     (
         r"disagrees about version of symbol (?P<symbol>\w{1,100})",
-        "{module} was built against another version of {symbol} than the one loaded: OFED or the kernel"
+        "{module} was built against a different version of {symbol} than the loaded one: OFED or the kernel"
         " changed after the driver was built; rebuild the NVIDIA modules",
     ),
     (
@@ -47,7 +47,7 @@ _KERNEL_LOG: tuple[tuple[str, str], ...] = (
     (r"NVRM: .{0,200}(?:version|mismatch)", "the parts of the NVIDIA driver have different versions"),
 )
 _SILENT = (
-    "with nothing in the kernel log this means that nvidia_peermem was built without OFED's peer-memory"
+    "if the kernel log shows nothing, this means that nvidia_peermem was built without OFED's peer-memory"
     " symbols; install OFED first, then rebuild the NVIDIA modules"
 )
 # Patterns of kmod's own output: strerror of the kernel's answer.

@@ -149,7 +149,7 @@ _WHY = {
     "nv_peer_mem": "Predecessor of nvidia_peermem. Only one of the two can be loaded.",
     "nvidia_peermem": "Lets NICs register GPU memory where DMA-BUF does not work.",
     "efa_nv_peermem": "How EFA registers GPU memory without DMA-BUF. The EFA driver loads it when needed.",
-    "gdrdrv": "GDRCopy: small copies between CPU and GPU memory. Not on the path of the NIC.",
+    "gdrdrv": "GDRCopy: small copies between CPU and GPU memory. Not on the NIC's path.",
     "nvidia_fs": "GPUDirect Storage: files straight to GPU memory. Not needed for GPUDirect RDMA.",
 }
 
@@ -279,7 +279,7 @@ def _loaded(host: Host) -> Maybe[dict[str, LoadedModule]]:
     if not isinstance(text, Unknown):
         return parse_proc_modules(text)
     if text.reason is Reason.NOT_THERE:
-        return Unknown(Reason.NOT_THERE, PROC_MODULES, "a kernel without modules, or /proc is hidden")
+        return Unknown(Reason.NOT_THERE, PROC_MODULES, "this kernel has no modules, or /proc is hidden")
     return text
 
 
@@ -289,7 +289,7 @@ def _loaded_module(words: list[str]) -> LoadedModule:
         return LoadedModule(malformed, malformed, (), "")
     refcnt: Maybe[int] = malformed
     if words[2] == "-":
-        refcnt = Unknown(Reason.NOT_THERE, PROC_MODULES, "a kernel that cannot unload modules")
+        refcnt = Unknown(Reason.NOT_THERE, PROC_MODULES, "this kernel cannot unload modules")
     elif words[2].isascii() and words[2].isdecimal() and len(words[2]) < 12:
         refcnt = int(words[2])
     users = tuple(printable(user, 64) for user in words[3].split(",") if user not in ("", "-", "[permanent]"))

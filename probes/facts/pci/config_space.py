@@ -146,7 +146,7 @@ def is_gone(content: bytes) -> bool:
 def parse_config(content: bytes, bdf: str = "", source: str = "config") -> Maybe[ConfigSpace]:
     """Parse a configuration space of 256 or 4096 bytes; it accepts any content."""
     if len(content) < HEADER_BYTES:
-        return Unknown(Reason.MALFORMED, source, f"{len(content)} bytes are no PCI header")
+        return Unknown(Reason.MALFORMED, source, f"{len(content)} bytes are not a PCI header")
     if is_gone(content):
         return Unknown(Reason.DRIVER_ERROR, source, "all ones: the function does not answer (off the bus?)")
     standard = capabilities(content)

@@ -92,7 +92,7 @@ def _member(host: Host, name: str) -> BondMember:
     path = host.resolve(f"{_NET}/{name}/device")
     bdf = map_known(path, lambda found: found.rpartition("/")[2])
     if not isinstance(bdf, Unknown) and not _BDF.fullmatch(bdf):
-        bdf = Unknown(Reason.NOT_THERE, f"{_NET}/{name}/device", "on no PCI function")
+        bdf = Unknown(Reason.NOT_THERE, f"{_NET}/{name}/device", "not on a PCI function")
     speed = read_integer(host, f"{_NET}/{name}/speed", signed=True)  # Mb/s; -1 or EINVAL: no link
     no_link = Unknown(Reason.NOT_THERE, f"{_NET}/{name}/speed", "no link")
     gbps = map_known(speed, lambda mbps: mbps / 1000 if mbps > 0 else no_link)

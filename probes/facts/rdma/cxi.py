@@ -56,7 +56,7 @@ def _device(host: Host, name: str) -> RdmaDevice:
     path = f"{_CLASS}/{name}"
     resolved = host.resolve(f"{path}/device")
     function = None if isinstance(resolved, Unknown) else pci_function(resolved)
-    no_function = not_found((resolved,), f"{path}/device", "on no PCI function")
+    no_function = not_found((resolved,), f"{path}/device", "not on a PCI function")
     below = function or f"{path}/device"
     no_verbs = Unknown(Reason.NOT_THERE, path, "Slingshot NICs have no verbs")
     return RdmaDevice(

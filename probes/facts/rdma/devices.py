@@ -275,7 +275,7 @@ def _device(host: Host, name: str, uverbs: dict[str, str], no_verbs: Unknown) ->
     elif isinstance(resolved, Unknown):
         bdf = Unknown(resolved.reason, f"{path}/device", _without_function(host, name, path))
     else:
-        bdf = Unknown(Reason.NOT_THERE, f"{path}/device", "on no PCI function")
+        bdf = Unknown(Reason.NOT_THERE, f"{path}/device", "not on a PCI function")
     below = function or parent
     listed = host.names(f"{path}/ports")
     # Every device has a port 1, so that an unread directory does not look like a device without ports.

@@ -99,7 +99,7 @@ def _routed_by_source(host: Host) -> Maybe[frozenset[str]]:
     tables = parse_source_tables(rules)
     over = None if tables is None else parse_table_netdevs(routes)
     if tables is None or over is None:
-        return Unknown(Reason.MALFORMED, " ".join(RULES if tables is None else ROUTES), "no JSON list")
+        return Unknown(Reason.MALFORMED, " ".join(RULES if tables is None else ROUTES), "not a JSON list")
     return frozenset(netdev for table in tables for netdev in over.get(table, ()))
 
 

@@ -112,7 +112,7 @@ def cluster_login() -> Maybe[dict[str, str]]:
         paths = [path for path in paths if os.path.exists(path)]
         unsafe = next(filter(_others_can_change, paths), None)
         if unsafe is not None:
-            detail = f"others can change {printable(unsafe, 160)}: run gdrtop without sudo"
+            detail = f"other users can change {printable(unsafe, 160)}: run gdrtop without sudo"
             return Unknown(Reason.NEEDS_PERMISSION, "KUBECONFIG", detail)
         home = "" if _others_can_change(home) else home
         # Without KUBECONFIG, kubectl would read the file in HOME, which has not been checked here.

@@ -126,7 +126,7 @@ def _connect(address: str, greeting_seconds: float, tries: int) -> _Connection:
         except ConnectionRefusedError:
             raise _Failed(Reason.NOT_THERE, "nothing listens there") from None
     times = f"{tries} times" if tries > 1 else "once"
-    raise _Failed(Reason.TIMED_OUT, f"connected {times}, no process sent RAS's greeting; it may be stopped")
+    raise _Failed(Reason.TIMED_OUT, f"connected {times}, but got no RAS greeting; the process may be stopped")
 
 
 def _answer(connection: _Connection, deadline: float) -> Maybe[str]:

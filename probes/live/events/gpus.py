@@ -76,7 +76,7 @@ def _missed(known: _Gpu, gpu: GpuSample, at: float) -> list[LiveEvent]:
         return []
     known.is_lost = True
     kind = EventKind.GPU_LOST
-    text = f"{name_of(gpu)} no longer answers, the other GPUs do"
+    text = f"{name_of(gpu)} no longer responds, but the other GPUs do"
     if isinstance(gpu.live, Unknown) and _OFF_THE_BUS in gpu.live.detail:
         text = f"{name_of(gpu)} has fallen off the bus"
     return [LiveEvent(at, kind, Severity.CRITICAL, gpu.bdf, text, EXPLANATIONS[kind])]

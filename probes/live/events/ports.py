@@ -76,7 +76,7 @@ class PortEvents:
             self._known[port.name] = _Port(is_up, state, sample.at)
             if self._is_first:
                 return []
-            return [_event(port, sample, Severity.NOTE, f"{port.name} is new, its state is {state}", "")]
+            return [_event(port, sample, Severity.NOTE, f"{port.name} is new (state {state})", "")]
         known.missed = 0
         if known.is_flapping and sample.at - known.changed_at > _QUIET_SECONDS:
             known.is_flapping = False
@@ -102,9 +102,9 @@ class PortEvents:
         if len(known.downs) >= _FLAPS:
             known.is_flapping = True
             over = _duration(sample.at - known.downs[0])
-            text = f"{port.name} is flapping, {len(known.downs)} times down in {over}"
+            text = f"{port.name} is flapping: down {len(known.downs)} times in {over}"
             state_file = f"/sys/class/infiniband/{port.device}/ports/{port.port}/state"
-            shown = (Evidence(state_file, f"{len(known.downs)} times down in {over}"),)
+            shown = (Evidence(state_file, f"down {len(known.downs)} times in {over}"),)
             known.flapping = Condition(
                 FLAPPING, port.name, text, sample.taken_at, evidence=shown, devices=(port.device,)
             )

@@ -133,7 +133,7 @@ class _Fall:
         before = sum(nic.usual for nic in self.low.values())
         who = self.nic or f"{plural(len(self.low), 'NIC')} of {self.job.name}"
         verb = "carries" if len(self.low) == 1 else "carry"
-        return f"{who} {verb} {_gbps(now, before)}, {_gbps(before, before)} in the minute before"
+        return f"{who} {verb} {_gbps(now, before)}, down from {_gbps(before, before)} the minute before"
 
     def condition(self) -> Condition:
         """Return what lasts, with the NICs that are still low."""
@@ -205,8 +205,8 @@ class RateEvents:
             if is_early or usual < LEAST_GBPS or rate >= _CONGESTED_SHARE * usual:
                 continue
             text = (
-                f"{job.name} carries {_gbps(rate, usual)} at most on {plural(len(names), 'NIC')} that report "
-                f"congestion; before, it carried {_gbps(usual, usual)}"
+                f"{job.name} carries at most {_gbps(rate, usual)} on {plural(len(names), 'NIC')} that report "
+                f"congestion, down from {_gbps(usual, usual)}"
             )
             yield Condition(
                 CONGESTED,

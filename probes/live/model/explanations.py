@@ -36,9 +36,9 @@ EXPLANATIONS = {
     EventKind.MODULE_UNLOADED: "A module that GPUDirect RDMA depends on was unloaded. New jobs cannot use "
     "what it provides.",
     EventKind.RAS_PEER: "NCCL's RAS service reports it. A process that does not answer is stopped, has "
-    "ended, or its network is down. gdrtop ras asks which ranks are affected.",
-    EventKind.RAS_EVENTS: "The job reports RAS events only while gdrtop is connected to it. m on the Live "
-    "screen starts and ends that.",
+    "ended, or its network is down. gdrtop ras shows which ranks are affected.",
+    EventKind.RAS_EVENTS: "The job reports RAS events only while gdrtop is connected to it. On the Live "
+    "screen, press m to connect or disconnect.",
     EventKind.SAMPLES_MISSED: "gdrtop took no samples during this time: it was suspended, the node was "
     "overloaded, or a read took long. Rates are averages over the gap, and short events in it are "
     "missing.",
@@ -57,7 +57,7 @@ PORT_FLAPPING = (
     "A link that goes down and up again has a bad cable, optic or switch port. Clean, reseat or replace them."
 )
 PORT_GONE = (
-    "Its RDMA device is gone: its driver was unloaded or reset, or the device moved to another namespace."
+    "The RDMA device is gone: its driver was unloaded or reset, or the device moved to another namespace."
 )
 NIC_PCIE_LINK = (
     "The NIC's PCIe link was retrained. Look for PCIe errors (AER) in the kernel log, then reseat "
@@ -106,7 +106,7 @@ _XIDS = {
     "reset the GPU when it is idle. Replace it if remapping failed (Xid 64).",
     xid_groups.NVLINK: "An NVLink error. Run nvidia-smi nvlink -e. Reset the GPUs, and replace the part if "
     "it returns.",
-    xid_groups.PROGRAM: "Usually a bug of the program, or its peers died. If it hits many programs, suspect "
+    xid_groups.PROGRAM: "Usually a bug in the program, or its peers died. If it hits many programs, suspect "
     "the hardware.",
     (xid_groups.RECOVERY,): "The GPU needs a reset or a reboot after another Xid: the line says which. New "
     "jobs on it fail until then.",
@@ -143,7 +143,7 @@ MESSAGES = {
     "or card.",
     LogKind.IOMMU_FAULT: "The IOMMU refused a DMA, so a peer-to-peer transfer failed. Check the IOMMU mode "
     "(iommu=pt) and ACS with the doctor.",
-    LogKind.HUNG_TASK: "A process waits in the kernel for more than two minutes. It often waits for a "
+    LogKind.HUNG_TASK: "A process has waited in the kernel for more than two minutes. It often waits for a "
     "device or storage that does not respond.",
 }
 

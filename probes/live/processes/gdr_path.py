@@ -109,7 +109,7 @@ def _unread(why: Unknown, absent: str, what: str) -> str:
     """Return why something could not be read; `absent`: if it is not there."""
     if why.reason is Reason.NEEDS_ROOT:
         return "needs root"
-    return absent if why.reason is Reason.NOT_THERE else f"{what}: {why}"
+    return absent if why.reason is Reason.NOT_THERE else f"cannot read {what} ({why})"
 
 
 def _without_queue_pairs(process: ProcessEvidence, use: RdmaUse, node: NodeEvidence) -> PathJudgment:
@@ -123,7 +123,7 @@ def _without_queue_pairs(process: ProcessEvidence, use: RdmaUse, node: NodeEvide
     if process.has_sockets:
         return _judged(PathWord.TCP, process)
     if isinstance(process.threads, Unknown):
-        return _unknown(process, f"its threads: {process.threads}")
+        return _unknown(process, f"cannot read its threads ({process.threads})")
     if use.own.total or use.inherited.total:
         return _unknown(
             process, "it has memory regions but no listed queue pair (DEVX queues are not listed)"
@@ -141,7 +141,7 @@ def _with_regions(process: ProcessEvidence, use: RdmaUse, node: NodeEvidence) ->
     if unreported := {*use.own.without_length, *use.inherited.without_length}:
         return _without_length(process, sorted(unreported), node)
     if isinstance(process.pinned, Unknown):
-        absent = "its pinned memory is not readable: it is ending, or hidden (hidepid)"
+        absent = "its pinned memory is not readable: it is exiting, or hidden (hidepid)"
         return _unknown(process, _unread(process.pinned, absent, "its pinned memory"))
     if uncharged_bytes(use, process.pinned) >= DMABUF_THRESHOLD:
         return _dmabuf(process, node)
@@ -178,7 +178,7 @@ def _peermem(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment | Non
     regions = node.peermem_regions
     source = "/sys/module/nvidia_peermem/refcnt"
     if isinstance(regions, Unknown):
-        return _unknown(process, f"the use of nvidia_peermem: {regions}")
+        return _unknown(process, f"cannot tell whether nvidia_peermem is in use ({regions})")
     if node.other_peermem:
         return _unknown(process, f"{node.other_peermem[0]} does not report its regions")
     if regions <= 0 or process.pid not in node.peermem_candidates:
@@ -207,9 +207,7 @@ def _host_memory(process: ProcessEvidence, use: RdmaUse, pinned: int, node: Node
     other += (use.queue_pairs + use.completion_queues) * QUEUE_BYTES
     bound = use.own.bytes + use.inherited.bytes - pinned + other  # of DMA-BUF bytes
     if bound < 0:
-        return _unknown(
-            process, f"{size_text(pinned)} are pinned, also by other than RDMA, which hides DMA-BUF"
-        )
+        return _unknown(process, f"{size_text(pinned)} are pinned, not only by RDMA, which hides DMA-BUF")
     large = use.own.large_bytes + use.inherited.large_bytes
     shortest = min(filter(None, (use.own.shortest_large, use.inherited.shortest_large)), default=0)
     if not large:
@@ -236,7 +234,7 @@ def _obstacle(node: NodeEvidence) -> str:
         return f"{plural(node.unowned_regions, 'memory region')} on this node without a visible owner"
     is_unusable = not isinstance(node.dmabuf_usable, Unknown) and not node.dmabuf_usable
     if isinstance(node.kernel, Unknown):
-        return "" if is_unusable else f"the kernel version: {node.kernel}"
+        return "" if is_unusable else f"cannot read the kernel version ({node.kernel})"
     # Distributions add newer RDMA code to older kernels: a listed region is the proof.
     if node.kernel < TRACKS_DMABUF and not is_unusable and not node.dmabuf_candidates:
         return f"kernel {node.kernel[0]}.{node.kernel[1]} does not list DMA-BUF regions"

@@ -238,7 +238,7 @@ def _phrase(why: Unknown) -> str:
     """Return why a file cannot be read, to stand after its name."""
     if why.reason is Reason.MALFORMED and why.detail.endswith(", not a file"):
         return f"is {why.detail.removesuffix(', not a file')}"
-    return "is not there" if why.reason is Reason.NOT_THERE else f"unknown ({why})"
+    return "does not exist" if why.reason is Reason.NOT_THERE else f"unknown ({why})"
 
 
 def _expanded(host: Host, pid: int, pattern: str) -> list[str]:

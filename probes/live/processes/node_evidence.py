@@ -192,7 +192,7 @@ def limits_of(
         sentences.append(f"No answer from {', '.join(late)}; the last answer is shown")
     if isinstance(found, Unknown):
         if found.reason is not Reason.TIMED_OUT or not late:
-            sentences.append(f"RDMA resources of processes are unknown: {found}")
+            sentences.append(f"The processes' RDMA resources are unknown: {found}")
     else:
         missing += _without_owner(found)
         sentences += [*missing, *_resource_limits(found, node, bool(processes))]
@@ -201,7 +201,7 @@ def limits_of(
     if any(_needs_root(process.pinned_bytes) for process in processes if process.nics):
         sentences.append("Run as root to see the pinned memory of other users' jobs")
     if isinstance(reading.gpus, Unknown) and reading.gpus.reason is not Reason.NOT_THERE:
-        missing.append(f"The GPUs of processes are unknown: {reading.gpus}")
+        missing.append(f"The processes' GPUs are unknown: {reading.gpus}")
     if elsewhere:
         missing.append(
             f"{plural(elsewhere, 'process with a GPU is', 'processes with a GPU are')} not visible here: "
@@ -222,7 +222,7 @@ def _without_owner(found: ResourceRound) -> list[str]:
     if not unowned:
         return []
     what = plural(unowned, "RDMA object has", "RDMA objects have")
-    return [f"{what} no visible owner: it ended, is hidden, or is in another PID namespace"]
+    return [f"{what} no visible owner: a process that ended, is hidden, or is in another PID namespace"]
 
 
 def _resource_limits(found: ResourceRound, node: Node, has_processes: bool) -> list[str]:

@@ -242,7 +242,7 @@ def read_pinned(host: Host, pid: int, statuses: dict[int, Maybe[Status]]) -> May
         found = other if isinstance(other, Unknown) else parse_status(other).pinned_bytes
         if not isinstance(found, Unknown):
             return found
-    return Unknown(Reason.NOT_THERE, f"/proc/{pid}/status", "no VmPin: the process is ending")
+    return Unknown(Reason.NOT_THERE, f"/proc/{pid}/status", "no VmPin: the process is exiting")
 
 
 def _find_processes(

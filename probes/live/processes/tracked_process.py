@@ -210,12 +210,12 @@ def role_of(process: Process, threads: Maybe[tuple[str, ...]], has_rdma: bool) -
 
 def rank_of(process: Process) -> Maybe[int]:
     """Return the rank among the processes of all nodes."""
-    return _number(process, RANKS, "no variable with a rank")
+    return _number(process, RANKS, "no variable gives the rank")
 
 
 def world_size_of(process: Process) -> Maybe[int]:
     """Return the number of ranks on all nodes."""
-    return _number(process, WORLD_SIZES, "no variable with the number of ranks")
+    return _number(process, WORLD_SIZES, "no variable gives the number of ranks")
 
 
 def _number(process: Process, names: Sequence[str], missing: str) -> Maybe[int]:

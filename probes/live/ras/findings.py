@@ -197,7 +197,7 @@ def _add_unnamed(found: dict[str, RasFinding], report: RasReport) -> None:
         rest = count - len(named)
         if rest > 0:
             text = f"{rest} {'more ' if named else ''}process{'es are' if rest > 1 else ' is'} {what}"
-            _add(found, RasFinding(Severity.CRITICAL, text, None, "gdrtop ras --verbose may name them"))
+            _add(found, RasFinding(Severity.CRITICAL, text, None, "gdrtop ras --verbose may list them"))
 
 
 def _dead(process: RasProcess, local: LocalProcesses) -> RasFinding:

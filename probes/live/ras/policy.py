@@ -62,10 +62,10 @@ def decide(jobs: Sequence[RasJob], use: RasUse, since_last: float | None = None)
     refusals: list[str] = []
     warnings: list[str] = []
     if not jobs:
-        refusals.append("no NCCL job is known that could answer")
+        refusals.append("no known NCCL job could answer")
     if use is not RasUse.EVENTS and since_last is not None and since_last < LEAST_INTERVAL_SECONDS:
         refusals.append(
-            f"RAS was asked {max(0.0, since_last):.0f} s ago; gdrtop waits {LEAST_INTERVAL_SECONDS:.0f} s"
+            f"RAS was queried {max(0.0, since_last):.0f} s ago; gdrtop waits {LEAST_INTERVAL_SECONDS:.0f} s"
         )
     for job in jobs:
         refusals += [f"{job.name}: {why}" for why in _refusals(job, use)]
@@ -78,37 +78,37 @@ def _refusals(job: RasJob, use: RasUse) -> list[str]:
     version = None if isinstance(job.version, Unknown) else parse_version(job.version)
     if version is None:
         why = f" ({job.version})" if isinstance(job.version, Unknown) else ""
-        found.append(f"the NCCL version is unknown{why}, and some versions crash when RAS is asked")
+        found.append(f"the NCCL version is unknown{why}, and some versions crash when RAS is queried")
     elif version < _HAS_RAS:
-        found.append(f"NCCL {job.version} has no RAS; it exists since NCCL 2.24")
+        found.append(f"NCCL {job.version} has no RAS, which NCCL 2.24 introduced")
     elif version < _INIT_RACE_FIXED:
         found.append(
-            f"NCCL {job.version} can crash if RAS is asked while a communicator is created (fixed in 2.27.3)"
+            f"NCCL {job.version} can crash if RAS is queried during communicator creation (fixed in 2.27.3)"
         )
     elif use is RasUse.DIAGNOSTICS and version < _HAS_DIAGNOSTICS:
-        found.append(f"NCCL {job.version} has no DIAGNOSTICS; it exists since NCCL 2.31")
+        found.append(f"NCCL {job.version} has no DIAGNOSTICS, which NCCL 2.31 introduced")
     elif version < _MISSING_RANKS_FIXED:
         if use is RasUse.REPEATED:
             found.append(
-                f"NCCL {job.version} crashes if RAS is asked and a rank does not answer;"
-                " repeated questions need 2.29.2"
+                f"NCCL {job.version} crashes if RAS is queried and a rank does not answer;"
+                " repeated queries need 2.29.2"
             )
         elif use is RasUse.EVENTS:
-            found.append(f"NCCL {job.version} has no MONITOR; it exists since NCCL 2.29.2")
+            found.append(f"NCCL {job.version} has no MONITOR, which NCCL 2.29.2 introduced")
         elif job.stopped:
             pids = ", ".join(map(str, job.stopped[:4]))
             found.append(
-                f"NCCL {job.version} crashes if RAS is asked and a rank does not answer,"
+                f"NCCL {job.version} crashes if RAS is queried and a rank does not answer,"
                 f" and pid {pids} is stopped"
             )
     age = job.youngest_seconds
     if isinstance(age, Unknown):
         found.append(
             f"the start time of its processes is unknown ({age}),"
-            " and RAS must not be asked in the first 2 minutes"
+            " and RAS must not be queried in the first 2 minutes"
         )
     elif age < YOUNGEST_SECONDS:
-        found.append(f"it is {max(0.0, age):.0f} s old; RAS must not be asked in the first 2 minutes")
+        found.append(f"it is {max(0.0, age):.0f} s old; RAS must not be queried in the first 2 minutes")
     return found
 
 

@@ -63,9 +63,9 @@ def find_targets(host: Host, sample: LiveSample, version: str = "") -> tuple[Ras
     for addresses, (text, problem), (jobs, pids) in _by_port(found):
         ports = {int(address.rpartition(":")[2]) for address in addresses}
         if not problem and not addresses:
-            problem = f"NCCL_RAS_ADDR={text} is no address of the loopback interface"
+            problem = f"NCCL_RAS_ADDR={text} is not a loopback address"
         elif not problem and listening is not None and not ports & listening:
-            problem = f"nothing listens on port {min(ports)}; RAS exists since NCCL 2.24"
+            problem = f"nothing listens on port {min(ports)}; RAS needs NCCL 2.24 or newer"
         targets.append(RasTarget(addresses, tuple(jobs), tuple(pids), problem))
     return tuple(targets)
 

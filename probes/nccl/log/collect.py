@@ -394,6 +394,6 @@ class Collector:
             title, cause = printable(detail.title, 200), detail.cause
             if detail.kind == "watchdog-failure" and self._slowest is not None:
                 work, rank, place = self._slowest
-                cause = f"{cause} The lowest last completed work in the log is {work}, of {rank} ({place})."
+                cause = f"{cause} The lowest last completed work in the log is {work}, on {rank} ({place})."
             found.append(Problem(detail.kind, title, cause, detail.fix, seen, ranks, detail.is_note))
         return tuple(found)

@@ -25,8 +25,8 @@ STATUSES = [
 _ACS = "ACS redirection on the switches between GPU and NIC"
 _STATUS_CAUSES = {
     4: (
-        f"The NIC could not access the local memory. With GPU memory this is mostly {_ACS}, or "
-        "nvidia_peermem was built for another OFED.",
+        f"The NIC could not access the local memory. With GPU memory, suspect {_ACS}, or "
+        "an nvidia_peermem that was built for another OFED.",
         "Run gdrtop check on this node.",
     ),
     5: (
@@ -35,17 +35,17 @@ _STATUS_CAUSES = {
     ),
     9: ("The peer refused the request: the two ends disagree.", "Run the same NCCL and plugin everywhere."),
     10: (
-        f"The peer's memory was not accessible. With GPU memory this is mostly {_ACS} of the peer, or "
-        "the peer has ended.",
+        f"The peer's memory was not accessible. With GPU memory, suspect {_ACS} at the peer. "
+        "The peer may also have ended.",
         "Run gdrtop check on the peer.",
     ),
     11: (
-        f"The peer's NIC could not execute the request. With GPU memory this is mostly {_ACS} of the peer.",
+        f"The peer's NIC could not execute the request. With GPU memory, suspect {_ACS} at the peer.",
         "Run gdrtop check on the peer.",
     ),
     12: (
         "The peer did not answer. Its process ended, its port or the path is down, or the network drops "
-        "packets. With RoCE also a wrong GID index, or no route between the ports.",
+        "packets. With RoCE, the GID index may be wrong or a route may be missing.",
         "Find the first rank that failed. Check the ports of both ends (gdrtop check), and the RoCE GID, PFC "
         "and routes. A larger NCCL_IB_TIMEOUT only helps where the network pauses for long.",
     ),
@@ -94,7 +94,7 @@ _MODIFY_QP = r"Call to (?P<a>ibv_modify_qp) failed with (?:error|\d{1,4})"
 _ON_DEVICE = r"(?:, on dev [^\s,]{1,64})?"
 _NVLS = (
     "NVLink SHARP (NVLS) does not work",
-    "NVLS could not set up its multicast memory. By NCCL's maintainers, the usual cause is a Fabric Manager "
+    "NVLS could not set up its multicast memory. NCCL's maintainers say the usual cause is a Fabric Manager "
     "that was restarted without a reset of the GPUs.",
     "Run once with NCCL_NVLS_ENABLE=0. If it works, drain the node, stop Fabric Manager, reset the GPUs and "
     "start it again, or reboot.",
@@ -103,14 +103,14 @@ _NVLS_SOURCE = "transport/nvls.cc:"
 _NVLS_FAILURE = re.compile(r"(?:Cuda|CUDA) failure (?:1 )?'invalid argument'")
 _FORMS = (
     _form(r"Got non-fatal async event ?: ?(?P<a>[^(]{1,60})", "async-event-minor", "RDMA event: {a}",
-          "The NIC reports a change of a port or its addresses.",
+          "The NIC reports a change to a port or its addresses.",
           "If the port went down, check its link (gdrtop check)."),
     _form(r"async fatal event on (?P<a>QP|CQ|SRQ|device)[^:]{0,250}: ?(?P<b>.{1,80})", "async-event",
           "Fatal RDMA event on a {a}: {b}", "The NIC reports that a queue cannot continue.",
-          "Look in the kernel log of this node, and for the first failed rank."),
+          "Check this node's kernel log, and find the first failed rank."),
     _form(r"async (?:fatal )?event ?: ?(?P<a>.{1,80})", "async-event", "RDMA event: {a}",
-          "The NIC reports an error of a port, a queue or itself.",
-          "Check the port's link and the kernel log of this node."),
+          "The NIC reports an error in a port, a queue or itself.",
+          "Check the port's link and this node's kernel log."),
     _form(r"Call to (?P<a>ibv_reg_dmabuf_mr\w*|mlx5dv_reg_dmabuf_mr) failed with error (?P<b>.{1,60})",
           "register-dmabuf", "{a} failed: {b}",
           "The RDMA driver or its library cannot register DMA-BUF memory: this needs kernel 5.12 or newer, "
@@ -127,12 +127,12 @@ _FORMS = (
           "The NIC has no resources left, or the locked memory limit is too low.",
           "Check ulimit -l and how many queue pairs the node's jobs use (rdma resource)."),
     _form(rf"{_MODIFY_QP} (?P<b>Connection timed out{_ON_DEVICE})", "connect-queue", "{a} failed: {b}",
-          "The NIC did not reach the peer's NIC in time. By NCCL's own hint, NICs of different rails are "
-          "often not connected with each other.",
+          "The NIC did not reach the peer's NIC in time. According to NCCL, NICs of different rails are "
+          "often not connected to each other.",
           "Run once with NCCL_CROSS_NIC=0. If it works, connect the rails or keep the setting. If not, check "
           "the routes and RoCE GIDs of both NICs (gdrtop check)."),
     _form(rf"{_MODIFY_QP} (?P<b>Invalid argument{_ON_DEVICE})", "connect-queue", "{a} failed: {b}",
-          "By NCCL's own hint, NCCL_IB_GID_INDEX often selects a wrong GID.",
+          "According to NCCL, NCCL_IB_GID_INDEX often selects a wrong GID.",
           "Remove NCCL_IB_GID_INDEX: NCCL 2.21 and newer then select the GID. Check the RoCE GIDs (gdrtop "
           "check)."),
     _form(rf"{_MODIFY_QP} (?P<b>[^,]{{1,60}}{_ON_DEVICE})", "connect-queue", "{a} failed: {b}",
@@ -141,7 +141,7 @@ _FORMS = (
     _form(r"failed to (?:extend|create shared memory file) /dev/shm/|Could not map /dev/shm/"
           r"|(?:creating|attaching to) shared memory segment|Call to posix_fallocate failed", "shared-memory",
           "NCCL could not use shared memory in /dev/shm",
-          "Most often /dev/shm is full, or too small: a container of Docker has 64 MiB by default.",
+          "Most often /dev/shm is full, or too small: a Docker container has 64 MiB by default.",
           "Check df -h /dev/shm in the job's container. With Docker use --shm-size=1g, in Kubernetes mount "
           "an emptyDir with medium: Memory at /dev/shm."),
     _form(r"Duplicate GPU detected|Multiple Ranks are using the same GPU", "duplicate-gpu",
@@ -171,7 +171,7 @@ _FORMS = (
     _form(r"dlvsym failed on mlx5dv_(?:get_data_direct_sysfs_path|reg_dmabuf_mr)", "data-direct-missing",
           "libmlx5 has no Data Direct functions",
           "It is older than this NCCL expects. Only NICs with Data Direct (ConnectX-8 and newer) need them; "
-          "others use GPUDirect RDMA without.",
+          "others use GPUDirect RDMA without them.",
           "With ConnectX-7 or older, ignore it. With newer NICs, install a newer rdma-core in the job's "
           "image.", is_note=True),
     _form(r"cuMem host allocations do not appear to be working", "cumem-host",
@@ -190,7 +190,7 @@ _FORMS = (
           "The proxy thread failed in operation {a}", "A connection could not be set up.",
           "Look for the error before this line."),
     _form(r"(?:Cuda|CUDA) failure (?P<a>.{1,120})", "cuda-failure", "CUDA failure {a}",
-          "A CUDA call failed in NCCL; often an earlier error of the program.",
+          "A CUDA call failed in NCCL, often because of an earlier error in the program.",
           "Look for Xid errors in the kernel log, and for the first failed rank."),
     _form(r"(?:[Ss]ocketPollConnect|[Cc]onnect to|Connection (?:refused|closed|reset)|recv failed|timed out)",
           "socket", "A TCP connection between ranks failed",
@@ -204,7 +204,7 @@ _TORCH_FORMS = (
     _form(r"\[Rank (?P<a>\d{1,9})\].{0,40}Watchdog caught collective operation timeout: "
           r"WorkNCCL\(SeqNum=(?P<s>\d{1,20}), OpType=(?P<b>\w{1,40})", "watchdog-timeout",
           "PyTorch: rank {a} timed out in {b}",
-          "The collective did not finish in time. A rank did not take part, hangs, or its network is down.",
+          "The collective did not finish in time. A rank did not take part or hangs, or its network is down.",
           "Compare the work ids of the ranks: the others wait for the rank with the lowest one."),
     _form(r"failure detected by watchdog at work sequence id: (?P<s>\d{1,20}).{0,80}?last enqueued work: "
           r"(?P<a>-?\d{1,20}), last completed work: (?P<b>-?\d{1,20})", "watchdog-failure",
@@ -221,7 +221,7 @@ _TORCH_FORMS = (
     _form(r"dump(?:ing)? debug info|Finished writing|flight recorder (?:dump|trace)", "flight-recorder",
           "PyTorch: the flight recorder wrote a trace",
           "The trace shows the last collectives of each rank.",
-          "Compare the traces of all ranks with torchfrtrace; by default /tmp/nccl_trace_rank_RANK."),
+          "Compare the traces of all ranks with torchfrtrace (default: /tmp/nccl_trace_rank_RANK)."),
     _form(r"NCCL error in: ?(?P<a>.{1,120})", "torch-error", "PyTorch: NCCL reported an error",
           "An NCCL call failed.", "Look for the NCCL WARN lines of the same rank before this line."),
 )  # fmt: skip

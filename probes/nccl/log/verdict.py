@@ -95,8 +95,8 @@ def _without_channels(facts: LogFacts) -> LogVerdict:
         reasons.append(Reason(f"No NCCL lines found. For the next run, set {NEXT_RUN}"))
         return LogVerdict(State.UNKNOWN, "unknown: not an NCCL log", tuple(reasons))
     if comms.nodes == 1 and facts.local_channels:
-        reasons.append(Reason("All ranks are on one node; their channels use no network"))
-        return LogVerdict(State.UNKNOWN, "not known: no channel uses the network", (*reasons, *_rings(facts)))
+        reasons.append(Reason("All ranks are on one node; their channels do not use the network"))
+        return LogVerdict(State.UNKNOWN, "unknown: no channel uses the network", (*reasons, *_rings(facts)))
     if facts.local_channels or facts.rings.connected:
         reasons.append(Reason("Channels were set up, but the log has none that uses the network"))
     elif began and versions and min(versions) >= _LAZY:

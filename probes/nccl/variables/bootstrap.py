@@ -9,25 +9,25 @@ from __future__ import annotations
 from probes.nccl.variables.variable import Kind, Variable, nccl_variable
 
 _TUNING = "NCCL chooses it by topology and message size. A fixed value is often wrong after an update."
-_UNKNOWN_WORDS = "From 2.24 on NCCL fails if it does not know a word; before, it ignores the word."
+_UNKNOWN_WORDS = "From 2.24 on, NCCL fails on an unknown word; earlier versions ignore it."
 _ALGORITHMS = ("Tree", "Ring", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT", "CollNet")
 _SUBSYSTEMS = (
     *("INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "ALLOC_HOST", "CALL", "PROXY"),
     *("NVLS", "BOOTSTRAP", "REG", "PROFILE", "RAS", "DESTROY", "ALL"),
 )
 VARIABLES: tuple[Variable, ...] = (
-    nccl_variable("NCCL_SOCKET_IFNAME", "the interfaces of bootstrap and of TCP sockets", Kind.INTERFACES,
+    nccl_variable("NCCL_SOCKET_IFNAME", "the interfaces for bootstrap and TCP sockets", Kind.INTERFACES,
                   notes=("If unset, NCCL prefers interfaces whose names begin with ib, then others except "
                          "docker and lo.",
                          "Without “=”, each name is a prefix: eth also selects eth0 and eth1.",
                          "It does not choose the NICs for RDMA; that is NCCL_IB_HCA.")),
-    nccl_variable("NCCL_SOCKET_FAMILY", "the address family of bootstrap and of TCP sockets", is_closed=True,
+    nccl_variable("NCCL_SOCKET_FAMILY", "the address family for bootstrap and TCP sockets", is_closed=True,
                   values=(("AF_INET", "IPv4"), ("AF_INET6", "IPv6"))),
     nccl_variable("NCCL_SOCKET_NTHREADS", "threads per TCP connection", Kind.NUMBER, limits=(1, 16),
                   since="2.4.8"),
     nccl_variable("NCCL_NSOCKS_PERTHREAD", "TCP sockets per thread", Kind.NUMBER, since="2.4.8"),
     nccl_variable("NCCL_OOB_NET_ENABLE", "1: bootstrap over RDMA", Kind.NUMBER, limits=(0, 1), since="2.23"),
-    nccl_variable("NCCL_OOB_NET_IFNAME", "the NIC of bootstrap over RDMA", Kind.HCA_LIST, since="2.23"),
+    nccl_variable("NCCL_OOB_NET_IFNAME", "the NIC for bootstrap over RDMA", Kind.HCA_LIST, since="2.23"),
     nccl_variable("NCCL_COMM_ID", "the address of the first rank", anchor="debugging"),
     nccl_variable("NCCL_HOSTID", "used instead of the host name to tell nodes apart", anchor="debugging"),
     nccl_variable("NCCL_ALGO", "the algorithms that NCCL may use", Kind.WORDS, since="2.5",
@@ -53,7 +53,7 @@ VARIABLES: tuple[Variable, ...] = (
     nccl_variable("NCCL_NTHREADS", "CUDA threads per block", Kind.NUMBER, limits=(64, 512),
                   for_debugging=True),
     nccl_variable("NCCL_P2P_NET_CHUNKSIZE",
-                  "the size of messages of send and receive over the network, in bytes", Kind.NUMBER,
+                  "the message size of send and receive over the network, in bytes", Kind.NUMBER,
                   defaults=(("2.14", "131072"),), since="2.14", for_debugging=True),
     nccl_variable("NCCL_NET_SHARED_BUFFERS", "0: every connection has its own buffers", Kind.NUMBER,
                   defaults=(("2.8", "1"),), limits=(0, 1), since="2.8", for_debugging=True),

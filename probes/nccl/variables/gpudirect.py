@@ -41,13 +41,13 @@ VARIABLES: tuple[Variable, ...] = (
                          _EXACT_WORDS,
                          "P2C differs from PXB only on nodes with C2C links. From 2.27.3 to 2.28.9, "
                          "NCCL_NET_GDR_C2C=1, the default, allows C2C paths at any level from C2C on. From "
-                         "2.29.2 on a level that is set comes first, so PXB turns off the C2C paths that the "
-                         "default allows.",
+                         "2.29.2 on, an explicit level takes precedence, so PXB turns off the C2C paths that "
+                         "the default allows.",
                          "The name before 2.4 was NCCL_IB_GDR_LEVEL.")),
     nccl_variable("NCCL_NET_GDR_READ", "0: no GPUDirect RDMA for sending", Kind.NUMBER,
                   defaults=(("", "0"), ("2.4.2", "-2")), limits=(-2, 1), for_debugging=True,
-                  notes=("Unset (-2) it is on for Ampere and newer GPUs from 2.19.1 on, and for older GPUs "
-                         "with NVLink.",
+                  notes=("If unset (-2), it is on for Ampere and newer GPUs from 2.19.1 on, and for older "
+                         "GPUs with NVLink.",
                          "Sending from GPU memory over PCIe is slightly slower on some platforms. Measure "
                          "it.")),
     nccl_variable("NCCL_NET_GDR_C2C", "0: no GPUDirect RDMA through a CPU with C2C links", Kind.NUMBER,

@@ -15,8 +15,8 @@ VARIABLES: tuple[Variable, ...] = (
                   notes=("Without “=”, each name is a prefix: mlx5_1 also selects mlx5_10 to mlx5_19.",
                          "If unset, NCCL opens every NIC with an ACTIVE port, and each GPU uses the fastest "
                          "and nearest.",
-                         "Rail and plane (NAME:PORT:RAIL:PLANE) since 2.30.7. NCCL reads 32 entries at "
-                         "most.")),
+                         "Rail and plane (NAME:PORT:RAIL:PLANE) since 2.30.7. NCCL reads at most 32 "
+                         "entries.")),
     nccl_variable("NCCL_IB_DISABLE",
                   "1: NCCL does not use its InfiniBand and RoCE transport, but TCP sockets", Kind.NUMBER,
                   defaults=_OFF, for_debugging=True, notes=("A network plugin may ignore it.",)),
@@ -28,7 +28,7 @@ VARIABLES: tuple[Variable, ...] = (
                   values=(("none", "no plugin, not even libnccl-net.so"),)),
     nccl_variable("NCCL_TUNER_PLUGIN", "the plugin that chooses algorithms"),
     nccl_variable("NCCL_PROFILER_PLUGIN", "the plugin that records events"),
-    nccl_variable("NCCL_IB_GID_INDEX", "the RoCE GID; unset, NCCL finds it itself", Kind.NUMBER,
+    nccl_variable("NCCL_IB_GID_INDEX", "the RoCE GID; if unset, NCCL finds it itself", Kind.NUMBER,
                   defaults=(("2.1.4", "0"), ("2.21", "-1")), limits=(-1, 255), since="2.1.4",
                   notes=("From 2.21 on, unset or -1 lets NCCL look for a RoCE v2 GID of NCCL_IB_ADDR_FAMILY. "
                          "Before, the default was index 0, which is usually a RoCE v1 GID, so the index had "

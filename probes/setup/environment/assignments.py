@@ -134,6 +134,6 @@ def _of_value(name: str, value: str, number: int) -> list[Problem]:
         what = "The comment is part of the value"
     if not what:
         return []
-    fix = "Write NAME=value; comments need lines of their own"
+    fix = "Write NAME=value; put comments on lines of their own"
     detail = "NCCL takes everything after the first “=” as the value."
     return [Problem(number, Severity.CRITICAL, what, detail, fix, name)]

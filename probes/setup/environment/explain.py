@@ -123,7 +123,7 @@ def _on_node(
     variable: Variable, value: str | None, examination: Examination, version: Version
 ) -> Iterator[str]:
     if (conf := conf_values(examination).get(variable.name)) is not None:
-        yield f"/etc/nccl.conf sets {variable.name}={conf}; the job's environment comes before it."
+        yield f"/etc/nccl.conf sets {variable.name}={conf}; the job's environment overrides it."
     if not has_gpus_and_nics(examination):
         return
     if variable.name in _LEVELS:

@@ -23,7 +23,7 @@ def lines_of(advice: Advice, node: str, form: str) -> list[str]:
     lines.extend(_comments(_heading(advice, node)))
     if form == "slurm" and advice.settings:
         text = "Slurm TaskProlog (slurm.conf): a task gets each line that this script prints."
-        lines.extend(_comments(f"{text} A value that the user has set stays."))
+        lines.extend(_comments(f"{text} Values set by the user are kept."))
     if advice.settings or advice.source_script:
         lines.append("")
     lines.extend(_script(advice, form))
@@ -38,10 +38,10 @@ def _heading(advice: Advice, node: str) -> str:
         return f"Nothing to recommend for {node}: {advice.nothing}."
     count = len(advice.settings)
     if advice.vendor and not count:
-        return f"{node} is on {advice.vendor}, whose software sets the variables. Add none."
+        return f"{node} is on {advice.vendor}, whose software sets the variables. Do not add any."
     number = ".".join(map(str, advice.version))
     origin = {STATED: "as stated", OF_JOBS: "of running jobs"}.get(
-        advice.version_from, "assumed; --nccl states another"
+        advice.version_from, "assumed; use --nccl to set another"
     )
     version = f"NCCL {number}, {origin}"
     if count:

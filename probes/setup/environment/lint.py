@@ -183,7 +183,7 @@ def _of_group(
             if value is not None and name not in judged and (name, value) not in advised:
                 yield from _of_value(CATALOGUE.get(name), value, assignment.line, advice.version)
             if name in conf and value not in (None, conf[name]):
-                text = f"{name} overrides {conf[name]} of /etc/nccl.conf"
+                text = f"{name} overrides {conf[name]} from /etc/nccl.conf"
                 yield Problem(assignment.line, Severity.NOTE, text, variable=name)
     yield from _of_pairs(chosen, values)
 
@@ -202,7 +202,7 @@ def _unknown_names(parsed: ParsedFile, stack: Stack | None) -> Iterator[Problem]
         # gIB has names of its own.
         elif name.startswith("NCCL_") and assignment.is_exported and stack is not Stack.GIB:
             text = f"NCCL does not read {name}"
-            yield Problem(assignment.line, Severity.NOTE, text, "Only a plugin could.", variable=name)
+            yield Problem(assignment.line, Severity.NOTE, text, "Only a plugin might read it.", variable=name)
 
 
 def _of_name(assignment: Assignment, version: Version, is_judged: bool) -> Iterator[Problem]:

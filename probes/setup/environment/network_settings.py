@@ -52,7 +52,7 @@ def interface_settings(examination: Examination) -> tuple[list[Setting], list[No
         (interface.name for interface in facts.interfaces if interface.name in use.default_routes), ""
     )
     if not target:
-        text = f"NCCL would use {chosen.name}, {why}; name an interface that the other nodes can reach"
+        text = f"NCCL would use {chosen.name}, {why}; choose an interface that the other nodes can reach"
         return [], [Note(IFNAME, State.UNKNOWN, text)]
     reason = f"NCCL would use {chosen.name}, {why}; {target} has the default route"
     return [Setting(IFNAME, f"={target}", reason)], []
@@ -138,7 +138,7 @@ def gid_settings(
             return [], [Note(INDEX, State.UNKNOWN, f"the GIDs of {name} are unknown: {port.gids}")]
     routable = {name: _routable(port) for name, port in ports.items()}
     if without := [name for name, gids in routable.items() if not gids]:
-        text = f"{join_limited(without)} has no RoCE v2 GID that routers forward; see gdrtop check"
+        text = f"no routable RoCE v2 GID on {join_limited(without)}; see gdrtop check"
         return [], [Note(INDEX, State.FIX_FIRST, text)]
     has_ipv4 = {
         name: [gid for gid in gids if gid.gid.startswith(_IPV4_GID)] for name, gids in routable.items()
@@ -166,7 +166,7 @@ def _by_family(has_ipv4: dict[str, list[Gid]]) -> tuple[list[Setting], list[Note
         return [], [Note(INDEX, State.NOT_NEEDED, text)]
     if any(has_ipv4.values()):
         without = [name for name, gids in has_ipv4.items() if not gids]
-        text = f"{join_limited(without)} has no IPv4 address, the other NICs do; give all of them one family"
+        text = f"no IPv4 address on {join_limited(without)}, unlike the other NICs; use one address family"
         return [], [Note(FAMILY, State.FIX_FIRST, text)]
     reason = "no NIC has an IPv4 address; NCCL looks for an IPv4 GID by default"
     return [Setting(FAMILY, "AF_INET6", reason)], []

@@ -169,7 +169,7 @@ def level_settings(examination: Examination, version: Version) -> tuple[list[Set
     checks = {finding.id: finding for finding in findings(examination) if finding.id in wanted}
     far = {name: checks[name] for name in _FAR if checks[name].status is Status.FOUND}
     if any(finding.part_of for finding in far.values()):
-        text = "the NICs near these GPUs are down or missing; the default is right after the repair"
+        text = "the NICs near these GPUs are down or missing; once repaired, the default is right"
         return [], [Note(LEVEL, State.FIX_FIRST, text)]
     gpus = {name: _without_nvlink(examination, finding) for name, finding in far.items()}
     word = next((_FAR[name] for name in _FAR if gpus.get(name)), None)

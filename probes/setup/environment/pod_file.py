@@ -281,7 +281,9 @@ def missing_devices(
             fix = "Add securityContext.capabilities.add: [IPC_LOCK]"
             yield Problem(container.line, severity, title, detail, fix)
         if container.has_own_network and stack is None and layers == {"Ethernet"}:
-            title = f"The pod of container {container.name} has neither the host's network nor a second one"
+            title = (
+                f"The pod of container {container.name} has neither the host's network nor an additional one"
+            )
             detail = "RoCE needs the GID of a network interface in the pod."
             fix = "Attach a network (annotation k8s.v1.cni.cncf.io/networks), or set hostNetwork: true"
             yield Problem(container.line, severity, title, detail, fix)

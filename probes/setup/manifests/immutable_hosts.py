@@ -125,7 +125,7 @@ def talos(request: ManifestRequest) -> str | Refused:
             "Talos has no OFED, which nvidia-peermem needs, so only DMA-BUF works; use --path dmabuf"
         )
     if request.talos_version is None:
-        return Refused("the format depends on the Talos version; state it with --talos-version, such as 1.14")
+        return Refused("the format depends on the Talos version; set it with --talos-version, such as 1.14")
     modules = _modules(request)
     newer = request.talos_version >= _FIRST_DOCUMENTS
     major, minor = request.talos_version

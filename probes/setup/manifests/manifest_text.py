@@ -136,8 +136,7 @@ def _old_peermem(request: ManifestRequest) -> list[str]:
     if request.path is not GdrPath.DMABUF:
         return []
     return [
-        f"an old configuration still loads nvidia_peermem, which DMA-BUF does not need: {old.source}:"
-        f" {old.value}"
+        f"nvidia_peermem, which DMA-BUF does not need, is still loaded by {old.source}: {old.value}"
         for old in request.choice.old_peermem
     ]
 

@@ -28,7 +28,7 @@ def boot_modules(request: ManifestRequest) -> tuple[str, ...] | Refused:
         )
     names = path_modules(request.situation.examination)
     if isinstance(names, Unknown):
-        return Refused(f"it is unknown which devices this node has: {names}")
+        return Refused(f"this node's devices are unknown: {names}")
     modules = [name for name in names if name != PEERMEM]
     if has_nvlink5(request.situation):
         modules.append("ib_umad")
@@ -53,7 +53,7 @@ def modules_load(request: ManifestRequest) -> str | Refused:
         notes.append("udev loads cxi_ss1, and a rule of its package then loads cxi_user and cxi_eth")
     if _needs_drop_in(request):
         notes.append(
-            "each restart of openibd unloads nvidia_peermem, and at boot OFED may come later than this file: "
+            "each restart of openibd unloads nvidia_peermem, and at boot OFED may load after this file: "
             "install the drop-in as well (gdrtop manifest modules-load --drop-in)"
         )
     if absent := _not_on_disk(request, modules):

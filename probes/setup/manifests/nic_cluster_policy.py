@@ -66,10 +66,10 @@ def nic_cluster_policy(request: ManifestRequest) -> str | Refused:
         + ", ".join(f"rdma/{entry['resourceName']}: 1" for entry in config["configList"])
         + " and needs securityContext.capabilities.add: [IPC_LOCK] to register memory."
     )
-    comments["spec", "rdmaSharedDevicePlugin", "config"] = f"A string of JSON. {why}"
+    comments["spec", "rdmaSharedDevicePlugin", "config"] = f"A JSON string. {why}"
     kind = {"apiVersion": "mellanox.com/v1alpha1", "kind": "NicClusterPolicy"}
     policy = {**kind, "metadata": {"name": "nic-cluster-policy"}, "spec": spec}
-    comments["metadata", "name"] = "The operator accepts one object, with this name."
+    comments["metadata", "name"] = "The operator accepts only one object, with this name."
     use = [
         "kubectl apply --dry-run=server --validate=strict --filename FILE",
         "kubectl apply --filename FILE",
@@ -126,7 +126,7 @@ def _env(request: ManifestRequest) -> list[tuple[str, str]]:
     traces = request.situation.examination.driver_container
     storage = () if isinstance(traces, Unknown) else known(traces.storage_modules, ())
     why = (
-        "The kernel's own driver returns when the pod ends. Set, because documentation and code have "
+        "The kernel's own driver returns when the pod ends. Set explicitly: documentation and code have "
         "different defaults."
     )
     env = [("RESTORE_DRIVER_ON_POD_TERMINATION", why)]
@@ -176,7 +176,7 @@ def _plugin_config(
         netdevs = [name for port in nic.ports if _NETDEV.fullmatch(name := known(port.netdev, ""))]
         if ids in managing and not netdevs:
             return Refused(
-                f"{nic.name} has no network interface. Its name alone tells this NIC from the ports that "
+                f"{nic.name} has no network interface, whose name alone distinguishes it from the ports that "
                 "manage NVSwitches, which no pod may get. For InfiniBand, load ib_ipoib first"
             )
         selectors["ifNames"] += netdevs

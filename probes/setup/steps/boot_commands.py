@@ -32,7 +32,7 @@ def command_line_steps(situation: Situation, option: str, subject: str) -> tuple
     boot = situation.boot
     loader = boot.loader if isinstance(boot, BootFacts) else boot
     if isinstance(loader, Unknown):
-        return (instruction(f"{_WHY.format(option=option)}, with the boot loader of this node ({loader})."),)
+        return (instruction(f"{_WHY.format(option=option)}, with this node's boot loader ({loader})."),)
     why = _WHY.format(option=option)
     if loader is BootLoader.GRUB_BLS:
         grubby = ("grubby", "--update-kernel=ALL")
@@ -43,7 +43,7 @@ def command_line_steps(situation: Situation, option: str, subject: str) -> tuple
         undo = (*kargs, f"--delete-if-present={option}")
         return (Step(why, (*kargs, f"--append-if-missing={option}"), undo=undo),)
     if loader is BootLoader.MACHINE_CONFIG:
-        text = f"Add {option} to spec.kernelArguments of the MachineConfig of this node's pool."
+        text = f"Add {option} to spec.kernelArguments in the MachineConfig for this node's pool."
         return (instruction(text),)
     if loader is BootLoader.TALOS:
         text = f"Create a Talos boot image with the extra kernel argument {option}, and upgrade to it."
@@ -73,8 +73,8 @@ def _kernel_install(situation: Situation) -> Step:
     images = (known(kernel.image, "") for kernel in kernels if kernel.release == release)
     image = next(filter(None, images), "")
     if not image or isinstance(release, Unknown):
-        return instruction("Install the boot entry of each kernel again: kernel-install add RELEASE IMAGE")
-    return Step("Write the boot entry of the running kernel", ("kernel-install", "add", release, image))
+        return instruction("Reinstall the boot entry of each kernel: kernel-install add RELEASE IMAGE")
+    return Step("Write the running kernel's boot entry", ("kernel-install", "add", release, image))
 
 
 def with_pass_through(facts: SetupFacts, step: SetupStep) -> SetupStep:
@@ -84,7 +84,7 @@ def with_pass_through(facts: SetupFacts, step: SetupStep) -> SetupStep:
     option = pass_through_option(facts.examination)
     steps = (
         *command_line_steps(facts.situation, option, "iommu"),
-        instruction("Before the reboot, see what it brings: gdrtop check --after-reboot", needs_root=False),
+        instruction("Before rebooting, see what will change: gdrtop check --after-reboot", needs_root=False),
         Step("Reboot; gdrtop then reads /proc/cmdline and the IOMMU groups again", ("systemctl", "reboot")),
     )
     return replace(step, plan=replace(step.plan, steps=steps))

@@ -25,7 +25,7 @@ _EFA = "Install AWS's EFA software as root: efa_installer.sh of aws-efa-installe
 _CONNECTX_3 = "Install MLNX_OFED 4.9 LTS, the last one for ConnectX-3, from NVIDIA's download page"
 _OFFLINE = "This node has no default route: install from a local mirror, or copy the packages to it."
 _SIGNING = (
-    "Secure Boot is on: modules built on this node load only after their key was enrolled"
+    "Secure Boot is on: modules built on this node load only after their key is enrolled"
     " (gdrtop setup signatures)."
 )
 _PEER_STACKS = (NicStack.MLNX_OFED, NicStack.DOCA_OFED, NicStack.CONTAINER)
@@ -70,9 +70,9 @@ def _install_nic_driver(definition: StepDefinition, facts: SetupFacts, reason: s
     elif facts.path is GdrPath.PEERMEM:
         steps = ofed_steps(situation.distribution, headers)
     else:
-        own = instruction("Load the kernel's own driver, or install DOCA-OFED if its tools are wanted.")
+        own = instruction("Load the kernel's own driver, or install DOCA-OFED if you want its tools.")
         steps = (own, *ofed_steps(situation.distribution, headers))
-    note = sentences("Build the NVIDIA driver again afterwards", _signing_note(situation))
+    note = sentences("Rebuild the NVIDIA driver afterward", _signing_note(situation))
     plan = Plan(definition.title, (*_offline_step(situation), *steps), reversible=False, note=note)
     return definition.step(StepState.TO_DO, reason, plan=plan, needs_console=_needs_console(situation))
 

@@ -20,7 +20,7 @@ def reboot_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
     """
     boot_id, boots = facts.boot_id, facts.record.boots
     if isinstance(boot_id, Unknown):
-        return definition.step(StepState.UNKNOWN, f"the boot is unknown: {boot_id}")
+        return definition.step(StepState.UNKNOWN, f"the boot ID is unknown: {boot_id}")
     if all(boot == boot_id for boot in boots):
         reason = "not rebooted since setup began"
     elif boots.get(boot_id):
@@ -35,7 +35,7 @@ def reboot_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
     plan = Plan(
         definition.title,
         (
-            instruction("See what the reboot brings: gdrtop check --after-reboot", needs_root=False),
+            instruction("See what the reboot will change: gdrtop check --after-reboot", needs_root=False),
             Step("Drain the node, then reboot it", ("systemctl", "reboot")),
         ),
         needs_reboot=True,

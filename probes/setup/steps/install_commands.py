@@ -24,8 +24,8 @@ _PERFTEST = {
     Family.RED_HAT: ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags"),
 }
 _REFRESH = {
-    Family.DEBIAN: Step("Read the new package list", ("apt-get", "update")),
-    Family.RED_HAT: Step("Forget the old package list", ("dnf", "clean", "all")),
+    Family.DEBIAN: Step("Update the package list", ("apt-get", "update")),
+    Family.RED_HAT: Step("Clear the cached package list", ("dnf", "clean", "all")),
 }
 _NO_VERBS = "perftest needs verbs, which Slingshot NICs do not have"
 _KEYRING = "cuda-keyring_1.1-1_all.deb"
@@ -45,7 +45,7 @@ def package_command(family: Family, packages: Sequence[str]) -> tuple[str, ...]:
 def gpu_driver_steps(distribution: Maybe[Distribution], headers: Step) -> tuple[Step, ...]:
     """Return the steps that install the newest driver with open kernel modules."""
     if isinstance(distribution, Unknown):
-        return (instruction(f"Install the driver with open kernel modules as {DRIVER_GUIDE} says."),)
+        return (instruction(f"Install the driver with open kernel modules as described at {DRIVER_GUIDE}."),)
     major = distribution.version.partition(".")[0]
     install = "Install the driver with open kernel modules"
     if distribution.family is Family.DEBIAN:
@@ -56,12 +56,12 @@ def gpu_driver_steps(distribution: Maybe[Distribution], headers: Step) -> tuple[
         command = package_command(Family.DEBIAN, ("nvidia-open",))
         return (headers, repository, _REFRESH[Family.DEBIAN], Step(install, command))
     if distribution.family is Family.RED_HAT and distribution.id != "fedora":
-        repository = instruction(f"Add NVIDIA's package repository for this release as {DRIVER_GUIDE} says.")
+        repository = instruction(f"Add NVIDIA's package repository for this release: {DRIVER_GUIDE}.")
         argv = ("dnf", "module", "enable", "nvidia-driver:open-dkms")
         stream = Step("Choose the open kernel modules", argv)
         choice = (stream,) if major in _RED_HAT_STREAMS or distribution.id == "amzn" else ()
         return (headers, repository, *choice, Step(install, ("dnf", "install", "nvidia-open")))
-    return (headers, instruction(f"{install} as {DRIVER_GUIDE} says for {distribution.name}."))
+    return (headers, instruction(f"{install} as described at {DRIVER_GUIDE} for {distribution.name}."))
 
 
 def ofed_steps(distribution: Maybe[Distribution], headers: Step) -> tuple[Step, ...]:
@@ -69,14 +69,14 @@ def ofed_steps(distribution: Maybe[Distribution], headers: Step) -> tuple[Step, 
     family = Family.OTHER if isinstance(distribution, Unknown) else distribution.family
     download = instruction(f"Download and install the doca-host package for this release: {DOCA_GUIDE}")
     if family not in _REFRESH:
-        return (headers, instruction(f"Install DOCA-OFED as {DOCA_GUIDE} says."))
+        return (headers, instruction(f"Install DOCA-OFED as described at {DOCA_GUIDE}."))
     install = Step("Install DOCA-OFED", package_command(family, ("doca-ofed",)))
     return (headers, download, _REFRESH[family], install)
 
 
 def header_step(distribution: Maybe[Distribution], release: Maybe[str]) -> Step:
     """Return the step that installs the headers of the running kernel, which DKMS needs."""
-    why = "Install the headers of the running kernel, which DKMS needs"
+    why = "Install the running kernel's headers, which DKMS needs"
     if not isinstance(distribution, Unknown) and not isinstance(release, Unknown):
         name = {Family.DEBIAN: "linux-headers", Family.RED_HAT: "kernel-devel"}.get(distribution.family)
         if name is not None:

@@ -104,7 +104,7 @@ STEPS: tuple[StepDefinition, ...] = (
         title="Build modules in the right order",
         why=(
             "nvidia_peermem is built against the NIC driver's ib_core. If the NIC driver is installed or"
-            " upgraded afterwards, it has to be built again."
+            " upgraded afterward, nvidia_peermem has to be rebuilt."
         ),
         after=("nic-driver", "gpu-driver"),
         done="modules match the kernel and each other",
@@ -117,7 +117,7 @@ STEPS: tuple[StepDefinition, ...] = (
     CheckedStep(
         id="signatures",
         title="Let the kernel trust the modules",
-        why="With Secure Boot the kernel loads only modules that are signed with a key that it knows.",
+        why="With Secure Boot the kernel loads only modules that are signed with a key it trusts.",
         after=("gpu-driver", "build"),
         done="the kernel accepts the modules of this path",
         checks=("secure-boot-*", "kernel-forbids-modules-lockdown"),
@@ -301,7 +301,7 @@ STEPS: tuple[StepDefinition, ...] = (
     BuiltStep(
         id="report",
         title="Write the report",
-        why="It hands the node over: verdict, bandwidth, changes and how to undo them.",
+        why="For a handover, it lists the verdict, bandwidth, changes and how to undo them.",
         after=("measure-all", "reboot"),
         is_possible_in_container=True,
         is_scripted=False,

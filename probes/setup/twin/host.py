@@ -85,7 +85,7 @@ class TwinHost(HostBase):
             return "gdrtop cannot simulate this command"
         if name in ("modprobe", "nvidia-modprobe") and "-r" not in words:
             if not isinstance(self._base.run(("modinfo", "ib_core")), CommandOutput):
-                return "modinfo is needed to know what loading does"
+                return "gdrtop needs modinfo to know what loading does"
             for word in words:
                 if word.replace("-", "_") in self._refused:
                     return f"the kernel refused it before: {self._refused[word.replace('-', '_')]}"

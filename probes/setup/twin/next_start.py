@@ -205,7 +205,7 @@ def _by_signatures(
         return {}, {}
     if answers == {False}:
         return dict.fromkeys(strangers, _REJECTED), {}
-    doubt = "whether the kernel trusts the signature of its file is unknown"
+    doubt = "gdrtop cannot tell whether the kernel trusts its signature"
     return {}, {name: doubt for name in strangers if name in ("nvidia", "nvidia_uvm", "mlx5_core", "mlx5_ib")}
 
 

@@ -29,6 +29,7 @@ _HIDDEN_BY = {
     | {"job-log-differs", "nic-without-driver", "pid-namespace-hides-users"},
     "job-tcp": _OTHER_JOBS | {"job-log-differs", "job-log-gdr-disabled"},
     "job-log-differs": _OTHER_JOBS | {"pid-namespace-hides-users"},
+    "job-log-gdr-disabled": frozenset({"job-log-differs"}),
     "job-log-other-setting": _OTHER_JOBS,
     "pcie-link-degraded-width": _ALL_OVER_TCP | {"pid-namespace-hides-users"},
     "gpu-without-driver": frozenset({"no-gdr-path"}),

@@ -47,7 +47,7 @@ def _hide_last_rank(tree: Tree) -> None:
     tree.remove(f"/proc/{FIRST_RANK + len(tree.gpus) - 1}")
 
 
-@FAULTS.fault("rdma-cgroup-limit", "A job has all the RDMA objects that its cgroup allows")
+@FAULTS.fault("rdma-cgroup-limit", "A job has used up the RDMA objects its cgroup allows")
 def _at_rdma_limit(tree: Tree) -> None:
     """Limit the objects of the job's service on each NIC; the first NIC has no more of them."""
     group = "/sys/fs/cgroup/system.slice/slurmd.service"

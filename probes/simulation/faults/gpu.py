@@ -68,7 +68,7 @@ def _sxid(tree: Tree) -> None:
 
 
 @FAULTS.fault(
-    "gpu-driver-start-failed", "The driver could not start GPU6", change_description=_unlisted(_UNLISTED)
+    "gpu-driver-start-failed", "The driver could not initialize GPU6", change_description=_unlisted(_UNLISTED)
 )
 def _start_failed(tree: Tree) -> None:
     # On a GPU that NVML does not list: for a GPU that responds, the finding is a note.
@@ -208,12 +208,12 @@ FAULTS += (
           change_description=change_fields(nvml={"with_fewer_nvlinks": frozenset({_WITH_FEWER_NVLINKS})})),
     fault("gpu-fabric-not-registered", "GPU3 is not registered with the NVLink fabric",
           change_description=change_fields(nvml={"outside_fabric": frozenset({_IN_FABRIC})}), on="hgx-b200"),
-    fault("gpu-fabric-unhealthy", "The NVLink fabric reports reduced bandwidth of GPU3",
+    fault("gpu-fabric-unhealthy", "The NVLink fabric reports reduced bandwidth for GPU3",
           change_description=change_fields(nvml={"with_reduced_nvlink": frozenset({_IN_FABRIC})}),
           on="gb200"),
     fault("gpu-fabric-differs", "GPU3 is in another NVLink clique than the other GPUs",
           change_description=change_fields(nvml={"in_other_clique": frozenset({_IN_FABRIC})}), on="gb200"),
-    fault("nvlsm-down", "NVLSM has ended", stop_nvlsm, on="hgx-b200"),
+    fault("nvlsm-down", "NVLSM has exited", stop_nvlsm, on="hgx-b200"),
     fault("imex-channels-missing", "There is no IMEX channel",
           remove_path("/dev/nvidia-caps-imex-channels"), on="gb200"),
 )

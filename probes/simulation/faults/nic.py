@@ -139,7 +139,7 @@ def _unbind(tree: Tree, name: str, driver: str = "") -> None:
 
 @FAULTS.fault(
     "rdma-devices-in-pods",
-    "Healthy: the RDMA devices are in network namespaces of pods",
+    "Healthy: the RDMA devices are in pods' network namespaces",
     finds=(),
     on="pcie-l40s",
 )
@@ -304,7 +304,7 @@ FAULTS += (
     fault("nic-power-or-heat", "A NIC (mlx5_3) reports insufficient power in the kernel log",
           _logs("mlx5_3",
                 "mlx5_pcie_event:301:(pid 41): Detected insufficient power on the PCIe slot (25W).")),
-    fault("link-flaps-log", "The kernel log has a link down of a NIC (mlx5_9)",
+    fault("link-flaps-log", "The kernel log reports a NIC's link down (mlx5_9)",
           _logs("mlx5_9", "ens9np0: Link down")),
     fault("monitor-causes-log-flood", "A monitor reads counters that a NIC (mlx5_1) refuses",
           _logs("mlx5_1", "mlx5_cmd_out_err:838:(pid 5120): ACCESS_REG(0x805) op_mod(0x1) failed, "

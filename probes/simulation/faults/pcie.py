@@ -97,7 +97,7 @@ def _ats_off(tree: Tree) -> None:
         config.set_bits(tree, nic.bdf, config.ATS_CONTROL, 0, 0x8000)
 
 
-@FAULTS.fault("acs-direct-nic", "ACS of a root port is not set the way ConnectX needs", on="gb200")
+@FAULTS.fault("acs-direct-nic", "A root port's ACS is not set as ConnectX needs", on="gb200")
 def _wrong_direct_nic(tree: Tree) -> None:
     """Add a ConnectX DMA function below the first GPU's root port, which fails in rdma_topo."""
     port = config.real_path(tree, _above(tree, tree.gpus[0].bdf))
@@ -214,7 +214,7 @@ def _corrected(tree: Tree) -> None:
         log(tree, f"nvidia {gpu}: PCIe Bus Error: severity=Correctable, type=Data Link Layer, (Receiver ID)")
 
 
-@FAULTS.fault("iommu-fault", "The IOMMU refused DMA of a NIC (mlx5_1)")
+@FAULTS.fault("iommu-fault", "The IOMMU refused DMA by a NIC (mlx5_1)")
 def _refused_dma(tree: Tree) -> None:
     """Log an access of a NIC that the IOMMU refused (drivers/iommu/intel/dmar.c, dmar_fault_do_one)."""
     nic = _function(tree, "mlx5_1")

@@ -186,7 +186,7 @@ def _old_service(tree: Tree) -> None:
     tree.link("/etc/rc3.d/S99nv_peer_mem", "../init.d/nv_peer_mem")
 
 
-@FAULTS.fault("peermem-reference-leak", "nvidia_peermem is in use without a process", on="dgx-a100")
+@FAULTS.fault("peermem-reference-leak", "nvidia_peermem is in use, but by no process", on="dgx-a100")
 def _leak(tree: Tree) -> None:
     for name in [name for name in tree.directories.get("/proc", set()) if name.isdecimal()]:
         tree.remove(f"/proc/{name}")

@@ -16,7 +16,7 @@ FAULTS = Faults()
 
 @FAULTS.fault(
     "efa-peermem-unusable",
-    "the proprietary NVIDIA driver, which efa_nv_peermem refuses",
+    "The proprietary NVIDIA driver, which efa_nv_peermem refuses",
     change_description=_PROPRIETARY,
     on=_EFA,
 )
@@ -49,7 +49,7 @@ def _absent(tree: Tree) -> None:
 
 @FAULTS.fault(
     "efa-peermem-symbol-mismatch",
-    "efa_nv_peermem was built for another NVIDIA driver, and loads nevertheless",
+    "efa_nv_peermem was built for another NVIDIA driver, but loads nevertheless",
     on=_EFA,
 )
 def _without_version(tree: Tree) -> None:
@@ -70,11 +70,11 @@ def _without_gpu_support(tree: Tree) -> None:
 
 # fmt: off
 FAULTS += (
-    fault("efa-not-loaded", "the EFA driver is not loaded",
+    fault("efa-not-loaded", "The EFA driver is not loaded",
           lambda tree: remove_modules(tree, "efa"), on=_EFA),
-    fault("nccl-net-plugin-absent", "the job has no aws-ofi-nccl plugin, and NCCL uses TCP",
+    fault("nccl-net-plugin-absent", "The job has no aws-ofi-nccl plugin, and NCCL uses TCP",
           change_description=change_fields(system={"plugin": ""}), on=_EFA),
-    fault("cxi-ss1-not-loaded", "the Slingshot driver is not loaded",
+    fault("cxi-ss1-not-loaded", "The Slingshot driver is not loaded",
           lambda tree: remove_modules(tree, "cxi_user", "cxi_eth", "cxi_ss1"), on=_CXI),
     fault("cxi-user-not-loaded", "cxi_user is not loaded: libfabric finds no NIC",
           lambda tree: remove_modules(tree, "cxi_user"), on=_CXI),

@@ -197,7 +197,7 @@ def test_a_sleeping_gpu_keeps_nvml_from_being_asked(tmp_path: Path, status: str)
     gpu(tmp_path, "auto", status)
     why = SleepingGpus(LocalHost(str(tmp_path))).why_not_asked("NVML")
     assert isinstance(why, Unknown)
-    assert f"{BDF} sleeps and NVML would wake it up" in str(why)
+    assert f"{BDF} is asleep and NVML would wake it up" in str(why)
 
 
 def test_it_is_asked_again_as_soon_as_the_gpu_is_awake(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_directory_that_nodes_share(host: InspectedNode) -> None:
     write(host.path, f"{DIRECTORY}/trainer-9-pid4711.log", line(bus=11.0))
     assert updated(host, ranks())[0].bus_gbps == 48.0
     (host.path / f"{DIRECTORY[1:]}/trainer-7-pid4711.log").unlink()
-    assert why(updated(host, ranks())[0]) == "several files of pid 4711"
+    assert why(updated(host, ranks())[0]) == "several files for pid 4711"
 
 
 @pytest.mark.parametrize("at", [NOW - 121, NOW + 121, 9e12])
@@ -189,9 +189,9 @@ def test_metrics_that_are_being_rewritten_keep_the_previous_values(host: Inspect
 def test_reasons(host: InspectedNode) -> None:
     assert why(updated(host, ranks())[0]) == "not there"
     host.add_rank(0, name="other.txt")
-    assert why(updated(host, ranks())[0]) == "the inspector has written no file of this rank"
+    assert why(updated(host, ranks())[0]) == "the inspector has written no file for this rank"
     write(host.path, f"{DIRECTORY}/trainer-7-pid4711.log", "")
-    assert why(updated(host, ranks())[0]) == "no collective written yet"
+    assert why(updated(host, ranks())[0]) == "no collective reported yet"
 
 
 # The slowest rank

@@ -187,13 +187,13 @@ def test_a_port_that_is_down_is_not_slow() -> None:
         ({"state": "T"}, "is stopped; the other 7 ranks of this job wait for it"),
         (
             {"cpus": "0-55"},
-            "may only run on CPUs of another NUMA node than its GPU;"
+            "may run only on CPUs of a different NUMA node than its GPU;"
             " the other 7 ranks of this job run near theirs",
         ),
         ({"nics": ()}, "uses no NIC; the other 7 ranks of this job use 1 NIC each"),
         (
             {"nics": (NicUse("mlx5_0", 1, 1, 1, 1),)},
-            "uses mlx5_0 on another NUMA node than its GPU;"
+            "uses mlx5_0 on a different NUMA node than its GPU;"
             " the other 7 ranks of this job use a NIC below their GPU's PCIe switch",
         ),
     ],

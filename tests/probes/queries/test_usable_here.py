@@ -88,7 +88,7 @@ def test_a_device_in_another_namespace_is_there_and_not_usable() -> None:
 def test_a_cgroup_that_allows_no_handle_forbids_the_nic() -> None:
     limit = RdmaLimit("/sys/fs/cgroup/pod", "mlx5_2", "hca_handle", 0, 0)
     limited = replace(HGX, rdma_cgroup=RdmaCgroupFacts((limit,)))
-    assert usable_here(limited).not_usable == {"mlx5_2": "the control group allows no RDMA handle"}
+    assert usable_here(limited).not_usable == {"mlx5_2": "the control group allows no RDMA handles"}
 
 
 def test_a_cpuset_leaves_out_numa_nodes() -> None:

@@ -107,7 +107,7 @@ def test_everything_before_the_cut_of_a_truncated_file_is_shown(kept: float) -> 
     whole = valid(8)
     cut = whole[: int(len(whole) * kept)]
     if kept < 0.5:  # in the midst of the first moment
-        with pytest.raises(RecordingError, match="has no complete moment"):
+        with pytest.raises(RecordingError, match="no moment is complete"):
             read(cut)
         return
     recording = read(cut)
@@ -161,7 +161,7 @@ def test_a_member_without_its_checksum_adds_nothing() -> None:
 
 
 def test_a_file_cut_in_its_first_moment_says_what_may_have_happened() -> None:
-    with pytest.raises(RecordingError, match="killed while it wrote the file, or the file is an incomplete"):
+    with pytest.raises(RecordingError, match="killed while writing the file, or the file is an incomplete"):
         read(VALID[:2000])
 
 
@@ -245,7 +245,7 @@ def bomb() -> bytes:
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "nothing": (lambda: b"", "not a .tar.gz file"),
     "text": (lambda: b"root:x:0:0:root:/root:/bin/bash\n" * 100, "not a .tar.gz file"),
-    "an empty archive": (lambda: packed(), "no complete moment"),
+    "an empty archive": (lambda: packed(), "no moment is complete"),
     "no tar": (lambda: gzip.compress(b"x" * 4096), "not a tar file"),
     "a way out": (lambda: packed(("../../etc/cron.d/x", b"")), "'../../etc/cron.d/x'"),
     "an absolute path": (lambda: packed(("/etc/passwd", b"")), "'/etc/passwd'"),

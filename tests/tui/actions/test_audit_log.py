@@ -180,14 +180,14 @@ def test_a_log_that_others_may_write_is_neither_read_nor_written(tmp_path: Path)
     path.chmod(0o666)
     log = AuditLogFile(str(path))
     assert log.lines() == []
-    with pytest.raises(AuditError, match=r"actions\.jsonl.*other users may write"):
+    with pytest.raises(AuditError, match=r"actions\.jsonl.*other users can write"):
         log.append("one")
     runs, unread = Dispatcher(SimulatedHost("hgx-h100"), log=log).history()
     assert not runs
     state = HistoryState("h100-07", SimulatedHost("hgx-h100").origin)
     state.set_runs(runs, unread)
     told = " ".join(plain(line) for line in state.list_lines(200))
-    assert "other users may write to it (mode 0666)" in told
+    assert "other users can write to it (mode 0666)" in told
     assert "Nothing was run" not in told
 
 

@@ -262,7 +262,7 @@ def test_an_unknown_nic_counts_as_cut() -> None:
     assert "may cut the network: /proc/net/tcp unknown (timed out)" in told
     silent = Unknown(Reason.TIMED_OUT, "network", "no answer for 5 s")
     (told,) = clearance(OPENIBD, examination(IDLE), False, silent).cuts
-    assert "may cut the network: its users are unknown (timed out" in told
+    assert "may cut the network: what uses it is unknown (timed out" in told
 
 
 def test_the_undo_of_a_step_is_checked_by_its_command() -> None:

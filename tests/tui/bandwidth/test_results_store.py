@@ -66,9 +66,9 @@ def test_a_file_that_others_may_write_is_not_believed(kept: DiskResultsStore, tm
     file_of(tmp_path).chmod(0o664)
     assert kept.results() == ()
     assert re.search(
-        r"results\.jsonl cannot be read: other users may write to it \(mode 0664\)", kept.why_unread()
+        r"results\.jsonl cannot be read: other users can write to it \(mode 0664\)", kept.why_unread()
     )
-    with pytest.raises(StoreError, match="other users may write"):
+    with pytest.raises(StoreError, match="other users can write"):
         kept.add(result())
 
 
@@ -82,7 +82,7 @@ def test_a_file_of_another_user_says_whose_it_is(
     assert of_another.results() == ()
     told = of_another.why_unread()
     assert f"it belongs to uid {owner}, not to uid {owner + 1}" in told
-    assert "other users may write" not in told
+    assert "other users can write" not in told
 
 
 def test_where_there_is_no_file_nothing_is_wrong(kept: DiskResultsStore) -> None:
@@ -156,7 +156,7 @@ def test_a_spoilt_baseline_is_none(kept: DiskResultsStore, content: str) -> None
             "has an unknown format",
         ),
         (json.dumps({"schema": 1, "machine": "Supermicro; 8 x H100", "results": []}), "another machine type"),
-        (json.dumps({"schema": 1, "machine": MACHINE, "results": [{"schema": 3}]}), "1 result of"),
+        (json.dumps({"schema": 1, "machine": MACHINE, "results": [{"schema": 3}]}), "1 result in"),
     ],
 )
 def test_a_baseline_that_is_not_understood_is_never_overwritten(
@@ -196,7 +196,7 @@ def test_a_baseline_that_cannot_be_read_is_not_taken_for_none(kept: DiskResultsS
 
 def test_other_memory_than_was_asked_for_is_no_baseline(kept: DiskResultsStore) -> None:
     other = result(195.0, facts=(Fact(About.MEMORY, HOST_MEMORY, ""),))
-    with pytest.raises(StoreError, match="nothing was measured"):
+    with pytest.raises(StoreError, match="no result can be saved"):
         kept.save_baseline((other,))
 
 
@@ -204,7 +204,7 @@ def test_other_memory_than_was_asked_for_is_no_baseline(kept: DiskResultsStore) 
 def test_what_was_not_measured_is_no_baseline(kept: DiskResultsStore, memory: bool) -> None:
     some: ResultsStore = MemoryResultsStore() if memory else kept
     for results in ((), (failed(),), (result(ending=Ending.CANCELED),)):
-        with pytest.raises(StoreError, match="nothing was measured"):
+        with pytest.raises(StoreError, match="no result can be saved"):
             some.save_baseline(results)
 
 
@@ -238,9 +238,9 @@ def test_root_writes_nothing_below_another_users_directory(
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setenv("XDG_DATA_HOME", str(home))
     kept = DiskResultsStore()
-    with pytest.raises(StoreError, match="gdrtop as root does not write there"):
+    with pytest.raises(StoreError, match="as root, gdrtop does not write there"):
         kept.add(result(180.0))
-    with pytest.raises(StoreError, match="gdrtop as root does not write there"):
+    with pytest.raises(StoreError, match="as root, gdrtop does not write there"):
         kept.save_baseline((result(180.0),))
     assert not list(elsewhere.iterdir())
 

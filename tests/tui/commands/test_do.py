@@ -97,7 +97,7 @@ def test_what_somebody_feels_is_not_confirmed_by_yes(capsys: pytest.CaptureFixtu
     ("fault", "explained", "kernel"),
     [
         ("peermem-unknown-symbol-inbox-core", "the kernel's own ib_core is loaded", "Unknown symbol"),
-        ("peermem-symbol-version-mismatch", "built against another version", "disagrees about version"),
+        ("peermem-symbol-version-mismatch", "built against a different version", "disagrees about version"),
         ("secure-boot-key-rejected", "is not signed with a key it trusts", "unavailable key is rejected"),
         ("peermem-parameter-invalid", "has a bad value for peerdirect_support", "invalid peerdirect_support"),
     ],

@@ -90,7 +90,7 @@ def test_a_staged_rank_and_a_slow_nic_are_findings_as_they_begin_and_end(scripte
     status, text = printed(3)
     assert status == 1
     words = " ".join(text.split())
-    assert "warning One NIC carries far less than the other NICs of its job (mlx5_1)" in words
+    assert "warning One NIC carries far less traffic than its job's other NICs (mlx5_1)" in words
     status, text = printed(8)
     assert status == 0
     assert "note ended: One NIC carries far less" in " ".join(text.split())

@@ -231,7 +231,7 @@ def test_progress_is_shown_on_a_terminal_only(good: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(nccl_log, "_REFRESH_SECONDS", 0.0)
     errors = Terminal()
     write_nccl_log([str(good)], io.StringIO(), errors=errors)
-    assert "MiB read, Ctrl-C shows what was found" in errors.getvalue()
+    assert "MiB read; Ctrl-C shows what was found" in errors.getvalue()
     assert errors.getvalue().endswith("\r")
 
 

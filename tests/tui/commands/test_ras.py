@@ -124,7 +124,7 @@ def test_two_gdrtops_ask_at_most_every_ten_seconds() -> None:
     second.clock.now = first.clock.now + 3.0
     status, text, _ = asked(second, yes=True)
     assert (status, second.sent) == (3, [])
-    assert "not asked: RAS was asked 3 s ago; gdrtop waits 10 s" in text
+    assert "not asked: RAS was queried 3 s ago; gdrtop waits 10 s" in text
     second.clock.now = first.clock.now + 10.0
     assert asked(second, yes=True)[0] == 0
     assert len(second.sent) == 1
@@ -181,7 +181,7 @@ def test_repeated_questions_need_a_newer_nccl() -> None:
     node = Node()
     status, text, _ = asked(node, yes=True, watch=10, count=3)
     assert (status, node.sent) == (3, [])
-    assert "repeated questions need 2.29.2" in text
+    assert "repeated queries need 2.29.2" in text
 
 
 def test_the_rank_that_launches_nothing_is_found_by_watching() -> None:
@@ -227,7 +227,7 @@ def test_a_node_without_jobs_has_nothing_to_ask() -> None:
 def test_any_answer_can_be_shown(text: str) -> None:
     status, shown, _ = asked(Node(instead=[text]), yes=True)
     assert status == 3
-    assert "The answer ends in the middle." in shown
+    assert "The answer is cut off." in shown
     assert "\x1b" not in shown
 
 
@@ -303,7 +303,7 @@ def test_diagnostics_need_a_new_nccl() -> None:
     node = Node()
     status, text, _ = asked(node, yes=True, diagnostics=True)
     assert (status, node.sent) == (3, [])
-    assert "has no DIAGNOSTICS; it exists since NCCL 2.31" in text
+    assert "has no DIAGNOSTICS, which NCCL 2.31 introduced" in text
 
 
 @pytest.mark.parametrize(("said", "count"), [("y\n", 1), ("n\n", 0), (None, 0)])

@@ -134,7 +134,7 @@ def test_schema_prints_each_schema_and_lists_them(capsys: pytest.CaptureFixture[
     for kind in KINDS:
         assert json.loads(printed(capsys, "schema", kind)) == validator(kind).schema
     assert main(["schema", "nodes"]) == 3
-    assert "no schema 'nodes'; the schemas are check, forecast" in capsys.readouterr().err
+    assert "unknown schema 'nodes'; the schemas are check, forecast" in capsys.readouterr().err
 
 
 def properties_of(kind: str) -> Iterator[tuple[str, Any]]:

@@ -73,7 +73,7 @@ def test_a_ring_whose_directory_cannot_be_created_again_says_so_once(
     watched.seconds(20)
     text = " ".join(watched.end().split())
     assert text.count("was removed") == 1
-    assert text.count("the ring is written again") == 1
+    assert text.count("writing to the ring resumed") == 1
 
 
 def test_a_write_that_fails_half_way_leaves_whole_moments(
@@ -95,7 +95,7 @@ def test_a_write_that_fails_half_way_leaves_whole_moments(
     watched.seconds(25)
     text = watched.end()
     assert text.count("No space left on device") == 1
-    assert text.count("the ring is written again") == 1
+    assert text.count("writing to the ring resumed") == 1
     first, *_, last = (recording(file) for file in rings(tmp_path / "ring"))
     assert len(first.moments) == 10
     assert len(last.moments) >= 15
@@ -168,7 +168,7 @@ def test_a_directory_that_others_may_write_is_refused(
     (tmp_path / "ring").mkdir()
     (tmp_path / "ring").chmod(0o777)
     assert main(["watch", "--demo", "--dir", str(tmp_path / "ring")]) == 3
-    assert "may write" in capsys.readouterr().err
+    assert "can write" in capsys.readouterr().err
     (tmp_path / "file").touch()
     assert main(["watch", "--demo", "--dir", str(tmp_path / "file")]) == 3
     assert len(capsys.readouterr().err.splitlines()) == 1

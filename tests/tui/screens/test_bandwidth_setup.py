@@ -143,7 +143,7 @@ async def test_a_test_is_bound_or_not() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock)
-        assert value(pilot, "Bind").startswith("CPU and memory to the NUMA node of the NIC")
+        assert value(pilot, "Bind").startswith("CPU and memory to the N's NUMA nodeIC")
         await to_row(pilot, "Bind")
         await pilot.press("right")
         await planned(pilot)
@@ -223,7 +223,7 @@ async def test_a_peers_name_is_typed_and_checked() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock, "down", "right", "right")
-        assert "no peer is named" in seen(pilot, "planned")
+        assert "no peer was specified" in seen(pilot, "planned")
         await pilot.press("enter")
         typed = pilot.app.screen.query_one(Input)
         assert typed.has_focus

@@ -69,7 +69,7 @@ async def test_the_log_of_a_job_is_listed_opened_and_followed() -> None:
         clock.now += 60.0  # the job has restarted without GPUDirect RDMA
         follow(pilot)
         await until(pilot, lambda: seen(pilot, "log").startswith("✗ GPUDirect RDMA: 0 of 32 channels"))
-        assert "read again from its start" in " ".join(seen(pilot, "summary").split())
+        assert "read again from the start" in " ".join(seen(pilot, "summary").split())
         await pilot.press("escape", "escape")
         await until(pilot, lambda: not is_on(pilot, NcclScreen))
 
@@ -163,5 +163,5 @@ async def test_a_recording_has_no_logs() -> None:
         await until(pilot, lambda: "1/3" in shown(pilot, "verdict"))
         await pilot.press("end", "n")
         await on(pilot, NcclScreen)
-        await until(pilot, lambda: "recordings do not contain logs of jobs" in seen(pilot, "log"))
+        await until(pilot, lambda: "recordings do not contain job logs" in seen(pilot, "log"))
         assert "No NCCL log was found" in seen(pilot, "logs")

@@ -153,7 +153,7 @@ async def test_diagnostics_need_a_new_nccl_and_a_confirmation_each_time() -> Non
         await pilot.press("escape")
         await on(pilot, RasScreen)
         await pilot.press("D")
-        await until(pilot, lambda: "has no DIAGNOSTICS; it exists since NCCL 2.31" in answer(pilot))
+        await until(pilot, lambda: "has no DIAGNOSTICS, which NCCL 2.31 introduced" in answer(pilot))
         assert not node.sent
 
 

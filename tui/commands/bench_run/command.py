@@ -169,7 +169,7 @@ class BenchCommand:
         if self._host.origin.source is Source.SIMULATED:
             lines += wrapped("simulated: the results are made up, and no job is affected", self._width)
             if self._options.request.setup is Mode.SERVER:
-                lines += wrapped("no peer connects to a simulated node; press Ctrl-C to stop", self._width)
+                lines += wrapped("no peer can connect to a simulated node; press Ctrl-C to stop", self._width)
             if affected:
                 text = f"on a real node, gdrtop would ask first: {affected[0]}"
                 lines += wrapped(text, self._width, Tone.DIM)

@@ -53,7 +53,7 @@ def exit_status(
     if missed:
         first, more = missed[0], f"; and {len(missed) - 1} more" if len(missed) > 1 else ""
         count = f"{len(missed)} of {planned + len(missed)} tests left out"
-        return EXIT_NOT_MEASURED, f"{count}: {first.title}: {first.reason}{more}"
+        return EXIT_NOT_MEASURED, f"{count}: {first.title} ({first.reason}){more}"
     other = [
         result
         for result in done
@@ -61,7 +61,7 @@ def exit_status(
     ]
     if other:
         count = f"{len(other)} of {tests} did not use the requested memory"
-        return EXIT_NOT_MEASURED, f"{count}: {other[0].title}: measured {memory_used(other[0])}"
+        return EXIT_NOT_MEASURED, f"{count}: {other[0].title} measured {memory_used(other[0])}"
     measured = f"{len(done)} of {tests} measured"
     if min_gbps is None:
         under = below_expected(done)
@@ -69,7 +69,7 @@ def exit_status(
             worst, others = under[0], len(under) - 1
             expected = f"at least {worst.expected_gbps:.0f} Gb/s is expected of {worst.expected_machine}"
             figure = f"{worst.title}, {headline_text(worst)}; {expected}"
-            return EXIT_BELOW, f"below what is expected: {figure}{f'; and {others} more' if others else ''}"
+            return EXIT_BELOW, f"lower than expected: {figure}{f'; and {others} more' if others else ''}"
         return 0, f"{measured}{_as_expected(done)}"
     low = below_threshold(done, min_gbps)
     if low:

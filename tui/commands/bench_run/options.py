@@ -95,13 +95,13 @@ def _contradiction(options: argparse.Namespace) -> str:
         if is_nccl and options.memory in _OF_NCCL:
             given.remove("memory")
         elif is_nccl and options.memory is not None:
-            return f"--memory of {options.test} can be {' or '.join(_OF_NCCL)}, not {options.memory}"
+            return f"--memory for {options.test} can be {' or '.join(_OF_NCCL)}, not {options.memory}"
         if given:
             return f"--{given[0].replace('_', '-')} applies only to perftest tests, not to {options.test}"
         if options.nic is not None and not (is_nccl and options.over_network):
             return f"{options.test} uses no NIC" + (" without --over-network" if is_nccl else "")
     if options.no_bind and not is_perftest and tool not in GDRCOPY:
-        return f"{options.test} is never bound; omit --no-bind"
+        return f"{options.test} is never bound to a NUMA node; omit --no-bind"
     if options.over_network and not is_nccl:
         return "--over-network applies only to nccl-tests, such as --test all-reduce"
     if options.size is not None and not (is_perftest or (tool == GDRCOPY[0] and options.size != "all")):

@@ -46,7 +46,7 @@ class BenchSaver:
         """Save unless a result is below --min-gbps; ask first if one is below the limit of its path."""
         low = below_threshold(results, self._options.min_gbps)
         if low:
-            self._output.warn(f"baseline not saved: below the threshold: {low[0].title}, {words_of(low[0])}")
+            self._output.warn(f"baseline not saved: {low[0].title}, {words_of(low[0])}, below the threshold")
             return False
         low = list(below_limit(results))
         if low and not self._options.yes and not self._confirm(low):

@@ -289,7 +289,7 @@ class LiveState:
     def detail_lines(self, pane: str, width: int) -> list[Line]:
         """Draw everything about a pane's selected row."""
         sample, selected = self.sample, self.selected[pane]
-        gone: list[Line] = [(Run("It is not there at this moment.", Tone.DIM),)]
+        gone: list[Line] = [(Run("It does not exist at this moment.", Tone.DIM),)]
         if pane == "changes":
             event = next((event for event in self.events if changes.key_of(event) == selected), None)
             return gone if event is None else detail.of_event(event, *self._samples_of(event), width)

@@ -58,7 +58,7 @@ def test_zero_expects_nothing() -> None:
         ("pair = [1]", "pair 1 is not a table"),
         ("[[pair]]\nport_gbps = 1\n", "has no name"),
         (f"{NAME}prot_gbps = 1\n", "unknown field prot_gbps"),
-        (NAME, "expects nothing"),
+        (NAME, "sets no expectation"),
         (f"{NAME}port_gbps = -1\n", "port_gbps must be a number"),
         (f"{NAME}port_gbps = nan\n", "port_gbps must be a number"),
         (f"{NAME}port_gbps = true\n", "port_gbps must be a number"),

@@ -97,7 +97,7 @@ def test_memory_that_somebody_unseen_holds_is_told() -> None:
     assert not isinstance(live, Unknown)
     held = {bdf: replace(one, memory_used_bytes=70 << 30) for bdf, one in live.items()}
     examination = replace(examination, reading=replace(examination.reading, gpus=held))
-    assert "GPU0: 70 GiB of its memory are in use, by a process that is not visible here" in felt(
+    assert "GPU0: 70 GiB of its memory is in use by a process that is not visible here" in felt(
         examination, Request()
     )
 
@@ -116,7 +116,7 @@ def test_without_counters_those_who_use_rdma_tell() -> None:
 
 def test_a_peer_is_not_looked_at_and_that_is_told() -> None:
     told = felt(idle(), Request(setup=Mode.BOTH_ENDS, peer="root@node2"))
-    assert "root@node2: unknown which jobs would be affected" in told
+    assert "root@node2: gdrtop does not check which jobs would be affected" in told
 
 
 def test_an_idle_gpu_is_nobodys() -> None:
@@ -127,7 +127,7 @@ def test_gpus_that_cannot_be_asked_are_not_taken_for_idle() -> None:
     lost = Unknown(Reason.DRIVER_ERROR, "NVML", "driver/library version mismatch")
     examination = idle()
     examination = replace(examination, reading=replace(examination.reading, gpus=lost))
-    assert "unknown which jobs use the GPUs: driver error" in felt(examination, Request())
+    assert "it is unknown which jobs use the GPUs: driver error" in felt(examination, Request())
 
 
 def test_traffic_on_the_port_is_told() -> None:

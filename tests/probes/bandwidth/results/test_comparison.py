@@ -114,9 +114,13 @@ def test_as_fast_as_host_memory_and_near_the_line_works() -> None:
 
 
 def test_far_below_host_memory_the_way_to_the_gpu_limits() -> None:
-    why = "host memory reaches 190 Gb/s: limited by the path to the GPU; the path leads between sockets"
+    path = "the path crosses from one CPU socket to another"
+    why = f"host memory reaches 190 Gb/s: limited by the path to the GPU; {path}"
     told = only(HOST, judged(result(60.0), Rating.BELOW, why))
-    assert "limited by the path between mlx5_0 and GPU0 (the path leads between sockets)" in told
+    assert (
+        "limited by the path between mlx5_0 and GPU0 (the path crosses from one CPU socket to another)"
+        in told
+    )
     assert "60 Gb/s" in told
     assert "gdrtop check" in told
     assert "works" not in told
@@ -125,7 +129,7 @@ def test_far_below_host_memory_the_way_to_the_gpu_limits() -> None:
 @pytest.mark.parametrize(
     ("setup", "far", "told"),
     [
-        ("loopback", "", "out and back in"),
+        ("loopback", "", "PCIe link twice, out and back"),
         ("loopback", "mlx5_1", "mlx5_0 and mlx5_1"),
         ("client", "", "the network and the peer"),
     ],

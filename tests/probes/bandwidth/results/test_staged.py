@@ -104,7 +104,7 @@ def test_a_direct_run_that_was_partly_staged_says_so() -> None:
 def test_a_direct_path_that_fails_where_staging_works_is_the_fault() -> None:
     broken = replace(direct(), ending=Ending.FAILED, failure="error 4", figure=None, samples=())
     (told,) = conclusions([broken, staged()])
-    assert "with GPUDirect RDMA all_reduce_perf failed (error 4), staged it works (142 Gb/s)" in told
+    assert "with GPUDirect RDMA all_reduce_perf failed (error 4); staged, it works (142 Gb/s)" in told
     assert "the fault is on the path between NIC and GPU" in told
     also = replace(staged(), ending=Ending.FAILED, failure="no NIC", figure=None, samples=())
     (told,) = conclusions([broken, also])

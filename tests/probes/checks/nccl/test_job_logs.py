@@ -216,10 +216,10 @@ def test_without_logs_the_checks_do_not_apply_and_unread_logs_are_unknown() -> N
     node = examination_of("hgx-h100")
     for check in OF_LOGS:
         assert said(replace(node, job_logs=()), check).status is Status.PASSED
-        not_recorded = Unknown(Reason.NOT_RECORDED, LOG, "recordings do not contain logs of jobs")
+        not_recorded = Unknown(Reason.NOT_RECORDED, LOG, "recordings do not contain job logs")
         finding = said(replace(node, job_logs=not_recorded), check)
         assert finding.status is Status.UNKNOWN
-        assert "recordings do not contain logs of jobs" in finding.cause
+        assert "recordings do not contain job logs" in finding.cause
 
 
 def test_a_log_that_only_root_can_read_is_unknown() -> None:

@@ -23,7 +23,7 @@ def test_a_job_at_its_limit_is_named_with_the_group() -> None:
     finding = of_job(2000, 2000)
     assert (finding.status, finding.severity) == (Status.FOUND, Severity.WARNING)
     assert "alice" in finding.cause
-    assert "uses all objects of mlx5_0" in finding.cause
+    assert "uses all objects on mlx5_0" in finding.cause
     assert finding.fix is not None
     assert f"{GROUP}/rdma.max" in " ".join(step.why for step in finding.fix.steps)
     assert "nearly all" in of_job(1900, 2000).cause
@@ -39,7 +39,7 @@ def test_a_limit_with_room_is_fine_and_shown() -> None:
 def test_a_job_that_may_open_no_device_is_critical() -> None:
     finding = of_job(0, 0, "hca_handle")
     assert finding.severity is Severity.CRITICAL
-    assert "allows no open handles of mlx5_0" in finding.cause
+    assert "forbids open handles on mlx5_0" in finding.cause
 
 
 def test_a_session_without_any_handle_is_a_warning() -> None:

@@ -16,11 +16,11 @@ NO_LOG = Unknown(Reason.NEEDS_ROOT, "dmesg")
     ("printed", "kernel", "explanation"),
     [
         (INVALID, (), "built without OFED's peer-memory symbols"),
-        (INVALID, NO_LOG, "needs root); with nothing in the kernel log this means"),
+        (INVALID, NO_LOG, "needs root); if the kernel log shows nothing, this means"),
         (
             INVALID,
             ("nvidia_peermem: disagrees about version of symbol ib_register_peer_memory_client",),
-            "another version of ib_register_peer_memory_client",
+            "a different version of ib_register_peer_memory_client",
         ),
         (
             INVALID,

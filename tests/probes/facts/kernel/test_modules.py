@@ -222,7 +222,7 @@ def test_a_kernel_without_proc_modules_is_unknown_calmly(tmp_path: Path) -> None
         assert isinstance(state, Unknown)
         assert state.reason is Reason.NOT_THERE
         assert (
-            explain(facts, name) == "state unknown: not there: a kernel without modules, or /proc is hidden"
+            explain(facts, name) == "state unknown: not there: this kernel has no modules, or /proc is hidden"
         )
     symbol = facts.symbols[0].provider
     assert isinstance(symbol, Unknown)

@@ -53,7 +53,7 @@ def test_on_a_slow_line_less_than_a_gigabit_counts() -> None:
     assert not node.see(carries(0.06), 20)
     (event,) = node.see(carries(0.008), 4)
     assert event.kind is EventKind.RATE_FELL
-    assert event.text == "mlx5_0 carries 8 Mb/s, 60 Mb/s in the minute before"
+    assert event.text == "mlx5_0 carries 8 Mb/s, down from 60 Mb/s the minute before"
     (event,) = node.see(carries(0.06), 4)
     assert event.text == "mlx5_0 carries 60 Mb/s again"
 
@@ -67,7 +67,7 @@ def test_of_software_rdma_a_few_megabits_count() -> None:
 
     assert not node.see(carries(0.02, "ens0np0"), 20)
     (event,) = node.see(carries(0.002, "ens0np0"), 4)
-    assert event.text == "mlx5_0 carries 2 Mb/s, 20 Mb/s in the minute before"
+    assert event.text == "mlx5_0 carries 2 Mb/s, down from 20 Mb/s the minute before"
     other = Following()
     assert not other.see(carries(0.02, ""), 20)
     assert not other.see(carries(0.002, ""), 4)
@@ -92,7 +92,7 @@ def test_a_job_that_stops_sending_is_one_event_and_one_when_it_goes_on() -> None
     train(node, (370.0, 16), (55.0, 3), seconds=120)
     (fell,) = node.see(carrying(3.0), 60)
     assert (fell.kind, fell.severity) == (EventKind.RATE_FELL, Severity.WARNING)
-    assert fell.text == "8 NICs of train.py (alice) carry 24 Gb/s, 2,960 Gb/s in the minute before"
+    assert fell.text == "8 NICs of train.py (alice) carry 24 Gb/s, down from 2,960 Gb/s the minute before"
     events = train(node, (370.0, 16), (55.0, 3), seconds=120)
     assert {event.kind for event in events} == {EventKind.RATE_RECOVERED}
     assert len(events) == 1
@@ -158,7 +158,7 @@ def test_one_slow_nic_while_the_others_go_on() -> None:
     train(node, (370.0, 16), (55.0, 3), seconds=120)
     node.see(carrying(370.0), 5)
     (fell,) = node.see(carrying(120.0, 370.0), 15)
-    assert fell.text == "mlx5_0 carries 120 Gb/s, 370 Gb/s in the minute before"
+    assert fell.text == "mlx5_0 carries 120 Gb/s, down from 370 Gb/s the minute before"
     assert fell.subject == "mlx5_0"
     assert texts(node.see(carrying(370.0), 5)) == ["mlx5_0 carries 370 Gb/s again"]
 
@@ -167,7 +167,7 @@ def test_a_rate_limit_on_a_benchmark_shows_within_three_samples() -> None:
     node = Following()
     node.see(carrying(90.0, role=Role.PERFTEST, ranks=1), 8)
     (fell,) = node.see(carrying(4.0, role=Role.PERFTEST, ranks=1), 3)
-    assert fell.text == "mlx5_0 carries 4.0 Gb/s, 90 Gb/s in the minute before"
+    assert fell.text == "mlx5_0 carries 4.0 Gb/s, down from 90 Gb/s the minute before"
 
 
 def test_traffic_of_a_storage_client_may_come_in_bursts() -> None:
@@ -222,5 +222,5 @@ def test_nics_that_fall_one_after_the_other_are_one_event() -> None:
     node.see(carrying(0.0, 370.0), 1)
     node.see(carrying(0.0, 0.0, 370.0), 1)
     assert texts(node.see(carrying(0.0), 60)) == [
-        "8 NICs of train.py (alice) carry 0.0 Gb/s, 2,960 Gb/s in the minute before"
+        "8 NICs of train.py (alice) carry 0.0 Gb/s, down from 2,960 Gb/s the minute before"
     ]

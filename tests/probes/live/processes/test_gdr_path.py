@@ -102,7 +102,7 @@ RESULTS = {
     "7-child-has-none": Case(program(use_of(), 0), "unknown: it has no memory region"),
     "7b-zombie": Case(
         rank(use_of(regions(16 * MIB)), NO_PINNED),
-        "unknown: its pinned memory is not readable: it is ending, or hidden (hidepid)",
+        "unknown: its pinned memory is not readable: it is exiting, or hidden (hidepid)",
     ),
     "7b-rest-without-owner": Case(
         program(use_of(regions(16 * MIB)), 16 * MIB),
@@ -136,7 +136,7 @@ RESULTS = {
     ),
     "14-io_uring": Case(
         rank(use_of(regions(4 * MIB), pairs=1, queues=1), 6 * MIB),
-        "unknown: 6 MiB are pinned, also by other than RDMA, which hides DMA-BUF",
+        "unknown: 6 MiB are pinned, not only by RDMA, which hides DMA-BUF",
     ),
     "15-exec-with-an-open-device": Case(
         program(use_of(regions(16 * MIB)), 0), "unknown: it has DMA-BUF regions but no GPU"
@@ -144,7 +144,7 @@ RESULTS = {
     "15-exec-of-a-gpu-program": Case(rank(use_of(regions(16 * MIB)), 0), "likely GDR (DMA-BUF)"),
     "16-hidepid": Case(
         rank(use_of(regions(16 * MIB)), Unknown(Reason.NOT_THERE, "/proc/42/status")),
-        "unknown: its pinned memory is not readable: it is ending, or hidden (hidepid)",
+        "unknown: its pinned memory is not readable: it is exiting, or hidden (hidepid)",
     ),
 }
 
@@ -161,7 +161,7 @@ TRAPS = {
     ),
     "2-unknown-kernel": Case(
         HOST_RANK,
-        "unknown: the kernel version: not there",
+        "unknown: cannot read the kernel version (not there)",
         replace(NODE, kernel=Unknown(Reason.NOT_THERE, "/proc/version")),
     ),
     "2-implicit-odp-and-dmabuf": Case(
@@ -226,7 +226,7 @@ TRAPS = {
     ),
     "3-refcnt-not-readable": Case(
         HOST_RANK,
-        "unknown: the use of nvidia_peermem: I/O error",
+        "unknown: cannot tell whether nvidia_peermem is in use (I/O error)",
         replace(NODE, peermem_regions=Unknown(Reason.IO_ERROR, "refcnt")),
     ),
     "3-peermem-of-efa": Case(
@@ -292,7 +292,9 @@ TRAPS = {
         replace(NODE, unowned_queue_pairs=4),
     ),
     "old-nccl-without-thread-names": Case(rank(RdmaUse(), 0, threads=("python3",)), "likely no NIC in use"),
-    "threads-not-readable": Case(rank(RdmaUse(), 0, threads=NEEDS_ROOT), "unknown: its threads: needs root"),
+    "threads-not-readable": Case(
+        rank(RdmaUse(), 0, threads=NEEDS_ROOT), "unknown: cannot read its threads (needs root)"
+    ),
     "nccl-plugin-without-queue-pairs": Case(
         rank(RdmaUse(), 0, libraries=frozenset({"libnccl-net-ofi"})),
         "unknown: NCCL uses a network plugin, whose connections are not visible",

@@ -77,7 +77,7 @@ def test_a_pipe_of_the_launcher_is_no_log_but_slurms_file_is(tmp_path: Path) -> 
     streams(tmp_path, "/tmp/pipe")
     found = find_logs(node, sample_with({"NCCL_DEBUG": "INFO"}))
     assert shown(found) == [("Slurm output file", ["/tmp/with a blank.out"])]
-    assert found.missing == ("train.py (alice, Slurm job 4711): stdout is a pipe; stderr is not there.",)
+    assert found.missing == ("train.py (alice, Slurm job 4711): stdout is a pipe; stderr does not exist.",)
 
 
 def test_the_debug_file_is_looked_for_inside_the_container(tmp_path: Path) -> None:

@@ -304,7 +304,8 @@ def test_owners_that_are_not_visible_are_said(host: LiveNode) -> None:
     snapshot = Samples(host).next()
     assert only(snapshot).path.text == "unknown: 1 memory region on this node without a visible owner"
     assert snapshot.limits == (
-        "3 RDMA objects have no visible owner: it ended, is hidden, or is in another PID namespace",
+        "3 RDMA objects have no visible owner: a process that ended, is hidden, or is in another PID "
+        "namespace",
     )
 
 
@@ -357,7 +358,7 @@ def test_no_list_and_no_gpu_is_unknown(host: LiveNode) -> None:
     host.resources = Unknown(Reason.IO_ERROR, "RDMA netlink")
     snapshot = Samples(host).next()
     assert isinstance(snapshot.processes, Unknown)
-    assert snapshot.limits == ("RDMA resources of processes are unknown: I/O error",)
+    assert snapshot.limits == ("The processes' RDMA resources are unknown: I/O error",)
 
 
 def test_a_slurm_job_gets_its_name_once(host: LiveNode) -> None:

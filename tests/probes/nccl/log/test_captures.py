@@ -12,7 +12,7 @@ from tests.probes.nccl.log.logs import read
 # file -> state, begin of the text, words of a reason, and why that is right
 EXPECTED = {
     # No network channel: two GPUs of one node. "GDR 1" stands there, although the HCAs are Disabled.
-    "a100pcie-cx6dx-roce-gdr-disabled.log": (State.UNKNOWN, "not known: no channel uses the network", "GDR 1"),
+    "a100pcie-cx6dx-roce-gdr-disabled.log": (State.UNKNOWN, "unknown: no channel uses the network", "GDR 1"),
     # 32 sends and 32 receives with /GDRDMA; the pods' mpirun tags are before each line.
     "aws-p4d-efa-2node-nccl.log": (State.ALL, "64 of 64 channels on 16 of 16 ranks", ""),
     # An excerpt of three lines: 2.26 connects late.
@@ -91,7 +91,7 @@ def test_the_slowest_rank_is_named_and_a_line_counts_once() -> None:
     )
     failure, other = read(failed.format(3, 9) + failed.format(5, 7) + error).problems
     assert failure.ranks == ("rank 3", "rank 5")
-    assert "is 7, of rank 5 (log:2)" in failure.cause
+    assert "is 7, on rank 5 (log:2)" in failure.cause
     assert (other.kind, other.seen.count) == ("torch-error", 1)
 
 
@@ -101,4 +101,4 @@ def test_the_watchdog_of_pytorch_is_explained() -> None:
     assert "PyTorch: rank 118 timed out in ALLREDUCE" in titles
     failure = next(problem for problem in facts.problems if problem.kind == "watchdog-failure")
     assert failure.ranks == ("rank 118",)
-    assert "2398458, of rank 118" in failure.cause
+    assert "2398458, on rank 118" in failure.cause

@@ -285,7 +285,7 @@ def test_the_environment_overrides_nccl_conf() -> None:
     conf = "NCCL_DEBUG=WARN\nNCCL_IB_DISABLE=1\n"
     node = changed("hgx-h100", lambda tree: tree.add("/etc/nccl.conf", conf))
     report = judged("export NCCL_DEBUG=INFO\n", node=node)
-    assert said(report) == [(1, NOTE, "NCCL_DEBUG overrides WARN of /etc/nccl.conf")]
+    assert said(report) == [(1, NOTE, "NCCL_DEBUG overrides WARN from /etc/nccl.conf")]
 
 
 CONF = """\
@@ -470,7 +470,7 @@ def test_a_pod_with_gpus_needs_a_device_locked_memory_and_on_roce_a_network() ->
     assert [row[1] for row in said(report)] == [WARNING] * 3
     assert has(report, 7, WARNING, "requests GPUs but no RDMA device")
     assert has(report, 7, WARNING, "has no capability IPC_LOCK")
-    assert has(report, 7, WARNING, "neither the host's network nor a second one")
+    assert has(report, 7, WARNING, "neither the host's network nor an additional one")
     assert report.exit_status == 1
 
 

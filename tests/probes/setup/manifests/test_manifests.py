@@ -84,7 +84,7 @@ def test_an_old_configuration_that_loads_peermem_is_noted_on_a_dmabuf_node() -> 
     assert choice.recommended is DMABUF
     assert [old.source for old in choice.old_peermem] == ["/etc/modules-load.d/old.conf"]
     situation = changed(situation_of(HGX), examination=examination)
-    note = "an old configuration still loads nvidia_peermem"
+    note = "nvidia_peermem, which DMA-BUF does not need, is still loaded by"
     assert note in text_of("modules-load", request_of(situation)).replace("\n#       ", " ")
     assert note not in text_of("modules-load", request_of(situation, PEERMEM))
     assert choose_path(with_module(examination, PEERMEM_MODULE, persistent=None)).old_peermem == ()

@@ -194,7 +194,7 @@ def test_with_secure_boot_an_installation_says_that_it_needs_the_console() -> No
         (BootLoader.UKI, "kernel-install add"),
         (BootLoader.MACHINE_CONFIG, "Add iommu=pt to spec.kernelArguments"),
         (BootLoader.TALOS, "extra kernel argument iommu=pt"),
-        (Unknown(Reason.NEEDS_ROOT, "/boot"), "with the boot loader of this node (needs root)"),
+        (Unknown(Reason.NEEDS_ROOT, "/boot"), "with this node's boot loader (needs root)"),
     ],
     ids=str,
 )

@@ -154,7 +154,7 @@ def test_without_end_a_row_comes_every_few_seconds_until_it_is_ended() -> None:
     assert server.status == 1
     gone = server.failure()
     assert gone is not None
-    assert "peer ended" in gone.text
+    assert "peer exited" in gone.text
     ended = client.failure()
     assert ended is not None
     assert ended.text == "the test was terminated"
@@ -201,7 +201,7 @@ def test_a_waiting_server_holds_its_tcp_port() -> None:
     failure = second.failure()
     assert second.status == 1
     assert failure is not None
-    assert "TCP port is taken" in failure.text
+    assert "TCP port is in use" in failure.text
     client = node.begin(asks.argv)
     node.clock.now += 0.4  # nobody asks the programs meanwhile
     assert not listens(node)

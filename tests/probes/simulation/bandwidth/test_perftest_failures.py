@@ -44,7 +44,7 @@ CAUSES: list[tuple[str, int | None, dict[str, object], str]] = [
     ("hgx-h100+confidential-computing-on", 0, {"dmabuf": True}, "open kernel modules"),
     ("hgx-h100+fabric-manager-down", 0, {}, "fabric manager is not running"),
     ("dgx-a100+driver-library-mismatch", 0, {}, "driver's parts differ"),
-    ("hgx-h100+nvidia-uvm-not-loaded", 0, {"dmabuf": True}, "CUDA does not start (error 999)"),
+    ("hgx-h100+nvidia-uvm-not-loaded", 0, {"dmabuf": True}, "CUDA failed to start (error 999)"),
     ("hgx-h100+libcuda-link-missing", 0, {}, "libcuda.so was not found"),
     ("hgx-h100+xid-79-fell-off-bus", 5, {}, "CUDA does not see a GPU at this PCI address"),
     ("hgx-h100+dev-nvidia-missing", 1, {}, "CUDA does not see a GPU at this PCI address"),
@@ -121,7 +121,7 @@ def test_one_end_without_memory_ends_the_other() -> None:
         lambda settings: replace(settings, gpu=None),
     )
     assert "nvidia_peermem" in failure_of(pair.client).text
-    assert "peer ended" in failure_of(pair.server).text
+    assert "peer exited" in failure_of(pair.server).text
 
 
 @pytest.mark.parametrize(
@@ -180,8 +180,8 @@ def test_what_is_no_test_is_not_run_on(argv: str) -> None:
 
 def test_a_stranger_on_the_port() -> None:
     pair: Pair = run_pair("hgx-h100+perftest-port-in-use")
-    assert "TCP port is taken" in failure_of(pair.server).text
-    assert "peer ended" in failure_of(pair.client).text
+    assert "TCP port is in use" in failure_of(pair.server).text
+    assert "peer exited" in failure_of(pair.client).text
 
 
 def test_a_host_that_nobody_knows() -> None:

@@ -84,7 +84,7 @@ def test_the_judgment_of_a_slow_way_names_it() -> None:
     judgment = rate(sample, pair.settings.limit(pair.node.examination(), is_loopback=True), host)
     assert judgment.verdict is Rating.BELOW
     assert "limited by the path to the GPU" in judgment.why
-    assert "between sockets" in judgment.why
+    assert "from one CPU socket to another" in judgment.why
 
 
 @pytest.mark.slow

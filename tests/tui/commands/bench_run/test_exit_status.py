@@ -17,7 +17,7 @@ OTHER = LeftOut("GPU4 → mlx5_4 · DMA-BUF", "port 1 of mlx5_4 is down")
 def test_what_a_sweep_left_out_has_not_passed(bar: float | None) -> None:
     status, told = exit_status([result(190.0)], 1, bar, "", (DOWN,))
     assert status == 2
-    assert told == "1 of 2 tests left out: GPU3 → mlx5_3 · DMA-BUF: port 1 of mlx5_3 is down"
+    assert told == "1 of 2 tests left out: GPU3 → mlx5_3 · DMA-BUF (port 1 of mlx5_3 is down)"
     status, told = exit_status([result(190.0)], 1, bar, "", (DOWN, OTHER))
     assert status == 2
     assert told.startswith("2 of 3 tests left out: GPU3")
@@ -43,7 +43,7 @@ def test_other_memory_than_asked_for_has_not_passed() -> None:
     status, told = exit_status([other], 1, 100.0, "")
     assert status == 2
     assert told == (
-        "1 of 1 test did not use the requested memory: GPU0 → mlx5_0 · DMA-BUF: measured host memory"
+        "1 of 1 test did not use the requested memory: GPU0 → mlx5_0 · DMA-BUF measured host memory"
     )
     # In a comparison it is a finding where another path works, and makes up for no failure.
     assert exit_status([other, result(190.0, BY_PEERMEM)], 2, 100.0, "")[0] == 0

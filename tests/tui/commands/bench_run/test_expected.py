@@ -26,7 +26,7 @@ def test_a_result_below_what_is_expected_fails(tmp_path: Path) -> None:
     status, out = Scene().run("--seconds", "3", "--expected", table(tmp_path, 399))
     assert status == 1
     assert "▲" in out
-    assert "below what is expected: GPU0 → mlx5_0 · DMA-BUF" in out
+    assert "lower than expected: GPU0 → mlx5_0 · DMA-BUF" in out
     assert "at least 399 Gb/s is expected of our H100 nodes" in " ".join(out.split())
 
 

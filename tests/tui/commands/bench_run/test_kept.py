@@ -44,11 +44,11 @@ def test_results_that_are_not_believed_are_not_no_results(tmp_path: Path) -> Non
     scene.run("--seconds", "2", "--yes")
     (tmp_path / "kept" / "results.jsonl").chmod(0o664)
     told = words(scene.run("--results")[1])
-    assert "other users may write to it" in told
+    assert "other users can write to it" in told
     assert "No results are saved" not in told
     as_json = json.loads(scene.run("--results", "--json")[1])
     assert as_json["results"] is None
-    assert "other users may write to it" in as_json["unknown"]["results"]
+    assert "other users can write to it" in as_json["unknown"]["results"]
 
 
 def test_a_baseline_is_saved_and_compared_with(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_what_is_below_the_bar_is_no_baseline(tmp_path: Path, capsys: pytest.Cap
     scene = Scene(live=True, store=DiskResultsStore(str(tmp_path / "kept")))
     arguments = ("--seconds", "2", "--yes", "--save-baseline", "--min-gbps", "399")
     assert scene.run(*arguments)[0] == 1
-    assert "baseline not saved: below the threshold: GPU0" in capsys.readouterr().err
+    assert "baseline not saved: GPU0" in capsys.readouterr().err
     assert not (tmp_path / "kept" / "baselines").exists()
 
 

@@ -168,7 +168,7 @@ def test_a_sweep_that_leaves_a_gpu_out_has_not_passed(
     got, out = Scene().run(*arguments, "--seconds", "2", "--min-gbps", "100")
     assert got == status
     last = words(out.rpartition("\n\n")[2])
-    assert ("1 of 2 tests left out: GPU9 → mlx5_9 · DMA-BUF: port 1 of mlx5_9 is down" in last) == bool(
+    assert ("1 of 2 tests left out: GPU9 → mlx5_9 · DMA-BUF (port 1 of mlx5_9 is down)" in last) == bool(
         status
     )
 
