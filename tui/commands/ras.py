@@ -63,7 +63,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"ask every {LEAST_INTERVAL_SECONDS:.0f} to {_MOST_SECONDS} s until Ctrl-C; needs NCCL 2.29.2",
     )
     parser.add_argument(
-        "--count", metavar="N", type=whole_number(1, 999_999), help="with --watch, end after N reports"
+        "--count",
+        metavar="N",
+        type=whole_number(1, 999_999),
+        help="end after N reports (--watch) or after N seconds (--monitor)",
     )
     parser.add_argument(
         "--monitor", action="store_true", help="print RAS events until Ctrl-C (MONITOR); needs NCCL 2.29.2"

@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--redact",
         action="store_true",
-        help="replace names, addresses, GUIDs, serial numbers and arguments with pseudonyms",
+        help="replace names, addresses, GUIDs, serial numbers and arguments with tokens",
     )
 
 

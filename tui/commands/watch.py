@@ -214,7 +214,8 @@ class Watcher:
         limits = self._limits
         return (
             f"the ring in {self._directory.path} keeps at most {limits.keep_seconds / 3600:g} h"
-            f" and {limits.max_bytes >> 20} MiB; {limits.severity.value} events are saved"
+            f" and {limits.max_bytes >> 20} MiB;"
+            f" events of severity {limits.severity.value} or higher are saved"
         )
 
     def close(self, reason: str) -> None:

@@ -74,7 +74,7 @@ def saved_about(
 
 
 def _redacted(saved: Saved, identifiers: Identifiers) -> Saved:
-    """Return the same with pseudonyms; the origin stays, because results are compared by it."""
+    """Return the same with tokens; the origin stays, because results are compared by it."""
     redacted = identifiers.value(saved)
     return replace(
         redacted,

@@ -158,8 +158,8 @@ def page_of(report: Report, version: str) -> Page:
 
 
 _PSEUDONYMS = (
-    "Names of hosts, users and jobs, addresses, GUIDs and serial numbers are replaced with pseudonyms."
-    " The same value has the same pseudonym everywhere on this page."
+    "Names of hosts, users and jobs, addresses, GUIDs and serial numbers are replaced with tokens."
+    " The same value has the same token everywhere on this page."
 )
 
 

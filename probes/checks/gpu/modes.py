@@ -236,9 +236,9 @@ def c2c_grace_specifics(examination: Examination) -> Outcome:
             if condition in has_variable
         ]
         by_jobs = any(nccl.source.startswith("/proc/") for nccl in old)
-        cause = "The NICs are attached to the CPU (PHB). NCCL has used the C2C path by default since 2.27."
+        cause = "The NICs are attached to the CPU (PHB). NCCL has used the C2C path by default since 2.27.3."
         if any(end.data_direct for end in examination.topology.nics):
-            cause = "NCCL uses the NICs' Data Direct functions from 2.27.3 on, and the C2C path from 2.27 on."
+            cause = "NCCL uses the NICs' Data Direct functions and the C2C path from 2.27.3 on."
         return found(
             about(affected(jobs_of(examination), old), cause) if by_jobs else cause,
             *first_n(old),

@@ -71,7 +71,7 @@ def p2p_topology_refused_override(examination: Examination) -> Outcome:
     )
 
 
-def _allow_steps(examination: Examination) -> tuple[Step, ...]:
+def _allow_steps(examination: Examination, is_alternative: bool = True) -> tuple[Step, ...]:
     """Return the option that skips the check, or what to do with a driver that has no such option.
 
     R595 removed it; GPU and NIC then need a common IOMMU group or root port. /proc/driver/nvidia/params lists
@@ -79,10 +79,10 @@ def _allow_steps(examination: Examination) -> tuple[Step, ...]:
     """
     parameters = map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters)
     if isinstance(parameters, Unknown) or _OVERRIDE in parameters:
-        condition = f"if {_PARAMS} lists it and" if isinstance(parameters, Unknown) else "if"
+        condition = f"{_PARAMS} lists it and " if isinstance(parameters, Unknown) else ""
         text = (
-            f"Or, {condition} the machine is known to work, set `options nvidia NVreg_{_OVERRIDE}=1` in "
-            "modprobe.d, rebuild the initramfs and reboot"
+            f"{'Or, if' if is_alternative else 'If'} {condition}the machine is known to work, set"
+            f" `options nvidia NVreg_{_OVERRIDE}=1` in modprobe.d, rebuild the initramfs and reboot"
         )
         return (instruction(text),)
     text = f"This driver has no NVreg_{_OVERRIDE} (R595 removed it). If the machine needs it, use branch R580"
@@ -133,17 +133,16 @@ def p2p_topology_refused(examination: Examination) -> Outcome:
 def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
     """Check the log for `mapping type FORCE_PCIE`: Grace with NICs at the GPU's own switch."""
     cause = "On Grace the direct PCIe path needs GPU and NIC in one IOMMU group."
-    allow = _allow_steps(examination)
     if known(is_guest(examination), False):
         cause += " In a virtual machine the hypervisor decides the groups."
-        plan = reboot_plan("Allow the direct PCIe path", *allow)
+        plan = reboot_plan("Allow the direct PCIe path", *_allow_steps(examination, is_alternative=False))
     else:
         cause += " ACS settings decide the groups."
         plan = reboot_plan(
             "Set ACS as rdma_topo requires",
             Step("Show which ACS settings the paths need", ("rdma_topo", "check")),
             "Set ACS as rdma_topo prints it (in firmware, or with pci=config_acs= at boot), then reboot",
-            *allow,
+            *_allow_steps(examination),
         )
     return _refused(examination, "FORCE_PCIE", cause, plan)
 

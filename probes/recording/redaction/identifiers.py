@@ -72,7 +72,7 @@ class Identifiers(Tokens):
         return self.text(label) if self.redact else label
 
     def value(self, value: T) -> T:
-        """Return what gdrtop wrote about the node, with the pseudonyms of the recording.
+        """Return what gdrtop wrote about the node, with the tokens of the recording.
 
         `value` consists of strings, numbers, containers and dataclasses.
         """

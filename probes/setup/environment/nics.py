@@ -85,7 +85,7 @@ def nic_settings(examination: Examination) -> tuple[list[Setting], list[Note]]:
     wrong = [name for name in used if name in others]
     rivals = _rivals(examination, [active[name] for name in used])
     if rivals and compute and not wrong:
-        reason = f"{join_limited(rivals)} only manage NVSwitches, and NCCL may choose them; “=” is exact"
+        reason = f"NCCL may choose NICs that only manage NVSwitches ({join_limited(rivals)}); “=” is exact"
         return [Setting(HCA, f"={','.join(compute)}", reason)], notes
     if not wrong or not compute:
         text = _not_needed(used, others, len(active)) + _management(examination)
@@ -123,7 +123,9 @@ def _management(examination: Examination) -> str:
     """Say that NCCL also opens the ports that manage NVSwitches, which are slower than the NICs."""
     rdma = examination.node.rdma
     names = [] if isinstance(rdma, Unknown) else [device.name for device in rdma.management]
-    return f"; {join_limited(names)} only manage NVSwitches, and NCCL does not choose them" if names else ""
+    return (
+        f"; NCCL does not choose those that only manage NVSwitches ({join_limited(names)})" if names else ""
+    )
 
 
 def _ports_down(examination: Examination, compute: list[str]) -> list[Note]:
@@ -212,7 +214,8 @@ def _of_near_gpus(
         return [], [Note(LEVEL, State.NOT_NEEDED, "the topology file has the distances")]
     if by_nvlink := [gpu.label for gpu in topology.gpus if words[gpu.id] is Nccl.PXN]:
         text = (
-            f"{join_limited(by_nvlink)} reach a NIC over NVLink to another GPU (PXN), the others within PXB"
+            f"GPUs that reach a NIC over NVLink to another GPU (PXN): {join_limited(by_nvlink)}; the others:"
+            " within PXB"
         )
     else:
         text = "every GPU has a NIC within PXB, the default"

@@ -20,25 +20,73 @@ from probes.simulation.faults import (
 )
 from probes.simulation.faults.fault import Fault
 
-_ALL_OVER_TCP = frozenset({"nccl-ib-disabled", "nccl-net-socket", "job-tcp"})
-_OTHER_JOBS = frozenset({"two-jobs-two-users"})
-# A fault -> the faults of other areas that hide it, because they remove what it changes.
-_HIDDEN_BY = {
-    "job-rank-staged": _ALL_OVER_TCP
-    | _OTHER_JOBS
-    | {"job-log-differs", "nic-without-driver", "pid-namespace-hides-users"},
-    "job-tcp": _OTHER_JOBS | {"job-log-differs", "job-log-gdr-disabled"},
-    "job-log-differs": _OTHER_JOBS | {"pid-namespace-hides-users"},
-    "job-log-gdr-disabled": frozenset({"job-log-differs"}),
-    "job-log-other-setting": _OTHER_JOBS,
-    "pcie-link-degraded-width": _ALL_OVER_TCP | {"pid-namespace-hides-users"},
-    "gpu-without-driver": frozenset({"no-gdr-path"}),
-    "driver-library-missing": frozenset({"k8s-operators", "k8s-waiting-for-mofed"}),
-    "fabric-manager-down": frozenset({"driver-library-missing", "nvidia-uvm-not-loaded"}),
-    "pid-namespace-hides-users": frozenset({"gpu-without-driver"}),
-    "pcie-link-degraded-gpu-speed": frozenset({"gpu-without-driver-nouveau"}),
-    "dmabuf-nic-driver-lacks-support": frozenset({"nic-without-driver"}),
-    "pcie-devctl-ten-bit-tags-differ": frozenset({"nic-without-driver"}),
+_HIDDEN_OVER_TCP = (
+    "job-log-gdr-disabled",
+    "job-log-other-nics",
+    "job-rank-staged",
+    "pcie-link-degraded-width",
+)
+# A fault -> the faults of other areas that it hides, because it removes what they change.
+HIDES: dict[str, tuple[str, ...]] = {
+    "dmabuf-needs-open-module": ("gsp-firmware-missing",),
+    "driver-library-missing": (
+        *(
+            "bar1-too-small",
+            "fabric-manager-down",
+            "gpu-missing-from-nvml",
+            "libcuda-link-missing",
+            "mig-with-gdr",
+        ),
+        *("nvlink-down", "persistence-off", "persistence-off-daemon-runs"),
+    ),
+    "gpu-without-driver": ("pid-namespace-hides-users",),
+    "gpu-without-driver-nouveau": ("pcie-link-degraded-gpu-speed",),
+    "gpu-without-driver-passed-through": ("nic-ats-on-bare-metal",),
+    "job-log-differs": ("job-log-gdr-disabled", "job-rank-staged", "job-tcp"),
+    "job-log-gdr-disabled": ("job-tcp",),
+    "job-tcp": (
+        *(
+            "memlock-container-runtime",
+            "memlock-or-ipc-lock",
+            "nccl-net-plugin-not-found",
+            "rdma-cgroup-limit",
+        ),
+        *_HIDDEN_OVER_TCP,
+    ),
+    "k8s-operators": ("dkms-build-failed", "driver-library-missing", "inbox-core-beside-ofed"),
+    "k8s-waiting-for-mofed": ("dkms-build-failed", "driver-library-missing"),
+    "memory-peers-missing-old-nccl": ("gsp-firmware-missing",),
+    "nccl-ib-disabled": _HIDDEN_OVER_TCP,
+    "nccl-net-socket": _HIDDEN_OVER_TCP,
+    "nic-flapping": ("port-disabled",),
+    "nic-passed-through": ("nic-ats-on-bare-metal", "pcie-aspm-on"),
+    "nic-without-driver": (
+        *("dmabuf-nic-driver-lacks-support", "job-rank-staged", "pcie-devctl-ten-bit-tags-differ"),
+    ),
+    "no-gdr-path": ("gpu-without-driver", "gsp-firmware-missing", "job-log-gdr-disabled"),
+    "nvidia-uvm-not-loaded": ("fabric-manager-down",),
+    "pid-namespace-hides-users": ("job-log-differs", "job-rank-staged", "pcie-link-degraded-width"),
+    "rank-behind": (
+        *("nccl-net-plugin-mixed", "nccl-net-plugin-trouble", "nvshmem-ibgda-driver-options"),
+        "old-userspace-abi",
+    ),
+    "rank-stopped": ("nccl-twice-in-process", "nccl-versions-differ"),
+    "two-jobs-two-users": (
+        *("job-log-differs", "job-log-errors", "job-log-gdr-disabled", "job-log-other-nics"),
+        *("job-log-other-setting", "job-log-plugin-missing", "job-rank-staged", "job-tcp", "nccl-net-socket"),
+        "pid-namespace-hides-users",
+    ),
+    # The kernel refuses nvidia_peermem for these reasons before it looks at parameters.
+    **dict.fromkeys(
+        (
+            *("driver-half-updated", "kernel-forbids-modules-disabled", "kernel-forbids-modules-lockdown"),
+            *("module-blacklisted-cmdline", "module-wrong-vermagic", "peermem-built-without-symbols"),
+            *("peermem-not-on-disk-other-kernel", "peermem-symbol-version-mismatch"),
+            *("peermem-symbol-version-mismatch-nvidia", "peermem-unknown-symbol-inbox-core"),
+            *("secure-boot-key-rejected", "secure-boot-unsigned"),
+        ),
+        ("peermem-parameter-invalid",),
+    ),
 }
 
 # Add a new file of faults here.
@@ -46,7 +94,9 @@ AREAS: tuple[ModuleType, ...] = (
     *(modules, peermem, path, pcie, nic, gpu, environment, nccl, tools, live, vendor_nics),
 )
 FAULTS: dict[str, Fault] = {
-    fault.name: replace(fault, excludes=fault.excludes | _HIDDEN_BY.get(fault.name, frozenset()))
+    fault.name: replace(
+        fault, excludes=fault.excludes | {hider for hider, hidden in HIDES.items() if fault.name in hidden}
+    )
     for area in AREAS
     for fault in area.FAULTS
 }

@@ -69,7 +69,7 @@ FAULTS += (
           _perftest(b"\x7fELF\0ibv_reg_mr\0"), excludes=_OTHER_PROGRAMS[::2]),
     fault("perftest-without-dmabuf", "perftest is built without DMA-BUF",
           _perftest(b"\x7fELF\0libcuda.so.1\0ibv_reg_mr\0"), excludes=_OTHER_PROGRAMS[:2]),
-    fault("libcuda-link-missing", "The link libcuda.so is missing",
+    fault("libcuda-link-missing", "The symlink libcuda.so is missing",
           lambda tree: tree.remove(f"{library_directory(tree)}/libcuda.so"), excludes=_OTHER_PROGRAMS),
     fault("libibverbs-missing", "The libibverbs provider for ConnectX is not installed",
           lambda tree: tree.remove(f"{library_directory(tree)}/libmlx5.so.1")),

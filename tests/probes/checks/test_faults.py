@@ -12,7 +12,7 @@ from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS
 from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Severity, Status
-from probes.simulation.faults.catalogue import AREAS, FAULTS
+from probes.simulation.faults.catalogue import AREAS, FAULTS, HIDES
 from probes.simulation.faults.fault import Fault
 from probes.simulation.faults.fault import __file__ as fault_file
 from probes.simulation.host import SimulatedHost
@@ -96,6 +96,8 @@ def test_names_in_a_fault_exist() -> None:
         missing = fault.excludes - set(FAULTS)
         assert not missing, f"{place_of_fault(name)}: excludes {sorted(missing)}, which are no faults"
         assert fault.on in SIMULATED_NAMES, f"{place_of_fault(name)}: there is no node {fault.on}"
+    missing = {name for hidden in HIDES.values() for name in hidden} - set(FAULTS)
+    assert not missing, f"HIDES in probes/simulation/faults/catalogue.py: there is no fault {sorted(missing)}"
 
 
 @pytest.mark.parametrize("name", usual(FAULTS, USUAL_FAULTS))
@@ -136,7 +138,7 @@ def test_faults_are_found_together(faults: list) -> None:  # type: ignore[type-a
         hidden = sorted(fault.finds - found)
         assert not hidden, (
             f"{place_of_fault(fault.name)}: another of {sorted(names)} hides {hidden}; add it to excludes of "
-            "the fault, or to _HIDDEN_BY in probes/simulation/faults/catalogue.py"
+            "the fault, or to HIDES in probes/simulation/faults/catalogue.py"
         )
 
 

@@ -1,4 +1,4 @@
-"""The report as an admin gets it: three formats of every node, files, pseudonyms, hostile words."""
+"""The report as an admin gets it: three formats of every node, files, tokens, hostile words."""
 
 import json
 import re
@@ -206,7 +206,7 @@ def test_a_redacted_report_has_none_of_the_identifiers(name: str, form: str) -> 
     assert "user-1" in redacted
 
 
-def test_saved_results_and_runs_get_the_same_pseudonyms() -> None:
+def test_saved_results_and_runs_get_the_same_tokens() -> None:
     clock = SteppedClock()
     host = SimulatedHost("hgx-h100", clock=clock)
     name = report_on("hgx-h100").node_name

@@ -69,7 +69,7 @@ def test_the_variable_and_an_old_library_of_a_job_are_found() -> None:
 
 def test_an_old_nccl_names_data_direct() -> None:
     finding = findings_on("gb300+c2c-grace-specifics")["c2c-grace-specifics"]
-    assert "Data Direct functions from 2.27.3 on" in finding.cause
+    assert "Data Direct functions and the C2C path from 2.27.3 on" in finding.cause
 
 
 def test_gpu_memory_as_numa_node_matters_on_kubernetes_only() -> None:
