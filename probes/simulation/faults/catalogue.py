@@ -26,18 +26,16 @@ _HIDDEN_OVER_TCP = (
     "job-rank-staged",
     "pcie-link-degraded-width",
 )
+_HIDDEN_BY_LIBRARIES = (  # all ranks get the same ones
+    *("nccl-net-plugin-mixed", "nccl-net-plugin-trouble", "nccl-twice-in-process", "nccl-versions-differ"),
+    *("nvshmem-ibgda-driver-options", "old-userspace-abi"),
+)
 # A fault -> the faults of other areas that it hides, because it removes what they change.
 HIDES: dict[str, tuple[str, ...]] = {
     "dmabuf-needs-open-module": ("gsp-firmware-missing",),
     "driver-library-missing": (
-        *(
-            "bar1-too-small",
-            "fabric-manager-down",
-            "gpu-missing-from-nvml",
-            "libcuda-link-missing",
-            "mig-with-gdr",
-        ),
-        *("nvlink-down", "persistence-off", "persistence-off-daemon-runs"),
+        *("bar1-too-small", "fabric-manager-down", "gpu-missing-from-nvml", "libcuda-link-missing"),
+        *("mig-with-gdr", "nvlink-down", "persistence-off", "persistence-off-daemon-runs"),
     ),
     "gpu-without-driver": ("pid-namespace-hides-users",),
     "gpu-without-driver-nouveau": ("pcie-link-degraded-gpu-speed",),
@@ -45,13 +43,8 @@ HIDES: dict[str, tuple[str, ...]] = {
     "job-log-differs": ("job-log-gdr-disabled", "job-rank-staged", "job-tcp"),
     "job-log-gdr-disabled": ("job-tcp",),
     "job-tcp": (
-        *(
-            "memlock-container-runtime",
-            "memlock-or-ipc-lock",
-            "nccl-net-plugin-not-found",
-            "rdma-cgroup-limit",
-        ),
-        *_HIDDEN_OVER_TCP,
+        *("memlock-container-runtime", "memlock-or-ipc-lock", "nccl-net-plugin-mixed"),
+        *("nccl-net-plugin-not-found", "rdma-cgroup-limit", *_HIDDEN_OVER_TCP),
     ),
     "k8s-operators": ("dkms-build-failed", "driver-library-missing", "inbox-core-beside-ofed"),
     "k8s-waiting-for-mofed": ("dkms-build-failed", "driver-library-missing"),
@@ -66,15 +59,18 @@ HIDES: dict[str, tuple[str, ...]] = {
     "no-gdr-path": ("gpu-without-driver", "gsp-firmware-missing", "job-log-gdr-disabled"),
     "nvidia-uvm-not-loaded": ("fabric-manager-down",),
     "pid-namespace-hides-users": ("job-log-differs", "job-rank-staged", "pcie-link-degraded-width"),
-    "rank-behind": (
-        *("nccl-net-plugin-mixed", "nccl-net-plugin-trouble", "nvshmem-ibgda-driver-options"),
-        "old-userspace-abi",
-    ),
-    "rank-stopped": ("nccl-twice-in-process", "nccl-versions-differ"),
+    "rank-behind": _HIDDEN_BY_LIBRARIES,
+    "rank-stopped": _HIDDEN_BY_LIBRARIES,
     "two-jobs-two-users": (
         *("job-log-differs", "job-log-errors", "job-log-gdr-disabled", "job-log-other-nics"),
-        *("job-log-other-setting", "job-log-plugin-missing", "job-rank-staged", "job-tcp", "nccl-net-socket"),
-        "pid-namespace-hides-users",
+        *(
+            "job-log-other-setting",
+            "job-log-plugin-missing",
+            "job-rank-staged",
+            "job-tcp",
+            "nccl-ib-disabled",
+        ),
+        *("nccl-net-socket", "pid-namespace-hides-users"),
     ),
     # The kernel refuses nvidia_peermem for these reasons before it looks at parameters.
     **dict.fromkeys(
