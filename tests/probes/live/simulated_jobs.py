@@ -53,7 +53,7 @@ TOLD: dict[str, Told] = {
         events=(
             "port-state mlx5_3: mlx5_3 went down",
             "port-state mlx5_3: mlx5_3 is up again after 5 s",
-            "port-state mlx5_3: mlx5_3 is flapping, 3 times down",
+            "port-state mlx5_3: mlx5_3 is flapping: down 3 times in",
             "kernel-message .*: mlx5_core .*: Cable unplugged|kernel-message .*Link down",
         ),
         besides="(kernel-message|errors-rising|port-state) ",

@@ -77,7 +77,7 @@ def test_a_fault_is_refused_or_found_on_every_node(name: str) -> None:
         ("cloud-vm", "acs-on", "no GPU and NIC below one PCIe switch"),
         ("pcie-l40s", "peermem-parameter-wrong", "nvidia_peermem: not loaded"),
         ("dgx-spark", "nvlsm-down", "no NVSwitch here"),
-        ("aws-p5", "nic-flapping", "no job or part that it could change"),
+        ("aws-p5", "nic-flapping", "no job or part that it could affect"),
     ],
 )
 def test_the_refusal_says_what_the_node_lacks(node: str, fault: str, reason: str) -> None:

@@ -143,7 +143,7 @@ async def test_a_test_is_bound_or_not() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock)
-        assert value(pilot, "Bind").startswith("CPU and memory to the N's NUMA nodeIC")
+        assert value(pilot, "Bind").startswith("CPU and memory to the NIC's NUMA node")
         await to_row(pilot, "Bind")
         await pilot.press("right")
         await planned(pilot)

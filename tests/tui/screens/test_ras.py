@@ -140,7 +140,7 @@ async def test_a_young_job_is_not_asked() -> None:
         await readings(pilot, node.clock, 6)
         await pilot.press("i")
         await on(pilot, RasScreen)
-        await until(pilot, lambda: "RAS must not be asked in the first 2 minutes" in answer(pilot))
+        await until(pilot, lambda: "RAS must not be queried in the first 2 minutes" in answer(pilot))
         assert not node.sent
 
 
