@@ -27,7 +27,7 @@ from tests.probes.checks.doctor import examination_of, findings_on
 from tests.probes.live.simulated_jobs import evenly_paced
 from tests.probes.recording.recordings import recorded
 from tests.probes.setup.test_next_boot import forecast_of
-from tests.tiers import USUAL_FAULTS, usual
+from tests.tiers import usual
 from tests.tui.pilot import SteppedClock
 from tui.commands.check import CheckOptions, write_check
 from tui.commands.live import write_live
@@ -40,6 +40,8 @@ from tui.runtime.snapshot import Snapshot, take_snapshot
 from tui.screens.overview.state import OverviewState
 
 LIVE_FAULTS = tuple(name for name, fault in FAULTS.items() if fault.is_live)
+# In the fast tier: all views of a node take seconds a fault.
+USUAL = ("acs-on", "no-gdr-path", "peermem-not-loaded", "port-down", "mig-with-gdr", "memlock-login")
 SECONDS = 60  # by then every live fault has begun
 
 
@@ -84,7 +86,7 @@ def test_no_view_of_a_node_contradicts_itself(name: str) -> None:
     assert not wrong_on(name)
 
 
-@pytest.mark.parametrize("fault", usual(FAULTS, USUAL_FAULTS))
+@pytest.mark.parametrize("fault", usual(FAULTS, USUAL))
 def test_no_view_of_a_faulty_node_contradicts_itself(fault: str) -> None:
     assert not wrong_on(f"{FAULTS[fault].on}+{fault}")
 
@@ -209,7 +211,7 @@ def test_every_screen_and_command_says_the_same_of_a_node(name: str) -> None:
     assert len(set(said.values())) == 1, said
 
 
-@pytest.mark.parametrize("fault", usual([name for name in FAULTS if name not in LIVE_FAULTS], USUAL_FAULTS))
+@pytest.mark.parametrize("fault", usual([name for name in FAULTS if name not in LIVE_FAULTS], USUAL))
 def test_every_screen_and_command_says_the_same_of_a_faulty_node(fault: str) -> None:
     said = said_by_each(f"{FAULTS[fault].on}+{fault}")
     assert len(set(said.values())) == 1, said

@@ -33,7 +33,10 @@ def recording(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize(
     ("recording", "problem"),
-    [("congestion", "network-congested"), ("rank-behind", "job-traffic-fell")],
+    [
+        pytest.param("congestion", "network-congested", marks=pytest.mark.slow),
+        ("rank-behind", "job-traffic-fell"),
+    ],
     indirect=["recording"],
     ids=["congestion", "rank-behind"],
 )

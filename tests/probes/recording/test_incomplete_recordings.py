@@ -17,6 +17,7 @@ from tests.probes.recording.incomplete import (
     replayed,
     single_questions,
 )
+from tests.tiers import usual
 from tests.tui.pilot import SteppedClock
 
 NODES = (
@@ -62,7 +63,7 @@ def refused(name: str, reason: Reason, choices: Iterable[Removed]) -> dict[str, 
     }
 
 
-@pytest.mark.parametrize("name", nodes(*USUAL))
+@pytest.mark.parametrize("name", nodes("pcie-l40s+roce-gid-wrong,memlock-login"))
 def test_a_recording_without_a_group_of_answers_says_nothing_else(name: str) -> None:
     assert without(name, groups(recorded_moment(name), FEW)) == {}
 
@@ -83,7 +84,7 @@ _ACCESS = ("readable", "writable")
 
 
 @pytest.mark.parametrize("name", nodes("gb200"))
-@pytest.mark.parametrize("reason", [Reason.NEEDS_ROOT, Reason.TIMED_OUT])
+@pytest.mark.parametrize("reason", usual([Reason.NEEDS_ROOT, Reason.TIMED_OUT], [Reason.NEEDS_ROOT]))
 def test_a_node_that_does_not_answer_says_nothing_else(name: str, reason: Reason) -> None:
     moment = recorded_moment(name)
     choices = (

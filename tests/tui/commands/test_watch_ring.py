@@ -46,6 +46,7 @@ def test_a_clock_that_is_set_forward_deletes_no_ring(tmp_path: Path, scripted: S
     assert set(before) < set(rings(tmp_path / "ring"))
 
 
+@pytest.mark.slow
 def test_ring_and_saved_recordings_never_exceed_the_size(
     tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
