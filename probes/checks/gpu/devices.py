@@ -75,7 +75,7 @@ def gpus_with(examination: Examination, fact: Callable[[NvmlGpu], Maybe[bool]], 
         elif answer:
             chosen.append(gpu)
         else:
-            others.append(Evidence(f"{source} of GPU{gpu.index}", "no"))
+            others.append(Evidence(f"{source}, GPU{gpu.index}", "no"))
     if not chosen:
         end_with(missing or passed(*first_n(others) or (NO_GPU,)))
     return chosen
@@ -115,7 +115,7 @@ def gpu_without_driver(examination: Examination) -> Outcome:
     """Find GPUs without a kernel driver."""
     chosen = _by_driver(examination, lambda driver: is_there(driver) is False)
     return found(
-        f"{names_of(chosen)}: nvidia is not loaded, does not support this GPU, or failed to start it.",
+        f"{names_of(chosen)}: nvidia is not loaded, does not support this GPU, or could not initialize it.",
         *first_n(_driver(gpu) for gpu in chosen),
         fix=make_plan(
             "Load the driver",
@@ -129,7 +129,7 @@ def gpu_without_driver(examination: Examination) -> Outcome:
 @AREA.check(
     "gpu-without-driver-nouveau",
     Severity.CRITICAL,
-    "A GPU uses nouveau instead of NVIDIA's driver",
+    "A GPU uses nouveau instead of the NVIDIA driver",
     DRIVER_README,
     ok="No GPU uses nouveau",
     impact="CUDA cannot use this GPU.",
@@ -138,7 +138,7 @@ def gpu_without_driver_nouveau(examination: Examination) -> Outcome:
     """Find GPUs bound to nouveau or nova."""
     chosen = _by_driver(examination, lambda driver: known(driver, "") in ("nouveau", "nova_core"))
     return found(
-        f"{names_of(chosen)}: nouveau was loaded before NVIDIA's driver.",
+        f"{names_of(chosen)}: nouveau was loaded before the NVIDIA driver.",
         *first_n(_driver(gpu) for gpu in chosen),
         fix=make_plan(
             "Blacklist nouveau",
@@ -213,7 +213,7 @@ def xid_79_fell_off_bus(examination: Examination) -> Outcome:
             fix=make_plan(
                 "Power-cycle the node",
                 "Drain the node and power-cycle it (a reboot is often not enough)",
-                "Reseat GPU, riser and cables, and replace the GPU if it happens again",
+                "Reseat the GPU, riser and cables, and replace the GPU if it happens again",
                 needs_reboot=True,
                 disturbs="every job on this node",
             ),
@@ -223,7 +223,7 @@ def xid_79_fell_off_bus(examination: Examination) -> Outcome:
             takes=() if back else where,
         )
     if len(answering) == len(gpus):
-        return passed(*first_n(Evidence(f"NVML, GPU{gpu.index}", "it answers") for gpu in gpus) or (NO_GPU,))
+        return passed(*first_n(Evidence(f"NVML, GPU{gpu.index}", "responds") for gpu in gpus) or (NO_GPU,))
     return passed(Evidence(need(log, KERNEL_LOG).source, "no Xid 79"))
 
 
@@ -253,7 +253,7 @@ def gpu_missing_from_nvml(examination: Examination) -> Outcome:
             return passed(Evidence("NVML", f"{names_of(hidden)} not passed into this container"))
     if silent:
         return found(
-            f"{names_of(silent)}: the driver could not start the GPU, or the GPU hangs.",
+            f"{names_of(silent)}: the driver could not initialize the GPU, or the GPU is hung.",
             *first_n(
                 Evidence(f"NVML, {gpu.bdf}", gpu.nvml.detail or gpu.nvml.reason.value)
                 for gpu in silent
@@ -271,8 +271,8 @@ def gpu_missing_from_nvml(examination: Examination) -> Outcome:
         )
     for gpu in driven:
         need_nvml(gpu, gpu.nvml)
-    need(first_unread(gpu.driver for gpu in facts.gpus), "the drivers of the GPUs")
-    return passed(*first_n(Evidence(f"NVML, GPU{gpu.index}", "it answers") for gpu in driven) or (NO_GPU,))
+    need(first_unread(gpu.driver for gpu in facts.gpus), "the GPUs' drivers")
+    return passed(*first_n(Evidence(f"NVML, GPU{gpu.index}", "responds") for gpu in driven) or (NO_GPU,))
 
 
 def reported_in_log(examination: Examination, bdfs: Collection[str]) -> tuple[str, ...]:
@@ -345,7 +345,7 @@ def gpu_without_near_nic(examination: Examination) -> Outcome:
             fix=make_plan(
                 "Give these GPUs a nearby NIC",
                 "Move a NIC below the GPU's switch if the chassis allows it",
-                "Or set NCCL_NET_GDR_LEVEL=PHB in the job, and measure",
+                "Or set NCCL_NET_GDR_LEVEL=PHB in the job, then measure",
                 needs_root=False,
             ),
             devices=tuple(gpu for gpu, _ in far),

@@ -46,7 +46,7 @@ def driver_library_mismatch(examination: Examination) -> Outcome:
     # If one of several files matches, the loader's configuration decides, and NVML's answer counts.
     if complains or (files and all(installed != version for _, installed in files)):
         return found(
-            "The driver's packages were updated while the old driver was loaded.",
+            "The driver packages were updated while the old driver was loaded.",
             loaded,
             *first_n(shown),
             *((Evidence("NVML", driver.nvml),) if driver.nvml else ()),
@@ -56,13 +56,13 @@ def driver_library_mismatch(examination: Examination) -> Outcome:
                 "Or stop everything that uses the GPUs, and reload the modules",
                 needs_reboot=True,
                 disturbs="every job on this node",
-                note="Hold the driver's packages (apt-mark hold) to update in a maintenance window only.",
+                note="Hold the driver packages (apt-mark hold) and update only in a maintenance window.",
             ),
             devices=("nvidia",),
             takes=examination.usability.gpus,
         )
     if driver.nvml is None:
-        return passed(loaded, Evidence("NVML", "it answers"), *first_n(shown))
+        return passed(loaded, Evidence("NVML", "responds"), *first_n(shown))
     if not files:
         return unknown(needs("NVML", driver.nvml), loaded)
     return passed(loaded, *first_n(shown))
@@ -89,18 +89,21 @@ def driver_library_missing(examination: Examination) -> Outcome:
     # Libraries may be in places that gdrtop does not know, but then both are.
     answers = driver.nvml is None and "libnvidia-ml.so.1" in missing
     if answers or in_driver_container:
-        return passed(Evidence("libnvidia-ml.so.1", "there" if driver.nvml else "NVML answers"))
+        return passed(Evidence("libnvidia-ml.so.1", "found" if driver.nvml else "NVML responds"))
     if not missing:
         for name, files in installed.items():
             need(files, name)
-        return passed(*(Evidence(name, "there") for name in installed))
+        return passed(*(Evidence(name, "found") for name in installed))
     return found(
         "The kernel modules are installed without the driver's user-space packages.",
-        *(Evidence(f"/usr/lib/*/{name}", "not there, nor in other library directories") for name in missing),
+        *(
+            Evidence(f"/usr/lib/*/{name}", "not found there or in other library directories")
+            for name in missing
+        ),
         fix=make_plan(
             "Install the driver's libraries",
-            "Debian, Ubuntu: install libnvidia-compute in the modules' version",
-            "Other distributions: install nvidia-driver-cuda-libs in the modules' version",
+            "Debian, Ubuntu: install the libnvidia-compute version that matches the modules",
+            "Other distributions: install the nvidia-driver-cuda-libs version that matches the modules",
         ),
         devices=("nvidia",),
         takes=examination.usability.gpus,
@@ -110,27 +113,28 @@ def driver_library_missing(examination: Examination) -> Outcome:
 @AREA.check(
     "gsp-firmware-missing",
     Severity.CRITICAL,
-    "The firmware that the GPU driver loads is not installed",
+    "The GPU driver's firmware is not installed",
     DRIVER_README + "gsp.html",
-    ok="The firmware of the GPU driver is installed",
-    impact="The driver cannot start any GPU: the open modules need the GSP firmware.",
+    ok="The GPU driver's firmware is installed",
+    impact="The driver cannot initialize any GPU: the open modules need the GSP firmware.",
 )
 def gsp_firmware_missing(examination: Examination) -> Outcome:
     """Look for the files below /lib/firmware that nvidia.ko names, which open modules need."""
     file = need(file_of(examination, "nvidia"), FILES, absent=Evidence("modinfo nvidia", "no such module"))
     missing = need(examination.module_files, FILES).without_firmware
     if not file.firmware or len(missing) < len(file.firmware) or "GPL" not in known(file.license, ""):
-        return passed(Evidence("modinfo -F firmware nvidia", "there" if file.firmware else "none"))
+        return passed(Evidence("modinfo -F firmware nvidia", "found" if file.firmware else "none"))
     gpus = examination.node.gpus
     answers = not isinstance(gpus, Unknown) and gpus.driver.nvml is None
     return found(
-        "The firmware package is missing, or its version differs from the modules'.",
-        *first_n(Evidence(f"/lib/firmware/{path}", "not there") for path in missing),
+        "The firmware package is missing, or its version does not match the modules.",
+        *first_n(Evidence(f"/lib/firmware/{path}", "not found") for path in missing),
         fix=make_plan(
-            "Install the firmware", "Install nvidia-firmware or nvidia-kernel-common in the modules' version"
+            "Install the firmware",
+            "Install the nvidia-firmware or nvidia-kernel-common version that matches the modules",
         ),
         severity=Severity.WARNING if answers else None,
-        impact="None while the driver is loaded. Once it reloads, no GPU works." if answers else "",
+        impact="None while the driver is loaded. After the next reload, no GPU works." if answers else "",
         devices=("nvidia",),
         takes=() if answers else examination.usability.gpus,
     )
@@ -150,9 +154,9 @@ def _nvml_libraries(examination: Examination) -> tuple[tuple[str, str], ...]:
 @AREA.check(
     "gpu-driver-start-failed",
     Severity.CRITICAL,
-    "The driver could not start a GPU",
+    "The driver could not initialize a GPU",
     DRIVER_README + "commonproblems.html",
-    ok="The driver has started every GPU",
+    ok="The driver has initialized every GPU",
     impact="CUDA does not see this GPU.",
 )
 def gpu_driver_start_failed(examination: Examination) -> Outcome:
@@ -188,7 +192,7 @@ def _not_persistent(examination: Examination) -> list[Gpu]:
     def is_off(nvml: NvmlGpu) -> Maybe[bool]:
         return map_known(nvml.persistence, lambda is_on: not is_on)
 
-    return gpus_with(examination, is_off, "persistence mode off")
+    return gpus_with(examination, is_off, "persistence mode disabled")
 
 
 def _found_off(examination: Examination, gpus: list[Gpu], cause: str, daemon: str) -> Outcome:
@@ -214,14 +218,14 @@ def persistence_off(examination: Examination) -> Outcome:
     gpus = _not_persistent(examination)
     if _daemon_runs(examination):
         return passed(Evidence(f"systemctl is-active {_DAEMON}", "active"))
-    cause = "the driver shuts down a GPU when its last program ends."
+    cause = "the driver shuts down a GPU when the last program that uses it exits."
     return _found_off(examination, gpus, cause, "inactive")
 
 
 @AREA.check(
     "persistence-off-daemon-runs",
     Severity.NOTE,
-    "nvidia-persistenced runs without persistence mode",
+    "nvidia-persistenced is running without persistence mode",
     _PERSISTENCE,
     ok="nvidia-persistenced has enabled persistence mode, or is not running",
     impact=_SLOW_START,
@@ -230,6 +234,6 @@ def persistence_off_daemon_runs(examination: Examination) -> Outcome:
     """Find persistence mode off although the daemon runs: it was started with --no-persistence-mode."""
     gpus = _not_persistent(examination)
     if not _daemon_runs(examination):
-        return passed(Evidence(f"systemctl is-active {_DAEMON}", "inactive: see persistence-off"))
+        return passed(Evidence(f"systemctl is-active {_DAEMON}", "inactive (see persistence-off)"))
     cause = "some packages start the daemon with --no-persistence-mode."
     return _found_off(examination, gpus, cause, "active")

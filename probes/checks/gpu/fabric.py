@@ -79,7 +79,7 @@ def gpu_fabric_not_registered(examination: Examination) -> Outcome:
         cause = "The NVSwitches are configured elsewhere: in the rack's switch trays, or on this VM's host."
         look = "Contact whoever runs this rack's NVLink switches or this VM's host"
     else:
-        cause = f"{here.text} Fabric Manager has not finished their setup."
+        cause = f"{here.text} Fabric Manager has not finished setting them up."
         look = "Read /var/log/fabricmanager.log" + (" and /var/log/nvlsm.log" if here.needs_nvlsm else "")
     states = sorted({_WORDS[known(gpu.fabric.state, "")] for gpu in waiting})
     return found(
@@ -100,7 +100,7 @@ def gpu_fabric_not_registered(examination: Examination) -> Outcome:
     "The NVLink fabric reports a problem with a GPU",
     _API,
     ok="The NVLink fabric reports no problem",
-    impact="Jobs that use NVLink lose bandwidth, or fail when they reach the GPU.",
+    impact="Jobs that use NVLink lose bandwidth, or fail when they access the GPU.",
     part_of=("gpu-fabric-not-registered", "xid-nvlink-error", "nvlink-down"),
 )
 def gpu_fabric_unhealthy(examination: Examination) -> Outcome:
@@ -129,7 +129,7 @@ def gpu_fabric_unhealthy(examination: Examination) -> Outcome:
 @AREA.check(
     "gpu-fabric-differs",
     Severity.WARNING,
-    "GPUs of this node are in different NVLink cliques",
+    "GPUs on this node are in different NVLink cliques",
     _API,
     ok="All GPUs are in one NVLink clique, or there is none",
     impact="These GPUs cannot reach each other over NVLink. NCCL uses PCIe or the network between them.",
@@ -144,8 +144,8 @@ def gpu_fabric_differs(examination: Examination) -> Outcome:
         f"The {plural(len(gpus), 'GPU')} are in {len(places)} cliques.",
         *first_n(map(_fabric_evidence, gpus)),
         fix=make_plan(
-            "Join the GPUs again",
-            "Check the partitions that Fabric Manager or the rack's manager has configured",
+            "Put the GPUs back into one clique",
+            "Check the partitions that Fabric Manager or the rack manager has configured",
             "Drain the node and reset all GPUs or reboot",
             disturbs="every job on this node",
         ),
@@ -176,10 +176,10 @@ def nvlsm_down(examination: Examination) -> Outcome:
     if isinstance(facts.nvlsm_runs, Unknown) and in_container(examination.node.platform):
         return unknown(NEEDS_HOST)
     if need(facts.nvlsm_runs, "the host's processes"):
-        return passed(Evidence("/proc/*/comm", "nvlsm runs"))
+        return passed(Evidence("/proc/*/comm", "nvlsm is running"))
     return _missing(
         examination,
-        f"{need_switches(examination).text} NVLSM programs their routes. Fabric Manager's unit starts it.",
+        f"{need_switches(examination).text} NVLSM programs their routes. Fabric Manager's unit starts NVLSM.",
         (Evidence("/proc/*/comm", "no nvlsm process"),),
         "Start NVLSM",
         _RESTART,
@@ -216,7 +216,7 @@ def nvlsm_missing(examination: Examination) -> Outcome:
     """Check that the program of package nvlsm is there, unless it runs from a driver container."""
     facts = _nvlsm_facts(examination)
     if facts.nvlsm_runs is True:
-        return passed(Evidence("/proc/*/comm", "nvlsm runs"))
+        return passed(Evidence("/proc/*/comm", "nvlsm is running"))
     if not isinstance(facts.nvlsm_program, Unknown):
         return passed(Evidence(facts.nvlsm_program, "installed"))
     if facts.nvlsm_program.reason is not Reason.NOT_THERE:
@@ -227,7 +227,7 @@ def nvlsm_missing(examination: Examination) -> Outcome:
         examination,
         f"{need_switches(examination).text} Fabric Manager needs NVLSM to configure them, and does not start"
         " without it.",
-        (Evidence(NVLSM, "not there"),),
+        (Evidence(NVLSM, "not found"),),
         "Install NVLSM",
         instruction("Install the package nvlsm from NVIDIA's CUDA repository"),
         _RESTART,
@@ -250,7 +250,7 @@ def ib_umad_missing(examination: Examination) -> Outcome:
     files = map_known(examination.device_nodes, lambda nodes: nodes.rdma)
     listed = [file for file in known(files, ()) if "/umad" in file.path]
     if loaded and (listed or isinstance(files, Unknown) or in_container(examination.node.platform)):
-        files_there = first_n(Evidence(file.path, "there") for file in listed)
+        files_there = first_n(Evidence(file.path, "found") for file in listed)
         return passed(Evidence(UMAD_MODULE, "loaded"), *files_there)
     return _missing(
         examination,

@@ -85,7 +85,7 @@ def imex_down(examination: Examination) -> Outcome:
     "IMEX is running, but there is no IMEX channel",
     "NVIDIA IMEX guide, IMEX Channels, "
     "https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/imexchannels.html",
-    ok="There is an IMEX channel, or something else creates one for jobs",
+    ok="An IMEX channel exists, or something else creates one for jobs",
     impact=_NO_MNNVL,
 )
 def imex_channels_missing(examination: Examination) -> Outcome:
@@ -108,7 +108,7 @@ def imex_channels_missing(examination: Examination) -> Outcome:
     channels = services.imex_channels
     count = 0 if isinstance(channels, Unknown) and channels.reason is Reason.NOT_THERE else channels
     if need(count, "the IMEX channels"):
-        return passed(Evidence(CHANNELS, f"{count} there"))
+        return passed(Evidence(CHANNELS, f"{count} found"))
     parameters = known(map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters), {})
     seen = [Evidence(CHANNELS, "no channel")]
     if "CreateImexChannel0" in parameters:
@@ -117,7 +117,7 @@ def imex_channels_missing(examination: Examination) -> Outcome:
     memlock = examination.memlock
     with_slurm = not isinstance(memlock, Unknown) and "slurmd.service" in memlock.services
     return found(
-        "Jobs need a channel below /dev/nvidia-caps-imex-channels. The driver creates none by default."
+        "Jobs need a channel in /dev/nvidia-caps-imex-channels. The driver creates none by default."
         + (" Slurm's switch/nvidia_imex plugin can create one for each job." if with_slurm else ""),
         *seen,
         fix=make_plan(
@@ -125,7 +125,7 @@ def imex_channels_missing(examination: Examination) -> Outcome:
             "Write “options nvidia NVreg_CreateImexChannel0=1” to a file in /etc/modprobe.d, and"
             " update the initramfs. The driver then creates channel0, which all users share.",
             "Until the next boot, create it by hand: mknod -m 666"
-            " /dev/nvidia-caps-imex-channels/channel0 c MAJOR 0, with the number of"
+            " /dev/nvidia-caps-imex-channels/channel0 c MAJOR 0, where MAJOR is the number of"
             " nvidia-caps-imex-channels in /proc/devices.",
         ),
         severity=Severity.NOTE if with_slurm else None,

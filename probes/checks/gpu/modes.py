@@ -34,11 +34,11 @@ def _name(gpu: Gpu) -> Evidence:
     "MIG is enabled",
     "NVIDIA MIG user guide, https://docs.nvidia.com/datacenter/tesla/mig-user-guide/",
     ok="MIG is disabled",
-    impact="MIG instances have no P2P, so NCCL's traffic between GPUs uses NICs, and older NCCL fails.",
+    impact="MIG instances have no P2P, so NCCL traffic between GPUs uses NICs, and older NCCL versions fail.",
 )
 def mig_with_gdr(examination: Examination) -> Outcome:
     """Read NVML's MIG mode."""
-    chosen = gpus_with(examination, lambda nvml: nvml.mig, "MIG mode")
+    chosen = gpus_with(examination, lambda nvml: nvml.mig, "MIG enabled")
     return found(
         f"{names_of(chosen)}: MIG is for many small jobs, not for multi-GPU training.",
         *first_n(Evidence(f"nvidia-smi -q -d MIG, GPU{gpu.index}", "Enabled") for gpu in chosen),
@@ -52,7 +52,7 @@ def mig_with_gdr(examination: Examination) -> Outcome:
     Severity.NOTE,
     "A GPU is a vGPU, and few vGPU profiles support GPUDirect RDMA",
     "NVIDIA AI Enterprise, vGPU features, https://docs.nvidia.com/ai-enterprise/",
-    ok="No vGPU here, or it supports GPUDirect RDMA",
+    ok="No vGPU, or it supports GPUDirect RDMA",
     impact="If the profile does not support it, jobs copy through host memory.",
 )
 def vgpu_without_gdr(examination: Examination) -> Outcome:
@@ -61,7 +61,7 @@ def vgpu_without_gdr(examination: Examination) -> Outcome:
     chosen = [gpu for gpu in gpus if is_vgpu(gpu) is True and not _has_support(examination, gpu)]
     if chosen:
         return found(
-            f"{names_of(chosen)}: the hypervisor shares this GPU. Its vGPU profile decides.",
+            f"{names_of(chosen)}: the hypervisor shares this GPU. Support depends on its vGPU profile.",
             *first_n(_name(gpu) for gpu in chosen),
             fix=make_plan(
                 "Ask the hypervisor's admin for another profile",
@@ -146,7 +146,7 @@ def gpu_too_old_for_gdr(examination: Examination) -> Outcome:
     Severity.NOTE,
     "NCCL sends from host memory on pre-Ampere GPUs without NVLink",
     "NVIDIA NCCL environment variables, NCCL_NET_GDR_READ",
-    ok="NCCL sends from GPU memory on these GPUs",
+    ok="NCCL sends directly from GPU memory",
     impact="Everything that a job sends is copied to host memory first.",
 )
 def gdr_read_off_on_old_gpus(examination: Examination) -> Outcome:
@@ -238,7 +238,7 @@ def c2c_grace_specifics(examination: Examination) -> Outcome:
         by_jobs = any(nccl.source.startswith("/proc/") for nccl in old)
         cause = "The NICs are attached to the CPU (PHB). NCCL has used the C2C path by default since 2.27.3."
         if any(end.data_direct for end in examination.topology.nics):
-            cause = "NCCL uses the NICs' Data Direct functions and the C2C path from 2.27.3 on."
+            cause = "NCCL 2.27.3 and later use the NICs' Data Direct functions and the C2C path."
         return found(
             about(affected(jobs_of(examination), old), cause) if by_jobs else cause,
             *first_n(old),
@@ -314,11 +314,11 @@ _PARAMS = "/proc/driver/nvidia/params"
 @AREA.check(
     "gpu-memory-in-kubernetes",
     Severity.NOTE,
-    "Linux manages the GPUs' memory on a Kubernetes node",
+    "Linux manages GPU memory on a Kubernetes node",
     "NVIDIA, Understanding Memory Management on Hardware-Coherent Platforms, "
     "https://developer.nvidia.com/blog/understanding-memory-management-on-hardware-coherent-platforms/; "
     "NVIDIA driver 580 release notes, CDMM",
-    ok="The driver manages the GPUs' memory, or this is not a Kubernetes node with Grace",
+    ok="The driver manages GPU memory, or this is not a Grace-based Kubernetes node",
     impact="GPU memory counts as system memory. Pods and the page cache can fill it, and GPU jobs then "
     "run out of memory.",
 )
@@ -340,12 +340,13 @@ def gpu_memory_in_kubernetes(examination: Examination) -> Outcome:
         "Each GPU's memory is a NUMA node without CPUs. NVIDIA's GPU Operator has selected CDMM since "
         "driver 580.",
         shown,
-        Evidence("/sys/devices/system/node", f"memory without CPUs: NUMA {nodes}"),
+        Evidence("/sys/devices/system/node", f"NUMA nodes without CPUs: {nodes}"),
         fix=reboot_plan(
             "Let the driver manage GPU memory (CDMM)",
             "Write `options nvidia NVreg_CoherentGPUMemoryMode=driver` to a file in /etc/modprobe.d",
-            "Rebuild the initramfs, and reboot",
-            note="Programs that get GPU memory from a NUMA node (numactl --membind) then need cudaMalloc.",
+            "Rebuild the initramfs and reboot",
+            note="Programs that get GPU memory from a NUMA node (numactl --membind) must then call "
+            "cudaMalloc.",
         ),
         devices=bdfs_of(joined),
     )

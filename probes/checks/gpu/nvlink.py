@@ -32,7 +32,7 @@ def need_switches(examination: Examination) -> NvSwitches:
     """Return the NVSwitches that Fabric Manager of this node configures; without any, end the check."""
     switches = need(nvswitches_of(examination), PCI_FUNCTIONS)
     if switches is None:
-        end_with(passed(Evidence("/sys/bus/pci/devices", "no NVSwitch here, or it is configured elsewhere")))
+        end_with(passed(Evidence("/sys/bus/pci/devices", "no NVSwitch, or it is configured elsewhere")))
     assert switches is not None
     return switches
 
@@ -98,7 +98,7 @@ def fabric_manager_down_absent(examination: Examination) -> Outcome:
         Evidence(f"systemctl cat {_MANAGER}", "no such unit"),
         fix=make_plan(
             "Install Fabric Manager",
-            f"Install the package {_MANAGER} with exactly the driver's version",
+            f"Install the {_MANAGER} package that exactly matches the driver's version",
             _START_MANAGER,
         ),
         devices=switches.devices,
@@ -118,7 +118,7 @@ def fabric_manager_down_version(examination: Examination) -> Outcome:
     switches = need_switches(examination)
     gpus = need(examination.node.gpus, "the driver's version")
     tools = need(examination.tools, _TOOLS)
-    not_here = Evidence("nv-fabricmanager --version", "not installed here")
+    not_here = Evidence("nv-fabricmanager --version", "not installed")
     manager = need(tools.fabric_manager, _TOOLS, absent=not_here)
     driver = need(gpus.driver.version, "the driver's version")
     seen = (Evidence("nv-fabricmanager --version", manager), Evidence("/sys/module/nvidia/version", driver))
@@ -127,11 +127,11 @@ def fabric_manager_down_version(examination: Examination) -> Outcome:
     state = map_known(examination.services, lambda services: services.services[_MANAGER].state)
     runs = state is ServiceState.ACTIVE
     return found(
-        "Fabric Manager refuses to start with a driver of a different version.",
+        "Fabric Manager starts only with a driver of the same version.",
         *seen,
         fix=make_plan(
             "Install the Fabric Manager that matches the driver",
-            f"Install the package {_MANAGER} of version {driver}",
+            f"Install version {driver} of the {_MANAGER} package",
             Step("Start the new version", ("systemctl", "restart", _MANAGER)),
             disturbs="jobs that use NVLink, while Fabric Manager restarts",
         ),
@@ -147,7 +147,7 @@ def fabric_manager_down_version(examination: Examination) -> Outcome:
     Severity.WARNING,
     "A GPU has fewer active NVLinks than the others",
     "nvidia-smi(1), nvlink --status",
-    ok="All GPUs of one model have the same number of NVLinks",
+    ok="GPUs of the same model have the same number of NVLinks",
     impact="Multi-GPU jobs run at the speed of the slowest GPU, or do not start.",
 )
 def nvlink_down(examination: Examination) -> Outcome:

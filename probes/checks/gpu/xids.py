@@ -34,7 +34,7 @@ def _xids(*numbers: int) -> Filter:
     "A GPU's system processor (GSP) timed out",
     _XIDS,
     ok="No GSP timeout in the kernel log",
-    impact="Jobs hang and nvidia-smi hangs or is very slow. It looks like a network problem.",
+    impact="Jobs hang and nvidia-smi hangs or is very slow. This looks like a network problem.",
 )
 def xid_119_gsp_timeout(examination: Examination) -> Outcome:
     """Find Xid 119 and 120; a warning if the GPU answers again."""
@@ -73,7 +73,7 @@ def xid_memory_error(examination: Examination) -> Outcome:
         "Replace the GPU if remapping failed (Xid 64)",
         disturbs=_DRAIN,
     )
-    cause = "row remapping takes effect at the next reset of the GPU."
+    cause = "row remapping takes effect at the next GPU reset."
     return found_in_log(examination, messages, cause, fix)
 
 
@@ -104,7 +104,7 @@ def xid_nvlink_error(examination: Examination) -> Outcome:
     "A program failed on a GPU",
     _XIDS,
     ok="No program error in the kernel log",
-    impact="That program ended. Other jobs are not affected.",
+    impact="That program exited. Other jobs are not affected.",
 )
 def xid_of_a_program(examination: Examination) -> Outcome:
     """Find Xids that are mostly a bug of the program."""
@@ -131,10 +131,10 @@ _STILL_USABLE = (_Action.DRAIN_P2P, _Action.RECOVER_IMEX)
 _RECOVERY_ACTION = re.compile(r"recovery action changed from .{1,60} to 0x([0-9a-f]{1,4}) \(([^)]{1,60})\)")
 _STEPS = {
     _Action.DRAIN_P2P: "Stop jobs on other GPUs that access this GPU; all other jobs can continue",
-    _Action.RECOVER_IMEX: "Recover the IMEX domain: restart nvidia-imex on its nodes when no job runs",
+    _Action.RECOVER_IMEX: "Recover the IMEX domain: restart nvidia-imex on its nodes when no job is running",
     **dict.fromkeys(
         (_Action.RESET, _Action.DRAIN_AND_RESET, _Action.BUS_RESET),
-        "End every job on this GPU and its NVLink peers, then run nvidia-smi --gpu-reset -i N",
+        "Stop every job on this GPU and its NVLink peers, then run nvidia-smi --gpu-reset -i N",
     ),
     **dict.fromkeys((_Action.REBOOT, _Action.SYSTEM_REBOOT), "Drain the node and reboot it"),
 }
@@ -144,7 +144,7 @@ _STEPS = {
     "gpu-recovery-action",
     Severity.WARNING,
     "A GPU needs a reset or a reboot before it can be used again",
-    f"NVML, nvmlDeviceGpuRecoveryAction_t; Xid 154 of {_XIDS}",
+    f"NVML, nvmlDeviceGpuRecoveryAction_t; Xid 154 in {_XIDS}",
     ok="No GPU needs a reset or a reboot",
     impact="New jobs on this GPU fail to start, or die. NCCL then reports an error on all their nodes.",
     part_of=(LOST_GPU, GSP_TIMEOUT),
@@ -162,7 +162,7 @@ def gpu_recovery_action(examination: Examination) -> Outcome:
         else:
             waiting[message.bdf] = number, match[2], message
     if not waiting:
-        return passed(Evidence("Xid 154", "no GPU asks for a recovery action"))
+        return passed(Evidence("Xid 154", "no GPU requests a recovery action"))
     actions = {number for number, _, _ in waiting.values()}
     steps = list(dict.fromkeys(text for action, text in _STEPS.items() if action in actions))
     if not actions <= set(_STEPS):
@@ -171,7 +171,7 @@ def gpu_recovery_action(examination: Examination) -> Outcome:
     outcome = found_in_log(
         examination,
         [message for _, _, message in waiting.values()],
-        f"the driver asks for: {join_limited(names)}.",
+        f"the driver requests: {join_limited(names)}.",
         Plan("Recover the GPU", tuple(instruction(step) for step in steps), disturbs=_DRAIN),
     )
     lost = tuple(bdf for bdf, (action, _, _) in waiting.items() if action not in _STILL_USABLE)
@@ -193,7 +193,7 @@ def xid_other(examination: Examination) -> Outcome:
     numbers = sorted({message.number for message in messages if message.number is not None})
     fix = make_plan("Look up the Xid", "Follow NVIDIA's Xid manual for this number", needs_root=False)
     shown = ", ".join(str(number) for number in numbers[:SHOWN])
-    return found_in_log(examination, messages, f"the kernel log has Xid {shown}.", fix)
+    return found_in_log(examination, messages, f"the kernel log shows Xid {shown}.", fix)
 
 
 @AREA.check(
@@ -210,7 +210,8 @@ def sxid(examination: Examination) -> Outcome:
     fix = make_plan(
         "Reset the GPUs after a fatal SXid",
         instruction("Check in the Fabric Manager user guide whether this SXid is fatal", False),
-        "After a fatal SXid, drain the node, stop Fabric Manager, reset all GPUs, then start it again",
+        "After a fatal SXid, drain the node, stop Fabric Manager, reset all GPUs, then start Fabric "
+        "Manager again",
         disturbs="every job on this node",
     )
     if all("non-fatal" in message.text.casefold() for message in messages):

@@ -83,7 +83,7 @@ def port_counters_missing(examination: Examination) -> Outcome:
             errors = refused[0]
         unread = first_unread((port.device.driver,))  # an EFA's counters are elsewhere
         if errors.reason in (Reason.NOT_THERE, Reason.IO_ERROR) and unread is not None:
-            other = unknown_without("the driver of the NIC", unread)
+            other = unknown_without("the NIC's driver", unread)
         elif errors.reason in (Reason.NOT_THERE, Reason.IO_ERROR):
             without.append((port, errors))
         else:
@@ -91,7 +91,7 @@ def port_counters_missing(examination: Examination) -> Outcome:
     if without:
         return found(
             f"{port_names(port for port, _ in without)}: virtual functions and some drivers have no "
-            "counters. Firmware that refuses them logs a kernel message on every read.",
+            "counters. If the firmware refuses to read them, every attempt logs a kernel message.",
             *first_n(Evidence(f"{port.path}/counters", str(why)) for port, why in without),
             devices=devices_of(port for port, _ in without),
         )

@@ -33,17 +33,17 @@ FEW_CARRIER_CHANGES = 10  # bringing a port up causes a few
 _CABLE = make_plan(
     "Find the bad cable or optic",
     "Show optics and raw error rate: mlxlink -d BDF -m -c -e",
-    instruction("Clean, reseat or replace cable and optics", False),
+    instruction("Clean, reseat or replace the cable and optics", False),
     disturbs="jobs that use this port while the cable is out",
 )
 _LOSS = make_plan(
     "Find the hop that loses packets",
     instruction("Check drops and pause frames at each switch port on the path", False),
-    "Compare ECN, PFC and traffic class of hosts and switches: mlnx_qos -i NETDEV",
+    "Compare ECN, PFC and traffic class on hosts and switches: mlnx_qos -i NETDEV",
 )
 _PEER = make_plan(
     "Check the peer first",
-    "Look for an Xid, a reboot or a link down on the remote nodes at that time",
+    "Look for Xids, reboots or link-down events on the remote nodes at that time",
     "NCCL_IB_TIMEOUT=22 rides out short interruptions, but fixes nothing",
     needs_root=False,
 )
@@ -71,7 +71,7 @@ class _Counters:
         if fast:
             return _found(fast, self.rising, self.fix, self.severity)
         if risen:
-            cause = f"{self.standing} They rise, but more slowly than on a bad link."
+            cause = f"{self.standing} They are rising, but more slowly than on a bad link."
             return _found(risen, cause, self.fix, Severity.NOTE)
         if above:
             return _found(above, f"{self.standing} {_since_when(above)}", self.fix, Severity.NOTE)
@@ -118,7 +118,7 @@ AREA.check(
     _Counters(
         tuple(_SIGNAL_PER_HOUR),
         hardware=False,
-        rising="errors rise faster than on a good link. Cable, connector or optics are marginal.",
+        rising="errors are rising faster than on a good link. The cable, connector or optics are marginal.",
         standing="signal errors since the last counter reset. A few are normal on HDR and faster links.",
         fix=_CABLE,
         per_hour=_SIGNAL_PER_HOUR,
@@ -137,8 +137,8 @@ AREA.check(
         ("link_downed",),
         hardware=False,
         rising="the link went down since the last check.",
-        standing="the link has gone down since the last counter reset, at a switch reboot or in the middle"
-        " of a job.",
+        standing="the link has gone down since the last counter reset, during a switch reboot or in the "
+        "middle of a job.",
         fix=_CABLE,
     ).judge
 )
@@ -147,9 +147,9 @@ AREA.check(
 @AREA.check(
     "link-flaps-carrier",
     Severity.WARNING,
-    "A NIC's netdev keeps losing its carrier",
+    "A NIC's netdev keeps losing carrier",
     "Linux, Documentation/ABI/testing/sysfs-class-net: carrier_changes",
-    ok="No NIC's netdev keeps losing its carrier",
+    ok="No NIC's netdev keeps losing carrier",
     impact="A job on the port fails with completion error 12.",
     data_path=True,
 )
@@ -177,7 +177,7 @@ def link_flaps_carrier(examination: Examination) -> Outcome:
     often = [reading for reading in readings if reading.value > FEW_CARRIER_CHANGES]
     if often:
         same = _same_flaps(often, [reading for reading in downs if reading.value])
-        cause = f"the carrier changed often since boot. {_since_when(often)}"
+        cause = f"the carrier has changed often since boot. {_since_when(often)}"
         return _found(often, cause, _CABLE, Severity.NOTE, same)
     return missing or all_fine(readings)
 
@@ -204,9 +204,9 @@ def out_of_sequence_rising(examination: Examination) -> Outcome:
     counters = _Counters(
         _REORDERED,
         hardware=True,
-        rising="packets out of order and timeouts rise together, so packets are lost in the network."
+        rising="out-of-order packets and timeouts are rising together, so the network is losing packets."
         if lossy
-        else "packets out of order rise without timeouts. With adaptive routing that is normal.",
+        else "out-of-order packets are rising without timeouts. With adaptive routing, this is normal.",
         standing="packets arrived out of order since the last counter reset.",
         fix=_LOSS,
         severity=Severity.WARNING if lossy else Severity.NOTE,
@@ -227,8 +227,8 @@ AREA.check(
     _Counters(
         _TIMEOUTS,
         hardware=True,
-        rising="timeouts rise. A peer died, its link flaps, or packets are lost; it is rarely this node's "
-        "NIC.",
+        rising="timeouts are rising. A peer died, its link is flapping, or packets are being lost. This "
+        "node's NIC is rarely the cause.",
         standing="some acknowledgments were lost since the last counter reset.",
         fix=_PEER,
     ).judge
@@ -262,8 +262,8 @@ _DISCARDS = (
     ),
     _Discards(
         "VL15_dropped",
-        "management packets (VL15) were dropped. They have no flow control, so a burst of them is enough.",
-        "No data is lost. The subnet manager asks again.",
+        "management packets (VL15) were dropped. VL15 has no flow control, so a burst is enough.",
+        "No data is lost. The subnet manager retries.",
         Severity.NOTE,
     ),
 )
@@ -307,7 +307,7 @@ AREA.check(
     _Counters(
         ("rnr_nak_retry_err",),
         hardware=True,
-        rising="refusals rise. The receiving program is too slow, or its host is overloaded.",
+        rising="refusals are rising. The receiving program is too slow, or its host is overloaded.",
         standing="some receivers were not ready since the last counter reset.",
         fix=None,
         severity=Severity.NOTE,

@@ -49,7 +49,7 @@ def _driver_evidence(function: PciFunction) -> Evidence:
     "A NIC has no driver",
     _DRIVER,
     ok="Every NIC has a driver",
-    impact="No program can use this NIC. Jobs lose one rail, and GPUs without another NIC nearby have none.",
+    impact="No program can use this NIC. Jobs lose one rail, and some GPUs may have no NIC nearby.",
     data_path=True,
     part_of=("mlx5-core-not-loaded", "mlx4-core-not-loaded"),
 )
@@ -72,7 +72,7 @@ def nic_without_driver(examination: Examination) -> Outcome:
             part_of=("mlx5-core-not-loaded",),
         )
     for nic in functions:
-        need(nic.driver, "the drivers of the NICs")
+        need(nic.driver, "the NICs' drivers")
     return passed(*first_n(_driver_evidence(nic) for nic in functions) or (_NO_NIC,))
 
 
@@ -104,7 +104,8 @@ def nic_without_driver_passed_through(examination: Examination) -> Outcome:
     "A NIC has no RDMA device",
     "NVIDIA MLNX_OFED manual, and devlink-dev(8): parameter enable_rdma; rdma-system(8)",
     ok="Every NIC has an RDMA device",
-    impact="The NIC carries Ethernet or IPoIB only. NCCL does not use it for RDMA, so one rail is missing.",
+    impact="The NIC carries only Ethernet or IPoIB traffic. NCCL does not use it for RDMA, so one rail is "
+    "missing.",
     data_path=True,
     part_of=("mlx5-ib-not-loaded", "mlx4-ib-not-loaded"),
 )
@@ -132,7 +133,7 @@ def nic_without_rdma_device(examination: Examination) -> Outcome:
         return found(
             f"{join_limited(bdfs)}: {' or '.join(modules)} is not loaded, RDMA is disabled for this device, "
             "or its RDMA device is in another network namespace.",
-            *first_n(Evidence(f"/sys/bus/pci/devices/{bdf}/infiniband", "not there") for bdf in bdfs),
+            *first_n(Evidence(f"/sys/bus/pci/devices/{bdf}/infiniband", "not found") for bdf in bdfs),
             fix=make_plan(
                 "Bring up the RDMA device",
                 *(Step(f"Load {module}, the RDMA driver", ("modprobe", module)) for module in modules),
@@ -183,9 +184,9 @@ def nic_firmware_mismatch(examination: Examination) -> Outcome:
             f"{join_limited(nic.name for nic in odd)}: firmware differs from most NICs with ID {board}.",
             *first_n(_firmware(nic) for nics in mixed.values() for nic in nics),
             fix=make_plan(
-                "Install the same firmware on all of them",
+                "Install the same firmware on these NICs",
                 Step("Show installed and available firmware", ("mlxfwmanager", "--query")),
-                "Run mlxfwmanager -u on each NIC with the image of its PSID, then mlxfwreset or a "
+                "Run mlxfwmanager -u on each NIC with the image for its PSID, then mlxfwreset or a "
                 "power cycle",
                 reversible=False,
                 disturbs="processes that use these NICs, which disappear during the reset",
@@ -194,7 +195,7 @@ def nic_firmware_mismatch(examination: Examination) -> Outcome:
         )
     for device in devices:
         if isinstance(device.firmware, Unknown) and device.firmware.reason is not Reason.NOT_THERE:
-            need(device.firmware, "the firmware versions of the NICs")
+            need(device.firmware, "the NICs' firmware versions")
     return passed(*first_n(_firmware(device) for device in devices) or (NO_PORTS,))
 
 

@@ -58,7 +58,7 @@ def nic_power_or_heat(examination: Examination) -> Outcome:
     messages = log_messages(examination, LogKind.NIC_POWER)
     fix = make_plan(
         "Check power and cooling",
-        "Check the slot's power limit (BIOS), auxiliary power, fans and the temperature of the optics",
+        "Check the slot's power limit (BIOS), auxiliary power, fans and optics temperature",
     )
     cause = "the NIC reported insufficient power or high temperature."
     return found_in_log(examination, messages, cause, fix)
@@ -69,7 +69,7 @@ def nic_power_or_heat(examination: Examination) -> Outcome:
     Severity.NOTE,
     "The kernel log reports links or optics going down",
     _DRIVER,
-    ok="No link or optics went down in the kernel log",
+    ok="The kernel log shows no link or optics going down",
     impact="Jobs on the port failed at that moment (NCCL: completion error 12).",
 )
 def link_flaps_log(examination: Examination) -> Outcome:
@@ -77,7 +77,7 @@ def link_flaps_log(examination: Examination) -> Outcome:
     messages = log_messages(examination, LogKind.NIC_LINK, lambda message: not _is_empty_cage(message))
     fix = make_plan(
         "Check cable and optics",
-        "Show optics and errors: mlxlink -d BDF -m -c. Clean, reseat or replace them.",
+        "Show optics and errors: mlxlink -d BDF -m -c. Clean, reseat or replace the cable and optics.",
         disturbs="jobs that use this port while the cable is out",
     )
     outcome = found_in_log(examination, messages, "the link or its optics went down since boot.", fix)
@@ -122,7 +122,7 @@ def monitor_causes_log_flood(examination: Examination) -> Outcome:
     messages = log_messages(examination, LogKind.NIC_COMMAND, _is_about(_REFUSED_REGISTER))
     fix = make_plan(
         "Exclude this NIC from monitoring",
-        "Exclude the device in the exporter that reads its counters (its pid is in the line)",
+        "Exclude the device in the exporter that reads its counters (its PID is in the log line)",
         needs_root=False,
     )
     cause = "the firmware denies this host access to some registers. Nothing else is wrong."
@@ -143,7 +143,7 @@ def fw_resources_exhausted(examination: Examination) -> Outcome:
     fix = make_plan(
         "Find the process with too many memory regions",
         Step("Count memory regions and queues of each NIC", ("rdma", "resource", "show"), False),
-        note="Most often one program keeps registering memory. Restart that program.",
+        note="Usually, one program keeps registering memory. Restart that program.",
     )
     return found_in_log(examination, messages, "the firmware refused to register memory.", fix)
 
@@ -168,5 +168,5 @@ def nic_firmware_command_failed(examination: Examination) -> Outcome:
         reversible=False,
         disturbs="every job that uses the NIC",
     )
-    cause = "driver and firmware do not match, or the firmware hangs."
+    cause = "driver and firmware do not match, or the firmware is hung."
     return found_in_log(examination, messages, cause, fix)

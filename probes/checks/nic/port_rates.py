@@ -17,7 +17,7 @@ from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
 QUEUE_PAIRS = "NCCL_IB_QPS_PER_CONNECTION"
-_NO_BOND = Evidence("/sys/class/net/*/bonding", "no RDMA device spans a bond")
+_NO_BOND = Evidence("/sys/class/net/*/bonding", "no RDMA device uses a bond")
 
 
 @AREA.check(
@@ -120,7 +120,7 @@ def single_rail_or_half_rate(examination: Examination) -> Outcome:
                     for port in slow[:4]
                     if not isinstance(port.device.bdf, Unknown)
                 ),
-                "Compare cable, optics and the speed of the switch port with the others",
+                "Compare cable, optics and switch port speed with the other ports",
                 needs_root=False,
             ),
             devices=devices_of(slow),
@@ -136,10 +136,10 @@ def single_rail_or_half_rate(examination: Examination) -> Outcome:
 @AREA.check(
     "single-rail-or-half-rate-one-lane",
     Severity.WARNING,
-    "An InfiniBand link runs on one lane of four",
+    "An InfiniBand link runs on one of four lanes",
     "NVIDIA MFT manual, mlxlink, https://docs.nvidia.com/networking/display/mftv4320/mlxlink-utility",
-    ok="No InfiniBand link runs on one lane",
-    impact="The port has a quarter of its rate, and a job runs at the pace of its slowest port.",
+    ok="No InfiniBand link runs on only one lane",
+    impact="The port runs at a quarter of its rate, and a job runs at the pace of its slowest port.",
     data_path=True,
 )
 def single_rail_or_half_rate_one_lane(examination: Examination) -> Outcome:
@@ -159,7 +159,7 @@ def single_rail_or_half_rate_one_lane(examination: Examination) -> Outcome:
                     for port in narrow[:4]
                     if not isinstance(port.device.bdf, Unknown)
                 ),
-                "Clean, reseat or replace cable and optics",
+                "Clean, reseat or replace the cable and optics",
                 needs_root=False,
                 disturbs="jobs that use this port while the cable is out",
             ),
@@ -205,7 +205,7 @@ def roce_bond_port_down(examination: Examination) -> Outcome:
         netdevs = {name: join_limited(member.netdev for member in lost) for name, lost in broken.items()}
         names = ", ".join(f"{shown} of {name}" for name, shown in netdevs.items())
         return found(
-            f"{names}: the port has no link. The bond carries everything over its other port.",
+            f"{names}: the port has no link. The bond sends all traffic over its other port.",
             *first_n(
                 Evidence(f"/sys/class/net/{member.netdev}/operstate", known(member.state, "unknown"))
                 for member in members
@@ -217,7 +217,7 @@ def roce_bond_port_down(examination: Examination) -> Outcome:
                     for member in members[:4]
                 ),
                 "Set the netdev up if it is disabled. Otherwise check cable, optics and the switch port, "
-                "and on the switch the LACP state of this port.",
+                "including its LACP state.",
                 needs_root=False,
             ),
             devices=tuple(broken),
@@ -230,11 +230,11 @@ def roce_bond_port_down(examination: Examination) -> Outcome:
 @AREA.check(
     "single-rail-or-half-rate-bond",
     Severity.NOTE,
-    "A job may use one port of a bonded NIC",
+    "A job may use only one port of a bonded NIC",
     "NVIDIA NCCL environment variables, NCCL_IB_QPS_PER_CONNECTION; NVIDIA/nccl pull request 2150",
     ok="No RDMA device is a bond, or jobs use all ports of the bonds",
-    impact="A queue pair uses one port of the bond. With one queue pair per connection, an NCCL connection "
-    "gets half the bond's rate.",
+    impact="Each queue pair uses one port of the bond. With one queue pair per connection, an NCCL "
+    "connection gets half the bond's rate.",
 )
 def single_rail_or_half_rate_bond(examination: Examination) -> Outcome:
     """Find bonds, unless every job, or /etc/nccl.conf, sets two or more queue pairs per connection."""
@@ -268,7 +268,7 @@ def single_rail_or_half_rate_bond(examination: Examination) -> Outcome:
         or first_n(Evidence(f"/sys/class/infiniband/{device.name}", "a bond") for device in bonds),
         fix=make_plan(
             "Let NCCL use both ports",
-            f"Set {QUEUE_PAIRS}=2 (or 4) in the job, and measure",
+            f"Set {QUEUE_PAIRS}=2 (or 4) in the job, then measure",
             needs_root=False,
             disturbs=RESTARTS,
             note="With NCCL_IB_SPLIT_DATA_ON_QPS=1 each message uses all queue pairs. With 0, the default "

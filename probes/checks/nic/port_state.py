@@ -190,15 +190,15 @@ def link_layer_wrong(examination: Examination) -> Outcome:
     if odd:
         layer = known(odd[0].facts.link_layer, "")
         return found(
-            f"{port_names(odd)}: {layer} without a link, unlike most ports of this NIC model. The link type "
-            "of the card is wrong, or the cable is in the wrong switch.",
+            f"{port_names(odd)}: {layer} link layer and no link, unlike most ports of this NIC model. The "
+            "card's link type is wrong, or the cable is in the wrong switch.",
             *first_n(_link_layer(port) for port in odd),
             fix=link_type_plan(examination, odd[:SHOWN], "2" if layer == "InfiniBand" else "1"),
             severity=cost_of_loss(examination, odd),
             devices=devices_of(odd),
         )
     for port in ports:
-        need(port.facts.link_layer, "the link layers of the ports")
+        need(port.facts.link_layer, "the ports' link layers")
     return passed(*first_n(_link_layer(port) for port in ports) or (NO_PORTS,))
 
 

@@ -21,9 +21,9 @@ _GID_ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: gids, gid_at
 def roce_ports(examination: Examination) -> tuple[Port, ...]:
     """Return the active RoCE ports, or end the check as unknown."""
     ports = need_ports(examination)
-    need(first_unread(port.facts.link_layer for port in ports), "the link layer of the ports")
+    need(first_unread(port.facts.link_layer for port in ports), "the ports' link layers")
     ethernet = tuple(port for port in ports if port.is_ethernet)
-    need(first_unread(port.facts.state for port in ethernet), "the state of the ports")
+    need(first_unread(port.facts.state for port in ethernet), "the port states")
     return tuple(port for port in ethernet if port.is_active)
 
 
@@ -55,9 +55,9 @@ def _address(port: Port) -> Plan:
     netdev = known(port.facts.netdev, "its netdev")
     return make_plan(
         "Give the NIC an address",
-        f"Give {netdev} an IPv4 address of its rail in netplan or NetworkManager",
+        f"Give {netdev} an IPv4 address in its rail's subnet (netplan, NetworkManager)",
         Step("Show the GID table", ("show_gids",), needs_root=False),
-        note="Leave NCCL_IB_GID_INDEX unset: NCCL 2.21 and later find the entry themselves.",
+        note="Leave NCCL_IB_GID_INDEX unset: NCCL 2.21 and later select the GID automatically.",
     )
 
 
@@ -86,7 +86,7 @@ def roce_gid_wrong(examination: Examination) -> Outcome:
         return conclude(
             jobs,
             evidence,
-            "The GIDs with this index are empty, RoCE v1 or link-local.",
+            "The GIDs at this index are empty, RoCE v1 or link-local.",
             fix=use_another_gid(),
             severity=min(severities, key=list(Severity).index),
             impact=NEARER if set(severities) == {Severity.NOTE} else "",
@@ -120,12 +120,12 @@ def roce_gid_wrong_namespace(examination: Examination) -> Outcome:
     if empty:
         return found(
             f"{port_names(empty)}: every entry of the GID table is empty. The netdev belongs to a container, "
-            "or is missing in this one.",
+            "or is missing from this one.",
             *first_n(Evidence(f"{port.path}/gids", "all entries are zero") for port in empty),
             fix=make_plan(
                 "Put the netdev and the RDMA device into the same namespace",
                 Step("Show whether namespaces share RDMA devices", ("rdma", "system", "show"), False),
-                "Attach the RDMA network to the pod, or use the host's network",
+                "Attach the RDMA network to the pod, or use the host network",
                 needs_root=False,
             ),
             severity=_gid_severity(examination, empty),

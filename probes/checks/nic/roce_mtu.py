@@ -36,7 +36,7 @@ def _mtus(ports: tuple[Port, ...]) -> tuple[dict[str, int], Outcome | None]:
     for port in ports:
         mtu = map_known(port.health, lambda health: health.roce_mtu_bytes)
         if isinstance(mtu, Unknown):
-            missing = unknown_without("the MTUs of the netdevs", mtu)
+            missing = unknown_without("the netdevs' MTUs", mtu)
         else:
             mtus[port.name] = mtu
     return mtus, missing
@@ -82,7 +82,7 @@ def _raise_mtu(examination: Examination, low: Sequence[Port], ports: Sequence[Po
     "RoCE ports of the same NIC model have different MTUs",
     _MTU_REFERENCE,
     ok="RoCE ports of the same NIC model have the same MTU",
-    impact="If two ends differ, small messages pass, and large ones fail or slow down.",
+    impact="If the two ends differ, small messages get through, but large ones fail or slow down.",
     data_path=True,
 )
 def mtu_mismatch(examination: Examination) -> Outcome:
@@ -92,7 +92,7 @@ def mtu_mismatch(examination: Examination) -> Outcome:
     smaller, compared = _smaller(ports, mtus)
     if smaller:
         return found(
-            f"{port_names(smaller)}: a smaller MTU than other ports of the same NIC model.",
+            f"{port_names(smaller)}: smaller MTU than on other ports of the same NIC model.",
             *first_n(_mtu_evidence(port) for port in compared),
             fix=_raise_mtu(examination, smaller, ports),
             devices=devices_of(smaller),
@@ -115,9 +115,9 @@ def _smaller(ports: Sequence[Port], mtus: Mapping[str, int]) -> tuple[list[Port]
 @AREA.check(
     "mtu-mismatch-small",
     Severity.WARNING,
-    "A RoCE port carries less than 4096 bytes per packet",
+    "A RoCE port sends less than 4096 bytes per packet",
     _MTU_REFERENCE,
-    ok="RoCE ports carry 4096 bytes per packet",
+    ok="RoCE ports send 4096 bytes per packet",
     impact="The same data needs more packets, so headers take a larger share of the rate and the NIC has "
     "more work.",
     data_path=True,
@@ -155,7 +155,7 @@ def _share_lost(payload_bytes: int) -> int:
     "NVIDIA MLNX_OFED manual, Explicit Congestion Notification, "
     "https://docs.nvidia.com/networking/display/mlnxofedv24100700/explicit+congestion+notification+(ecn)",
     ok="No driver setting disables congestion control (ECN) on a RoCE port",
-    impact="The port does not slow down when the fabric is congested. With many hosts packets get lost, and "
+    impact="The port does not slow down when the fabric is congested. With many hosts, packets are lost and "
     "throughput collapses.",
 )
 def roce_lossless_off(examination: Examination) -> Outcome:
@@ -181,12 +181,12 @@ def roce_lossless_off(examination: Examination) -> Outcome:
             f"{port_names(off)}: ECN is disabled for every priority.",
             *first_n(_ecn(port, "0 for every priority") for port in off),
             fix=make_plan(
-                "Enable ECN for the priority of RDMA",
-                "Write 1 to ecn/roce_rp/enable/N and ecn/roce_np/enable/N of the site's RoCE "
-                "priority N. Set PFC and trust with mlnx_qos as on the switches.",
+                "Enable ECN for the RDMA priority",
+                "Write 1 to ecn/roce_rp/enable/N and ecn/roce_np/enable/N, where N is the site's "
+                "RoCE priority. Set PFC and trust with mlnx_qos as on the switches.",
                 *look_at_congestion_control(examination, (known(port.device.bdf, "") for port in off)),
-                disturbs="the whole fabric if the settings differ from the switches: use a maintenance "
-                "window",
+                disturbs="the whole fabric if the settings differ from the switches' (use a maintenance "
+                "window)",
             ),
             devices=devices_of(off),
         )
@@ -202,7 +202,7 @@ def _enabled(port: Port) -> Evidence:
     count = known(known(handled, {}).get("rp_cnp_handled", 0), 0)
     if count:
         return Evidence(f"{port.path}/hw_counters/rp_cnp_handled", f"{count}: ECN works")
-    return _ecn(port, "not there: this driver cannot disable ECN, mlxconfig shows ROCE_CC_PRIO_MASK_P1")
+    return _ecn(port, "not found: this driver cannot disable ECN (mlxconfig shows ROCE_CC_PRIO_MASK_P1)")
 
 
 def _ecn(port: Port, value: str) -> Evidence:

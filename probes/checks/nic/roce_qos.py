@@ -98,9 +98,9 @@ def _priority(request: Request, qos: NetdevQos) -> int | None:
 def _wrong(request: Request, netdev: str, qos: NetdevQos, priority: int) -> Evidence:
     lossless = ", ".join(map(str, known(qos.pfc, ())))
     if qos.trusts_dscp:
-        text = f"DSCP {request.dscp} maps to priority {priority}; PFC is on for {lossless}"
+        text = f"DSCP {request.dscp} maps to priority {priority} (PFC is on for {lossless})"
     else:
-        text = f"trusts PCP and ignores DSCP: priority {priority}; PFC is on for {lossless}"
+        text = f"trusts PCP and ignores DSCP, priority {priority} (PFC is on for {lossless})"
     return Evidence(qos.sources[-1], f"{netdev}: {text}")
 
 
@@ -191,7 +191,7 @@ def _found(
             "Give the traffic the class that the network's QoS expects",
             tuple(steps),
             disturbs=RESTARTS,
-            note="Change trust mode or PFC on the whole fabric only, in a maintenance window.",
+            note="Change trust mode or PFC only across the whole fabric, in a maintenance window.",
         ),
         devices=devices_of(ports),
     )
@@ -200,9 +200,9 @@ def _found(
 @AREA.check(
     "roce-class-overridden",
     Severity.NOTE,
-    "The driver replaces the traffic class that a job asks for",
+    "The driver overrides the traffic class that a job requests",
     f"mlnx-ofa_kernel, drivers/infiniband/hw/mlx5, tclass_get_tclass; {NCCL_VARIABLES}#nccl-ib-tc",
-    ok="No driver setting replaces a job's traffic class",
+    ok="No driver setting overrides a job's traffic class",
     impact="The job's packets have the driver's class. Check that it is the lossless one.",
 )
 def roce_class_overridden(examination: Examination) -> Outcome:
@@ -229,8 +229,7 @@ def roce_class_overridden(examination: Examination) -> Outcome:
         *first_distinct(evidence),
         fix=make_plan(
             "Set the class in one place",
-            f"Set {CLASS} to the class of the port, or remove it. To let jobs choose, clear the "
-            "port's class.",
+            f"Set {CLASS} to the port's class, or remove it. To let jobs choose, clear the port's class.",
             needs_root=False,
             disturbs=RESTARTS,
         ),

@@ -88,15 +88,15 @@ def roce_rails_one_subnet(examination: Examination) -> Outcome:
     in_network = facts.shared[network]
     asking = [netdev for netdev in in_network if known(netdev.arp_announce, 0) != _BEST_ADDRESS]
     return found(
-        f"{join_limited(netdev.name for netdev in affected)}: these are in {join_limited(mixed)}, and the "
-        "kernel answers on each NIC for all their addresses.",
+        f"{join_limited(netdev.name for netdev in affected)}: these are in {join_limited(mixed)}, and each "
+        "NIC answers ARP requests for all their addresses.",
         Evidence("/proc/net/route", f"{network} on {join_limited(netdev.name for netdev in in_network)}"),
         *first_n(_setting(netdev, "arp_ignore") for netdev in affected),
         fix=make_plan(
             "Let each NIC answer for its own address only",
             _sysctl(affected, "arp_ignore", 1, "Answer only for addresses of the receiving netdev"),
             *(
-                (_sysctl(asking, "arp_announce", 2, "Ask with the address of the sending netdev"),)
+                (_sysctl(asking, "arp_announce", 2, "Send ARP requests with the sending netdev's address"),)
                 if asking
                 else ()
             ),
@@ -111,7 +111,7 @@ def roce_rails_one_subnet(examination: Examination) -> Outcome:
 @AREA.check(
     "roce-rp-filter-strict",
     Severity.WARNING,
-    "Strict reverse path filtering drops packets of RoCE NICs in one subnet",
+    "Strict reverse path filtering drops packets on RoCE NICs in one subnet",
     f"{_SYSCTL}, rp_filter; Linux net/ipv4/arp.c, arp_process",
     ok="Reverse path filtering does not drop RoCE traffic",
     impact="The kernel ignores ARP requests on all but one of these NICs. Connections to the others time "
@@ -129,12 +129,13 @@ def roce_rp_filter_strict(examination: Examination) -> Outcome:
         return _fine(facts, "rp_filter")
     return found(
         f"{join_limited(netdev.name for netdev in strict)}: rp_filter is 1, and the route back to this "
-        "network uses only one of its NICs. No routing rule sends the others' addresses over their own NIC.",
+        "network uses only one of its NICs. No routing rule sends packets from the other NICs' addresses "
+        "over those NICs.",
         Evidence("/proc/net/route", ", ".join(facts.shared)),
         *first_n(_setting(netdev, "rp_filter") for netdev in strict),
         fix=make_plan(
             "Accept packets on every NIC that has a route back",
-            _sysctl(strict, "rp_filter", 2, "Filter loosely: any route to the sender is enough"),
+            _sysctl(strict, "rp_filter", 2, "Use loose filtering: any route to the sender is enough"),
             _KEEP,
             note="Or give each NIC a routing table and a rule “from ADDRESS lookup TABLE” (ip-rule).",
         ),

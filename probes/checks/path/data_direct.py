@@ -24,8 +24,8 @@ _FIRST_NCCL, _FIRST_LIBMLX5 = (2, 27, 3), (1, 25)  # rdma-core 54: libmlx5.so.1.
 _MELLANOX, _CONNECTX_8 = 0x15B3, 0x1023
 _ASK = "mlx5dv_get_data_direct_sysfs_path"
 _THROUGH_CPU = (
-    "GPU traffic of these NICs goes through the CPU, at the rate of the NIC's PCIe link to it: on a GB300, "
-    "504 of 800 Gb/s."
+    "GPU traffic of these NICs goes through the CPU, at the rate of the NIC's PCIe link to the CPU (504 of "
+    "800 Gb/s on a GB300)."
 )
 
 
@@ -63,7 +63,7 @@ def data_direct_unavailable(examination: Examination) -> Outcome:
             *first_distinct(Evidence(f"{_ASK} on {name}", answer or "none") for name, answer in answers),
             fix=reboot_plan(
                 "Have the firmware pair NIC and function",
-                "Update the firmware of the NICs, and power-cycle the node",
+                "Update the NICs' firmware and power-cycle the node",
             ),
             devices=tuple(left),
         )
@@ -84,9 +84,9 @@ def _none_here(examination: Examination) -> Outcome:
         "A GPU is below a ConnectX-8's switch, but no DMA function (15b3:2100) is on the PCI bus.",
         Evidence(DEVICES, f"ConnectX-8: {join_limited(function.bdf for function in nics)}; no 15b3:2100"),
         fix=reboot_plan(
-            "Show the functions again",
-            "On the host of a virtual machine: pass the DMA functions through, too",
-            "Otherwise update the firmware of the NICs, and power-cycle the node",
+            "Make the functions visible again",
+            "If this is a virtual machine, pass the DMA functions through on its host, too",
+            "Otherwise update the NICs' firmware and power-cycle the node",
         ),
         devices=tuple(function.bdf for function in nics),
     )
@@ -95,13 +95,14 @@ def _none_here(examination: Examination) -> Outcome:
 def _without_driver(examination: Examination, unbound: list[PciFunction]) -> Outcome:
     release = examination.node.kernel_release
     return found(
-        "No driver is bound to the DMA function. mlx5_ib supports it from Linux 6.12 on and in DOCA-OFED.",
+        "No driver is bound to the DMA function. mlx5_ib supports it in Linux 6.12 or newer and in "
+        "DOCA-OFED.",
         *first_distinct(Evidence(f"{DEVICES}/{function.bdf}/driver", "no driver") for function in unbound),
         Evidence("uname -r", known(release, "unknown")),
         fix=reboot_plan(
             "Install a driver with Data Direct",
             "Boot Linux 6.12 or newer (Ubuntu: linux-nvidia-64k-6.14), or install DOCA-OFED",
-            "After the reboot, look for its messages in the kernel log: VPD, VU keyword",
+            "After the reboot, look for the driver's messages in the kernel log (VPD, VU keyword)",
         ),
         devices=tuple(function.bdf for function in unbound),
     )
@@ -129,7 +130,7 @@ def _not_asked(examination: Examination, why: Unknown, nics: list[str]) -> Outco
     Severity.WARNING,
     "A job does not use the NICs' Data Direct functions",
     f"{_GUIDE}NVIDIA/nccl src/transport/net_ib/init.cc, NCCL_IB_DATA_DIRECT; NVIDIA/nccl issue 1866",
-    ok="Jobs use the NICs' Data Direct functions, or there are none",
+    ok="Jobs use the NICs' Data Direct functions, or NICs have none",
     impact=_THROUGH_CPU,
     data_path=True,
 )
@@ -152,7 +153,7 @@ def data_direct_off_in_job(examination: Examination) -> Outcome:
     return conclude(
         jobs,
         [*off, *old],
-        "NCCL uses Data Direct from 2.27.3 on, with the libmlx5 of rdma-core 54 or newer, unless "
+        "NCCL 2.27.3 and later use Data Direct with libmlx5 from rdma-core 54 or newer, unless "
         "NCCL_IB_DATA_DIRECT is 0.",
         fix=job_plan(
             "Let the job use Data Direct",

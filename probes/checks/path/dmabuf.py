@@ -45,7 +45,7 @@ _OPEN_MANUAL = (
 _PROBE = "https://github.com/NVIDIA/nccl, src/transport/net_ib/gdr.cc; ibv_reg_dmabuf_mr(3)"
 _FIRST_OPEN_DRIVER, _FIRST_KERNEL = (515, 43, 4), (5, 12)
 _EVERY_PROGRAM = "every RDMA program"
-_CONFIG, _GPUS = "the kernel config", "the compute capability of the GPUs"
+_CONFIG, _GPUS = "the kernel config", "the GPUs' compute capability"
 
 
 def _severity(examination: Examination) -> Severity:
@@ -87,7 +87,7 @@ def _causes(examination: Examination, *first: str) -> tuple[str, ...]:
 )
 def dmabuf_needs_open_module(examination: Examination) -> Outcome:
     """Check the flavor of the loaded driver."""
-    not_loaded = Evidence(DRIVER_VERSION, "not there: the driver is not loaded")
+    not_loaded = Evidence(DRIVER_VERSION, "not found: the driver is not loaded")
     gpus = need(examination.node.gpus, DRIVER_VERSION, absent=not_loaded)
     flavor = need(gpus.driver.flavor, DRIVER_VERSION, absent=not_loaded)
     evidence = Evidence(DRIVER_VERSION, f"{flavor.value} kernel modules")
@@ -216,7 +216,7 @@ def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
             need(answer, DMABUF, release)
         return unknown(f"needs {DMABUF}", release)
     return found(
-        f"The RDMA stack supports DMA-BUF from Linux 5.12 on.{_peermem_note(examination)}",
+        f"The RDMA stack has supported DMA-BUF since Linux 5.12.{_peermem_note(examination)}",
         release,
         _probe_evidence(refusing, "not supported"),
         fix=reboot_plan(
@@ -247,7 +247,7 @@ def dmabuf_kernel_config(examination: Examination) -> Outcome:
     if need(map_known(examination.node.kernel, lambda kernel: kernel.dma_shared_buffer), _CONFIG):
         return passed(Evidence(source, "CONFIG_DMA_SHARED_BUFFER=y"))
     return found(
-        "Without this option neither the GPU driver nor the NIC driver has DMA-BUF."
+        "Without this option, neither the GPU driver nor the NIC driver supports DMA-BUF."
         f"{_peermem_note(examination)}",
         Evidence(source, "CONFIG_DMA_SHARED_BUFFER is not set"),
         fix=reboot_plan(
@@ -261,7 +261,7 @@ def dmabuf_kernel_config(examination: Examination) -> Outcome:
 
 def _until_then(examination: Examination) -> tuple[Step, ...]:
     """Return the interim step that uses nvidia_peermem, where the node has a NIC that it can serve."""
-    return () if peer_nics(examination) == () else (instruction("Until then use nvidia_peermem, with OFED"),)
+    return () if peer_nics(examination) == () else (instruction("Until then, use nvidia_peermem with OFED"),)
 
 
 @AREA.check(
@@ -319,7 +319,7 @@ def _why_refused(
     kernel, module = examination.node.kernel, module_of(examination, "mlx5_ib")
     if drivers == {"mlx4_core"}:
         steps: tuple[Step, ...] = (
-            instruction("Use nvidia_peermem with MLNX_OFED 4.9 LTS, the last one for ConnectX-3"),
+            instruction("Use nvidia_peermem with MLNX_OFED 4.9 LTS, the last release for ConnectX-3"),
             instruction("Or replace the card with a ConnectX-4 or newer"),
         )
         cause = f"The driver of ConnectX-3 and older cards (mlx4_ib) does not support DMA-BUF: {names}."
@@ -333,8 +333,8 @@ def _why_refused(
         cause = f"The kernel was built without {options}, and mlx5_ib needs both for DMA-BUF."
         return cause, reboot_plan("Boot another kernel", step, *_until_then(examination)), (evidence,)
     steps = (
-        instruction("Update the driver of this NIC, and rdma-core here and in the jobs' images"),
-        instruction("Until then keep it out of NCCL_IB_HCA"),
+        instruction("Update this NIC's driver, and rdma-core on this node and in the jobs' images"),
+        instruction("Until then, keep this NIC out of NCCL_IB_HCA"),
         *_until_then(examination),
     )
     cause = f"The driver of {names} cannot register DMA-BUF memory."

@@ -74,7 +74,7 @@ def no_gdr_path(examination: Examination) -> Outcome:
         return passed(Evidence("usable paths", ", ".join(usable)))
     if direct.peermem.path is GdrPath.PEERMEM and peer_nics(examination) == () and _is_slingshot(examination):
         return found(
-            "libfabric reaches GPU memory through the cxi devices of Slingshot NICs, and there are none.",
+            "libfabric reaches GPU memory through the cxi devices of Slingshot NICs, but there are none.",
             Evidence("/sys/class/cxi", "no device"),
         )
     reasons = dict.fromkeys(evidence.value for state in states for evidence in _unmet(state)[:1])
@@ -103,7 +103,7 @@ def cuda_fails_to_start(examination: Examination) -> Outcome:
     """Find an error of cuInit that every CUDA program on the node gets."""
     end_with(no_gpu_or_nic(examination))
     direct = need(examination.node.gpudirect, "the state of GPUDirect")
-    failure = need(direct.cuda_failure, "the answer of CUDA")
+    failure = need(direct.cuda_failure, "CUDA's response")
     if not failure:
         return passed(Evidence("cuInit(0)", "no error caused by the node"))
     # Programs that run already keep their GPUs.
@@ -151,13 +151,17 @@ def gpu_not_served(examination: Examination) -> Outcome:
         return passed(Evidence("paths between GPUs and NICs", served))
     reasons = tuple(usability.unserved.values())
     others = len(reasons) - 1
-    more = f" {plural(others, 'other GPU')} {'has' if others == 1 else 'have'} none either." if others else ""
+    more = (
+        f" {plural(others, 'other GPU')} {'has' if others == 1 else 'have'} no usable NIC either."
+        if others
+        else ""
+    )
     return found(
         f"{reasons[0]}.{more}",
         *first_n(Evidence(gpu, reason) for gpu, reason in usability.unserved.items()),
         fix=make_plan(
-            "Give the GPU a NIC that works",
-            "Bring up a port of a NIC near the GPU, if it is down",
+            "Give the GPU a working NIC",
+            "If the port of a NIC near the GPU is down, bring it up",
             "Otherwise move a NIC below the GPU's PCIe switch, or pair the GPU with another NIC",
         ),
         devices=tuple(usability.unserved),

@@ -54,7 +54,7 @@ def p2p_topology_refused_override(examination: Examination) -> Outcome:
     gpus = examination.node.gpus
     value = need(map_known(gpus, lambda gpus: gpus.driver.parameters), _PARAMS).get(_OVERRIDE)
     if value != "2":
-        return passed(Evidence(_PARAMS, f"{_OVERRIDE}: {value or 'not there'}"))
+        return passed(Evidence(_PARAMS, f"{_OVERRIDE}: {value or 'not listed'}"))
     if not isinstance(gpus, Unknown) and gpus.gpus and all(known(gpu.c2c_links, 0) for gpu in gpus.gpus):
         # nv_grdma_pci_topology_supported allows coherent platforms before it looks at the option.
         coherent = Evidence("NVML, C2C links", "GPUs coherent with their CPU: the option has no effect")
@@ -134,10 +134,10 @@ def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
     """Check the log for `mapping type FORCE_PCIE`: Grace with NICs at the GPU's own switch."""
     cause = "On Grace the direct PCIe path needs GPU and NIC in one IOMMU group."
     if known(is_guest(examination), False):
-        cause += " In a virtual machine the hypervisor decides the groups."
+        cause += " In a virtual machine, the hypervisor determines the groups."
         plan = reboot_plan("Allow the direct PCIe path", *_allow_steps(examination, is_alternative=False))
     else:
-        cause += " ACS settings decide the groups."
+        cause += " ACS settings determine the groups."
         plan = reboot_plan(
             "Set ACS as rdma_topo requires",
             Step("Show which ACS settings the paths need", ("rdma_topo", "check")),
@@ -159,7 +159,7 @@ def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
 def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
     """Check the log for `importer unable to handle MMIO`."""
     cause = "The NIC driver attached to the DMA-BUF without peer-to-peer support."
-    update = "Update the NIC's driver: a newer kernel, or a current OFED"
+    update = "Update the NIC driver with a newer kernel or a current OFED"
     plan = make_plan("Update the NIC driver", update, disturbs="every RDMA program")
     return _refused(examination, "importer unable to handle MMIO", cause, plan)
 
@@ -186,10 +186,10 @@ def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
     peers = examination.reading.peermem.peers
     if not isinstance(peers, Unknown) or peers.reason is not Reason.NOT_THERE:
         need(peers, _MEMORY_PEERS)
-        return passed(Evidence(_MEMORY_PEERS, "there"))
-    absent = Evidence(_MEMORY_PEERS, "not there, as on all newer kernels")
+        return passed(Evidence(_MEMORY_PEERS, "found"))
+    absent = Evidence(_MEMORY_PEERS, "not found, as on all newer kernels")
     if need(need(examination.node.gpudirect, DMABUF).dmabuf.usable, DMABUF, absent):
-        return passed(absent, Evidence("DMA-BUF", "usable: NCCL does not need nvidia_peermem"))
+        return passed(absent, Evidence("DMA-BUF", "usable, so NCCL does not need nvidia_peermem"))
     old, hidden = _old_nccl(examination)
     if old:
         return found(

@@ -39,9 +39,13 @@ _STATE = "the state of GPUDirect"
 _EFA_PACKAGE = "AWS's EFA installer (efa_installer.sh), or its DKMS package efa-nv-peermem"
 _UNUSABLE = (LogKind.EFA_PEERMEM, LogKind.SYMBOL_VERSION, LogKind.UNKNOWN_SYMBOL)
 _REBUILD = (
-    instruction("Rebuild it against the installed driver: dkms remove efa-nv-peermem/VERSION -k $(uname -r)"),
+    instruction(
+        "Rebuild the module against the installed driver: dkms remove efa-nv-peermem/VERSION -k $(uname -r)"
+    ),
     instruction("Then run: dkms install efa-nv-peermem/VERSION -k $(uname -r)"),
-    instruction("Load the new file when no job runs: modprobe -r efa_nv_peermem; modprobe efa_nv_peermem"),
+    instruction(
+        "Reload the module when no job is running: modprobe -r efa_nv_peermem; modprobe efa_nv_peermem"
+    ),
 )
 
 
@@ -133,7 +137,7 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
         return cause, make_plan(f"Install {EFA_PEERMEM}", step), (listed,)
     steps: tuple[Step, ...] = (load_step(examination, EFA_PEERMEM),)
     if is_present(module):
-        steps = (instruction("Reload the EFA driver when no job runs: modprobe -r efa; modprobe efa"),)
+        steps = (instruction("Reload the EFA driver when no job is running: modprobe -r efa; modprobe efa"),)
         cause = f"{EFA_PEERMEM} is loaded, but the EFA driver does not find its symbols."
         return cause, Plan("Reload the EFA driver", steps), (state_evidence(module),)
     cause = f"{EFA_PEERMEM} is not loaded, and this EFA driver does not load it by itself."
@@ -146,7 +150,7 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
     "efa_nv_peermem was built for another NVIDIA driver",
     "https://github.com/awslabs/amazon-eks-ami/issues/2672",
     ok="efa_nv_peermem matches the NVIDIA driver, or is not used",
-    impact="Registration of GPU memory may fail or damage data in programs that use EFA without DMA-BUF.",
+    impact="Registering GPU memory may fail or corrupt data in programs that use EFA without DMA-BUF.",
     part_of=("efa-peermem-unusable",),
 )
 def efa_peermem_symbol_mismatch(examination: Examination) -> Outcome:
@@ -162,7 +166,8 @@ def efa_peermem_symbol_mismatch(examination: Examination) -> Outcome:
     direct = examination.node.gpudirect
     spare = _by_dmabuf(examination, direct, efas) if isinstance(direct, GpuDirectFacts) else None
     return found(
-        "DKMS built it for an earlier NVIDIA driver, and did not rebuild it after the driver update.",
+        "DKMS built efa_nv_peermem for an earlier NVIDIA driver and did not rebuild it after the driver "
+        "update.",
         *message_evidence(examination, messages),
         fix=Plan(f"Rebuild {EFA_PEERMEM}", _REBUILD),
         severity=spare[0] if spare else None,
@@ -176,7 +181,7 @@ def efa_peermem_symbol_mismatch(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "The Slingshot driver cannot reach GPU memory",
     _CXI_SOURCE,
-    ok="The Slingshot driver can reach GPU memory, or there is none",
+    ok="The Slingshot driver, if any, can reach GPU memory",
     impact=f"No GPUDirect RDMA over Slingshot. {STAGED}",
     part_of=("nvidia-not-loaded",),
 )
@@ -185,7 +190,7 @@ def cxi_without_gpu_support(examination: Examination) -> Outcome:
     rdma = need(examination.node.rdma, RDMA_DEVICES, absent=Evidence("/sys/class/cxi", "no RDMA NIC here"))
     nics = tuple(device.name for device in rdma.devices if known(device.driver, "").startswith("cxi"))
     if not nics or gpu_functions(examination) == ():
-        return passed(Evidence("/sys/class/cxi", "no Slingshot NIC here, or no NVIDIA GPU"))
+        return passed(Evidence("/sys/class/cxi", "no Slingshot NIC, or no NVIDIA GPU"))
     direct = need(examination.node.gpudirect, _STATE)
     row = next((row for row in direct.peermem.requirements if row.name.startswith("a cxi driver")), None)
     if row is None or direct.by_design:

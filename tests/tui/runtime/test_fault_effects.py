@@ -76,7 +76,7 @@ def test_a_fault_is_refused_or_found_on_every_node(name: str) -> None:
         ("gb200", "acs-on", "no GPU and NIC below one PCIe switch"),
         ("cloud-vm", "acs-on", "no GPU and NIC below one PCIe switch"),
         ("pcie-l40s", "peermem-parameter-wrong", "nvidia_peermem: not loaded"),
-        ("dgx-spark", "nvlsm-down", "no NVSwitch here"),
+        ("dgx-spark", "nvlsm-down", "no NVSwitch, or"),
         ("aws-p5", "nic-flapping", "no job or part that it could affect"),
     ],
 )

@@ -33,7 +33,7 @@ def test_a_class_in_a_lossless_priority_is_fine_whatever_its_ecn_bits() -> None:
         assert finding(CLASS, "bare-roce", with_class(value)).status is Status.PASSED
     wrong = finding(CLASS, "bare-roce", with_class("160"))
     assert wrong.status is Status.FOUND
-    assert "DSCP 40 maps to priority 5; PFC is on for 3" in wrong.evidence[1].value
+    assert "DSCP 40 maps to priority 5 (PFC is on for 3)" in wrong.evidence[1].value
 
 
 def test_a_job_without_a_class_is_told_which_ones_are_lossless() -> None:

@@ -31,7 +31,7 @@ def with_answers(**answers: Maybe[str | None]) -> Examination:
 @pytest.mark.parametrize(
     ("fault", "cause"),
     [
-        ("data-direct-unavailable", "from Linux 6.12 on and in DOCA-OFED"),
+        ("data-direct-unavailable", "in Linux 6.12 or newer and in DOCA-OFED"),
         ("data-direct-old-rdma-core", "older than rdma-core 54"),
         ("data-direct-hidden", "no DMA function (15b3:2100) is on the PCI bus"),
     ],
@@ -69,11 +69,11 @@ def test_the_variable_and_an_old_library_of_a_job_are_found() -> None:
 
 def test_an_old_nccl_names_data_direct() -> None:
     finding = findings_on("gb300+c2c-grace-specifics")["c2c-grace-specifics"]
-    assert "Data Direct functions and the C2C path from 2.27.3 on" in finding.cause
+    assert "NCCL 2.27.3 and later use the NICs' Data Direct functions and the C2C path" in finding.cause
 
 
 def test_gpu_memory_as_numa_node_matters_on_kubernetes_only() -> None:
     check = "gpu-memory-in-kubernetes"
     finding = findings_on(f"gb300+{check}")[check]
-    assert "NUMA 2, 3, 4, 5" in " ".join(line.value for line in finding.evidence)
+    assert "NUMA nodes without CPUs: 2, 3, 4, 5" in " ".join(line.value for line in finding.evidence)
     assert findings_on("gb200")[check].status is Status.PASSED

@@ -151,7 +151,7 @@ def test_a_kernel_without_odp_is_the_reason_why_mlx5_refuses() -> None:
     set_again = says(with_kernel(node, mlx5_dmabuf=True), "dmabuf-nic-driver-lacks-support")
     assert "CONFIG" not in set_again.cause
     assert set_again.fix is not None
-    assert "Update the driver of this NIC" in set_again.fix.steps[0].why
+    assert "Update this NIC's driver" in set_again.fix.steps[0].why
 
 
 def test_the_kernel_config_does_not_explain_ofeds_mlx5() -> None:
