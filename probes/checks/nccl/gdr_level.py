@@ -69,7 +69,7 @@ def nccl_gdr_level_ignored(examination: Examination) -> Outcome:
         _LEVEL,
         lambda value: None if parse_level(value) else "ignored",
         "NCCL accepts LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB and SYS in uppercase without spaces, or a"
-        " number. It has no NODE; a GPU and a NIC of one NUMA node are PHB.",
+        " number. It has no NODE; a GPU and a NIC on one NUMA node are PHB.",
         "or write PHB where nvidia-smi shows NODE, and measure",
     )
 
@@ -115,7 +115,7 @@ def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
     distances = {gpu.id: nearest(topology, gpu.id) for gpu in topology.gpus}
     is_set = any(settings.get(_LEVEL) is not None for settings in jobs.settings)
     if is_set and topology.nics and None in distances.values():
-        return unknown("needs the PCIe paths between GPUs and NICs, which this machine does not show")
+        return unknown("needs the PCIe paths between GPUs and NICs, which this machine does not expose")
 
     def wrong(settings: JobSettings, value: str) -> str | None:
         level = parse_level(value)
