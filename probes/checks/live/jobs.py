@@ -143,7 +143,7 @@ def ras_problem(examination: Examination) -> Outcome:
     steps = (
         instruction("Look at the process in the RAS report: log, stacks (py-spy dump), node", False),
         instruction(
-            "Query RAS again to see whether the process has moved on: gdrtop ras (R on the Live screen)",
+            "Query RAS again to see whether the process has progressed: gdrtop ras (R on the Live screen)",
             False,
         ),
     )

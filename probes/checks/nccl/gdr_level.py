@@ -115,7 +115,7 @@ def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
     distances = {gpu.id: nearest(topology, gpu.id) for gpu in topology.gpus}
     is_set = any(settings.get(_LEVEL) is not None for settings in jobs.settings)
     if is_set and topology.nics and None in distances.values():
-        return unknown("needs the PCIe paths between GPUs and NICs, which this machine does not expose")
+        return unknown("needs the PCIe paths between GPUs and NICs, which this machine does not show")
 
     def wrong(settings: JobSettings, value: str) -> str | None:
         level = parse_level(value)

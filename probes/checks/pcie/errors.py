@@ -221,10 +221,10 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
 @AREA.check(
     "pcie-function-gone",
     Severity.CRITICAL,
-    "A GPU, NIC or upstream PCIe port does not respond",
+    "A GPU or NIC, or a PCIe port above it, does not respond",
     "Linux include/linux/pci.h, PCI_ERROR_RESPONSE; NVIDIA XID errors, 79, "
     "https://docs.nvidia.com/deploy/xid-errors/",
-    ok="All GPUs, NICs and upstream PCIe ports respond",
+    ok="All GPUs, NICs and the PCIe ports above them respond",
     impact="Nothing that uses this device works until it comes back.",
     data_path=True,
 )

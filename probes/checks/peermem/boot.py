@@ -119,8 +119,8 @@ def peermem_unneeded_at_boot(examination: Examination) -> Outcome:
         for loader in loaders
     )
     return found(
-        "DMA-BUF is usable, no memory region is registered through nvidia_peermem, but an old configuration "
-        "still loads it. NVIDIA deprecates nvidia_peermem in favor of DMA-BUF.",
+        "DMA-BUF is usable and no memory region is registered through nvidia_peermem, but an old "
+        "configuration still loads it. NVIDIA deprecates nvidia_peermem in favor of DMA-BUF.",
         *loaders,
         uses,
         fix=make_plan("Stop loading nvidia_peermem at boot", use_dmabuf, *deletions),
