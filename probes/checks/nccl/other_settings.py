@@ -180,7 +180,7 @@ def nccl_nvls_forced(examination: Examination) -> Outcome:
     return conclude(
         jobs,
         [*evidence, Evidence("NVML, compute capability", f"{old[0].name}: before Hopper (9.0)")],
-        "NVLink SHARP needs the NVSwitch of Hopper or newer, and with 1 set, NCCL does not check for it.",
+        "NVLink SHARP needs the NVSwitch of Hopper or newer. With the value 1 NCCL does not check for it.",
         fix=without_variable(name),
     )
 

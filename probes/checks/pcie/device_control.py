@@ -262,7 +262,7 @@ def pcie_devctl_read_request_differs(examination: Examination) -> Outcome:
     Severity.NOTE,
     "10-bit tags are enabled on only some NICs of the same model",
     "PCI Express Base Specification, Device Control 2 Register, 10-Bit Tag Requester Enable",
-    ok="10-bit tags are the same on NICs of the same model",
+    ok="10-bit tags have the same setting on NICs of the same model",
     impact="Without 10-bit tags a NIC has at most 256 reads in flight. With PCIe Gen4 or later that is often "
     "too few over long paths.",
 )
@@ -277,7 +277,7 @@ def pcie_devctl_ten_bit_tags_differ(examination: Examination) -> Outcome:
         ),
         lambda on: f"DevCtl2: 10BitTagReq{'+' if on else '-'}",
         "The firmware enables 10-bit tags per slot.",
-        "10-bit tags are the same on NICs of the same model",
+        "10-bit tags have the same setting on NICs of the same model",
     )
 
 
