@@ -25,8 +25,8 @@ from probes.snapshot.verdict import State
 
 AREA = Area("jobs", is_moving=True)
 _NCCL_LOG = (
-    "Read the job's log with gdrtop nccl-log FILE: it shows distances, disabled NICs and settings. If it is "
-    "silent, set NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run"
+    "Read the job's log with gdrtop nccl-log FILE: it shows distances, disabled NICs and settings. If it "
+    "gives no reason, set NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run"
 )
 _KEEPS = "Running jobs keep their path until they restart."
 _SLOW_LINKS = (
@@ -110,9 +110,9 @@ def rank_stopped(examination: Examination) -> Outcome:
 @AREA.check(
     RANK_ENDED,
     Severity.WARNING,
-    "A rank of a running job has ended",
+    "A rank of a running job has exited",
     "NCCL user guide, RAS, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
-    ok="No rank of a running job has ended",
+    ok="No rank of a running job has exited",
     impact="The other ranks wait for it until NCCL's timeout, then the job fails. Its GPUs are idle.",
     data_path=True,
     part_of=_LOST_GPUS,
@@ -120,7 +120,9 @@ def rank_stopped(examination: Examination) -> Outcome:
 def rank_ended(examination: Examination) -> Outcome:
     """Find ranks that ended while the other ranks of their job stay for more than some seconds."""
     steps = (
-        instruction("Read the end of the rank's log, which shows the error that ended it", needs_root=False),
+        instruction(
+            "Read the end of the rank's log, which shows the error that ended the rank", needs_root=False
+        ),
         instruction("End the job and start it again", needs_root=False),
     )
     return report_conditions(examination, RANK_ENDED, Plan("Restart the job", steps, disturbs=RESTARTS), 10.0)
@@ -131,7 +133,7 @@ def rank_ended(examination: Examination) -> Outcome:
     Severity.WARNING,
     "NCCL's RAS service reports a problem with a job",
     "NCCL user guide, RAS, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
-    ok="NCCL's RAS service has reported no problem, or was not asked",
+    ok="NCCL's RAS service has reported no problem, or was not queried",
     impact="The other ranks wait for the one in the RAS report.",
     data_path=True,
     part_of=(*_LOST_GPUS, RANK_ENDED, STOPPED),
@@ -140,7 +142,10 @@ def ras_problem(examination: Examination) -> Outcome:
     """Report what the last answer of RAS says; gdrtop asks RAS only when the user wants it."""
     steps = (
         instruction("Look at the process in the RAS report: log, stacks (py-spy dump), node", False),
-        instruction("Ask RAS again to see whether it has moved: gdrtop ras (R on the Live screen)", False),
+        instruction(
+            "Query RAS again to see whether the process has progressed: gdrtop ras (R on the Live screen)",
+            False,
+        ),
     )
     return report_conditions(examination, RAS_PROBLEM, Plan("Look at the rank in the RAS report", steps))
 
@@ -171,7 +176,7 @@ def nic_slow_in_job(examination: Examination) -> Outcome:
     "A running job moves far less data than before",
     "NCCL user guide, RAS, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
     ok="Running jobs move as much data as in recent minutes",
-    impact="The job waits: for a rank, a NIC, a peer or the network. Its GPUs are idle.",
+    impact="The job waits for a rank, a NIC, a peer or the network. Its GPUs are idle.",
     data_path=True,
     part_of=(
         *(*_LOST_GPUS, RANK_ENDED, STOPPED, RAS_PROBLEM, *PORT_DOWN, "port-flapping"),
@@ -182,7 +187,7 @@ def job_traffic_fell(examination: Examination) -> Outcome:
     """Find jobs and NICs whose traffic fell below half of the minute before and has not come back."""
     steps = (
         instruction("Ask NCCL which rank the others wait for: gdrtop ras (R on the Live screen)", False),
-        instruction("Look at the job's log and at the peers: a rank on another node may have ended", False),
+        instruction("Look at the job's log and the peers: a rank on another node may have exited", False),
         instruction("Look for pauses, retransmits and ports that went down in the live view (t)", False),
     )
     return report_conditions(examination, TRAFFIC_FELL, Plan("Find out what the job waits for", steps), 30.0)
@@ -201,7 +206,7 @@ def job_traffic_fell(examination: Examination) -> Outcome:
 def rank_differs(examination: Examination) -> Outcome:
     """Find ranks whose NICs, distance, CPUs or PCIe link differ from an otherwise uniform job."""
     steps = (
-        instruction("Compare the rank's NICs, CPUs and environment with another one's (Live, Enter)", False),
+        instruction("Compare the rank's NICs, CPUs and environment with another rank's (Live, Enter)", False),
         instruction("Give every rank the GPU, NIC and CPUs of one NUMA node, then restart the job", False),
     )
     return report_conditions(examination, ODD_RANK, Plan("Make the ranks alike", steps, disturbs=RESTARTS))

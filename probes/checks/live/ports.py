@@ -18,9 +18,9 @@ _COUNTERS = "NVIDIA, Understanding mlx5 Linux counters, https://enterprise-suppo
 @AREA.check(
     FLAPPING,
     Severity.WARNING,
-    "The link of a port goes down again and again",
+    "A port's link is flapping now",
     "NVIDIA NVSentinel, NIC health monitor",
-    ok="No link goes down again and again",
+    ok="No port's link is flapping now",
     impact="Jobs on the port stall, and fail when NCCL's retries are used up.",
     data_path=True,
     part_of=PORT_DOWN,
@@ -38,7 +38,7 @@ def port_flapping(examination: Examination) -> Outcome:
 @AREA.check(
     ERRORS_RISING,
     Severity.WARNING,
-    "Error counters of a port are rising now",
+    "A port's error counters are rising now",
     _COUNTERS,
     ok="No port error counter is rising faster than normal",
     impact="Packets are lost or damaged and sent again, which costs bandwidth.",
@@ -69,7 +69,7 @@ def port_errors_rising(examination: Examination) -> Outcome:
     "A port is paused by PFC",
     _COUNTERS,
     ok="No port is paused by PFC for more than 5 % of the time",
-    impact="The port cannot send, or stops its sender, for the share of time that the evidence shows.",
+    impact="The port cannot send, or stops its sender, for the share of time shown in the evidence.",
     data_path=True,
     part_of=(CONGESTED,),
 )
@@ -88,7 +88,7 @@ def port_paused(examination: Examination) -> Outcome:
     "Congestion in the network costs a job bandwidth",
     _COUNTERS,
     ok="No running job loses bandwidth to congestion",
-    impact="The job is slower than before. The cause shows by how much.",
+    impact="The job is slower than before. See the cause for how much.",
     data_path=True,
 )
 def network_congested(examination: Examination) -> Outcome:
@@ -96,7 +96,7 @@ def network_congested(examination: Examination) -> Outcome:
     steps = (
         instruction("Look for several senders to one receiver: another job, storage or a checkpoint", False),
         instruction("Compare ECN and PFC on switches and hosts, and enable adaptive routing"),
-        Step("Watch which ports report it", ("gdrtop", "live"), needs_root=False),
+        Step("Watch which ports report congestion", ("gdrtop", "live"), needs_root=False),
     )
     return report_conditions(examination, CONGESTED, Plan("Find the network's bottleneck", steps), 90.0)
 
@@ -142,7 +142,7 @@ _REASONS = (
 def bandwidth_below_limit(examination: Examination) -> Outcome:
     """Find tests of GPU memory whose newest result since boot is far below the limit of its path."""
     steps = (
-        Step("Measure again while no job runs", ("gdrtop", "bench", "--sweep"), needs_root=False),
+        Step("Measure again while no job is running", ("gdrtop", "bench", "--sweep"), needs_root=False),
         Step("Compare with host memory over the same NIC", ("gdrtop", "bench", "--memory", "compare"), False),
         instruction("If host memory is as slow, check the NIC, cable, network and peer", False),
     )

@@ -41,7 +41,7 @@ def report_conditions(
         return _found(conditions, fix)
     jobs = watched.jobs
     if is_about_jobs or (isinstance(jobs, Unknown) and TREE_ONLY in str(jobs)):
-        jobs = need(jobs, "the processes of jobs")
+        jobs = need(jobs, "job processes")
     if is_about_jobs:
         need_all_processes(watched)
     if is_about_jobs and not jobs:
@@ -51,7 +51,7 @@ def report_conditions(
     if (watched.job_seconds if is_about_jobs else watched.seconds) < seconds:
         return unknown(NOT_LONG_ENOUGH)
     if check in watched.unread:
-        return unknown_without("figures of the live view", watched.unread[check])
+        return unknown_without("live view figures", watched.unread[check])
     return passed(none or Evidence("live view", "not seen while watching" if seconds else "not seen"))
 
 

@@ -37,7 +37,7 @@ _DEPMOD = "depmod(8), modules.dep(5)"
 @AREA.check(
     "module-file-unusable",
     Severity.CRITICAL,
-    "modprobe cannot read a module's file that depmod lists",
+    "modprobe cannot read a module file that depmod lists",
     _DEPMOD,
     ok="Every module file that depmod lists is readable",
     impact="The module cannot be loaded on this kernel.",
@@ -76,7 +76,7 @@ def _rebuild(examination: Examination, names: tuple[str, ...]) -> Plan | None:
 def module_wrong_architecture(examination: Examination) -> Outcome:
     """Compare the architecture in each file's vermagic with the CPU's."""
     architecture = map_known(examination.node.platform, lambda platform: platform.cpu_architecture)
-    cpu = need(architecture, "the CPU's architecture")
+    cpu = need(architecture, "the CPU architecture")
     files = need(need(examination.module_files, FILES).files, FILES)
     other = {name: file for name, file in files.items() if architecture_differs(examination, file) is True}
     if not other:
@@ -99,17 +99,17 @@ def module_wrong_architecture(examination: Examination) -> Outcome:
 )
 def modules_index_missing(examination: Examination) -> Outcome:
     """Find a node whose modules are not loaded and cannot be, because depmod never ran for its kernel."""
-    release = need(examination.node.kernel_release, "the kernel's release")
+    release = need(examination.node.kernel_release, "the kernel release")
     path = f"/lib/modules/{release}/modules.dep"
     if in_container(examination.node.platform):
         return passed(Evidence(path, "a container does not load modules"))
     missing = need(missing_modules(examination), MODULES)
     gone = [name for name in missing if _has_no_index(examination, name)]
     if not gone:
-        return passed(Evidence(path, "there, or every module is loaded"))
+        return passed(Evidence(path, "found, or every module is loaded"))
     return found(
-        f"depmod has not run for {release}, so modprobe does not find {', '.join(gone[:4])}.",
-        Evidence(path, "not there"),
+        f"depmod has not run for {release}, so modprobe cannot find {', '.join(gone[:4])}.",
+        Evidence(path, "not found"),
         fix=make_plan("Index the modules", Step("Write modules.dep", ("depmod", "-a", release))),
         devices=tuple(gone),
     )
@@ -129,7 +129,7 @@ _DKMS, _LOADED_VERSION = "/var/lib/dkms", "/sys/module/nvidia/version"
 
 def _dkms(examination: Examination) -> tuple[DkmsFacts, str]:
     """Return what DKMS built and the running kernel's release; end the check where DKMS is not used."""
-    absent = Evidence(_DKMS, "not there: DKMS is not used here")
+    absent = Evidence(_DKMS, "not found: DKMS is not in use")
     return need(examination.dkms, _DKMS, absent=absent), need(examination.node.kernel_release, RELEASE)
 
 
@@ -138,7 +138,7 @@ def _dkms(examination: Examination) -> tuple[DkmsFacts, str]:
     Severity.WARNING,
     "DKMS has not built a driver package for the running kernel",
     "dkms(8)",
-    ok="DKMS has built its packages for the running kernel",
+    ok="DKMS has built its modules for the running kernel",
     impact="The package's modules cannot be loaded on this kernel.",
 )
 def dkms_not_built_for_kernel(examination: Examination) -> Outcome:
@@ -259,8 +259,8 @@ def _version_evidence(loaded: str, on_disk: str) -> tuple[Evidence, Evidence]:
     Severity.WARNING,
     "The loaded NVIDIA driver is in use and blocks the new one",
     DRIVER_GUIDE,
-    ok="No driver update is waiting",
-    impact="The new driver takes effect only after a reboot, or after everything that uses a GPU has ended.",
+    ok="No driver update is pending",
+    impact="The new driver takes effect only after a reboot, or once everything that uses a GPU has stopped.",
 )
 def driver_upgrade_blocked(examination: Examination) -> Outcome:
     """Check what uses the old driver; that is no fault while no other driver is installed."""

@@ -141,7 +141,7 @@ _MODULES = (
     _Module(
         "cxi_user",
         cxi_functions,
-        "Nothing has loaded it since boot, or something unloaded it.",
+        "The module has not been loaded since boot, or was unloaded.",
         "libfabric finds no Slingshot NIC: /dev/cxiN is missing, and NCCL uses TCP.",
         _CXI_MANUAL,
         _CXI_PACKAGE,
@@ -161,8 +161,8 @@ _MODULES = (
     _Module(
         "nvidia_uvm",  # CUDA's memory manager; GPUDirect RDMA itself does not use it
         gpu_functions,
-        "Nothing has loaded it since boot, or something unloaded it. On the host the first CUDA program "
-        "loads it, if it runs as root or nvidia-modprobe is installed; a container cannot.",
+        "The module has not been loaded since boot, or was unloaded. On the host, the first CUDA program "
+        "loads it if the program runs as root or nvidia-modprobe is installed. A container cannot load it.",
         "CUDA programs in containers do not start: /dev/nvidia-uvm is missing.",
         DRIVER_GUIDE,
         _DRIVER_PACKAGE,
@@ -176,14 +176,14 @@ def _not_loaded(row: _Module, examination: Examination) -> Outcome:
     """Check that a module is loaded where there are devices that need it."""
     devices = row.devices(examination)
     if devices == ():
-        return passed(Evidence("/sys/bus/pci/devices", f"no device here needs {row.name}"))
+        return passed(Evidence("/sys/bus/pci/devices", f"no device needs {row.name}"))
     module = need(module_of(examination, row.name), MODULES)
     state = state_evidence(module)
     if is_present(module):
         return passed(state)
     devices = need(devices, PCI, state)
     if module.state is not ModuleState.NOT_LOADED:
-        return unknown(f"needs a moment: {row.name} is being loaded or unloaded", state)
+        return unknown(f"try again in a moment: {row.name} is being loaded or unloaded", state)
     facts = examination.node.modules
     blocker = "" if isinstance(facts, Unknown) else explain(facts, row.name)
     is_explained = bool(blocker) and not blocker.startswith("on disk")
@@ -277,7 +277,7 @@ def _unblock_steps(examination: Examination, what: str, modules: _Blocked) -> tu
     Severity.WARNING,
     "modprobe.d blacklists a GPUDirect RDMA module",
     "modprobe.d(5), BLACKLIST",
-    ok="modprobe.d blacklists no GPUDirect RDMA module",
+    ok="No GPUDirect RDMA module is blacklisted in modprobe.d",
     impact="The module is missing after every reboot until it is loaded manually.",
 )
 def module_blacklisted(examination: Examination) -> Outcome:
@@ -298,7 +298,7 @@ def module_blacklisted(examination: Examination) -> Outcome:
     "An install line in modprobe.d blocks a GPUDirect RDMA module",
     "modprobe.d(5), install",
     ok="No install line blocks a GPUDirect RDMA module",
-    impact="Even modprobe by hand cannot load the module. It is missing after the next reboot.",
+    impact="Even a manual modprobe cannot load the module. It is missing after the next reboot.",
 )
 def module_blacklisted_install(examination: Examination) -> Outcome:
     """Check lines `install X /bin/false`; they stop loading by name too."""
@@ -318,8 +318,8 @@ def module_blacklisted_install(examination: Examination) -> Outcome:
     Severity.WARNING,
     "module_blacklist= on the kernel command line blocks a GPUDirect RDMA module",
     "Linux Documentation/admin-guide/kernel-parameters.txt, module_blacklist",
-    ok="The kernel command line blocks no GPUDirect RDMA module",
-    impact="Nothing can load the module until a reboot without the option.",
+    ok="No GPUDirect RDMA module is blocked on the kernel command line",
+    impact="The module cannot be loaded until you reboot without the option.",
 )
 def module_blacklisted_cmdline(examination: Examination) -> Outcome:
     """Check the kernel's own blacklist, which stops every attempt to load a module."""

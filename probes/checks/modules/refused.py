@@ -24,14 +24,14 @@ _SIGNING = "Linux Documentation/admin-guide/module-signing.rst"
     Severity.CRITICAL,
     "kernel.modules_disabled forbids loading modules",
     "Linux Documentation/admin-guide/sysctl/kernel.rst, modules_disabled",
-    ok="The kernel allows loading modules",
-    impact="A module that is unloaded cannot be loaded again before a reboot.",
+    ok="The kernel allows module loading",
+    impact="An unloaded module cannot be loaded again until the next reboot.",
 )
 def kernel_forbids_modules_disabled(examination: Examination) -> Outcome:
     """Check the sysctl that hardening scripts set; a note while every needed module is loaded."""
     path = "/proc/sys/kernel/modules_disabled"
     disabled = map_known(examination.node.kernel, lambda kernel: kernel.modules_disabled)
-    if not need(disabled, path, absent=Evidence(path, "not there: this kernel has no such setting")):
+    if not need(disabled, path, absent=Evidence(path, "not found: this kernel has no such setting")):
         return passed(Evidence(path, "0"))
     missing = need(missing_modules(examination), MODULES, Evidence(path, "1"))
     result = f"{', '.join(missing)} cannot be loaded" if missing else "every needed module is loaded"
@@ -82,7 +82,7 @@ def _sign_plan(examination: Examination) -> Plan:
         ),
         reboot_step(),
         "Enroll the key at the console when the machine starts, or disable Secure Boot",
-        note="The enrollment needs a person at the console (or BMC) during the boot; SSH is not enough",
+        note="Enrollment needs someone at the console (or BMC) during boot; SSH is not enough",
     )
 
 
@@ -121,7 +121,7 @@ def _refused_unsigned(
 def kernel_forbids_modules_lockdown(examination: Examination) -> Outcome:
     """Check for missing, unsigned modules under kernel lockdown."""
     path = "/sys/kernel/security/lockdown"
-    absent = Evidence(path, "not there: this kernel has no lockdown, or securityfs is not mounted")
+    absent = Evidence(path, "not found: this kernel has no lockdown, or securityfs is not mounted")
     mode = need(need(examination.node.kernel, path).lockdown, path, absent=absent)
     if mode == "none":
         return passed(Evidence(path, "none"))
@@ -141,7 +141,7 @@ def secure_boot_unsigned(examination: Examination) -> Outcome:
     """Check for missing, unsigned modules where sig_enforce is set."""
     path = "/sys/module/module/parameters/sig_enforce"
     enforced = map_known(examination.node.kernel, lambda kernel: kernel.signatures_enforced)
-    if not need(enforced, path, absent=Evidence(path, "not there: this kernel has no module signatures")):
+    if not need(enforced, path, absent=Evidence(path, "not found: this kernel has no module signing")):
         return passed(Evidence(path, "N"))
     cause = "the kernel loads only modules with a trusted signature"
     part_of = ("kernel-forbids-modules-lockdown",)

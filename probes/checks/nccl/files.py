@@ -26,7 +26,7 @@ def nccl_topo_file_missing(examination: Examination) -> Outcome:
     """Look for the file from the point of view of the process, and for the one that nccl.conf names."""
     facts = need(examination.topology_files, "the topology files")
     missing = [
-        Evidence(file.path, "not there" if file.pid is not None else "not there; nccl.conf refers to it")
+        Evidence(file.path, "not found" if file.pid is not None else "not found, but nccl.conf refers to it")
         for file in facts.files
         if (file.pid is not None or file.path != VIRTUAL)
         and isinstance(file.endpoints, Unknown)
@@ -81,7 +81,7 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
     jobs = jobs_of(examination)
     if jobs.not_known:
         return unknown(jobs.not_known)
-    return passed(Evidence(VIRTUAL, f"{read} read, all on this node" if read else "not there"))
+    return passed(Evidence(VIRTUAL, f"{read} read, all on this node" if read else "not found"))
 
 
 @AREA.check(
@@ -136,4 +136,4 @@ def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
     if jobs.unseen:
         return unknown(jobs.unseen)
     there = not isinstance(facts.nccl_conf, Unknown)
-    return passed(Evidence(NCCL_CONF, "every line sets a variable" if there else "not there"))
+    return passed(Evidence(NCCL_CONF, "every line sets a variable" if there else "not found"))

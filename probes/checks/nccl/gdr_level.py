@@ -69,7 +69,7 @@ def nccl_gdr_level_ignored(examination: Examination) -> Outcome:
         _LEVEL,
         lambda value: None if parse_level(value) else "ignored",
         "NCCL accepts LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB and SYS in uppercase without spaces, or a"
-        " number. It has no NODE; a GPU and a NIC of one NUMA node are PHB.",
+        " number. It has no NODE; a GPU and a NIC on one NUMA node are PHB.",
         "or write PHB where nvidia-smi shows NODE, and measure",
     )
 

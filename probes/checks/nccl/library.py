@@ -236,7 +236,7 @@ def nccl_net_plugin_absent(examination: Examination) -> Outcome:
     return conclude(
         jobs,
         evidence,
-        f"NCCL's own code cannot use {driver.partition('_')[0]} NICs; {PLUGIN} does that through libfabric.",
+        f"NCCL's own code cannot use {driver.partition('_')[0]} NICs; {PLUGIN} does so through libfabric.",
         fix=job_plan(
             "Give the job the plugin",
             f"Install {PLUGIN} and libfabric in the job's image",
@@ -318,7 +318,7 @@ def nccl_net_plugin_not_found(examination: Examination) -> Outcome:
     return conclude(
         jobs,
         evidence,
-        "NCCL searches LD_LIBRARY_PATH for libnccl-net-NAME.so. If there is none, it only writes a line to"
+        "NCCL searches LD_LIBRARY_PATH for libnccl-net-NAME.so. If none is found, NCCL only writes a line to"
         " its log.",
         fix=without_variable(name, "or add the plugin's directory to LD_LIBRARY_PATH"),
     )

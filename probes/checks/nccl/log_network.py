@@ -26,7 +26,7 @@ _NOT_LOADED = ("Could not find", "No plugin found")
 @AREA.check(
     "job-log-gdr-disabled",
     Severity.WARNING,
-    "A job's NCCL log says no GPUDirect RDMA, but this node supports it",
+    "A job's NCCL log shows GPUDirect RDMA disabled, but this node supports it",
     NCCL_VARIABLES + "#nccl-dmabuf-enable",
     ok="No job's NCCL log shows GPUDirect RDMA disabled on a capable NIC",
     impact=f"No GPUDirect RDMA for this job. {STAGED}",
@@ -59,9 +59,9 @@ def job_log_gdr_disabled(examination: Examination) -> Outcome:
             f"disabled for {names}{line}. {environment}"
         )
     fix = job_plan(
-        "Give the job a way to register GPU memory",
+        "Let the job register GPU memory",
         "If a module was loaded after the job started, restart the job",
-        "In a container, use an rdma-core and a CUDA that support DMA-BUF",
+        "In a container, use versions of rdma-core and CUDA that support DMA-BUF",
         f"Remove {_DMABUF}=0 from the job and its code",
     )
     return conclude_logs(examination, affected, cause, evidence, fix, devices=tuple(dict.fromkeys(devices)))
@@ -70,7 +70,7 @@ def job_log_gdr_disabled(examination: Examination) -> Outcome:
 @AREA.check(
     "job-log-other-nics",
     Severity.WARNING,
-    "A job's NCCL log shows that it does not use the NIC nearest to a GPU",
+    "A job does not use the NIC nearest to a GPU, according to its NCCL log",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="According to the NCCL logs, every job uses the NIC nearest to each GPU",
     impact=FAR_NIC,
@@ -103,7 +103,7 @@ def job_log_other_nics(examination: Examination) -> Outcome:
         cause = cause or f"The log says NCCL uses {listed}, without {missing}. {environment}"
     fix = job_plan(
         "Let NCCL use the nearest NICs",
-        f"Add the NICs to {HCA}, or remove it, and make their devices visible in the job's container",
+        f"Add the NICs to {HCA} or unset it, and make their devices visible in the job's container",
         "If a port came up after the job started, restart the job",
     )
     return conclude_logs(examination, affected, cause, evidence, fix)

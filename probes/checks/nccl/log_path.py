@@ -153,7 +153,7 @@ def job_log_staged(examination: Examination) -> Outcome:
     fix = job_plan(
         "Find out why NCCL does not use GPUDirect RDMA",
         *([compare] if devices else []),
-        "Follow the reasons in the evidence. The log shows distances, disabled NICs and settings",
+        "Check the reasons in the evidence. The log shows distances, disabled NICs and settings",
         "If the log gives no reason, set NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run",
     )
     severity = Severity.WARNING if is_partly else None
@@ -210,7 +210,7 @@ def job_log_differs(examination: Examination) -> Outcome:
             is_proven |= any("likely" not in shown for _, _, shown, _ in differences)
         elif reading.facts.channels.gdr and dmabuf is False and peermem is False:
             text = (
-                "The log shows GPUDirect RDMA, and this node has no path for it now. A module was unloaded, "
+                "The log shows GPUDirect RDMA, but this node has no path for it now. A module was unloaded, "
                 "or a setting changed, after the job connected."
             )
             lines = [Evidence(place_of(reading), f"GPUDirect RDMA: {reading.verdict.text}")]

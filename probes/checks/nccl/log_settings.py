@@ -93,7 +93,7 @@ _SERIOUS = frozenset(
     "A job's NCCL log has errors",
     "NCCL troubleshooting, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     ok="The jobs' NCCL logs show no errors",
-    impact="The job hangs, or ends soon.",
+    impact="The job hangs or will soon end.",
 )
 def job_log_errors(examination: Examination) -> Outcome:
     """Find errors that stop a job, in the beginning and the end of its logs."""
@@ -115,5 +115,5 @@ def job_log_errors(examination: Examination) -> Outcome:
             lines = f" ({plural(problem.seen.count, 'line')}{ranks})"
             evidence.append(Evidence(str(problem.seen.first), f"{problem.title}{lines}"))
     cause = "" if first is None else f"{first.title}. {first.cause}"
-    fix = None if first is None else job_plan("Handle the first error", first.fix.rstrip("."))
+    fix = None if first is None else job_plan("Fix the first error", first.fix.rstrip("."))
     return conclude_logs(examination, affected, cause, evidence, fix)

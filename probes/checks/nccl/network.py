@@ -185,14 +185,14 @@ def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
             continue
         listed = {name for name, _ in hcas.entries}
         more = [
-            f"{entry} also means {name}"
+            f"{entry} also matches {name}"
             for entry in listed.intersection(names)
             for name in names
             if name.startswith(entry) and name not in listed
         ]
         if more:
             evidence.append(settings.evidence(HCA, ", ".join(sorted(more)[:SHOWN])))
-    cause = "Without a leading “=”, NCCL takes each name as a prefix, so mlx5_1 also selects mlx5_10."
+    cause = "Without a leading “=”, NCCL treats each name as a prefix, so mlx5_1 also selects mlx5_10."
     return _conclude_lists(examination, evidence, cause, f"or use exact names {_EXACT}")
 
 

@@ -53,7 +53,7 @@ def _without_peermem(has_dmabuf: bool) -> Plan:
         note = "A newer NVSHMEM does not need it. Restart the job in either case."
         return make_plan("Load nvidia_peermem", load, note=note)
     update = "Update NVSHMEM in the job's image, so that it uses DMA-BUF, which works on this node"
-    otherwise = instruction("If that is not possible, load the older path: `modprobe nvidia-peermem`")
+    otherwise = instruction("If that is not possible, use the older path: `modprobe nvidia-peermem`")
     steps = (instruction(update, needs_root=False), otherwise)
     return Plan("Use DMA-BUF", steps, note="Restart the job in either case.")
 

@@ -180,7 +180,7 @@ def nccl_nvls_forced(examination: Examination) -> Outcome:
     return conclude(
         jobs,
         [*evidence, Evidence("NVML, compute capability", f"{old[0].name}: before Hopper (9.0)")],
-        "NVLink SHARP needs the NVSwitch of Hopper or newer, and with 1 NCCL does not check for it.",
+        "NVLink SHARP needs the NVSwitch of Hopper or newer. With the value 1 NCCL does not check for it.",
         fix=without_variable(name),
     )
 
@@ -190,8 +190,8 @@ def nccl_nvls_forced(examination: Examination) -> Outcome:
     Severity.NOTE,
     "NCCL_COLLNET_ENABLE=1 is set, but the job has no network plugin",
     NCCL_VARIABLES + "#nccl-collnet-enable; https://github.com/Mellanox/nccl-rdma-sharp-plugins",
-    ok="No job asks for SHARP without its plugin",
-    impact="NCCL does not use SHARP in the switches, and does not say so. Collectives take the usual path.",
+    ok="No job requests SHARP without its plugin",
+    impact="NCCL silently does not use SHARP in the switches. Collectives take the usual path.",
 )
 def nccl_collnet_without_plugin(examination: Examination) -> Outcome:
     """Find NCCL_COLLNET_ENABLE=1 in processes that have NCCL and RDMA open, and map no libnccl-net."""
@@ -210,5 +210,5 @@ def nccl_collnet_without_plugin(examination: Examination) -> Outcome:
         jobs_of(examination),
         values_of(examination, name, wrong),
         "NCCL's own network code cannot run collectives in the switches. HPC-X's plugin can.",
-        fix=without_variable(name, "or put HPC-X's nccl-rdma-sharp-plugin into LD_LIBRARY_PATH"),
+        fix=without_variable(name, "or add HPC-X's nccl-rdma-sharp-plugin to LD_LIBRARY_PATH"),
     )

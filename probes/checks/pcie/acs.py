@@ -217,7 +217,7 @@ def acs_direct_nic(examination: Examination) -> Outcome:
         failed = [Evidence(" ".join(ARGV), f"FAIL {line}") for line in answer.failed]
         return _wrong(f"rdma_topo: {answer.failed[0]}. {_WANTED[_shape(examination)]}", failed, ports)
     if not dma_functions:
-        return passed(Evidence(DEVICES, "no ConnectX DMA function (15b3:2100) here"))
+        return passed(Evidence(DEVICES, "no ConnectX DMA function (15b3:2100)"))
     wanted: dict[str, tuple[int, int]] = {}
     for function in dma_functions:
         wanted.update(_wanted(function, functions))
@@ -233,8 +233,8 @@ def acs_direct_nic(examination: Examination) -> Outcome:
         return _wrong(_WANTED[_Shape.DMA], list(bad.values()), list(bad))
     tally.end_if_unknown()
     if not wanted:
-        tool = "rdma_topo (rdma-core of 2025-10 or later)"
-        return unknown(f"needs {tool}: the GPU beside the DMA function was not found")
+        tool = "rdma_topo (rdma-core from 2025-10 or later)"
+        return unknown(f"needs {tool}: the GPU next to the DMA function was not found")
     return passed(Evidence("lspci -vvv", f"{plural(len(wanted), 'port')} set as rdma_topo requires"))
 
 
@@ -256,9 +256,9 @@ def _wanted(dma: PciFunction, functions: dict[str, PciFunction]) -> dict[str, tu
 class _Shape(Enum):
     """How NIC and GPU are attached, in rdma_topo's terms."""
 
-    DMA = "a ConnectX DMA function beside the GPU"
+    DMA = "a ConnectX DMA function next to the GPU"
     INLINE = "the GPU below the NIC's own switch"
-    NUMA = "NIC and GPU below root ports of their own"
+    NUMA = "NIC and GPU below separate root ports"
 
 
 _WANTED = {

@@ -91,7 +91,9 @@ def pcie_devctl_relaxed_ordering(examination: Examination) -> Outcome:
     )
 
 
-_WHY_OFF = "The kernel disables it below root ports that are known to mishandle it (drivers/pci/quirks.c)."
+_WHY_OFF = (
+    "The kernel disables relaxed ordering below root ports known to mishandle it (drivers/pci/quirks.c)."
+)
 
 
 @AREA.check(
@@ -213,10 +215,10 @@ def pcie_aspm_on(examination: Examination) -> Outcome:
 @AREA.check(
     "pcie-devctl-read-request",
     Severity.NOTE,
-    "MaxReadReq (MRRS) of a NIC is below 4096 bytes",
+    "A NIC's MaxReadReq (MRRS) is below 4096 bytes",
     SPEC + "; "
     "https://enterprise-support.nvidia.com/s/article/understanding-pcie-configuration-for-maximum-performance",
-    ok="MaxReadReq (MRRS) of the NICs is 4096 bytes",
+    ok="The NICs' MaxReadReq (MRRS) is 4096 bytes",
     impact="The send rate can drop when the PCIe link is nearly full. Measure before and after a change.",
 )
 def pcie_devctl_read_request(examination: Examination) -> Outcome:
@@ -250,7 +252,7 @@ def pcie_devctl_read_request_differs(examination: Examination) -> Outcome:
         examination,
         lambda express: express.max_read_request_bytes,
         lambda size: f"MaxReadReq {size} bytes",
-        "NICs of the same model are set differently.",
+        "NICs of the same model have different settings.",
         "MaxReadReq is the same on NICs of the same model",
     )
 
@@ -260,7 +262,7 @@ def pcie_devctl_read_request_differs(examination: Examination) -> Outcome:
     Severity.NOTE,
     "10-bit tags are enabled on only some NICs of the same model",
     "PCI Express Base Specification, Device Control 2 Register, 10-Bit Tag Requester Enable",
-    ok="10-bit tags are set the same on NICs of the same model",
+    ok="10-bit tags have the same setting on NICs of the same model",
     impact="Without 10-bit tags a NIC has at most 256 reads in flight. With PCIe Gen4 or later that is often "
     "too few over long paths.",
 )
@@ -275,7 +277,7 @@ def pcie_devctl_ten_bit_tags_differ(examination: Examination) -> Outcome:
         ),
         lambda on: f"DevCtl2: 10BitTagReq{'+' if on else '-'}",
         "The firmware enables 10-bit tags per slot.",
-        "10-bit tags are set the same on NICs of the same model",
+        "10-bit tags have the same setting on NICs of the same model",
     )
 
 
@@ -316,7 +318,7 @@ def _same_on_board(
                 text = f"{name}: {words(fact)}, others {words(max(values))}"
                 tally.fault(Evidence(f"lspci -vvv -s {bdf}", text), bdf)
     plan = reboot_plan(
-        "Set NICs of the same model the same way",
+        "Use the same setting on all NICs of a model",
         "In the BIOS, set the slots of these NICs like those of the others.",
     )
     return tally.outcome(cause, Evidence("lspci -vvv", good), plan)

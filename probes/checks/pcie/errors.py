@@ -29,7 +29,7 @@ from probes.snapshot.examination import Examination
 AREA = Area("pcie", requires=(unknown_devices,))
 
 _AER = "Linux Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats; Documentation/PCI/pcieaer-howto.rst"
-_NO_AER = "needs PCIe error counts (AER): the kernel has none here, or the firmware keeps them (BMC log)"
+_NO_AER = "needs PCIe error counts (AER): the kernel has none, or the firmware keeps them (BMC log)"
 _FIND_LINK = make_plan(
     "Find the link with the errors",
     "Read the AER lines of these devices in the kernel log: journalctl -k --grep AER.",
@@ -51,7 +51,7 @@ def _name(examination: Examination, bdf: str) -> str:
 def _error_counts(examination: Examination) -> PcieErrorFacts:
     """Return the kernel's error counts; end the check without them, or without GPUs and NICs."""
     if not gpus_and_nics(examination):
-        end_with(passed(Evidence(DEVICES, "no GPU and no RDMA NIC here")))
+        end_with(passed(Evidence(DEVICES, "no GPU and no RDMA NIC")))
     return need_read(examination.pcie_errors)
 
 
@@ -61,7 +61,7 @@ def _error_counts(examination: Examination) -> PcieErrorFacts:
     "Uncorrectable PCIe errors on the path to a GPU or NIC",
     _AER,
     ok="No uncorrectable PCIe errors since boot",
-    impact="Transfers failed at that moment, along with the jobs that waited for them.",
+    impact="Transfers failed at that moment, and so did the jobs waiting for them.",
 )
 def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
     """Check non-fatal and fatal errors since boot, of GPUs, NICs and the ports above them."""
@@ -84,7 +84,7 @@ def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
             return unknown(_NO_AER)
     here = plural(len(facts.functions), "function")
     outcome = tally.outcome(
-        "Packets were lost or damaged since boot.",
+        "Packets have been lost or damaged since boot.",
         Evidence(f"{DEVICES}/*/aer_dev_fatal", f"no such error in {here}"),
         _FIND_LINK,
     )
@@ -155,7 +155,7 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
     "A device recorded a fatal PCIe error that the kernel did not count",
     "PCI Express Base Specification, Device Status Register, Fatal Error Detected",
     ok="No unreported fatal PCIe error",
-    impact="The kernel's error counts of this device are not complete.",
+    impact="The kernel's error counts for this device are incomplete.",
 )
 def pcie_error_unreported(examination: Examination) -> Outcome:
     """Compare Device Status (DevSta: FatalErr) with the kernel's count of fatal errors."""
@@ -221,10 +221,10 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
 @AREA.check(
     "pcie-function-gone",
     Severity.CRITICAL,
-    "A GPU, a NIC or a PCIe port above one does not respond",
+    "A GPU or NIC, or a PCIe port above it, does not respond",
     "Linux include/linux/pci.h, PCI_ERROR_RESPONSE; NVIDIA XID errors, 79, "
     "https://docs.nvidia.com/deploy/xid-errors/",
-    ok="Every GPU, NIC and PCIe port above them responds",
+    ok="All GPUs, NICs and the PCIe ports above them respond",
     impact="Nothing that uses this device works until it comes back.",
     data_path=True,
 )
@@ -241,8 +241,8 @@ def pcie_function_gone(examination: Examination) -> Outcome:
             tally.fault(Evidence(f"setpci -s {bdf} VENDOR_ID", f"ffff: {_name(examination, bdf)}"), bdf)
     read = plural(len(spaces.functions), "function")
     outcome = tally.outcome(
-        "The device lost its link or power, or it hangs.",
-        Evidence(f"{DEVICES}/*/config", f"{read} read, none returns all ones"),
+        "The device lost its link or power, or is hung.",
+        Evidence(f"{DEVICES}/*/config", f"{read} read, none returned all ones"),
         make_plan(
             "Bring the device back",
             "Look in the kernel log for Xid 79, 'link down' and AER lines of this device.",

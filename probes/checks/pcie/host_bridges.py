@@ -36,7 +36,7 @@ _FORWARDS_WITHIN = (0x3C00, 0x3C01, 0x2F00, 0x2F01)
     "The kernel does not list this CPU's host bridge as able to forward GPU traffic to the NIC",
     "Linux drivers/pci/p2pdma.c, pci_p2pdma_whitelist; NVIDIA/open-gpu-kernel-modules issue 1253",
     ok="No GPU needs an unlisted host bridge to reach its NIC",
-    impact="One direction may be slow, hang or fail although the other one works.",
+    impact="One direction may be slow, hang or fail although the other works.",
     part_of=("gpu-nic-through-cpu", "gpu-nic-cross-socket"),
 )
 def p2p_host_bridge_unlisted(examination: Examination) -> Outcome:
@@ -52,7 +52,7 @@ def p2p_host_bridge_unlisted(examination: Examination) -> Outcome:
     if is_grace(examination):
         return passed(Evidence(DEVICES, "Grace forwards this traffic"))
     if need_guest(examination):
-        return passed(Evidence("/sys/class/dmi/id", "a virtual machine: only the host's bridges matter"))
+        return passed(Evidence("/sys/class/dmi/id", "in a virtual machine, only the host's bridges matter"))
     bridges = _bridges(examination)
     named = labels(examination)
     tally = Tally()
@@ -75,7 +75,7 @@ def p2p_host_bridge_unlisted(examination: Examination) -> Outcome:
             "Measure both directions, or avoid the CPU",
             instruction("Measure both: `gdrtop bench --test write`, then `--test read`", False),
             "If one is slow or fails, move GPU and NIC below one PCIe switch",
-            instruction("Or let NCCL copy through host memory here: NCCL_NET_GDR_LEVEL=LOC", False),
+            instruction("Or let NCCL copy through host memory: NCCL_NET_GDR_LEVEL=LOC", False),
             disturbs=OUT_OF_SERVICE,
         ),
     )

@@ -39,7 +39,7 @@ _GROUPS = "/sys/kernel/iommu_groups"
 _MELLANOX = 0x15B3
 _PARAMS, _REMAP = "/proc/driver/nvidia/params", "DmaRemapPeerMmio"
 _NOT_A_GUEST = Evidence("/sys/class/dmi/id", "not a virtual machine")
-_HOST_ONLY = Evidence("/sys/class/dmi/id", "a virtual machine: only the host's IOMMU matters")
+_HOST_ONLY = Evidence("/sys/class/dmi/id", "in a virtual machine, only the host's IOMMU matters")
 _NO_GROUPS = Evidence("/sys/class/iommu", "no IOMMU in use")
 
 
@@ -58,10 +58,10 @@ _NO_GROUPS = Evidence("/sys/class/iommu", "no IOMMU in use")
 def iommu_translated(examination: Examination) -> Outcome:
     """Check the type of the IOMMU groups of GPUs and NICs: DMA or DMA-FQ; identity (iommu=pt) is fine."""
     if is_grace(examination):
-        return passed(Evidence(DEVICES, "on Grace the SMMU belongs to the path"))
+        return passed(Evidence(DEVICES, "on Grace the SMMU is part of the path"))
     here = gpus_and_nics(examination)
     if not here:
-        return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
+        return passed(Evidence(DEVICES, "no GPU and no RDMA NIC"))
     if is_guest(examination) is True:
         return passed(_HOST_ONLY)
     named = labels(examination)
@@ -87,7 +87,7 @@ def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
     refused = messages_about(examination, (LogKind.IOMMU_FAULT,), chains_of(examination))
     impact = ""
     if refused:
-        impact = "The IOMMU has refused DMA of these devices: such transfers fail, or their data is lost."
+        impact = "The IOMMU has refused DMA from these devices: such transfers fail, or their data is lost."
     elif examination.usability.path is GdrPath.DMABUF:
         # The driver handed out raw BAR addresses: OGK issue 1324 (595.84, Linux 7.0).
         impact = (
@@ -113,7 +113,7 @@ def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
     "The IOMMU refused DMA from a GPU or a NIC",
     "Linux drivers/iommu/intel/dmar.c, drivers/iommu/amd/iommu.c, drivers/iommu/arm/arm-smmu-v3; "
     "NVIDIA/open-gpu-kernel-modules issue 1324",
-    ok="The IOMMU refused no DMA from GPUs or NICs",
+    ok="The IOMMU has not refused DMA from GPUs or NICs",
     impact="The refused transfers failed or their data is lost. Jobs hang or compute with wrong data.",
     data_path=True,
     part_of=("iommu-translated", "acs-redirect-enabled"),
@@ -121,7 +121,7 @@ def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
 def iommu_fault(examination: Examination) -> Outcome:
     """Find IOMMU faults in the kernel log that name a GPU, a NIC or a bridge above one."""
     if not gpus_and_nics(examination):
-        return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
+        return passed(Evidence(DEVICES, "no GPU and no RDMA NIC"))
     log = need(examination.kernel_log, KERNEL_LOG)
     chains = chains_of(examination)
     faults = [message for message in log.messages if message.kind is LogKind.IOMMU_FAULT]
@@ -180,7 +180,7 @@ def peer_mmio_not_remapped(examination: Examination) -> Outcome:
     """Check NVreg_DmaRemapPeerMmio=0 where an IOMMU translates the DMA of a NIC."""
     found_here = map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters)
     if isinstance(found_here, Unknown) and found_here.reason is Reason.NOT_THERE:
-        return passed(Evidence(_PARAMS, "not there: the NVIDIA driver is not loaded"))
+        return passed(Evidence(_PARAMS, "not found: the NVIDIA driver is not loaded"))
     parameters = need(found_here, _PARAMS)
     value = parameters.get(_REMAP, "1")
     option = Evidence(_PARAMS, f"{_REMAP}: {value}")
@@ -250,7 +250,7 @@ def vm_without_p2p(examination: Examination) -> Outcome:
 @AREA.check(
     "vm-without-p2p-ats",
     Severity.WARNING,
-    "ATS is disabled on a NIC of this virtual machine",
+    "ATS is disabled on a NIC in this virtual machine",
     "NVIDIA AI Enterprise, optimizing VM configuration for AI inference, ATS; NVIDIA/nccl-tests issue 380",
     ok="ATS is enabled on the NICs, or this is not a virtual machine",
     impact="Every transfer to a GPU goes through the host's IOMMU: about half the rate of bare metal "
@@ -262,10 +262,10 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
     functions = gpus_and_nics(examination).values()
     nics = [function for function in functions if function.kind is PciKind.NIC]
     if not nics:
-        return passed(Evidence(DEVICES, "no RDMA NIC here"))
+        return passed(Evidence(DEVICES, "no RDMA NIC"))
     nics = [function for function in nics if known(function.vendor_id, _MELLANOX) == _MELLANOX]
     if not nics:
-        return passed(Evidence(DEVICES, "no ConnectX NIC here"))
+        return passed(Evidence(DEVICES, "no ConnectX NIC"))
     if not need_guest(examination):
         return passed(_NOT_A_GUEST)
     file = examination.topology.file
@@ -285,8 +285,8 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
             text = f"{named.get(nic.bdf, nic.bdf)}: ATSCtl: Enable-"
             tally.fault(Evidence(f"lspci -vvv -s {nic.bdf}", text), nic.bdf)
     return tally.outcome(
-        "The host's IOMMU translates the addresses of a guest's NICs. With ATS a NIC asks once and then "
-        "reaches the GPU through their switch; without it every request goes up to the CPU.",
+        "The host's IOMMU translates the addresses of a guest's NICs. With ATS a NIC requests a translation "
+        "once and then reaches the GPU through their switch. Without ATS every request goes up to the CPU.",
         Evidence("lspci -vvv", f"ATS is enabled on {plural(len(nics), 'NIC')}"),
         make_plan(
             "Enable ATS on the host",
@@ -303,12 +303,12 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
 @AREA.check(
     "nic-ats-on-bare-metal",
     Severity.NOTE,
-    "ATS is enabled on a NIC of a bare-metal node",
+    "ATS is enabled on a NIC in a bare-metal node",
     "NVIDIA Network Operator, NIC Configuration Operator, Configuration Details, gpuDirectOptimized, "
     "https://docs.nvidia.com/networking/display/kubernetes2670/nic-conf-operator/configuration-details.html",
     ok="ATS is disabled on the NICs, or something needs it",
-    impact="The NIC asks the IOMMU for addresses that it could use directly. Measure before and after a "
-    "change.",
+    impact="The NIC asks the IOMMU to translate addresses that it could use directly. Measure before and "
+    "after a change.",
 )
 def nic_ats_on_bare_metal(examination: Examination) -> Outcome:
     """Check ATSCtl of physical NICs; guests, hosts of guests, Grace and some ACS settings need ATS."""
@@ -318,9 +318,9 @@ def nic_ats_on_bare_metal(examination: Examination) -> Outcome:
         if function.kind is PciKind.NIC and function.physical_function is None
     ]
     if not nics:
-        return passed(Evidence(DEVICES, "no RDMA NIC here"))
+        return passed(Evidence(DEVICES, "no RDMA NIC"))
     if is_grace(examination):
-        return passed(Evidence(DEVICES, "on Grace ATS belongs to the path"))
+        return passed(Evidence(DEVICES, "on Grace ATS is part of the path"))
     guests = passed_to_guests(examination)
     if guests:
         source = f"{DEVICES}/{guests[0]}/driver"
@@ -336,7 +336,7 @@ def nic_ats_on_bare_metal(examination: Examination) -> Outcome:
             text = f"{named.get(nic.bdf, nic.bdf)}: ATSCtl: Enable+"
             tally.fault(Evidence(f"lspci -vvv -s {nic.bdf}", text), nic.bdf)
     if tally.devices and need_guest(examination):
-        return passed(Evidence("/sys/class/dmi/id", "a virtual machine: its host decides about ATS"))
+        return passed(Evidence("/sys/class/dmi/id", "in a virtual machine, the host controls ATS"))
     return tally.outcome(
         "The NIC's firmware offers ATS, and the kernel enables it. NVIDIA turns it off for GPUDirect "
         "RDMA on bare metal.",

@@ -279,7 +279,7 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
     outcome = tally.outcome(
         "The slot, riser or switch port above the card has fewer lanes or a lower speed.",
         Evidence(f"{DEVICES}/*/max_link_speed", good),
-        _better_slot("Move the card to a slot that supports as much, or raise a limit in the BIOS."),
+        _better_slot("Move the card to a slot that supports its full link, or raise the limit in the BIOS."),
     )
     return with_messages(examination, outcome, LogKind.PCIE_BANDWIDTH)
 
@@ -290,7 +290,7 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
     "A NIC's PCIe link is slower than its port",
     "PCI Express Base Specification, link data rates; Linux "
     "Documentation/ABI/stable/sysfs-class-infiniband, rate",
-    ok="PCIe links of NICs carry the full rate of their ports",
+    ok="NICs' PCIe links support the full rate of their ports",
     impact="The port never reaches its rate, because the PCIe link is the limit.",
     data_path=True,
 )
@@ -298,7 +298,7 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
     """Compare the capacity of a NIC's link with the rate of its fastest port."""
     rdma = examination.node.rdma
     if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_THERE:
-        return passed(Evidence("/sys/class/infiniband", "no RDMA device here"))
+        return passed(Evidence("/sys/class/infiniband", "no RDMA device"))
     rdma = need_read(rdma)
     tally = Tally()
     links = {link.lower.bdf: link for link in _links(examination)}
@@ -310,7 +310,7 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
         upper = None if link.upper is None else link.upper.link
         carries, rate = capacity(link.lower.link, upper), port_gbps(device)
         if not isinstance(carries, Unknown) and 0 < carries < rate:
-            text = f"{device.name}: {words(*link.best)} carries {carries:.0f} Gb/s, the port {rate:g}"
+            text = f"{device.name}: {words(*link.best)} supports {carries:.0f} Gb/s, the port {rate:g}"
             tally.fault(Evidence(f"{link.source}/max_link_width", text), device.name, link.lower.bdf)
     direct = examination.node.gpudirect
     if tally.faults and not isinstance(direct, Unknown) and "GB10" in direct.by_design:
@@ -322,7 +322,7 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
             impact="A port reaches its rate only if traffic uses a function on each link.",
         )
     return tally.outcome(
-        "Even at full speed, the NIC's slot carries less than the port.",
+        "Even at full speed, the NIC's slot supports a lower rate than the port.",
         Evidence("/sys/class/infiniband/*/ports/*/rate", "no port is faster than its NIC's PCIe link"),
         _better_slot("Move the NIC to a slot with more lanes or a higher speed."),
     )

@@ -47,12 +47,12 @@ def _distance_exemption(examination: Examination) -> Outcome | None:
         return passed(NO_GPU_OR_NIC)
     direct = examination.node.gpudirect
     if not isinstance(direct, Unknown) and direct.by_design:
-        return passed(Evidence(DEVICES, f"not supported at any distance here: {direct.by_design}"))
+        return passed(Evidence(DEVICES, f"not supported at any distance: {direct.by_design}"))
     if is_grace(examination):
         return passed(Evidence(DEVICES, "on Grace NICs reach GPUs through the CPU's C2C links"))
     need(first_unread(unread_c2c(examination.node).values()), "the C2C links of the GPUs")
     if examination.topology.file is None and need_guest(examination):
-        text = "a virtual machine: its PCI tree is not the host's, see vm-without-p2p"
+        text = "in a virtual machine the PCI tree is not the host's, see vm-without-p2p"
         return passed(Evidence("/sys/class/dmi/id", text))
     return None
 
@@ -150,29 +150,29 @@ def _nearer(word: Nccl) -> Plan:
 @AREA.check(
     "gpu-nic-cross-socket",
     Severity.WARNING,
-    "The nearest NIC of a GPU is on another socket (SYS)",
+    "A GPU's nearest NIC is on another socket (SYS)",
     _LEVELS,
-    ok="No GPU has its nearest NIC on another socket",
+    ok="No GPU's nearest NIC is on another socket",
     impact="NCCL does not use GPUDirect RDMA over this distance by default. Without NVLink to a GPU near a "
     "NIC, these GPUs' data is staged in host memory.",
 )
 def gpu_nic_cross_socket(examination: Examination) -> Outcome:
     """Find GPUs whose nearest NIC that is up is at SYS."""
-    return _far(examination, Nccl.SYS, "no GPU has its nearest NIC on another socket")
+    return _far(examination, Nccl.SYS, "no GPU's nearest NIC is on another socket")
 
 
 @AREA.check(
     "gpu-nic-through-cpu",
     Severity.WARNING,
-    "The nearest NIC of a GPU is behind the CPU's host bridge (PHB)",
+    "A GPU's nearest NIC is behind the CPU's host bridge (PHB)",
     _LEVELS,
-    ok="No GPU has its nearest NIC behind the host bridge",
+    ok="No GPU's nearest NIC is behind the host bridge",
     impact="NCCL does not use GPUDirect RDMA over this distance by default. Without NVLink to a GPU near a "
     "NIC, these GPUs' data is staged in host memory.",
 )
 def gpu_nic_through_cpu(examination: Examination) -> Outcome:
     """Find GPUs whose nearest NIC that is up is at PHB (nvidia-smi: PHB or NODE)."""
-    return _far(examination, Nccl.PHB, "no GPU has its nearest NIC behind the host bridge")
+    return _far(examination, Nccl.PHB, "no GPU's nearest NIC is behind the host bridge")
 
 
 @AREA.check(
@@ -220,7 +220,7 @@ def numa_node_unknown(examination: Examination) -> Outcome:
     """Check numa_node of GPUs and NICs on a node with more than one NUMA node."""
     here, named = gpus_and_nics(examination), labels(examination)
     if not here:
-        return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
+        return passed(Evidence(DEVICES, "no GPU and no RDMA NIC"))
     if len(need_read(examination.node.numa).nodes) < 2:
         return passed(Evidence("/sys/devices/system/node/online", "one NUMA node"))
     tally = Tally()
@@ -260,7 +260,7 @@ def _without_numa(examination: Examination) -> str:
 @AREA.check(
     "bar1-too-small",
     Severity.WARNING,
-    "BAR1 of a GPU is smaller than its memory",
+    "A GPU's BAR1 is smaller than its memory",
     "NVIDIA GPUDirect RDMA, BAR sizes, https://docs.nvidia.com/cuda/gpudirect-rdma/; Mellanox/nv_peer_memory "
     "issue 27",
     ok="BAR1 spans the memory of every GPU",

@@ -39,8 +39,8 @@ from probes.snapshot.examination import Examination
 
 AREA = Area("modules")
 
-_FILE, _LOADER = "the file of nvidia_peermem (/lib/modules)", "the state of systemd-modules-load"
-_OLD_SERVICE, _NO_PEERMEM = "the service nv_peer_mem", "gdrtop check --only peermem-not-loaded"
+_FILE, _LOADER = "the nvidia_peermem file (/lib/modules)", "the state of systemd-modules-load"
+_OLD_SERVICE, _NO_PEERMEM = "the nv_peer_mem service", "gdrtop check --only peermem-not-loaded"
 _README = "https://github.com/Mellanox/nv_peer_memory (README); NVIDIA driver README, nvidia-peermem"
 
 
@@ -119,8 +119,8 @@ def peermem_unneeded_at_boot(examination: Examination) -> Outcome:
         for loader in loaders
     )
     return found(
-        "DMA-BUF is usable, no memory region is registered through nvidia_peermem, and an old configuration "
-        "still loads it. NVIDIA deprecates it in favor of DMA-BUF.",
+        "DMA-BUF is usable and no memory region is registered through nvidia_peermem, but an old "
+        "configuration still loads it. NVIDIA deprecates nvidia_peermem in favor of DMA-BUF.",
         *loaders,
         uses,
         fix=make_plan("Stop loading nvidia_peermem at boot", use_dmabuf, *deletions),
@@ -146,7 +146,7 @@ def _named_and_absent(examination: Examination) -> tuple[Evidence, ServiceState]
     Severity.WARNING,
     "systemd-modules-load failed, and nvidia_peermem is not loaded",
     "systemd-modules-load.service(8)",
-    ok="No failure to load nvidia_peermem at boot",
+    ok="No nvidia_peermem load failure at boot",
     impact=STAGED,
 )
 def boot_load_race(examination: Examination) -> Outcome:
@@ -159,7 +159,7 @@ def boot_load_race(examination: Examination) -> Outcome:
     steps = (
         Step("Show which module failed and why", ("journalctl", "-b", "-u", "systemd-modules-load")),
         load_step(examination, PEERMEM),
-        instruction(f"If the driver or OFED was not ready yet, load it later: {unit}"),
+        instruction(f"If the driver or OFED was not ready yet, load nvidia_peermem later: {unit}"),
     )
     return peermem_fault(
         examination,
@@ -191,7 +191,7 @@ def peermem_lost_after_driver_update(examination: Examination) -> Outcome:
         return passed(named, Evidence(_NO_PEERMEM, blocker))
     return peermem_fault(
         examination,
-        "An update or restart of the driver or of OFED unloads nvidia_peermem until the next boot. An admin "
+        "An update or restart of the driver or OFED unloads nvidia_peermem until the next boot. An admin "
         "may also have unloaded it.",
         named,
         service,
@@ -204,7 +204,7 @@ def _replacement(examination: Examination) -> tuple[Plan | None, str]:
     """Return the plan that replaces the old module, and a sentence that says why there is none."""
     answer = replace_nv_peer_mem(examination)
     fix = spare_fix(examination, plan_or_none(answer))
-    return fix, f" It cannot be replaced: {answer}." if isinstance(answer, str) else ""
+    return fix, f" The old module cannot be replaced: {answer}." if isinstance(answer, str) else ""
 
 
 def _both(examination: Examination) -> tuple[bool, bool]:
@@ -259,10 +259,10 @@ def nv_peer_mem_conflict(examination: Examination) -> Outcome:
 def nv_peer_mem_conflict_twice(examination: Examination) -> Outcome:
     """Check for both names in /proc/modules; the manual allows one of them."""
     if _both(examination) != (True, True):
-        return passed(Evidence("/proc/modules", "not both of nv_peer_mem and nvidia_peermem"))
+        return passed(Evidence("/proc/modules", "nv_peer_mem and nvidia_peermem are not both loaded"))
     fix, why_not = _replacement(examination)
     return found(
-        f"Both serve the same GPU memory, and it is undefined which one registers a region.{why_not}",
+        f"Both serve the same GPU memory. Which of them registers a region is undefined.{why_not}",
         Evidence("/proc/modules", "nv_peer_mem: live"),
         Evidence("/proc/modules", "nvidia_peermem: live"),
         fix=fix,
@@ -274,7 +274,7 @@ def nv_peer_mem_conflict_twice(examination: Examination) -> Outcome:
 @AREA.check(
     "nv-peer-mem-conflict-service",
     Severity.WARNING,
-    "The service nv_peer_mem starts at boot",
+    "The nv_peer_mem service starts at boot",
     _README,
     ok="No service loads the old nv_peer_mem at boot",
     impact="After the next boot the old module may block nvidia_peermem.",
@@ -284,7 +284,7 @@ def nv_peer_mem_conflict_service(examination: Examination) -> Outcome:
     end_with(no_peermem_pair(examination))
     service = need(examination.services, _OLD_SERVICE).services["nv_peer_mem"]
     absent = Evidence("systemctl cat nv_peer_mem", "no such service")
-    unit = Evidence(need(service.path, _OLD_SERVICE, absent=absent), "the service of the old module")
+    unit = Evidence(need(service.path, _OLD_SERVICE, absent=absent), "the old module's service")
     enabled = need(service.enabled, _OLD_SERVICE)
     state = Evidence("systemctl is-enabled nv_peer_mem", "enabled" if enabled else "disabled")
     if not enabled or service.masked:

@@ -44,7 +44,7 @@ _OPEN_FILES = "the open files of other users' processes"
 def peermem_reference_leak(examination: Examination) -> Outcome:
     """Compare the refcnt with the processes that have /dev/infiniband/uverbsN open; 0 is right when idle."""
     loaded_peermem(examination)
-    unloadable = Evidence(_REFCNT, "not there: this kernel cannot unload modules")
+    unloadable = Evidence(_REFCNT, "not found: this kernel cannot unload modules")
     refcnt = need(examination.reading.peermem.refcnt, _REFCNT, absent=unloadable)
     uses = Evidence(_REFCNT, str(refcnt))
     if refcnt <= 0:
@@ -59,7 +59,7 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
         return unknown(f"needs root: {_OPEN_FILES}", uses)
     steps = (
         Step("Show which process has memory regions, if any", ("rdma", "resource", "show", "mr"), False),
-        instruction("Stop what is left of the job: processes in state D or Z, containers in removal"),
+        instruction("Stop what is left of the job: processes in state D or Z, containers being removed"),
         instruction("If no process is left, drain the node and reboot it. Never use rmmod -f."),
     )
     return found(
@@ -87,7 +87,7 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
     older = need(module_of(examination, "nv_peer_mem"), MODULES)
     if not is_present(module) and not is_present(older):
         return passed(state_evidence(module))
-    ofed = need(ofed_of(examination), OFED, absent=Evidence("ofed_info -s", "no OFED here"))
+    ofed = need(ofed_of(examination), OFED, absent=Evidence("ofed_info -s", "no OFED"))
     numbers, release = ofed_numbers(ofed), Evidence("ofed_info -s", ofed)
     if numbers is None or not _FIRST_WITH_LOCKS <= numbers < _FIRST_FIXED:
         return passed(release)
@@ -109,9 +109,9 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
 @AREA.check(
     "peermem-invalid-context-flood",
     Severity.NOTE,
-    "nvidia_peermem fills the kernel log with `detected invalid context`",
+    "nvidia_peermem floods the kernel log with `detected invalid context`",
     "https://github.com/NVIDIA/nccl/issues/1474",
-    ok="nvidia_peermem does not fill the kernel log",
+    ok="nvidia_peermem does not flood the kernel log",
     impact="None, but the messages hide others in the kernel log.",
 )
 def peermem_invalid_context_flood(examination: Examination) -> Outcome:
@@ -126,7 +126,7 @@ def peermem_invalid_context_flood(examination: Examination) -> Outcome:
     update = "Update the NVIDIA driver to 560 or newer at the next opportunity"
     steps = (update, load_step(examination, PEERMEM))
     return found(
-        "The module logs every memory region that a program did not free before it ended. This is harmless.",
+        "The module logs every memory region that a program did not free before it exited. This is harmless.",
         *message_evidence(examination, messages)[:3],
         fix=make_plan("Update the driver", *steps, reversible=False, disturbs=SWAP_ENDS_JOBS),
         devices=(PEERMEM,),

@@ -28,7 +28,7 @@ from probes.snapshot.examination import Examination
 AREA = Area("modules")
 
 _FIRST_WITH_PEERMEM = (470, 0, 0)
-_FILE, _OTHERS = "the file of nvidia_peermem (/lib/modules)", "the modules of other kernels"
+_FILE, _OTHERS = "the nvidia_peermem file (/lib/modules)", "the modules of other kernels"
 
 
 def _driver_numbers(examination: Examination) -> Maybe[tuple[int, int, int]]:
@@ -140,10 +140,10 @@ def peermem_not_on_disk_container(examination: Examination) -> Outcome:
     _require_no_file(examination)
     evidence = Evidence("modinfo nvidia", "no file for the running kernel")
     if not _from_container(examination):
-        return passed(Evidence("modinfo nvidia", "the driver is installed on the node, or does not run"))
+        return passed(Evidence("modinfo nvidia", "the driver is installed on the node, or is not running"))
     return peermem_fault(
         examination,
-        "A driver container loaded nvidia (it has no file on this node), but not nvidia_peermem.",
+        "A driver container loaded nvidia (no module file on this node), but not nvidia_peermem.",
         evidence,
         Evidence("/proc/modules", "nvidia: live"),
         fix=make_plan(

@@ -42,7 +42,7 @@ def _parameter(examination: Examination, name: str) -> tuple[str, Evidence]:
     parameters = loaded_peermem(examination).parameters
     path = f"/sys/module/nvidia_peermem/parameters/{name}"
     if name not in parameters:
-        raise CheckEnded(passed(Evidence(path, "not there: this driver has no such parameter")))
+        raise CheckEnded(passed(Evidence(path, "not found: this driver has no such parameter")))
     value = need(parameters[name], path)
     return value, Evidence(path, value)
 
@@ -50,7 +50,7 @@ def _parameter(examination: Examination, name: str) -> tuple[str, Evidence]:
 def _reload(examination: Examination, title: str, first: str) -> Plan | None:
     initramfs = initramfs_instruction("may contain modprobe.d")
     steps = (first, initramfs, unload_step(examination), load_step(examination, PEERMEM))
-    plan = make_plan(title, *steps, disturbs="jobs that use nvidia_peermem, which must end first")
+    plan = make_plan(title, *steps, disturbs="jobs that use nvidia_peermem (they must end first)")
     return spare_fix(examination, plan)
 
 
@@ -96,7 +96,7 @@ def peermem_parameter_wrong(examination: Examination) -> Outcome:
 def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
     """Check for an OFED of 5.0 or older, whose PeerDirect needs the legacy setting."""
     value, evidence = _parameter(examination, "peerdirect_support")
-    ofed = need(ofed_of(examination), OFED, evidence, absent=Evidence("ofed_info -s", "no OFED here"))
+    ofed = need(ofed_of(examination), OFED, evidence, absent=Evidence("ofed_info -s", "no OFED"))
     numbers = ofed_numbers(ofed)
     if numbers is None or numbers >= _FIRST_MODERN_OFED or value == "1":
         return passed(evidence, Evidence("ofed_info -s", ofed))
@@ -105,7 +105,7 @@ def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
         "MLNX_OFED 5.0 and older have an older PeerDirect interface than the module expects by default.",
         evidence,
         Evidence("ofed_info -s", ofed),
-        fix=_reload(examination, "Set the legacy mode of nvidia_peermem", first),
+        fix=_reload(examination, "Enable nvidia_peermem's legacy mode", first),
         devices=(PEERMEM,),
         severity=spare_severity(examination),
     )

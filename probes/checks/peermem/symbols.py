@@ -70,11 +70,11 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
         exporter = Evidence(symbols[0].path, f"{PEER_MEMORY_SYMBOL} is exported by {symbols[0].module}")
         cause = (
             "The driver was built before OFED was installed, so modprobe fails with `Invalid argument`. "
-            "A rebuild finds the symbols of OFED."
+            "A rebuild finds OFED's symbols."
         )
         plan = Plan("Build nvidia-peermem against OFED", rebuild, reversible=False)
     else:
-        exporter = Evidence("Module.symvers of kernel and OFED", f"no {PEER_MEMORY_SYMBOL}")
+        exporter = Evidence("Module.symvers of the kernel and OFED", f"no {PEER_MEMORY_SYMBOL}")
         cause = (
             "This RDMA stack has no peer-memory interface, so modprobe fails with `Invalid argument`. OFED "
             "and the kernels of some distributions have it."
@@ -167,7 +167,7 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "The loaded ib_core is missing the symbols that nvidia_peermem needs",
     "https://github.com/Mellanox/nv_peer_memory/issues/79",
-    ok="No symbol that nvidia_peermem needs is missing in ib_core",
+    ok="No symbol that nvidia_peermem needs is missing from ib_core",
     impact=STAGED,
 )
 def peermem_unknown_symbol_inbox_core(examination: Examination) -> Outcome:
@@ -196,7 +196,7 @@ def inbox_core_beside_ofed(examination: Examination) -> Outcome:
     OFED without kernel modules (mlnxofedinstall --user-space-only) is then deliberate and works.
     """
     end_with(no_peermem_pair(examination))
-    no_ofed = Evidence("ofed_info -s", "no OFED here: the kernel's own drivers are in use")
+    no_ofed = Evidence("ofed_info -s", "no OFED: the kernel's own drivers are in use")
     ofed = need(ofed_of(examination), OFED, absent=no_ofed)
     ib_core = need(module_of(examination, "ib_core"), MODULES)
     no_file = Evidence("modinfo -n ib_core", "no file for this kernel, or built into it")
@@ -212,7 +212,7 @@ def inbox_core_beside_ofed(examination: Examination) -> Outcome:
     spare = is_spare(examination)
     return found(
         "OFED has no modules for this kernel, so the distribution's modules are loaded."
-        + (" That is correct if you want only the libraries and tools of OFED." if spare else ""),
+        + (" That is correct if you want only OFED's libraries and tools." if spare else ""),
         Evidence("ofed_info -s", ofed),
         path,
         fix=make_plan("Build OFED for this kernel", *steps, reversible=False, disturbs="every RDMA program"),

@@ -27,11 +27,11 @@ from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER
 
 AREA = Area("environment")
-NO_RDMA = Evidence("/sys/class/infiniband", "no RDMA device here")
+NO_RDMA = Evidence("/sys/class/infiniband", "no RDMA device")
 _VERBS = "Linux Documentation/infiniband/user_verbs.rst"
 _INTO_CONTAINER = (
     instruction("Docker: add --device=/dev/infiniband", needs_root=False),
-    instruction("Pod: request rdma/NAME: 1 in resources.limits", needs_root=False),
+    instruction("Pod: add “rdma/NAME: 1” to resources.limits", needs_root=False),
     instruction("Restart the container", needs_root=False),
 )
 _NOT_USABLE = "not readable and writable by this user"
@@ -105,7 +105,7 @@ def dev_infiniband_incomplete(examination: Examination) -> Outcome:
     expected = _expected(examination)
     files = _rdma_files(examination)
     if files is None:  # dev-infiniband-missing reports that
-        return passed(Evidence(INFINIBAND, "not there"))
+        return passed(Evidence(INFINIBAND, "not found"))
     here = {file.path for file in files}
     missing = [path for path in expected if path not in here]
     if not missing or not here.intersection(expected):
@@ -115,7 +115,7 @@ def dev_infiniband_incomplete(examination: Examination) -> Outcome:
     without = [device for device in devices if device.uverbs in missing]
     return found(
         "sysfs shows these NICs, but their device files are missing.",
-        *first_distinct(Evidence(path, "not there") for path in missing),
+        *first_distinct(Evidence(path, "not found") for path in missing),
         fix=Plan("Pass the files into the container", _INTO_CONTAINER)
         if in_container(examination.node.platform)
         else verbs_files(examination, without, has_directory=True),
@@ -136,7 +136,7 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
     """Read the modes of /dev/infiniband/uverbsN, which are usually 0666."""
     files = _rdma_files(examination)
     if files is None:
-        return passed(Evidence(INFINIBAND, "not there"))
+        return passed(Evidence(INFINIBAND, "not found"))
     verbs = [file for file in files if "uverbs" in file.path]
     denied = [file for file in verbs if not isinstance(file.usable, Unknown) and not file.usable]
     if denied:
@@ -238,9 +238,9 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
 @AREA.check(
     "dev-nvidia-missing",
     Severity.WARNING,
-    "Device files of GPUs are missing",
+    "GPU device files are missing",
     "nvidia-modprobe(1), https://github.com/NVIDIA/nvidia-modprobe",
-    ok="The device files of all GPUs exist",
+    ok="All GPU device files exist",
     impact="CUDA does not see these GPUs.",
 )
 def dev_nvidia_missing(examination: Examination) -> Outcome:
@@ -255,14 +255,14 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
     wanted = [*(f"/dev/nvidia{minor}" for minor in minors), CONTROL, UNIFIED]
     missing = [path for path in wanted if path not in here]
     if not missing:
-        return passed(Evidence("/dev", f"{len(wanted)} files, all there"))
+        return passed(Evidence("/dev", f"{len(wanted)} files, all present"))
     inside = in_container(examination.node.platform)
     return found(
         "These GPUs were not passed into this container."
         if inside
         else "nvidia-modprobe creates the files when a GPU is first used. These were not created, or were"
         " removed.",
-        *first_distinct(Evidence(path, "not there") for path in missing),
+        *first_distinct(Evidence(path, "not found") for path in missing),
         fix=make_plan(
             "Pass the GPUs into the container",
             "Docker: add --gpus all",

@@ -27,7 +27,7 @@ AREA = Area("system")
 def task_hung_in_driver(examination: Examination) -> Outcome:
     """Find blocked tasks whose stack is in a driver of GPUs or RDMA, or that have their devices open."""
     if not examination.topology.gpus and not examination.topology.nics:
-        return passed(Evidence("/sys/bus/pci/devices", "no GPU and no RDMA NIC here"))
+        return passed(Evidence("/sys/bus/pci/devices", "no GPU and no RDMA NIC"))
     log = need(examination.kernel_log, KERNEL_LOG)
     users = _device_users(examination)
     hung = [
@@ -44,7 +44,7 @@ def task_hung_in_driver(examination: Examination) -> Outcome:
         *first_distinct(Evidence(log.source, message.text) for message in reversed(hung)),
         fix=make_plan(
             "Find what the process waits for",
-            instruction("Look for errors of GPUs, NICs and storage before it in the kernel log", False),
+            instruction("Look for earlier GPU, NIC and storage errors in the kernel log", False),
             instruction("Run ps -eo pid,stat,wchan:32,comm to see if it still waits (state D)", False),
             "If it does, drain the node and reboot it",
         ),

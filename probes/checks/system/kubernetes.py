@@ -36,7 +36,7 @@ def _containers(examination: Examination) -> DriverContainerFacts:
 def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
     """Find a driver container without nvidia_peermem if DMA-BUF is not usable."""
     if not need(_containers(examination).driver, DRIVER):
-        return passed(Evidence(DRIVER, "no driver container here"))
+        return passed(Evidence(DRIVER, "no driver container"))
     dmabuf, peermem = (need(path, GDR_PATHS) for path in usable_paths(examination))
     if dmabuf or peermem:
         return passed(Evidence(DRIVER, f"{'DMA-BUF' if dmabuf else 'nvidia-peermem'} is usable"))
@@ -44,7 +44,7 @@ def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
         "driver.rdma.enabled is false in the ClusterPolicy (the default). Only the proprietary modules need"
         " it.",
         Evidence(DRIVER, "a driver container"),
-        Evidence("/sys/module/nvidia_peermem/initstate", "not there"),
+        Evidence("/sys/module/nvidia_peermem/initstate", "not found"),
         fix=make_plan(
             "Change the ClusterPolicy",
             Step("Show the ClusterPolicy", ("kubectl", "get", "clusterpolicy", "--output=yaml"), False),
@@ -69,7 +69,7 @@ def k8s_waiting_for_mofed(examination: Examination) -> Outcome:
     mofed = need(facts.mofed, MOFED)
     is_ready = need(facts.mofed_ready, MOFED)
     if not mofed:
-        return passed(Evidence(MOFED, "no MOFED container here"))
+        return passed(Evidence(MOFED, "no MOFED container"))
     if is_ready:
         return passed(Evidence(MOFED_READY, "there"))
     dmabuf, _ = usable_paths(examination)
@@ -77,7 +77,7 @@ def k8s_waiting_for_mofed(examination: Examination) -> Outcome:
     return found(
         "The MOFED pod is failing or still loading. Driver pods print “waiting for mellanox ofed and nvidia"
         " drivers to be installed”.",
-        Evidence(MOFED_READY, "not there"),
+        Evidence(MOFED_READY, "not found"),
         fix=make_plan(
             "Check the MOFED pod",
             Step("Show the pod and its state", show, needs_root=False),
@@ -103,7 +103,7 @@ def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
     mofed = need(facts.mofed, MOFED)
     is_ready = need(facts.mofed_ready, MOFED)
     if not mofed or is_ready:
-        return passed(Evidence(MOFED, "ready" if mofed else "no MOFED container here"))
+        return passed(Evidence(MOFED, "ready" if mofed else "no MOFED container"))
     modules = need(facts.storage_modules, "the loaded modules")
     if not modules:
         return passed(Evidence("/proc/modules", "no RDMA storage module"))
@@ -135,7 +135,7 @@ def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:
     driver = need(facts.driver, DRIVER)
     modules = need(examination.node.modules, "the loaded modules")
     if not driver:
-        return passed(Evidence(DRIVER, "no driver container here"))
+        return passed(Evidence(DRIVER, "no driver container"))
     states = {name: modules.modules[name].state for name in ("nvidia", "nvidia_peermem")}
     if states["nvidia"] is not ModuleState.LIVE:
         return passed(Evidence("/proc/modules", "nvidia is not loaded"))

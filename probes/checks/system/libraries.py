@@ -48,7 +48,7 @@ def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
     """Compare libibverbs.so.1 with version 1.12 (rdma-core 34), the first with ibv_reg_dmabuf_mr."""
     here = _installed(examination, "libibverbs.so.1")
     if not here:
-        return passed(Evidence(DIRECTORIES[0], "no libibverbs here"))
+        return passed(Evidence(DIRECTORIES[0], "no libibverbs"))
     versions = [(library, _abi(library)) for library in here]
     old = [library for library, abi in versions if abi is not None and abi < _FIRST_ABI_WITH_DMABUF]
     if old:
@@ -63,7 +63,9 @@ def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
             "ibv_reg_dmabuf_mr came with IBVERBS_1.12 (rdma-core 34).",
             *first_distinct(Evidence(library.path, "before IBVERBS_1.12") for library in old),
             part_of=("old-userspace-abi",) if mapped else (),
-            fix=make_plan("Update rdma-core", "Install rdma-core 34 or later, or OFED/DOCA of 2022 or later"),
+            fix=make_plan(
+                "Update rdma-core", "Install rdma-core 34 or later, or OFED/DOCA from 2022 or later"
+            ),
         )
     if any(abi is None for _, abi in versions):
         return unknown(needs_version(here[0].path))
@@ -115,7 +117,7 @@ def old_userspace_abi(examination: Examination) -> Outcome:
 )
 def libibverbs_missing(examination: Examination) -> Outcome:
     """Look for libibverbs.so.1 and libmlx5.so.1; containers bring their own."""
-    no_rdma = Evidence("/sys/class/infiniband", "no RDMA device here")
+    no_rdma = Evidence("/sys/class/infiniband", "no RDMA device")
     devices = need(examination.node.rdma, RDMA_DEVICES, absent=no_rdma).devices
     is_mlx5 = any(device.driver == "mlx5_core" for device in devices)
     wanted = ["libibverbs.so.1", *(["libmlx5.so.1"] if is_mlx5 else [])]
@@ -130,7 +132,7 @@ def libibverbs_missing(examination: Examination) -> Outcome:
     return found(
         "It is not in the loader's default directories. ld.so.conf may add others.",
         *(
-            Evidence(f"/usr/lib/*/{soname}", "not there, nor in the loader's other default directories")
+            Evidence(f"/usr/lib/*/{soname}", "not found, nor in the loader's other default directories")
             for soname in missing
         ),
         fix=make_plan(
@@ -184,21 +186,21 @@ def gdrdrv_device_missing(examination: Examination) -> Outcome:
     """Look for the device file of a loaded gdrdrv."""
     nodes = need(examination.device_nodes, "/dev")
     gdrdrv = need(examination.node.modules, MODULES).modules["gdrdrv"]
-    state = need(gdrdrv.state, MODULES, absent=Evidence("/proc/modules", "not there"))
+    state = need(gdrdrv.state, MODULES, absent=Evidence("/proc/modules", "not found"))
     if state is not ModuleState.LIVE:
         return passed(Evidence("/sys/module/gdrdrv/initstate", state.value))
     node = next((file for file in need(nodes.gpu, "/dev") if file.path == _GDRDRV), None)
     if node is not None and need(node.usable, f"the mode of {_GDRDRV}"):
         return passed(Evidence(_GDRDRV, "there"))
     return found(
-        "The udev rule of GDRCopy's package creates the file with mode 0666."
+        "The udev rule in GDRCopy's package creates the file with mode 0666."
         if node is None
         else "The file's mode denies this user access.",
-        Evidence(_GDRDRV, "not there" if node is None else "not readable and writable by this user"),
+        Evidence(_GDRDRV, "not found" if node is None else "not readable and writable by this user"),
         fix=make_plan(
             "Provide the device file",
             instruction("Container: add --device=/dev/gdrdrv", needs_root=False),
-            "Host: install GDRCopy's gdrdrv package, which has the udev rule",
+            "Host: install GDRCopy's gdrdrv package, which includes the udev rule",
         ),
         devices=("gdrdrv",),
     )

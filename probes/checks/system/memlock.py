@@ -76,7 +76,7 @@ def memlock_or_ipc_lock(examination: Examination) -> Outcome:
                 "Raise the limit where the job starts",
                 "Service: set LimitMEMLOCK=infinity in the unit that starts jobs",
                 "Docker: add --ulimit memlock=-1 or --cap-add=IPC_LOCK",
-                "Pod: add the capability IPC_LOCK",
+                "Pod: add the IPC_LOCK capability",
                 instruction("Restart the job", needs_root=False),
                 disturbs=RESTARTS,
             ),
@@ -121,7 +121,7 @@ def _parsed(setting: UnitSetting, key: str) -> Maybe[tuple[MemlockLimit, Evidenc
 def _services(
     examination: Examination, names: tuple[str, ...], cause: str, part_of: tuple[str, ...] = ()
 ) -> Outcome:
-    facts = need(examination.memlock, "the limits of services")
+    facts = need(examination.memlock, "service limits")
     here = [name for name in names if name in facts.services]
     if not here:
         return passed(Evidence("/etc/systemd/system", f"none of {', '.join(names)} is installed"))
@@ -188,11 +188,11 @@ def memlock_container_runtime(examination: Examination) -> Outcome:
     "Login sessions cannot lock enough memory for RDMA",
     "limits.conf(5), pam_limits(8)",
     ok="Login sessions can lock enough memory",
-    impact="Jobs started over SSH, as mpirun does, fail to register host memory (errno 12).",
+    impact="Jobs started over SSH, as with mpirun, fail to register host memory (errno 12).",
 )
 def memlock_login(examination: Examination) -> Outcome:
     """Read the memlock lines of /etc/security, without any the limit of process 1 or of sshd."""
-    facts = need(examination.memlock, "the limits of logins")
+    facts = need(examination.memlock, "login limits")
     if facts.unread:
         return unknown(needs(facts.unread[0].source, facts.unread[0]))
     groups = [line for line in facts.lines if line.domain.startswith("@") and math.isinf(line.value_bytes)]
@@ -221,7 +221,7 @@ def _small_default(facts: MemlockFacts) -> Evidence:
     default = facts.login_default
     if isinstance(default, Unknown) and default.reason is Reason.NOT_THERE:
         return _small_ssh_limit(facts)
-    soft_bytes = need(default, "the limits of process 1").soft_bytes
+    soft_bytes = need(default, "the limits of PID 1").soft_bytes
     evidence = Evidence("/proc/1/limits", f"Max locked memory {_amount(soft_bytes)}")
     if soft_bytes >= _LITTLE_BYTES:
         end_with(passed(evidence))
@@ -231,7 +231,7 @@ def _small_default(facts: MemlockFacts) -> Evidence:
 def _small_ssh_limit(facts: MemlockFacts) -> Evidence:
     ssh = next((name for name in _LOGINS if name in facts.services), None)
     if ssh is None:
-        raise CheckEnded(passed(Evidence("/etc/systemd/system", "no sshd here")))
+        raise CheckEnded(passed(Evidence("/etc/systemd/system", "no sshd")))
     limit, evidence = need(_of_service(facts, ssh), f"LimitMEMLOCK of {ssh}")
     if math.isinf(limit.soft_bytes):
         end_with(passed(evidence))
@@ -298,6 +298,6 @@ def pid_namespace_hides_users(examination: Examination) -> Outcome:
     return found(
         "NVML shows the host's process IDs. gdrtop runs in another PID namespace, or /proc is mounted"
         " with hidepid.",
-        *first_distinct(Evidence(f"/proc/{pid}", "listed by NVML, not there") for pid in hidden),
+        *first_distinct(Evidence(f"/proc/{pid}", "listed by NVML, but missing") for pid in hidden),
         fix=make_plan("Run gdrtop on the host", where),
     )

@@ -11,7 +11,7 @@ from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, 
 from probes.snapshot.examination import Examination
 
 AREA = Area("system")
-_NOT_ASKED = Evidence("gdrtop check --after-reboot", "judges the next boot")
+_NOT_ASKED = Evidence("gdrtop check --after-reboot", "predicts the next boot")
 
 
 def _facts(examination: Examination) -> NextBootFacts:
@@ -27,7 +27,7 @@ def _facts(examination: Examination) -> NextBootFacts:
     Severity.WARNING,
     "Kernel options are set in GRUB's settings, but not in its configuration",
     "GRUB manual, Simple configuration handling; update-grub(8), grub2-mkconfig(8)",
-    ok="GRUB's configuration has every kernel option in its settings",
+    ok="GRUB's configuration has every kernel option from its settings",
     impact="The next boot starts without these options.",
 )
 def boot_settings_not_written(examination: Examination) -> Outcome:
@@ -55,9 +55,9 @@ def boot_settings_not_written(examination: Examination) -> Outcome:
 @AREA.check(
     "boot-image-older-than-settings",
     Severity.WARNING,
-    "The boot image is older than settings of GPU or RDMA modules",
+    "The boot image is older than GPU or RDMA module settings",
     "initramfs-tools(7), dracut(8)",
-    ok="The boot image is newer than the settings of GPU and RDMA modules",
+    ok="The boot image is newer than the GPU and RDMA module settings",
     impact="Modules that load from the boot image get the old options and blacklists.",
 )
 def boot_image_older_than_settings(examination: Examination) -> Outcome:

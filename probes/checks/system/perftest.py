@@ -18,7 +18,7 @@ _BUILD = make_plan(
     "Install the CUDA toolkit and the headers of rdma-core (libibverbs-dev, librdmacm-dev, …)",
     Step("Download the source", ("git", "clone", f"{_PERFTEST}.git"), needs_root=False),
     instruction("In the perftest directory, run", to_copy=PERFTEST_BUILD),
-    note="DOCA, HPC-X and NVIDIA's containers have a perftest that is built with CUDA.",
+    note="DOCA, HPC-X and NVIDIA's containers include a perftest built with CUDA.",
 )
 
 
@@ -118,11 +118,11 @@ def libcuda_link_missing(examination: Examination) -> Outcome:
         return passed(Evidence(perftest.evidence, "does not open libcuda.so"))
     driver = need(libraries.installed("libcuda.so.1"), LIBRARIES)
     if not driver or need(libraries.installed("libcuda.so"), LIBRARIES):
-        return passed(Evidence("libcuda.so", "there" if driver else "no CUDA driver library here"))
+        return passed(Evidence("libcuda.so", "found" if driver else "no CUDA driver library"))
     place = driver[0].path.rpartition("/")[0]
     return found(
         "perftest opens libcuda.so, and only libcuda.so.1 is installed.",
-        Evidence(f"{place}/libcuda.so", "not there"),
+        Evidence(f"{place}/libcuda.so", "not found"),
         Evidence(f"{place}/libcuda.so.1", driver[0].path),
         fix=make_plan(
             "Create the link",

@@ -27,7 +27,7 @@ _WORDS = {"hca_handle": "open handles", "hca_object": "objects"}
 )
 def rdma_cgroup_limit(examination: Examination) -> Outcome:
     """Find limits in rdma.max that are reached, nearly reached, or zero, of jobs and of gdrtop's group."""
-    absent = Evidence(CGROUPS, "not there: no control groups are mounted")
+    absent = Evidence(CGROUPS, "not found: no control groups are mounted")
     facts = need(examination.rdma_cgroup, CGROUPS, absent=absent)
     processes = examination.processes.processes if isinstance(examination.processes, ProcessFacts) else ()
     named = {process.pid: process for process in processes}
