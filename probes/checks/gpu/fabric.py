@@ -259,7 +259,7 @@ def ib_umad_missing(examination: Examination) -> Outcome:
         else f"{need_switches(examination).text} Fabric Manager and NVLSM need ib_umad to reach them.",
         (
             Evidence(UMAD_MODULE, "loaded" if loaded else "not loaded"),
-            Evidence("/dev/infiniband", f"{len(listed)} umad files"),
+            Evidence("/dev/infiniband", plural(len(listed), "umad file")),
         ),
         "Load ib_umad",
         modprobe_step("Load ib_umad", "ib_umad"),

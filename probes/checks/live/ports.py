@@ -18,9 +18,9 @@ _COUNTERS = "NVIDIA, Understanding mlx5 Linux counters, https://enterprise-suppo
 @AREA.check(
     FLAPPING,
     Severity.WARNING,
-    "A port's link is flapping now",
+    "A port's link is flapping",
     "NVIDIA NVSentinel, NIC health monitor",
-    ok="No port's link is flapping now",
+    ok="No port's link is flapping",
     impact="Jobs on the port stall, and fail when NCCL's retries are used up.",
     data_path=True,
     part_of=PORT_DOWN,

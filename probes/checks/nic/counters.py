@@ -127,7 +127,7 @@ AREA.check(
 AREA.check(
     "link-flaps",
     Severity.WARNING,
-    "A port's link is flapping",
+    "A port's link has gone down",
     _ABI,
     ok="No link has gone down since the last counter reset",
     impact="A job on the port fails with completion error 12.",

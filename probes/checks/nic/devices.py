@@ -9,6 +9,7 @@ from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.rdma.devices import NAMESPACE_ARGV, RdmaDevice
 from probes.queries.evidence_list import NAMESPACE_OF_DEVICES, PCI_FUNCTIONS, first_n, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
+from probes.queries.modules import mlx4_functions
 from probes.queries.ports import NO_PORTS, gpus_without_nic, need_devices
 from probes.snapshot.examination import Examination
 
@@ -59,17 +60,19 @@ def nic_without_driver(examination: Examination) -> Outcome:
     bare = [nic for nic in functions if is_there(nic.driver) is False]
     if bare:
         bdfs = [nic.bdf for nic in bare]
+        older = known(mlx4_functions(examination), ())
+        drivers = dict.fromkeys("mlx4_core" if bdf in older else "mlx5_core" for bdf in bdfs)
         return found(
-            f"{join_limited(bdfs)}: mlx5_core is not loaded, was unbound, or failed to start.",
+            f"{join_limited(bdfs)}: {' or '.join(drivers)} is not loaded, was unbound, or failed to start.",
             *first_n(_driver_evidence(nic) for nic in bare),
             fix=make_plan(
                 "Bind the driver to the NIC",
-                Step("Load the driver if it is not loaded", ("modprobe", "mlx5_core")),
+                *(Step(f"Load {driver} if it is not loaded", ("modprobe", driver)) for driver in drivers),
                 "If it is loaded, search the kernel log for the reason, then reboot",
             ),
             severity=_lost(examination, bdfs),
             devices=tuple(bdfs),
-            part_of=("mlx5-core-not-loaded",),
+            part_of=tuple(f"{driver.replace('_', '-')}-not-loaded" for driver in drivers),
         )
     for nic in functions:
         need(nic.driver, "the NICs' drivers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, Requirement
@@ -92,7 +93,8 @@ def efa_peermem_unusable(examination: Examination) -> Outcome:
         device for device in efas if need(direct.nic_peermem.get(device.name, False), _STATE) is False
     )
     if not without:
-        return passed(Evidence(f"{efas[0].sysfs_path}/device", f"NVIDIA peer memory on {len(efas)} EFAs"))
+        served = f"NVIDIA peer memory on {plural(len(efas), 'EFA')}"
+        return passed(Evidence(f"{efas[0].sysfs_path}/device", served))
     spare = _by_dmabuf(examination, direct, without)
     own = direct.peermem.requirements if direct.peermem.path is GdrPath.EFA else ()
     cause, fix, evidence = _why_unusable(examination)

@@ -43,6 +43,15 @@ def test_a_driver_that_cannot_be_read_is_unknown() -> None:
     assert status("nic-without-driver", with_driver(Unknown(Reason.NOT_THERE), bdf)) is Status.FOUND
 
 
+def test_a_connectx_3_without_a_driver_needs_mlx4() -> None:
+    found = findings_on("dgx-a100+mlx4-core-not-loaded")["nic-without-driver"]
+    assert found.status is Status.FOUND
+    assert found.fix is not None
+    assert [step.argv for step in found.fix.steps if step.argv] == [("modprobe", "mlx4_core")]
+    assert "mlx4_core is not loaded" in found.cause
+    assert found.part_of == "mlx4-core-not-loaded"
+
+
 def test_virtual_functions_may_be_reserved_for_guests() -> None:
     """The NICs of a cloud VM are virtual functions. Others may be reserved for guests."""
     for name in OF_PCI:
