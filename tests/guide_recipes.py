@@ -452,7 +452,7 @@ def test_sample_packets_that_were_sent_again() -> None:
     node = Following()
     node.see(a_sample(), 3)
     (rising,) = node.see(counting(sample_resent=50.0), 10)
-    assert rising.text.startswith("mlx5_3 sends packets again (sample_resent")
+    assert rising.text.startswith("mlx5_3 retransmits packets (sample_resent")
 """,
         ),
     ),

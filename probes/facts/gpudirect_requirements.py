@@ -121,7 +121,7 @@ def _support_of(gpu: Gpu, driver: DriverFacts, answer: CudaGpu | None) -> GpuSup
     if known(driver.confidential_computing, False):
         reason = "confidential computing keeps NICs out of GPU memory"
         return GpuSupport(False, False, reason, "NVML: confidential computing is on", True)
-    not_asked = Unknown(Reason.NOT_THERE, "libcuda", "libcuda was not asked")
+    not_asked = Unknown(Reason.NOT_THERE, "libcuda", "libcuda was not queried")
     rdma: Maybe[bool] = not_asked if answer is None else answer.rdma_supported
     dmabuf: Maybe[bool] = not_asked if answer is None else answer.dmabuf_supported
     denied = [
@@ -180,7 +180,7 @@ def kernel_requirements(kernel: Maybe[KernelFacts], answers: dict[str, Maybe[boo
     probed = [answer for answer in answers.values() if not isinstance(answer, Unknown)]
     evidence = f"{source}: {release}"
     if any(probed):
-        return [Requirement("a kernel with DMA-BUF", True, f"{evidence}; the NIC probe says yes")]
+        return [Requirement("a kernel with DMA-BUF", True, f"{evidence}; confirmed by the NIC probe")]
     if not isinstance(configured, Unknown) and not configured:
         evidence = f"kernel config of {release}: CONFIG_DMA_SHARED_BUFFER is not set"
         lack = "DMA-BUF needs a kernel with CONFIG_DMA_SHARED_BUFFER"
@@ -253,7 +253,7 @@ def _loadable(modules: ModuleFacts) -> list[Requirement]:
     if module is None:
         return []
     requirements = []
-    name, lack = "nvidia_peermem built for this kernel", "there is no nvidia_peermem for this kernel"
+    name, lack = "nvidia_peermem built for this kernel", "nvidia_peermem is not installed for this kernel"
     depends: Maybe[tuple[str, ...]] = module.depends
     if isinstance(module.on_disk, Unknown):
         there = is_there(module.on_disk)

@@ -255,7 +255,7 @@ class SleepingGpus:
             self._may_sleep = tuple(bdf for bdf in bdfs if self._power(bdf, "control") == "auto")
         for bdf in self._may_sleep:
             if self._power(bdf, "runtime_status") in ("suspended", "suspending"):
-                detail = f"not asked, because {bdf} is asleep and {library} would wake it up"
+                detail = f"not queried, because {bdf} is asleep and {library} would wake it up"
                 return Unknown(Reason.NOT_THERE, f"{NVIDIA_DRIVER}/{bdf}/power/runtime_status", detail)
         return None
 

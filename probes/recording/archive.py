@@ -326,7 +326,7 @@ def read_archive(chunks: Iterable[bytes]) -> Recording:
             else:
                 loader.add_moment(int(name[8:14]), content)
         else:
-            raise _Damage("its end is missing")
+            raise _Damage("the end of the file is missing")
     except _Damage as damage:
         if recording is None or not recording.moments:
             raise RecordingError(

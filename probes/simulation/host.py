@@ -307,14 +307,14 @@ class SimulatedHost(HostBase):
         if command not in REPORTS and address == ADDRESS:
             return Unknown(Reason.DRIVER_ERROR, f"RAS at {address}", f"ERROR: Unknown command {command}")
         report = ras_report(self.tree, self._seconds()) if address == ADDRESS else None
-        unanswered = Unknown(Reason.NOT_THERE, f"RAS at {address}", "nothing listens there")
+        unanswered = Unknown(Reason.NOT_THERE, f"RAS at {address}", "nothing is listening there")
         return unanswered if report is None else report
 
     def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
         """Return the RAS events of the first job since the last call."""
         now = self._seconds()
         if address != ADDRESS or ras_report(self.tree, now) is None:
-            return Unknown(Reason.NOT_THERE, f"RAS at {address}", "nothing listens there")
+            return Unknown(Reason.NOT_THERE, f"RAS at {address}", "nothing is listening there")
         after, self._events_read = self._events_read, None if last else now
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.wall_clock()))
         return ras_events(self.tree, now if after is None else after, now, clock)

@@ -55,7 +55,7 @@ from probes.snapshot.verdict import Usability, assess
 from probes.topology.paths import Topology, build
 
 EXAMINE_SECONDS = 10.0
-_NOT_READ = Unknown(Reason.NOT_RECORDED, "logs of jobs", "not read")
+_NOT_READ = Unknown(Reason.NOT_RECORDED, "job logs", "not read")
 _NOT_WATCHED = Unknown(Reason.NOT_RECORDED, "live view", "not watched")
 
 

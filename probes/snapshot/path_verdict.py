@@ -123,9 +123,9 @@ def _served_gpus(
     if without and guest is not False:
         reason = f"{_HIDDEN_SWITCHES}, and NCCL has no topology file"
         if isinstance(guest, Unknown):
-            reason = f"it is unknown whether this is a virtual machine, which hides PCIe switches: {guest}"
+            reason = f"cannot tell whether this is a virtual machine, which hides PCIe switches: {guest}"
         elif isinstance(file, Unknown):
-            reason = f"{_HIDDEN_SWITCHES}, and it is unknown whether NCCL has a topology file: {file}"
+            reason = f"{_HIDDEN_SWITCHES}, and gdrtop cannot tell whether NCCL has a topology file: {file}"
         return ServedGpus(Usability(State.UNKNOWN, use.path, reason, names))
     level = "P2C" if any(known(gpu.c2c_links, 0) for gpu in facts.values()) else "PXB"
     for gpu in without:
@@ -134,7 +134,7 @@ def _served_gpus(
         return ServedGpus(Usability(State.UNKNOWN, use.path, doubts[0], names, nics))
     notes = [_pxn_text([gpu.label for gpu in served if answers[gpu.id].by_pxn])]
     if guest_paths:
-        from_file = f"paths come from NCCL's topology file {named}, and were not checked"
+        from_file = f"paths come from NCCL's topology file {named} and were not checked"
         notes.append(from_file if named else _HIDDEN_SWITCHES)
     if topology.file is not None:
         notes.append(f"paths come from NCCL's topology file {topology.file.path}")

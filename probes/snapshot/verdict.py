@@ -108,7 +108,7 @@ def _missing_devices(node: Node, topology: Topology) -> Usability | None:
         return verdict(State.UNKNOWN, _unread("PCI devices", node.pci))
     software = [] if isinstance(node.rdma, Unknown) else [device.name for device in node.rdma.devices]
     besides = f": {short_list(software)} not on a PCI device" if software else ""
-    return verdict(State.NOT_APPLICABLE, _nics_without_verbs(node.pci) or f"no RDMA NIC here{besides}")
+    return verdict(State.NOT_APPLICABLE, _nics_without_verbs(node.pci) or f"no RDMA NIC{besides}")
 
 
 def _unread(what: str, why: Unknown) -> str:
@@ -127,9 +127,9 @@ def _missing_gpus(node: Node, verdict_for: Callable[[State, str], Usability], ha
         reason = f"the NVIDIA driver lists {gpus}, but /sys/bus/pci/devices shows none"
         return verdict_for(State.UNKNOWN, reason)
     if has_nics:
-        return verdict_for(State.NOT_APPLICABLE, "no NVIDIA GPU here")
+        return verdict_for(State.NOT_APPLICABLE, "no NVIDIA GPU")
     hint = "; see `gdrtop --demo`" if node.origin.source is Source.LIVE else ""
-    return verdict_for(State.NOT_APPLICABLE, f"no NVIDIA GPU and no RDMA NIC here{hint}")
+    return verdict_for(State.NOT_APPLICABLE, f"no NVIDIA GPU and no RDMA NIC{hint}")
 
 
 def _nics_without_verbs(pci: PciFacts) -> str:
@@ -138,7 +138,7 @@ def _nics_without_verbs(pci: PciFacts) -> str:
         driver = known(function.driver, "")
         for name, text in _WITHOUT_VERBS.items():
             if function.kind is PciKind.NIC and driver.startswith(name):
-                return f"no verbs NIC here: {text}"
+                return f"no verbs NIC: {text}"
     return ""
 
 

@@ -129,7 +129,9 @@ def test_the_rival_of_peermem(node: Guest, dashboard: Dashboard) -> None:
     node.run("modprobe", "nv_peer_mem")
     refused = node.ask("modprobe", "nvidia_peermem")
     assert "Invalid argument" in refused.errors
-    assert explanation(node, "nvidia_peermem") == "nv_peer_mem is loaded, and only one of the two can be"
+    assert (
+        explanation(node, "nvidia_peermem") == "nv_peer_mem is loaded, and only one of the two can be loaded"
+    )
     dashboard.until_shown("nv_peer_mem")
     assert "– nvidia_peermem" in node.gdrtop("modules").output
 

@@ -31,7 +31,7 @@ def test_signatures_enforced_and_then_all_loading_forbidden(rebooting: Machine) 
     assert "its file is unsigned, but this kernel accepts only signed modules" in " ".join(tried.split())
     told = assert_equal_to_lsmod(guest)
     assert told["mlx5_ib"]["state"] == "live"
-    assert told["nvidia"]["explanation"] == "on disk, not loaded; this kernel accepts signed modules only"
+    assert told["nvidia"]["explanation"] == "on disk, not loaded; this kernel accepts only signed modules"
     guest.write("/proc/sys/kernel/modules_disabled", "1\n")
     assert guest.ask("modprobe", "rdma_cm").status == 1
     rdma_cm = assert_equal_to_lsmod(guest)["rdma_cm"]

@@ -40,7 +40,7 @@ _LIBRARIES = re.compile(
     r"|nvshmem_transport_ibgda|libgdrapi|mooncake/engine)\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"
 )
 _TICKS_PER_SECOND = 100  # USER_HZ on x86 and Arm
-_NO_PINNED = Unknown(Reason.NOT_THERE, "/proc/PID/status", "no VmPin: the thread is ending")
+_NO_PINNED = Unknown(Reason.NOT_THERE, "/proc/PID/status", "no VmPin: the thread is exiting")
 _CAP_IPC_LOCK = 14  # include/uapi/linux/capability.h
 _INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|julia|node|bash|dash|zsh|ksh|sh)[0-9.]*")
 # Slurm: …/slurm/uid_1000/job_4711/step_0 (v1), …/slurmstepd.scope/job_4711/step_0 (v2).
@@ -199,6 +199,6 @@ def parse_maps(content: bytes) -> tuple[MappedLibrary, ...]:
         # "libnccl.so.2" has only the version of the interface.
         known_version: Maybe[str] = version
         if "." not in version:
-            known_version = Unknown(Reason.NOT_THERE, printable(path, 256), "its name shows no version")
+            known_version = Unknown(Reason.NOT_THERE, printable(path, 256), "no version in the file name")
         found[path] = MappedLibrary(match["name"], printable(path, 256), known_version)
     return tuple(found.values())

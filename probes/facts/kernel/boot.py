@@ -128,7 +128,7 @@ def _initramfs_tool(host: Host) -> Maybe[InitramfsTool]:
     for name, tool in _TOOLS:
         if any(not isinstance(host.size(f"{directory}/{name}"), Unknown) for directory in DIRECTORIES):
             return tool
-    return Unknown(Reason.NOT_THERE, "update-initramfs, dracut, mkinitcpio", "none is installed")
+    return Unknown(Reason.NOT_THERE, "update-initramfs, dracut, mkinitcpio", "no initramfs tool is installed")
 
 
 def _is_efi(host: Host) -> Maybe[bool]:

@@ -203,7 +203,7 @@ def unpack(packed: bytes) -> Maybe[bytes]:
             content = unpacker.decompress(packed, _LIMIT_BYTES)
             is_whole = unpacker.eof
         else:
-            return Unknown(Reason.MALFORMED, "", "packed in a form that gdrtop cannot unpack (zstd)")
+            return Unknown(Reason.MALFORMED, "", "compressed in a format that gdrtop cannot unpack (zstd)")
     except (zlib.error, lzma.LZMAError, EOFError, MemoryError):
         return Unknown(Reason.MALFORMED, "", "damaged")
     return content if is_whole else Unknown(Reason.MALFORMED, "", "damaged, or too long")

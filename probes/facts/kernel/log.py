@@ -260,15 +260,15 @@ def _refusal(host: Host, name: str, stderr: str) -> Unknown:
     if host.is_root():
         return Unknown(Reason.IO_ERROR, name, error or "no kernel messages, even for root (a container?)")
     restrict = host.read(_RESTRICT, 4096)
-    why = "kernel.dmesg_restrict is on; " if restrict == "1" else ""
-    return Unknown(Reason.NEEDS_ROOT, name, f"{why}root and the groups adm and systemd-journal may read it")
+    why = "kernel.dmesg_restrict is 1; " if restrict == "1" else ""
+    return Unknown(Reason.NEEDS_ROOT, name, f"{why}root and the adm and systemd-journal groups can read it")
 
 
 def parse_log(text: str, source: str = "", only_warnings: bool = False) -> KernelLogFacts:
     """Parse a kernel log as dmesg or journalctl prints it."""
     counts: dict[LogKind, int] = {}
     kept: dict[tuple[LogKind, int | None], list[tuple[int, KernelMessage]]] = {}
-    since: Maybe[float] = Unknown(Reason.NOT_THERE, source, "no line has a time since boot")
+    since: Maybe[float] = Unknown(Reason.NOT_THERE, source, "no line has a boot-relative timestamp")
     hung: list[tuple[int, KernelMessage]] = []  # with the latest blocked task, until its driver is known
     for number, (seconds, line) in enumerate(_joined(_lines(text))):
         if isinstance(since, Unknown) and not isinstance(seconds, Unknown):
@@ -291,7 +291,7 @@ def parse_log(text: str, source: str = "", only_warnings: bool = False) -> Kerne
 
 
 def _lines(text: str) -> Iterator[tuple[Maybe[float], str]]:
-    unknown = Unknown(Reason.NOT_THERE, "", "the line has no time since boot")
+    unknown = Unknown(Reason.NOT_THERE, "", "the line has no boot-relative timestamp")
     for line in text.split("\n")[-_MAX_LINES:]:
         match = _LINE.fullmatch(line[:_LINE_LIMIT])
         if match is None:

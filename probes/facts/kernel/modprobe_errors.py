@@ -40,7 +40,7 @@ _KERNEL_LOG: tuple[tuple[str, str], ...] = (
     (r"invalid (?P<symbol>\w{1,60}) param value", "a modprobe.d options line has a bad value for {symbol}"),
     (
         r"Loading of (?:unsigned module|module with unavailable key) is rejected",
-        "this kernel accepts signed modules only, and {module} is not signed with a key it trusts: enroll"
+        "this kernel accepts only signed modules, and {module} is not signed with a key it trusts: enroll"
         " the key (mokutil --import) or disable Secure Boot",
     ),
     (r"Lockdown: ", "kernel lockdown is on (Secure Boot), so only signed modules can be loaded"),
@@ -56,7 +56,7 @@ _ERRNO_TEXTS: tuple[tuple[str, str], ...] = (
     (r"Operation not permitted", "loading needs root, or is forbidden (modules_disabled, lockdown)"),
     (r"Exec format error|Invalid module format", "the module file was built for another kernel"),
     (r"Unknown symbol", "it needs a symbol that no loaded module exports, or has an unknown option"),
-    (r"No such device", "{module} found no device that it can drive: see the kernel log"),
+    (r"No such device", "{module} found no device it supports; see the kernel log"),
     (r"Cannot allocate memory", "the kernel has no memory left for the module"),
     (r"(?:Module already in kernel|File exists)", "it is already loaded, or built in"),
 )
@@ -74,7 +74,8 @@ def explain(argv: Sequence[str], output: Sequence[str], kernel_lines: Maybe[Sequ
             return f"{in_use['module']} is in use{users}; it can be unloaded once nothing uses it"
         if re.search(r"Module \S{1,64} not found", line):
             return (
-                "no such module file for the running kernel: its package is missing, or was built for another"
+                "no such module file for the running kernel: its package is missing, or was built for"
+                " another kernel"
             )
         if "Error running install command" in line:
             return "an install line in modprobe.d runs another command instead of loading the module"

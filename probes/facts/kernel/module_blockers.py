@@ -58,7 +58,7 @@ def blocker_of(facts: ModuleFacts, module: KernelModule) -> str | None:
     if module.name in _RIVALS:
         rival = facts.modules.get(_RIVALS[module.name])
         if rival is not None and rival.state is ModuleState.LIVE:
-            return f"{rival.name} is loaded, and only one of the two can be"
+            return f"{rival.name} is loaded, and only one of the two can be loaded"
         reason = _lacks_peer_memory(facts, module)
         if reason is not None:
             return f"built without peer-memory symbols: {reason}"
@@ -76,7 +76,7 @@ def _why_not_loaded(facts: ModuleFacts, module: KernelModule) -> str:
     missing = _first_missing(facts, module.name)
     if missing is not None:
         return f"needs {missing} first"
-    return f"on disk, not loaded{'; this kernel accepts signed modules only' if facts.signed_only else ''}"
+    return f"on disk, not loaded{'; this kernel accepts only signed modules' if facts.signed_only else ''}"
 
 
 def _replaced(line: InstallLine) -> str:

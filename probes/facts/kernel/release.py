@@ -195,4 +195,4 @@ def _config(host: Host, release: Maybe[str]) -> Maybe[bytes]:
         return unpack(packed)
     if refused is not None:
         return refused
-    return Unknown(Reason.NOT_THERE, "/proc/config.gz", "this kernel's config is not on the node")
+    return Unknown(Reason.NOT_THERE, "/proc/config.gz", "this kernel's config was not found")

@@ -73,5 +73,5 @@ def parse_counts(text: str, path: str = "") -> Maybe[ErrorCounts]:
         elif name and int(number):
             by_name[printable(name, 40)] = int(number)
     if total is None:
-        return Unknown(Reason.MALFORMED, path, "no line TOTAL_ERR_…")
+        return Unknown(Reason.MALFORMED, path, "no TOTAL_ERR_… line")
     return ErrorCounts(total, by_name)

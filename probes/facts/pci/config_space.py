@@ -148,7 +148,7 @@ def parse_config(content: bytes, bdf: str = "", source: str = "config") -> Maybe
     if len(content) < HEADER_BYTES:
         return Unknown(Reason.MALFORMED, source, f"{len(content)} bytes are not a PCI header")
     if is_gone(content):
-        return Unknown(Reason.DRIVER_ERROR, source, "all ones: the function does not answer (off the bus?)")
+        return Unknown(Reason.DRIVER_ERROR, source, "all ones: the function does not respond (off the bus?)")
     standard = capabilities(content)
     express: Maybe[PciExpress] = Unknown(Reason.NOT_THERE, source, "no PCI Express capability")
     if _EXPRESS in standard:
@@ -227,7 +227,7 @@ def _express(content: bytes, offset: int, source: str) -> Maybe[PciExpress]:
     flags, control, status = (_word(content, offset + at) for at in (2, 8, 0xA))
     number = flags >> 4 & 0xF
     kind = _PORT_TYPES.get(number, Unknown(Reason.MALFORMED, source, f"port type {number:#x}"))
-    ten_bit_tags: Maybe[bool] = Unknown(Reason.NOT_THERE, source, "PCIe capability of version 1")
+    ten_bit_tags: Maybe[bool] = Unknown(Reason.NOT_THERE, source, "PCIe capability version 1")
     if flags & 0xF >= 2:
         whole = offset + 0x2A <= len(content)
         ten_bit_tags = bool(_word(content, offset + 0x28) & 0x1000) if whole else _cut(source, offset)

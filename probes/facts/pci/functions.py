@@ -335,7 +335,7 @@ def _without_recorded_drivers(host: Host, functions: dict[str, PciFunction]) -> 
     missing = [is_there(function.driver) is False for function in functions.values()]
     if host.origin.source is not Source.TREE or not all(missing):
         return functions
-    unknown = Unknown(Reason.NOT_RECORDED, f"{DEVICES}/*/driver", "this tree shows no function's driver")
+    unknown = Unknown(Reason.NOT_RECORDED, f"{DEVICES}/*/driver", "this tree shows no PCI drivers")
     return {bdf: replace(function, driver=unknown) for bdf, function in functions.items()}
 
 

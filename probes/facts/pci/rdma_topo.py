@@ -19,7 +19,7 @@ _SECONDS = 5.0
 _MOST_LINES = 256
 _MELLANOX, _DMA_FUNCTION = 0x15B3, 0x2100
 _NONE_HERE = "No supported topology"
-_UNSUPPORTED = "it does not support this platform"
+_UNSUPPORTED = "does not support this platform"
 
 
 @frozen

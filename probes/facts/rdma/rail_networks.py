@@ -20,7 +20,7 @@ from probes.host.values import read_integer
 CONF = "/proc/sys/net/ipv4/conf"
 RULES = ("ip", "-4", "-j", "rule", "show")
 ROUTES = ("ip", "-4", "-j", "route", "show", "table", "all")
-_NOT_ASKED = Unknown(Reason.NOT_THERE, " ".join(RULES), "not asked: no two RoCE netdevs share a network")
+_NOT_ASKED = Unknown(Reason.NOT_THERE, " ".join(RULES), "not queried: no two RoCE netdevs share a network")
 _MOST_ENTRIES = 4096
 _EVERYONE = ("all", "0.0.0.0/0")
 

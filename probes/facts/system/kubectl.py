@@ -38,7 +38,7 @@ class Kubectl:
     def get(self, kind: str, name: str) -> Maybe[Object]:
         """Return one object; NOT_THERE: the cluster has none of this name."""
         if _NAME.fullmatch(name) is None:
-            return Unknown(Reason.MALFORMED, kind, f"“{printable(name, 80)}” is not an object name")
+            return Unknown(Reason.MALFORMED, kind, f"“{printable(name, 80)}” is not a valid object name")
         absent = Unknown(Reason.NOT_THERE, kind, "no such object")
         return map_known(self._objects("get", kind, name), lambda found: found[0] if found else absent)
 
@@ -129,7 +129,7 @@ def parse_failure(stderr: str, what: str) -> tuple[Unknown, bool]:
     if has("(notfound)"):
         return Unknown(Reason.NOT_THERE, source, f"no such {what}"), False
     if has("timeout", "timed out", "deadline exceeded"):
-        return Unknown(Reason.TIMED_OUT, source, "the API server does not answer"), True
+        return Unknown(Reason.TIMED_OUT, source, "the API server does not respond"), True
     if has("refused", "unable to connect", "no route to host", "no such host", "dial tcp", "x509", "tls:"):
         return Unknown(Reason.IO_ERROR, source, "cannot connect to the API server"), True
     first = next((line for line in stderr.split("\n") if line.strip()), "kubectl failed without a message")

@@ -109,9 +109,9 @@ def objects(text: str) -> Maybe[tuple[Object, ...]]:
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError):
-        return Unknown(Reason.MALFORMED, "kubectl", "the answer is not JSON")
+        return Unknown(Reason.MALFORMED, "kubectl", "the output is not JSON")
     if not isinstance(whole, dict):
-        return Unknown(Reason.MALFORMED, "kubectl", "the answer is not an object")
+        return Unknown(Reason.MALFORMED, "kubectl", "the output is not a JSON object")
     items = whole.get("items", [whole])
     found = items[:_MAX_ITEMS] if isinstance(items, list) else []
     return tuple(_filtered(item, _FIELDS) for item in found if isinstance(item, dict))

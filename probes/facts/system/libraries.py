@@ -22,11 +22,11 @@ LIBRARIES = {
     "libnvidia-ml.so.1": "NVML",
     "libcuda.so.1": "CUDA driver",
     # perftest since 2025 opens this name, which some packages leave out (src/cuda_loader.c).
-    "libcuda.so": "CUDA driver, as perftest opens it",
+    "libcuda.so": "CUDA driver (the name perftest opens)",
     "libnccl.so.2": "NCCL",
     "libnccl-net.so": "network plugin that NCCL loads automatically",
     "libibverbs.so.1": "verbs",
-    "libmlx5.so.1": "verbs of ConnectX and BlueField",
+    "libmlx5.so.1": "verbs for ConnectX and BlueField",
     "libgdrapi.so.2": "GDRCopy",
 }
 """Name that programs load → what it is."""
@@ -91,4 +91,6 @@ def version_of(path: str) -> Maybe[str]:
     A single number ("libnccl.so.2") is the version of the interface.
     """
     match = _VERSION.search(path)
-    return match[1] if match else Unknown(Reason.NOT_THERE, printable(path, 256), "its name shows no version")
+    return (
+        match[1] if match else Unknown(Reason.NOT_THERE, printable(path, 256), "no version in the file name")
+    )

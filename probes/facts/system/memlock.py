@@ -94,7 +94,7 @@ def parse_limits(text: str) -> Maybe[MemlockLimit]:
         r"^Max locked memory +([0-9]{1,20}|unlimited) +([0-9]{1,20}|unlimited) +bytes", text, re.M
     )
     if match is None:
-        return Unknown(Reason.MALFORMED, "/proc/PID/limits", "no line “Max locked memory”")
+        return Unknown(Reason.MALFORMED, "/proc/PID/limits", "no “Max locked memory” line")
     soft, hard = (math.inf if word == "unlimited" else float(word) for word in match.groups())
     return MemlockLimit(soft, hard)
 

@@ -139,7 +139,7 @@ def parse_status(text: str) -> CpusetFacts:
 def _status_list(text: str, name: str) -> Maybe[str]:
     match = re.search(rf"^{name}:[ \t]*([^\n]{{0,4096}})$", text, re.M)
     if match is None:
-        return Unknown(Reason.MALFORMED, STATUS, f"no line “{name}”")
+        return Unknown(Reason.MALFORMED, STATUS, f"no “{name}” line")
     numbers = match[1].strip()
     if parse_list(numbers) is None:
         return Unknown(Reason.MALFORMED, STATUS, printable(numbers, 40))

@@ -21,7 +21,7 @@ _VERSION_LIMIT = 80
 _OWNER = re.compile(r"(?P<package>[a-z0-9][a-z0-9+.-]{1,100})(?::[a-z0-9-]{1,20})?")
 _SHOWN = re.compile(r"(?P<package>[a-z0-9][a-z0-9+.-]{1,100}) (?P<version>\S+)")
 _RPM_FORMAT = "%{NAME} %{VERSION}-%{RELEASE}\\n"
-_NO_DATABASE = Unknown(Reason.NOT_THERE, "dpkg-query, rpm", "neither is installed")
+_NO_DATABASE = Unknown(Reason.NOT_THERE, "dpkg-query, rpm", "neither dpkg nor rpm is installed")
 _RPM_OWNED = re.compile(r"(?P<package>[A-Za-z0-9][A-Za-z0-9+._-]{0,100}) (?P<version>\S+)")
 
 
@@ -53,7 +53,7 @@ def owner_of(host: Host, paths: Sequence[str]) -> Maybe[Package]:
     merged = [f"/usr{path}" for path in paths if path.startswith("/lib/")]
     asked = [*paths, *(path for path in merged if not isinstance(host.size(path), Unknown))]
     if not asked:
-        return Unknown(Reason.NOT_THERE, "dpkg-query, rpm", "no file to ask about")
+        return Unknown(Reason.NOT_THERE, "dpkg-query, rpm", "no file to look up")
     answers = list(packages_of(host, asked).values())
     return next((answer for answer in answers if not isinstance(answer, Unknown)), answers[0])
 
@@ -73,7 +73,7 @@ def _dpkg(host: Host, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
 
 def _of_dpkg(path: str, owner: str | None, versions: Maybe[dict[str, str]]) -> Maybe[Package]:
     if owner is None:
-        return Unknown(Reason.NOT_THERE, path, "it belongs to no package")
+        return Unknown(Reason.NOT_THERE, path, "not owned by any package")
     if isinstance(versions, Unknown):
         return versions
     version = versions.get(owner)
@@ -121,4 +121,4 @@ def _of_rpm(lines: Iterable[str], paths: Iterable[str]) -> Iterable[tuple[str, M
         if match:
             yield path, Package(match["package"], printable(match["version"], _VERSION_LIMIT))
         else:
-            yield path, Unknown(Reason.NOT_THERE, path, "it belongs to no package")
+            yield path, Unknown(Reason.NOT_THERE, path, "not owned by any package")

@@ -247,7 +247,7 @@ def _guest(host: Host, machine: str, unread: Unknown | None, processor: Processo
         nothing = Unknown(Reason.NOT_THERE, DMI, "neither DMI nor the CPU identifies this machine")
         return Guest(nothing, nothing)
     if processor.hypervisor:
-        return Guest(True, Unknown(Reason.NOT_THERE, DMI, "an unnamed hypervisor"))
+        return Guest(True, Unknown(Reason.NOT_THERE, DMI, "an unidentified hypervisor"))
     return _NO_GUEST
 
 

@@ -49,13 +49,13 @@ class ServiceFacts:
 
 
 SERVICES = {
-    "nvidia-fabricmanager": "sets up NVSwitch; without it CUDA fails with error 802 on such a machine",
+    "nvidia-fabricmanager": "sets up NVSwitch; without it CUDA fails with error 802 on NVSwitch machines",
     "nvidia-persistenced": "keeps the driver initialized; without it the first CUDA call and NVML are slow",
-    "nvidia-imex": "shares GPU memory between nodes of one NVLink domain (GB200, GB300)",
+    "nvidia-imex": "shares GPU memory between nodes in an NVLink domain (GB200, GB300)",
     "nvidia-dcgm": "monitors GPUs; keeps the driver in use, as every program with /dev/nvidia0 open does",
     "openibd": "loads OFED's modules at boot; restarting it unloads them",
     "nv_peer_mem": "loads the predecessor of nvidia_peermem, which then cannot be loaded",
-    "systemd-modules-load": "loads the modules of modules-load.d; fails if one of them fails",
+    "systemd-modules-load": "loads the modules in modules-load.d; fails if one fails to load",
     "opensm": "subnet manager on this node; an InfiniBand fabric needs one somewhere",
 }
 """Name → what it is for."""
@@ -70,7 +70,7 @@ _COMMS = {
 }
 _CGROUPS = ("/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice")  # v2, v1
 _INIT = "/etc/init.d"
-_NO_PROCESS = Unknown(Reason.NOT_THERE, "systemctl show", "it has no process, and systemd does not answer")
+_NO_PROCESS = Unknown(Reason.NOT_THERE, "systemctl show", "it has no process, and systemd does not respond")
 _MAX_PROCESSES = 32768
 _SECONDS = 2.0
 
@@ -164,7 +164,7 @@ def _ask_systemd(host: Host, names: Sequence[str]) -> Maybe[dict[str, Maybe[Serv
     if answer.exit_status != 0 and not states:
         # "System has not been booted with systemd as init system": a container.
         error = printable(" ".join(answer.stderr.split()), 120)
-        return Unknown(Reason.NOT_THERE, "systemctl show", error or "systemd does not answer")
+        return Unknown(Reason.NOT_THERE, "systemctl show", error or "systemd does not respond")
     missing = Unknown(Reason.MALFORMED, "systemctl show", "nothing about this unit")
     return {name: states.get(f"{name}.service", missing) for name in names}
 

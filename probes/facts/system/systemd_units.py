@@ -76,7 +76,7 @@ def wanted_units(host: Host) -> WantedUnits:
             found.update(known(answers[-1], ()))
     unread = first_unread(answers)
     if unread is None and not seen:
-        unread = Unknown(Reason.NOT_THERE, UNIT_DIRECTORIES[0], "no systemd here")
+        unread = Unknown(Reason.NOT_THERE, UNIT_DIRECTORIES[0], "systemd not found")
     return WantedUnits(frozenset(found), unread)
 
 

@@ -19,7 +19,7 @@ class BenchProgram(NamedTuple):
     use: str  # what it is for, one line
 
 
-_PERFTEST = "measures RDMA bandwidth and latency, of GPU memory if built with CUDA"
+_PERFTEST = "measures RDMA bandwidth and latency, also for GPU memory if built with CUDA"
 _COPIES = "measures CPU copies to GPU memory; not the NIC's path"
 _SANITY = "tests CPU copies to GPU memory; not the NIC's path"
 _CUDA = "measures copies between GPUs and host; no NIC involved"

@@ -34,9 +34,9 @@ TOOLS = {
     "lspci": "shows PCI functions and their capabilities",
     "setpci": "changes PCI configuration, such as ACS",
     "mlxconfig": "shows and changes NIC firmware settings",
-    "mlxlink": "shows cable, module and signal of a port",
+    "mlxlink": "shows a port's cable, module and signal",
     "nvidia-smi": "shows GPUs",
-    "nv-fabricmanager": "sets up NVSwitch; without it CUDA programs fail to start on such a machine",
+    "nv-fabricmanager": "sets up NVSwitch; without it CUDA programs fail to start on NVSwitch machines",
     "ibstat": "shows RDMA ports",
     "ibv_devinfo": "shows RDMA devices and their MTU",
     "show_gids": "shows GIDs of RoCE ports",
@@ -49,7 +49,7 @@ TOOLS = {
 }
 """Name → what it is for, one line for the admin."""
 
-_NO_PROGRAM = Unknown(Reason.NOT_THERE, PERFTEST[0], "its program cannot be read")
+_NO_PROGRAM = Unknown(Reason.NOT_THERE, PERFTEST[0], "the program file cannot be read")
 
 
 @frozen

@@ -103,6 +103,6 @@ def _cuda_gpu(answer: dict[str, Any]) -> CudaGpu:
 
 def _supported(attribute: int, status: int, value: int) -> Maybe[bool]:
     if status:
-        detail = f"CUDA error {int(status)}: the driver does not know this attribute"
+        detail = f"CUDA error {int(status)}: the driver does not recognize this attribute"
         return Unknown(Reason.NOT_THERE, f"cuDeviceGetAttribute({attribute})", detail)
     return bool(value)

@@ -46,7 +46,7 @@ def interface_counters(names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCoun
     return {
         name: InterfaceCounters(found[name].bytes_sent, found[name].bytes_recv)
         if name in found
-        else Unknown(Reason.NOT_THERE, "/proc/net/dev", f"no interface {printable(name, 40)} here")
+        else Unknown(Reason.NOT_THERE, "/proc/net/dev", f"no interface {printable(name, 40)}")
         for name in names
     }
 
@@ -55,7 +55,7 @@ def _ask(source: str, ask: Callable[[], T]) -> Maybe[T]:
     try:
         return ask()
     except (psutil.NoSuchProcess, FileNotFoundError):
-        return Unknown(Reason.NOT_THERE, source, "the process has ended")
+        return Unknown(Reason.NOT_THERE, source, "the process has exited")
     except (psutil.AccessDenied, PermissionError):
         return Unknown(Reason.NEEDS_ROOT, source)
     except KeyError:

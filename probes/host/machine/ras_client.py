@@ -55,7 +55,7 @@ class _Connection:
             self.socket.sendall(b"CLIENT PROTOCOL 2\n")
             greeting = self.line(deadline)
             if not greeting.startswith(b"SERVER PROTOCOL "):
-                raise _Failed(Reason.MALFORMED, "what listens there is not NCCL's RAS service")
+                raise _Failed(Reason.MALFORMED, "the program listening there is not NCCL's RAS service")
         except BaseException as error:
             self.socket.close()
             if isinstance(error, TimeoutError | ConnectionResetError | EOFError):
@@ -78,7 +78,7 @@ class _Connection:
         """Return one short line; EOFError if the connection ends before."""
         while b"\n" not in self.rest:
             if len(self.rest) > _MAX_FIRST_LINE:
-                raise _Failed(Reason.MALFORMED, "the first line of the answer is too long")
+                raise _Failed(Reason.MALFORMED, "the first line of the response is too long")
             received = self.receive(deadline)
             if not received:
                 raise EOFError
@@ -107,7 +107,7 @@ def ask(
     except _Failed as failed:
         return _unknown(address, failed)
     except TimeoutError:
-        return _unknown(address, _Failed(Reason.TIMED_OUT, f"no complete answer within {seconds:g} s"))
+        return _unknown(address, _Failed(Reason.TIMED_OUT, f"no complete response within {seconds:g} s"))
     except OSError as error:
         return _unknown(address, _Failed(Reason.IO_ERROR, error.strerror or "connection failed"))
     finally:
@@ -117,14 +117,14 @@ def ask(
 def _connect(address: str, greeting_seconds: float, tries: int) -> _Connection:
     found = parse_addresses(address)
     if len(found) != 1:
-        raise _Failed(Reason.MALFORMED, "gdrtop asks only addresses of this host's loopback interface")
+        raise _Failed(Reason.MALFORMED, "gdrtop queries only this host's loopback addresses")
     for _ in range(tries):
         try:
             return _Connection(found[0], greeting_seconds)
         except _Silent:
             continue
         except ConnectionRefusedError:
-            raise _Failed(Reason.NOT_THERE, "nothing listens there") from None
+            raise _Failed(Reason.NOT_THERE, "nothing is listening there") from None
     times = f"{tries} times" if tries > 1 else "once"
     raise _Failed(Reason.TIMED_OUT, f"connected {times}, but got no RAS greeting; the process may be stopped")
 
@@ -146,7 +146,7 @@ def _answer(connection: _Connection, deadline: float) -> Maybe[str]:
     if text.startswith(("ERROR:", "BUSY:")):
         raise _Failed(Reason.DRIVER_ERROR, printable(text.partition("\n")[0], 200))
     if not text.strip():
-        raise _Failed(Reason.IO_ERROR, "the connection ended without an answer")
+        raise _Failed(Reason.IO_ERROR, "the connection closed without a response")
     return text
 
 
@@ -180,7 +180,7 @@ class RasMonitor:
             except EOFError:
                 self._end(_Failed(Reason.NOT_THERE, "the job has closed the connection"))
             except TimeoutError:
-                self._end(_Failed(Reason.TIMED_OUT, "no answer to MONITOR"))
+                self._end(_Failed(Reason.TIMED_OUT, "no response to MONITOR"))
             except OSError as error:
                 self._end(_Failed(Reason.IO_ERROR, error.strerror or "connection failed"))
         ended = self._ended  # before the lines: what came before the end is returned first

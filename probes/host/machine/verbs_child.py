@@ -84,7 +84,9 @@ def _open(library: ctypes.CDLL, device: str) -> int:
                 raise _refused(ctypes.get_errno(), "opening the device")
     finally:
         library.ibv_free_device_list(devices)
-    raise _ProbeError("not there", f"libibverbs does not know {device}: no provider, or no uverbs device")
+    raise _ProbeError(
+        "not there", f"libibverbs does not recognize {device}: no provider, or no uverbs device"
+    )
 
 
 def _refused(number: int, what: str) -> _ProbeError:
@@ -116,7 +118,9 @@ def _ask_data_direct(context: int, mlx5: ctypes.CDLL) -> str:
     if number == errno.ENODEV:
         return ""
     if number in _NO_METHOD:
-        raise _ProbeError("not there", "mlx5_ib has no Data Direct: it came with Linux 6.12 and DOCA-OFED")
+        raise _ProbeError(
+            "not there", "mlx5_ib does not support Data Direct, added in Linux 6.12 and DOCA-OFED"
+        )
     raise _refused(number, DATA_DIRECT)
 
 

@@ -32,7 +32,7 @@ PROGRAMS = _SECTIONS["programs"] | frozenset(TOOLS)
 SYMBOLS = _SECTIONS["symbols"]
 """Symbols of kernel modules whose providers matter."""
 VARIABLES = _SECTIONS["variables"]
-"""Variables of NCCL, UCX, libfabric and NVSHMEM; other names are made up by users."""
+"""Variables of NCCL, UCX, libfabric and NVSHMEM; other names are user-defined."""
 OWN_WORDS = _SECTIONS["sentences"]
 """Words of sentences that gdrtop writes itself. A name on a node can be plain English too: these are kept in
 gdrtop's text only."""

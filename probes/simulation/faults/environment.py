@@ -57,7 +57,7 @@ def _at_rdma_limit(tree: Tree) -> None:
     tree.add(f"{group}/rdma.current", used)
 
 
-@FAULTS.fault("task-hung-in-driver", "A rank hangs in the GPU driver")
+@FAULTS.fault("task-hung-in-driver", "A rank is hung in the GPU driver")
 def _hung(tree: Tree) -> None:
     """Log a rank that waits in the GPU driver (kernel/hung_task.c, check_hung_task)."""
     log(tree, f"INFO: task python3:{FIRST_RANK} blocked for more than 120 seconds.", level=3)
@@ -120,7 +120,7 @@ def _driver_container(tree: Tree) -> None:
 
 @FAULTS.fault(
     "k8s-operators",
-    "The GPU Operator and the Network Operator have installed both drivers",
+    "The GPU Operator and the Network Operator installed both drivers",
     change_description=_cluster(_OPERATORS),
     finds=(),
 )
@@ -173,10 +173,10 @@ FAULTS += (
     fault("dev-infiniband-missing", "/dev/infiniband is missing", remove_path("/dev/infiniband")),
     fault("dev-infiniband-incomplete", "The device file of one NIC is missing",
           remove_path("/dev/infiniband/uverbs9"), excludes=("dev-infiniband-missing",)),
-    fault("dev-infiniband-denied", "This user may not open the device file of one NIC",
+    fault("dev-infiniband-denied", "This user cannot open the device file of one NIC",
           lambda tree: tree.denied.add("/dev/infiniband/uverbs1"), excludes=("dev-infiniband-missing",)),
     fault("dev-nvidia-missing", "/dev/nvidia1 is missing", remove_path("/dev/nvidia1")),
-    fault("k8s-rdma-not-enabled", "A driver container without nvidia_peermem and without DMA-BUF",
+    fault("k8s-rdma-not-enabled", "A driver container without nvidia_peermem or DMA-BUF",
           _driver_container, change_description=_without_peermem, on="pcie-l40s"),
     fault("k8s-peermem-ctr-crashloop", "The driver container has no module files",
           lambda tree: tree.directory("/run/nvidia/driver/lib/modules"),

@@ -116,7 +116,7 @@ def _restarted_staged(tree: Tree) -> None:
     tree.plan(OPENED + RESTART_ENDS, start)
 
 
-@_fault("job-tcp", "The job uses TCP, and no setting says why", finds=("job-log-tcp", "job-over-tcp"))
+@_fault("job-tcp", "The job uses TCP, and no setting explains why", finds=("job-log-tcp", "job-over-tcp"))
 def _tcp(tree: Tree) -> None:
     nics = _compute_nics(tree)
     if not nics:
@@ -133,7 +133,9 @@ def _tcp(tree: Tree) -> None:
         carry_over_tcp(tree, nic)
 
 
-@_fault("nic-slow", "One NIC carries less than half of what the others carry", shows=("nic-slow-in-job",))
+@_fault(
+    "nic-slow", "One NIC carries less than half as much traffic as the others", shows=("nic-slow-in-job",)
+)
 def _nic_slow(tree: Tree) -> None:
     rank = rank_on(tree, SLOW_RANK)
     if rank is None:
@@ -169,7 +171,7 @@ def _is_down(seconds: float) -> bool:
     return since >= 0 and since % FLAP_EACH < FLAP_DOWN
 
 
-@_fault("nic-flapping", "A port goes down for 5 s, every 20 s", shows=("port-flapping",))
+@_fault("nic-flapping", "A port goes down for 5 s every 20 s", shows=("port-flapping",))
 def _nic_flapping(tree: Tree) -> None:
     rank = rank_on(tree, FLAPPING_RANK)
     if rank is None:
@@ -223,7 +225,7 @@ def _log_flaps(tree: Tree, nic: PlacedNic, netdev: str, begin: float) -> None:
 
 @_fault(
     "nic-link-retrained",
-    "After 15 s the PCIe link of a NIC falls to half its speed",
+    "After 15 s a NIC's PCIe link drops to half its speed",
     shows=("pcie-link-degraded-speed",),
 )
 def _nic_link_retrained(tree: Tree) -> None:
@@ -247,7 +249,9 @@ def _rank_stopped(tree: Tree) -> None:
 
 
 @_fault(
-    "rank-behind", "After 20 s one rank launches no collectives", shows=("job-traffic-fell", "ras-problem")
+    "rank-behind",
+    "After 20 s one rank stops launching collectives",
+    shows=("job-traffic-fell", "ras-problem"),
 )
 def _rank_behind(tree: Tree) -> None:
     rank = rank_on(tree, BEHIND_RANK)
@@ -330,7 +334,7 @@ def _rising(each_second: int) -> Callable[[float], str]:
     return lambda seconds: f"{int(each_second * _congested_for(seconds))}\n"
 
 
-@_fault("storage-traffic", "A storage client uses a NIC of the job")
+@_fault("storage-traffic", "A storage client uses one of the job's NICs")
 def _storage_traffic(tree: Tree) -> None:
     rank = rank_on(tree, 0)
     if rank is None:

@@ -44,7 +44,7 @@ def _lockdown(tree: Tree) -> None:
 
 @FAULTS.fault(
     "secure-boot-unsigned",
-    "The kernel enforces module signatures, and nvidia_peermem has none",
+    "The kernel enforces module signatures, and nvidia_peermem is unsigned",
     excludes=NO_FILE,
 )
 def _enforced(tree: Tree) -> None:
@@ -73,7 +73,7 @@ def _other_vermagic(tree: Tree) -> None:
 
 @FAULTS.fault(
     "dkms-not-built-for-kernel",
-    "After a kernel update DKMS has not built the NVIDIA driver",
+    "DKMS did not build the NVIDIA driver after a kernel update",
     finds=("dkms-not-built-for-kernel", "nvidia-not-loaded"),
     on="pcie-l40s",
 )
@@ -105,7 +105,7 @@ def _half_updated(tree: Tree) -> None:
             fields["srcversion"] = fields["srcversion"][::-1]
 
 
-@FAULTS.fault("module-file-unusable", "The file of the NVIDIA driver is damaged", on="pcie-l40s")
+@FAULTS.fault("module-file-unusable", "The NVIDIA driver's module file is damaged", on="pcie-l40s")
 def _file_damaged(tree: Tree) -> None:
     remove_modules(tree, *_OF_DRIVER)
     modinfo_of(tree).files.pop("nvidia", None)
@@ -124,7 +124,7 @@ def _other_architecture(tree: Tree) -> None:
 
 @FAULTS.fault(
     "modules-index-missing",
-    "The kernel's modules have no index, and the NVIDIA driver is not loaded",
+    "The kernel's module index is missing, and the NVIDIA driver is not loaded",
     on="pcie-l40s",
 )
 def _without_index(tree: Tree) -> None:

@@ -114,7 +114,8 @@ def _differs(tree: Tree) -> None:
 
 
 @FAULTS.fault(
-    "job-log-gdr-disabled", "The job's log says its NICs cannot use GPUDirect RDMA, although the node's can"
+    "job-log-gdr-disabled",
+    "The job's log says its NICs cannot use GPUDirect RDMA, although the node's NICs can",
 )
 def _gdr_disabled(tree: Tree) -> None:
     for rank in _ranks(tree):
@@ -141,7 +142,7 @@ def _plugin_missing(tree: Tree) -> None:
         )
 
 
-@FAULTS.fault("job-log-other-setting", "The job's log shows a setting that its environment does not have")
+@FAULTS.fault("job-log-other-setting", "The job's log shows a setting that is not in its environment")
 def _other_setting(tree: Tree) -> None:
     for rank in _ranks(tree):
         rank.logged_lines += ("NCCL_NET_GDR_LEVEL set by environment to SYS",)
@@ -165,7 +166,7 @@ FAULTS += (
          {"NCCL_IB_DATA_DIRECT": "0"}, on="gb300"),
     _job("nccl-gdr-level-off", "A job sets NCCL_NET_GDR_LEVEL=LOC, which disables GPUDirect RDMA",
          {"NCCL_NET_GDR_LEVEL": "LOC"}),
-    _job("nccl-gdr-level-too-low", "A job sets NCCL_NET_GDR_LEVEL=PIX with its NICs farther away",
+    _job("nccl-gdr-level-too-low", "A job sets NCCL_NET_GDR_LEVEL=PIX although its NICs are farther away",
          {"NCCL_NET_GDR_LEVEL": "PIX"}, on="hgx-b200"),
     _job("nccl-gdr-level-number", "A job sets NCCL_NET_GDR_LEVEL=3", {"NCCL_NET_GDR_LEVEL": "3"}),
     _job("nccl-gdr-read-off", "A job sets NCCL_NET_GDR_READ=0", {"NCCL_NET_GDR_READ": "0"}),

@@ -194,7 +194,7 @@ def _rails(key: str, value: int) -> ChangeTree:
 
 @FAULTS.fault(
     "roce-trust-pcp",
-    "RoCE ports trust PCP, so the DSCP of jobs does not count",
+    "RoCE ports trust PCP, so the DSCP of jobs is ignored",
     finds=("roce-class-not-lossless",),
     on="oci-h100",
 )
@@ -208,7 +208,7 @@ def _unset_in_conf(line: str) -> ChangeTree:
     return lambda tree: tree.add(NCCL_CONF, tree.text(NCCL_CONF).replace(f"{line}\n", ""))
 
 
-@FAULTS.fault("roce-class-overridden", "The driver replaces the jobs' traffic class", on="bare-roce")
+@FAULTS.fault("roce-class-overridden", "The driver overrides the jobs' traffic class", on="bare-roce")
 def _class_of_driver(tree: Tree) -> None:
     for nic in tree.nics:
         tree.add(f"{nic.path}/infiniband/{nic.name}/tc/1/traffic_class", "Global tclass=104\n")
@@ -259,9 +259,9 @@ FAULTS += (
           excludes=("nic-passed-through",)),
     fault("roce-class-not-lossless", "Jobs set no traffic class, and only one class is lossless",
           _unset_in_conf("NCCL_IB_TC=106"), on="bare-roce"),
-    fault("roce-rails-one-subnet", "RoCE NICs in one subnet answer each other's ARP requests",
+    fault("roce-rails-one-subnet", "RoCE NICs in the same subnet answer each other's ARP requests",
           _rails("arp_ignore", 0), on="bare-roce"),
-    fault("roce-rp-filter-strict", "Strict reverse path filtering on RoCE NICs in one subnet",
+    fault("roce-rp-filter-strict", "Strict reverse path filtering on RoCE NICs in the same subnet",
           _rails("rp_filter", 1), on="oci-h100"),
     fault("bond-one-queue-pair", "NCCL uses one queue pair per connection over bonded NICs",
           _unset_in_conf("NCCL_IB_QPS_PER_CONNECTION=2"), finds=("single-rail-or-half-rate-bond",),
@@ -280,7 +280,7 @@ FAULTS += (
           _counter("mlx5_0", "counters/symbol_error", _rising(40, 2.0))),
     fault("link-flaps", "The link of a port (mlx5_2) goes down every half hour",
           _counter("mlx5_2", "counters/link_downed", _rising(1, 1800.0))),
-    fault("link-flaps-carrier", "The netdev of a NIC (mlx5_9) has lost its carrier many times",
+    fault("link-flaps-carrier", "The netdev of a NIC (mlx5_9) has lost carrier many times",
           _netdev("carrier_changes", "58", "mlx5_9")),
     fault("out-of-sequence-rising", "Packets arrive out of order at a port (mlx5_9)",
           _counter("mlx5_9", "hw_counters/out_of_sequence", _rising(900, 0.1))),
@@ -290,7 +290,7 @@ FAULTS += (
           _counter("mlx5_9", "counters/port_xmit_discards", _rising(17, 1.0))),
     fault("receiver-not-ready-rising", "Receivers on a port (mlx5_0) have no buffers ready",
           _counter("mlx5_0", "hw_counters/rnr_nak_retry_err", _rising(5, 3.0))),
-    fault("error-counter-full", "The symbol error counter of a port (mlx5_3) is full",
+    fault("error-counter-full", "The symbol error counter of a port (mlx5_3) is saturated",
           _counter("mlx5_3", "counters/symbol_error", "65535\n")),
     fault("port-counters-missing", "A port (mlx5_1) has no counters",
           lambda tree: tree.remove(f"{port_of(_nic(tree, 'mlx5_1'))}/counters")),
@@ -304,14 +304,14 @@ FAULTS += (
     fault("nic-power-or-heat", "A NIC (mlx5_3) reports insufficient power in the kernel log",
           _logs("mlx5_3",
                 "mlx5_pcie_event:301:(pid 41): Detected insufficient power on the PCIe slot (25W).")),
-    fault("link-flaps-log", "The kernel log reports a NIC's link down (mlx5_9)",
+    fault("link-flaps-log", "The kernel log reports link down on a NIC (mlx5_9)",
           _logs("mlx5_9", "ens9np0: Link down")),
-    fault("monitor-causes-log-flood", "A monitor reads counters that a NIC (mlx5_1) refuses",
+    fault("monitor-causes-log-flood", "A NIC (mlx5_1) rejects a monitor's counter queries",
           _logs("mlx5_1", "mlx5_cmd_out_err:838:(pid 5120): ACCESS_REG(0x805) op_mod(0x1) failed, "
                           "status bad resource(0x5), syndrome (0x305684), err(-22)")),
     fault("fw-resources-exhausted", "A NIC (mlx5_0) failed to register memory",
           _logs("mlx5_0", "reg_mr_callback:104:(pid 5200): async reg mr failed. status -12")),
-    fault("nic-firmware-command-failed", "A firmware command of a NIC (mlx5_8) timed out",
+    fault("nic-firmware-command-failed", "A firmware command to a NIC (mlx5_8) timed out",
           _logs("mlx5_8", "wait_func:1146:(pid 811): QUERY_VPORT_STATE(0x750) timeout. "
                           "Will cause a leak of a command resource")),
 )

@@ -32,7 +32,7 @@ _KERNEL_OF_RHEL_8 = change_fields(gpudirect={"dmabuf": False}, kernel="4.18.0-55
 
 @FAULTS.fault(
     "dmabuf-kernel-without-odp",
-    "A kernel built without on-demand paging, so no NIC supports DMA-BUF",
+    "The kernel was built without on-demand paging, so no NIC supports DMA-BUF",
     change_description=_WITHOUT_DMABUF,
     finds=("dmabuf-nic-driver-lacks-support",),
     on="pcie-l40s",
@@ -125,7 +125,7 @@ def _old_nccl(tree: Tree) -> None:
 
 @FAULTS.fault(
     "data-direct-unavailable",
-    "The kernel's mlx5_ib does not know the NICs' DMA functions (Data Direct)",
+    "The kernel's mlx5_ib does not recognize the NICs' DMA functions (Data Direct)",
     on="gb300",
 )
 def _dma_unbound(tree: Tree) -> None:
@@ -146,7 +146,7 @@ def _without_dma(description: NodeDescription) -> NodeDescription:
 FAULTS += (
     fault("no-gdr-path", "No GPUDirect RDMA: proprietary driver without nvidia_peermem",
           change_description=_without_either),
-    fault("dmabuf-needs-open-module", "Proprietary kernel modules of the NVIDIA driver: no DMA-BUF",
+    fault("dmabuf-needs-open-module", "Proprietary NVIDIA kernel modules: no DMA-BUF",
           change_description=_PROPRIETARY),
     fault("dmabuf-gpu-too-old", "V100 GPUs, too old for DMA-BUF", change_description=_VOLTA, on="dgx-a100"),
     fault("dmabuf-driver-too-old", "NVIDIA driver 510, too old for DMA-BUF",

@@ -97,7 +97,7 @@ def _ats_off(tree: Tree) -> None:
         config.set_bits(tree, nic.bdf, config.ATS_CONTROL, 0, 0x8000)
 
 
-@FAULTS.fault("acs-direct-nic", "A root port's ACS is not set as ConnectX needs", on="gb200")
+@FAULTS.fault("acs-direct-nic", "A root port's ACS is not set as ConnectX requires", on="gb200")
 def _wrong_direct_nic(tree: Tree) -> None:
     """Add a ConnectX DMA function below the first GPU's root port, which fails in rdma_topo."""
     port = config.real_path(tree, _above(tree, tree.gpus[0].bdf))
@@ -214,7 +214,7 @@ def _corrected(tree: Tree) -> None:
         log(tree, f"nvidia {gpu}: PCIe Bus Error: severity=Correctable, type=Data Link Layer, (Receiver ID)")
 
 
-@FAULTS.fault("iommu-fault", "The IOMMU refused DMA by a NIC (mlx5_1)")
+@FAULTS.fault("iommu-fault", "The IOMMU refused DMA from a NIC (mlx5_1)")
 def _refused_dma(tree: Tree) -> None:
     """Log an access of a NIC that the IOMMU refused (drivers/iommu/intel/dmar.c, dmar_fault_do_one)."""
     nic = _function(tree, "mlx5_1")
@@ -224,7 +224,9 @@ def _refused_dma(tree: Tree) -> None:
         log(tree, f"DMAR: [DMA Write NO_PASID] Request device [{nic[5:]}] {text}", level=3)
 
 
-@FAULTS.fault("pcie-config-unreachable", "Extended PCI configuration space of a NIC (mlx5_9) is not readable")
+@FAULTS.fault(
+    "pcie-config-unreachable", "The extended PCI configuration space of a NIC (mlx5_9) is not readable"
+)
 def _without_extended_space(tree: Tree) -> None:
     nic = _function(tree, "mlx5_9")
     if nic is None:
@@ -251,7 +253,7 @@ def _gone(tree: Tree) -> None:
 
 # fmt: off
 FAULTS += (
-    fault("nic-ats-on-bare-metal", "ATS is on for a NIC of a bare-metal node (mlx5_0)",
+    fault("nic-ats-on-bare-metal", "ATS is on for a NIC (mlx5_0) of a bare-metal node",
           _set_register("mlx5_0", config.ATS_CONTROL, 0x8000, 0x8000)),
     fault("acs-option-ignored", "pci=noacs is on the kernel command line and has no effect",
           change_description=append_to_cmdline("pci=noacs")),
@@ -259,12 +261,12 @@ FAULTS += (
           change_description=_translated),
     fault("vm-without-p2p", "A virtual machine that shows no PCIe switches",
           change_description=_as_guest, on="pcie-l40s"),
-    fault("gpu-nic-cross-socket", "The GPUs of one socket have no NIC there",
+    fault("gpu-nic-cross-socket", "The GPUs of one socket have no NIC on that socket",
           change_description=_without_nics("mlx5_8", "mlx5_9", "mlx5_5"), on="dgx-a100"),
     fault("gpu-nic-through-cpu", "Some GPUs have a NIC only behind the CPU's host bridge",
           change_description=_without_nics("mlx5_8", "mlx5_9"), on="dgx-a100"),
     fault("gpu-nic-shared", "Three GPUs share one NIC", change_description=_three_gpus_a_nic, on="pcie-l40s"),
-    fault("bar1-too-small", "BAR1 of the GPUs is 32 GiB",
+    fault("bar1-too-small", "The GPUs' BAR1 is 32 GiB",
           change_description=change_fields(gpu={"bar1_gib": 32})),
     fault("pcie-link-degraded-width", "The PCIe link of a NIC (mlx5_2) runs at x8",
           _set_link("mlx5_2", current_link_width="8"), finds=("pcie-link-degraded-width", "rank-differs")),
@@ -275,7 +277,7 @@ FAULTS += (
     fault("pcie-link-limited-by-slot", "The slot of GPU6 is limited to 16 GT/s",
           _set_link("GPU6", both=False,
                     current_link_speed="16.0 GT/s PCIe", max_link_speed="16.0 GT/s PCIe")),
-    fault("pcie-link-below-port-rate", "A NIC (mlx5_8) in an x8 slot that cannot carry its port rate",
+    fault("pcie-link-below-port-rate", "A NIC (mlx5_8) is in an x8 slot too slow for its port rate",
           _set_link("mlx5_8", both=False, current_link_width="8", max_link_width="8")),
     fault("pcie-devctl-relaxed-ordering", "Relaxed ordering is off on a NIC (mlx5_1)",
           _set_register("mlx5_1", config.DEVICE_CONTROL, 0, 0x10)),
@@ -285,7 +287,7 @@ FAULTS += (
           _set_register("mlx5_3", config.DEVICE_CONTROL, 0x3000, 0x7000)),
     fault("pcie-devctl-ten-bit-tags-differ", "10-bit tags are off on one NIC (mlx5_6)",
           _set_register("mlx5_6", config.DEVICE_CONTROL_2, 0, 0x1000)),
-    fault("pcie-devctl-payload-differs", "MaxPayload of GPU1 differs from its NICs",
+    fault("pcie-devctl-payload-differs", "MaxPayload of GPU1 differs from that of its NICs",
           _set_register("GPU1", config.DEVICE_CONTROL, 0, 0xE0)),
     fault("pcie-aspm-on", "Power saving (ASPM) is on for a NIC (mlx5_7)",
           _set_register("mlx5_7", config.LINK_CONTROL, 2, 3)),

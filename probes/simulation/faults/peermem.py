@@ -186,7 +186,7 @@ def _old_service(tree: Tree) -> None:
     tree.link("/etc/rc3.d/S99nv_peer_mem", "../init.d/nv_peer_mem")
 
 
-@FAULTS.fault("peermem-reference-leak", "nvidia_peermem is in use, but by no process", on="dgx-a100")
+@FAULTS.fault("peermem-reference-leak", "nvidia_peermem is in use, but no process uses it", on="dgx-a100")
 def _leak(tree: Tree) -> None:
     for name in [name for name in tree.directories.get("/proc", set()) if name.isdecimal()]:
         tree.remove(f"/proc/{name}")
@@ -209,7 +209,7 @@ _UNLOADED += (
     fault("peermem-not-loaded", "nvidia_peermem is installed, but not loaded", _unload, excludes=NO_FILE),
     fault("peermem-not-on-disk", "nvidia_peermem is not installed",
           _not_on_disk, excludes=("peermem-not-on-disk-other-kernel",)),
-    fault("peermem-lost-after-driver-update", "nvidia_peermem was loaded at boot and is unloaded now",
+    fault("peermem-lost-after-driver-update", "nvidia_peermem was loaded at boot and has since been unloaded",
           _unload, excludes=(*NO_FILE, "no-gdr-path", "boot-load-race", "module-blacklisted",
                              "module-blacklisted-install", "module-blacklisted-cmdline",
                              "kernel-forbids-modules-disabled", "peermem-built-without-symbols")),
@@ -223,7 +223,7 @@ GONE = frozenset(fault.name for fault in _UNLOADED) | {
 
 FAULTS += _UNLOADED
 FAULTS += (
-    fault("peermem-not-on-disk-old-driver", "The NVIDIA driver, 460, has no nvidia_peermem",
+    fault("peermem-not-on-disk-old-driver", "NVIDIA driver 460, which has no nvidia_peermem",
           _not_on_disk, change_description=change_fields(driver={"version": "460.106.00", "cuda": "11.2"}),
           on="dgx-a100"),
     fault("peermem-parameter-wrong", "nvidia_peermem runs with peerdirect_support=1",

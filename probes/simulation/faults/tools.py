@@ -75,5 +75,5 @@ FAULTS += (
           lambda tree: tree.remove(f"{library_directory(tree)}/libmlx5.so.1")),
     fault("gdrdrv-device-missing", "/dev/gdrdrv is missing",
           remove_path("/dev/gdrdrv"), excludes=("gdrdrv-missing",)),
-    fault("perftest-port-in-use", "A program listens on perftest's port 18515", _PORT_TAKEN),
+    fault("perftest-port-in-use", "A program is listening on perftest's port 18515", _PORT_TAKEN),
 )

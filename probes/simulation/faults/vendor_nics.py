@@ -59,7 +59,7 @@ def _without_version(tree: Tree) -> None:
 
 @FAULTS.fault(
     "cxi-without-gpu-support",
-    "cxi_ss1 built without NVIDIA's headers, and the proprietary NVIDIA driver",
+    "cxi_ss1 was built without NVIDIA's headers, and the NVIDIA driver is proprietary",
     change_description=_PROPRIETARY,
     on=_CXI,
 )

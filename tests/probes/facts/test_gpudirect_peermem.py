@@ -128,7 +128,7 @@ def test_an_inbox_ib_core_has_no_peer_memory_symbols(tmp_path: Path) -> None:
 def test_no_ko_for_this_kernel(tmp_path: Path) -> None:
     module = a_module("nvidia_peermem", NOT_LOADED, on_disk=ABSENT, depends=ABSENT)
     state = facts_of(tmp_path, modules=modules_of(module)).peermem
-    assert lacks(state)[0] == "there is no nvidia_peermem for this kernel"
+    assert lacks(state)[0] == "nvidia_peermem is not installed for this kernel"
 
 
 def test_dmabuf_works_without_peermem(tmp_path: Path) -> None:

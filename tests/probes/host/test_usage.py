@@ -46,7 +46,7 @@ def test_this_process_on_this_machine() -> None:
 def test_a_process_that_has_ended_is_not_there() -> None:
     answer = LocalHost().process_usage([ENDED])[ENDED]
     assert isinstance(answer, Unknown)
-    assert (answer.reason, answer.detail) == (Reason.NOT_THERE, "the process has ended")
+    assert (answer.reason, answer.detail) == (Reason.NOT_THERE, "the process has exited")
 
 
 @pytest.mark.parametrize(

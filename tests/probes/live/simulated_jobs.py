@@ -78,7 +78,7 @@ TOLD: dict[str, Told] = {
         events=("pause mlx5_4: mlx5_4 is paused 12 % of the time",), besides="(pause|rate-fell) "
     ),
     "gpu-throttled-live": Told(events=(r"throttled 0000:.*: GPU 0 .*is throttled \(HW thermal\)",)),
-    "packets-lost-live": Told(events=("errors-rising mlx5_0: mlx5_0 sends packets again",)),
+    "packets-lost-live": Told(events=("errors-rising mlx5_0: mlx5_0 retransmits packets",)),
     "storage-traffic": Told(jobs=(r"train.py \(alice", r"mmfsd \(root\)")),
     "two-jobs-two-users": Told(
         path=r"likely GDR \(DMA-BUF\)",

@@ -80,7 +80,7 @@ def test_a_gpu_that_cannot_by_design_is_not_missed_beside_those_that_can() -> No
 
 
 def test_a_vgpu_that_libcuda_could_not_check_is_unknown() -> None:
-    unknown = Unknown(Reason.NOT_THERE, "libcuda", "libcuda was not asked")
+    unknown = Unknown(Reason.NOT_THERE, "libcuda", "libcuda was not queried")
     node = a_node(direct(unknown, unknown), "cloud-vm")
     assert verdict_of(supporting(node, GpuSupport(unknown, unknown))).state is State.UNKNOWN
 
@@ -189,7 +189,7 @@ def test_a_virtual_machine_with_a_topology_file_is_ready(endpoints: Maybe[tuple[
     node = a_node(name="cloud-vm")
     verdict = judged(node, assess(node, build(node), reading_of(), files=topology_file(endpoints)))
     assert (verdict.state, verdict.gpus_served) == (State.READY, 8)
-    assert "/opt/microsoft/ndv5/topo.xml, and were not checked" in verdict.reason
+    assert "/opt/microsoft/ndv5/topo.xml and were not checked" in verdict.reason
 
 
 def test_a_virtual_machine_whose_jobs_registered_memory_is_active() -> None:

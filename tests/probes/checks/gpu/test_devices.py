@@ -183,7 +183,7 @@ def test_mig_has_no_fix_that_gdrtop_runs() -> None:
 
 def test_all_ones_on_the_bus_need_no_log() -> None:
     bdf = HGX.topology.gpus[0].id
-    gone = Unknown(Reason.DRIVER_ERROR, "config", "all ones: the function does not answer (off the bus?)")
+    gone = Unknown(Reason.DRIVER_ERROR, "config", "all ones: the function does not respond (off the bus?)")
     lost = replace(HGX, config_space=ConfigSpaceFacts({bdf: gone}), kernel_log=Unknown(Reason.NEEDS_ROOT))
     finding = said("xid-79-fell-off-bus", lost)
     assert (finding.severity, finding.devices) == (Severity.CRITICAL, (bdf,))

@@ -402,7 +402,8 @@ def test_without_a_list_of_symbols_no_module_is_blamed(node: Path) -> None:
 def test_only_one_of_the_two_peer_modules_can_be_loaded(node: Path) -> None:
     load(node, "nvidia", "ib_core", "nv_peer_mem")
     assert (
-        explain(facts_of(node), "nvidia_peermem") == "nv_peer_mem is loaded, and only one of the two can be"
+        explain(facts_of(node), "nvidia_peermem")
+        == "nv_peer_mem is loaded, and only one of the two can be loaded"
     )
 
 
@@ -414,7 +415,7 @@ def test_no_module_can_be_loaded_any_more(node: Path) -> None:
 def test_a_kernel_that_takes_signed_modules_only(node: Path) -> None:
     assert explain(facts_of(node), "nvidia") == "on disk, not loaded"
     write(node, "/sys/module/module/parameters/sig_enforce", "Y\n")
-    assert explain(facts_of(node), "nvidia") == "on disk, not loaded; this kernel accepts signed modules only"
+    assert explain(facts_of(node), "nvidia") == "on disk, not loaded; this kernel accepts only signed modules"
 
 
 def test_loaded_and_strange_names(node: Path) -> None:

@@ -48,7 +48,7 @@ def test_dpkg_reports_the_package_and_its_version(tmp_path: Path) -> None:
     assert (found[COPIES], found[SANITY]) == (GDRCOPY, GDRCOPY)
     own = found[OWN]
     assert isinstance(own, Unknown)
-    assert (own.reason, own.detail) == (Reason.NOT_THERE, "it belongs to no package")
+    assert (own.reason, own.detail) == (Reason.NOT_THERE, "not owned by any package")
     assert host.asked[1][-1:] == ("gdrcopy-tests",)
 
 
@@ -57,7 +57,7 @@ def test_rpm_is_asked_if_dpkg_is_missing_or_does_not_know_the_file(tmp_path: Pat
     for dpkg in ({}, {"dpkg_query": ""}):
         found = packages_of(Asked(tmp_path, rpm=output, **dpkg), (COPIES, OWN))
         assert found[COPIES] == GDRCOPY
-        assert "it belongs to no package" in str(found[OWN])
+        assert "not owned by any package" in str(found[OWN])
 
 
 def test_rpm_is_asked_for_the_rest_alone(tmp_path: Path) -> None:
