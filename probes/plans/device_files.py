@@ -45,7 +45,7 @@ def verbs_files(examination: Examination, devices: Sequence[RdmaDevice], has_dir
         major, minor = number
         steps.append(
             Step(
-                f"Create the file of {device.name} with the kernel's number and mode",
+                f"Create the device file of {device.name} with the kernel's number and mode",
                 ("mknod", "-m", "0666", path, "c", str(major), str(minor)),
                 undo=("rm", path),
                 group="device files",

@@ -36,7 +36,7 @@ def exchange_driver(examination: Examination, nvidia: KernelModule, on_disk: str
         # nvidia_drm uses nvidia_modeset, not nvidia; modprobe -r accepts a module that is not loaded.
         if name in nvidia.used_by or (name == "nvidia_drm" and "nvidia_modeset" in nvidia.used_by)
     ]
-    aborts = {_MANAGER: "; on GPUs before H100 this aborts running CUDA jobs"}
+    aborts = {_MANAGER: "; on pre-H100 GPUs this aborts running CUDA jobs"}
     return make_plan(
         "Swap the driver without a reboot",
         *matching_fabric_manager(examination, on_disk),
@@ -78,8 +78,12 @@ def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
     if in_driver_container(examination):
         return (
             instruction(f"Find this node's driver pod: {_FIND_POD}", needs_root=False),
-            instruction("Delete it (kubectl delete pod). The new one rebuilds its modules", needs_root=False),
-            instruction("If it reuses the old ones, set FORCE_REINSTALL=true for k8s-driver-manager", False),
+            instruction(
+                "Delete that pod (kubectl delete pod). The new pod rebuilds its modules", needs_root=False
+            ),
+            instruction(
+                "If it reuses the old modules, set FORCE_REINSTALL=true for k8s-driver-manager", False
+            ),
         )
     dkms, release = examination.dkms, examination.node.kernel_release
     of_kernel = () if isinstance(release, Unknown) else ("-k", release)
@@ -118,5 +122,5 @@ def rebuild_plan(release: str) -> Plan:
         "Build the modules for this kernel",
         steps,
         reversible=False,
-        note="Load the modules afterwards. A loaded driver stays until the next reboot.",
+        note="Load the modules afterward. A loaded driver stays loaded until the next reboot.",
     )

@@ -30,7 +30,7 @@ def persistence_on(examination: Examination) -> Plan | str:
         return f"the GPUs could not be read: {facts}"
     gpus = [gpu for gpu in facts.gpus if not is_for_guests(gpu.driver)]
     if not gpus:
-        return "there is no NVIDIA GPU"
+        return "this node has no NVIDIA GPU"
     off, unknown = [], []
     for gpu in gpus:
         mode = gpu.nvml if isinstance(gpu.nvml, Unknown) else gpu.nvml.persistence
@@ -44,13 +44,13 @@ def persistence_on(examination: Examination) -> Plan | str:
     services = examination.services
     daemon = services if isinstance(services, Unknown) else services.services[_DAEMON]
     if isinstance(daemon, Unknown):
-        return f"it is unknown whether {_DAEMON} is installed: {daemon}"
+        return f"cannot tell whether {_DAEMON} is installed: {daemon}"
     if isinstance(daemon.path, Unknown) and daemon.path.reason is not Reason.NOT_THERE:
-        return f"it is unknown whether {_DAEMON} is installed: {daemon.path}"
+        return f"cannot tell whether {_DAEMON} is installed: {daemon.path}"
     if isinstance(daemon.path, Unknown) or daemon.masked or daemon.state is ServiceState.ACTIVE:
         return _set_mode(off, daemon, everywhere=len(off) == len(gpus))
     if isinstance(daemon.state, Unknown):
-        return f"it is unknown whether {_DAEMON} is running: {daemon.state}"
+        return f"cannot tell whether {_DAEMON} is running: {daemon.state}"
     return make_plan(_TITLE, _start(daemon))
 
 

@@ -71,7 +71,7 @@ def load_modules(examination: Examination) -> Plan | str:
     """Load what is missing; list modules that cannot be loaded at the end, with the reason."""
     wanted = path_modules(examination)
     if isinstance(wanted, Unknown):
-        return f"it is unknown which devices this node has: {wanted}"
+        return f"cannot tell which devices this node has: {wanted}"
     if not wanted:
         return "this node has no NVIDIA GPU and no mlx5 or mlx4 NIC"
     steps: list[Step] = []
@@ -80,7 +80,7 @@ def load_modules(examination: Examination) -> Plan | str:
     for name in wanted:
         module = module_of(examination, name)
         if isinstance(module, Unknown):
-            return f"it is unknown whether {name} is loaded: {module}"
+            return f"cannot tell whether {name} is loaded: {module}"
         if is_present(module) or name in planned:
             continue
         blocker = blocker_of(examination, name) or refused_before(examination, name)
@@ -103,23 +103,24 @@ def _open_question(examination: Examination) -> str:
     module, wanted = module_of(examination, PEERMEM), wants_peermem(examination)
     if not isinstance(wanted, Unknown) or (not isinstance(module, Unknown) and is_present(module)):
         return ""
-    return f"it is unknown whether nvidia_peermem is needed as well: {wanted.detail or wanted}"
+    return f"cannot tell whether nvidia_peermem is needed as well: {wanted.detail or wanted}"
 
 
 def load_peermem(examination: Examination) -> Plan | str:
     """Load nvidia_peermem, even if DMA-BUF works."""
     module = module_of(examination, PEERMEM)
     if isinstance(module, Unknown):
-        return f"it is unknown whether nvidia_peermem is loaded: {module}"
+        return f"cannot tell whether nvidia_peermem is loaded: {module}"
     if is_present(module):
         return NothingToDo("nvidia_peermem is already loaded")
     gpus, nics = gpu_functions(examination), peer_nics(examination)
     if not isinstance(gpus, Unknown) and not gpus:
-        return "there is no NVIDIA GPU"
+        return "this node has no NVIDIA GPU"
     if has_efa_only(examination):
         return "the NICs are EFA, which does not use nvidia_peermem"
     if not isinstance(nics, Unknown) and not nics:
-        return f"there is no RDMA NIC{' that nvidia_peermem can serve' if examination.topology.nics else ''}"
+        served = " that nvidia_peermem can serve" if examination.topology.nics else ""
+        return f"this node has no RDMA NIC{served}"
     blocker = blocker_of(examination, PEERMEM)
     if blocker is not None:
         return f"nvidia_peermem cannot be loaded: {blocker}"
@@ -251,17 +252,17 @@ def persist_modules(examination: Examination) -> Plan | str:
     """Add the modules of this node's path that no file names yet, and nvidia_peermem if it is loaded."""
     names = path_modules(examination)
     if isinstance(names, Unknown):
-        return f"it is unknown which devices this node has: {names}"
+        return f"cannot tell which devices this node has: {names}"
     peermem = module_of(examination, PEERMEM)
     if isinstance(peermem, Unknown):
-        return f"it is unknown which modules are loaded: {peermem}"
+        return f"cannot tell which modules are loaded: {peermem}"
     if is_present(peermem) and PEERMEM not in names:
         names = (*names, PEERMEM)
     if not names:
         return "this node has no NVIDIA GPU and no mlx5 NIC"
     wanted = wants_peermem(examination)
     question = (
-        f"it is unknown whether nvidia_peermem is needed as well: {wanted.detail or wanted}"
+        f"cannot tell whether nvidia_peermem is needed as well: {wanted.detail or wanted}"
         if isinstance(wanted, Unknown) and PEERMEM not in names
         else ""
     )
@@ -277,7 +278,7 @@ def _persist(examination: Examination, names: Sequence[str], note: str) -> Plan 
     """Write one file with these modules and those that it already names."""
     facts = examination.node.modules
     if isinstance(facts, Unknown):
-        return f"it is unknown which modules are loaded at boot: {facts}"
+        return f"cannot tell which modules load at boot: {facts}"
     unread = _unread(facts)
     if unread:
         return f"needs root: {unread} cannot be read"
@@ -315,7 +316,7 @@ def unpersist_modules(examination: Examination) -> Plan | str:
     """Remove gdrtop's file; modules that other files name are still loaded."""
     facts = examination.node.modules
     if isinstance(facts, Unknown):
-        return f"it is unknown which modules are loaded at boot: {facts}"
+        return f"cannot tell which modules load at boot: {facts}"
     if OWN_FILE in facts.rules_unread:
         return f"needs root: {OWN_FILE} cannot be read"
     if in_container(examination.node.platform):
@@ -330,7 +331,7 @@ def unpersist_modules(examination: Examination) -> Plan | str:
         )
     step = Step(f"Stop loading {', '.join(named)} at boot", file=FileChange(OWN_FILE, None))
     note = "Loaded modules stay until the next boot."
-    return make_plan("Stop loading gdrtop's modules at boot", step, note=note)
+    return make_plan("Undo gdrtop's module loading at boot", step, note=note)
 
 
 def own_modules(facts: ModuleFacts) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def redirects_off(examination: Examination) -> Plan | str:
         return f"the IOMMU translates DMA, so clearing ACS alone does not help; boot with {option} first"
     guest, guests = is_guest(examination), passed_to_guests(examination)
     if isinstance(guest, Unknown):
-        return f"it is unknown whether this is a virtual machine, where ACS must stay on: {guest}"
+        return f"cannot tell whether this is a virtual machine, where ACS must stay on: {guest}"
     if guests:
         return f"this host passes {guests[0]} through to a virtual machine, and ACS isolates such devices"
     return why_no_setpci(examination) or clear(found.ports)
@@ -180,7 +180,7 @@ def raise_reads(examination: Examination) -> Plan | str:
     if unknown:
         return reason_of(unknown[0])
     if not nics:
-        return "this node controls no NIC's settings"
+        return "this node does not control any NIC's settings"
     return NothingToDo(f"already {USUAL_READ_BYTES} bytes or more on all {len(nics)} NICs")
 
 

@@ -30,7 +30,7 @@ def unload_peermem(examination: Examination) -> Plan | str:
     staged = "new programs will copy through host memory, because DMA-BUF cannot be used"
     notes = (
         staged if need_of_peermem(examination) is Need.NEEDED else "",
-        f"it cannot be loaded again afterwards: {blocker}" if blocker else "",
+        f"it cannot be loaded again afterward: {blocker}" if blocker else "",
     )
     return make_plan(
         "Unload nvidia_peermem",
@@ -68,7 +68,7 @@ def _removable(examination: Examination) -> int | str:
     """Return the number of memory regions that use the module, else why it cannot be unloaded."""
     facts, module = examination.node.modules, module_of(examination, PEERMEM)
     if isinstance(facts, Unknown) or isinstance(module, Unknown):
-        return f"it is unknown whether nvidia_peermem is loaded: {module}"
+        return f"cannot tell whether nvidia_peermem is loaded: {module}"
     if not is_present(module):
         return _absence(module)
     if module.state is ModuleState.BUILTIN:
@@ -80,7 +80,7 @@ def _removable(examination: Examination) -> int | str:
         return refcnt
     if refcnt.reason is Reason.NOT_THERE:
         return "this kernel cannot unload modules (no refcnt)"
-    return f"it is unknown how many memory regions use nvidia_peermem: {refcnt}"
+    return f"cannot tell how many memory regions use nvidia_peermem: {refcnt}"
 
 
 def _absence(module: KernelModule) -> str:
@@ -93,7 +93,7 @@ def _difference(examination: Examination) -> str:
     """Return whether the loaded module is the one on disk, as a sentence."""
     module, file = module_of(examination, PEERMEM), file_of(examination, PEERMEM)
     if isinstance(module, Unknown) or isinstance(file, Unknown):
-        return "it is unknown whether the loaded module is the one on disk"
+        return "cannot tell whether the loaded module is the one on disk"
     pairs: tuple[tuple[str, Maybe[str], Maybe[str]], ...] = (
         ("version", module.version, file.version),
         ("srcversion", module.srcversion, file.srcversion),
@@ -107,7 +107,7 @@ def _difference(examination: Examination) -> str:
         if loaded != there:
             return f"the module on disk differs from the loaded one: {word} {there} on disk, {loaded} loaded"
     if not known_pairs:
-        return "it is unknown whether the loaded module is the one on disk"
+        return "cannot tell whether the loaded module is the one on disk"
     return "the loaded module is the one on disk, so only its options can change"
 
 
@@ -123,7 +123,7 @@ def replace_nv_peer_mem(examination: Examination) -> Plan | str:
     older, newer = module_of(examination, OLDER), module_of(examination, PEERMEM)
     for module in (older, newer):
         if isinstance(module, Unknown):
-            return f"it is unknown which peer-memory modules are loaded: {module}"
+            return f"cannot tell which peer-memory modules are loaded: {module}"
     assert not isinstance(older, Unknown)
     assert not isinstance(newer, Unknown)
     service = _service_steps(examination)
@@ -164,7 +164,7 @@ def _registered(refcnt: Maybe[int]) -> str:
     if not isinstance(refcnt, Unknown) and refcnt <= 0:
         return ""
     count = "" if isinstance(refcnt, Unknown) else f" (refcnt {refcnt} now)"
-    return f"jobs that registered GPU memory{count}; rmmod fails until they have ended"
+    return f"jobs that registered GPU memory{count}; rmmod fails until they exit"
 
 
 def _service_steps(examination: Examination) -> tuple[Step, ...] | str:
@@ -172,11 +172,11 @@ def _service_steps(examination: Examination) -> tuple[Step, ...] | str:
     services = examination.services
     service = services if isinstance(services, Unknown) else services.services[OLDER]
     if isinstance(service, Unknown):
-        return f"it is unknown whether there is a service nv_peer_mem: {service}"
+        return f"cannot tell whether there is an nv_peer_mem service: {service}"
     if isinstance(service.path, Unknown):
         if service.path.reason is Reason.NOT_THERE:
             return ()
-        return f"it is unknown whether there is a service nv_peer_mem: {service.path}"
+        return f"cannot tell whether there is an nv_peer_mem service: {service.path}"
     # It is unknown for a script that is in no runlevel directory, and nothing starts that one.
     enabled = service.enabled
     starts = enabled.reason is not Reason.NOT_THERE if isinstance(enabled, Unknown) else enabled

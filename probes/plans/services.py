@@ -25,7 +25,7 @@ _OFED_OWN = ("ib_", "rdma_", "iw_", "mlx4_", "mlx5_")
 _OFED_EXCEPT = (*STORAGE, "ib_srpt")
 _ALL_RDMA = "every program that uses RDMA, and every connection over these NICs, including SSH"
 # NVIDIA Fabric Manager user guide, ABORT_CUDA_JOBS_ON_FM_EXIT: the default is 1; no effect from H100 on.
-_CUDA = "every CUDA job: on GPUs before H100 they abort, and none can start until Fabric Manager is back"
+_CUDA = "every CUDA job: on pre-H100 GPUs, jobs abort, and none can start until Fabric Manager is back"
 # A restart ends what these have started: docs.docker.com/engine/daemon/live-restore; pbs_mom(8), -p.
 _RESTARTS = {
     "docker.service": (
@@ -46,7 +46,7 @@ def restart_openibd(examination: Examination) -> Plan | str:
         return service
     modules, peermem = examination.node.modules, module_of(examination, PEERMEM)
     if isinstance(modules, Unknown) or isinstance(peermem, Unknown):
-        return f"it is unknown which modules use the RDMA stack: {peermem}"
+        return f"cannot tell which modules use the RDMA stack: {peermem}"
     if modules.loading_disabled:
         return "kernel.modules_disabled is 1: no module can be unloaded until a reboot"
     older = modules.modules["nv_peer_mem"]
@@ -95,9 +95,9 @@ def restart_fabric_manager(examination: Examination) -> Plan | str:
     """Restart Fabric Manager on a node with NVSwitches."""
     switches = nvswitches_of(examination)
     if isinstance(switches, Unknown):
-        return f"it is unknown whether there are NVSwitches: {switches}"
+        return f"cannot tell whether this node has NVSwitches: {switches}"
     if switches is None:
-        return "there is no NVSwitch that this node configures"
+        return "this node has no NVSwitch to configure"
     service = _installed(examination, _MANAGER)
     if isinstance(service, str):
         return service
@@ -123,7 +123,7 @@ def lift_memlock(units: Sequence[str]) -> Plan:
     """Remove the locked-memory limit of these services, and restart each."""
     text = "Write “[Service]” and “LimitMEMLOCK=infinity” to /etc/systemd/system/{}.d/memlock.conf."
     drop_ins = (text.format(unit) for unit in units)
-    reload = Step("Make systemd read the files", ("systemctl", "daemon-reload"))
+    reload = Step("Reload systemd's unit files", ("systemctl", "daemon-reload"))
     usual = [unit for unit in units if unit not in _RESTARTS]
     restarts = []
     if usual:
@@ -170,10 +170,10 @@ def _installed(examination: Examination, name: str) -> Service | str:
     services = examination.services
     service = services if isinstance(services, Unknown) else services.services[name]
     if isinstance(service, Unknown):
-        return f"it is unknown whether {name} is installed: {service}"
+        return f"cannot tell whether {name} is installed: {service}"
     if isinstance(service.path, Unknown):
         if service.path.reason is not Reason.NOT_THERE:
-            return f"it is unknown whether {name} is installed: {service.path}"
+            return f"cannot tell whether {name} is installed: {service.path}"
         if service.state is ServiceState.ACTIVE:
             return f"{name} runs without a systemd unit; restart its container instead"
         return f"{name} is not installed"

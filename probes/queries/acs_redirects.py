@@ -61,12 +61,12 @@ def acs_exemption(examination: Examination) -> Evidence | None:
     if any(map(is_dma_function, functions_of(examination).values())):
         return Evidence(" ".join(ARGV), "a Direct NIC platform needs redirects: see acs-direct-nic")
     if not near_paths(examination):
-        return Evidence(DEVICES, "no GPU and NIC below one PCIe switch")
+        return Evidence(DEVICES, "no GPU and NIC share a PCIe switch")
     if is_grace(examination):
-        return Evidence(DEVICES, "on Grace the kernel's ACS settings are correct")
+        return Evidence(DEVICES, "on Grace, the kernel's ACS settings are correct")
     guest = is_guest(examination)
     if not isinstance(guest, Unknown) and guest:
-        return Evidence("/sys/class/dmi/id", "a virtual machine: the hypervisor controls ACS")
+        return Evidence("/sys/class/dmi/id", "in a virtual machine, the hypervisor controls ACS")
     return None
 
 

@@ -26,12 +26,12 @@ NCCL_VARIABLES = (
     "NCCL environment variables, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 )
 NEW_JOBS = "jobs that start on this node"
-NO_JOB = "no process uses a GPU and RDMA now"
+NO_JOB = "no process is using a GPU and RDMA now"
 OTHERS = "the environment of other users' processes"
 GDR_PATHS = "the GPUDirect RDMA paths of this node"
 # Half: NVIDIA/nccl#638, for a GPU and a NIC below one PCIe switch.
 STAGED = "The job copies through host memory, at about half the bandwidth if GPU and NIC share a switch."
-OVER_TCP = "Traffic to other nodes uses TCP, at a fraction of the port rate and with a high CPU load."
+OVER_TCP = "Traffic to other nodes uses TCP, at a fraction of the port rate and with high CPU load."
 FEWER_RAILS = "The job uses fewer NICs than intended, and loses bandwidth with each missing NIC."
 FAR_NIC = "These GPUs use a farther NIC, or copy through host memory."
 # Findings about the settings of jobs that make NCCL stage in host memory, or use TCP.
@@ -208,7 +208,7 @@ def conclude_values(
 
 
 SET_IN = f"the job script, the image or {NCCL_CONF}"
-"""Where a running job may have a variable from."""
+"""Where a running job's variable may come from."""
 
 
 def job_plan(title: str, *steps: Step | str, note: str = "") -> Plan:
@@ -334,7 +334,7 @@ def usable_paths(examination: Examination) -> tuple[Maybe[bool], Maybe[bool]]:
 def needs_environment(process: Process, why: Unknown) -> str:
     """Return what a check needs to read the environment, libraries or files of a process."""
     if why.reason is Reason.NOT_THERE:
-        return f"the environment of process {process.pid} is not readable (the process has ended)"
+        return f"the environment of process {process.pid} is not readable (the process has exited)"
     what = OTHERS if why.reason is Reason.NEEDS_ROOT else f"the environment of process {process.pid}"
     return needs(what, why)
 

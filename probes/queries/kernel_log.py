@@ -50,7 +50,7 @@ def _no_such_device(examination: Examination, kind: LogKind) -> Outcome | None:
     device = _DEVICE_OF.get(kind, PciKind.GPU)
     if isinstance(pci, Unknown) or any(function.kind is device for function in pci.functions.values()):
         return None
-    return passed(Evidence("/sys/bus/pci/devices", f"no {device.value} here"))
+    return passed(Evidence("/sys/bus/pci/devices", f"no {device.value}"))
 
 
 def coverage(log: KernelLogFacts) -> str:

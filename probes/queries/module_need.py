@@ -69,7 +69,7 @@ class Need(Enum):
 
     NEEDED = "DMA-BUF is not usable"
     WANTED = "DMA-BUF is usable; the node is set up to load nvidia_peermem as well"
-    NOT_NEEDED = "DMA-BUF is usable, or there is no GPU and NIC that could use nvidia_peermem"
+    NOT_NEEDED = "DMA-BUF is usable, or no GPU and NIC could use nvidia_peermem"
 
 
 def need_of_peermem(examination: Examination) -> Maybe[Need]:

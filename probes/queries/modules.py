@@ -161,18 +161,18 @@ def gpu_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
 def no_peermem_pair(examination: Examination) -> Outcome | None:
     """Return the outcome for a node where no GPU and NIC can use nvidia_peermem; None: there is a pair."""
     if gpu_functions(examination) == ():
-        return passed(Evidence(_PCI_DEVICES, "no NVIDIA GPU here"))
+        return passed(Evidence(_PCI_DEVICES, "no NVIDIA GPU"))
     if peer_nics(examination) == ():
-        return passed(Evidence(_PCI_DEVICES, "no NIC here that nvidia_peermem could serve"))
+        return passed(Evidence(_PCI_DEVICES, "no NIC that nvidia_peermem could serve"))
     return None
 
 
 def no_gpu_or_nic(examination: Examination) -> Outcome | None:
     """Return the outcome for a node without a GPU or without an RDMA NIC; None: both are there."""
     if gpu_functions(examination) == ():
-        return passed(Evidence(_PCI_DEVICES, "no NVIDIA GPU here"))
+        return passed(Evidence(_PCI_DEVICES, "no NVIDIA GPU"))
     if mlx_functions(examination) == () and not examination.topology.nics:
-        return passed(Evidence(_PCI_DEVICES, "no RDMA NIC here"))
+        return passed(Evidence(_PCI_DEVICES, "no RDMA NIC"))
     return None
 
 
@@ -182,11 +182,11 @@ def no_gpu_or_rdma_device(examination: Examination) -> Outcome | None:
     if isinstance(node.pci, Unknown):
         return None
     if not topology.gpus:
-        return passed(Evidence(_PCI_DEVICES, "no NVIDIA GPU here"))
+        return passed(Evidence(_PCI_DEVICES, "no NVIDIA GPU"))
     unread = isinstance(node.rdma, Unknown) and node.rdma.reason is not Reason.NOT_THERE
     if topology.nics or unread:
         return None
-    return passed(Evidence("/sys/class/infiniband", "no RDMA device here"))
+    return passed(Evidence("/sys/class/infiniband", "no RDMA device"))
 
 
 def release_of(examination: Examination) -> str:
@@ -216,7 +216,7 @@ def driver_version(examination: Examination) -> tuple[str, tuple[int, int, int]]
     version = need(
         map_known(examination.node.gpus, lambda gpus: gpus.driver.version),
         "the driver's version",
-        absent=Evidence(DRIVER_VERSION, "not there: the driver is not loaded"),
+        absent=Evidence(DRIVER_VERSION, "not found: the driver is not loaded"),
     )
     numbers = parse_driver_version(version)
     if numbers is None:

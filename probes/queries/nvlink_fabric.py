@@ -45,7 +45,7 @@ def nvswitches_of(examination: Examination) -> Maybe[NvSwitches | None]:
     board = [gpu for gpu in gpus.gpus if _is_on_board(gpu)]
     if not board:
         return None
-    return NvSwitches((), f"This machine's GPUs ({board[0].name}) are joined by NVSwitches.", True)
+    return NvSwitches((), f"This machine's GPUs ({board[0].name}) are connected by NVSwitches.", True)
 
 
 def _is_on_board(gpu: Gpu) -> bool:

@@ -21,7 +21,7 @@ from probes.topology.paths import Path
 T = TypeVar("T")
 DEVICES = "/sys/bus/pci/devices"
 OUT_OF_SERVICE = "every job on this node, which must be taken out of service"
-NO_GPU_OR_NIC = Evidence(DEVICES, "no GPU or no RDMA NIC here")
+NO_GPU_OR_NIC = Evidence(DEVICES, "no GPU or no RDMA NIC")
 BRIDGES = ("root port", "upstream port", "downstream port")
 _NVIDIA = 0x10DE
 # Grace's and Vera's: rdma-core kernel-boot/rdma_topo

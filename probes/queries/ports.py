@@ -15,7 +15,7 @@ from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down
 from probes.topology.hops import Smi
 
-NO_PORTS = Evidence("/sys/class/infiniband", "no RDMA device of a NIC here")
+NO_PORTS = Evidence("/sys/class/infiniband", "no NIC has an RDMA device")
 ACTIVE = ("ACTIVE", "ACTIVE_DEFER")
 PORT_DOWN = (
     *("link-layer-wrong", "ib-port-not-active", "ib-port-not-active-disabled"),

@@ -78,7 +78,7 @@ def _is_for_guests(examination: Examination, bdf: str) -> bool:
 
 def _of_gpu(examination: Examination, gpu: Gpu | None) -> Maybe[str]:
     if gpu is None:
-        return Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices", "no facts about this GPU")
+        return Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices", "no data for this GPU")
     if is_for_guests(gpu.driver):
         return FOR_GUESTS
     if gpu.driver != "nvidia":

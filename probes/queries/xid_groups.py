@@ -11,15 +11,15 @@ PROGRAM = (13, 31, 43, 45, 68)  # mostly a bug of the program
 OTHERS = {  # 173 to 176 are in the driver's nverror.h (595) only
     155: "The driver took an NVLink down, which may have been intended. If jobs failed, reset the GPU.",
     156: "The GPU retires a faulty part at its next reset. Drain the node, then reset the GPU.",
-    157: "No spare is left for a faulty part of the GPU. Jobs may run. Contact support if it returns.",
-    158: "The GPU timed out. Drain the node, then reset the GPU. Contact support if it returns.",
+    157: "No spare is left for a faulty part of the GPU. Jobs may run. Contact support if it recurs.",
+    158: "The GPU timed out. Drain the node, then reset the GPU. Contact support if it recurs.",
     160: "The GPU retired a faulty channel. No action is needed.",
     161: "The GPU could not retire a faulty channel. No immediate action is needed.",
     166: "An NVLink error in confidential computing mode. NVIDIA's Xid catalog lists no action.",
     167: "A PCIe transfer of the GPU timed out. NVIDIA's Xid catalog lists no action. Check its PCIe link.",
     170: "An NVLink error in confidential computing mode. NVIDIA's Xid catalog lists no action.",
     173: "The C2C link between GPU and CPU failed. NVIDIA's Xid catalog lists no action.",
-    174: "The driver ended a program on the GPU. NVIDIA's Xid catalog lists no action.",
+    174: "The driver terminated a program on the GPU. NVIDIA's Xid catalog lists no action.",
     175: "An error in the GPU's memory subsystem. NVIDIA's Xid catalog lists no action.",
     176: "Corrected PCIe errors on the GPU. NVIDIA's Xid catalog lists no action. Check its PCIe link.",
 }

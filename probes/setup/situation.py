@@ -135,7 +135,7 @@ def choose_path(examination: Examination) -> PathChoice:
     if dmabuf_comes_first(examination):
         reason = f"NVIDIA recommends DMA-BUF; missing here: {_missing(direct.dmabuf)}"
         return PathChoice(GdrPath.DMABUF, reason, paths)
-    reason = "DMA-BUF would need another driver or another NIC; nvidia_peermem works with what is installed"
+    reason = "DMA-BUF would need a different driver or NIC; nvidia_peermem works with what is installed"
     return PathChoice(GdrPath.PEERMEM, reason, paths)
 
 

@@ -26,7 +26,7 @@ _ACS = "ACS redirection on the switches between GPU and NIC"
 _STATUS_CAUSES = {
     4: (
         f"The NIC could not access the local memory. With GPU memory, suspect {_ACS}, or "
-        "an nvidia_peermem that was built for another OFED.",
+        "an nvidia_peermem built for a different OFED.",
         "Run gdrtop check on this node.",
     ),
     5: (
@@ -36,7 +36,7 @@ _STATUS_CAUSES = {
     9: ("The peer refused the request: the two ends disagree.", "Run the same NCCL and plugin everywhere."),
     10: (
         f"The peer's memory was not accessible. With GPU memory, suspect {_ACS} at the peer. "
-        "The peer may also have ended.",
+        "The peer may also have exited.",
         "Run gdrtop check on the peer.",
     ),
     11: (
@@ -44,16 +44,16 @@ _STATUS_CAUSES = {
         "Run gdrtop check on the peer.",
     ),
     12: (
-        "The peer did not answer. Its process ended, its port or the path is down, or the network drops "
+        "The peer did not respond. Its process exited, its port or the path is down, or the network drops "
         "packets. With RoCE, the GID index may be wrong or a route may be missing.",
         "Find the first rank that failed. Check the ports of both ends (gdrtop check), and the RoCE GID, PFC "
-        "and routes. A larger NCCL_IB_TIMEOUT only helps where the network pauses for long.",
+        "and routes. A larger NCCL_IB_TIMEOUT only helps if the network pauses for a long time.",
     ),
     13: (
-        "The peer was not ready to receive for too long: its process hangs or is very slow.",
+        "The peer was not ready to receive for too long: its process is hung or very slow.",
         "Look at the peer's process and its GPU.",
     ),
-    20: ("The peer did not answer in time.", "Check the peer's process and the path to it."),
+    20: ("The peer did not respond in time.", "Check the peer's process and the path to it."),
 }
 _NAMED = {name: number for number, name in enumerate(STATUSES)}
 
@@ -95,7 +95,7 @@ _ON_DEVICE = r"(?:, on dev [^\s,]{1,64})?"
 _NVLS = (
     "NVLink SHARP (NVLS) does not work",
     "NVLS could not set up its multicast memory. NCCL's maintainers say the usual cause is a Fabric Manager "
-    "that was restarted without a reset of the GPUs.",
+    "that was restarted without resetting the GPUs.",
     "Run once with NCCL_NVLS_ENABLE=0. If it works, drain the node, stop Fabric Manager, reset the GPUs and "
     "start it again, or reboot.",
 )
@@ -142,7 +142,7 @@ _FORMS = (
           r"|(?:creating|attaching to) shared memory segment|Call to posix_fallocate failed", "shared-memory",
           "NCCL could not use shared memory in /dev/shm",
           "Most often /dev/shm is full, or too small: a Docker container has 64 MiB by default.",
-          "Check df -h /dev/shm in the job's container. With Docker use --shm-size=1g, in Kubernetes mount "
+          "Check df -h /dev/shm in the job's container. With Docker, use --shm-size=1g; in Kubernetes, mount "
           "an emptyDir with medium: Memory at /dev/shm."),
     _form(r"Duplicate GPU detected|Multiple Ranks are using the same GPU", "duplicate-gpu",
           "Two ranks use the same GPU",
@@ -156,7 +156,7 @@ _FORMS = (
           "Compare NCCL_SOCKET_IFNAME with ip addr, in the job's container."),
     _form(r"Detected mixed local Net device counts across ranks \(min (?P<a>\d{1,9}), max (?P<b>\d{1,9})\)",
           "mixed-nics", "Ranks have different numbers of NICs: {a} to {b}",
-          "A node lost a NIC or a port, or NCCL_IB_HCA selects other NICs there.",
+          "A node lost a NIC or a port, or NCCL_IB_HCA selects different NICs there.",
           "The lines “Rank … has … local Net devices” before this one name the ranks with fewer NICs. Run "
           "gdrtop check on their nodes."),
     _form(r"MNNVL .{0,60}available but not working", "mnnvl", "NVLink between nodes (MNNVL) does not work",
@@ -172,7 +172,7 @@ _FORMS = (
           "libmlx5 has no Data Direct functions",
           "It is older than this NCCL expects. Only NICs with Data Direct (ConnectX-8 and newer) need them; "
           "others use GPUDirect RDMA without them.",
-          "With ConnectX-7 or older, ignore it. With newer NICs, install a newer rdma-core in the job's "
+          "With ConnectX-7 or older, ignore this. With newer NICs, install a newer rdma-core in the job's "
           "image.", is_note=True),
     _form(r"cuMem host allocations do not appear to be working", "cumem-host",
           "NCCL uses /dev/shm instead of cuMem for host memory",
@@ -194,10 +194,10 @@ _FORMS = (
           "Look for Xid errors in the kernel log, and for the first failed rank."),
     _form(r"(?:[Ss]ocketPollConnect|[Cc]onnect to|Connection (?:refused|closed|reset)|recv failed|timed out)",
           "socket", "A TCP connection between ranks failed",
-          "Bootstrap or the socket transport could not reach a rank: it ended, or the interface is wrong.",
-          "Check NCCL_SOCKET_IFNAME, the firewall, and whether the rank still runs."),
+          "Bootstrap or the socket transport could not reach a rank: it exited, or the interface is wrong.",
+          "Check NCCL_SOCKET_IFNAME, the firewall, and whether the rank is still running."),
     _form(r"No (?:GID|valid GID|IP address)(?P<a>.{0,80})", "address", "No usable address or interface",
-          "NCCL found no address where its settings ask for one.",
+          "NCCL found no address of the kind that its settings require.",
           "Check NCCL_SOCKET_IFNAME, NCCL_IB_GID_INDEX and the RoCE GIDs."),
 )  # fmt: skip
 _TORCH_FORMS = (
@@ -212,11 +212,12 @@ _TORCH_FORMS = (
           "The rank completed work {b} and did not finish the next one.",
           "Find the rank with the lowest completed work: it stopped first."),
     _form(r"watchdog thread terminated with exception", "watchdog-ended",
-          "PyTorch: the watchdog ended its process", "It follows from the timeout or error before this line.",
+          "PyTorch: the watchdog terminated its process",
+          "This follows from the timeout or error before this line.",
           "Look for the first rank that failed."),
     _form(r"FlightRecorder is disabled|Trace buffer.{0,40}disabled", "flight-recorder-off",
           "PyTorch: the flight recorder is disabled",
-          "There is no trace of the last collectives. It cannot be enabled in a running job.",
+          "There is no trace of the last collectives. Tracing cannot be enabled in a running job.",
           "Set TORCH_FR_BUFFER_SIZE=2000 (older PyTorch: TORCH_NCCL_TRACE_BUFFER_SIZE) for the next run."),
     _form(r"dump(?:ing)? debug info|Finished writing|flight recorder (?:dump|trace)", "flight-recorder",
           "PyTorch: the flight recorder wrote a trace",

@@ -40,7 +40,7 @@ def verdict_of(facts: LogFacts) -> LogVerdict:
     reasons = [*([] if state is State.ALL else _reasons(facts)), *_unread(facts)]
     if state is State.ALL and any(file.error for file in facts.files):
         state = State.UNKNOWN
-        reasons = [Reason("A part of the input could not be read, so other channels may differ")]
+        reasons = [Reason("Part of the input could not be read, so other channels may differ")]
     return LogVerdict(state, _count(facts), tuple(reasons))
 
 
@@ -76,7 +76,7 @@ def _unread(facts: LogFacts) -> list[Reason]:
     places = () if facts.first_unknown is None else (facts.first_unknown,)
     if cut:
         lines = "1 channel line is" if cut == 1 else f"{cut} channel lines are"
-        reasons.append(Reason(f"{lines} cut off or torn before the path shows", places))
+        reasons.append(Reason(f"{lines} cut off or garbled before the path", places))
     if repeated:
         text = f"Ray left out the lines of {plural(repeated, 'channel')}, whose paths may differ"
         reasons.append(Reason(f"{text}. For the next run, set RAY_DEDUP_LOGS=0", () if cut else places))
@@ -98,7 +98,7 @@ def _without_channels(facts: LogFacts) -> LogVerdict:
         reasons.append(Reason("All ranks are on one node; their channels do not use the network"))
         return LogVerdict(State.UNKNOWN, "unknown: no channel uses the network", (*reasons, *_rings(facts)))
     if facts.local_channels or facts.rings.connected:
-        reasons.append(Reason("Channels were set up, but the log has none that uses the network"))
+        reasons.append(Reason("Channels were set up, but none in the log uses the network"))
     elif began and versions and min(versions) >= _LAZY:
         reasons.append(
             Reason(

@@ -13,7 +13,7 @@ _LEVEL_VALUES = (
     ("LOC", "never"),
     ("NVL", "GPUs with NVLink between them; no NIC is that close"),
     ("PIX", "below the same PCIe switch"),
-    ("PXB", "below several PCIe switches of one host bridge"),
+    ("PXB", "across several PCIe switches of one host bridge"),
     ("P2C", "a NIC attached to the CPU that the GPU reaches over C2C"),
     ("PXN", "through NVLink to a GPU that is near the NIC"),
     ("PHB", "in the same NUMA node, through the CPU; nvidia-smi says PHB or NODE"),
@@ -23,7 +23,7 @@ _GPU_LEVEL_VALUES = (
     ("LOC", "never"),
     ("NVL", "GPUs with NVLink between them"),
     ("PIX", "GPUs below the same PCIe switch"),
-    ("PXB", "GPUs below several PCIe switches of one host bridge"),
+    ("PXB", "GPUs across several PCIe switches of one host bridge"),
     ("PHB", "GPUs of the same NUMA node, through the CPU; nvidia-smi says PHB or NODE"),
     ("SYS", "always, even across NUMA nodes"),
 )
@@ -31,7 +31,7 @@ _NUMBERS = (
     "As a number: 0 LOC, 1 PIX, 2 PXB, 3 PHB, 4 and above SYS, in every version since 2.8. The distances in"
     " NCCL's log are other numbers, which change between versions."
 )
-_EXACT_WORDS = "Words are uppercase without spaces. NCCL silently ignores others: NODE, phb."
+_EXACT_WORDS = "Words are uppercase without spaces. NCCL silently ignores others, such as NODE or phb."
 VARIABLES: tuple[Variable, ...] = (
     nccl_variable("NCCL_NET_GDR_LEVEL",
                   "the largest distance between GPU and NIC at which NCCL uses GPUDirect RDMA", Kind.LEVEL,
@@ -43,7 +43,7 @@ VARIABLES: tuple[Variable, ...] = (
                          "NCCL_NET_GDR_C2C=1, the default, allows C2C paths at any level from C2C on. From "
                          "2.29.2 on, an explicit level takes precedence, so PXB turns off the C2C paths that "
                          "the default allows.",
-                         "The name before 2.4 was NCCL_IB_GDR_LEVEL.")),
+                         "Named NCCL_IB_GDR_LEVEL before 2.4.")),
     nccl_variable("NCCL_NET_GDR_READ", "0: no GPUDirect RDMA for sending", Kind.NUMBER,
                   defaults=(("", "0"), ("2.4.2", "-2")), limits=(-2, 1), for_debugging=True,
                   notes=("If unset (-2), it is on for Ampere and newer GPUs from 2.19.1 on, and for older "
@@ -67,10 +67,10 @@ VARIABLES: tuple[Variable, ...] = (
     nccl_variable("NCCL_TOPO_FILE", "a topology file that replaces what NCCL finds", Kind.PATH, since="2.6",
                   notes=("If unset, NCCL reads /var/run/nvidia-topologyd/virtualTopology.xml if that exists. "
                          "Virtual machines need the cloud's file; bare metal needs none.",
-                         "In a container the path has to exist inside the container. NCCL does not report a "
+                         "In a container, the path must exist inside the container. NCCL does not report a "
                          "missing file.")),
-    nccl_variable("NCCL_TOPO_DUMP_FILE", "NCCL writes its topology there", Kind.PATH, since="2.6"),
-    nccl_variable("NCCL_GRAPH_FILE", "rings and trees from a file", Kind.PATH, anchor="debugging"),
+    nccl_variable("NCCL_TOPO_DUMP_FILE", "where NCCL writes its topology", Kind.PATH, since="2.6"),
+    nccl_variable("NCCL_GRAPH_FILE", "a file that defines rings and trees", Kind.PATH, anchor="debugging"),
     nccl_variable("NCCL_CROSS_NIC", "whether rings and trees may use different NICs on different nodes",
                   Kind.NUMBER, defaults=(("", "2"),), limits=(0, 2),
                   values=(("0", "never: for fabrics whose rails are not connected"),
@@ -95,7 +95,7 @@ VARIABLES: tuple[Variable, ...] = (
                   defaults=(("2.17", "1"), ("2.18", "2")), limits=(0, 2), since="2.17", for_debugging=True),
     nccl_variable("NCCL_MNNVL_ENABLE", "1: NVLink between nodes is required; 0: it is not used", Kind.NUMBER,
                   defaults=(("2.21", "2"),), limits=(0, 2), since="2.21", for_debugging=True,
-                  notes=("It needs IMEX on every node and NCCL_CUMEM_ENABLE not to be 0.",)),
+                  notes=("It needs IMEX on every node, and NCCL_CUMEM_ENABLE must not be 0.",)),
     nccl_variable("NCCL_CUMEM_ENABLE", "0: buffers are not allocated with cuMem", Kind.NUMBER,
                   defaults=(("2.18", "0"), ("2.19", "-2")), limits=(-2, 1), since="2.18", for_debugging=True,
                   notes=("Disabled by default in 2.18, automatic (-2) from 2.19 on.",)),

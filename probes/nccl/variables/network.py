@@ -18,9 +18,9 @@ VARIABLES: tuple[Variable, ...] = (
                          "Rail and plane (NAME:PORT:RAIL:PLANE) since 2.30.7. NCCL reads at most 32 "
                          "entries.")),
     nccl_variable("NCCL_IB_DISABLE",
-                  "1: NCCL does not use its InfiniBand and RoCE transport, but TCP sockets", Kind.NUMBER,
+                  "1: NCCL uses TCP sockets instead of its InfiniBand and RoCE transport", Kind.NUMBER,
                   defaults=_OFF, for_debugging=True, notes=("A network plugin may ignore it.",)),
-    nccl_variable("NCCL_NET", "the network that NCCL has to use, by name", since="2.10",
+    nccl_variable("NCCL_NET", "the name of the network that NCCL must use", since="2.10",
                   values=(("IB", "InfiniBand or RoCE; NCCL fails instead of using TCP"),
                           ("Socket", "TCP, so no GPUDirect RDMA")),
                   notes=("Case does not matter. Plugins have their own names: “AWS Libfabric”, gIB.",)),
@@ -33,8 +33,8 @@ VARIABLES: tuple[Variable, ...] = (
                   notes=("From 2.21 on, unset or -1 lets NCCL look for a RoCE v2 GID of NCCL_IB_ADDR_FAMILY. "
                          "Before, the default was index 0, which is usually a RoCE v1 GID, so the index had "
                          "to be set.",
-                         "One index has to be right on every NIC of every node: a removed address shifts the "
-                         "table.")),
+                         "The same index must be right on every NIC of every node: a removed address shifts "
+                         "the table.")),
     nccl_variable("NCCL_IB_ADDR_FAMILY", "the address family of the RoCE GID", since="2.21",
                   defaults=(("2.21", "AF_INET"),), is_closed=True,
                   values=(("AF_INET", "IPv4"), ("AF_INET6", "IPv6")),
@@ -58,7 +58,7 @@ VARIABLES: tuple[Variable, ...] = (
     nccl_variable("NCCL_IB_TIMEOUT", "the ACK timeout of queue pairs, 4.096 µs × 2^value", Kind.NUMBER,
                   defaults=(("", "14"), ("2.14", "18"), ("2.23", "20")), limits=(0, 31),
                   notes=("0, and 32 and above, mean no timeout: a lost peer hangs the job.",)),
-    nccl_variable("NCCL_IB_RETRY_CNT", "how often a queue pair retries before status 12", Kind.NUMBER,
+    nccl_variable("NCCL_IB_RETRY_CNT", "how many times a queue pair retries before status 12", Kind.NUMBER,
                   defaults=(("2.1.15", "7"),), limits=(0, 7), since="2.1.15"),
     nccl_variable("NCCL_IB_QPS_PER_CONNECTION", "queue pairs per connection", Kind.NUMBER,
                   defaults=(("2.10", "1"),), limits=(1, 128), since="2.10", for_debugging=True,
@@ -69,7 +69,7 @@ VARIABLES: tuple[Variable, ...] = (
                   for_debugging=True, notes=("The default changed from 1 to 0 in 2.20.",)),
     nccl_variable("NCCL_IB_ADAPTIVE_ROUTING", "1: data transfers that allow adaptive routing", Kind.NUMBER,
                   limits=(0, 1), since="2.16", for_debugging=True,
-                  notes=("By default 1 on InfiniBand and 0 on RoCE. The service level has to allow it.",)),
+                  notes=("The default is 1 on InfiniBand and 0 on RoCE. The service level must allow it.",)),
     nccl_variable("NCCL_IB_AR_THRESHOLD",
                   "the message size above which data may use adaptive routing, in bytes", Kind.NUMBER,
                   defaults=(("2.6", "8192"),), since="2.6", for_debugging=True,
@@ -78,7 +78,7 @@ VARIABLES: tuple[Variable, ...] = (
                   "0: no relaxed ordering, which is slow in virtual machines; 1: always", Kind.NUMBER,
                   defaults=(("2.12", "2"),), limits=(0, 2),
                   values=(("0", "disabled"),
-                          ("1", "required: NCCL fails if the NIC cannot do it"),
+                          ("1", "required: NCCL fails if the NIC does not support it"),
                           ("2", "used if available")), since="2.12", for_debugging=True),
     nccl_variable("NCCL_IB_ECE_ENABLE", "0: no enhanced connection establishment", Kind.NUMBER,
                   defaults=(("2.19", "1"),), limits=(0, 1), since="2.19", for_debugging=True),

@@ -11,7 +11,7 @@ from probes.nccl.variables.variable import Kind, Variable
 _UCX = "https://openucx.readthedocs.io/en/master/faq.html"
 _NVSHMEM = "https://docs.nvidia.com/nvshmem/api/gen/env.html"
 _EFA = "https://github.com/aws/aws-ofi-nccl/blob/master/doc/efa-env-var.md"
-_PLUGIN_SETS = "The aws-ofi-nccl plugin does what is needed. AWS advises against setting it."
+_PLUGIN_SETS = "The aws-ofi-nccl plugin does what is needed. AWS advises against setting this."
 _PER_NIC = "It has an effect only with NVSHMEM_ENABLE_NIC_PE_MAPPING=1."
 
 VARIABLES: tuple[Variable, ...] = (

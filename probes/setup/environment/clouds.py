@@ -72,7 +72,7 @@ def stack_of(examination: Examination, cloud: Maybe[Cloud]) -> Stack | None:
 def stack_notes(stack: Stack) -> list[Note]:
     """Say who sets the variables instead."""
     if stack is Stack.EFA:
-        why = "libfabric finds EFA itself; AWS advises against setting it"
+        why = "libfabric finds EFA itself; AWS advises against setting this"
         return [
             Note("NCCL_*", State.VENDOR, "the aws-ofi-nccl plugin sets what each instance type needs"),
             Note("NCCL_IB_*", State.NOT_NEEDED, "these have no effect on EFA"),

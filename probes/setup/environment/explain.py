@@ -89,7 +89,7 @@ def _of_number(variable: Variable, value: str) -> Iterator[str]:
     elif text := dict(variable.values).get(str(number)):
         yield f"{number}: {text}."
     elif variable.name == "NCCL_IB_TIMEOUT" and number > 0:
-        yield f"4.096 µs × 2^{number} = {4.096e-6 * 2**number:.3g} s until a packet is sent again."
+        yield f"4.096 µs × 2^{number} = {4.096e-6 * 2**number:.3g} s before a packet is sent again."
     elif variable.name.endswith(("_TC", "TRAFFIC_CLASS")):
         yield f"DSCP {number >> 2}, ECN bits {number & 3}."
 
@@ -144,7 +144,7 @@ def _distances(examination: Examination) -> Iterator[str]:
         word = nearest(topology, gpu.id)
         by_word.setdefault("unknown" if word is None else word.value, []).append(gpu.label)
     for distance, gpus in by_word.items():
-        yield f"{join_limited(gpus)}: the nearest NIC is at {distance}."
+        yield f"{join_limited(gpus)}: the nearest NIC is at distance {distance}."
 
 
 def _selected(examination: Examination, value: str | None) -> Iterator[str]:

@@ -49,7 +49,7 @@ def _heading(advice: Advice, node: str) -> str:
         return f"{node} needs {count} variable{'s' * (count > 1)}{cloud} ({version})."
     if advice.is_complete:
         return f"{node} needs no variable: the defaults are right ({version})."
-    return f"Nothing that {node} shows needs a variable, but not everything is known ({version})."
+    return f"{node} shows no need for a variable, but not everything is known ({version})."
 
 
 def _script(advice: Advice, form: str) -> Iterator[str]:
@@ -66,7 +66,7 @@ def _script(advice: Advice, form: str) -> Iterator[str]:
 def _settings(advice: Advice, form: str) -> Iterator[str]:
     is_conf = form == "nccl-conf"
     if form == "k8s" and advice.settings:
-        yield "# Below spec.containers[] of the pod:"
+        yield "# Under the pod's spec.containers[]:"
         yield "env:"
     other = [setting for setting in advice.settings if is_conf and not setting.name.startswith("NCCL_")]
     for setting in advice.settings:

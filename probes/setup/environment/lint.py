@@ -227,19 +227,21 @@ def _of_value(variable: Variable | None, value: str, line: int, version: Version
     number = parse_number(value) if variable.kind is Kind.NUMBER else None
     if variable.kind is Kind.NUMBER and number is None:
         text = f"{name}: “{value}” is not a number, so the default applies"
-        yield Problem(line, Severity.WARNING, text, fix="Write a number, or remove it", variable=name)
+        yield Problem(
+            line, Severity.WARNING, text, fix="Write a number, or remove the variable", variable=name
+        )
     elif number is not None and variable.limits and not variable.limits[0] <= number <= variable.limits[1]:
         low, high = variable.limits
         text = f"{name}={value} is outside {low} to {high}"
         yield Problem(line, Severity.WARNING, text, variable.meaning_sentence, variable=name)
     elif variable.kind is Kind.LEVEL and parse_level(value) is None:
         text = f"NCCL silently ignores {name}={value}"
-        fix = "Write a word in capital letters, as gdrtop env --explain lists them, or remove it"
+        fix = "Write one of the uppercase words that gdrtop env --explain lists, or remove the variable"
         yield Problem(line, Severity.WARNING, text, fix=fix, variable=name)
     elif words := variable.unknown_words(value):
         known = join_limited((word for word, _ in variable.values), len(variable.values))
         text = f"{name}: “{words[0]}” is not one of {known}"
-        fix = "Write one of these words, or remove it"
+        fix = "Write one of these words, or remove the variable"
         yield Problem(line, Severity.WARNING, text, fix=fix, variable=name)
     elif value and variable.default(version) == value:
         text = f"{name}={value} is the default"
@@ -282,7 +284,9 @@ def _of_pairs(chosen: dict[str, Assignment], values: dict[str, str]) -> Iterator
     for name in _MAPPINGS:
         if name in chosen and not parse_number(values.get("NVSHMEM_ENABLE_NIC_PE_MAPPING", "")):
             text = f"{name} has no effect without NVSHMEM_ENABLE_NIC_PE_MAPPING=1"
-            yield Problem(chosen[name].line, Severity.WARNING, text, fix="Set it to 1", variable=name)
+            yield Problem(
+                chosen[name].line, Severity.WARNING, text, fix="Set that variable to 1", variable=name
+            )
     is_off = parse_number(values.get("NCCL_CUMEM_ENABLE", "")) == 0
     if is_off and parse_number(values.get("NCCL_MNNVL_ENABLE", "")) == 1:
         text = "NCCL_MNNVL_ENABLE=1 needs cuMem, which NCCL_CUMEM_ENABLE=0 disables"

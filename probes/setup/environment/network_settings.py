@@ -81,15 +81,15 @@ def traffic_class_notes(examination: Examination, nics: tuple[str, ...] = ()) ->
             found.setdefault(value, []).append(name)
     if len(found) == 1 and sum(map(len, found.values())) == len(ports):
         (value,) = found
-        text = f"the driver already gives all RoCE traffic class {value} (DSCP {value >> 2})"
+        text = f"the driver already sets traffic class {value} (DSCP {value >> 2}) on all RoCE traffic"
         return [Note(CLASS, State.NOT_NEEDED, text)]
     if found:
         shown = ", ".join(f"{join_limited(names)} {value}" for value, names in found.items())
         return [Note(CLASS, State.UNKNOWN, f"the driver sets a class on some NICs only: {shown}")]
-    text = "one node does not show which class the switches treat as lossless"
+    text = "one node cannot show which class the switches treat as lossless"
     if lossless := _lossless(examination, ports):
         text = f"this node's NICs have PFC for {lossless}, but the switches decide"
-    return [Note(CLASS, State.UNKNOWN, f"{text}; ask the network's administrator")]
+    return [Note(CLASS, State.UNKNOWN, f"{text}; ask your network administrator")]
 
 
 def _lossless(examination: Examination, ports: dict[str, RdmaPort]) -> str:
@@ -154,7 +154,7 @@ def gid_settings(
     if index == 0:
         return [], [Note(INDEX, State.NOT_NEEDED, "GID 0, the default, is a RoCE v2 GID on every NIC")]
     reason = (
-        "the RoCE v2 GID on every NIC here; NCCL before 2.21 uses index 0, and newer ones need no index."
+        "the RoCE v2 GID on every NIC here; NCCL before 2.21 uses index 0, and newer versions need none."
         " Check it on every node (show_gids)"
     )
     return [Setting(INDEX, str(index), reason)], []
@@ -162,7 +162,7 @@ def gid_settings(
 
 def _by_family(has_ipv4: dict[str, list[Gid]]) -> tuple[list[Setting], list[Note]]:
     if all(has_ipv4.values()):
-        text = "NCCL 2.21 and newer find the RoCE v2 GID; older ones need an index (--nccl 2.20 shows it)"
+        text = "NCCL 2.21 and newer find the RoCE v2 GID; older versions need an index (--nccl 2.20 shows it)"
         return [], [Note(INDEX, State.NOT_NEEDED, text)]
     if any(has_ipv4.values()):
         without = [name for name, gids in has_ipv4.items() if not gids]

@@ -184,8 +184,9 @@ def level_settings(examination: Examination, version: Version) -> tuple[list[Set
         names = join_limited(labels[gpu] for ids in gpus.values() for gpu in ids)
         # NCCL's authors on CPUs as PCIe switches: https://github.com/NVIDIA/nccl/issues/465 and 1151.
         text = (
-            f"{names}: the nearest NIC is at {word.value}, and NCCL allows PXB by default. Direct transfers "
-            f"through a CPU may be slower than copies, or hang: measure a job with {LEVEL}={word.value}"
+            f"{names}: the nearest NIC is at distance {word.value}, and NCCL allows PXB by default. Direct "
+            "transfers through a CPU may be slower than copies, or hang: measure a job with "
+            f"{LEVEL}={word.value}"
         )
         return [], [Note(LEVEL, State.MEASURE, text)]
     return _of_near_gpus(examination, version, checks)
@@ -205,7 +206,7 @@ def _of_near_gpus(
         return _of_c2c(version)
     unclear = next((finding for finding in checks.values() if finding.status is Status.UNKNOWN), None)
     if hides_distances(examination):
-        text = "a virtual machine shows no real distances; NCCL takes them from the topology file"
+        text = "a virtual machine does not show real distances; NCCL takes them from the topology file"
         return [], [Note(LEVEL, State.UNKNOWN, text)]
     if unclear is not None or None in words.values():
         why = f": {unclear.cause}" if unclear is not None else ""
@@ -236,7 +237,7 @@ def topology_settings(examination: Examination) -> tuple[list[Setting], list[Not
     """Return the topology file that a virtual machine needs."""
     guest = is_guest(examination)
     if isinstance(guest, Unknown):
-        return [], [Note(VARIABLE, State.UNKNOWN, f"bare metal or virtual machine: {guest}")]
+        return [], [Note(VARIABLE, State.UNKNOWN, f"cannot tell bare metal from a virtual machine: {guest}")]
     if not guest:
         return [], [Note(VARIABLE, State.NOT_NEEDED, "bare metal shows its topology in sysfs")]
     facts = examination.topology_files
@@ -245,10 +246,10 @@ def topology_settings(examination: Examination) -> tuple[list[Setting], list[Not
     if (used := file_in_use(examination)) is not None:
         return [], [Note(VARIABLE, State.IN_FILE, f"NCCL already reads {used}")]
     if fitting := _fitting(examination, facts):
-        reason = "the only topology file of the image whose GPUs and NICs are all on this virtual machine"
+        reason = "the only topology file in the image whose GPUs and NICs are all on this virtual machine"
         return [Setting(VARIABLE, fitting, reason)], []
     text = (
-        "this virtual machine shows no real topology and has no topology file; get it from the cloud's image"
+        "this virtual machine shows no real topology and has no topology file; get one from the cloud's image"
     )
     return [], [Note(VARIABLE, State.UNKNOWN, text)]
 

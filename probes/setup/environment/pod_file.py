@@ -276,13 +276,13 @@ def missing_devices(
             fix = f"Add {resource}: 1 to resources.limits, with the name that the node's device plugin uses"
             yield Problem(container.line, severity, title, detail, fix)
         if not container.locks_memory and stack is not Stack.EFA:
-            title = f"Container {container.name} has no capability IPC_LOCK"
+            title = f"Container {container.name} has no IPC_LOCK capability"
             detail = "Registering memory fails if the runtime limits locked memory."
             fix = "Add securityContext.capabilities.add: [IPC_LOCK]"
             yield Problem(container.line, severity, title, detail, fix)
         if container.has_own_network and stack is None and layers == {"Ethernet"}:
             title = (
-                f"The pod of container {container.name} has neither the host's network nor an additional one"
+                f"The pod of container {container.name} uses neither the host network nor an additional one"
             )
             detail = "RoCE needs the GID of a network interface in the pod."
             fix = "Attach a network (annotation k8s.v1.cni.cncf.io/networks), or set hostNetwork: true"

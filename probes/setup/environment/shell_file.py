@@ -74,7 +74,7 @@ def _export_none(lines: list[str]) -> Iterator[Problem]:
         return
     for number, line in enumerate(lines, 1):
         if _NONE.match(line):
-            title = "srun passes no variables of this script to its tasks"
+            title = "srun does not pass this script's variables to its tasks"
             detail = "With --export=NONE, sbatch sets SLURM_EXPORT_ENV, which srun obeys too."
             fix = "Add “unset SLURM_EXPORT_ENV” before srun, or use srun --export=ALL"
             yield Problem(number, Severity.WARNING, title, detail, fix)

@@ -28,7 +28,7 @@ CHART_VERSION = "v26.7.0"
 _FIRST_MODULE_TYPE = "25.3.0"  # kernelModuleType replaced useOpenKernelModules
 _FIRST_DMABUF = (515, 43, 4)
 _FIRST_OPEN_ONLY = (620, 0, 0)  # from here on there are no proprietary kernel modules
-_RESTARTS = "driver pods restart and GPU jobs on the nodes end when the driver's settings change"
+_RESTARTS = "driver pods restart and GPU jobs on the nodes are terminated when driver settings change"
 _OBJECT_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")  # RFC 1123 subdomain, safe in a command
 _Settings = tuple[dict[str, Any], dict[Key, str]]
 
@@ -81,7 +81,7 @@ def _settings(request: ManifestRequest) -> _Settings:
     settings: dict[str, Any] = {"driver": driver, "gdrcopy": {"enabled": not by_host}}
     comments: dict[Key, str] = {("driver", *key): text for key, text in why.items()}
     comments["gdrcopy",] = (
-        "The gdrcopy container belongs to the driver's pod, which does not run here: install gdrdrv-dkms "
+        "The gdrcopy container is part of the driver pod, which does not run here: install gdrdrv-dkms "
         "(RPM: gdrcopy-kmod) on the host."
         if by_host
         else "Small copies between CPU and GPU memory with gdrdrv. NICs do not use it."
@@ -110,7 +110,7 @@ def _operator_driver(request: ManifestRequest) -> _Settings:
     driver: dict[str, Any] = {}
     comments: dict[Key, str] = {}
     if isinstance(request.driver, Unknown):
-        comments["rdma",] = f"driver.enabled is left as it is: {request.driver.detail or request.driver}."
+        comments["rdma",] = f"driver.enabled is left unchanged: {request.driver.detail or request.driver}."
     else:
         driver["enabled"] = True
         comments["enabled",] = "The operator installs the driver in a container on every node."
@@ -147,21 +147,22 @@ def _rdma(request: ManifestRequest) -> _Settings:
     values = {"enabled": request.path is GdrPath.PEERMEM, "useHostMofed": host_ofed}
     if request.path is GdrPath.PEERMEM:
         source = (
-            "OFED is installed on the host. With false, the driver's pod would wait for the MOFED container "
+            "OFED is installed on the host. If false, the driver pod would wait for the MOFED container "
             "forever."
             if host_ofed
-            else "The MOFED container brings OFED: apply gdrtop manifest nicclusterpolicy first. With true, "
-            "the driver's pod would look for OFED on the host."
+            else "The MOFED container provides OFED: apply gdrtop manifest nicclusterpolicy first. If true, "
+            "the driver pod would look for OFED on the host."
         )
         enabled = "Adds the container nvidia-peermem-ctr, which loads nvidia-peermem."
         return values, {("enabled",): enabled, ("useHostMofed",): source}
     enabled = (
-        f"{request.path.value} does not use nvidia-peermem. With true, a container waits for OFED to load it."
+        f"{request.path.value} does not use nvidia-peermem. If true, a container waits for OFED before"
+        " loading it."
     )
     documented = (
-        "Documented as true for NIC drivers on the host; without rdma.enabled it has no effect."
+        "Documented as true for NIC drivers on the host; without rdma.enabled, it has no effect."
         if host_ofed
-        else "Without rdma.enabled it has no effect."
+        else "Without rdma.enabled, it has no effect."
     )
     return values, {("enabled",): enabled, ("useHostMofed",): documented}
 

@@ -37,7 +37,7 @@ _WHY = {
     "nvidia": "The GPU driver. The extension keeps udev from loading it, so every module is listed.",
     "mlx5_core": "The NICs: Talos uses the kernel's own driver, which is enough for DMA-BUF.",
     "ib_uverbs": "Programs register memory with NICs through it.",
-    "ib_umad": "NVLink 5: the manager of the switches sends its packets through it.",
+    "ib_umad": "NVLink 5: the switch manager sends its packets through it.",
 }
 
 
@@ -52,7 +52,7 @@ def machine_config(request: ManifestRequest) -> str | Refused:
     comments: dict[Key, str] = {
         ("metadata", "labels"): "The pool whose nodes get this."
         if role in _STANDARD_ROLES
-        else "The pool below selects it by this label. Without a pool it is never applied."
+        else "The pool below selects it by this label. Without a pool, it is never applied."
     }
     config: dict[str, Any] = {"ignition": {"version": IGNITION_VERSION}}
     if not isinstance(modules, Refused):
@@ -74,13 +74,13 @@ def machine_config(request: ManifestRequest) -> str | Refused:
         "metadata": {"name": f"99-{role}-gdrtop-gpudirect-rdma", "labels": {_ROLE: role}},
         "spec": spec,
     }
-    notes = [f"applying it reboots every node of the pool {role}, one after the other"]
+    notes = [f"applying it reboots every node in the pool {role}, one by one"]
     if isinstance(modules, Refused):
         notes.append(f"no modules are loaded at boot: {modules.reason}")
     use = [f"oc apply --filename FILE && oc get machineconfigpool {role} --watch"]
     if role not in _STANDARD_ROLES:
         use.insert(0, f"oc label node NODE node-role.kubernetes.io/{role}=")
-    lines = head(request, f"OpenShift: MachineConfig for the pool {role} for GPUDirect RDMA", use, notes)
+    lines = head(request, f"OpenShift: MachineConfig for GPUDirect RDMA, pool {role}", use, notes)
     pool = () if role in _STANDARD_ROLES else (_pool(role),)
     return join(lines, *pool, dump(machine, comments))
 
@@ -104,7 +104,7 @@ def _pool(role: str) -> str:
             "nodeSelector": {"matchLabels": {f"node-role.kubernetes.io/{role}": ""}},
         },
     }
-    return dump(pool, {("metadata", "name"): "Skip this object if the pool exists already."})
+    return dump(pool, {("metadata", "name"): "Skip this object if the pool already exists."})
 
 
 def _kernel_arguments(request: ManifestRequest) -> list[str]:
@@ -130,7 +130,7 @@ def talos(request: ManifestRequest) -> str | Refused:
     newer = request.talos_version >= _FIRST_DOCUMENTS
     major, minor = request.talos_version
     notes = [
-        f"for Talos {major}.{minor}; {'1.13 and older' if newer else '1.14 and newer'} needs another format",
+        f"for Talos {major}.{minor}; {'1.13 and older' if newer else '1.14 and newer'} need another format",
         f"the image needs these extensions: {', '.join(_extensions(request))}",
         "gdrcopy is optional: extension nvidia-gdrdrv-device, and gdrdrv as one more module",
     ]

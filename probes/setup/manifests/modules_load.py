@@ -50,7 +50,7 @@ def modules_load(request: ManifestRequest) -> str | Refused:
     elif request.path is GdrPath.PEERMEM:
         notes.append("no device triggers nvidia_peermem, so udev never loads it")
     elif request.path is GdrPath.CXI:  # shs-cxi-driver, 50-cxi-driver.rules
-        notes.append("udev loads cxi_ss1, and a rule of its package then loads cxi_user and cxi_eth")
+        notes.append("udev loads cxi_ss1, and a rule in its package then loads cxi_user and cxi_eth")
     if _needs_drop_in(request):
         notes.append(
             "each restart of openibd unloads nvidia_peermem, and at boot OFED may load after this file: "
@@ -58,7 +58,7 @@ def modules_load(request: ManifestRequest) -> str | Refused:
         )
     if absent := _not_on_disk(request, modules):
         notes.append(
-            f"systemd-modules-load fails where a module is missing; not on disk here: {', '.join(absent)}"
+            f"systemd-modules-load fails if a module is missing; not on disk here: {', '.join(absent)}"
         )
     options = peermem_options(request.situation.examination) if PEERMEM in modules else ()
     if options:
@@ -116,7 +116,7 @@ def drop_in_lines(options: Sequence[str]) -> list[str]:
     """
     return [
         "[Service]",
-        *comment_lines("The minus sign: openibd must not fail where nvidia_peermem cannot be loaded."),
+        *comment_lines("The minus sign: openibd must not fail if nvidia_peermem cannot be loaded."),
         "ExecStartPost=-/bin/sh -c 'modinfo nvidia_peermem >/dev/null 2>&1 && "
         f"{' '.join(('modprobe nvidia_peermem', *options))}'",
     ]

@@ -47,7 +47,7 @@ def nic_cluster_policy(request: ManifestRequest) -> str | Refused:
     compute = [(nic, _ids(functions, nic)) for nic in compute_nics(request.situation)]
     nics = [nic for nic, ids in compute if ids and ids[0] == _MELLANOX]
     if not nics:
-        return Refused("the Network Operator serves NVIDIA NICs (15b3), and no compute NIC here is one")
+        return Refused("the Network Operator serves NVIDIA NICs (15b3), but this node has none for compute")
     spec: dict[str, Any] = {}
     comments: dict[Key, str] = {}
     note = _ofed(request, spec, comments)
@@ -62,7 +62,7 @@ def nic_cluster_policy(request: ManifestRequest) -> str | Refused:
         "config": json.dumps(config, indent=2) + "\n",
     }
     comments["spec", "rdmaSharedDevicePlugin"] = (
-        "Offers the compute NICs to pods. A pod asks for them with resources.limits "
+        "Offers the compute NICs to pods. A pod requests them with resources.limits "
         + ", ".join(f"rdma/{entry['resourceName']}: 1" for entry in config["configList"])
         + " and needs securityContext.capabilities.add: [IPC_LOCK] to register memory."
     )
@@ -75,7 +75,7 @@ def nic_cluster_policy(request: ManifestRequest) -> str | Refused:
         "kubectl apply --filename FILE",
     ]
     title = "Network Operator: NicClusterPolicy for GPUDirect RDMA"
-    notes = [note, "versions are those of Network Operator 26.7.0; use those of the installed release"]
+    notes = [note, "versions are from Network Operator 26.7.0; use those of the installed release"]
     return join(head(request, title, use, notes), dump(policy, comments))
 
 
@@ -190,7 +190,7 @@ def _plugin_config(
     if not needs_names:
         why = "Vendor and device id select the compute NICs; no other NIC of this node has the same ids."
     elif all("ifNames" in entry["selectors"] for entry in config):
-        why = "ifNames separate NICs with the same ids: every node must use these interface names."
+        why = "ifNames distinguish NICs with the same ids: every node must use these interface names."
     else:
         why = "Other NICs have the same ids, and the interface names are unknown: these may be selected too."
     return {"configList": config}, why

@@ -89,8 +89,8 @@ def _notes(request: ManifestRequest) -> list[str]:
     excepted = "" if isinstance(slurm, Unknown) else known(slurm.propagate_except, "")
     notes = []
     if present:
-        keep = "" if _has_pattern(present) else f". Copy it to {_DIRECTORY} first, or it no longer runs"
-        notes.append(f"slurm.conf of this node has a Prolog already: {present}{keep}")
+        keep = "" if _has_pattern(present) else f". Copy it to {_DIRECTORY} first, or it will no longer run"
+        notes.append(f"this node's slurm.conf already has a Prolog: {present}{keep}")
     if not {"MEMLOCK", "ALL"} & set(excepted.upper().split(",")):
         notes.append(
             "jobs get the memlock limit of the submitting shell unless slurm.conf has"

@@ -96,13 +96,15 @@ def gpu_driver_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
             reason = f"nvidia_peermem needs driver {_FIRST_PEERMEM_DRIVER}; this is {version}"
             return _install_gpu_driver(definition, situation, reason)
         if driver.prebuilt is True and _is_ofed(situation):
-            reason = "the distributor built nvidia_peermem without the installed OFED; use the DKMS package"
+            reason = "the distribution built nvidia_peermem without the installed OFED; use the DKMS package"
             return _install_gpu_driver(definition, situation, reason)
     elif path is GdrPath.DMABUF and is_open is False:
         reason = f"DMA-BUF needs the open kernel modules; {version} has the proprietary ones"
         return _install_gpu_driver(definition, situation, reason)
     elif path is GdrPath.DMABUF and isinstance(is_open, Unknown):
-        return definition.step(StepState.UNKNOWN, f"open or proprietary modules: {is_open}", evidence)
+        return definition.step(
+            StepState.UNKNOWN, f"cannot tell open from proprietary modules: {is_open}", evidence
+        )
     return definition.step(StepState.DONE, f"{version} with {modules} is installed", evidence)
 
 

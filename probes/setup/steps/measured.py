@@ -27,7 +27,7 @@ from probes.setup.steps.definition import SetupFacts, StepDefinition
 from probes.snapshot.examination import Examination
 
 _ANY_PORT = 18515  # only the keys of the planned tests are used here
-_NO_VERBS = "perftest needs verbs, which Slingshot NICs do not have; nccl-tests measure them"
+_NO_VERBS = "perftest needs verbs, which Slingshot NICs do not have; use nccl-tests instead"
 _BAD = (Rating.BELOW, Rating.LIKE_HOST)
 
 # The other path's test of a comparison: it fails where that path is not usable, and setup needs only one.

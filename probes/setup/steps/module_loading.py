@@ -75,7 +75,7 @@ def _with_openibd_drop_in(examination: Examination, step: SetupStep) -> SetupSte
     text = "\n".join((_HEAD, *drop_in_lines(peermem_options(examination)))) + "\n"
     steps = (
         Step("Load nvidia_peermem after each start of openibd", file=FileChange(OPENIBD_FILE, text)),
-        Step("Let systemd read it", ("systemctl", "daemon-reload")),
+        Step("Reload systemd's unit files", ("systemctl", "daemon-reload")),
     )
     if step.state is StepState.DONE:
         return replace(step, state=StepState.TO_DO, reason=_UNLOADED, plan=Plan(step.title, steps))

@@ -86,7 +86,7 @@ STEPS: tuple[StepDefinition, ...] = (
         id="containers",
         title="Set up the Kubernetes operators",
         why="Where operators own the drivers, changes on the node itself do not last.",
-        done="no operator's driver pod reports a problem",
+        done="no operator driver pod reports a problem",
         checks=("k8s-*",),
         notes_count=True,
         complete=with_operators,
@@ -116,8 +116,8 @@ STEPS: tuple[StepDefinition, ...] = (
     ),
     CheckedStep(
         id="signatures",
-        title="Let the kernel trust the modules",
-        why="With Secure Boot the kernel loads only modules that are signed with a key it trusts.",
+        title="Make the kernel trust the modules",
+        why="With Secure Boot, the kernel loads only modules signed with a key it trusts.",
         after=("gpu-driver", "build"),
         done="the kernel accepts the modules of this path",
         checks=("secure-boot-*", "kernel-forbids-modules-lockdown"),
@@ -162,7 +162,7 @@ STEPS: tuple[StepDefinition, ...] = (
             " rack-scale NVLink needs IMEX."
         ),
         after=("gpu-driver", "modules"),
-        done="NVLink services run, or none are needed",
+        done="NVLink services are running, or none are needed",
         checks=(
             *("fabric-manager-down*", "gpu-fabric-*", "nvlsm-*", "ib-umad-missing", "imex-*", "nvlink-down"),
         ),
@@ -224,7 +224,7 @@ STEPS: tuple[StepDefinition, ...] = (
     BuiltStep(
         id="environment",
         title="Set the NCCL environment",
-        why="Where NCCL's defaults miss a NIC or a path, jobs fall back to slower ones without a message.",
+        why="Where NCCL's defaults miss a NIC or a path, jobs silently fall back to slower ones.",
         is_possible_in_container=True,
         function=environment_step,
     ),

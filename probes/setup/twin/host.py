@@ -37,7 +37,7 @@ _WHOLE_CONFIG_BYTES = 256  # less: only root can read the rest
 class TwinHost(HostBase):
     """A node below the changes of `tree`."""
 
-    UNANSWERED = (Reason.NOT_RECORDED, "not asked in a rehearsal")
+    UNANSWERED = (Reason.NOT_RECORDED, "not queried in a rehearsal")
 
     def __init__(
         self, tree: TwinTree, refused: Mapping[str, str], devices: Mapping[str, Sequence[str]]

@@ -50,7 +50,7 @@ def test_fabric_manager_stops_last_and_starts_first() -> None:
     (why,) = [
         step.why for step in fix_of("driver-upgrade-blocked", NEW_DRIVER).steps if "Stop nvidia-f" in step.why
     ]
-    assert "before H100 this aborts running CUDA jobs" in why
+    assert "on pre-H100 GPUs this aborts running CUDA jobs" in why
 
 
 def test_nvidia_drm_is_unloaded_before_nvidia_modeset() -> None:

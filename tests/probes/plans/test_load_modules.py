@@ -98,7 +98,7 @@ def test_an_unknown_need_for_peermem_is_reported() -> None:
     node = with_module(bare(examination_of(DGX)), PEERMEM, persistent=None)
     fix = plan("load-modules", node)
     assert commands(fix)[-1] == "modprobe nvidia_uvm"
-    assert "unknown whether nvidia_peermem is needed as well: nvidia must be loaded first" in fix.note
+    assert "Cannot tell whether nvidia_peermem is needed as well: nvidia must be loaded first" in fix.note
 
 
 def test_a_node_with_only_gpus_needs_no_rdma_modules() -> None:
@@ -112,7 +112,7 @@ def test_a_node_with_only_gpus_needs_no_rdma_modules() -> None:
         topology=replace(node.topology, nics=()),
     )
     assert commands(plan("load-modules", alone)) == ["modprobe nvidia", "modprobe nvidia_uvm"]
-    assert why_not("load-peermem", alone) == "there is no RDMA NIC"
+    assert why_not("load-peermem", alone) == "this node has no RDMA NIC"
 
 
 def test_only_legacy_ofed_gets_the_peerdirect_option() -> None:

@@ -58,7 +58,7 @@ def test_a_module_without_a_file_cannot_be_loaded_again() -> None:
     fix = plan("unload-peermem", node)
     assert not fix.reversible
     assert undone(fix) == [""]
-    assert "It cannot be loaded again afterwards: no .ko for kernel" in fix.note
+    assert "It cannot be loaded again afterward: no .ko for kernel" in fix.note
     assert "could be unloaded but not loaded again: no .ko" in why_not("reload-peermem", node)
 
 
@@ -137,4 +137,4 @@ def test_an_unknown_service_is_reported() -> None:
     node = replace(
         examination_of(f"{DGX}+nv-peer-mem-conflict"), services=Unknown(Reason.NOT_RECORDED, "/usr")
     )
-    assert "unknown whether there is a service nv_peer_mem" in why_not("replace-nv-peer-mem", node)
+    assert "cannot tell whether there is an nv_peer_mem service" in why_not("replace-nv-peer-mem", node)

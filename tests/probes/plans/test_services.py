@@ -77,7 +77,7 @@ def test_fabric_manager_needs_nvswitches() -> None:
     fix = plan("restart-fabric-manager", examination_of(HGX))
     assert commands(fix) == ["systemctl restart nvidia-fabricmanager"]
     assert fix.disturbs.startswith("every CUDA job")
-    reason = "there is no NVSwitch that this node configures"
+    reason = "this node has no NVSwitch to configure"
     assert why_not("restart-fabric-manager", examination_of("pcie-l40s")) == reason
 
 

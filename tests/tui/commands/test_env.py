@@ -198,7 +198,7 @@ def test_explain_is_text_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "5 means SYS: always" in out
     assert "Default: PXB, P2C since 2.29." in out
-    assert "GPU2, GPU3: the nearest NIC is at SYS." in out
+    assert "GPU2, GPU3: the nearest NIC is at distance SYS." in out
 
 
 def test_the_environment_is_printed_without_textual_and_yaml() -> None:

@@ -73,8 +73,8 @@ def test_a_fault_is_refused_or_found_on_every_node(name: str) -> None:
     [
         ("gcp-a4", "acs-on", "the hypervisor controls ACS"),
         ("aws-p5", "acs-on", "the hypervisor controls ACS"),
-        ("gb200", "acs-on", "no GPU and NIC below one PCIe switch"),
-        ("cloud-vm", "acs-on", "no GPU and NIC below one PCIe switch"),
+        ("gb200", "acs-on", "no GPU and NIC share a PCIe switch"),
+        ("cloud-vm", "acs-on", "no GPU and NIC share a PCIe switch"),
         ("pcie-l40s", "peermem-parameter-wrong", "nvidia_peermem: not loaded"),
         ("dgx-spark", "nvlsm-down", "no NVSwitch, or"),
         ("aws-p5", "nic-flapping", "no job or part that it could affect"),

@@ -229,7 +229,7 @@ VARIABLE_CHECKS = ("nccl-gdr-level-off", "nccl-ib-disabled", "nccl-ib-hca-mismat
 def test_without_a_job_a_check_passes_and_says_so(check: str) -> None:
     finding = said(idle(examination_of("hgx-h100")), check)
     assert finding.status is Status.PASSED
-    assert finding.evidence[0].value == "no process uses a GPU and RDMA now"
+    assert finding.evidence[0].value == "no process is using a GPU and RDMA now"
 
 
 @pytest.mark.parametrize("check", VARIABLE_CHECKS)

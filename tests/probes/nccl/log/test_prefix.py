@@ -85,7 +85,7 @@ def test_one_torn_line_changes_no_verdict_and_is_named(torn: str) -> None:
     assert answer.state is State.ALL
     assert answer.text == "3 of 4 channels on 0 of 1 rank (send 2 of 3, receive 1 of 1); 1 channel unknown"
     (reason,) = answer.reasons
-    assert reason.text == "1 channel line is cut off or torn before the path shows"
+    assert reason.text == "1 channel line is cut off or garbled before the path"
     assert [str(place) for place in reason.places] == ["log:3"]
 
 

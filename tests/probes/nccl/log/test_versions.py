@@ -158,7 +158,7 @@ def test_a_completion_error_is_named_in_every_version(tag: str) -> None:
     (problem,) = read(f"{prefix(tag, 'WARN')}{completion(tag)}\n").problems
     assert problem.title == "Completion error 12 (IBV_WC_RETRY_EXC_ERR)"
     assert "129" in problem.cause
-    assert "did not answer" in problem.cause
+    assert "did not respond" in problem.cause
     assert problem.ranks == ("node1:100[0]",)
     assert problem.seen.first.line == 2  # a warning begins with an empty line
 

@@ -60,7 +60,7 @@ def test_the_level_of_gpus_is_not_explained_by_nics() -> None:
 
 def test_the_node_is_part_of_the_explanation() -> None:
     far = " ".join(explained("NCCL_NET_GDR_LEVEL=PXB", "pcie-l40s").on_this_node)
-    assert "GPU2, GPU3: the nearest NIC is at SYS." in far
+    assert "GPU2, GPU3: the nearest NIC is at distance SYS." in far
     low = " ".join(explained("NCCL_NET_GDR_LEVEL=PIX", "hgx-b200").on_this_node)
     assert "lower than the distance" in low
     assert "It selects mlx5_4, mlx5_9." in explained("NCCL_IB_HCA==mlx5_4,mlx5_9").on_this_node

@@ -192,7 +192,7 @@ def test_each_line_of_a_continued_command_has_its_own_number() -> None:
 
 def test_export_none_keeps_variables_from_the_tasks() -> None:
     script = "#!/bin/bash\n#SBATCH --export=NONE\nexport NCCL_DEBUG=INFO\nsrun ./a.out\n"
-    assert has(judged(script), 2, WARNING, "srun passes no variables")
+    assert has(judged(script), 2, WARNING, "srun does not pass this script's variables")
     assert judged(script.replace("srun", "unset SLURM_EXPORT_ENV\nsrun")).exit_status == 0
 
 
@@ -469,8 +469,8 @@ def test_a_pod_with_gpus_needs_a_device_locked_memory_and_on_roce_a_network() ->
     report = judged(pod(), FileKind.POD, "bare-roce")
     assert [row[1] for row in said(report)] == [WARNING] * 3
     assert has(report, 7, WARNING, "requests GPUs but no RDMA device")
-    assert has(report, 7, WARNING, "has no capability IPC_LOCK")
-    assert has(report, 7, WARNING, "neither the host's network nor an additional one")
+    assert has(report, 7, WARNING, "has no IPC_LOCK capability")
+    assert has(report, 7, WARNING, "neither the host network nor an additional one")
     assert report.exit_status == 1
 
 

@@ -62,7 +62,7 @@ def test_the_prolog_stops_a_job_only_if_asked_to(
 def test_the_prolog_mentions_what_slurm_conf_already_has() -> None:
     slurm = SlurmFacts(ABSENT, "/etc/slurm/slurm.conf", "/etc/slurm/own.sh", ABSENT, "MEMLOCK,NOFILE", True)
     text = text_of("slurm-prolog", request_of(changed(situation_of(HGX), slurm=slurm)))
-    assert "has a Prolog already: /etc/slurm/own.sh" in text
+    assert "already has a Prolog: /etc/slurm/own.sh" in text
     assert "PropagateResourceLimitsExcept" not in text
     lines = text.splitlines()
     keep, change = (
