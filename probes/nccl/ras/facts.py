@@ -126,10 +126,10 @@ _EVENT = re.compile(
 MEANINGS = {
     "PEER_NEW": "joined the job",
     "PEER_DEAD": "is considered dead: RAS gives up after 60 s and never asks it again",
-    "PEER_UNRESPONSIVE": "does not answer RAS",
+    "PEER_UNRESPONSIVE": "does not respond to RAS",
     "PEER_DISCONNECTED": "closed its RAS connection; its process may have ended",
     "PEER_RECOVERED": "answers RAS again",
-    "PEER_KEEPALIVE_TIMEOUT": "has not answered RAS for 20 s",
+    "PEER_KEEPALIVE_TIMEOUT": "has not responded to RAS for 20 s",
 }
 BAD = ("PEER_DEAD", "PEER_UNRESPONSIVE", "PEER_DISCONNECTED", "PEER_KEEPALIVE_TIMEOUT")
 
