@@ -53,7 +53,7 @@ examples:
   gdrtop report node.html         write one page for a ticket or a handover
   gdrtop --replay node.tar.gz     open the dashboard on a recorded node
 
-Exit status 3: wrong usage, no such node, or the output cannot be written; 70: an error in gdrtop.
+Exit status 3: usage error, no such node, or the output cannot be written; 70: an error in gdrtop.
 """
 _COMMANDS = {
     "check": "show what keeps GPUDirect RDMA from working well, why, and how to fix it",
@@ -63,7 +63,7 @@ _COMMANDS = {
     "nccl-log": "show what NCCL's log says about GPUDirect RDMA, and explain its errors",
     "ras": "ask NCCL's RAS service which ranks are missing, dead or behind",
     "do": "list the actions for this node, or run one after showing its plan",
-    "setup": "show the steps of setting up this node, or run one of them",
+    "setup": "show the steps to set up this node, or run one of them",
     "manifest": "write what other nodes like this one need: Kubernetes objects, boot files, scripts",
     "env": "print the NCCL, UCX and NVSHMEM variables that jobs on this node need; explain or check them",
     "bench": "measure bandwidth and latency between GPUs and NICs",
@@ -181,7 +181,7 @@ def _parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
     parser.add_argument(
         "--verbose",
         action="store_true",
-        help="with --version: also print Python and Textual versions, and which output draws the dashboard",
+        help="with --version: also print Python and Textual versions, and the dashboard's output driver",
     )
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", parser_class=_Parser, prog=parser.prog

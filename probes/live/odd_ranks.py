@@ -92,8 +92,8 @@ def odd_ranks(members: Sequence[LiveProcess], places: Places) -> dict[tuple[str,
 
     stopped = odd_members(members, _is_stopped)
     for process in stopped[0] if stopped else ():
-        others = _others(members, stopped, "wait for it" if _is_stopped(process) else "are stopped")
-        add("state", process, f"{'is stopped' if _is_stopped(process) else 'runs'}; {others}")
+        others = _others(members, stopped, "are waiting for it" if _is_stopped(process) else "are stopped")
+        add("state", process, f"{'is stopped' if _is_stopped(process) else 'is running'}; {others}")
     if paths := odd_members(members, _path):
         others = _others(members, paths, path_phrase(paths[1], of_many=True))
         for process in paths[0]:
@@ -113,7 +113,7 @@ def odd_ranks(members: Sequence[LiveProcess], places: Places) -> dict[tuple[str,
             add("place", process, f"{said}; {_others(members, near, f'use a NIC {_PLACES[near[1]][1]}')}")
     cpus = odd_members(members, lambda process: _cpus_are_near(process, places))
     for process in cpus[0] if cpus and cpus[1] else ():
-        said = "may run only on CPUs of a different NUMA node than its GPU"
+        said = "is limited to CPUs on a different NUMA node than its GPU"
         add("cpus", process, f"{said}; {_others(members, cpus, 'run near theirs')}", *_affinity(process))
     return found
 

@@ -33,7 +33,7 @@ def missing(place: Place, names: Maybe[tuple[str, ...]]) -> dict[str, Unknown]:
         return dict.fromkeys(wanted, names)
     has: tuple[str, ...] = () if isinstance(names, Unknown) else names
     return {
-        name: Unknown(Reason.NOT_THERE, name, f"this NIC has no counter {name}")
+        name: Unknown(Reason.NOT_THERE, name, f"this NIC has no {name} counter")
         for name in wanted
         if name not in has
     }

@@ -81,7 +81,7 @@ def time_of(sample: Sample) -> float:
 
 def is_late(sample: Sample, source: str) -> bool:
     """Whether a sample says that it repeats an answer of a source."""
-    return any(limit.startswith("No answer from") and source in limit for limit in sample["limits"])
+    return any(limit.startswith("No response from") and source in limit for limit in sample["limits"])
 
 
 @contextmanager

@@ -160,7 +160,7 @@ def test_a_vm_without_numa_nodes_shows_the_words_of_nccl() -> None:
     text = "\n".join(map(plain, matrix_drawing.draw(topology, 72)))
     assert "?" not in text
     assert text.count("PHB") == 64
-    assert "NCCL's words" in "\n".join(map(plain, matrix_drawing.legend(topology, 72)))
+    assert "NCCL's terms" in "\n".join(map(plain, matrix_drawing.legend(topology, 72)))
 
 
 def test_a_lost_gpu_says_so_without_an_abbreviation() -> None:

@@ -124,7 +124,7 @@ class Dispatcher:
         if run.id not in {own.id for own in runs}:
             return Offer(name, title, None, "this run is in another user's log")
         if is_undone(run, runs):
-            return Offer(name, title, None, "this run is already undone")
+            return Offer(name, title, None, "this run has already been undone")
         return self._undo_offer(run, name, title)
 
     def prepared(self, offer: Offer, examination: Examination) -> Prepared | str:

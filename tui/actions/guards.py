@@ -98,7 +98,7 @@ def cut_by(steps: Iterable[Step], network: Maybe[NetworkDependencyFacts]) -> tup
     if isinstance(network, Unknown):
         commands = [printable(command_of(step), 120) for step in steps if may_take_down_netdevs(step.argv)]
         return tuple(
-            f"{command} may cut the network: what uses it is unknown ({network})" for command in commands
+            f"{command} may cut the network: cannot tell what uses it ({network})" for command in commands
         )
     for step in steps:
         taken = netdevs_taken_down(step.argv, network)

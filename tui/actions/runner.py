@@ -209,7 +209,7 @@ class _RegisterCheck:
         if (now ^ self.value) & self.mask == 0:
             return ""
         return (
-            f"setpci exited with 0, but the register was not written and still has {text}"
+            f"setpci exited with 0, but the register was not written and still reads {text}"
             " (kernel lockdown, or the hardware does not allow it)"
         )
 

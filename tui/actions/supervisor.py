@@ -209,13 +209,13 @@ class DetachedRun:
             if piece:
                 continue
             if is_gone:
-                return RunEnded(RunOutcome.UNKNOWN, f"{self._where} ended before the run did")
+                return RunEnded(RunOutcome.UNKNOWN, f"{self._where} exited before the run finished")
             late = self._reap() or time.monotonic() - began > seconds
             if not has_begun and late:
                 if _remove(order):
                     return None
                 if _is_unlocked(reading):  # it has claimed the order and died
-                    return RunEnded(RunOutcome.UNKNOWN, f"{self._where} ended before the run did")
+                    return RunEnded(RunOutcome.UNKNOWN, f"{self._where} exited before the run finished")
             self._detached.wait(_POLL_SECONDS)
         if not has_begun and _remove(order):
             return RunEnded(RunOutcome.STOPPED, "nothing was run", self._order.plan.steps)

@@ -237,7 +237,7 @@ class _LocalProcess:
         if self._control in ready:
             self._handle_message()
         elif self._overdue_at is not None and time.monotonic() > self._overdue_at:
-            self._failure = "its supervisor did not answer and was killed"
+            self._failure = "its supervisor did not respond and was killed"
             self._supervisor.kill()
 
     def _read_rest(self) -> None:

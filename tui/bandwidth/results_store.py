@@ -104,7 +104,7 @@ class DiskResultsStore:
             raise StoreError(f"the baseline {shown_path(path)} has an unknown format")
         if content.get("machine") != machine:
             other = printable(str(content.get("machine")), _SLUG_LIMIT)
-            raise StoreError(f"the baseline {shown_path(path)} is for another machine type: {other}")
+            raise StoreError(f"the baseline {shown_path(path)} is for a different machine type: {other}")
         return [from_json(result) for result in content["results"]]
 
     def _before(self, machine: str) -> tuple[Result, ...]:

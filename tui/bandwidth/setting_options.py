@@ -54,14 +54,14 @@ MODES = [
     Option(Mode.BOTH_ENDS, "both ends: start the peer over SSH"),
 ]
 COLLECTIVE_MEMORIES = [
-    Option(MemoryPath.BEST, "GPU memory as NCCL chooses"),
+    Option(MemoryPath.BEST, "GPU memory, NCCL's choice"),
     Option(MemoryPath.STAGED, "GPU memory staged, without GPUDirect RDMA"),
     Option(MemoryPath.COMPARE, "compare GPUDirect RDMA and staged"),
 ]
 DIRECTIONS = [Option(False, "no"), Option(True, "yes (sum of both directions)")]
 TRANSPORTS = [
     Option(False, "NVLink or PCIe, as in a job"),
-    Option(True, "NICs, without NVLink and shared memory"),
+    Option(True, "NICs, no NVLink or shared memory"),
 ]
 
 
@@ -145,7 +145,7 @@ def host_memory_nics(examination: Examination | None) -> list[Option]:
 
 def collective_nics(examination: Examination | None) -> list[Option]:
     """Return the NICs that a collective can use: all of them first, as a job does."""
-    return [Option(None, "all, as NCCL chooses"), *nics(examination)]
+    return [Option(None, "all, NCCL's choice"), *nics(examination)]
 
 
 def far_nics(examination: Examination | None, nic: object, is_loopback: bool) -> list[Option]:

@@ -40,7 +40,7 @@ from typing import NamedTuple
 GRACE_SECONDS = 2.0  # from SIGTERM to SIGKILL
 KILL_SECONDS = 3.0  # from SIGKILL to the report that a process cannot be killed
 MESSAGE_BYTES = 1 << 20
-STILL_THERE = "still there after SIGKILL"
+STILL_THERE = "still exists after SIGKILL"
 _CONTROL, _TERMINAL = 0, 1
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # include/uapi/linux/prctl.h
 _STUCK_SECONDS = 0.5  # what survives SIGKILL so long is stuck in the kernel

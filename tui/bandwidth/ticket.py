@@ -51,7 +51,7 @@ def ticket_text(
     for number, result in enumerate(results, 1):
         lines += [(), *_test(number, result, changes(result, earlier, baseline))]
     for test in left_out:
-        lines += [(), *wrapped(f"left out: {test.title}: {test.reason}", _WIDTH)]
+        lines += [(), *wrapped(f"skipped: {test.title}: {test.reason}", _WIDTH)]
     if meaning := conclusions(results, left_out):
         lines += [(), line("what it means")]
         for sentence in meaning:

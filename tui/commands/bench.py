@@ -15,7 +15,7 @@ from tui.runtime.open_host import open_host
 
 _DESCRIPTION = """\
 Measure bandwidth and latency between GPU memory and NICs. Without options,
-measure the first GPU with its best NIC, in loopback. Results are saved below
+measure the first GPU with its best NIC, in loopback. Results are saved under
 $XDG_DATA_HOME/gdrtop (default: ~/.local/share/gdrtop).
 """
 _EPILOG = """\
@@ -35,13 +35,13 @@ examples:
 
 exit status:
   0    measured, and every test reached --min-gbps, or what gdrtop's or the
-       site's table expects of this machine type
+       site's table expects for this machine type
   1    a test is below that
   2    not measured: the request was refused, a test failed, a test used memory
        other than requested (with --memory compare: no path to GPU memory
        works), a test of a sweep was skipped, or running jobs would be affected
        and --yes was missing
-  3    wrong usage, or the results could not be written or saved as a baseline
+  3    usage error, or the results could not be written or saved as a baseline
   130  interrupted, or stdout closed. Both ends were stopped; results so far
        were printed
 """
@@ -91,7 +91,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not bind CPU and memory to the NIC's NUMA node (a container may forbid numactl)",
     )
-    ends = parser.add_argument_group("the other end (default: this node, same port)")
+    ends = parser.add_argument_group("the peer (default: this node, same port)")
     mode = ends.add_mutually_exclusive_group()
     mode.add_argument("--to", metavar="DEV", help="this node, on another RDMA device")
     serve_help = "wait for a peer, and print the command that it must run"
@@ -101,7 +101,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     mode.add_argument("--ssh", metavar="[USER@]HOST", help=ssh_help)
     ends.add_argument("--peer-nic", metavar="DEV", help="the peer's RDMA device (default: the same name)")
     port = whole_number(1024, 65_535, "port")
-    ends.add_argument("--port", type=port, metavar="N", help="TCP port (default: the first free one)")
+    ends.add_argument("--port", type=port, metavar="N", help="TCP port (default: the first free port)")
     output = parser.add_argument_group("output and results")
     output.add_argument("--list", action="store_true", help="list the available tools; run nothing")
     output.add_argument("--results", action="store_true", help="list earlier results, newest first")
@@ -117,7 +117,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--save-baseline",
         action="store_true",
-        help="save the results as the baseline of this machine type; ask if one is low",
+        help="save the results as the baseline of this machine type; ask if a result is low",
     )
     yes_help = "do not ask: run even if jobs are affected, save even a low baseline"
     output.add_argument("--yes", action="store_true", help=yes_help)
@@ -130,7 +130,7 @@ def _size(text: str) -> int | str:
     size = int(match[1]) << _UNITS[match[2]] if match else 0
     if not 1 <= size <= _LARGEST_BYTES:
         sizes = "1 to 1G bytes (such as 65536, 64K or 1M), or all"
-        raise argparse.ArgumentTypeError(f"{text!r} is not a message size: {sizes}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid message size: {sizes}")
     return size
 
 

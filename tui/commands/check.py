@@ -33,8 +33,8 @@ exit status (the monitoring plugin convention):
   0    no warning
   1    warnings, or DEGRADED
   2    critical findings, or BROKEN
-  3    UNKNOWN or NOT APPLICABLE; wrong usage
-with --after-reboot and --as: the same, for the node after its next start
+  3    UNKNOWN or NOT APPLICABLE; usage error
+with --after-reboot and --as: the same, for the node after its next boot
 """
 
 
@@ -68,7 +68,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=whole_number(1, _MOST_SECONDS),
         default=0,
-        help="watch the node for N seconds first: slow NICs, congestion and stalled jobs show only over time",
+        help="watch the node for N seconds first: slow NICs, congestion and stalled jobs appear only over "
+        "time",
     )
     parser.add_argument(
         "--after-reboot",
@@ -181,7 +182,7 @@ def _left_out(skipped: Sequence[str], only: Collection[str], skip: Collection[st
         return ""
     if only:
         options = "--only, --skip" if skip else "--only"
-        return f"{plural(len(skipped), 'check')} left out ({options})"
+        return f"{plural(len(skipped), 'check')} skipped ({options})"
     more = [f"{len(skipped) - _MOST_NAMED} more"] if len(skipped) > _MOST_NAMED else []
     return f"{plural(len(skipped), 'check')} skipped ({', '.join((*skipped[:_MOST_NAMED], *more))})"
 

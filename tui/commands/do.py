@@ -48,7 +48,7 @@ exit status:
   0    done, or nothing is left to do
   1    a step failed, or its outcome is unknown
   2    refused: not possible on this node, stopped by a guard, or not confirmed
-  3    wrong usage, or no such action
+  3    usage error, or no such action
   130  stopped
 """
 

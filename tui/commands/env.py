@@ -38,7 +38,7 @@ examples:
   gdrtop env --lint job.sbatch pods/*.yaml     check scripts, YAML or nccl.conf; - is stdin
 
 exit status of --lint, the worst of all files:
-  0  ok    1  warnings    2  errors    3  no value to check in any file, a file cannot be read, or wrong usage
+  0  ok    1  warnings    2  errors    3  no value to check in any file, a file cannot be read, or usage error
 """
 _VERSION = re.compile(r"v?([0-9]{1,3}\.[0-9]{1,3}(?:\.[0-9]{1,3})?)")
 _SIMILAR = 0.75  # most names share a prefix and words such as DEVICES

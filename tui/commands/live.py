@@ -36,11 +36,11 @@ from widgets.node import verdict as verdict_drawing
 _MOST_SECONDS = 7 * 24 * 3600
 _SAMPLES = 5  # until start times and libraries of all processes are read
 _STATUS_HELP = """\
-exit status, by the last sample (as gdrtop check, with what was seen while watching):
+exit status, from the last sample (as for gdrtop check, plus what was seen while watching):
   0    NCCL jobs use GPUDirect RDMA, and there is no warning
   1    warnings, or DEGRADED: a staged rank, a slow NIC, congestion, …
   2    critical findings, or BROKEN: no rank of a job uses GPUDirect RDMA, a lost GPU, …
-  3    UNKNOWN or NOT APPLICABLE, or no NCCL job is known to use GPUDirect RDMA; wrong usage
+  3    UNKNOWN or NOT APPLICABLE, or no NCCL job is known to use GPUDirect RDMA; usage error
   130  interrupted
 """
 

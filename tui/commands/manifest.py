@@ -41,7 +41,7 @@ The comments in a manifest say what it was derived from and why.
 exit status:
   0    written
   2    refused: this node or path cannot use it; the message says why
-  3    not applicable: GPUDirect RDMA cannot work on this node; wrong usage, or the file cannot be written
+  3    not applicable: GPUDirect RDMA cannot work on this node; usage error, or the file cannot be written
 """
 
 

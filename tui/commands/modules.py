@@ -24,7 +24,7 @@ _STATUS_HELP = """\
 exit status:
   0    all modules that this node needs are loaded
   1    a module is missing
-  3    the state of a module is unknown; wrong usage
+  3    the state of a module is unknown; usage error
 """
 
 

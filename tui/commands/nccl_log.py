@@ -33,8 +33,8 @@ exit status:
   0    every network channel uses GPUDirect RDMA
   1    some of them
   2    none of them
-  3    unknown: no network channel in the log yet, or most channel lines are cut off; wrong
-       usage
+  3    unknown: no network channel in the log yet, or most channel lines are cut off; usage
+       error
 """
 
 

@@ -32,11 +32,11 @@ from widgets.nccl.ras import diagnostics_lines, event_text, notice, report_lines
 
 _MOST_SECONDS = 3600
 _STATUS_HELP = """\
-exit status, by the last report of each job:
-  0    all ranks answer, and none is known to be behind
+exit status, from the last report of each job:
+  0    all ranks respond, and none is known to be behind
   1    operation counts are unequal and have not moved for 10 s, or a diagnostic needs review
-  2    ranks are dead, do not answer, report errors, or nothing has moved for 60 s
-  3    unknown: nothing was asked or answered; wrong usage
+  2    ranks are dead, do not respond or report errors, or nothing has moved for 60 s
+  3    unknown: no job was queried or none responded; usage error
   130  interrupted
 """
 _SAMPLES = 5  # until start times and libraries of all processes are read
@@ -50,23 +50,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
-    parser.add_argument("--verbose", action="store_true", help="let RAS name more ranks (VERBOSE STATUS)")
+    parser.add_argument("--verbose", action="store_true", help="have RAS name more ranks (VERBOSE STATUS)")
     parser.add_argument(
         "--diagnostics",
         action="store_true",
-        help="let the job run diagnostics inside its processes (DIAGNOSTICS); needs NCCL 2.31",
+        help="have the job run diagnostics inside its processes (DIAGNOSTICS); needs NCCL 2.31",
     )
     parser.add_argument(
         "--watch",
         metavar="SECONDS",
         type=_interval,
-        help=f"ask every {LEAST_INTERVAL_SECONDS:.0f} to {_MOST_SECONDS} s until Ctrl-C; needs NCCL 2.29.2",
+        help=f"query every {LEAST_INTERVAL_SECONDS:.0f} to {_MOST_SECONDS} s until Ctrl-C; needs NCCL 2.29.2",
     )
     parser.add_argument(
         "--count",
         metavar="N",
         type=whole_number(1, 999_999),
-        help="end after N reports (--watch) or after N seconds (--monitor)",
+        help="stop after N reports (--watch) or after N seconds (--monitor)",
     )
     parser.add_argument(
         "--monitor", action="store_true", help="print RAS events until Ctrl-C (MONITOR); needs NCCL 2.29.2"
@@ -74,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print JSON, one line per report (gdrtop schema ras)"
     )
-    parser.add_argument("--yes", action="store_true", help="ask the job without confirmation")
+    parser.add_argument("--yes", action="store_true", help="query the job without confirmation")
     parser.add_argument(
         "--nccl", metavar="VERSION", type=_version, help="the job's NCCL version, if gdrtop cannot read it"
     )
@@ -154,7 +154,7 @@ def confirmed(
     if not yes:
         if not (answers.isatty() and errors.isatty()):
             return NOT_CONFIRMED
-        print("Ask the job? [y/N] ", end="", file=errors, flush=True)
+        print("Query the job? [y/N] ", end="", file=errors, flush=True)
         if answers.readline().strip().lower() not in ("y", "yes"):
             return NOT_CONFIRMED
     questions.confirm(target, command, decision)
@@ -264,7 +264,7 @@ class Ras:
             return RasAnswer(target, command, decision=decision)
         answer = self._questions.ask(target, command, use, sample)
         if not answer.decision.is_allowed:  # another gdrtop was faster
-            self._print([f"not asked: {why}" for why in answer.decision.refusals])
+            self._print([f"not queried: {why}" for why in answer.decision.refusals])
             return answer
         width = text_width(self._out)
         if command == DIAGNOSTICS:
@@ -276,7 +276,7 @@ class Ras:
 
     def _print_result(self, result: Maybe[T], draw: Callable[[T], list[Line]]) -> None:
         if isinstance(result, Unknown):
-            self._print([f"no answer: {result}"])
+            self._print([f"no response: {result}"])
         elif not self._options.as_json:
             print_lines(draw(result), self._out, self._options.ascii_only)
             self._out.flush()
@@ -287,7 +287,7 @@ class Ras:
         decision = confirmed(
             self._questions, target, command, decision, self._answers, self._errors, self._options.yes
         )
-        self._print([f"not asked: {why}" for why in decision.refusals])
+        self._print([f"not queried: {why}" for why in decision.refusals])
         return decision
 
     # Events

@@ -36,7 +36,7 @@ exit status:
   0    the node is set up; or the step is done
   1    steps are left to do; or a step failed
   2    nothing was run: not possible now, or not confirmed
-  3    not applicable: GPUDirect RDMA cannot work on this node; or wrong usage
+  3    not applicable: GPUDirect RDMA cannot work on this node; or usage error
   130  stopped
 """
 
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.run and options.step is None:
         raise UsageError("--run needs a STEP")
     if options.step is not None and (options.paths or options.script or options.json):
-        raise UsageError("--paths, --script and --json are about all steps and take no STEP")
+        raise UsageError("--paths, --script and --json apply to all steps and take no STEP")
     host = open_host(options)
     if host.origin.source is Source.TREE:
         tree = f"{printable(host.origin.label)} is a directory tree"

@@ -55,11 +55,11 @@ formats:
   dot      the graph for Graphviz: gdrtop topo --format dot | dot -Tsvg > topology.svg
   graphml  the graph for Gephi, yEd, Cytoscape or networkx.read_graphml
 
---nccl-xml alone writes this node's PCI tree as the XML that NCCL_TOPO_FILE takes. With a FILE it shows what
-that file says: one from a cloud's image, or one that NCCL_TOPO_DUMP_FILE wrote.
+--nccl-xml alone writes this node's PCI tree as the XML that NCCL_TOPO_FILE takes. With FILE, it shows what
+that file says: one from a cloud image, or one that NCCL_TOPO_DUMP_FILE wrote.
 
 The nodes of the graph are NUMA nodes, host bridges, PCIe ports, GPUs, NICs and NVSwitches. Its edges are
-PCIe, NVLink, C2C and SMP links with their speeds. Links and devices that are degraded are marked.
+PCIe, NVLink, C2C and SMP links with their speeds. Degraded links and devices are marked.
 """
 
 
@@ -159,7 +159,7 @@ def _best_nics(topology: Topology) -> list[Line]:
     for gpu in topology.gpus:
         nic = topology.best_nic.get(gpu.id)
         if nic is None:
-            lines.append(line(f"  {gpu.label:<6} none: all NICs are equally near"))
+            lines.append(line(f"  {gpu.label:<6} none: all NICs are equally close"))
         else:
             path = topology.path(gpu.id, nic)
             gbps = "" if isinstance(path.gbps, Unknown) else f", PCIe at most {path.gbps:.0f} Gb/s each way"

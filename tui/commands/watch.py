@@ -36,9 +36,9 @@ _MOST_BYTES = 1 << 40
 _LOG_WIDTH = 8192
 _PAUSE_SECONDS = 0.25  # a signal ends the wait for the next sample after this time
 _HELP = """\
-Everything in DIR is a recording: gdrtop --replay FILE opens it at the event.
+Every file in DIR is a recording: gdrtop --replay FILE opens it at the event.
 Print a unit for systemd: gdrtop watch --unit > /etc/systemd/system/gdrtop-watch.service
-SIGTERM, SIGHUP and Ctrl-C end it with status 0.
+SIGTERM, SIGHUP and Ctrl-C stop it with status 0.
 """
 
 
@@ -65,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--freeze",
         choices=("critical", "warning", "note"),
         default="warning",
-        help="save a recording around events of this severity or a higher one (default: warning)",
+        help="save a recording around events of this severity or higher (default: warning)",
     )
     parser.add_argument(
         "--before", metavar="TIME", type=_margin, default="2m", help="saved before the event (default: 2m)"

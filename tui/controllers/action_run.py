@@ -211,7 +211,7 @@ class ActionRunController:
         if state.want_stop():
             self.dispatcher.abandon_step()
         else:
-            self.stop("it was stopped at the console")
+            self.stop("stopped from the console")
         self._draw(state)
 
     def cancel(self) -> None:

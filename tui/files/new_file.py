@@ -144,7 +144,9 @@ def _new(name: str) -> NewFile:
     try:
         path = os.path.join(os.getcwd(), name)
     except OSError:
-        raise NotWritten("the current directory no longer exists; start gdrtop in another one") from None
+        raise NotWritten(
+            "the current directory no longer exists; start gdrtop in another directory"
+        ) from None
     return NewFile(path, NotWritten)
 
 

@@ -142,7 +142,7 @@ def _open_file(directory: str, name: str) -> int:
 
 def _not_taken(directory: str, name: str, error: Exception) -> str:
     reason = getattr(error, "strerror", "") or str(error)
-    return f"the lock {printable(directory)}/{name} cannot be taken: {reason}"
+    return f"cannot acquire the lock {printable(directory)}/{name}: {reason}"
 
 
 def runtime_directory() -> str:
@@ -198,7 +198,7 @@ def _holder(descriptor: int) -> str:
     pid, _, user = os.pread(descriptor, 256, 0).decode("utf-8", "replace").partition(" ")
     if not re.fullmatch(r"[1-9][0-9]{0,9}", pid):
         return "just started"
-    ended = "" if os.path.exists(f"/proc/{pid}") else "; it has ended, but its last step is still running"
+    ended = "" if os.path.exists(f"/proc/{pid}") else "; it has exited, but its last step is still running"
     return f"pid {pid}, user {printable(user, 128)}{ended}"
 
 

@@ -119,7 +119,7 @@ class LogFollower:
         found = self._host.read_range(file.path, file.offset - before, limit + before)
         if isinstance(found, Unknown) or (file.identity != found.file and file.is_of_process):
             # The pid may be that of another process now.
-            file.error = str(found) if isinstance(found, Unknown) else "the process has ended"
+            file.error = str(found) if isinstance(found, Unknown) else "the process has exited"
             file.size = file.offset
             return b""
         file.error = ""

@@ -19,7 +19,7 @@ from probes.nccl.ras.facts import RasEvent, RasReport
 from probes.nccl.ras.report import Diagnostics, parse_diagnostics, parse_report
 from tui.runtime.lock import RasLock
 
-NOT_ASKED = Unknown(Reason.NOT_RECORDED, "RAS", "not asked")
+NOT_ASKED = Unknown(Reason.NOT_RECORDED, "RAS", "not queried")
 _NOT_CONFIRMED = "not confirmed"
 _ABSENT = (Reason.NOT_THERE, Reason.NOT_RECORDED)
 

@@ -141,7 +141,9 @@ def default_path(platform: object, at: float) -> str:
     try:
         directory = os.getcwd()
     except OSError:
-        raise RecordingError("the current directory no longer exists; start gdrtop in another one") from None
+        raise RecordingError(
+            "the current directory no longer exists; start gdrtop in another directory"
+        ) from None
     host = known(platform.hostname, "") if isinstance(platform, PlatformFacts) else ""
     host = re.sub(r"[^A-Za-z0-9.-]", "_", host).strip(".")[:64] or "node"
     name = f"gdrtop-{host}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(at))}.tar.gz"

@@ -149,7 +149,9 @@ class RingRecorder:
 
     def _write(self, moment: Moment, now: float) -> None:
         if not self._directory.is_in_place:
-            removed = f"{printable(self._directory.path)} was removed, with the ring and the saved recordings"
+            removed = (
+                f"{printable(self._directory.path)} was removed, along with the ring and the saved recordings"
+            )
             self._pause(moment.at, now, removed)
             self._directory.open_again()
         segment = self._segment
@@ -181,7 +183,7 @@ class RingRecorder:
         writer = ArchiveWriter(segment.write)
         writer.begin(manifest_of(first, self._node.origin, self._identifiers))
         if not writer.add(first):
-            raise OSError(0, "one reading of this node is too large for a recording")
+            raise OSError(0, "one reading of this node is too large to record")
         self._writer = writer
 
     def _end_segment(self) -> None:

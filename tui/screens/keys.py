@@ -31,18 +31,18 @@ KEYS: dict[str, Key] = {
     "event": Key(
         "right_parenthesis,left_parenthesis", "( )", "Event", "Live: go to the previous or next event"
     ),
-    "fix": Key("f", "f", "Fix", "Show the fix of this finding, step by step. Nothing runs yet"),
+    "fix": Key("f", "f", "Fix", "Show the fix for this finding, step by step. Nothing runs yet"),
     "undo": Key("u", "u", "Undo", "Show the steps that undo this run. Nothing runs yet"),
     "cancel": Key("K", "K", "Cancel", "Cancel the running test or action. Asks first"),
     "skip": Key("N", "N", "Next test", "Stop this test and start the next one"),
     "again": Key("A", "A", "Run again", "Run the same tests again"),
-    "verbose": Key("v", "v", "Name ranks", "RAS: ask again, and let the job name more ranks"),
+    "verbose": Key("v", "v", "Name ranks", "RAS: query again, and have the job name more ranks"),
     "diagnostics": Key(
-        "D", "D", "Diagnostics", "RAS: let NCCL run its diagnostics in the job. First shows what they run"
+        "D", "D", "Diagnostics", "RAS: run NCCL's diagnostics in the job. First shows what they run"
     ),
     "write": Key("w", "w", "Write", "Write what is shown to a file in the current directory"),
     "copy": Key("c", "c", "Copy", "Copy the plan, the command for the peer, or a rank's py-spy command"),
-    "view": Key("o", "o", "View", "Show another part: chart and console, or paths and node"),
+    "view": Key("o", "o", "View", "Switch view: chart and console, or paths and node"),
     "path": Key("P", "P", "Path", "Setup: choose the other path, or go back to the recommended one"),
     "leave_out": Key("S", "S", "Skip", "Setup: skip this step, or stop skipping it"),
     "rehearse": Key(
@@ -57,13 +57,13 @@ KEYS: dict[str, Key] = {
     "doctor": Key("d", "d", "Doctor", "Doctor: what is wrong, why, and how to fix it"),
     "live": Key("t", "t", "Live", "Live: which jobs use GPUDirect RDMA now, how fast, and what changed"),
     "nccl": Key("n", "n", "NCCL", "NCCL: what a job's log says about GPUDirect RDMA"),
-    "ras": Key("i", "i", "Ask RAS", "RAS: ask NCCL which ranks answer or are behind. Asks you first"),
+    "ras": Key("i", "i", "Query RAS", "RAS: ask NCCL which ranks respond or are behind. Asks you first"),
     "ras_events": Key("m", "m", "RAS events", "Live and RAS: follow a job's RAS events, or stop following"),
     "setup": Key("s", "s", "Setup", "Setup: the steps from a new node to measured GPUDirect RDMA"),
     "bandwidth": Key("b", "b", "Bandwidth", "Bandwidth: measure between GPU and NIC"),
     "actions": Key("x", "x", "Actions", "Actions: what gdrtop can do on this node"),
     "select": Key("down,up,j,k", "↑↓", "Select", "Select the next or previous row, or scroll"),
-    "change": Key("right,left", "←→", "Change", "Next or previous partner or value of the selected row"),
+    "change": Key("right,left", "←→", "Change", "Next or previous partner, or value of the selected row"),
     "zoom": Key("z", "z", "Zoom", "Maximize this panel, or show all panels"),
     "load": Key("l", "l", "Load", "Show the plan that loads the missing modules"),
     "history": Key("H", "H", "History", "History: what gdrtop ran on this node, and how to undo it"),

@@ -124,7 +124,7 @@ class NcclState(ListState):
             return f"Reading {name}, {_size(followed.read_bytes)} of {_size(followed.size_bytes)} …"
         text = f"Following {name}, {_size(followed.read_bytes)} read"
         if followed.restarts:
-            text += "; the file was replaced or became shorter, and was read again from the start"
+            text += "; the file was replaced or truncated, and was read again from the start"
         errors = [f"{file.name}: {file.error}" for file in followed.facts.files if file.error]
         if errors:
             more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""

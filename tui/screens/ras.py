@@ -28,8 +28,10 @@ from widgets.nccl.ras import diagnostics_lines, notice, report_lines
 from widgets.node.verdict import origin_run
 
 _TEXT_WIDTH = 160  # of a written file
-_AGAIN = "Ask again after at least 10 s to see whether they move."
-_NO_PORT = "No process of an NCCL job is visible on this node, so there is nothing to ask. r searches again."
+_AGAIN = "Query again after at least 10 s to see whether they move."
+_NO_PORT = (
+    "No process of an NCCL job is visible on this node, so there is nothing to query. r searches again."
+)
 _COMMANDS = {"status": STATUS, "verbose": VERBOSE_STATUS, "diagnostics": DIAGNOSTICS}
 
 
@@ -118,11 +120,11 @@ class RasState(ListState):
 
     def _word(self, name: str) -> str:
         if name == self.asking:
-            return "asking …"
+            return "querying …"
         answer = self._answers.get(name)
         if answer is None:
-            return "not asked" if name not in self._refusals else "refused"
-        return "answered" if not isinstance(_result(answer), Unknown) else "no answer"
+            return "not queried" if name not in self._refusals else "refused"
+        return "responded" if not isinstance(_result(answer), Unknown) else "no response"
 
     def detail_lines(self, width: int) -> list[Line]:
         """Draw the last answer of the selected port, or what a question would send."""
@@ -134,7 +136,7 @@ class RasState(ListState):
         if name == self.asking:
             lines += [*wrapped("Waiting for the job; up to 20 s …", width, Tone.DIM), ()]
         for why in self._refusals.get(name, ()):
-            lines += wrapped(f"Not asked: {why}.", width, Tone.WARNING)
+            lines += wrapped(f"Not queried: {why}.", width, Tone.WARNING)
         if name in self._refusals:
             lines.append(())
         answer = self._answers.get(name)
@@ -142,30 +144,30 @@ class RasState(ListState):
 
     def _advice(self, port: RasPort, width: int) -> list[Line]:
         if self.is_recorded:
-            return wrapped("Enter shows the answer, if it was recorded.", width)
+            return wrapped("Enter shows the response, if it was recorded.", width)
         lines: list[Line] = []
         for why in port.decision.refusals:
-            lines += wrapped(f"Cannot ask: {why}.", width, Tone.WARNING)
+            lines += wrapped(f"Cannot query: {why}.", width, Tone.WARNING)
         if not lines:
             for text in notice(port.target, STATUS, port.decision):
                 lines += wrapped(text, width, Tone.WARNING if text.startswith("Warning") else Tone.PLAIN)
-            lines += [(), *wrapped("Press Enter to ask the job. Nothing has been sent yet.", width)]
+            lines += [(), *wrapped("Press Enter to query the job. Nothing has been sent yet.", width)]
         return lines
 
     def _answer(self, answer: RasAnswer, width: int) -> list[Line]:
         result = _result(answer)
-        taken = "Recorded" if self.is_recorded else "Asked"
+        taken = "Recorded" if self.is_recorded else "Queried"
         head = f"{taken} at {local_time(answer.taken_at)} with {answer.command}."
         lines = [*wrapped(head, width, Tone.DIM), ()]
         if isinstance(result, Unknown):
-            return [*lines, *wrapped(f"✗ No answer: {result}", width, Tone.WARNING)]
+            return [*lines, *wrapped(f"✗ No response: {result}", width, Tone.WARNING)]
         if not isinstance(answer.diagnostics, Unknown):
             return [*lines, *diagnostics_lines(answer.diagnostics, width)]
         assert not isinstance(answer.report, Unknown)
         jobs = len(answer.target.jobs)
         lines += report_lines(answer.report, answer.found, answer.stalls, jobs, width, _AGAIN)
         if not answer.found and answer.report.is_complete:
-            lines.append((Run("✓ All ranks answer, and none is known to be behind.", Tone.GOOD),))
+            lines.append((Run("✓ All ranks respond, and none is known to be behind.", Tone.GOOD),))
         return lines
 
     def text(self) -> str:
@@ -182,7 +184,7 @@ class RasScreen(ListScreen[RasState]):
     """The ports of the jobs, and what the selected one answered."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
-        bind("open", "ask('status')", label="Ask"),
+        bind("open", "ask('status')", label="Query"),
         bind("verbose", "ask('verbose')"),
         bind("ras_events", "app.ras_events"),
         bind("diagnostics", "ask('diagnostics')"),
@@ -208,7 +210,7 @@ class RasScreen(ListScreen[RasState]):
         yield static_view("summary")
         with Vertical(id="ras"):
             yield LinesView("Ports", id="ports")
-            yield LinesView("Answer", id="answer")
+            yield LinesView("Response", id="answer")
         yield KeyFooter()
 
     def _draw_panes(self) -> None:

@@ -96,7 +96,7 @@ class TerminalDriver(LinuxDriver):
         if is_tested():
             self.exit_event = WakingEvent()
         self.starts = 0
-        """How many times it has taken over the terminal, which shows nothing then."""
+        """How many times it has taken over the terminal, which is then blank."""
 
     @property
     def is_stuck(self) -> bool:

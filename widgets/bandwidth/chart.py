@@ -33,7 +33,7 @@ class XAxis(Enum):
 
     SIZE = "message size"
     TIME = "time"
-    NAME = "what was copied"
+    NAME = "transfer"
 
 
 @frozen
@@ -112,7 +112,7 @@ def draw_chart(
     """
     marks = _marks(limit if unit == "Gb/s" else None, directions)
     if height < _LEAST_HEIGHT or width < _LEAST_WIDTH:
-        return wrapped("Too little room for a chart.", width, Tone.DIM)[: max(0, height)]
+        return wrapped("Not enough room for a chart.", width, Tone.DIM)[: max(0, height)]
     if x_axis is XAxis.NAME:
         return _bars(curves, marks, width, height, unit)
     return _Plot(curves, marks, width, height, x_axis, unit, span).lines()

@@ -131,11 +131,11 @@ def memory_lines(result: Result) -> list[str]:
     if not is_as_requested(result):
         lines.append(mismatch_evidence(result))
     elif registered:
-        lines.append(f"the tool reports: registered via {', '.join(registered)}")
+        lines.append(f"the tool reports registration via {', '.join(registered)}")
     elif result.memory in (BY_DMABUF, BY_PEERMEM):
         lines.append(f"{result.memory} was requested; the tool did not report how the memory was registered")
     elif result.memory == HOST_MEMORY:
-        lines.append("host memory only: says nothing about the GPU path")
+        lines.append("host memory only; says nothing about the GPU path")
     if routes := facts_about(result, About.ROUTE):
         more = f" and {len(routes) - _MOST_ROUTES} more" if len(routes) > _MOST_ROUTES else ""
         lines.append(f"NCCL used {', '.join(routes[:_MOST_ROUTES])}{more}")

@@ -67,7 +67,7 @@ def draw_planned(
     count = f"{len(series.tests)} tests, " if len(series.tests) > 1 else ""
     lines = draw_limits(series.tests, width)
     if not lines:
-        lines += wrapped("limit of the path unknown", width, Tone.DIM)
+        lines += wrapped("path limit unknown", width, Tone.DIM)
     lines += draw_expected(series.tests, width)
     lines.append((Run(f"takes {count}about {minutes(series.seconds)}"),))
     if affected:

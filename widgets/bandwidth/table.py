@@ -58,12 +58,12 @@ _COLUMNS: tuple[tuple[str, _Cell, int], ...] = (
     ("median µs", _latency("median"), 9),
     ("avg µs", _latency("average"), 7),
     ("max µs", _latency("max"), 8),
-    ("99 % µs", _latency("99 %"), 7),
-    ("99.9 % µs", _latency("99.9 %"), 9),
+    ("p99 µs", _latency("99 %"), 7),
+    ("p99.9 µs", _latency("99.9 %"), 9),
     ("wrong", lambda sample: _count(sample.wrong), 5),
 )
 _BANDWIDTH = ("bytes", "Gb/s", "Mmsg/s")
-_LATENCIES = ("bytes", "min µs", "typical µs", "avg µs", "max µs", "99 % µs", "99.9 % µs")
+_LATENCIES = ("bytes", "min µs", "typical µs", "avg µs", "max µs", "p99 µs", "p99.9 µs")
 _COLLECTIVE = ("bytes", "time µs", "Gb/s", "bus Gb/s", "wrong")
 _COPIES = ("bytes", "Gb/s")
 _NAMED = 34

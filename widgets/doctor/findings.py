@@ -291,7 +291,7 @@ def explain_path(verdict: Verdict, width: int) -> list[Line]:
     lines: list[Line] = [
         (Run("Without GPUDirect RDMA", Tone.TITLE),),
         (Run("  wire ══ "), Run("NIC", Tone.NIC), Run(" ──▸ host memory ──▸ "), Run("GPU", Tone.GPU)),
-        (Run("              copied twice, through the CPU's memory", Tone.DIM),),
+        (Run("              copied twice, through host memory", Tone.DIM),),
         (),
         (Run("With GPUDirect RDMA", Tone.TITLE),),
         (Run("  wire ══ "), Run("NIC", Tone.NIC), Run(" ──────────────────▸ "), Run("GPU", Tone.GPU)),

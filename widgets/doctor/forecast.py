@@ -54,7 +54,7 @@ def draw(forecast: Forecast, kernel: KernelForecast | None, width: int) -> list[
 
 def draw_not_known(limits: Sequence[str], width: int) -> list[Line]:
     """Name what no file shows."""
-    return wrapped(f"Not known before the boot: {'; '.join(limits)}.", width, Tone.DIM) if limits else []
+    return wrapped(f"Unknown until the boot: {'; '.join(limits)}.", width, Tone.DIM) if limits else []
 
 
 def draw_outlook(verdict: Verdict, opening: str, width: int) -> list[Line]:

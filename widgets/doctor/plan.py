@@ -50,7 +50,7 @@ def draw_group(steps: Sequence[Step], width: int) -> list[Line]:
     """Draw one step, or the first of many similar ones and how many there are."""
     if len(steps) == 1:
         return draw_step(steps[0], width)
-    head = f"{len(steps)} {steps[0].group}, the first:"
+    head = f"{len(steps)} {steps[0].group}, starting with:"
     last = f"… {len(steps) - 1} more like this"
     return [
         *wrapped(head, width, Tone.PLAIN, "  "),
@@ -62,7 +62,7 @@ def draw_group(steps: Sequence[Step], width: int) -> list[Line]:
 def consequences(plan: Plan, names_jobs: bool = False) -> list[str]:
     """Return what a plan needs and does, in a few words each."""
     is_manual = all(step.is_instruction for step in plan.steps)
-    words = ["manual steps only" if is_manual else "needs root" if plan.needs_root else "needs no root"]
+    words = ["manual steps only" if is_manual else "needs root" if plan.needs_root else "does not need root"]
     if plan.needs_reboot:
         words.append("needs a reboot")
     if not is_manual:

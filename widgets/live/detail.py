@@ -100,7 +100,7 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
         text = labels.get(bdf, bdf) + (f": {_gpu_text(lives[bdf])}" if bdf in lives else "")
         lines += _field("" if number else "GPU", text, width)
     if not process.gpus:
-        lines += _field("GPU", "none, as NVML reports", width)
+        lines += _field("GPU", "none, according to NVML", width)
     threads = process.threads
     names = _why(threads) if isinstance(threads, Unknown) else ", ".join(threads) or "none"
     lines += _field("Threads", names, width)
@@ -395,7 +395,7 @@ def of_event(
     if event.explanation:
         lines += _field("Meaning", event.explanation, width)
     if sample is None:
-        lines += [(), *wrapped("The figures of that moment are no longer in memory.", width, Tone.DIM)]
+        lines += [(), *wrapped("The figures for that moment are no longer in memory.", width, Tone.DIM)]
         return lines
     for shown in (sample, before):
         figures = _figures_of(event, shown, width) if shown is not None else []

@@ -243,7 +243,7 @@ def _of(channels: Channels) -> str:
 def _distances(distances: Sequence[Distance], width: int) -> list[Line]:
     if not distances:
         return []
-    lines = [line(Run("GPU–NIC distance, and the limit", Tone.TITLE))]
+    lines = [line(Run("GPU–NIC distance and limit", Tone.TITLE))]
     ordered = sorted(distances, key=lambda row: row.is_enabled)
     for row in ordered[:_MOST_ROWS]:
         words = f"{row.words[0]}, limit {row.words[1]}" if row.words else "numbers of an unknown version"
@@ -268,7 +268,7 @@ def _input(facts: LogFacts, width: int) -> list[Line]:
     lines_read = sum(file.lines for file in facts.files)
     size = sum(file.size_bytes for file in facts.files) / (1 << 20)
     parts = (plural(len(facts.files), "file"), f"{size:.1f} MiB", plural(lines_read, "line"))
-    text = f"Read {', '.join(parts)}; {plural(facts.nccl_lines, 'line')} from NCCL or PyTorch used"
+    text = f"Read {', '.join(parts)}; used {plural(facts.nccl_lines, 'line')} from NCCL or PyTorch"
     if facts.cut_lines:
         text += f", {facts.cut_lines} of them cut off"
     if facts.left_out:

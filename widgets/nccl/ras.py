@@ -31,12 +31,12 @@ def notice(target: RasTarget, command: str, decision: RasDecision) -> list[str]:
     texts = [f"gdrtop sends '{command}' to NCCL's RAS service on {target.name}, used by {jobs}."]
     if command in REPORTS:
         texts.append(
-            "The job gathers the state of all its ranks, over its own connections, and answers once."
+            "The job gathers the state of all its ranks, over its own connections, and responds once."
         )
     elif command == MONITOR:
         texts.append("The job sends its RAS events until the connection is closed. It gathers nothing.")
     elif command == DIAGNOSTICS:
-        texts.append("The job runs diagnostics in all its processes, on all its nodes, and answers once.")
+        texts.append("The job runs diagnostics in all its processes, on all its nodes, and responds once.")
     texts += [f"Warning: {warning}." for warning in decision.warnings]
     return [printable(text, 600) for text in texts]
 
@@ -55,12 +55,12 @@ def report_lines(
     """
     texts = [_job_text(report)]
     if jobs > 1:
-        texts.append(f"One of the {jobs} jobs on this port has answered.")
+        texts.append(f"One of the {jobs} jobs on this port has responded.")
     for group in report.groups:
         errors = ", ".join(group.errors) or "OK"
         texts.append(
             f"{plural(group.communicators, 'communicator')} of {group.ranks_per_communicator} ranks on"
-            f" {plural(group.nodes, 'node')} ({group.ranks_per_node} a node):"
+            f" {plural(group.nodes, 'node')} ({group.ranks_per_node} per node):"
             f" {group.status}, {errors}"
         )
     lines = [row for text in texts for row in _wrapped(text, width)]
@@ -103,12 +103,12 @@ def _notes(report: RasReport, stalls: Sequence[Stall], again: str) -> list[str]:
             f" running job. {again}"
         )
     if report.timeouts:
-        notes.append(f"RAS had {plural(report.timeouts, 'timeout')} while it gathered the data.")
+        notes.append(f"RAS had {plural(report.timeouts, 'timeout')} while gathering the data.")
     if not report.is_complete:
-        notes.append("The answer is cut off.")
-    notes += [f"not understood: {line}" for line in report.other[:_OTHER_SHOWN]]
+        notes.append("The response is cut off.")
+    notes += [f"not recognized: {line}" for line in report.other[:_OTHER_SHOWN]]
     if len(report.other) > _OTHER_SHOWN:
-        notes.append(f"{len(report.other) - _OTHER_SHOWN} more lines were not understood")
+        notes.append(f"{len(report.other) - _OTHER_SHOWN} more lines were not recognized")
     return notes
 
 
@@ -123,7 +123,7 @@ def diagnostics_lines(diagnostics: Diagnostics, width: int) -> list[Line]:
         lines += _wrapped(f"{mark} {result.text}{process}", width, _INDENT, tone)
     lines += [line for text in diagnostics.other for line in _wrapped(text, width, tone=Tone.DIM)]
     if diagnostics.left_out:
-        lines += _wrapped(f"{plural(diagnostics.left_out, 'more line')} left out", width)
+        lines += _wrapped(f"{plural(diagnostics.left_out, 'more line')} not shown", width)
     return lines
 
 

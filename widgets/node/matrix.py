@@ -95,7 +95,7 @@ def column_headings(labels: Sequence[str]) -> tuple[str, list[str]]:
     return "", [label if len(label) <= longest else "…" + label[1 - longest :] for label in labels]
 
 
-EQUALLY_NEAR = "All NICs are equally near: none is best. NCCL spreads its GPUs and channels over them."
+EQUALLY_NEAR = "All NICs are equally close, so none is best. NCCL spreads its GPUs and channels over them."
 
 
 def draw(
@@ -114,7 +114,7 @@ def draw(
     ends = topology.gpus if rows is None else rows
     columns = (topology.nics or topology.gpus) if columns is None else columns
     if not ends or not columns:
-        return LazyLines.from_lines(wrapped("There is no GPU–NIC pair.", width, Tone.DIM))
+        return LazyLines.from_lines(wrapped("No GPU–NIC pairs.", width, Tone.DIM))
     prefix, headings = column_headings([end.label for end in columns])
     label_width = max(len(prefix), *(len(end.label) for end in ends))
     cell = max(5, *map(len, headings)) + 1  # "NODE•" and a space
@@ -175,13 +175,13 @@ def legend(topology: Topology, width: int, highlights: Highlights | None = None)
     if not topology.best_nic:
         lines.extend(wrapped(EQUALLY_NEAR, width, Tone.DIM))
     if topology.file is not None:
-        text = f"These are NCCL's words, from its topology file {topology.file.path}."
+        text = f"These are NCCL's terms, from its topology file {topology.file.path}."
         return [*lines, *wrapped(text, width, Tone.DIM)]
     if any(path.by_data_direct for path, _ in paths):
-        text = "These are NCCL's words for the NICs' Data Direct functions, which nvidia-smi does not show."
+        text = "These are NCCL's terms for the NICs' Data Direct functions, which nvidia-smi does not show."
         return [*lines, *wrapped(text, width, Tone.DIM)]
     if any(isinstance(path.smi, Unknown) and not isinstance(path.nccl, Unknown) for path, _ in paths):
-        text = "These are NCCL's words. nvidia-smi's are unknown: no NUMA node."
+        text = "These are NCCL's terms. nvidia-smi's are unknown: no NUMA node."
         return [*lines, *wrapped(text, width, Tone.DIM)]
     for word in sorted(shown, key=lambda word: ([*_MEANINGS, word].index(word), word)):
         others = sorted((nccl, count) for (smi, nccl), count in counts.items() if word == smi != nccl)

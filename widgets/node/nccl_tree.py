@@ -28,7 +28,7 @@ def draw(system: Element, width: int) -> list[Line]:
         lines.append(cut((numa, Run(f"  {facts}", Tone.DIM)), width))
         lines.extend(cut(drawn, width) for drawn in _below(cpu, names, ""))
     if gpus and nics:
-        lines.extend([(), line("GPU × NIC, NCCL's words over PCIe")])
+        lines.extend([(), line("GPU × NIC, NCCL's terms over PCIe")])
         lines.extend(_matrix(system, gpus, nics, names, width))
     return lines
 

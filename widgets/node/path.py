@@ -46,7 +46,7 @@ def draw(topology: Topology, path: Path, width: int, is_detour: bool = False) ->
             lines.extend(wrapped(str(word), width, Tone.WARNING, "  "))
             break
     if topology.file is not None:
-        text = f"NCCL's word is from {topology.file.path}; below is the tree that this machine shows"
+        text = f"NCCL's term is from {topology.file.path}; below is the tree that this machine shows"
         lines.extend(wrapped(text, width, Tone.DIM))
     if not isinstance(path.gbps, Unknown):
         lines.append((Run("PCIe at most "), Run(gbps(path.gbps)), Run(" each way", Tone.DIM)))
@@ -143,6 +143,6 @@ def partners_line(topology: Topology, id: str, width: int) -> list[Line]:  # noq
         return wrapped(f"Nearest NICs of {label_of(topology, id)}: {names or 'none'}", width)
     gpus = [label_of(topology, gpu) for gpu, nic in topology.best_nic.items() if nic == id]
     if topology.best_nics and not topology.best_nic:
-        return wrapped(f"{label_of(topology, id)} is as near to every GPU as the other NICs", width)
-    text = f"is the best NIC of {', '.join(gpus)}" if gpus else "is not the best NIC of any GPU"
+        return wrapped(f"{label_of(topology, id)} is as close to every GPU as the other NICs", width)
+    text = f"is the best NIC for {', '.join(gpus)}" if gpus else "is not the best NIC for any GPU"
     return wrapped(f"{label_of(topology, id)} {text}", width)

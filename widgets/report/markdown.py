@@ -143,7 +143,7 @@ def _finding(finding: FindingText) -> list[str]:
 
 
 def _step(step: StepText) -> list[str]:
-    kind = f"{step.more + 1} {escaped(step.kind)}, the first: " if step.more else ""
+    kind = f"{step.more + 1} {escaped(step.kind)}, starting with: " if step.more else ""
     if not step.command:
         return [f"{kind}manual: {escaped(step.why)}"]
     undo = f" (undo: {code(step.undo)})" if step.undo else ""
@@ -161,7 +161,7 @@ def _measured(report: Report) -> list[str]:
     results = results_of(report)
     if not results:
         how = [f"- {code(command)} {what}" for command, what in HOW_TO_MEASURE]
-        return ["gdrtop has no saved results of this node. To measure, run on the node:", "", *how]
+        return ["gdrtop has no saved results for this node. To measure, run on the node:", "", *how]
     lines = ["| test | result | limit | when |", "|---|---|---|---|", *map(_result_row, results), ""]
     notes = [f"- {escaped(f'{result.title}: {note}')}" for result in results for note in result.notes]
     means = [line for text in conclusions_of(report) for line in (escaped(text), "")]

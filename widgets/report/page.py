@@ -167,7 +167,7 @@ def _origin_text(origin: Origin) -> str:
     label = printable(origin.label, 300)
     return {
         Source.LIVE: "read on the running node",
-        Source.TREE: f"TREE: read from the files below {label}, not from a running node",
+        Source.TREE: f"TREE: read from the files under {label}, not from a running node",
         Source.SIMULATED: f"SIMULATED: the simulated node {label}, not a real machine",
         Source.RECORDED: f"RECORDED: {label}",
     }[origin.source]

@@ -170,7 +170,7 @@ def _why_not(examination: Examination, number: int, is_here: bool) -> str:
     """Return why the node cannot be used; "" if nothing speaks against it."""
     tools = examination.tools
     if isinstance(tools, Unknown):
-        return "the installed tools are unknown"
+        return "cannot tell which tools are installed"
     if reason := missing(tools, "numactl"):
         return reason
     numa = examination.node.numa
@@ -184,10 +184,10 @@ def _why_not(examination: Examination, number: int, is_here: bool) -> str:
     if isinstance(allowed, Unknown) or not is_here:
         return ""
     if node is not None and _has_none(node, allowed.cpus):
-        return f"gdrtop may not use any of its CPUs (Cpus_allowed_list {allowed.cpus})"
+        return f"gdrtop is not allowed to use its CPUs (Cpus_allowed_list {allowed.cpus})"
     memory = _numbers(allowed.memory_nodes)
     if memory is not None and number not in memory:
-        return f"gdrtop may not use its memory (Mems_allowed_list {allowed.memory_nodes})"
+        return f"gdrtop is not allowed to use its memory (Mems_allowed_list {allowed.memory_nodes})"
     return ""
 
 

@@ -33,7 +33,7 @@ NEAR_PORT = 0.90
 """The share of its limit that a healthy port reaches: azurehpc-health-checks accepts 180 of 200 Gb/s (ND A100
 v4) and 380 of 400 Gb/s (ND H100 v5) from ib_write_bw for a healthy GPU–NIC pair."""
 NEAR_PCIE = 0.82
-"""The same of a PCIe link: 90 % of what acknowledgements and flow control leave, which take 8 to 10 % of the
+"""The same for a PCIe link: 90 % of what acknowledgements and flow control leave, which take 8 to 10 % of the
 link (Neugebauer et al., SIGCOMM 2018) and are not in the limit."""
 
 
@@ -120,7 +120,7 @@ def _row(value: object, number: int) -> ExpectedPair:
             raise TableError(f"{where}: {name} {error}") from None
     row = ExpectedPair(**read)
     if row.at_least_gbps is None and not row.expected_gbps:
-        raise TableError(f"{where} sets no expectation: give at_least_gbps or port_gbps")
+        raise TableError(f"{where} has no expected rate: set at_least_gbps or port_gbps")
     return row
 
 
@@ -180,5 +180,5 @@ class Expectation:
 
     @property
     def words(self) -> str:
-        """Return "at least 380 Gb/s is expected of Azure ND H100 v5"."""
-        return f"at least {self.gbps:.0f} Gb/s is expected of {self.name}"
+        """Return "at least 380 Gb/s is expected for Azure ND H100 v5"."""
+        return f"at least {self.gbps:.0f} Gb/s is expected for {self.name}"

@@ -181,7 +181,7 @@ def _of_port(examination: Examination, nic: str, number: int, is_loopback: bool,
     port = next((candidate for candidate in ports if candidate.number == number), None)
     name = f"port {number} of {nic}"
     if device is None or port is None:
-        unknown = Unknown(Reason.NOT_THERE, nic, "there is no such port")
+        unknown = Unknown(Reason.NOT_THERE, nic, "no such port")
         return Bound(name, unknown, unknown, "", ())
     source = f"{device.sysfs_path}/ports/{number}/rate"
     rate, text = port.rate_gbps, known(port.rate_text, "")
@@ -194,7 +194,7 @@ def _of_port(examination: Examination, nic: str, number: int, is_loopback: bool,
         evidence = (Evidence(f"/sys/class/net/{port.bond.netdev}/bonding/slaves", f"{together} ports"),)
         rate = rate / together * queue_pairs
         use = "1 queue pair uses 1" if queue_pairs == 1 else f"{queue_pairs} queue pairs use {queue_pairs}"
-        text = f"{text}, {use} of the {together} ports of {port.bond.netdev}: test with {together} or more"
+        text = f"{text}, {use} of {together} ports on {port.bond.netdev}: test with {together} or more"
     if is_loopback:
         return Bound(name, rate, rate, text, evidence)
     share, mtu, seen = _packets(examination, nic, port)
@@ -210,7 +210,7 @@ def _packets(examination: Examination, nic: str, port: RdmaPort) -> tuple[float,
     mtu = Unknown(Reason.NOT_THERE) if health is None else health.roce_mtu_bytes
     if isinstance(mtu, Unknown):
         return _LARGEST_MTU / (_LARGEST_MTU + _ROCE_HEADER_BYTES), _LARGEST_MTU, ()
-    netdev = Evidence(f"/sys/class/net/{known(port.netdev, '*')}/mtu", f"RDMA uses {mtu} of it")
+    netdev = Evidence(f"/sys/class/net/{known(port.netdev, '*')}/mtu", f"RDMA MTU {mtu}")
     return mtu / (mtu + _ROCE_HEADER_BYTES), mtu, (netdev,)
 
 

@@ -117,7 +117,7 @@ def _by_limit(sample: Sample, limit: Limit, host: Sample | None) -> Judgment:
     if share >= (NEAR_PCIE if least.is_pcie else NEAR_PORT):
         return Judgment(Rating.NEAR, words, f"limited by {least.name} ({least.why})", share)
     if sample.size_bytes is not None and sample.size_bytes < LARGE_FROM_BYTES:
-        why = f"messages of {sample.size_bytes} bytes are limited by the message rate, not by the link"
+        why = f"{sample.size_bytes}-byte messages are limited by the message rate, not by the link"
         return Judgment(Rating.UNKNOWN, words, why, share)
     if limit.unknown:
         why = f"the bandwidth of {limit.unknown[0]} is unknown and may be no more than this"
@@ -167,7 +167,7 @@ def stalls(samples: Sequence[Sample], settings: Settings) -> str:
     stalled = sum(gbps < _STALLED * median(flowing) for gbps in rows) if flowing else 0
     if not stalled:
         return ""
-    return f"in {stalled} of {len(rows)} seconds, the bandwidth was less than half of the median"
+    return f"in {stalled} of {len(rows)} seconds, the bandwidth was less than half the median"
 
 
 def _counted(samples: Iterable[Sample]) -> list[Sample]:

@@ -28,9 +28,9 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.rates import PortRate, Reading, port_rates
 
 BUSY_PERCENT = 5
-"""GPU utilization from which on a GPU counts as used; an idle one shows 0."""
+"""GPU utilization at which a GPU counts as in use; an idle GPU shows 0."""
 HELD_BYTES = 2 << 30
-"""GPU memory from which on it counts as used; the driver itself takes less than 1 GiB."""
+"""GPU memory at which it counts as in use; the driver itself takes less than 1 GiB."""
 _MOST_LINES = 8
 BUSY_GBPS = 0.1
 """More than a subnet manager or a routing protocol sends; a job sends a thousand times as much."""
@@ -66,7 +66,7 @@ def _on_gpus(examination: Examination, tests: tuple[PlannedTest, ...]) -> list[s
     if not used:
         return []
     if isinstance(live, Unknown):
-        return [f"it is unknown which jobs use the GPUs: {live}"]
+        return [f"cannot tell which jobs use the GPUs: {live}"]
     processes = processes_by_pid(examination)
     lines = []
     for gpu in used:
@@ -79,7 +79,7 @@ def _on_gpus(examination: Examination, tests: tuple[PlannedTest, ...]) -> list[s
 
 def _on_gpu(now: NvmlLive, processes: dict[int, Process]) -> str:
     if isinstance(now.processes, Unknown):
-        return f"it is unknown which jobs use it: {now.processes}"
+        return f"cannot tell which jobs use it: {now.processes}"
     busy = known(now.utilization_percent, 0)
     utilization = f"{busy} % busy" if busy >= BUSY_PERCENT else ""
     if now.processes:

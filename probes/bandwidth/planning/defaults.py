@@ -152,7 +152,7 @@ def perftest_defaults(
     if (port := active_port(device)) is None:
         return Refused(f"no port of {device.name} is active")
     if not has_verbs(device):
-        return Refused(f"{device.name} is a Slingshot NIC: it has no verbs, which perftest needs")
+        return Refused(f"{device.name} is a Slingshot NIC: it does not support verbs, which perftest needs")
     is_efa = device.driver == "efa"
     index = 0 if is_efa else gid_index(port)  # an EFA has one GID
     memory = None if card is None else gpu_memory(examination, card, device.name, dmabuf)

@@ -99,5 +99,5 @@ def _package_version(program: str, package: Maybe[Package] | None) -> Maybe[str]
     if package is None:
         return Unknown(Reason.NOT_THERE, program, _NO_VERSION)
     if package.reason is Reason.NOT_THERE:
-        return Unknown(Reason.NOT_THERE, program, f"it belongs to no package, and {_NO_VERSION}")
+        return Unknown(Reason.NOT_THERE, program, f"it is not part of a package, and {_NO_VERSION}")
     return package

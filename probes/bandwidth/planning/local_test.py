@@ -24,8 +24,8 @@ from probes.snapshot.examination import Examination
 _TIME_LIMIT_SECONDS = 600.0
 COPIES = "nvbandwidth"
 """gdrcopy copies by the CPU through BAR1, as nothing that stages does."""
-_COPY_NOTE = "a part of the staged path: the copy between GPU and host memory alone"
-_NIC_NOTE = "a part of the staged path: the NIC with host memory alone"
+_COPY_NOTE = "part of the staged path: the copy between GPU and host memory alone"
+_NIC_NOTE = "part of the staged path: the NIC with host memory alone"
 
 
 def local_test(
@@ -34,7 +34,7 @@ def local_test(
     """Return the test of these GPUs, or why it cannot run on this node."""
     tools = examination.tools
     if isinstance(tools, Unknown):
-        return Refused(f"the installed tools are unknown: {tools}")
+        return Refused(f"cannot tell which tools are installed: {tools}")
     gpu = gpus[0] if len(gpus) == 1 else None
     wanted_node = known(gpu.numa_node, None) if gpu and tool.binds_to_gpu and request.binds else None
     numa_node, notes = bound_to(examination, wanted_node)

@@ -55,7 +55,7 @@ def perftest_test(
     """Return the test of one pair with one kind of memory, or why it cannot run on this node."""
     tools = examination.tools
     if isinstance(tools, Unknown):
-        return Refused(f"the installed tools are unknown: {tools}")
+        return Refused(f"cannot tell which tools are installed: {tools}")
     with_gpu = path is not MemoryPath.HOST
     if with_gpu and gpu is None:
         return Refused("this node has no GPU")
@@ -123,7 +123,10 @@ def _other_path(tools: ToolFacts, path: MemoryPath, memory: str) -> tuple[str, .
     """Return a note if the installed perftest cannot use the node's own path."""
     if path is not MemoryPath.BEST or memory != BY_PEERMEM or not is_without_dmabuf(tools):
         return ()
-    return ("this perftest is built without DMA-BUF, so the test uses nvidia-peermem, whatever NCCL uses",)
+    return (
+        "this perftest is built without DMA-BUF, so the test uses nvidia-peermem regardless of what"
+        " NCCL uses",
+    )
 
 
 @frozen
@@ -254,10 +257,10 @@ def _of_peer(limit: Limit) -> Limit:
     bounds = tuple(
         replace(
             bound,
-            name=f"{bound.name} at the peer",
+            name=f"{bound.name} on the peer",
             why=f"{bound.why}, if it is like this node" if bound.why else "",
             part=f"peer {bound.part}" if bound.part else "",
         )
         for bound in limit.bounds
     )
-    return Limit(bounds, tuple(f"at the peer {note}" for note in limit.notes))
+    return Limit(bounds, tuple(f"on the peer {note}" for note in limit.notes))

@@ -196,7 +196,7 @@ def _idle_nics(examination: Examination) -> tuple[LeftOut, ...]:
 
 def _port_states(device: RdmaDevice) -> str:
     states = ", ".join(f"port {port.number} is {port.state}" for port in device.ports)
-    return f"no port is active ({states or 'it has none'})"
+    return f"no port is active ({states or 'it has no ports'})"
 
 
 def _is_software(device: RdmaDevice) -> bool:

@@ -67,7 +67,7 @@ def _without_gpu_memory(results: Sequence[Result], left_out: Sequence[LeftOut]) 
 
 
 def _reasons(left_out: Sequence[LeftOut]) -> list[str]:
-    """Return why tests were left out, one sentence for each reason."""
+    """Return why tests were skipped, one sentence for each reason."""
     titles: dict[str, list[str]] = {}
     for test in left_out:
         titles.setdefault(test.reason, []).append(test.title)
@@ -75,7 +75,7 @@ def _reasons(left_out: Sequence[LeftOut]) -> list[str]:
     for reason, named in titles.items():
         *first, last = named if len(named) < 3 else (*named[:2], f"{len(named) - 2} more")
         names = f"{', '.join(first)} and {last} were" if first else f"{last} was"
-        sentences.append(f"{names} left out: {reason}")
+        sentences.append(f"{names} skipped: {reason}")
     return sentences
 
 

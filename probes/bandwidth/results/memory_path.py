@@ -78,13 +78,13 @@ def mismatch_evidence(result: Result) -> str:
     if result.over_network:
         return f"{used}: {_nccl_evidence(result)}"
     if INTEGRATED_MEMORY in facts_about(result, About.MEMORY):
-        return f"the tool reports: {INTEGRATED_MEMORY}; {result.memory} was requested"
+        return f"the tool reports {INTEGRATED_MEMORY}; {result.memory} was requested"
     if used == HOST_MEMORY:
         return (
             "the tool printed no line about a GPU buffer, so it used host memory;"
             f" {result.memory} was requested"
         )
-    return f"the tool reports: registered via {used}, not via {result.memory} as requested"
+    return f"the tool reports registration via {used}, but {result.memory} was requested"
 
 
 def _nccl_evidence(result: Result) -> str:

@@ -68,7 +68,7 @@ def _with_direct(staged: Result, direct: Result | None) -> list[str]:
         ]
     if not is_as_requested(direct):
         return [
-            "what GPUDirect RDMA saves was not measured, because NCCL did not use it on its own"
+            "the gain from GPUDirect RDMA was not measured, because NCCL by itself did not use it"
             f" ({mismatch_evidence(direct)})"
         ]
     figures = _bandwidth(staged, direct)

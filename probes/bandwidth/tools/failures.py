@@ -109,8 +109,8 @@ def _from_status(status: int, lines: Sequence[str]) -> Failure:
     if status == 126:
         return Failure("the program is not executable", raw, CAUSE)
     if status == 124:
-        return Failure("the test took longer than its time limit", raw, SYMPTOM)
-    return Failure(f"the test ended with status {status}", raw, FOLLOWS)
+        return Failure("the test exceeded its time limit", raw, SYMPTOM)
+    return Failure(f"the test exited with status {status}", raw, FOLLOWS)
 
 
 # What any of the tools can print: CUDA, SSH, numactl and the system. Sources: numactl/numactl numactl.c and
@@ -127,37 +127,37 @@ FIRST_PATTERNS = (
     FailurePattern(r"cuInit\(0\) returned 100\b|no available device\(s\) that support CUDA", CAUSE,
                    "CUDA sees no GPU"),
     FailurePattern(r"cuInit\(0\) returned (?:802|803)\b", CAUSE,
-                   "the GPUs are not ready: the fabric manager is not running (802), or the driver's parts"
-                   " differ in version (803)"),
+                   "the GPUs are not ready: the fabric manager is not running (802), or driver"
+                   " components have different versions (803)"),
     FailurePattern(r"cuInit\(0\) returned (?P<a>\d{1,4})", CAUSE, "CUDA failed to start (error {a})"),
     FailurePattern(r"cuMemAlloc\w{0,12} error=2\b|out of memory", CAUSE, "the GPU's memory is full"),
     FailurePattern(r"libcuda\.so[^ ]{0,8}: cannot open shared object", CAUSE,
-                   "libcuda.so was not found: the driver's libraries are missing in the container, or"
-                   " the driver was installed without CUDA"),
+                   "libcuda.so was not found: the driver's libraries are missing from the container,"
+                   " or the driver was installed without CUDA"),
     # numactl.
     FailurePattern(_BINDING, CAUSE,
-                   "numactl may not bind here: a container's seccomp profile forbids it without CAP_SYS_NICE"
+                   "numactl cannot bind: a container's seccomp profile forbids it without CAP_SYS_NICE"
                    f" (Docker: --cap-add SYS_NICE); {_NO_BIND}"),
     FailurePattern(r"sched_setaffinity\S{0,20}(?: failed)?: Invalid argument", CAUSE,
-                   "numactl may not use the NUMA node's CPUs: the cpuset of the job or container excludes"
+                   "numactl cannot use the NUMA node's CPUs: the cpuset of the job or container excludes"
                    f" them, or the node has no CPUs; {_NO_BIND}"),
     FailurePattern(r"(?:set_mempolicy|mbind|setting membind): Invalid argument", CAUSE,
-                   "numactl may not use the NUMA node's memory: the cpuset of the job or container excludes"
+                   "numactl cannot use the NUMA node's memory: the cpuset of the job or container excludes"
                    f" it, or the node has no memory; {_NO_BIND}"),
     FailurePattern(r"libnuma: Warning: node (?:argument )?(?P<a>\d{1,10}) (?:is out of range|not allowed)"
                    r"|^<(?P<b>\d{1,10})> is invalid", CAUSE,
-                   "numactl may not use NUMA node {a}{b}: the cpuset of the job or container excludes it, it"
+                   "numactl cannot use NUMA node {a}{b}: the cpuset of the job or container excludes it, it"
                    f" has no memory, or it does not exist; {_NO_BIND}"),
     FailurePattern(r"This system does not support NUMA policy|No NUMA support available", CAUSE,
-                   "NUMA policy is unavailable: the kernel does not have it, or the container forbids it;"
+                   "NUMA policy is unavailable: the kernel does not support it, or the container forbids it;"
                    f" {_NO_BIND}"),
     FailurePattern(r"failed to run command .numactl.: No such file|^env: .numactl.: No such file"
                    r"|^(?:[\w -]{1,20}: ){0,3}numactl: command not found", CAUSE,
-                   f"numactl is not installed on the node of this test, or not in its PATH; {_NO_BIND}"),
+                   f"numactl is not installed on the test node, or not in its PATH; {_NO_BIND}"),
     # SSH, and a missing program.
     FailurePattern(r"(?P<a>\S{1,120}): Permission denied"
                    r" \((?:publickey|password|gssapi|keyboard)[^)]{0,80}\)", CAUSE,
-                   "SSH does not let {a} in without a password. Set up a key (ssh-copy-id): gdrtop does not"
+                   "SSH login to {a} without a password failed. Set up a key (ssh-copy-id): gdrtop does not"
                    " enter passwords"),
     FailurePattern(r"Host key verification failed", CAUSE,
                    "SSH does not know the peer's host key: log in once by hand"),
@@ -168,7 +168,7 @@ FIRST_PATTERNS = (
     FailurePattern(r"failed to run command .(?P<a>[\w.\-]{1,60}).: No such file"
                    r"|^(?:env: |numactl: execution of )[^\w](?P<b>[\w.\-]{1,60}).: No such file"
                    r"|^(?:[\w -]{1,20}: ){0,3}(?P<c>[\w.\-]{1,60}): command not found", CAUSE,
-                   "{a}{b}{c} is not installed on the node of this test, or not in its PATH"),
+                   "{a}{b}{c} is not installed on the test node, or not in its PATH"),
 )  # fmt: skip
 """Compared with a line before the patterns of the tool itself."""
 

@@ -89,8 +89,8 @@ _PATTERNS = (
                    "gdrdrv is not loaded, or /dev/gdrdrv is missing or not accessible to you (modprobe"
                    " gdrdrv; pass the device into a container); GPUDirect RDMA does not need it"),
     FailurePattern(r"This GPU does not support GPUDirect RDMA", CAUSE,
-                   "this GPU or its driver does not let other devices map its memory, like GeForce and some"
-                   " vGPUs"),
+                   "this GPU or its driver does not let other devices map its memory (the case for"
+                   " GeForce and some vGPUs)"),
     FailurePattern(r"Assertion \"[^\"]{1,120}\" failed", SYMPTOM, "a step of the test failed"),
 )  # fmt: skip
 
@@ -196,7 +196,7 @@ class GdrcopyOutput:
         us = parse_number(trip["us"]) if trip else None
         if us is None:
             return ()
-        return (Sample(what="round trip CPU–GPU", raw=clean_line(line), latencies=(Latency("average", us),)),)
+        return (Sample(what="CPU–GPU round trip", raw=clean_line(line), latencies=(Latency("average", us),)),)
 
     def _of_suite(self, line: str) -> tuple[Output, ...]:
         if total := _TOTAL.match(line):
@@ -205,7 +205,7 @@ class GdrcopyOutput:
                 for about in (About.TOTAL, About.PASSED, About.FAILED, About.WAIVED)
             ]
             if int(total["failed"]):
-                failed = f"{total['failed']} of {total['total']} CPU-access tests of GPU memory failed"
+                failed = f"{total['failed']} of {total['total']} tests of CPU access to GPU memory failed"
                 found.append(Failure(failed, clean_line(line), SYMPTOM))
             return tuple(found)
         if listed := _LIST.match(line):

@@ -161,7 +161,7 @@ _PATTERNS = (
                    "NCCL failed ({a}): run it again with NCCL_DEBUG=WARN; the first WARN line shows why"),
     FailurePattern(r"Test CUDA failure [^']{0,200}'(?P<a>[^']{1,80})", CAUSE, "CUDA failed: {a}"),
     FailurePattern(r"Out of bounds values : (?P<a>[1-9]\d{0,18}) FAILED", CAUSE,
-                   "{a} values came out wrong: data was corrupted"),
+                   "{a} values were wrong: data was corrupted"),
     FailurePattern(r"NCCL WARN (?:Failed to initialize any NET plugin|Error: network IB not found)", CAUSE,
                    "NCCL found no usable RDMA NIC: check the ports, /dev/infiniband in this container, and"
                    " NCCL_IB_HCA"),
@@ -274,7 +274,7 @@ class NcclTestsOutput:
             samples.append(sample)
         wrong = [sample.wrong for sample in samples if isinstance(sample, Sample) and sample.wrong]
         if wrong:
-            text = f"{max(wrong)} elements of a {fields[0]}-byte message came out wrong: data was corrupted"
+            text = f"{max(wrong)} elements of a {fields[0]}-byte message were wrong: data was corrupted"
             samples.append(Failure(text, clean_line(line), CAUSE))
         return tuple(samples)
 

@@ -70,7 +70,9 @@ class NvbandwidthSettings(LocalSettings):
     def command(self, tools: ToolFacts) -> Command | Refused:
         invalid = next((name for name in self.tests if not _TEST_NAME.fullmatch(name)), None)
         if invalid is not None or not self.tests:
-            return Refused("no test is given" if invalid is None else f"{invalid[:80]!r} is not a test name")
+            return Refused(
+                "no test was specified" if invalid is None else f"{invalid[:80]!r} is not a test name"
+            )
         reason = (
             out_of_range("the buffer (MiB)", self.buffer_mib, 1, 16_384)
             or out_of_range("the number of samples", self.samples, 1, 1000)

@@ -93,7 +93,7 @@ class PerftestSettings(Settings):
 
     def purpose(self, is_loopback: bool = False) -> Purpose:
         if self.gpu is None:
-            memory, not_proven = "host memory", "GPU memory, which this result is a reference for"
+            memory, not_proven = "host memory", "GPU memory (this result is the reference for it)"
         else:
             memory = "GPU memory"
             not_proven = "DMA-BUF, which NCCL prefers where it is usable"
@@ -117,7 +117,7 @@ def perftest(settings: PerftestSettings, tools: ToolFacts, server: str | None = 
     if server is not None and not is_host(server):
         reason = reason or f"the peer is not a valid host name or address: {server[:80]!r}"
     elif server is not None and is_ipv6(server) and not settings.over_ipv6:
-        reason = reason or "perftest accepts an IPv6 address only with its option --ipv6-addr"
+        reason = reason or "perftest accepts an IPv6 address only with its --ipv6-addr option"
     if reason:
         return Refused(reason)
     argv = [settings.tool, "-d", settings.device, "-i", str(settings.port)]
@@ -238,7 +238,7 @@ def _contradiction(settings: PerftestSettings) -> str:
         return "choose a number of iterations or a duration, not both"
     has_more = settings.is_endless or settings.is_bidirectional or settings.queue_pairs != 1
     if settings.is_latency and has_more:
-        return "a latency test cannot run endlessly, and uses one direction and one queue pair"
+        return "a latency test cannot run indefinitely, and uses one direction and one queue pair"
     if settings.is_endless and settings.is_bidirectional and settings.tool == "ib_send_bw":
-        return "ib_send_bw cannot run endlessly in both directions"
+        return "ib_send_bw cannot run indefinitely in both directions"
     return ""

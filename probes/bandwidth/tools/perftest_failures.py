@@ -13,7 +13,7 @@ from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
 from probes.bandwidth.tools.failures import CAUSE, FOLLOWS, SYMPTOM, FailurePattern
 
 _NO_PEERMEM = (
-    "nvidia_peermem does not serve this GPU memory: load it, or test with DMA-BUF (--memory dmabuf) if this"
+    "nvidia_peermem does not handle this GPU memory: load it, or test with DMA-BUF (--memory dmabuf) if this"
     " node uses that"
 )
 _NO_DMABUF = (
@@ -43,14 +43,14 @@ REGISTRATION_ERRORS: dict[int, tuple[str, str, str]] = {
         _NO_SUPPORT,
     ),
     22: (
-        "the RDMA driver rejects the address: nvidia_peermem was built for another OFED than the one loaded,"
-        " or this GPU is not a data center GPU",
+        "the RDMA driver rejects the address: nvidia_peermem was built for a different OFED than the loaded"
+        " one, or this GPU is not a data center GPU",
         "the RDMA driver rejects the DMA-BUF: its GPU memory is not mapped over PCIe, or the access flags"
         " (relaxed ordering) are rejected",
         "the RDMA driver rejects the registration (EINVAL)",
     ),
     524: (_NO_ACCESS, _NO_ACCESS, _NO_SUPPORT),
-    12: (f"{_MEMLOCK}; or {_NO_ROOM}", f"no room for the registration (ENOMEM): {_NO_ROOM}", _MEMLOCK),
+    12: (f"{_MEMLOCK}; or {_NO_ROOM}", f"memory registration failed (ENOMEM): {_NO_ROOM}", _MEMLOCK),
     1: ("the test needs root or CAP_IPC_LOCK",) * 3,
 }
 """errno of registering memory → the sentence for nvidia-peermem, DMA-BUF and host memory."""
@@ -63,13 +63,13 @@ _WITHOUT_ERRNO = (
 
 _COMPLETION_STATUS = {
     4: "the NIC could not reach the local memory; with GPU memory, usually because of ACS redirection on the"
-    " switches between GPU and NIC, or because nvidia_peermem was built for another OFED",
-    5: "an earlier error caused this: look for the first different status",
+    " switches between GPU and NIC, or because nvidia_peermem was built for a different OFED",
+    5: "an earlier error caused this: look for the first error with a different status",
     9: "the peer refused the request: the two ends run different tests",
     10: "the peer's memory was too small or not accessible: start both ends with the same sizes (--size)",
     11: "the peer could not execute the request; with GPU memory, usually because of ACS redirection at the"
     " peer's GPU",
-    12: "the peer did not answer: with RoCE because of a wrong GID index, no route between the ports or lost"
+    12: "the peer did not respond: with RoCE because of a wrong GID index, no route between the ports or lost"
     " packets; with InfiniBand because of the path or the peer's port",
     13: "the peer took too long to become ready to receive",
 }
@@ -133,8 +133,8 @@ PATTERNS = (
                    "perftest does not support these options together"),
     # The GPU.
     FailurePattern(r"Failed to load CUDA library dynamically", CAUSE,
-                   "libcuda.so was not found: the driver's libraries are missing in the container, or"
-                   " the driver was installed without CUDA"),
+                   "libcuda.so was not found: the driver's libraries are missing from the container,"
+                   " or the driver was installed without CUDA"),
     FailurePattern(r"DMA-BUF is not supported on this GPU", CAUSE,
                    "the driver does not export this GPU's memory as DMA-BUF: this needs the open kernel"
                    " modules, CUDA 11.7 and kernel 5.12"),
@@ -163,13 +163,13 @@ PATTERNS = (
                    " address, at both ends), the route and the MTU; with InfiniBand, check the subnet"
                    " manager"),
     FailurePattern(r"Found Incompatibility issue with GID types", CAUSE,
-                   "the two ends use GIDs of different kinds (IPv4 and IPv6, or RoCE v1 and v2): give the GID"
+                   "the two ends use GIDs of different types (IPv4 and IPv6, or RoCE v1 and v2): give the GID"
                    " index at both ends"),
     # The connection.
     FailurePattern(r"Couldn't listen to port (?P<a>\d{1,5})", CAUSE,
                    "the TCP port is in use, perhaps by another test on this node; use another port (--port)"),
     FailurePattern(r"Couldn't connect to (?P<a>\S{1,255}:\d{1,5})", CAUSE,
-                   "nothing answers at {a}: the server has not started yet, a firewall drops the port, or the"
+                   "cannot connect to {a}: the server has not started yet, a firewall drops the port, or the"
                    " name is wrong"),
     FailurePattern(r"Couldn't resolve", CAUSE, "the host name cannot be resolved"),
     FailurePattern(r"Unable to connect \(retries", CAUSE, "the peer does not respond to rdma_cm"),
@@ -179,7 +179,7 @@ PATTERNS = (
                    " wrong, a firewall drops it, or it uses another port (--port)"),
     FailurePattern(r"Failed to exchange dat[ae] between server and clients|Couldn't read remote address",
                    SYMPTOM,
-                   "the peer exited, or runs another version of perftest: its own output shows why"),
+                   "the peer exited, or runs a different version of perftest: its own output shows why"),
     FailurePattern(r"Unable to Connect the HCA's through the link", SYMPTOM, "the two ports cannot connect"),
     FailurePattern(r"[Ff]ailed to create [Mm][Rr]|Couldn't create IB resources"
                    r"|Failed to initialize RDMA contexts", FOLLOWS,
@@ -193,4 +193,4 @@ PATTERNS = (
                    "a message was not delivered"),
     FailurePattern(r"Failed to complete run_iter_\w{1,20} function", FOLLOWS, "the measurement stopped"),
 )  # fmt: skip
-"""In the order in which they are compared with a line."""
+"""Listed in matching order."""

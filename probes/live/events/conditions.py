@@ -174,7 +174,7 @@ def _without_gdr(job: LiveJob, ranks: Sequence[LiveProcess], sample: LiveSample)
 
 def _stopped(job: LiveJob, stopped: Sequence[LiveProcess], sample: LiveSample) -> Condition:
     verb = "is" if len(stopped) == 1 else "are"
-    text = f"{_names(stopped, ())} of {job.name} {verb} stopped, so the whole job waits"
+    text = f"{_names(stopped, ())} of {job.name} {verb} stopped, so the whole job is waiting"
     evidence = [
         Evidence(f"/proc/{process.pid}/stat", f"{rank_name(process)}: state {process.state}")
         for process in stopped[:_MOST_EVIDENCE]

@@ -39,7 +39,7 @@ _CRITICAL_XIDS = (*xid_groups.LOST, *xid_groups.GSP)
 def limit_of(messages: Unknown) -> str:
     """Return one sentence that says why the kernel log is not followed."""
     if messages.reason is Reason.NEEDS_ROOT:
-        return "Run as root to see kernel messages as they come"
+        return "Run as root to see kernel messages as they arrive"
     if messages.reason is Reason.NOT_RECORDED:
         return "The recording has no kernel messages"
     return f"Kernel messages are not visible ({messages})"

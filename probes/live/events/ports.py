@@ -76,13 +76,13 @@ class PortEvents:
             self._known[port.name] = _Port(is_up, state, sample.at)
             if self._is_first:
                 return []
-            return [_event(port, sample, Severity.NOTE, f"{port.name} is new (state {state})", "")]
+            return [_event(port, sample, Severity.NOTE, f"{port.name} appeared (state {state})", "")]
         known.missed = 0
         if known.is_flapping and sample.at - known.changed_at > _QUIET_SECONDS:
             known.is_flapping = False
             known.downs.clear()
             if not is_up and not known.is_up:
-                text = f"{port.name} stays down"
+                text = f"{port.name} is still down"
                 return [_event(port, sample, _down(is_used), text, explanations.PORT_DOWN)]
         if is_up == known.is_up:
             known.state = state
@@ -221,6 +221,6 @@ def _link_of(port: PortSample) -> Link | None:
 
 def _retrained(port: PortSample, before: Link, now: Link, at: float) -> LiveEvent:
     is_slower = now[0] < before[0] or now[1] < before[1]
-    text = f"the PCIe link of {port.device} is {link_name(*now)}, was {link_name(*before)}"
+    text = f"the PCIe link of {port.device} changed from {link_name(*before)} to {link_name(*now)}"
     severity = Severity.WARNING if is_slower else Severity.NOTE
     return LiveEvent(at, EventKind.LINK_RETRAINED, severity, port.device, text, explanations.NIC_PCIE_LINK)

@@ -122,9 +122,9 @@ class ProcessEvents:
             yield Condition(
                 check=RANK_ENDED,
                 subject=name,
-                text=f"{_ranks(ranks)} of {jobs[name].name} {verb} ended, and the other ranks wait",
+                text=f"{_ranks(ranks)} of {jobs[name].name} {verb} exited, and the other ranks are waiting",
                 since=min(self._ended[pid][2] for pid in pids),
-                evidence=tuple(Evidence(f"/proc/{pid}", "the process has ended") for pid in pids[:8]),
+                evidence=tuple(Evidence(f"/proc/{pid}", "the process has exited") for pid in pids[:8]),
                 ranks=tuple(map(rank_name, ranks)),
                 job=name,
                 job_name=jobs[name].name,
@@ -252,7 +252,7 @@ def _ended(process: LiveProcess, text: str, text_of_many: str) -> _Change:
 def _stopped(process: LiveProcess, is_stopped: bool) -> _Change:
     kind = EventKind.PROCESS_STOPPED if is_stopped else EventKind.PROCESS_RESUMED
     severity = Severity.WARNING if is_stopped else Severity.NOTE
-    texts = ("is stopped", "are stopped") if is_stopped else ("runs again", "run again")
+    texts = ("is stopped", "are stopped") if is_stopped else ("is running again", "are running again")
     return _Change(process, kind, severity, *texts, EXPLANATIONS[kind])
 
 
@@ -260,7 +260,7 @@ def _path_changed(process: LiveProcess, before: PathWord | None, verbs: tuple[st
     now = process.path
     is_worse = now.word not in _DIRECT and (before is None or before in _DIRECT)
     likely = "likely " * now.is_likely
-    earlier = "" if before is None else f", before: {before.value}"
+    earlier = "" if before is None else f", previously {before.value}"
     severity = Severity.WARNING if is_worse else Severity.NOTE
     text = f"{verbs[0]} {likely}{path_phrase(now.word)}{earlier}"
     text_of_many = f"{verbs[1]} {likely}{path_phrase(now.word, of_many=True)}{earlier}"

@@ -13,30 +13,30 @@ EXPLANATIONS = {
     "the other ranks fail with completion error 12 after about a minute.",
     EventKind.PROCESS_STOPPED: "A signal (SIGSTOP, SIGTSTP) or a debugger has stopped it. All ranks of the "
     "job wait for it. Run kill -CONT PID to resume it.",
-    EventKind.PROCESS_RESUMED: "It runs again, and the job continues.",
+    EventKind.PROCESS_RESUMED: "It is running again, and the job continues.",
     EventKind.PEERMEM_IN_USE: "A process has registered GPU memory through nvidia_peermem. The module "
     "cannot be unloaded now.",
-    EventKind.PEERMEM_RELEASED: "No memory region uses nvidia_peermem now. If a job runs, it uses DMA-BUF "
-    "or copies through host memory.",
-    EventKind.PORT_RATE: "The link was trained again at another speed. A lower rate is often a bad cable or "
+    EventKind.PEERMEM_RELEASED: "No memory region uses nvidia_peermem now. If a job is running, it uses "
+    "DMA-BUF or copies through host memory.",
+    EventKind.PORT_RATE: "The link was retrained at a different speed. A lower rate is often a bad cable or "
     "optic: run mlxlink -d BDF -m -c -e.",
     EventKind.LINK_RETRAINED: "The PCIe link changed under load. Look for PCIe errors (AER) in the kernel "
     "log, then reseat the card or its riser. Idle GPUs lower their link speed by design; this one was "
     "busy.",
-    EventKind.RATE_FELL: "The traffic fell below half of the last minute's while the queue pairs stayed "
-    "connected. Look for a stopped rank, a slow peer, pauses and retransmits.",
+    EventKind.RATE_FELL: "The traffic fell below half the rate of the last minute while the queue pairs "
+    "stayed connected. Look for a stopped rank, a slow peer, pauses and retransmits.",
     EventKind.RATE_RECOVERED: "The traffic is back.",
     EventKind.PAUSE: "The switch or the NIC stops the sender with PFC pause frames: a receiver or the "
     "network is congested. Check which switch port sends them, and whether ECN is configured.",
     EventKind.THROTTLED: "The GPU lowers its clocks, and the whole job waits for the slowest GPU. Check "
     "cooling and power: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER.",
-    EventKind.GPU_LOST: "The driver cannot reach the GPU any more, and jobs on it have died. Drain the node "
+    EventKind.GPU_LOST: "The driver can no longer reach the GPU, and jobs on it have died. Drain the node "
     "and reboot it, or power-cycle it. Replace the GPU if it happens again.",
     EventKind.MODULE_LOADED: "A module that GPUDirect RDMA depends on was loaded.",
     EventKind.MODULE_UNLOADED: "A module that GPUDirect RDMA depends on was unloaded. New jobs cannot use "
     "what it provides.",
-    EventKind.RAS_PEER: "NCCL's RAS service reports it. A process that does not answer is stopped, has "
-    "ended, or its network is down. gdrtop ras shows which ranks are affected.",
+    EventKind.RAS_PEER: "NCCL's RAS service reports it. A process that does not respond is stopped or "
+    "has exited, or its network is down. gdrtop ras shows which ranks are affected.",
     EventKind.RAS_EVENTS: "The job reports RAS events only while gdrtop is connected to it. On the Live "
     "screen, press m to connect or disconnect.",
     EventKind.SAMPLES_MISSED: "gdrtop took no samples during this time: it was suspended, the node was "
@@ -54,7 +54,7 @@ PORT_WAITS = (
     "The cable is connected, but the port is not active yet. On InfiniBand the subnet manager activates it."
 )
 PORT_FLAPPING = (
-    "A link that goes down and up again has a bad cable, optic or switch port. Clean, reseat or replace them."
+    "A link that goes down and up again has a bad cable, optic or switch port. Clean, reseat or replace it."
 )
 PORT_GONE = (
     "The RDMA device is gone: its driver was unloaded or reset, or the device moved to another namespace."
@@ -77,7 +77,7 @@ PATHS = {
 
 _LOSS = (
     "Packets are lost in the network and sent again, which slows the job down. Check drops and "
-    "pause frames of the switch ports, and compare ECN, PFC and traffic class of hosts and switches."
+    "pause frames on the switch ports, and compare ECN, PFC and traffic class on hosts and switches."
 )
 ERRORS = {
     Harm.SIGNAL: "The cable, connector or optic is marginal. Run mlxlink -d BDF -m -c -e, then clean, "
@@ -91,10 +91,9 @@ ERRORS = {
     "peer: an Xid, a reboot or a link down at this time.",
     Harm.RECEIVER: "A receiver had no buffer ready, so the sender waits. The receiving program is too slow, "
     "or its host is overloaded.",
-    Harm.CORRUPT: "RoCE packets arrive damaged. Something on the path changes or corrupts them: a cable, or "
-    "a switch.",
-    Harm.CONGESTION: "Switches report congestion (ECN), and senders slow down. Some of it is normal; this "
-    "much costs bandwidth. Look for several senders to one receiver.",
+    Harm.CORRUPT: "RoCE packets arrive damaged. A cable or a switch on the path changes or corrupts them.",
+    Harm.CONGESTION: "Switches report congestion (ECN), and senders slow down. Some congestion is normal; "
+    "this much costs bandwidth. Look for several senders to one receiver.",
     Harm.FLAP: PORT_FLAPPING,
 }
 
@@ -108,8 +107,8 @@ _XIDS = {
     "it returns.",
     xid_groups.PROGRAM: "Usually a bug in the program, or its peers died. If it hits many programs, suspect "
     "the hardware.",
-    (xid_groups.RECOVERY,): "The GPU needs a reset or a reboot after another Xid: the line says which. New "
-    "jobs on it fail until then.",
+    (xid_groups.RECOVERY,): "The GPU needs a reset or a reboot after another Xid: the message says which. "
+    "New jobs on it fail until then.",
 }
 
 MESSAGES = {
@@ -117,20 +116,20 @@ MESSAGES = {
     "are reset.",
     LogKind.GPU_LOST: EXPLANATIONS[EventKind.GPU_LOST],
     LogKind.NVLINK: "The driver did not find all NVLinks. Run nvidia-smi nvlink -s.",
-    LogKind.GPU_DRIVER: "The GPU driver did not start. Compare the versions of module and libraries, then "
-    "reload it.",
-    LogKind.PEERMEM: "The peer memory module reported something. Without it, jobs need DMA-BUF for "
+    LogKind.GPU_DRIVER: "The GPU driver did not start. Compare the versions of the module and its "
+    "libraries, then reload the module.",
+    LogKind.PEERMEM: "The peer memory module logged a message. Without the module, jobs need DMA-BUF for "
     "GPUDirect RDMA.",
     LogKind.P2P_REFUSED: "The GPU driver refused a peer-to-peer mapping, so this transfer is copied through "
     "host memory.",
     LogKind.SYMBOL_VERSION: "The module was built for other kernel or OFED headers. Rebuild it with DKMS.",
-    LogKind.UNKNOWN_SYMBOL: "The module needs another one that is missing or too old. Run the doctor for "
-    "details.",
+    LogKind.UNKNOWN_SYMBOL: "The module needs another module that is missing or too old. Run the doctor "
+    "for details.",
     LogKind.OTHER_KERNEL: "The module was built for another kernel. Rebuild it with DKMS.",
     LogKind.UNSIGNED: "An unsigned module was loaded. It works unless the kernel enforces signatures.",
-    LogKind.SIGNATURE_REJECTED: "The kernel refuses the module's signature. Sign it, and enroll the key "
-    "with mokutil.",
-    LogKind.LOCKDOWN: "Kernel lockdown (Secure Boot) refused an operation.",
+    LogKind.SIGNATURE_REJECTED: "The kernel rejects the module's signature. Sign the module and enroll "
+    "the key with mokutil.",
+    LogKind.LOCKDOWN: "Kernel lockdown (Secure Boot) blocked an operation.",
     LogKind.NIC_HEALTH: "The NIC's firmware reported a fault. Jobs lose the NIC while it recovers. Run "
     "devlink health show, and update the firmware.",
     LogKind.NIC_COMMAND: "A firmware command failed, such as a memory registration or a queue pair setup. "
@@ -141,7 +140,7 @@ MESSAGES = {
     "the riser.",
     LogKind.AER: "A PCIe error. Corrected errors cost little bandwidth; many of them mean a bad riser, slot "
     "or card.",
-    LogKind.IOMMU_FAULT: "The IOMMU refused a DMA, so a peer-to-peer transfer failed. Check the IOMMU mode "
+    LogKind.IOMMU_FAULT: "The IOMMU blocked a DMA, so a peer-to-peer transfer failed. Check the IOMMU mode "
     "(iommu=pt) and ACS with the doctor.",
     LogKind.HUNG_TASK: "A process has waited in the kernel for more than two minutes. It often waits for a "
     "device or storage that does not respond.",

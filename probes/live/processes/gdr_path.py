@@ -207,7 +207,7 @@ def _host_memory(process: ProcessEvidence, use: RdmaUse, pinned: int, node: Node
     other += (use.queue_pairs + use.completion_queues) * QUEUE_BYTES
     bound = use.own.bytes + use.inherited.bytes - pinned + other  # of DMA-BUF bytes
     if bound < 0:
-        return _unknown(process, f"{size_text(pinned)} are pinned, not only by RDMA, which hides DMA-BUF")
+        return _unknown(process, f"{size_text(pinned)} is pinned, but not only by RDMA, which hides DMA-BUF")
     large = use.own.large_bytes + use.inherited.large_bytes
     shortest = min(filter(None, (use.own.shortest_large, use.inherited.shortest_large)), default=0)
     if not large:
@@ -279,7 +279,7 @@ def _region_lines(process: ProcessEvidence, use: RdmaUse) -> list[Evidence]:
     registered = use.own.bytes + use.inherited.bytes
     text = f"{plural(use.own.total + use.inherited.total, 'memory region')}, {size_text(registered)}"
     if use.inherited.total:
-        text += f" ({size_text(use.inherited.bytes)} by threads that have ended)"
+        text += f" ({size_text(use.inherited.bytes)} by threads that have exited)"
     if use.own.on_demand + use.inherited.on_demand:
         text += f" without {use.own.on_demand + use.inherited.on_demand} on-demand regions"
     lines = [Evidence("rdma resource show mr", text)]
@@ -288,7 +288,7 @@ def _region_lines(process: ProcessEvidence, use: RdmaUse) -> list[Evidence]:
     else:
         difference = registered - process.pinned
         less = f"{size_text(abs(difference))} {'less' if difference > 0 else 'more'} than the regions"
-        pinned = f"VmPin {size_text(process.pinned)}, {less if difference else 'the same as the regions'}"
+        pinned = f"VmPin {size_text(process.pinned)}, {less if difference else 'same as the regions'}"
         lines.append(Evidence(f"/proc/{process.pid}/status", pinned))
     return lines
 

@@ -20,7 +20,7 @@ from probes.live.processes.job_names import COMMAND_SECONDS
 NEXT_RUN = (
     ("NCCL_DEBUG=INFO", "NCCL reports version, networks, channels and errors."),
     ("NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV", "Only the parts that show the path of each channel, and why."),
-    ("NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log", "A file per process (%h: host, %p: pid), so that no lines mix."),
+    ("NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log", "One file per process (%h: host, %p: pid), so lines do not mix."),
 )
 """What to set for the next run, and why."""
 _MOST_PROCESSES = 64  # of a job

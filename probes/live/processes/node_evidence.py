@@ -189,7 +189,7 @@ def limits_of(
     sentences: list[str] = []
     missing: list[str] = []
     if late:
-        sentences.append(f"No answer from {', '.join(late)}; the last answer is shown")
+        sentences.append(f"No response from {', '.join(late)}; the last data is shown")
     if isinstance(found, Unknown):
         if found.reason is not Reason.TIMED_OUT or not late:
             sentences.append(f"The processes' RDMA resources are unknown: {found}")
@@ -222,7 +222,7 @@ def _without_owner(found: ResourceRound) -> list[str]:
     if not unowned:
         return []
     what = plural(unowned, "RDMA object has", "RDMA objects have")
-    return [f"{what} no visible owner: a process that ended, is hidden, or is in another PID namespace"]
+    return [f"{what} no visible owner: a process that exited, is hidden, or is in another PID namespace"]
 
 
 def _resource_limits(found: ResourceRound, node: Node, has_processes: bool) -> list[str]:

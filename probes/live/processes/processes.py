@@ -46,7 +46,7 @@ _USAGE_SECONDS = 10.0
 # must not be two looks at one reading.
 _STATES_SECONDS = 1.0
 _CHANGING_SECONDS = 5.0  # from opening a device to connected queue pairs, or from a signal to the end
-_NO_RDMA = Unknown(Reason.NOT_RECORDED, "/proc/PID/status", "read only with RDMA resources")
+_NO_RDMA = Unknown(Reason.NOT_RECORDED, "/proc/PID/status", "read only if the process has RDMA resources")
 _NOT_YET = "not read yet"
 
 

@@ -67,7 +67,7 @@ class RasEvents:
                     host.ras_events(address, last=True)
                     self._on_end()
                     self._addresses = ()
-                    self._news.append(f"RAS events have ended: {events.detail or events}")
+                    self._news.append(f"RAS events stopped: {events.detail or events}")
             news, self._news = self._news, []
         found = [_switch(sample, text) for text in news]
         if lines:

@@ -192,7 +192,7 @@ def _add_unnamed(found: dict[str, RasFinding], report: RasReport) -> None:
     """Add the processes that RAS counts and does not name."""
     for count, named, what in (
         (report.dead_count, report.dead, "considered dead by RAS"),
-        (report.missing_count, report.missing, "not answering RAS"),
+        (report.missing_count, report.missing, "not responding to RAS"),
     ):
         rest = count - len(named)
         if rest > 0:
@@ -201,19 +201,22 @@ def _add_unnamed(found: dict[str, RasFinding], report: RasReport) -> None:
 
 
 def _dead(process: RasProcess, local: LocalProcesses) -> RasFinding:
-    text = f"{_process(process, local)} is considered dead: it has not answered RAS for 60 s"
+    text = f"{_process(process, local)} is considered dead: it has not responded to RAS for 60 s"
     explanation = (
-        "RAS never asks such a process again. Check whether it has ended, is stopped, or its node is down."
+        "RAS never queries such a process again. Check whether it has exited or is stopped, or its node"
+        " is down."
     )
     return RasFinding(Severity.CRITICAL, text, _local_pid(process, local), explanation)
 
 
 def _silent(process: RasProcess, local: LocalProcesses) -> RasFinding:
     live = local.find(process)
-    text = f"{_process(process, local)} does not answer RAS"
+    text = f"{_process(process, local)} does not respond to RAS"
     if live is not None and known(live.state, "") in ("T", "t"):
         text += "; it is stopped"
-    explanation = "Its RAS thread sends no answer: the process is stopped, has ended, or its network is down."
+    explanation = (
+        "Its RAS thread does not respond: the process is stopped or has exited, or its network is down."
+    )
     return RasFinding(Severity.CRITICAL, text, _local_pid(process, local), explanation)
 
 
@@ -222,7 +225,7 @@ def _stalled(stall: Stall, local: LocalProcesses) -> RasFinding:
     plural = "" if behind.fewer == 1 else "s"
     has = "has" if behind.count == 1 else "have"
     who = _ranks(behind.ranks, behind.count, stall.hash, local)
-    launched = f"{who} {has} launched {behind.fewer} collective{plural} fewer"
+    launched = f"{who} {has} launched {behind.fewer} fewer collective{plural}"
     text = f"{launched} and nothing has moved for {stall.seconds:.0f} s"
     severity = Severity.CRITICAL if stall.seconds >= CONFIRMED_SECONDS else Severity.WARNING
     explanation = (

@@ -62,7 +62,7 @@ def decide(jobs: Sequence[RasJob], use: RasUse, since_last: float | None = None)
     refusals: list[str] = []
     warnings: list[str] = []
     if not jobs:
-        refusals.append("no known NCCL job could answer")
+        refusals.append("no known NCCL job could respond")
     if use is not RasUse.EVENTS and since_last is not None and since_last < LEAST_INTERVAL_SECONDS:
         refusals.append(
             f"RAS was queried {max(0.0, since_last):.0f} s ago; gdrtop waits {LEAST_INTERVAL_SECONDS:.0f} s"
@@ -80,25 +80,25 @@ def _refusals(job: RasJob, use: RasUse) -> list[str]:
         why = f" ({job.version})" if isinstance(job.version, Unknown) else ""
         found.append(f"the NCCL version is unknown{why}, and some versions crash when RAS is queried")
     elif version < _HAS_RAS:
-        found.append(f"NCCL {job.version} has no RAS, which NCCL 2.24 introduced")
+        found.append(f"NCCL {job.version} has no RAS (added in NCCL 2.24)")
     elif version < _INIT_RACE_FIXED:
         found.append(
             f"NCCL {job.version} can crash if RAS is queried during communicator creation (fixed in 2.27.3)"
         )
     elif use is RasUse.DIAGNOSTICS and version < _HAS_DIAGNOSTICS:
-        found.append(f"NCCL {job.version} has no DIAGNOSTICS, which NCCL 2.31 introduced")
+        found.append(f"NCCL {job.version} has no DIAGNOSTICS (added in NCCL 2.31)")
     elif version < _MISSING_RANKS_FIXED:
         if use is RasUse.REPEATED:
             found.append(
-                f"NCCL {job.version} crashes if RAS is queried and a rank does not answer;"
+                f"NCCL {job.version} crashes if a rank does not respond to a RAS query;"
                 " repeated queries need 2.29.2"
             )
         elif use is RasUse.EVENTS:
-            found.append(f"NCCL {job.version} has no MONITOR, which NCCL 2.29.2 introduced")
+            found.append(f"NCCL {job.version} has no MONITOR (added in NCCL 2.29.2)")
         elif job.stopped:
             pids = ", ".join(map(str, job.stopped[:4]))
             found.append(
-                f"NCCL {job.version} crashes if RAS is queried and a rank does not answer,"
+                f"NCCL {job.version} crashes if a rank does not respond to a RAS query,"
                 f" and pid {pids} is stopped"
             )
     age = job.youngest_seconds
@@ -108,7 +108,7 @@ def _refusals(job: RasJob, use: RasUse) -> list[str]:
             " and RAS must not be queried in the first 2 minutes"
         )
     elif age < YOUNGEST_SECONDS:
-        found.append(f"it is {max(0.0, age):.0f} s old; RAS must not be queried in the first 2 minutes")
+        found.append(f"the job is {max(0.0, age):.0f} s old; RAS must not be queried in the first 2 minutes")
     return found
 
 
@@ -121,7 +121,7 @@ def _warnings(job: RasJob, use: RasUse) -> list[str]:
         found.append(f"NCCL {job.version}: {_what_diagnostics_run(version)}")
     if version < _MISSING_RANKS_FIXED:
         found.append(
-            f"NCCL {job.version}: if a rank does not answer, the query can crash the job"
+            f"NCCL {job.version}: if a rank does not respond, the query can crash the job"
             " (nccl#1762, fixed in 2.29.2)"
         )
     found.append(

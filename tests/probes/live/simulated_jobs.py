@@ -43,7 +43,7 @@ TOLD: dict[str, Told] = {
         events=(
             "process-ended train.py .*: ranks 0-7 of train.py .* ended",
             "process-started train.py .*: ranks 0-7 of train.py .* have queue pairs",
-            r"path-changed train.py .*: ranks 0-7 .* now copy .*\(staged\), before: GDR \(DMA-BUF\)",
+            r"path-changed train.py .*: ranks 0-7 .* now copy .*\(staged\), previously GDR \(DMA-BUF\)",
         ),
         besides="path-changed",
     ),
@@ -59,10 +59,10 @@ TOLD: dict[str, Told] = {
         besides="(kernel-message|errors-rising|port-state) ",
     ),
     "nic-link-retrained": Told(
-        events=("link-retrained mlx5_7: the PCIe link of mlx5_7 is Gen4 x16, was Gen5 x16",),
+        events=("link-retrained mlx5_7: the PCIe link of mlx5_7 changed from Gen5 x16 to Gen4 x16",),
     ),
     "rank-stopped": Told(
-        odd=r"rank 3 \(pid 41003\) is stopped; the other 7 ranks of this job wait for it",
+        odd=r"rank 3 \(pid 41003\) is stopped; the other 7 ranks of this job are waiting for it",
         events=(
             r"process-stopped pid 41003: pid 41003 \(train.py, rank 3\) is stopped",
             "rate-fell .*8 NICs of train.py .*carry 0.0 Gb/s",

@@ -184,10 +184,10 @@ def test_a_port_that_is_down_is_not_slow() -> None:
             "likely copies through host memory (staged);"
             " the other 7 ranks of this job use GPUDirect RDMA (DMA-BUF)",
         ),
-        ({"state": "T"}, "is stopped; the other 7 ranks of this job wait for it"),
+        ({"state": "T"}, "is stopped; the other 7 ranks of this job are waiting for it"),
         (
             {"cpus": "0-55"},
-            "may run only on CPUs of a different NUMA node than its GPU;"
+            "is limited to CPUs on a different NUMA node than its GPU;"
             " the other 7 ranks of this job run near theirs",
         ),
         ({"nics": ()}, "uses no NIC; the other 7 ranks of this job use 1 NIC each"),

@@ -144,7 +144,7 @@ def test_a_counter_that_the_nic_does_not_have_is_named(host: Tree) -> None:
     for now in (100.0, 102.0):
         missing = unknown(samples.at(now).counters["rp_cnp_handled"])
         assert missing.reason is Reason.NOT_THERE
-        assert "this NIC has no counter rp_cnp_handled" in missing.detail
+        assert "this NIC has no rp_cnp_handled counter" in missing.detail
 
 
 def test_a_port_without_counters_says_so(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_the_rank_that_the_others_wait_for_is_named() -> None:
     stalls = stalls_of((0.0, text), (32.0, text), (64.0, text))
     (found,) = findings(parse_report(text), stalls, local())
     assert (
-        found.text == "rank 5 (GPU5, mlx5_5) has launched 3 collectives fewer and nothing has moved for 64 s"
+        found.text == "rank 5 (GPU5, mlx5_5) has launched 3 fewer collectives and nothing has moved for 64 s"
     )
     assert found.pid == FIRST_PID + 5
     assert found.severity is Severity.CRITICAL
@@ -161,7 +161,7 @@ def test_ranks_that_ras_does_not_name_are_counted() -> None:
     text = a_report({"AllReduce": {**dict.fromkeys(range(4), 9), **dict.fromkeys(range(4, 8), 8)}})
     stalls = stalls_of((0.0, text), (20.0, text))
     (found,) = findings(parse_report(text), stalls, local())
-    assert f"4 ranks of communicator {HASH} have launched 1 collective fewer" in found.text
+    assert f"4 ranks of communicator {HASH} have launched 1 fewer collective" in found.text
     assert found.severity is Severity.WARNING  # a computation may take 20 s
 
 
@@ -182,7 +182,7 @@ def test_dead_and_silent_processes_are_named_with_their_devices() -> None:
     )
     found = findings(parse_report(a_report(errors=errors)), (), local(processes=stopped))
     texts = [report.text for report in found]
-    assert "rank 3 (GPU3, mlx5_3) does not answer RAS; it is stopped" in texts
+    assert "rank 3 (GPU3, mlx5_3) does not respond to RAS; it is stopped" in texts
     assert any("a process (pid 99 on node 10.0.0.8, GPU1) is considered dead" in text for text in texts)
     assert "2 more processes are considered dead by RAS" in texts
     assert {finding.severity for finding in found} == {Severity.CRITICAL}

@@ -204,7 +204,7 @@ def test_a_run_is_undone_only_once() -> None:
     assert undo.plan.steps[0].file == FileChange(file.path, None)
     assert dispatcher.run(undo, "", lambda event: None).outcome is RunOutcome.DONE
     assert isinstance(host.read(file.path), Unknown)
-    assert dispatcher.undo_of(run).why_not == "this run is already undone"
+    assert dispatcher.undo_of(run).why_not == "this run has already been undone"
 
 
 def test_without_root_and_sudo_only_the_script_remains(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +262,7 @@ def test_an_unknown_nic_counts_as_cut() -> None:
     assert "may cut the network: /proc/net/tcp unknown (timed out)" in told
     silent = Unknown(Reason.TIMED_OUT, "network", "no answer for 5 s")
     (told,) = clearance(OPENIBD, examination(IDLE), False, silent).cuts
-    assert "may cut the network: what uses it is unknown (timed out" in told
+    assert "may cut the network: cannot tell what uses it (timed out" in told
 
 
 def test_the_undo_of_a_step_is_checked_by_its_command() -> None:

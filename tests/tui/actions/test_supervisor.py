@@ -146,7 +146,7 @@ def test_a_killed_supervisor_leaves_an_unknown_outcome(tmp_path: Path) -> None:
 
     ended = DetachedRun(order(tmp_path, step("echo $PPID; sleep 0.2")), kill).run()
     assert ended.outcome is RunOutcome.UNKNOWN
-    assert "ended before the run did" in ended.why
+    assert "exited before the run finished" in ended.why
 
 
 def test_with_systemd_the_run_is_a_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

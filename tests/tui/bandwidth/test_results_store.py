@@ -155,7 +155,10 @@ def test_a_spoilt_baseline_is_none(kept: DiskResultsStore, content: str) -> None
             json.dumps({"schema": 3, "machine": MACHINE, "results": []}),
             "has an unknown format",
         ),
-        (json.dumps({"schema": 1, "machine": "Supermicro; 8 x H100", "results": []}), "another machine type"),
+        (
+            json.dumps({"schema": 1, "machine": "Supermicro; 8 x H100", "results": []}),
+            "a different machine type",
+        ),
         (json.dumps({"schema": 1, "machine": MACHINE, "results": [{"schema": 3}]}), "1 result in"),
     ],
 )

@@ -51,13 +51,13 @@ def test_a_collective_over_the_nics_can_be_staged_and_a_preset_shows_it() -> Non
     turn(wish, "test", "all_reduce_perf")
     assert shown(wish, "memory") is None
     turn(wish, "through", True)
-    assert shown(wish, "memory") == "GPU memory as NCCL chooses"
+    assert shown(wish, "memory") == "GPU memory, NCCL's choice"
     turn(wish, "memory", MemoryPath.STAGED)
     assert wish.request.memory is MemoryPath.STAGED
     step = Request(tool="all_reduce_perf", over_network=True, memory=MemoryPath.COMPARE)
     wish.preset_request(step)
     assert wish.request == step
-    assert shown(wish, "nic") == "all, as NCCL chooses"
+    assert shown(wish, "nic") == "all, NCCL's choice"
     turn(wish, "test", "ib_write_bw")
     assert "staged" not in str(shown(wish, "memory"))
 

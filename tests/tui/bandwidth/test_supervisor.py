@@ -131,14 +131,15 @@ def test_a_supervisor_that_hangs_does_not_hang_the_end(monkeypatch: pytest.Monke
     os.kill(my_supervisor(), signal.SIGSTOP)
     process.end()
     assert all(map(gone, pids))
-    assert to_the_end(process)[1].why == "its supervisor did not answer and was killed"
+    assert to_the_end(process)[1].why == "its supervisor did not respond and was killed"
 
 
 def test_what_cannot_be_ended_is_named() -> None:
     stuck = supervisor.Entry(4711, "ib_write_bw", "D", 1, 4711)
     deaf = supervisor.Entry(4712, "other", "S", 1, 4711)
     assert supervisor.describe([stuck, deaf]) == (
-        "still there after SIGKILL: process 4711 (ib_write_bw) in uninterruptible sleep, process 4712 (other)"
+        "still exists after SIGKILL: process 4711 (ib_write_bw) in uninterruptible sleep,"
+        " process 4712 (other)"
     )
     assert "hidden from this user" in supervisor.describe([])
 

@@ -33,7 +33,7 @@ def test_comparisons_and_what_was_left_out_and_what_it_means() -> None:
     told = ticket_text((host, now), earlier=(result(192.0),), baseline=(result(195.0),), left_out=(left,))
     assert "48 % less than on 2026-11-18" in told
     assert "49 % less than the baseline" in told
-    assert "left out: GPU0 > mlx5_0 nvidia-peermem: not loaded" in told
+    assert "skipped: GPU0 > mlx5_0 nvidia-peermem: not loaded" in told
     assert "limited by the path between mlx5_0 and GPU0" in told
 
 

@@ -43,7 +43,7 @@ def test_the_forecast_as_text_names_kernel_and_path(capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     title = "✓ After a reboot into 6.8.0-60-generic: GPUDirect RDMA will work (via DMA-BUF, 8 of 8 GPUs)"
     assert title in out
-    assert "Not known before the boot: the contents of the boot image" in out
+    assert "Unknown until the boot: the contents of the boot image" in out
 
 
 @pytest.mark.parametrize(

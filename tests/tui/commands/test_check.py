@@ -179,7 +179,7 @@ def test_only_and_skip() -> None:
     ("options", "note"),
     [
         ({"skip": ("acs-redirect-enabled",)}, "1 check skipped (acs-redirect-enabled)"),
-        ({"only": ("nvidia-not-loaded",)}, f"{len(CHECKS) - 1} checks left out (--only)"),
+        ({"only": ("nvidia-not-loaded",)}, f"{len(CHECKS) - 1} checks skipped (--only)"),
     ],
 )
 def test_a_verdict_without_some_checks_says_so_on_the_next_line(

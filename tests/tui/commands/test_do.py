@@ -114,7 +114,7 @@ def test_an_error_of_modprobe_is_explained_with_what_the_kernel_said(
 def test_equal_steps_are_folded_and_the_script_and_json_have_all(capsys: pytest.CaptureFixture[str]) -> None:
     demo = "hgx-h100+acs-on"
     _, out, _ = run(capsys, "--demo", demo, "acs-redirect-off", "--dry-run")
-    assert "16 switch ports, the first:" in out
+    assert "16 switch ports, starting with:" in out
     assert "… 15 more like this" in out
     assert out.count("\n  setpci ") == 1
     assert "--script prints every step" in out

@@ -124,7 +124,7 @@ def test_two_gdrtops_ask_at_most_every_ten_seconds() -> None:
     second.clock.now = first.clock.now + 3.0
     status, text, _ = asked(second, yes=True)
     assert (status, second.sent) == (3, [])
-    assert "not asked: RAS was queried 3 s ago; gdrtop waits 10 s" in text
+    assert "not queried: RAS was queried 3 s ago; gdrtop waits 10 s" in text
     second.clock.now = first.clock.now + 10.0
     assert asked(second, yes=True)[0] == 0
     assert len(second.sent) == 1
@@ -153,7 +153,7 @@ def test_only_one_gdrtop_is_connected_at_a_time() -> None:
     Ras(follower, io.StringIO(), options, io.StringIO(), io.StringIO(), meanwhile).monitor()
     why = "another gdrtop is connected to RAS; gdrtop opens one connection at a time"
     assert refused[-1][0] == seen[-1][0] == 3
-    assert f"not asked: {why}" in refused[-1][1]
+    assert f"not queried: {why}" in refused[-1][1]
     assert why in seen[-1][1]
     assert (second.sent, second.subscribed) == ([], 0)
     assert asked(second, yes=True)[0] == 0
@@ -174,7 +174,7 @@ def test_the_second_address_is_tried_only_if_nothing_listens_on_the_first() -> N
     status, text, _ = asked(node, yes=True)
     assert [address for _, address, _ in node.sent] == [PORT]
     assert status == 3
-    assert "no answer: timed out: may be stopped" in text
+    assert "no response: timed out: may be stopped" in text
 
 
 def test_repeated_questions_need_a_newer_nccl() -> None:
@@ -188,7 +188,7 @@ def test_the_rank_that_launches_nothing_is_found_by_watching() -> None:
     node = Node("hgx-h100+rank-behind")
     status, text, shown = asked(node, yes=True, watch=12, count=9)
     assert status == 2
-    assert "rank 2 (GPU2, mlx5_2) has launched 3 collectives fewer and nothing has moved for" in text
+    assert "rank 2 (GPU2, mlx5_2) has launched 3 fewer collectives and nothing has moved for" in text
     times = [at for at, _, _ in node.sent]
     assert len(times) == 9
     assert all(later - earlier >= 10.0 for earlier, later in pairwise(times))
@@ -200,7 +200,7 @@ def test_a_stopped_rank_is_silent_and_then_dead() -> None:
     node.wait(50.0)
     status, text, _ = asked(node, yes=True)
     assert status == 2
-    assert "rank 3 (GPU3, mlx5_3) does not answer RAS; it is stopped" in text
+    assert "rank 3 (GPU3, mlx5_3) does not respond to RAS; it is stopped" in text
     node.wait(60.0)
     _, text, _ = asked(node, yes=True)
     assert "rank 3 (GPU3, mlx5_3) is considered dead" in text
@@ -210,7 +210,7 @@ def test_the_port_of_two_users_belongs_to_the_first() -> None:
     node = Node("hgx-h100+two-jobs-two-users")
     status, text, _ = asked(node, yes=True)
     assert status == 0
-    assert "One of the 2 jobs on this port has answered." in text
+    assert "One of the 2 jobs on this port has responded." in text
     assert "16 processes" in text
 
 
@@ -227,7 +227,7 @@ def test_a_node_without_jobs_has_nothing_to_ask() -> None:
 def test_any_answer_can_be_shown(text: str) -> None:
     status, shown, _ = asked(Node(instead=[text]), yes=True)
     assert status == 3
-    assert "The answer is cut off." in shown
+    assert "The response is cut off." in shown
     assert "\x1b" not in shown
 
 
@@ -278,7 +278,7 @@ def test_live_lists_the_events_and_closes_the_connection() -> None:
     text, shown = lived(node, yes=True)
     assert "gdrtop sends 'MONITOR all'" in shown
     assert "gdrtop now follows RAS events" in text
-    assert "rank 3 (GPU3, mlx5_3) does not answer RAS" in text
+    assert "rank 3 (GPU3, mlx5_3) does not respond to RAS" in text
     assert node.ended == [PORT]
     assert node.sent == []
 
@@ -303,7 +303,7 @@ def test_diagnostics_need_a_new_nccl() -> None:
     node = Node()
     status, text, _ = asked(node, yes=True, diagnostics=True)
     assert (status, node.sent) == (3, [])
-    assert "has no DIAGNOSTICS, which NCCL 2.31 introduced" in text
+    assert "has no DIAGNOSTICS (added in NCCL 2.31)" in text
 
 
 @pytest.mark.parametrize(("said", "count"), [("y\n", 1), ("n\n", 0), (None, 0)])

@@ -91,7 +91,7 @@ def test_every_gpu_has_a_line_with_its_best_nic(host: SimulatedHost) -> None:
     topology = build(probe_node(host))
     text = topology_text(host)
     told = [row.split() for row in text.partition("Best NIC of each GPU\n")[2].split("\n\n")[0].splitlines()]
-    if "All NICs are equally near" in text:
+    if "All NICs are equally close" in text:
         assert told == []
     else:
         assert [row[0] for row in told] == [gpu.label for gpu in topology.gpus]
@@ -371,11 +371,11 @@ def test_no_nic_is_best_where_all_are_equally_near(name: str, capsys: pytest.Cap
     text = capsys.readouterr().out
     assert "•" not in text
     assert "Best NIC" not in text
-    assert "All NICs are equally near" in text
+    assert "All NICs are equally close" in text
 
 
 def test_a_nearer_nic_is_best(capsys: pytest.CaptureFixture[str]) -> None:
     main(["topo", "--demo", "pcie-l40s"])
     text = capsys.readouterr().out
     assert text.count("•") == 5  # one a GPU, and the legend
-    assert "equally near" not in text
+    assert "equally close" not in text

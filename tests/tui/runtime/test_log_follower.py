@@ -140,4 +140,4 @@ def test_another_process_with_the_same_pid_is_not_followed(tmp_path: Path) -> No
     host.stream = tmp_path / "second"
     followed = caught_up(one)
     assert (followed.facts.channels.gdr, followed.facts.channels.staged) == (1, 0)
-    assert followed.facts.files[0].error == "the process has ended"
+    assert followed.facts.files[0].error == "the process has exited"

@@ -126,7 +126,7 @@ async def test_past_runs_are_listed_and_undone() -> None:
         await pilot.press("escape", "H")
         await until(pilot, lambda: "Undo: Load" in seen(pilot, "runs"))
         await pilot.press("down", "u")
-        await until(pilot, lambda: "already undone" in told(app))
+        await until(pilot, lambda: "already been undone" in told(app))
         assert is_on(pilot, HistoryScreen)
 
 

@@ -69,7 +69,7 @@ async def test_selecting_a_gpu_shows_its_path_and_escape_gives_it_up() -> None:
         await pilot.press("right")
         assert "GPU0 → mlx5_1  NODE (NCCL PHB)" in shown(pilot, "path")
         await pilot.press("j", "j")
-        assert "mlx5_0 is the best NIC of" in shown(pilot, "path")
+        assert "mlx5_0 is the best NIC for" in shown(pilot, "path")
         await pilot.press("escape")
         assert "best NIC of" not in shown(pilot, "path")
 

@@ -114,7 +114,7 @@ async def test_it_is_confirmed_once_and_never_asked_twice_in_ten_seconds() -> No
                 pilot, lambda before=before: len(node.sent) > before and "asking" not in seen(pilot, "ports")
             )
             assert is_on(pilot, RasScreen)
-        await until(pilot, lambda: "rank 2 (GPU2, mlx5_2) has launched 3 collectives fewer" in answer(pilot))
+        await until(pilot, lambda: "rank 2 (GPU2, mlx5_2) has launched 3 fewer collectives" in answer(pilot))
         assert all(later - earlier >= 10.0 for (earlier, _), (later, _) in pairwise(node.sent))
         shown = await asks_again(pilot, node)
         assert "VERBOSE STATUS" in shown
@@ -153,7 +153,7 @@ async def test_diagnostics_need_a_new_nccl_and_a_confirmation_each_time() -> Non
         await pilot.press("escape")
         await on(pilot, RasScreen)
         await pilot.press("D")
-        await until(pilot, lambda: "has no DIAGNOSTICS, which NCCL 2.31 introduced" in answer(pilot))
+        await until(pilot, lambda: "has no DIAGNOSTICS (added in NCCL 2.31)" in answer(pilot))
         assert not node.sent
 
 
@@ -169,7 +169,7 @@ async def test_events_are_followed_in_the_timeline_and_end_with_gdrtop() -> None
         await until(pilot, lambda: pilot.app._notifications)
         node.clock.now += 50.0
         await readings(pilot, node.clock, 3)
-        await until(pilot, lambda: "rank 3 (GPU3, mlx5_3) does not answer RAS" in seen(pilot, "changes"))
+        await until(pilot, lambda: "rank 3 (GPU3, mlx5_3) does not respond to RAS" in seen(pilot, "changes"))
         assert not node.ended
         assert not node.sent
     assert node.ended == 1

@@ -18,7 +18,7 @@ def drawn(*steps: Step) -> str:
 
 def test_many_similar_steps_are_folded() -> None:
     text = drawn(*map(clear, range(16)), instruction("keep it so"))
-    assert "16 switch ports, the first:" in text
+    assert "16 switch ports, starting with:" in text
     assert "setpci -s 0" in text
     assert "setpci -s 1" not in text
     assert "… 15 more like this" in text

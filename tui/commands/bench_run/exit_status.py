@@ -51,8 +51,8 @@ def exit_status(
     }
     missed = [test for test in left_out if test.path not in excused]
     if missed:
-        first, more = missed[0], f"; and {len(missed) - 1} more" if len(missed) > 1 else ""
-        count = f"{len(missed)} of {planned + len(missed)} tests left out"
+        first, more = missed[0], f", and {len(missed) - 1} more" if len(missed) > 1 else ""
+        count = f"{len(missed)} of {planned + len(missed)} tests skipped"
         return EXIT_NOT_MEASURED, f"{count}: {first.title} ({first.reason}){more}"
     other = [
         result
@@ -67,7 +67,7 @@ def exit_status(
         under = below_expected(done)
         if under:
             worst, others = under[0], len(under) - 1
-            expected = f"at least {worst.expected_gbps:.0f} Gb/s is expected of {worst.expected_machine}"
+            expected = f"at least {worst.expected_gbps:.0f} Gb/s is expected for {worst.expected_machine}"
             figure = f"{worst.title}, {headline_text(worst)}; {expected}"
             return EXIT_BELOW, f"lower than expected: {figure}{f'; and {others} more' if others else ''}"
         return 0, f"{measured}{_as_expected(done)}"
@@ -99,9 +99,9 @@ def below_expected(results: Sequence[Result]) -> list[Result]:
 
 
 def _as_expected(done: Sequence[Result]) -> str:
-    """Return ", as expected of DGX H100" if figures are known for all these results."""
+    """Return ", as expected for DGX H100" if figures are known for all these results."""
     names = {result.expected_machine for result in done if result.memory in _GPU_PATHS}
-    return f", as expected of {names.pop()}" if len(names) == 1 and names != {""} else ""
+    return f", as expected for {names.pop()}" if len(names) == 1 and names != {""} else ""
 
 
 def _has_alternative(failed: Result, done: Sequence[Result]) -> bool:

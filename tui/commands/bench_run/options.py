@@ -111,7 +111,7 @@ def _contradiction(options: argparse.Namespace) -> str:
     if is_perftest and tool.endswith("_lat") and options.seconds is not None:
         return "a latency test sends a fixed number of messages; omit --seconds"
     if options.min_gbps is not None and (tool.endswith("_lat") or tool == GDRCOPY[1]):
-        return f"{options.test} measures no bandwidth; omit --min-gbps"
+        return f"{options.test} does not measure bandwidth; omit --min-gbps"
     if (options.sweep or options.matrix) and options.gpu is not None:
         return "--sweep and --matrix measure every GPU; omit --gpu"
     if options.matrix and options.nic is not None:

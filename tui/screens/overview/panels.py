@@ -156,7 +156,7 @@ class Panels:
         path, end = self._selection.path(self.checked.detours), self._selection.end
         detail = self._detail(width, alone)
         if path is None:
-            return detail or wrapped("There is no GPU–NIC pair.", width, Tone.DIM)
+            return detail or wrapped("No GPU–NIC pairs.", width, Tone.DIM)
         lines = path_drawing.draw(topology, path, width, self._is_detour(path))
         result = self.measured.get((path.a, path.b)) or self.measured.get((path.b, path.a))
         if result is not None:

@@ -58,7 +58,7 @@ def test_zero_expects_nothing() -> None:
         ("pair = [1]", "pair 1 is not a table"),
         ("[[pair]]\nport_gbps = 1\n", "has no name"),
         (f"{NAME}prot_gbps = 1\n", "unknown field prot_gbps"),
-        (NAME, "sets no expectation"),
+        (NAME, "has no expected rate"),
         (f"{NAME}port_gbps = -1\n", "port_gbps must be a number"),
         (f"{NAME}port_gbps = nan\n", "port_gbps must be a number"),
         (f"{NAME}port_gbps = true\n", "port_gbps must be a number"),
@@ -115,7 +115,7 @@ def test_every_row_of_gdrtop_names_its_source() -> None:
 def test_what_is_expected_decides_before_the_limit() -> None:
     below = rate(sample(370.0), limit_of(400.0), None, EXPECTED)
     assert below.verdict is Rating.BELOW
-    assert "at least 380 Gb/s is expected of our nodes" in below.why
+    assert "at least 380 Gb/s is expected for our nodes" in below.why
     assert rate(sample(370.0), limit_of(400.0)).verdict is Rating.NEAR
 
 

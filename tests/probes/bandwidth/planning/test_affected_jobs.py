@@ -127,7 +127,7 @@ def test_gpus_that_cannot_be_asked_are_not_taken_for_idle() -> None:
     lost = Unknown(Reason.DRIVER_ERROR, "NVML", "driver/library version mismatch")
     examination = idle()
     examination = replace(examination, reading=replace(examination.reading, gpus=lost))
-    assert "it is unknown which jobs use the GPUs: driver error" in felt(examination, Request())
+    assert "cannot tell which jobs use the GPUs: driver error" in felt(examination, Request())
 
 
 def test_traffic_on_the_port_is_told() -> None:

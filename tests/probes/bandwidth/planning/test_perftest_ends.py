@@ -55,16 +55,16 @@ def test_what_only_the_peer_uses_is_not_taken_for_something_here(setup: Mode) ->
 def test_the_peers_parts_limit_it_too(setup: Mode) -> None:
     names = [bound.name for bound in only(wish(setup, "mlx5_7")).limit.bounds]
     assert "port 1 of mlx5_0" in names
-    assert "port 1 of mlx5_7 at the peer" in names
+    assert "port 1 of mlx5_7 on the peer" in names
     assert "port 1 of mlx5_7" not in names
-    assert not [bound for bound in only(wish(setup, None)).limit.bounds if "at the peer" in bound.name]
+    assert not [bound for bound in only(wish(setup, None)).limit.bounds if "on the peer" in bound.name]
 
 
 def test_the_slower_end_is_the_limit() -> None:
     request = replace(wish(Mode.CLIENT, "mlx5_2"), memory=MemoryPath.HOST, nic="mlx5_0")
     least = only(request, node("hgx-h100+half-rate")).limit.least
     assert least is not None
-    assert (least.name, least.nominal_gbps) == ("port 1 of mlx5_2 at the peer", 200.0)
+    assert (least.name, least.nominal_gbps) == ("port 1 of mlx5_2 on the peer", 200.0)
 
 
 @pytest.mark.parametrize("setup", SETUPS)

@@ -96,7 +96,7 @@ def test_without_any_gpu_memory_host_memory_proves_nothing() -> None:
     told = only(HOST, left_out=tuple(lost))
     assert "no GPU memory was measured over mlx5_0" in told
     assert "the result with host memory (190 Gb/s) says nothing" in told
-    assert "GPU0 → mlx5_0 · nvidia-peermem and GPU0 → mlx5_0 · DMA-BUF were left out: built without" in told
+    assert "GPU0 → mlx5_0 · nvidia-peermem and GPU0 → mlx5_0 · DMA-BUF were skipped: built without" in told
     # Another GPU's memory was measured over the same NIC.
     one = LeftOut("GPU1 → mlx5_0 · DMA-BUF", "it has fallen off the bus")
     assert "no GPU's memory" not in only(HOST, result(186.0), left_out=(one,))
@@ -198,7 +198,7 @@ def test_host_memory_that_fails_goes_first() -> None:
 def test_memory_that_was_not_asked_for_proves_nothing() -> None:
     by_peermem = result(188.0, facts=(Fact(About.REGISTERED, BY_PEERMEM, ""),))
     told = only(HOST, by_peermem)
-    assert "DMA-BUF was not measured: the tool reports: registered via nvidia-peermem" in told
+    assert "DMA-BUF was not measured: the tool reports registration via nvidia-peermem" in told
     assert "The result (188 Gb/s) was measured with nvidia-peermem and proves nothing about DMA-BUF" in told
     assert "works" not in told
     # Beside a true one of nvidia-peermem they are not two paths that are equally fast.

@@ -24,9 +24,9 @@ END = ("failed to create mr", "Failed to create MR", " Couldn't create IB resour
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        ((*CUDA, "Couldn't allocate MR with error=14", *END), "nvidia_peermem does not serve"),
+        ((*CUDA, "Couldn't allocate MR with error=14", *END), "nvidia_peermem does not handle"),
         # Of a pipe, stderr comes before what stands in stdout's buffer.
-        (("Couldn't allocate MR with error=14", *END, *CUDA), "nvidia_peermem does not serve"),
+        (("Couldn't allocate MR with error=14", *END, *CUDA), "nvidia_peermem does not handle"),
         ((*CUDA, "Couldn't allocate MR", *END), "nvidia_peermem is not loaded"),
         (
             (*DMABUF, "Couldn't allocate MR with error=95", "OFED stack does not support DMA-BUF"),
@@ -58,15 +58,15 @@ END = ("failed to create mr", "Failed to create MR", " Couldn't create IB resour
         (("Couldn't listen to port 18515",), "TCP port is in use"),
         (("ERRNO: Address already in use.",), "TCP port is in use"),
         (("Unexpected CM event bl blka 8", " Unable to perform rdma_client function"), "refused"),
-        ((" Completion with error at client", " Failed status 12: wr_id 0 syndrom 0x81"), "did not answer"),
+        ((" Completion with error at client", " Failed status 12: wr_id 0 syndrom 0x81"), "did not respond"),
         ((" Failed status 5: wr_id 0 syndrom 0xf9", " Failed status 4: wr_id 0 syndrom 0x51"), "ACS"),
-        (("root@node2: Permission denied (publickey,password).",), "does not let root@node2 in"),
+        (("root@node2: Permission denied (publickey,password).",), "SSH login to root@node2"),
         (("Host key verification failed.",), "log in once by hand"),
         (("ssh: Could not resolve hostname node9: Name or service not known",), "cannot resolve"),
         (("ssh: connect to host node2 port 22: Connection refused",), "port 22: Connection refused"),
         (("timeout: failed to run command ‘ib_write_bw’: No such file or directory",), "ib_write_bw is not"),
         (("stdbuf: failed to run command 'ib_write_bw': No such file or directory",), "ib_write_bw is not"),
-        (("env: ‘numactl’: No such file or directory",), "numactl is not installed on the node of this test"),
+        (("env: ‘numactl’: No such file or directory",), "numactl is not installed on the test node"),
         (("bash: line 1: timeout: command not found",), "timeout is not installed"),
         (("numactl: execution of `ib_write_bw': No such file or directory",), "ib_write_bw is not installed"),
         (("Couldn't listen to port 18515",), "another port (--port)"),
@@ -78,7 +78,7 @@ END = ("failed to create mr", "Failed to create MR", " Couldn't create IB resour
             "unhandled system error",
         ),
         (("node7: Test CUDA failure common.cu:891 'out of memory'",), "memory is full"),
-        (("# Out of bounds values : 12 FAILED",), "12 values came out wrong"),
+        (("# Out of bounds values : 12 FAILED",), "12 values were wrong"),
     ],
 )
 def test_lines(lines: tuple[str, ...], told: str) -> None:
@@ -99,11 +99,11 @@ def test_lines(lines: tuple[str, ...], told: str) -> None:
                 "numa_sched_setaffinity_v2_int() failed: Invalid argument",
                 "sched_setaffinity: Invalid argument",
             ),
-            "may not use the NUMA node's CPUs",
+            "cannot use the NUMA node's CPUs",
         ),
-        (("libnuma: Warning: node argument 1 is out of range", ""), "may not use NUMA node 1:"),
-        (("<1> is invalid", "usage: numactl [--all | -a] [--balancing | -b]"), "may not use NUMA node 1:"),
-        (("libnuma: Warning: node 1 not allowed",), "may not use NUMA node 1:"),
+        (("libnuma: Warning: node argument 1 is out of range", ""), "cannot use NUMA node 1:"),
+        (("<1> is invalid", "usage: numactl [--all | -a] [--balancing | -b]"), "cannot use NUMA node 1:"),
+        (("libnuma: Warning: node 1 not allowed",), "cannot use NUMA node 1:"),
         (("numactl: This system does not support NUMA policy",), "NUMA policy is unavailable"),
         (("bash: line 1: numactl: command not found",), "numactl is not installed"),
         (

@@ -81,7 +81,7 @@ def test_the_suite() -> None:
         (About.WAIVED, "y"),
     ]
     assert [failure.text for failure in told if isinstance(failure, Failure)] == [
-        "2 of 28 CPU-access tests of GPU memory failed"
+        "2 of 28 tests of CPU access to GPU memory failed"
     ]
 
 

@@ -75,7 +75,7 @@ def test_exponents_and_wrong_elements() -> None:
     assert [sample.wrong for sample in samples(text.replace(" 0 ", " N/A "))] == [None, 0]
     told = read(f"{HEADER}\n{ROW.format(wrong='1e+05')}")
     assert [failure.text for failure in told if isinstance(failure, Failure)] == [
-        "100000 elements of a 1048576-byte message came out wrong: data was corrupted"
+        "100000 elements of a 1048576-byte message were wrong: data was corrupted"
     ]
 
 

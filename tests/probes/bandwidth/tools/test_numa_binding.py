@@ -49,8 +49,8 @@ def test_the_command_for_the_peer_is_not_bound_either() -> None:
 @pytest.mark.parametrize(
     ("examination", "told"),
     [
-        (within("56-111", "0-1"), "may not use any of its CPUs (Cpus_allowed_list 56-111)"),
-        (within("0-111", "1"), "may not use its memory (Mems_allowed_list 1)"),
+        (within("56-111", "0-1"), "is not allowed to use its CPUs (Cpus_allowed_list 56-111)"),
+        (within("0-111", "1"), "is not allowed to use its memory (Mems_allowed_list 1)"),
         (changed(memory_bytes=0), "it has no memory"),
         (changed(cpulist=""), "it has no CPUs"),
         (lacking("hgx-h100", "numactl"), "numactl is not installed"),

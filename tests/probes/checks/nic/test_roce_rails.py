@@ -101,7 +101,7 @@ def test_half_the_rate_of_a_bond_with_one_queue_pair_is_no_fault() -> None:
     judged = rate(sample(195.0), limit)
     assert judged.verdict is Rating.NEAR
     assert judged.words.startswith("195 of 200 Gb/s")
-    assert "1 queue pair uses 1 of the 2 ports of bond0: test with 2 or more" in judged.why
+    assert "1 queue pair uses 1 of 2 ports on bond0: test with 2 or more" in judged.why
     both = limit_of_host_memory(examination, "mlx5_bond_0", queue_pairs=2)
     assert rate(sample(195.0), both).verdict is Rating.BELOW
     assert rate(sample(390.0), both).words.startswith("390 of 400 Gb/s")

@@ -265,7 +265,7 @@ def test_a_flood_of_different_messages_is_limited_but_a_critical_one_is_not_lost
 @pytest.mark.parametrize(
     ("reason", "said"),
     [
-        (Reason.NEEDS_ROOT, "Run as root to see kernel messages as they come"),
+        (Reason.NEEDS_ROOT, "Run as root to see kernel messages as they arrive"),
         (Reason.NOT_RECORDED, "The recording has no kernel messages"),
     ],
 )

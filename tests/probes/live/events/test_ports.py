@@ -75,7 +75,7 @@ def test_a_flapping_port_that_stays_down_is_reported_again() -> None:
     for _ in range(5):
         node.see(with_port(state="DOWN"), 2)
         node.see(a_sample(), 3)
-    assert texts(node.see(with_port(state="DOWN"), 120)) == ["mlx5_3 stays down"]
+    assert texts(node.see(with_port(state="DOWN"), 120)) == ["mlx5_3 is still down"]
 
 
 def test_an_infiniband_port_on_its_way_up_is_one_event() -> None:

@@ -80,7 +80,7 @@ def test_a_stopped_process_shows_within_three_samples() -> None:
     (resumed,) = node.see(a_sample(), 3)
     assert (resumed.kind, resumed.text) == (
         EventKind.PROCESS_RESUMED,
-        "pid 4716 (train.py, rank 5) runs again",
+        "pid 4716 (train.py, rank 5) is running again",
     )
 
 
@@ -97,7 +97,7 @@ def test_a_path_that_changes_for_good_is_an_event() -> None:
     node.see(a_sample(), 5)
     (changed,) = node.see(with_rank(5, path=STAGED), 5)
     assert (changed.kind, changed.severity) == (EventKind.PATH_CHANGED, Severity.WARNING)
-    said = "now likely copies through host memory (staged), before: GDR (DMA-BUF)"
+    said = "now likely copies through host memory (staged), previously GDR (DMA-BUF)"
     assert changed.text == f"pid 4716 (train.py, rank 5) {said}"
 
 
@@ -134,7 +134,7 @@ def test_ranks_that_are_staged_after_a_restart_are_one_event() -> None:
     changed = [event.text for event in events if event.kind is EventKind.PATH_CHANGED]
     assert changed == [
         "ranks 0-1 of train.py (alice) were restarted and now likely copy through host memory (staged), "
-        "before: GDR (DMA-BUF)"
+        "previously GDR (DMA-BUF)"
     ]
 
 
@@ -144,7 +144,9 @@ def test_a_restarted_rank_has_not_ended() -> None:
     node.see(with_rank(3, gpus=()))  # NVML no longer lists a process that ends
     rest = tuple(a_process(number) for number in range(8) if number != 3)
     node.see(a_sample(processes=rest), 20)
-    assert lasting(node, RANK_ENDED) == ["rank 3 of train.py (alice) has ended, and the other ranks wait"]
+    assert lasting(node, RANK_ENDED) == [
+        "rank 3 of train.py (alice) has exited, and the other ranks are waiting"
+    ]
     node.see(a_sample(processes=(*rest, a_process(3, pid=9999))))
     assert not lasting(node, RANK_ENDED)
 
@@ -156,4 +158,6 @@ def test_a_rank_has_ended_also_after_a_sample_without_processes() -> None:
     node.see(rest, 20)
     node.see(replace(rest, processes=Unknown(Reason.TIMED_OUT), jobs=()))
     node.see(rest)
-    assert lasting(node, RANK_ENDED) == ["rank 7 of train.py (alice) has ended, and the other ranks wait"]
+    assert lasting(node, RANK_ENDED) == [
+        "rank 7 of train.py (alice) has exited, and the other ranks are waiting"
+    ]

@@ -136,7 +136,7 @@ RESULTS = {
     ),
     "14-io_uring": Case(
         rank(use_of(regions(4 * MIB), pairs=1, queues=1), 6 * MIB),
-        "unknown: 6 MiB are pinned, not only by RDMA, which hides DMA-BUF",
+        "unknown: 6 MiB is pinned, but not only by RDMA, which hides DMA-BUF",
     ),
     "15-exec-with-an-open-device": Case(
         program(use_of(regions(16 * MIB)), 0), "unknown: it has DMA-BUF regions but no GPU"

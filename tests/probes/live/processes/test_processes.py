@@ -304,7 +304,7 @@ def test_owners_that_are_not_visible_are_said(host: LiveNode) -> None:
     snapshot = Samples(host).next()
     assert only(snapshot).path.text == "unknown: 1 memory region on this node without a visible owner"
     assert snapshot.limits == (
-        "3 RDMA objects have no visible owner: a process that ended, is hidden, or is in another PID "
+        "3 RDMA objects have no visible owner: a process that exited, is hidden, or is in another PID "
         "namespace",
     )
 
@@ -440,7 +440,7 @@ def test_a_source_that_hangs_leaves_the_last_answer(hanging: Hangs) -> None:
     samples.next(5)
     after = samples.next()
     assert only(after).path == only(before).path
-    assert after.limits == ("No answer from RDMA resources; the last answer is shown",)
+    assert after.limits == ("No response from RDMA resources; the last data is shown",)
 
 
 def test_a_process_whose_files_hang_delays_only_itself(hanging: Hangs) -> None:

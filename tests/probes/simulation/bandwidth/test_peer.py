@@ -58,7 +58,7 @@ def test_a_server_here_is_not_found_there() -> None:
     node.finish(client)
     failure = client.failure()
     assert failure is not None
-    assert "nothing answers at peer:18515" in failure.text
+    assert "cannot connect to peer:18515" in failure.text
     assert server.status is None
 
 

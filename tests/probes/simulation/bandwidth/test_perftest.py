@@ -172,7 +172,7 @@ def test_a_client_whose_server_dies_gets_no_answer() -> None:
     assert (server.status, client.status) == (-9, 1)
     failure = client.failure()
     assert failure is not None
-    assert "did not answer" in failure.text
+    assert "did not respond" in failure.text
 
 
 def test_what_was_printed_before_the_end_is_not_lost() -> None:
@@ -222,7 +222,7 @@ def test_a_server_that_was_ended_frees_its_port() -> None:
     assert any(line == "Couldn't connect to 127.0.0.1:18515" for line in client.lines)
     failure = client.failure()
     assert failure is not None
-    assert "nothing answers at 127.0.0.1:18515" in failure.text
+    assert "cannot connect to 127.0.0.1:18515" in failure.text
 
 
 def test_two_tests_on_two_ports_at_once() -> None:

@@ -21,7 +21,7 @@ FAULTS_OF_TESTS = {
     "roce-gid-wrong",
     "perftest-without-dmabuf",
 }
-GENERIC = ("the test ended with status", "the program was not found")
+GENERIC = ("the test exited with status", "the program was not found")
 
 
 def failure_of(run: Run) -> Failure:
@@ -33,8 +33,8 @@ def failure_of(run: Run) -> Failure:
 
 
 CAUSES: list[tuple[str, int | None, dict[str, object], str]] = [
-    ("hgx-h100+peermem-not-loaded", 0, {"dmabuf": False}, "nvidia_peermem does not serve"),
-    ("cloud-vm", 0, {"dmabuf": False}, "nvidia_peermem does not serve"),
+    ("hgx-h100+peermem-not-loaded", 0, {"dmabuf": False}, "nvidia_peermem does not handle"),
+    ("cloud-vm", 0, {"dmabuf": False}, "nvidia_peermem does not handle"),
     ("dgx-a100", 0, {"dmabuf": True}, "open kernel modules"),
     ("pcie-l40s+dmabuf-kernel-too-old", 0, {"dmabuf": True}, "cannot register DMA-BUF"),
     ("hgx-h100+dmabuf-nic-driver-lacks-support", 5, {"dmabuf": True, "nic": "mlx5_6"}, "cannot register"),
@@ -43,7 +43,7 @@ CAUSES: list[tuple[str, int | None, dict[str, object], str]] = [
     ("hgx-h100+p2p-topology-refused-override", 0, {"dmabuf": True}, "errno 524"),
     ("hgx-h100+confidential-computing-on", 0, {"dmabuf": True}, "open kernel modules"),
     ("hgx-h100+fabric-manager-down", 0, {}, "fabric manager is not running"),
-    ("dgx-a100+driver-library-mismatch", 0, {}, "driver's parts differ"),
+    ("dgx-a100+driver-library-mismatch", 0, {}, "components have different versions"),
     ("hgx-h100+nvidia-uvm-not-loaded", 0, {"dmabuf": True}, "CUDA failed to start (error 999)"),
     ("hgx-h100+libcuda-link-missing", 0, {}, "libcuda.so was not found"),
     ("hgx-h100+xid-79-fell-off-bus", 5, {}, "CUDA does not see a GPU at this PCI address"),

@@ -17,10 +17,10 @@ OTHER = LeftOut("GPU4 → mlx5_4 · DMA-BUF", "port 1 of mlx5_4 is down")
 def test_what_a_sweep_left_out_has_not_passed(bar: float | None) -> None:
     status, told = exit_status([result(190.0)], 1, bar, "", (DOWN,))
     assert status == 2
-    assert told == "1 of 2 tests left out: GPU3 → mlx5_3 · DMA-BUF (port 1 of mlx5_3 is down)"
+    assert told == "1 of 2 tests skipped: GPU3 → mlx5_3 · DMA-BUF (port 1 of mlx5_3 is down)"
     status, told = exit_status([result(190.0)], 1, bar, "", (DOWN, OTHER))
     assert status == 2
-    assert told.startswith("2 of 3 tests left out: GPU3")
+    assert told.startswith("2 of 3 tests skipped: GPU3")
     assert told.endswith("; and 1 more")
 
 
@@ -58,7 +58,7 @@ def test_a_comparison_without_any_gpu_memory_has_not_passed() -> None:
     host = result(190.0, HOST_MEMORY)
     status, told = exit_status([host], 1, 100.0, "", (PEERMEM_LOST, DMABUF_LOST))
     assert status == 2
-    assert told.startswith("2 of 3 tests left out: GPU0 → mlx5_0 · nvidia-peermem")
+    assert told.startswith("2 of 3 tests skipped: GPU0 → mlx5_0 · nvidia-peermem")
     # One path that was measured is enough, of the same pair.
     assert exit_status([host, result(190.0)], 2, 100.0, "", (PEERMEM_LOST,))[0] == 0
     other = replace(result(190.0), pair=Pair("0000:19:00.0", "GPU1", "mlx5_0", 1))

@@ -19,7 +19,7 @@ def table(tmp_path: Path, gbps: int) -> str:
 def test_a_result_as_expected_is_said_so(tmp_path: Path) -> None:
     status, out = Scene().run("--seconds", "3", "--expected", table(tmp_path, 350))
     assert status == 0
-    assert "1 of 1 test measured, as expected of our H100 nodes" in out
+    assert "1 of 1 test measured, as expected for our H100 nodes" in out
 
 
 def test_a_result_below_what_is_expected_fails(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_a_result_below_what_is_expected_fails(tmp_path: Path) -> None:
     assert status == 1
     assert "▲" in out
     assert "lower than expected: GPU0 → mlx5_0 · DMA-BUF" in out
-    assert "at least 399 Gb/s is expected of our H100 nodes" in " ".join(out.split())
+    assert "at least 399 Gb/s is expected for our H100 nodes" in " ".join(out.split())
 
 
 def test_min_gbps_is_asked_for_and_counts_instead(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_json_has_what_is_expected(tmp_path: Path) -> None:
 def test_a_plan_shows_what_is_expected_and_by_whom() -> None:
     status, out = Scene("azure-nd-h100").run("--dry-run")
     assert status == 0
-    assert "at least 380 Gb/s is expected of Azure ND H100 v5 (https://" in " ".join(out.split())
+    assert "at least 380 Gb/s is expected for Azure ND H100 v5 (https://" in " ".join(out.split())
 
 
 def test_a_given_table_that_cannot_be_used_is_wrong_usage(
