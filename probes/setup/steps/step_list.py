@@ -116,7 +116,7 @@ STEPS: tuple[StepDefinition, ...] = (
     ),
     CheckedStep(
         id="signatures",
-        title="Make the kernel trust the modules",
+        title="Let the kernel trust the modules",
         why="With Secure Boot, the kernel loads only modules signed with a key it trusts.",
         after=("gpu-driver", "build"),
         done="the kernel accepts the modules of this path",
