@@ -342,7 +342,7 @@ class Lockdown:
 def test_an_unwritten_register_is_a_failure_even_if_setpci_exits_with_0(told: Told) -> None:
     clear = Step("clears it", ("setpci", "-s", "0000:17:00.0", "ECAP_ACS+6.w=0000:000c"))
     set_again = Step("sets it", ("setpci", "-s", "0000:17:00.0", "ECAP_ACS+6.w=000c:000c"))
-    assert "still has 000c" in told.run(Lockdown(), clear).why
+    assert "still reads 000c" in told.run(Lockdown(), clear).why
     assert told.run(Lockdown(), set_again).outcome is RunOutcome.DONE
 
 

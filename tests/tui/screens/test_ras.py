@@ -102,7 +102,7 @@ async def test_it_is_confirmed_once_and_never_asked_twice_in_ten_seconds() -> No
         await opened(pilot, node)
         await asks(pilot, "i")
         await pilot.press("y")
-        await until(pilot, lambda: "Asked at" in answer(pilot))
+        await until(pilot, lambda: "Queried at" in answer(pilot))
         await pilot.press("enter")
         await until(pilot, lambda: "gdrtop waits 10 s" in answer(pilot))
         assert len(node.sent) == 1
@@ -111,7 +111,8 @@ async def test_it_is_confirmed_once_and_never_asked_twice_in_ten_seconds() -> No
             before = len(node.sent)
             await pilot.press("enter")
             await until(
-                pilot, lambda before=before: len(node.sent) > before and "asking" not in seen(pilot, "ports")
+                pilot,
+                lambda before=before: len(node.sent) > before and "querying" not in seen(pilot, "ports"),
             )
             assert is_on(pilot, RasScreen)
         await until(pilot, lambda: "rank 2 (GPU2, mlx5_2) has launched 3 fewer collectives" in answer(pilot))

@@ -21,7 +21,7 @@ def test_what_a_sweep_left_out_has_not_passed(bar: float | None) -> None:
     status, told = exit_status([result(190.0)], 1, bar, "", (DOWN, OTHER))
     assert status == 2
     assert told.startswith("2 of 3 tests skipped: GPU3")
-    assert told.endswith("; and 1 more")
+    assert told.endswith(", and 1 more")
 
 
 def test_with_nothing_left_out_it_has() -> None:
