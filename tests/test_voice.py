@@ -11,8 +11,9 @@ ROOT = Path(__file__).parents[1]
 # In strings that a user may see, in docstrings and in the manual.
 PHRASES = re.compile(
     r"\b(somebody|nobody|anew|do(?:es)? without|go(?:es)? by (?!default|the name)|lacks|"
-    r"(?:is|was|are|were|be) (?:told|felt|held)|feels? it|would feel|tells? (?:what|who|how|which|no)|"
-    r"could not be made|of theirs|near the line|the bar\b|hangs? on|stands? (?:behind|for nothing)|"
+    r"(?:is|was|are|were|be) (?:told|felt|held)|feels? it|would feel|"
+    r"(?<!cannot )tells? (?:what|who|how|which|no)|could not be made|of theirs|"
+    r"near the line|the bar\b|hangs? on|stands? (?:behind|for nothing)|"
     r"takes? back|let by|far side|far end|the way (?:of|on|to) (?:the )?(?:GPU|NIC|traffic)|"
     r"whether .{1,40} is not known|is not known whether|is to be (?:had|seen)|heir|"
     r"this is no|(?:is|are) no (?:name|object|number)s?|no word about|or end that|hand-over|"

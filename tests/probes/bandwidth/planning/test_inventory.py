@@ -43,14 +43,14 @@ def test_what_is_of_no_package_does_not_tell_its_version() -> None:
     for copies in (with_package("hgx-h100", "nvbandwidth"), with_package("pcie-l40s", "all_reduce_perf")):
         assert copies.can_run
         assert isinstance(copies.version, Unknown)
-        assert "belongs to no package" in str(copies.version)
+        assert "not part of a package" in str(copies.version)
         assert "only when a test runs" in str(copies.version)
 
 
 def test_where_nobody_has_asked_no_package_is_denied() -> None:
     version = str(tool(node(), "gdrcopy_copybw").version)
     assert "only when a test runs" in version
-    assert "belongs to no package" not in version
+    assert "not part of a package" not in version
 
 
 def test_what_takes_part_is_told_of_other_tests() -> None:
