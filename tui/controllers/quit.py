@@ -61,13 +61,18 @@ class QuitController:
         self._app.exit()
 
     def _stop_waiting_for_terminal(self) -> None:
-        if isinstance(self._app._driver, TerminalDriver):
-            self._app._driver.leave()
+        if (driver := self._driver) is not None:
+            driver.leave()
 
     @property
     def is_stuck(self) -> bool:
         """Return whether output still waits for a terminal that takes none; Python would wait for it too."""
-        return isinstance(self._app._driver, TerminalDriver) and self._app._driver.is_stuck
+        return (driver := self._driver) is not None and driver.is_stuck
+
+    @property
+    def _driver(self) -> TerminalDriver | None:
+        driver = getattr(self._app, "_driver", None)  # a private name of Textual
+        return driver if isinstance(driver, TerminalDriver) else None
 
     def close(self) -> None:
         """Close the activities, after the screen."""

@@ -16,13 +16,17 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, cast
 
 from rich.color import ColorSystem
-from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
 from textual.strip import Strip
 
 from tui.terminal.cells import PLAIN, Pen, agreed_width, cells_of, change_pen, parse_pen
 from tui.terminal.driver import TerminalDriver
 from tui.terminal.partial_compositor import Part, PartsUpdate
 from tui.terminal.textual_version import is_tested
+
+if TYPE_CHECKING or is_tested():
+    from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
+else:  # another version may not have them, and then nothing here uses them
+    ChopsUpdate = CompositorUpdate = LayoutUpdate = object
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

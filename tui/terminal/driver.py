@@ -16,13 +16,16 @@ from codecs import getincrementaldecoder
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, Full
+from typing import TYPE_CHECKING
 
-from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
 from tui.terminal.textual_version import is_tested
+
+if TYPE_CHECKING or is_tested():  # an untested version may not have it, and then nothing here uses it
+    from textual._xterm_parser import XTermParser
 
 _READ_BYTES = 4096
 # Textual decides after this time that an Escape begins no sequence.

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.control import Control
-from textual._compositor import ChopsUpdate, Compositor, CompositorUpdate
 from textual.geometry import Region
 from textual.screen import Screen
 from textual.strip import Strip
@@ -20,6 +19,11 @@ from textual.widget import Widget
 
 from tui.terminal.textual_version import is_tested
 from widgets.base.lines_view import LinesView
+
+if TYPE_CHECKING or is_tested():
+    from textual._compositor import ChopsUpdate, Compositor, CompositorUpdate
+else:  # another version may not have them, and then nothing here uses them
+    ChopsUpdate = Compositor = CompositorUpdate = object
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,12 +85,14 @@ class DirectLinesView(LinesView):
     ) -> Self:
         """Have these regions of the content, or with none the whole pane, drawn again."""
         is_plain = regions and repaint and not layout and not recompose
-        if not is_plain or not self._is_mounted or not self.is_running or not self.display:
+        # Of other versions, no private name is taken for granted.
+        is_shown = getattr(self, "_is_mounted", False) and self.is_running and self.display
+        if not is_plain or not is_shown:
             return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
         if self._own_screen is None:
             self._own_screen = self.screen
         screen = self._own_screen
-        if not isinstance(screen._compositor, PartialCompositor):
+        if not isinstance(getattr(screen, "_compositor", None), PartialCompositor):
             return super().refresh(*regions)
         corner = self.content.offset
         placed = [region.translate(corner) for region in regions]

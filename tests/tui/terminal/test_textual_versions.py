@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 INSTALL_SECONDS = 300
 # Every frame on an emulated screen against Textual's own, with the bytes of both; keys; real terminals.
 SCENARIO = ("tests/tui/terminal", "tests/tui/test_terminal_replay.py", "tests/tui/test_terminals.py")
-UNTESTED = "tests/tui/test_terminal_replay.py::test_an_unknown_version_of_textual_draws_itself"
+UNTESTED = "tests/tui/test_terminal_replay.py::test_an_unknown_version_of_textual_draws_every_frame_itself"
 
 
 def allowed() -> list[str]:
@@ -44,6 +44,36 @@ def passes(folder: Path, version: str, *tests: str) -> subprocess.CompletedProce
         f"sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '-p', 'no:xdist', *{tests!r}]))"
     )
     return python(folder, "-c", code)
+
+
+# As if Textual had moved these modules: what it has imported before stays.
+WITHOUT_PRIVATE_MODULES = """
+import asyncio, sys
+import textual.screen, textual.drivers.linux_driver, textual.pilot
+from unittest.mock import patch
+
+sys.modules["textual._compositor"] = sys.modules["textual._xterm_parser"] = None
+with patch("tui.terminal.textual_version.TESTED_VERSIONS", ()):
+    from probes.simulation.host import SimulatedHost
+    from tests.tui.pilot import SteppedClock, readings, stepped_app
+
+    async def play():
+        clock = SteppedClock()
+        app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await readings(pilot, clock, 3)
+            await pilot.press("d", "escape")
+            await pilot.pause()
+            print(app._output.is_used, app.screen.__class__.__name__, app.crash)
+
+    asyncio.run(play())
+"""
+
+
+def test_a_version_that_has_moved_its_private_modules_draws_the_dashboard() -> None:
+    done = python(ROOT, "-c", WITHOUT_PRIVATE_MODULES)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["False", "OverviewScreen", "None"]
 
 
 @pytest.mark.slow
