@@ -9,7 +9,7 @@ from probes.base.unknown import Unknown, known
 from probes.facts.pci.functions import PciKind
 from probes.queries.evidence_list import join_limited
 from probes.queries.pcie_paths import functions_of
-from probes.queries.ports import Condition, Port, condition_of, ports_of
+from probes.queries.ports import Port, PortProblem, ports_of, problem_of
 from probes.snapshot.examination import Examination
 
 _ERRORS = "0xfff"  # the twelve error counters of PortCounters, perfquery(8)
@@ -24,12 +24,12 @@ def raise_ports(examination: Examination) -> Plan | str:
     ports = tuple(port for port in ports if not _is_virtual_function(examination, port))
     if not ports:
         return "no NIC has an RDMA port"
-    conditions = [(port, condition_of(port)) for port in ports]
-    disabled = [port for port, condition in conditions if condition is Condition.DISABLED]
-    down = [port for port, condition in conditions if condition is Condition.NETDEV_DOWN]
+    problems = [(port, problem_of(port)) for port in ports]
+    disabled = [port for port, problem in problems if problem is PortProblem.DISABLED]
+    down = [port for port, problem in problems if problem is PortProblem.NETDEV_DOWN]
     steps = (*enable_steps(disabled), *netdev_steps(down))
-    unknown = [(port, condition) for port, condition in conditions if isinstance(condition, Unknown)]
-    unread = "; ".join(f"the state of {port.name} is unknown: {condition}" for port, condition in unknown[:4])
+    unknown = [(port, problem) for port, problem in problems if isinstance(problem, Unknown)]
+    unread = "; ".join(f"the state of {port.name} is unknown: {problem}" for port, problem in unknown[:4])
     if not steps:
         return unread or NothingToDo(f"none of the {len(ports)} ports is disabled")
     return Plan("Enable disabled ports", steps, note=sentences(KEEP if down else "", unread))

@@ -161,7 +161,7 @@ def _is_spare(examination: Examination, port: Port, lost: Collection[str]) -> bo
     return all(is_down(device) for device in equals)
 
 
-class Condition(Enum):
+class PortProblem(Enum):
     """Why a port carries no traffic."""
 
     NONE = "carries traffic"
@@ -172,7 +172,7 @@ class Condition(Enum):
     STALLED = "not fully configured by the subnet manager"
 
 
-def condition_of(port: Port) -> Maybe[Condition]:
+def problem_of(port: Port) -> Maybe[PortProblem]:
     """Return why a port carries no traffic.
 
     Source: Linux, Documentation/ABI/stable/sysfs-class-infiniband, state and phys_state.
@@ -181,7 +181,7 @@ def condition_of(port: Port) -> Maybe[Condition]:
     if isinstance(state, Unknown):
         return state
     if state in ACTIVE:
-        return Condition.NONE
+        return PortProblem.NONE
     if isinstance(layer, Unknown):
         return layer
     if layer == "Ethernet":
@@ -190,11 +190,13 @@ def condition_of(port: Port) -> Maybe[Condition]:
         return map_known(is_up, _ETHERNET.__getitem__)
     if state in ("INIT", "ARMED"):
         if state == "ARMED":
-            return Condition.STALLED
+            return PortProblem.STALLED
         sm_lid = map_known(port.health, lambda health: health.sm_lid)
-        return map_known(sm_lid, lambda lid: Condition.STALLED if lid else Condition.NO_SUBNET_MANAGER)
+        return map_known(sm_lid, lambda lid: PortProblem.STALLED if lid else PortProblem.NO_SUBNET_MANAGER)
     physical = port.facts.physical_state
-    return map_known(physical, lambda text: Condition.DISABLED if text == "Disabled" else Condition.NO_SIGNAL)
+    return map_known(
+        physical, lambda text: PortProblem.DISABLED if text == "Disabled" else PortProblem.NO_SIGNAL
+    )
 
 
-_ETHERNET = {True: Condition.NO_SIGNAL, False: Condition.NETDEV_DOWN}
+_ETHERNET = {True: PortProblem.NO_SIGNAL, False: PortProblem.NETDEV_DOWN}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from probes.bandwidth.model.planned_test import PlannedTest, Series
-from probes.bandwidth.model.rating import Judgment, headline, rate, stalls
+from probes.bandwidth.model.rating import Assessment, headline, rate, stalls
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.model.samples import HOST_MEMORY, STAGED, Sample
 from probes.bandwidth.results.baseline import machine_type
@@ -135,7 +135,7 @@ class SeriesRunner:
             cpu_seconds=runner.cpu_seconds(),
         )
 
-    def _judge(self, test: PlannedTest, figure: Sample | None, host: Sample | None) -> Judgment:
+    def _judge(self, test: PlannedTest, figure: Sample | None, host: Sample | None) -> Assessment:
         """Rate a figure; a slow one names the open findings on its path."""
         judgment = rate(figure or Sample("", ""), test.limit, host, test.expected)
         if not judgment.is_slow:

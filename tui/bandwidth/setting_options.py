@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probes.bandwidth.model.request import DEFAULT_BYTES, MemoryPath, Mode, Request, Scope
-from probes.bandwidth.planning.defaults import active_port, nearest_nic
 from probes.bandwidth.planning.inventory import inventory
+from probes.bandwidth.planning.node_settings import active_port, nearest_nic
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
 from probes.facts.gpu.gpus import GpuFacts

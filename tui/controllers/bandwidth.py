@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tui.controllers.readings import ReadingsController
     from tui.screens.bandwidth_run.screen import BandwidthRunScreen
     from tui.screens.bandwidth_run.state import SeriesState
-    from tui.screens.bandwidth_setup.state import SetupState
+    from tui.screens.bandwidth_setup.state import BandwidthSetupState
 
 _EXIT_SECONDS = 15.0  # both ends of a test have a few seconds each to end
 
@@ -69,7 +69,7 @@ class BandwidthController:
 
     # Running
 
-    def _start(self, setup: SetupState) -> None:
+    def _start(self, setup: BandwidthSetupState) -> None:
         """Run the series that was checked and confirmed."""
         from tui.screens.bandwidth_run.screen import BandwidthRunScreen
         from tui.screens.bandwidth_run.state import SeriesState

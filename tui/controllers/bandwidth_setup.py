@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tui.controllers.context import AppContext
     from tui.controllers.readings import ReadingsController
     from tui.runtime.reading_thread import Examined
-    from tui.screens.bandwidth_setup.state import SetupState, ToRun
+    from tui.screens.bandwidth_setup.state import BandwidthSetupState, ToRun
 
 
 class BandwidthSetupController:
@@ -29,11 +29,11 @@ class BandwidthSetupController:
         context: AppContext,
         readings: ReadingsController,
         worker: BandwidthWorker,
-        start: Callable[[SetupState], object],
+        start: Callable[[BandwidthSetupState], object],
     ) -> None:
         self._readings = readings
         self._context, self._app, self._worker, self._start = context, context.app, worker, start
-        self.state: SetupState | None = None
+        self.state: BandwidthSetupState | None = None
         self._results_wanted = True
         self._checked: ToRun | None = None  # the series whose impact was checked last
         self.on_results: Callable[[], object] = lambda: None  # called when saved results were loaded
@@ -41,9 +41,9 @@ class BandwidthSetupController:
     def show(self, request: Request | None = None) -> None:
         """Show the settings, preset to a request, else to what is selected on the overview."""
         from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
-        from tui.screens.bandwidth_setup.state import SetupState
+        from tui.screens.bandwidth_setup.state import BandwidthSetupState
 
-        setup = self.state = self.state or SetupState(self._context.origin)
+        setup = self.state = self.state or BandwidthSetupState(self._context.origin)
         setup.refusal = self._worker.refusal
         if request is None:
             setup.chosen.preset(*self._context.overview.selected_pair)
@@ -87,7 +87,7 @@ class BandwidthSetupController:
             self.plan()
         self.draw()
 
-    def _take_examination(self, setup: SetupState, examination: Examination) -> None:
+    def _take_examination(self, setup: BandwidthSetupState, examination: Examination) -> None:
         is_first = setup.examination is None
         setup.set_examination(examination)
         if is_first:
@@ -110,7 +110,7 @@ class BandwidthSetupController:
 
         self._worker.plan(examination, request, apply, self._fail)
 
-    def _find_affected(self, setup: SetupState, examination: Examination) -> None:
+    def _find_affected(self, setup: BandwidthSetupState, examination: Examination) -> None:
         from probes.bandwidth.model.planned_test import Series
 
         newest, before = self._context.overview.newest_readings
@@ -148,7 +148,7 @@ class BandwidthSetupController:
             found = slow_results_of(live.monitor.host, live.monitor.topology, results)
             live.monitor.note("bandwidth", found)
 
-    def _load_baseline(self, setup: SetupState) -> None:
+    def _load_baseline(self, setup: BandwidthSetupState) -> None:
         def apply(baseline: tuple[Result, ...], why_none: str) -> None:
             setup.set_baseline(baseline, why_none)
             self.draw()
@@ -180,7 +180,7 @@ class BandwidthSetupController:
         if setup is not None and setup.examination is not None:
             self._check_then_start(setup, ToRun(setup.examination, series, is_again=True))
 
-    def _check_then_start(self, setup: SetupState, to_run: ToRun) -> None:
+    def _check_then_start(self, setup: BandwidthSetupState, to_run: ToRun) -> None:
         """Wait for two readings after our own last test, whose traffic is no job's."""
         if self._context.warn_if_busy():
             return
@@ -215,14 +215,14 @@ class BandwidthSetupController:
         current = replace(to_run.examination, reading=newest)
         self._worker.check_impact(current, to_run.series, before, apply, fail)
 
-    def _ask_or_start(self, setup: SetupState) -> None:
+    def _ask_or_start(self, setup: BandwidthSetupState) -> None:
         if setup.is_asking:
             self._show_question(setup)
             self.draw()
         else:
             self._start(setup)
 
-    def _show_question(self, setup: SetupState) -> None:
+    def _show_question(self, setup: BandwidthSetupState) -> None:
         """Show the settings, where the question is, also for a series that runs again."""
         from tui.screens.bandwidth_run.screen import BandwidthRunScreen
         from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen

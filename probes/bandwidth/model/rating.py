@@ -47,7 +47,7 @@ class OpenFinding:
 
 
 @frozen
-class Judgment:
+class Assessment:
     """A rating with its reason; the field names are those of saved results."""
 
     verdict: Rating = Rating.UNKNOWN
@@ -81,7 +81,7 @@ def best_of(samples: Iterable[Sample]) -> Sample | None:
 
 def rate(
     sample: Sample, limit: Limit, host: Sample | None = None, expected: Expectation | None = None
-) -> Judgment:
+) -> Assessment:
     """Rate a sample; `host` is the same test with host memory on the same NIC, if it ran.
 
     `expected` is what this machine type reaches with large messages, if it is known.
@@ -98,13 +98,13 @@ def rate(
     return replace(by_limit, verdict=Rating.NEAR, why=f"{expected.words}; {by_limit.why}")
 
 
-def _by_limit(sample: Sample, limit: Limit, host: Sample | None) -> Judgment:
+def _by_limit(sample: Sample, limit: Limit, host: Sample | None) -> Assessment:
     """Rate a sample by what its path can carry."""
     if sample.gbps is None:
-        return Judgment(Rating.UNKNOWN, "", "no bandwidth was measured")
+        return Assessment(Rating.UNKNOWN, "", "no bandwidth was measured")
     least, most = limit.least, limit.gbps
     if least is None or isinstance(most, Unknown) or isinstance(least.nominal_gbps, Unknown) or not most:
-        return Judgment(Rating.UNKNOWN, f"{sample.gbps:.0f} Gb/s", "the limit of the path is unknown")
+        return Assessment(Rating.UNKNOWN, f"{sample.gbps:.0f} Gb/s", "the limit of the path is unknown")
     # Both directions of a test between two ends are added up; over one port they share its links.
     directions = 2 if sample.is_bidirectional and not limit.is_loopback else 1
     nominal = least.nominal_gbps * directions
@@ -113,24 +113,24 @@ def _by_limit(sample: Sample, limit: Limit, host: Sample | None) -> Judgment:
     share = sample.gbps / (most * directions)
     if sample.gbps == 0.0 and sample.messages_per_second == 0.0:  # for small messages 0.00 may be printed
         why = "no message completed after the first second: the path is broken or the node is overloaded"
-        return Judgment(Rating.BELOW, words, why, share)
+        return Assessment(Rating.BELOW, words, why, share)
     if share >= (NEAR_PCIE if least.is_pcie else NEAR_PORT):
-        return Judgment(Rating.NEAR, words, f"limited by {least.name} ({least.why})", share)
+        return Assessment(Rating.NEAR, words, f"limited by {least.name} ({least.why})", share)
     if sample.size_bytes is not None and sample.size_bytes < LARGE_FROM_BYTES:
         why = f"{sample.size_bytes}-byte messages are limited by the message rate, not by the link"
-        return Judgment(Rating.UNKNOWN, words, why, share)
+        return Assessment(Rating.UNKNOWN, words, why, share)
     if limit.unknown:
         why = f"the bandwidth of {limit.unknown[0]} is unknown and may be no more than this"
-        return Judgment(Rating.UNKNOWN, words, why, share)
+        return Assessment(Rating.UNKNOWN, words, why, share)
     if host is not None and host.gbps:
         reached = f"host memory reaches {short_gbps(host.gbps)} Gb/s"
         if sample.gbps >= LIKE_HOST * host.gbps:
             why = f"{reached}: limited by the NIC, network or peer, not by the path to the GPU"
-            return Judgment(Rating.LIKE_HOST, words, why, share)
+            return Assessment(Rating.LIKE_HOST, words, why, share)
         why = f"{reached}: limited by the path to the GPU"
     else:
         why = f"{least.name} ({least.why}) could carry more"
-    return Judgment(Rating.BELOW, words, "; ".join((why, *limit.notes)), share)
+    return Assessment(Rating.BELOW, words, "; ".join((why, *limit.notes)), share)
 
 
 def short_gbps(gbps: float) -> str:

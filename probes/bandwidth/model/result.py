@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from probes.bandwidth.model.planned_test import Load, Pair, PlannedTest
-from probes.bandwidth.model.rating import Judgment
+from probes.bandwidth.model.rating import Assessment
 from probes.bandwidth.model.samples import Fact, Sample
 
 MOST_SAMPLES = 400
@@ -45,7 +45,7 @@ class Result:
     commands: tuple[str, ...]  # of each process, quoted for a shell
     ending: Ending
     figure: Sample | None  # the sample that stands for the test; None: nothing was measured
-    judgment: Judgment = Judgment()  # noqa: RUF009 - frozen
+    judgment: Assessment = Assessment()  # noqa: RUF009 - frozen
     limit_gbps: float | None  # nominal, of the limiting part
     limit_by: str  # "port 1 of mlx5_0"
     expected_gbps: float | None = None  # what this machine type should reach; None: not known

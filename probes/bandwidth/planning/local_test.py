@@ -12,7 +12,7 @@ from dataclasses import replace
 from probes.bandwidth.model.command import Refused, bound_to
 from probes.bandwidth.model.planned_test import Pair, PlannedProcess, PlannedTest
 from probes.bandwidth.model.request import MemoryPath, Mode, Request
-from probes.bandwidth.planning.defaults import nearest_nic
+from probes.bandwidth.planning.node_settings import nearest_nic
 from probes.bandwidth.planning.perftest import perftest_test
 from probes.bandwidth.tools.nccl_tests import NcclSettings
 from probes.bandwidth.tools.tool import LocalTool, tool_of

@@ -11,14 +11,14 @@ from probes.queries.evidence_list import SHOWN, first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.queries.ports import (
     NO_PORTS,
-    Condition,
     Port,
+    PortProblem,
     by_board,
-    condition_of,
     cost_of_loss,
     devices_of,
     need_ports,
     port_names,
+    problem_of,
 )
 from probes.snapshot.examination import Examination
 
@@ -49,16 +49,16 @@ _LOST = (
 )
 
 
-def _ports_in(examination: Examination, wanted: Condition) -> list[Port]:
-    """Return the ports in a condition; without any, end the check."""
+def _ports_in(examination: Examination, wanted: PortProblem) -> list[Port]:
+    """Return the ports with a problem; without any, end the check."""
     ports = need_ports(examination)
     if not ports:
         end_with(passed(NO_PORTS))
-    conditions = [(port, condition_of(port)) for port in ports]
-    chosen = [port for port, condition in conditions if condition is wanted]
+    problems = [(port, problem_of(port)) for port in ports]
+    chosen = [port for port, problem in problems if problem is wanted]
     if not chosen:
-        for _, condition in conditions:
-            need(condition, "the port states")
+        for _, problem in problems:
+            need(problem, "the port states")
         end_with(passed(*first_n(_state(port) for port in ports)))
     return chosen
 
@@ -69,21 +69,21 @@ def _add_check(
     reference: str,
     *,
     ok: str,
-    condition: Condition,
+    problem: PortProblem,
     cause: str,
     evidence: Callable[[Port], Evidence],
     fix: Callable[[list[Port]], Plan],
 ) -> None:
-    """Add a check that finds ports in a condition; its severity depends on the GPUs that need them."""
+    """Add a check that finds ports with a problem; its severity depends on the GPUs that need them."""
 
     @AREA.check(name, Severity.CRITICAL, title, reference, ok=ok, impact=_LOST, data_path=True)
     def judge(examination: Examination) -> Outcome:
-        ports = _ports_in(examination, condition)
-        is_wrong_layer = condition is Condition.NO_SIGNAL and _have_wrong_layer(examination, ports)
+        ports = _ports_in(examination, problem)
+        is_wrong_layer = problem is PortProblem.NO_SIGNAL and _have_wrong_layer(examination, ports)
         return found(
             f"{port_names(ports)}: {cause}",
             *first_n(evidence(port) for port in ports),
-            *((_state(ports[0]),) if condition is Condition.NO_SUBNET_MANAGER else ()),
+            *((_state(ports[0]),) if problem is PortProblem.NO_SUBNET_MANAGER else ()),
             fix=fix(ports),
             severity=cost_of_loss(examination, ports),
             devices=devices_of(ports),
@@ -125,7 +125,7 @@ _add_check(
     "An RDMA port has no link",
     _ABI,
     ok="Every enabled RDMA port has a link",
-    condition=Condition.NO_SIGNAL,
+    problem=PortProblem.NO_SIGNAL,
     cause="no signal from the other end. The cable, optics or switch port is faulty, or nothing is "
     "plugged in.",
     evidence=_physical_state,
@@ -136,7 +136,7 @@ _add_check(
     "An InfiniBand port is disabled",
     "ibportstate(8) of infiniband-diags",
     ok="No InfiniBand port is disabled",
-    condition=Condition.DISABLED,
+    problem=PortProblem.DISABLED,
     cause="disabled by an admin, on this node or at the switch.",
     evidence=_physical_state,
     fix=lambda ports: Plan("Enable the port", enable_steps(ports)),
@@ -146,7 +146,7 @@ _add_check(
     "A RoCE port is down because its netdev is down",
     "ip-link(8) of iproute2",
     ok="The netdev of every RoCE port is up",
-    condition=Condition.NETDEV_DOWN,
+    problem=PortProblem.NETDEV_DOWN,
     cause="a RoCE port follows its netdev, and the netdev is set down.",
     evidence=_netdev_flags,
     fix=lambda ports: Plan("Set the netdev up", netdev_steps(ports), note=sentences(KEEP)),
@@ -156,7 +156,7 @@ _add_check(
     "An InfiniBand port has no subnet manager",
     "opensm(8)",
     ok="Every InfiniBand port has a subnet manager",
-    condition=Condition.NO_SUBNET_MANAGER,
+    problem=PortProblem.NO_SUBNET_MANAGER,
     cause="the link is up, but no subnet manager has configured the port.",
     evidence=lambda port: Evidence(f"{port.path}/sm_lid", "0x0"),
     fix=_check_subnet_manager,
@@ -166,7 +166,7 @@ _add_check(
     "The subnet manager has not finished configuring an InfiniBand port",
     "opensm(8)",
     ok="Every InfiniBand port is fully configured",
-    condition=Condition.STALLED,
+    problem=PortProblem.STALLED,
     cause="the subnet manager stopped halfway, is overloaded or refuses this port.",
     evidence=_state,
     fix=_check_subnet_manager,

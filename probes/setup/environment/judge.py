@@ -27,7 +27,7 @@ _LOGIN_NODE = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "not compared: 
 
 
 @frozen
-class Judgment:
+class VariableJudgment:
     """What the doctor would say about one variable of a job with these settings."""
 
     variable: str
@@ -56,7 +56,9 @@ def with_settings(examination: Examination, values: Mapping[str, str], version: 
     return replace(changed, node=replace(examination.node, rdma=_LOGIN_NODE))
 
 
-def judge(examination: Examination, values: Mapping[str, str], version: Version = ()) -> tuple[Judgment, ...]:
+def judge(
+    examination: Examination, values: Mapping[str, str], version: Version = ()
+) -> tuple[VariableJudgment, ...]:
     """Return what the doctor finds in these settings, the most severe first; (): an unknown version."""
     if not values:
         return ()
@@ -80,7 +82,7 @@ def _variables(finding: Finding, values: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys(match[1] for match in matches if match and match[1] in values))
 
 
-def _judgment(finding: Finding, variable: str) -> Judgment:
+def _judgment(finding: Finding, variable: str) -> VariableJudgment:
     cause = finding.cause.removeprefix(f"{NEW_JOBS}: ")
     steps = () if finding.fix is None else finding.fix.steps
     remark = next((line.value for line in finding.evidence if line.value.startswith(f"{variable}=")), "")
@@ -88,7 +90,7 @@ def _judgment(finding: Finding, variable: str) -> Judgment:
     detail = capitalized(cause)
     if shown and len(shown[1].split()) > 3:  # shorter remarks only repeat the title
         detail = f"{capitalized(shown[1])}. {detail}"
-    return Judgment(variable, finding.severity, finding.title, detail, steps[0].why if steps else "")
+    return VariableJudgment(variable, finding.severity, finding.title, detail, steps[0].why if steps else "")
 
 
 def conf_values(examination: Examination) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from probes.bandwidth.planning.defaults import gid_index
+from probes.bandwidth.planning.node_settings import gid_index
 from probes.bandwidth.tools.perftest_command import GpuMemory, PerftestSettings, refusal
 from probes.base.unknown import Unknown, known
 from probes.facts.rdma.devices import RdmaFacts

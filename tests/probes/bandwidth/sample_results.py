@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from probes.bandwidth.model.planned_test import Pair
-from probes.bandwidth.model.rating import Judgment, Rating
+from probes.bandwidth.model.rating import Assessment, Rating
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import BY_DMABUF, HOST_MEMORY, Latency, Sample
 
@@ -35,7 +35,7 @@ def result(gbps: float | None = 186.0, memory: str = BY_DMABUF, **changed: objec
         samples=() if figure is None else (figure,),
         facts=(),
         figure=figure,
-        judgment=Judgment(Rating.NEAR if near else Rating.BELOW, words, "port 1 limits: 4X HDR", 0.9),
+        judgment=Assessment(Rating.NEAR if near else Rating.BELOW, words, "port 1 limits: 4X HDR", 0.9),
         limit_gbps=200.0,
         limit_by="port 1 of mlx5_0",
     )

@@ -149,7 +149,8 @@ def test_every_check_has_a_fault() -> None:
     # Saved results are no part of a node; tests/probes/bandwidth/results/test_slow_results.py has them.
     by_results = {"bandwidth-below-limit"}
     checked = {check.id for check in CHECKS}
-    without_fault = sorted(place_of_check(id_) for id_ in checked - before_a_boot - by_results - faulted)
+    unfaulted = checked - before_a_boot - by_results - faulted
+    without_fault = sorted(f"{id_} ({place_of_check(id_)})" for id_ in unfaulted)
     assert not without_fault, f"add a fault to probes/simulation/faults/ that finds {without_fault}"
     without_check = sorted(faulted - checked)
     assert not without_check, f"no check has the id {without_check}, which a fault finds"

@@ -16,7 +16,7 @@ from widgets.base.lines import rows_of
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
-    from tui.screens.bandwidth_setup.state import SetupState
+    from tui.screens.bandwidth_setup.state import BandwidthSetupState
 
 _END = 1 << 20
 
@@ -44,7 +44,7 @@ class BandwidthSetupScreen(PanesScreen):
     class Confirmed(Message):
         """Request to run the tests although they affect running jobs."""
 
-    def __init__(self, state: SetupState) -> None:
+    def __init__(self, state: BandwidthSetupState) -> None:
         super().__init__()
         self.state = state
 

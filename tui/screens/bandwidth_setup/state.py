@@ -33,7 +33,7 @@ class ToRun:
     affected_by: tuple[str, ...] | None = None  # None: not checked yet
 
 
-class SetupState:
+class BandwidthSetupState:
     """The settings, and what follows from them."""
 
     def __init__(self, origin: Origin) -> None:

@@ -16,9 +16,9 @@ from probes.bandwidth.model.limits import (
     limit_of_two_ends,
     payload_share,
 )
-from probes.bandwidth.model.rating import Judgment, Rating, best_of, rate
+from probes.bandwidth.model.rating import Assessment, Rating, best_of, rate
 from probes.bandwidth.model.samples import Sample
-from probes.bandwidth.planning.defaults import perftest_defaults
+from probes.bandwidth.planning.node_settings import perftest_defaults
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.bandwidth.tools.perftest_output import PerftestOutput
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -171,7 +171,7 @@ def sample(gbps: float | None, size: int = 1 << 20, both: bool = False) -> Sampl
         (rate(sample(None), limit_of(200.0)), Rating.UNKNOWN, ""),
     ],
 )
-def test_verdicts(judged: Judgment, verdict: Rating, words: str) -> None:
+def test_verdicts(judged: Assessment, verdict: Rating, words: str) -> None:
     assert (judged.verdict, judged.words) == (verdict, words)
     assert judged.why
 

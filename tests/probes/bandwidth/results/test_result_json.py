@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.bandwidth.model.planned_test import Pair
-from probes.bandwidth.model.rating import Judgment, Rating
+from probes.bandwidth.model.rating import Assessment, Rating
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.model.samples import About, Fact, Latency, Sample
 from probes.bandwidth.results.result_json import SCHEMA, from_json, to_json
@@ -16,7 +16,7 @@ from tests.probes.bandwidth.sample_results import failed, latency, result
 
 
 def test_a_rating_that_an_earlier_version_saved_is_read() -> None:
-    saved = json.loads(json.dumps(to_json(replace(result(190.0), judgment=Judgment(Rating.NEAR)))))
+    saved = json.loads(json.dumps(to_json(replace(result(190.0), judgment=Assessment(Rating.NEAR)))))
     assert saved["judgment"]["verdict"] == "near line rate"
     saved["judgment"]["verdict"] = "near the line"
     assert from_json(saved).judgment.verdict is Rating.NEAR
@@ -45,7 +45,7 @@ OF_SCHEMA_1 = """
 def test_a_result_that_an_earlier_version_saved_is_read_with_all_its_fields(name: str) -> None:
     read = from_json(json.loads(OF_SCHEMA_1.replace("judgement", name)))
     assert read is not None
-    assert read.judgment == Judgment(Rating.NEAR, "186 of 200 Gb/s, 93 %", "limited by the port", 0.93)
+    assert read.judgment == Assessment(Rating.NEAR, "186 of 200 Gb/s, 93 %", "limited by the port", 0.93)
     assert (read.failure, read.failure_line) == ("it broke", "error=14")
     assert (read.expected_gbps, read.expected_machine) == (399.0, "our H100 nodes")
     assert read.over_network
@@ -104,7 +104,7 @@ RESULTS = st.builds(
     samples=st.lists(SAMPLES, max_size=5).map(tuple),
     facts=st.lists(st.builds(Fact, st.sampled_from(About), TEXT, TEXT), max_size=4).map(tuple),
     figure=st.none() | SAMPLES,
-    judgment=st.builds(Judgment, st.sampled_from(Rating), TEXT, TEXT, st.none() | FIGURE),
+    judgment=st.builds(Assessment, st.sampled_from(Rating), TEXT, TEXT, st.none() | FIGURE),
     limit_gbps=st.none() | FIGURE,
     limit_by=TEXT,
     failure=TEXT,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from probes.bandwidth.model.command import Command
 from probes.bandwidth.model.request import DEFAULT_BYTES, Request
 from probes.bandwidth.model.samples import About, Fact, Sample
-from probes.bandwidth.planning.defaults import perftest_defaults
+from probes.bandwidth.planning.node_settings import perftest_defaults
 from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.perftest_command import PerftestSettings, loopback
 from probes.bandwidth.tools.perftest_output import PerftestOutput

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.bandwidth.model.rating import Judgment, Rating
+from probes.bandwidth.model.rating import Assessment, Rating
 from probes.bandwidth.results.baseline import machine_type
 from probes.snapshot.examination import examine
 from tests.probes.bandwidth.sample_results import result
@@ -92,7 +92,7 @@ def test_what_is_below_the_line_is_a_baseline_after_a_yes_only(
 
 def judge_below(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every result is below the limit of its path."""
-    below = Judgment(Rating.BELOW, "100 of 400 Gb/s, 25 %", "port 1 would carry more", 0.25)
+    below = Assessment(Rating.BELOW, "100 of 400 Gb/s, 25 %", "port 1 would carry more", 0.25)
     monkeypatch.setattr("tui.bandwidth.series_runner.rate", lambda *_: below)
 
 

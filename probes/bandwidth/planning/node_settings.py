@@ -1,4 +1,4 @@
-"""The settings of a test that fit this node: the nearest NIC, an active port, GID, NUMA node, path, duration.
+"""The settings of a test on this node: the nearest NIC, an active port, GID, NUMA node, path, time limit.
 
 On RoCE the GID is the one that NCCL uses too: RoCE v2 with a routed address. InfiniBand needs none.
 """

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.planning.defaults import active_port, gid_index, perftest_defaults
+from probes.bandwidth.planning.node_settings import active_port, gid_index, perftest_defaults
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpu.gpus import GpuFacts
