@@ -61,7 +61,7 @@ _KEEP = instruction("Write the same settings to a file in /etc/sysctl.d, or they
 @AREA.check(
     "roce-rails-one-subnet",
     Severity.WARNING,
-    "RoCE NICs in one subnet answer each other's ARP requests",
+    "RoCE NICs in the same subnet answer each other's ARP requests",
     f"{_SYSCTL}, arp_ignore and arp_announce; NVIDIA/nccl issues 1269 and 2158",
     ok="No RoCE NIC answers ARP requests for another NIC",
     impact="Peers can learn the MAC address of the wrong NIC. That NIC drops the packets, and the connection "
@@ -111,7 +111,7 @@ def roce_rails_one_subnet(examination: Examination) -> Outcome:
 @AREA.check(
     "roce-rp-filter-strict",
     Severity.WARNING,
-    "Strict reverse path filtering drops packets on RoCE NICs in one subnet",
+    "Strict reverse path filtering drops packets on RoCE NICs in the same subnet",
     f"{_SYSCTL}, rp_filter; Linux net/ipv4/arp.c, arp_process",
     ok="Reverse path filtering does not drop RoCE traffic",
     impact="The kernel ignores ARP requests on all but one of these NICs. Connections to the others time "

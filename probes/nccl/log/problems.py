@@ -166,7 +166,7 @@ _FORMS = (
           "check)."),
     _form(r"read failed in ncclIbRoceGetVersionNum: Invalid argument", "gid-table",
           "NCCL could not read the type of a RoCE GID",
-          "In a container, some indexes of the GID table cannot be read. NCCL before 2.26 stops there.",
+          "In a container, some indexes of the GID table cannot be read. NCCL before 2.26 stops at one.",
           "Use NCCL 2.26 or newer, or set NCCL_IB_GID_INDEX to the index of a RoCE v2 GID."),
     _form(r"dlvsym failed on mlx5dv_(?:get_data_direct_sysfs_path|reg_dmabuf_mr)", "data-direct-missing",
           "libmlx5 has no Data Direct functions",

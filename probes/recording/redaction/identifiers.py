@@ -78,11 +78,11 @@ class Identifiers(Tokens):
         """
         if not self.redact:
             return value
-        self._is_own_text = True
+        before, self._is_own_text = self._is_own_text, True
         try:
             redacted: T = self._value(value)
         finally:
-            self._is_own_text = False
+            self._is_own_text = before
         return redacted
 
     def apply(self, moment: Moment) -> Moment:
@@ -188,6 +188,8 @@ class Identifiers(Tokens):
         )
 
     def _value(self, value: Any) -> Any:
+        if isinstance(value, Unknown):  # the detail is gdrtop's own text
+            return Unknown(value.reason, self.text(value.source), self.value(value.detail))
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, tuple | list):

@@ -194,7 +194,7 @@ STEPS: tuple[StepDefinition, ...] = (
     CheckedStep(
         id="ports",
         title="Bring up the ports",
-        why="A port that is down, slow or without a usable GID carries no RDMA traffic.",
+        why="A port that is down or has no usable GID carries no RDMA traffic. A slow one limits its GPUs.",
         after=("nic-driver",),
         done="all ports are active at full rate",
         checks=(

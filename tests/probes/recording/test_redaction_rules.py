@@ -1,14 +1,16 @@
 """What a redacted recording keeps of each source, and which words it replaces."""
 
+import ast
 import gzip
 import ipaddress
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from probes.base.unknown import Unknown
+from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.process_files import parse_program
 from probes.facts.kernel.release import parse_config, unpack
 from probes.facts.pci.config_space import ConfigSpace
@@ -22,6 +24,8 @@ from probes.recording.redaction.tokens import NOBODY
 from probes.recording.redaction.words import is_known
 from tests.probes.recording import planted
 from tests.probes.recording.recordings import archive_of, read
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_processes_that_no_check_needs_are_recorded_without_command_line() -> None:
@@ -328,6 +332,24 @@ def test_words_of_gdrtops_sentences_are_kept_in_its_own_text_only() -> None:
     assert identifiers.text("redirect to login") == "redacted-1 to host-1"
     assert identifiers.value("Disable ACS redirect on login") == "Disable ACS redirect on host-1"
     assert identifiers.text("redirect") == "redacted-1"
+
+
+def test_why_an_answer_is_unknown_stays_readable() -> None:
+    """Every detail that a host gives as plain text, in probes/host."""
+    identifiers = Identifiers(redact=True)
+    details = [
+        node.args[2].value
+        for path in sorted((ROOT / "probes/host").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Unknown"
+        if len(node.args) > 2 and isinstance(node.args[2], ast.Constant)
+    ]
+    assert len(details) > 10
+    for detail in details:
+        answer = Unknown(Reason.IO_ERROR, "ibstat", str(detail))
+        moment = Moment(0, 0.0, False, (), {Question("run", ("ibstat",)): answer})
+        (recorded,) = identifiers.apply(moment).answers.values()
+        assert recorded == answer, "add the missing words to [sentences] in words.txt"
 
 
 def test_the_limits_of_a_control_group_are_found_again_under_its_token() -> None:
