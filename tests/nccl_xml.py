@@ -133,7 +133,11 @@ def flatten(switches: list[Vertex]) -> None:
             kind = generation(upper, 0)
             if not kind:
                 continue
-            below = [one for _, one, _ in upper.links if one.kind == "PCI" and generation(one, 1) == kind]
+            below = [
+                device
+                for _, device, _ in upper.links
+                if device.kind == "PCI" and generation(device, 1) == kind
+            ]
             for sub in below:
                 upper.links = [link for link in upper.links if link[1] is not sub]
                 for link, other, bandwidth in sub.links:
@@ -180,7 +184,9 @@ def search(base: Vertex) -> dict[str, str]:
                 if other not in following:
                     following.append(other)
         now = following
-    return {one.name: WORDS[kind] for one, (_, _, kind) in found.items() if one.kind in ("GPU", "NIC")}
+    return {
+        device.name: WORDS[kind] for device, (_, _, kind) in found.items() if device.kind in ("GPU", "NIC")
+    }
 
 
 def node_of(text: str, root: Path) -> tuple[Node, dict[str, str]]:

@@ -44,7 +44,8 @@ def test_a_recipe_names_exactly_the_files_that_its_sample_touches(heading: str) 
     unnamed = [path for path in touched if path not in text and str(Path(path).parent) not in folders]
     assert not unnamed, f"CONTRIBUTING.md, {heading}, does not name {unnamed}"
     tests = {
-        test.partition("::")[0] for test in (*recipe.tests, *(one for one, _ in recipe.forgotten.values()))
+        test.partition("::")[0]
+        for test in (*recipe.tests, *(failing for failing, _ in recipe.forgotten.values()))
     }
     tests |= {SNAPSHOTS} if recipe.pictures else set()
     untouched = named - touched - tests - {*recipe.others}

@@ -161,12 +161,12 @@ def _measure(variant: str, running: Mapping[str, Terminal]) -> None:
 
 def _compare(what: str, ours: Sequence[Cost], theirs: Sequence[Cost] | None, has_budget: bool) -> None:
     """Print gdrtop's CPU time and bytes as shares of btop's in the same seconds."""
-    for figure, of, most in (("CPU", _percent, _MOST_CPU), ("bytes", _kilobytes, _MOST_BYTES)):
-        values = [of(cost) for cost in ours]
+    for figure, share, most in (("CPU", _percent, _MOST_CPU), ("bytes", _kilobytes, _MOST_BYTES)):
+        values = [share(cost) for cost in ours]
         if theirs is None:
             row(f"{figure}, {what}", f"{_BTOP} does not run", "", None, values)
             continue
-        ratio = median(own / max(of(peer), 1e-9) for own, peer in zip(values, theirs, strict=True))
+        ratio = median(own / max(share(peer), 1e-9) for own, peer in zip(values, theirs, strict=True))
         budget, kept = (f"× {most:g}", ratio <= most) if has_budget else ("", None)
         row(f"{figure}, {what}", f"× {ratio:.3g} of {_BTOP}", budget, kept, values)
 

@@ -129,11 +129,11 @@ def bench_pci() -> None:
     """A probe of 10,000 PCI functions against one of 517, per function."""
     from probes.facts.pci import functions as pci
 
-    def of(functions: int) -> list[float]:
+    def seconds_each(functions: int) -> list[float]:
         host = crowded_host(8, 10, functions)
         return [seconds / functions for seconds in cpu_seconds(lambda: pci.probe(host), 3)]
 
-    few, many = of(512), of(10_240)
+    few, many = seconds_each(512), seconds_each(10_240)
     ratio = min(many) / min(few)
     row("10,240 PCI functions, each", f"× {ratio:.2f} of one of 512", "× 1.5", ratio <= 1.5, many)
 

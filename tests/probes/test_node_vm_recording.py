@@ -47,7 +47,7 @@ def test_gpus_nics_and_the_paths_between(node: Node) -> None:
 
 def test_the_ladder(node: Node) -> None:
     assert isinstance(node.modules, ModuleFacts)
-    live = {name for name, one in node.modules.modules.items() if one.state is ModuleState.LIVE}
+    live = {name for name, module in node.modules.modules.items() if module.state is ModuleState.LIVE}
     assert live == {"ib_core", "ib_uverbs", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", "nvidia_peermem"}
     assert node.modules.memory_peers == ("nv_mem",)
     assert set(node.modules.modules["nvidia"].used_by) == {"nvidia_uvm", "nvidia_peermem"}

@@ -90,4 +90,4 @@ async def settled(pilot: Pilot[None]) -> None:
 def shown(pilot: Pilot[None], panel: str) -> str:
     """Return the text of a panel, also what is scrolled out of view."""
     view = overview(pilot).query_one(f"#{panel}", LinesView)
-    return "\n".join("".join(run.text for run in of).rstrip() for of in view.lines)
+    return "\n".join("".join(run.text for run in line).rstrip() for line in view.lines)

@@ -58,8 +58,8 @@ async def test_colors_are_kept_and_long_lines_are_wrapped() -> None:
         await pilot.press("enter")
         await ended(pilot)
         lines = pilot.app.screen.query_one("#console", LinesView).lines
-        assert any(run.text == "red" and run.tone is Tone.BAD for of in lines for run in of)
-        assert sum(run.text.count("x") for of in lines for run in of if set(run.text) == {"x"}) == 300
+        assert any(run.text == "red" and run.tone is Tone.BAD for line in lines for run in line)
+        assert sum(run.text.count("x") for line in lines for run in line if set(run.text) == {"x"}) == 300
         text = seen(pilot, "console")
         assert "\x1b" not in text
         assert "✗ failed, exit status 1" in text

@@ -18,7 +18,7 @@ SIZES = [(80, 24), (120, 40), (200, 60), (60, 15), (40, 10)]
 LEFT_OUT = ("quit", "exit", "yes")
 # All keys but those that end the program or take a confirmed step, and what people type by mistake.
 PRESSED = [
-    *(key for name, one in KEYS.items() if name not in LEFT_OUT for key in one.keys.split(",")),
+    *(key for name, key_help in KEYS.items() if name not in LEFT_OUT for key in key_help.keys.split(",")),
     *("ctrl+p", "backspace", "delete", "a", "e", "m", "o", "5", "full_stop", "comma", "f12", "ctrl+a"),
 ]
 

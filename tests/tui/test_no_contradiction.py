@@ -161,7 +161,9 @@ def said_by_each(name: str) -> dict[str, tuple[object, ...]]:
             finding for finding in findings if finding["severity"] != "note" and not finding.get("part_of")
         ]
         order = {"critical": 0, "warning": 1}
-        return min(shown, key=lambda one: order[one["severity"]])["title"] if shown else ""
+        return (
+            min(shown, key=lambda shown_finding: order[shown_finding["severity"]])["title"] if shown else ""
+        )
 
     def host_of(clock: SteppedClock) -> SimulatedHost:
         return SimulatedHost(name, clock=clock)

@@ -222,7 +222,9 @@ async def to_history(pilot: Pilot[None], clock: SteppedClock) -> None:
 
 
 @pytest.mark.parametrize("size", SMALL_OR_SLOW)
-@pytest.mark.parametrize("drive", [to_actions, to_confirm, to_run, to_history], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "drive", [to_actions, to_confirm, to_run, to_history], ids=lambda function: function.__name__
+)
 def test_acting(
     snap_compare: Any, monkeypatch: pytest.MonkeyPatch, drive: Driven, size: tuple[int, int]
 ) -> None:

@@ -69,7 +69,9 @@ class Frames:
         self.count += 1
         self.bytes_written += len(written.encode())
         self.bytes_by_textual += len(by_textual.encode())
-        self.wrong += [f"frame {self.count}, {of}" for of in differences(self.ours, self.textual)]
+        self.wrong += [
+            f"frame {self.count}, {difference}" for difference in differences(self.ours, self.textual)
+        ]
 
     def repainted(self) -> Emulator:
         """Return what the compositor holds: Textual's full repaint."""

@@ -46,7 +46,7 @@ def test_boxes_show_every_gpu_and_nic_and_keep_their_width(
     node: Node, topology: Topology, width: int
 ) -> None:
     lines = topology_drawing.draw(node, topology, width)
-    assert max(width_of(of) for of in lines) <= width
+    assert max(width_of(row) for row in lines) <= width
     assert set(rows_of(lines)) == {end.id for end in (*topology.gpus, *topology.nics)}
 
 
@@ -71,21 +71,21 @@ def test_the_list_shows_every_gpu_and_nic(node: Node, topology: Topology, width:
 @pytest.mark.parametrize("width", [30, 72, 200])
 def test_the_matrix_shows_every_pair(topology: Topology, width: int) -> None:
     lines = matrix_drawing.draw(topology, width)
-    assert max(width_of(of) for of in lines) <= width
+    assert max(width_of(row) for row in lines) <= width
     words = [
         run.text
-        for of in lines
-        for run in of
+        for row in lines
+        for run in row
         if run.text.strip(" •") in ("PIX", "PXB", "PXN", "PHB", "NODE", "SYS", "?")
     ]
     assert len(words) == len(topology.gpus) * len(topology.nics)
 
 
 def test_frames_of_a_row_are_closed(node: Node, topology: Topology) -> None:
-    for of in topology_drawing.draw(node, topology, 118):
-        text = plain(of)
+    for row in topology_drawing.draw(node, topology, 118):
+        text = plain(row)
         if text.startswith(("│", "╭", "╰")):
-            assert width_of(of) == 118
+            assert width_of(row) == 118
             assert text[-1] in "│╮╯"
 
 
@@ -93,7 +93,7 @@ def test_a_selection_is_highlights(node: Node, topology: Topology) -> None:
     gpu = topology.gpus[0].id
     best = topology.best_nics[gpu][0]
     lines = topology_drawing.draw(node, topology, 118, highlights=Highlights(gpu, frozenset((best,))))
-    tones = {run.id: run.tone.value for of in lines for run in of if run.id}
+    tones = {run.id: run.tone.value for row in lines for run in row if run.id}
     assert tones[gpu] == "cursor"
     assert tones[best] == "lit"
 
@@ -104,8 +104,8 @@ def test_what_was_measured_stands_behind_its_gpu_and_moves_nothing(
 ) -> None:
     measured = {gpu.id: Run("✓387G") for gpu in topology.gpus}
     for draw in (topology_drawing.draw, draw_list):
-        bare = [plain(of) for of in draw(node, topology, width)]
-        told = [plain(of) for of in draw(node, topology, width, highlights=Highlights(measured=measured))]
+        bare = [plain(row) for row in draw(node, topology, width)]
+        told = [plain(row) for row in draw(node, topology, width, highlights=Highlights(measured=measured))]
         assert len(told) == len(bare)
         assert max(map(len, told)) <= max(width, *map(len, bare))
         assert "\n".join(told).count("✓387G") in (0, len(topology.gpus)) or draw is draw_list
@@ -128,7 +128,7 @@ def test_where_all_is_well_the_modules_are_one_line(node: Node) -> None:
 
 def test_a_missing_module_is_named_and_the_others_are_counted() -> None:
     node = probe_node(SimulatedHost("dgx-a100+no-gdr-path"))
-    lines = [plain(of) for of in ladder_drawing.draw(node, {}, 60)]
+    lines = [plain(row) for row in ladder_drawing.draw(node, {}, 60)]
     assert len(lines) == 2
     assert "nvidia_peermem" in lines[0]
     assert lines[1] == "✓ 7 other modules loaded"
@@ -146,7 +146,7 @@ def test_the_legend_explains_every_word_of_the_matrix_and_repeats_none(topology:
     words = {
         matrix_drawing.shown_word(topology.path(a.id, b.id)) for a in topology.gpus for b in topology.nics
     }
-    legend = [plain(of) for of in matrix_drawing.legend(topology, 72)]
+    legend = [plain(row) for row in matrix_drawing.legend(topology, 72)]
     assert all(len(text) <= 72 for text in legend)
     for word in words:
         assert re.search(rf"(?:^|  ){word} [A-Za-z0-9]", "\n".join(legend))
@@ -184,8 +184,8 @@ def test_nics_that_are_not_for_compute_say_what_they_are_for() -> None:
 def test_a_detour_goes_up_to_the_root_port_and_back() -> None:
     topology = build(probe_node(SimulatedHost("hgx-h100")))
     path = topology.path(topology.gpus[0].id, "mlx5_0")
-    straight = [plain(of) for of in path_drawing.draw(topology, path, 60)]
-    bent = [plain(of) for of in path_drawing.draw(topology, path, 60, is_detour=True)]
+    straight = [plain(row) for row in path_drawing.draw(topology, path, 60)]
+    bent = [plain(row) for row in path_drawing.draw(topology, path, 60, is_detour=True)]
     assert not any("root port" in text for text in straight)
     names = [text.split("  ")[0] for text in bent[3:] if not text.startswith(" ")]
     assert [name.split()[0] for name in names] == ["GPU0", "switch", "root", "switch", "mlx5_0"]
@@ -267,7 +267,7 @@ def test_the_head_cuts_neither_the_verdict_nor_what_runs(width: int, status: str
         "every 1 s",
         "14:03:11 EST",
     )
-    lines = [plain(of) for of in head_drawing.draw(head, width)]
+    lines = [plain(row) for row in head_drawing.draw(head, width)]
     assert len(lines) <= 2
     assert all(len(text) <= width for text in lines)
     text = "\n".join(lines)
@@ -314,15 +314,15 @@ TEXTS = st.text(max_size=60)
 
 @given(st.lists(TEXTS, max_size=4), st.integers(1, 40))
 def test_a_fitted_line_has_exactly_its_width(texts: list[str], width: int) -> None:
-    of: Line = tuple(Run(text) for text in texts)
-    fitted = fit(of, width)
+    row: Line = tuple(Run(text) for text in texts)
+    fitted = fit(row, width)
     assert width_of(fitted) == width
 
 
 @given(TEXTS, st.lists(TEXTS, max_size=3), st.integers(8, 50))
 def test_a_frame_has_exactly_its_width(title: str, body: list[str], width: int) -> None:
     lines = frame(line(title), [line(text) for text in body], width)
-    assert {width_of(of) for of in lines} == {width}
+    assert {width_of(row) for row in lines} == {width}
 
 
 @given(TEXTS)
@@ -339,6 +339,6 @@ def test_boxes_that_stand_side_by_side_fit(least: int, count: int, width: int) -
 
 @given(TEXTS, st.integers(10, 60))
 def test_wrapped_text_loses_no_word(text: str, width: int) -> None:
-    assert "".join("".join(plain(of).split()) for of in wrapped(text, width)) == "".join(
+    assert "".join("".join(plain(row).split()) for row in wrapped(text, width)) == "".join(
         plain(line(text)).split()
     )

@@ -91,11 +91,11 @@ def test_what_the_tool_itself_said_of_the_memory() -> None:
     ],
 )
 def test_other_memory_than_was_asked_for_is_no_good_result(about: About, value: str, told: str) -> None:
-    one = result(facts=(fact(about, value),))
-    assert mark_of(one).text == "▲"
-    assert words_of(one) == told
-    assert "shows:" not in text(draw_result(one, (), 100, Purpose("DMA-BUF works", "the cable")))
-    matrix = text(draw_matrix([one], 80))
+    shown = result(facts=(fact(about, value),))
+    assert mark_of(shown).text == "▲"
+    assert words_of(shown) == told
+    assert "shows:" not in text(draw_result(shown, (), 100, Purpose("DMA-BUF works", "the cable")))
+    matrix = text(draw_matrix([shown], 80))
     assert "186▲" in matrix
     assert "▲ not the requested memory" in " ".join(matrix.split())
 
@@ -117,14 +117,14 @@ def test_a_latency_is_no_bandwidth() -> None:
 def test_a_collective_has_its_bus_bandwidth_and_ncclss_way() -> None:
     figure = Sample("all_reduce", "x", size_bytes=1 << 30, gbps=210.0, bus_gbps=368.8)
     facts = tuple(fact(About.ROUTE, f"NET/IB/{number}/GDRDMA") for number in range(8))
-    one = result(tool="all_reduce_perf", memory="", figure=figure, facts=facts)
-    told = words(draw_result(one, (), 100))
+    shown = result(tool="all_reduce_perf", memory="", figure=figure, facts=facts)
+    told = words(draw_result(shown, (), 100))
     assert "bus bandwidth 369 Gb/s with 1 GiB messages" in told
     assert "GB/s" not in told
     assert "NET/IB/0/GDRDMA" in told
     assert "and 4 more" in told
     assert "accessed GPU memory directly" in told
-    copied = replace(one, facts=(fact(About.ROUTE, "NET/IB/0"),))
+    copied = replace(shown, facts=(fact(About.ROUTE, "NET/IB/0"),))
     assert "copied through host memory" in words(draw_result(copied, (), 100))
 
 
@@ -164,8 +164,8 @@ ODD = st.sampled_from(
 
 
 @given(ODD, st.text(max_size=200), st.integers(20, 160))
-def test_no_text_breaks_a_line_or_reaches_the_terminal(one: Result, odd: str, width: int) -> None:
-    spoilt = replace(one, title=odd, failure=odd, failure_line=odd)
+def test_no_text_breaks_a_line_or_reaches_the_terminal(shown: Result, odd: str, width: int) -> None:
+    spoilt = replace(shown, title=odd, failure=odd, failure_line=odd)
     lines = draw_result(replace(spoilt, facts=(fact(About.REGISTERED, odd),)), (odd,), width)
     assert all("\x1b" not in run.text and "\n" not in run.text for line in lines for run in line)
 
@@ -175,8 +175,8 @@ def test_no_text_breaks_a_line_or_reaches_the_terminal(one: Result, odd: str, wi
 
 def test_rows_have_their_units_in_the_heading() -> None:
     rows = [
-        Sample("w", "w", size_bytes=1 << 20, gbps=190.0 + one, messages_per_second=23_000.0)
-        for one in range(3)
+        Sample("w", "w", size_bytes=1 << 20, gbps=190.0 + shown, messages_per_second=23_000.0)
+        for shown in range(3)
     ]
     heading, *lines = draw_rows(rows, 80)
     assert plain(heading).split() == ["bytes", "Gb/s", "Mmsg/s"]

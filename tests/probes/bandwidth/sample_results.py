@@ -16,7 +16,7 @@ def result(gbps: float | None = 186.0, memory: str = BY_DMABUF, **changed: objec
     words = "" if gbps is None else f"{gbps:.0f} of 200 Gb/s, {gbps / 2:.0f} %"
     gpu = ("", "") if memory == HOST_MEMORY else ("0000:18:00.0", "GPU0")
     figure = None if gbps is None else Sample("RDMA_Write", f" 1048576 {gbps}", size_bytes=1 << 20, gbps=gbps)
-    one = Result(
+    sample_result = Result(
         taken_at=MORNING,
         seconds=13.0,
         node="h100-07",
@@ -39,7 +39,7 @@ def result(gbps: float | None = 186.0, memory: str = BY_DMABUF, **changed: objec
         limit_gbps=200.0,
         limit_by="port 1 of mlx5_0",
     )
-    return replace(one, **changed)  # type: ignore[arg-type]
+    return replace(sample_result, **changed)  # type: ignore[arg-type]
 
 
 def failed(memory: str = BY_DMABUF, failure: str = "it broke", raw: str = "error=14") -> Result:
@@ -54,5 +54,5 @@ def latency(us: float, **changed: object) -> Result:
     return result(None, **told)  # type: ignore[arg-type]
 
 
-def judged(one: Result, verdict: Rating, why: str = "") -> Result:
-    return replace(one, judgment=replace(one.judgment, verdict=verdict, why=why))
+def judged(sample_result: Result, verdict: Rating, why: str = "") -> Result:
+    return replace(sample_result, judgment=replace(sample_result.judgment, verdict=verdict, why=why))

@@ -43,8 +43,8 @@ def classes(make: Callable[[type], type]) -> tuple[type[Any], ...]:
 
 
 def instances(make: Callable[[type], type]) -> list[Any]:
-    empty, one, hidden, own = classes(make)
-    values = [empty(), one(1), one(1.0), one("a"), one((1,)), one(one(1)), own(1), own(2)]
+    empty, single, hidden, own = classes(make)
+    values = [empty(), single(1), single(1.0), single("a"), single((1,)), single(single(1)), own(1), own(2)]
     return [*values, hidden(1), hidden(1, 2), hidden(1, 0, [3]), hidden(1, 0, [], "t")]
 
 
@@ -59,16 +59,16 @@ def test_equality_hash_and_representation_are_those_of_dataclasses() -> None:
 
 
 def test_a_field_cannot_be_set_or_deleted_but_replaced() -> None:
-    _, one, *_ = classes(frozen)
+    _, single, *_ = classes(frozen)
     with pytest.raises(FrozenInstanceError):
-        one(1).value = 2
+        single(1).value = 2
     with pytest.raises(FrozenInstanceError):
-        del one(1).value
-    assert dataclasses.replace(one(1), value=2) == one(2)
+        del single(1).value
+    assert dataclasses.replace(single(1), value=2) == single(2)
 
 
 def test_an_instance_that_contains_itself_can_be_shown() -> None:
-    _, one, *_ = classes(frozen)
+    _, single, *_ = classes(frozen)
     values: list[object] = []
-    values.append(one(values))
+    values.append(single(values))
     assert repr(values[0]).endswith("One(value=[...])")

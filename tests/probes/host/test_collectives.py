@@ -184,7 +184,7 @@ def test_the_examples_of_nvidias_documentation() -> None:
     assert [collective.bus_gbps for collective in parse_log((REAL / "readme-0.json").read_bytes())] == [
         485.119099
     ]
-    (one,) = parse_log((REAL / "readme-1.json").read_bytes())
-    assert (one.collective, one.rank, one.microseconds) == ("ReduceScatter", 4, 41057.0)
+    (speed,) = parse_log((REAL / "readme-1.json").read_bytes())
+    assert (speed.collective, speed.rank, speed.microseconds) == ("ReduceScatter", 4, 41057.0)
     (average,) = parse_metrics((REAL / "readme.prom").read_bytes()) or ()
     assert (average.bus_gbps, average.message_size) == (678.263, "4-5GB")

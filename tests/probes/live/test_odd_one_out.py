@@ -203,9 +203,9 @@ def test_a_rank_that_differs(parts: dict[str, Any], said: str) -> None:
     odd = ranks(odd=5, **parts)
     assert not node.see(1)
     assert not node.see(2, processes=odd)
-    (one,) = node.see(1, processes=odd)
-    assert one.sentence == f"rank 5 (pid 4716) {said}"
-    assert one.pid == 4716
+    (odd_rank,) = node.see(1, processes=odd)
+    assert odd_rank.sentence == f"rank 5 (pid 4716) {said}"
+    assert odd_rank.pid == 4716
     assert not node.see(4)
 
 

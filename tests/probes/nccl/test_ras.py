@@ -107,16 +107,16 @@ def test_statuses_errors_and_ranks_without_operations() -> None:
         "",
     ]
     text = a_report({"Broadcast": {0: 4, 1: 0, 2: 4}}, errors)
-    (one,) = parse_report(text).communicators
-    assert [(part.value, part.ranks[0].rank) for part in one.errors] == [("Remote process error", 3)]
-    assert one.counts[0].counts == (4, 0)
+    (listed,) = parse_report(text).communicators
+    assert [(part.value, part.ranks[0].rank) for part in listed.errors] == [("Remote process error", 3)]
+    assert listed.counts[0].counts == (4, 0)
     text += (
         "  Communicator ranks have different status\n  6 ranks have status RUNNING\n"
         "  Rank 7 has status NOCOMM -- [process information not found]\n"
     )
-    (one,) = parse_report(text).communicators
-    assert [(part.value, part.count) for part in one.statuses] == [("RUNNING", 6), ("NOCOMM", 1)]
-    assert isinstance(one.statuses[1].ranks[0].process, Unknown)
+    (listed,) = parse_report(text).communicators
+    assert [(part.value, part.count) for part in listed.statuses] == [("RUNNING", 6), ("NOCOMM", 1)]
+    assert isinstance(listed.statuses[1].ranks[0].process, Unknown)
 
 
 def test_the_number_of_nvml_is_that_of_the_node() -> None:

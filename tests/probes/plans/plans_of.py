@@ -35,11 +35,11 @@ def why_not(action: str, examination: Examination) -> str:
     return reason
 
 
-def commands(of: Plan) -> list[str]:
+def commands(made_plan: Plan) -> list[str]:
     """Return the commands in order, a file change as its path, a manual step as "…"."""
-    return [" ".join(step.argv) or (step.file.path if step.file else "…") for step in of.steps]
+    return [" ".join(step.argv) or (step.file.path if step.file else "…") for step in made_plan.steps]
 
 
-def undone(of: Plan) -> list[str]:
+def undone(made_plan: Plan) -> list[str]:
     """Return the commands that undo the steps."""
-    return [" ".join(step.undo) for step in of.steps]
+    return [" ".join(step.undo) for step in made_plan.steps]

@@ -97,7 +97,7 @@ def test_titles_are_constant_for_an_id() -> None:
     for node in (*SIMULATED_NAMES, *FAULTY.values()):
         for offer in offers_on(node).values():
             titles.setdefault(offer.id, set()).add(offer.title)
-    assert {name for name, of in titles.items() if len(of) > 1} == set()
+    assert {name for name, same_title in titles.items() if len(same_title) > 1} == set()
 
 
 def test_every_finding_with_a_fix_is_offered_with_its_plan() -> None:

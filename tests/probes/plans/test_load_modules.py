@@ -229,15 +229,15 @@ def test_ofed_5_0_and_older_need_the_option(release: str, options: int) -> None:
     assert ("peerdirect_support=1" in commands(plan("load-peermem", node))[0]) == bool(options)
 
 
-def change(of: Plan) -> FileChange:
-    file = of.steps[0].file
+def change(made_plan: Plan) -> FileChange:
+    file = made_plan.steps[0].file
     assert file is not None
     return file
 
 
-def named(of: Plan) -> tuple[str, ...]:
+def named(made_plan: Plan) -> tuple[str, ...]:
     """The modules in the file that the plan writes."""
-    text = change(of).text
+    text = change(made_plan).text
     assert text is not None
     assert text.startswith("# Written by gdrtop")
     assert text.endswith("\n")

@@ -73,10 +73,10 @@ class RefusingHost(RecordingHost):
         super().__init__(host, lambda _: None)
         self._refused, self._reason = refused, reason
 
-    def _ask(self, kind: str, of: tuple[str, ...], ask: Callable[[], Maybe[T]]) -> Maybe[T]:
-        if Question(kind, of) in self._refused:
-            return Unknown(self._reason, " ".join(of) or kind)
-        return super()._ask(kind, of, ask)
+    def _ask(self, kind: str, keys: tuple[str, ...], ask: Callable[[], Maybe[T]]) -> Maybe[T]:
+        if Question(kind, keys) in self._refused:
+            return Unknown(self._reason, " ".join(keys) or kind)
+        return super()._ask(kind, keys, ask)
 
     def _ask_each(
         self, kind: str, keys: Sequence[K], ask: Callable[[Sequence[K]], Mapping[K, Maybe[T]]]

@@ -89,10 +89,10 @@ _LOG = "\n".join(
     )
 )
 _CGROUP = "".join(
-    f"{number}:cpu,{one}:/slurm/{one}/uid_{USER_ID}/job_{JOB_ID}/step_0/{one}\n"
-    f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-{one}.slice/cri-containerd-{one}.scope\n"
-    f"0::/user.slice/user-{USER_ID}.slice/session-{JOB_ID}.scope/{one}\n"
-    for number, one in enumerate(MARKERS)
+    f"{number}:cpu,{secret}:/slurm/{secret}/uid_{USER_ID}/job_{JOB_ID}/step_0/{secret}\n"
+    f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-{secret}.slice/cri-containerd-{secret}.scope\n"
+    f"0::/user.slice/user-{USER_ID}.slice/session-{JOB_ID}.scope/{secret}\n"
+    for number, secret in enumerate(MARKERS)
 )
 _VARIABLES = [
     *(f"NCCL_COMM_ID={marker}" for marker in MARKERS),
@@ -112,12 +112,12 @@ _STATUS = (
 )
 _MAPS = "".join(
     f"7f00-7f01 r-xp 00000000 08:01 {number}                 {path}\n"
-    for number, one in enumerate(MARKERS)
+    for number, secret in enumerate(MARKERS)
     for path in (
-        f"/home/{one}/lib/libnccl.so.2.21.5",
-        f"/{one}/libibverbs.so.1 (deleted)",
-        f"/dev/shm/{one}",
-        one,
+        f"/home/{secret}/lib/libnccl.so.2.21.5",
+        f"/{secret}/libibverbs.so.1 (deleted)",
+        f"/dev/shm/{secret}",
+        secret,
     )
 )
 _PASSWD = "".join(
@@ -129,8 +129,10 @@ _MOUNTS = "".join(
     for marker in MARKERS
 )
 _ROUTE = "Iface\tDestination\tGateway\tFlags\n" + "".join(
-    f"{one[:15]}\t{address.packed[::-1].hex().upper()}\t{address.packed[::-1].hex().upper()}\t0003\n"
-    for one, address in zip(NAMES, itertools.cycle(map(ipaddress.IPv4Address, ADDRESSES[:2])), strict=False)
+    f"{secret[:15]}\t{address.packed[::-1].hex().upper()}\t{address.packed[::-1].hex().upper()}\t0003\n"
+    for secret, address in zip(
+        NAMES, itertools.cycle(map(ipaddress.IPv4Address, ADDRESSES[:2])), strict=False
+    )
 )
 _ROUTE6 = "".join(
     f"{ipaddress.IPv6Address(address).packed.hex()} 40 {'0' * 32} 00 {ipaddress.IPv6Address(address).packed.hex()} 00000400 00000001"
@@ -139,9 +141,9 @@ _ROUTE6 = "".join(
     for name in NAMES
 )
 _TCP = "".join(
-    f"   {number}: {ipaddress.IPv4Address(one).packed[::-1].hex().upper()}:4853 00000000:0000 0A 00000000:00000000 00:00000000"
+    f"   {number}: {ipaddress.IPv4Address(secret).packed[::-1].hex().upper()}:4853 00000000:0000 0A 00000000:00000000 00:00000000"
     f" 00000000 {USER_ID} 0 {JOB_ID} 1 0000000000000000 100 0 0 10 0\n"
-    for number, one in enumerate(ADDRESSES[:2])
+    for number, secret in enumerate(ADDRESSES[:2])
 )
 _CONFIGURATION = "".join(
     f"# {marker}\n@{marker} soft memlock unlimited # {marker}\n{marker} - memlock 8192\ninstall {marker} /bin/{marker} # {marker}\n"
@@ -229,8 +231,8 @@ _SOME = itertools.cycle([MARKERS[at : at + 8] for at in range(0, len(MARKERS), 8
 
 def _paths(pattern: str) -> Iterator[str]:
     """Return paths that match the row: with markers, and with names that other questions have."""
-    for one in ("4242", "mlx5_0", *(marker.replace("/", "_") for marker in next(_SOME))):
-        yield pattern.replace("**", f"{one}/x" if pattern.endswith("**") else one).replace("*", one)
+    for secret in ("4242", "mlx5_0", *(marker.replace("/", "_") for marker in next(_SOME))):
+        yield pattern.replace("**", f"{secret}/x" if pattern.endswith("**") else secret).replace("*", secret)
 
 
 def questions() -> dict[Question, object]:
@@ -254,21 +256,30 @@ def questions() -> dict[Question, object]:
             answers[Question("size", (path,))] = 4
             answers[Question("readable", (path,))] = True
             answers[Question("writable", (path,))] = Unknown(Reason.IO_ERROR, target, target)
-    for number, one in enumerate(MARKERS):
-        place = one if one.startswith("/") else f"/{one}"
-        answers[Question("file", (place,))] = one.encode()
+    for number, secret in enumerate(MARKERS):
+        place = secret if secret.startswith("/") else f"/{secret}"
+        answers[Question("file", (place,))] = secret.encode()
         answers[Question("link", (f"/proc/4242/fd/{number}",))] = place
         answers[Question("link", (f"/proc/{number}/exe",))] = place
-        answers[Question("dmabuf_errno", (one,))] = Unknown(Reason.IO_ERROR, one, one)
-        answers[Question("interface_counters", (one,))] = InterfaceCounters(
-            1, Unknown(Reason.IO_ERROR, one, one)
+        answers[Question("dmabuf_errno", (secret,))] = Unknown(Reason.IO_ERROR, secret, secret)
+        answers[Question("interface_counters", (secret,))] = InterfaceCounters(
+            1, Unknown(Reason.IO_ERROR, secret, secret)
         )
-        answers[Question("thread_names", (str(number),))] = (one, f"NCCL {one}", f"pt_{one}", one[:15])
-        answers[Question("ethtool_counters", (one,))] = {one: 1, f"rx_prio3_{one}": 2, "rx_prio3_pause": 3}
+        answers[Question("thread_names", (str(number),))] = (
+            secret,
+            f"NCCL {secret}",
+            f"pt_{secret}",
+            secret[:15],
+        )
+        answers[Question("ethtool_counters", (secret,))] = {
+            secret: 1,
+            f"rx_prio3_{secret}": 2,
+            "rx_prio3_pause": 3,
+        }
         answers[Question("process_usage", (str(number),))] = ProcessUsage(
-            one, 1.0, 1 << 20, "0-3", Unknown(Reason.IO_ERROR, one, one)
+            secret, 1.0, 1 << 20, "0-3", Unknown(Reason.IO_ERROR, secret, secret)
         )
-        answers[Question("run", (one, one))] = CommandOutput((one, one), 0, one, one)
+        answers[Question("run", (secret, secret))] = CommandOutput((secret, secret), 0, secret, secret)
     for program in sorted(PROGRAMS | COMMANDS.keys()):
         outputs = (_EVERYTHING, _LINES, _LOG, _MODINFO, _CONFIGURATION)
         full = program in COMMANDS or program in ("systemctl", "rdma")  # the others have the same rule
@@ -279,7 +290,7 @@ def questions() -> dict[Question, object]:
         answers[Question("environment", (name,))] = _EVERYTHING
     answers[Question("nvml")] = NvmlFacts(
         *MARKERS[:3],
-        tuple(_gpu(number, one) for number, one in enumerate(MARKERS)),
+        tuple(_gpu(number, secret) for number, secret in enumerate(MARKERS)),
         Unknown(Reason.DRIVER_ERROR, "x", _LINES),
     )
     lost = Unknown(Reason.DRIVER_ERROR, _EVERYTHING, _LINES)
@@ -287,11 +298,16 @@ def questions() -> dict[Question, object]:
         NvmlLive(marker, *[lost] * 13, throttle_reasons=(marker,)) for marker in MARKERS
     )
     answers[Question("rdma_resources")] = RdmaResources(
-        tuple(QueuePair(one, number, one, one, kernel_name=one) for number, one in enumerate(MARKERS)),
-        tuple(MemoryRegion(one, number, 4096, kernel_name=one) for number, one in enumerate(MARKERS)),
-        tuple(ProtectionDomain(one, number, kernel_name=one) for number, one in enumerate(MARKERS)),
-        tuple(RdmaContext(one, number, kernel_name=one) for number, one in enumerate(MARKERS)),
-        tuple(CompletionQueue(one, number, kernel_name=one) for number, one in enumerate(MARKERS)),
+        tuple(
+            QueuePair(secret, number, secret, secret, kernel_name=secret)
+            for number, secret in enumerate(MARKERS)
+        ),
+        tuple(
+            MemoryRegion(secret, number, 4096, kernel_name=secret) for number, secret in enumerate(MARKERS)
+        ),
+        tuple(ProtectionDomain(secret, number, kernel_name=secret) for number, secret in enumerate(MARKERS)),
+        tuple(RdmaContext(secret, number, kernel_name=secret) for number, secret in enumerate(MARKERS)),
+        tuple(CompletionQueue(secret, number, kernel_name=secret) for number, secret in enumerate(MARKERS)),
         unread=tuple(MARKERS),
     )
     lines = [line.partition("] ")[2] for line in _LOG.split("\n")]
@@ -359,8 +375,8 @@ def notations(marker: str) -> set[bytes]:
     texts |= {raw.hex(), raw.hex().upper(), marker.encode("unicode_escape").decode(), ascii(marker)[1:-1]}
     found = {text.encode() for text in texts}
     found |= {
-        one.encode(code)
-        for one in (marker, marker.lower())
+        secret.encode(code)
+        for secret in (marker, marker.lower())
         for code in ("utf-16-le", "utf-16-be", "utf-32-le")
     }
     for start in range(3):  # wherever it stands in what was encoded

@@ -254,8 +254,8 @@ def test_text_of_a_recording_is_one_short_line() -> None:
     device, text = "mlx5_0\x1b[2J\n" + "x" * 9999, "NVRM: \n\x1b]0;" + "x" * 9999
     row = [1, "RC\n", "RTS", None, None, None, None, "ib\ncore"]
     answer = decode({"ask": "rdma_resources", "answer": {"queue_pairs": [[device, [row]]]}}).answer
-    (one,) = answer.queue_pairs
-    assert all(name.isprintable() and len(name) <= 64 for name in (one.device, one.kind, one.kernel_name))
+    (pair,) = answer.queue_pairs
+    assert all(name.isprintable() and len(name) <= 64 for name in (pair.device, pair.kind, pair.kernel_name))
     message = {"sequence": 1, "at": 1.0, "priority": 4, "text": text}
     (shown,) = decode({"ask": "kernel_messages", "answer": [message]}).answer
     assert shown.text.isprintable()

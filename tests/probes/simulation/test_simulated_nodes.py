@@ -147,18 +147,18 @@ def test_the_proprietary_driver_has_no_dmabuf() -> None:
 
 def test_equal_seeds_and_times_give_equal_figures(name: str) -> None:
     one_clock, other_clock = Clock(), Clock()
-    one, other = SimulatedHost(name, 7, one_clock), SimulatedHost(name, 7, other_clock)
+    seeded, other = SimulatedHost(name, 7, one_clock), SimulatedHost(name, 7, other_clock)
     for _ in range(3):
         one_clock.now += 1.7
         other_clock.now += 1.7
-        assert read(one, probe_node(one)) == read(other, probe_node(other))
+        assert read(seeded, probe_node(seeded)) == read(other, probe_node(other))
 
 
 def test_another_seed_gives_other_figures() -> None:
     clock = Clock()
-    one, other = SimulatedHost("hgx-h100", 1, clock), SimulatedHost("hgx-h100", 2, clock)
+    seeded, other = SimulatedHost("hgx-h100", 1, clock), SimulatedHost("hgx-h100", 2, clock)
     clock.now += 10
-    assert read(one, probe_node(one)) != read(other, probe_node(other))
+    assert read(seeded, probe_node(seeded)) != read(other, probe_node(other))
 
 
 def test_counters_rise_and_stay_below_the_line_rate(name: str) -> None:

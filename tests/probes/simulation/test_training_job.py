@@ -78,14 +78,14 @@ def test_every_object_belongs_to_a_thread_of_a_process_or_to_the_kernel(node: Si
         contexts = {(context.device, context.number) for context in found.contexts}
         domains = {(domain.device, domain.number) for domain in found.domains}
         owned = (*found.queue_pairs, *found.regions, *found.domains, *found.completion_queues)
-        for one in owned:
-            if one.kernel_name:
-                assert one.pid is None
+        for owner in owned:
+            if owner.kernel_name:
+                assert owner.pid is None
             else:
-                assert one.pid is not None
-                pid = node.process_of(one.pid)
+                assert owner.pid is not None
+                pid = node.process_of(owner.pid)
                 assert str(pid) in known(node.host.names("/proc"), ())
-                assert str(one.pid) in known(node.host.names(f"/proc/{pid}/task"), ())
+                assert str(owner.pid) in known(node.host.names(f"/proc/{pid}/task"), ())
         assert all(
             (resource.device, resource.pd) in domains for resource in (*found.regions, *found.queue_pairs)
         )

@@ -35,8 +35,8 @@ def roles(name: str) -> dict[str, NicRole]:
 
 def test_nics_near_gpus_are_for_compute_and_those_that_mount_for_storage() -> None:
     found = roles("hgx-h100")
-    assert {name for name, one in found.items() if one.role is Role.STORAGE} == {"mlx5_4", "mlx5_9"}
-    assert {one.role for name, one in found.items() if name not in ("mlx5_4", "mlx5_9")} == {Role.COMPUTE}
+    assert {name for name, nic in found.items() if nic.role is Role.STORAGE} == {"mlx5_4", "mlx5_9"}
+    assert {nic.role for name, nic in found.items() if name not in ("mlx5_4", "mlx5_9")} == {Role.COMPUTE}
     assert found["mlx5_0"].reasons == ("near GPU0 (PIX), GPU1 (PIX)", "400 Gb/s InfiniBand")
     assert found["mlx5_4"].reasons == ("mounts /data0 (nfs4)", "100 Gb/s Ethernet")
 

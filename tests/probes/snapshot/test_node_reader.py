@@ -84,6 +84,6 @@ def test_two_rdma_devices_that_swap_their_names_are_probed_again() -> None:
     reader = NodeReader(host)
     readings(host, reader, 3)
     links = host.tree.links
-    one, other = "/sys/class/infiniband/mlx5_0", "/sys/class/infiniband/mlx5_1"
-    links[one], links[other] = links[other], links[one]
+    first, other = "/sys/class/infiniband/mlx5_0", "/sys/class/infiniband/mlx5_1"
+    links[first], links[other] = links[other], links[first]
     assert any(readings(host, reader, 6))

@@ -289,8 +289,8 @@ def test_devices_handed_to_virtual_machines_are_not_applicable() -> None:
     assert verdict_of(with_gpus(node, driver="vfio-pci")).state is State.NOT_APPLICABLE
     assert isinstance(node.pci, PciFacts)
     functions = {
-        bdf: replace(one, driver="vfio-pci") if one.kind is PciKind.NIC else one
-        for bdf, one in node.pci.functions.items()
+        bdf: replace(function, driver="vfio-pci") if function.kind is PciKind.NIC else function
+        for bdf, function in node.pci.functions.items()
     }
     handed = replace(node, pci=replace(node.pci, functions=functions), rdma=ABSENT)
     assert verdict_of(handed).state is State.NOT_APPLICABLE

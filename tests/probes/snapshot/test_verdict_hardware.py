@@ -149,8 +149,8 @@ def simulated_pci(node: Node) -> dict[str, Any]:
 
 @pytest.mark.parametrize("driver", ["vfio-pci", "mlx5_vfio_pci", "nvgrace_gpu_vfio_pci", "pci-stub"])
 def test_every_vfio_driver_keeps_a_device_for_virtual_machines(driver: str) -> None:
-    one = verdict_of(with_gpu(a_node(), 2, driver=driver))
-    assert (one.state, one.gpus) == (State.READY, 7)
+    reached = verdict_of(with_gpu(a_node(), 2, driver=driver))
+    assert (reached.state, reached.gpus) == (State.READY, 7)
     assert verdict_of(with_gpus(a_node(), driver=driver)).state is State.NOT_APPLICABLE
     nics = driven_by(replace(a_node(), rdma=ABSENT), PciKind.NIC, driver)
     assert verdict_of(nics).state is State.NOT_APPLICABLE

@@ -80,12 +80,12 @@ def expected_locality(text: str) -> dict[str, set[int]]:
     """BDF -> NUMA nodes near it, by the nodeset of the nearest object above that has one."""
     found: dict[str, set[int]] = {}
 
-    def walk(one: ElementTree.Element, nodes: set[int]) -> None:
-        if one.get("nodeset"):
-            nodes = bits(one.get("nodeset", ""))
-        if one.get("pci_busid"):
-            found[one.get("pci_busid", "")] = nodes
-        for child in one.findall("object"):
+    def walk(node_element: ElementTree.Element, nodes: set[int]) -> None:
+        if node_element.get("nodeset"):
+            nodes = bits(node_element.get("nodeset", ""))
+        if node_element.get("pci_busid"):
+            found[node_element.get("pci_busid", "")] = nodes
+        for child in node_element.findall("object"):
             walk(child, nodes)
 
     walk(ElementTree.fromstring(text), set())
@@ -120,9 +120,13 @@ def test_pci_functions(name: str, host: LocalHost) -> None:
     assert isinstance(facts, PciFacts)
     found = {
         # hwloc prints 0 where a stripped dump has no ids; for gdrtop they are unknown.
-        bdf: (one.class_code >> 8, known(one.vendor_id, 0), known(one.device_id, 0))
-        for bdf, one in facts.functions.items()
-        if isinstance(one.class_code, int)
+        bdf: (
+            node_element.class_code >> 8,
+            known(node_element.vendor_id, 0),
+            known(node_element.device_id, 0),
+        )
+        for bdf, node_element in facts.functions.items()
+        if isinstance(node_element.class_code, int)
     }
     if name == "2pa-pcidomain32bits":
         # Without --whole-io hwloc lists what it holds to be of interest only.

@@ -88,10 +88,10 @@ def offers_of(name: str) -> Iterable[Offer]:
             yield offer
 
 
-def outcomes(of: Iterable[Finding]) -> dict[str, tuple[str, str]]:
+def outcomes(reported: Iterable[Finding]) -> dict[str, tuple[str, str]]:
     return {
         finding.id: (finding.status.value, finding.severity.value if finding.status is Status.FOUND else "")
-        for finding in of
+        for finding in reported
     }
 
 

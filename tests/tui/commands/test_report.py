@@ -168,8 +168,11 @@ def test_hostile_words_are_text_in_every_format() -> None:
         for finding in report.findings
     )
     measured = tuple(
-        replace(one, result=replace(one.result, title=HOSTILE, commands=(HOSTILE,), limit_by=HOSTILE))
-        for one in report.measured
+        replace(
+            pair_result,
+            result=replace(pair_result.result, title=HOSTILE, commands=(HOSTILE,), limit_by=HOSTILE),
+        )
+        for pair_result in report.measured
     )
     changes = tuple(
         replace(change, title=HOSTILE, user=HOSTILE, commands=(HOSTILE,)) for change in report.changes

@@ -36,9 +36,9 @@ def recording_of(name: str = "hgx-h100", count: int = 8) -> bytes:
     return archive_of(moments_of(SimulatedHost(name, clock=clock), clock, count), name, label=name)
 
 
-async def at(pilot: Pilot[None], moment: int, of: int = 8) -> None:
+async def at(pilot: Pilot[None], moment: int, total: int = 8) -> None:
     """Waits until a moment is shown. Its number is there before the first reading is."""
-    await until(pilot, lambda: f"{moment}/{of}" in shown(pilot, "verdict"))
+    await until(pilot, lambda: f"{moment}/{total}" in shown(pilot, "verdict"))
     await until(pilot, lambda: "Reading the node" not in shown(pilot, "topology"))
     await settled(pilot)
 

@@ -213,8 +213,8 @@ async def test_a_server_has_the_peers_command_to_be_copied() -> None:
 def command_shown(pilot: Pilot[None]) -> str:
     """The peer's command as the pane shows it, its lines joined."""
     lines = seen(pilot, "planned").splitlines()
-    lines = lines[next(at for at, one in enumerate(lines) if "ON THE PEER" in one) + 1 :]
-    last = next(at for at, one in enumerate(lines) if not one.endswith("\\"))
+    lines = lines[next(at for at, shown_line in enumerate(lines) if "ON THE PEER" in shown_line) + 1 :]
+    last = next(at for at, shown_line in enumerate(lines) if not shown_line.endswith("\\"))
     return " ".join(line.removesuffix("\\") for line in lines[: last + 1])
 
 

@@ -26,7 +26,7 @@ SIZES = [(80, 24), (120, 40)]
 
 def seen(pilot: Pilot[None], view: str) -> str:
     lines = pilot.app.screen.query_one(f"#{view}", LinesView).lines
-    return "\n".join("".join(run.text for run in of).rstrip() for of in lines)
+    return "\n".join("".join(run.text for run in drawn_line).rstrip() for drawn_line in lines)
 
 
 async def opened(pilot: Pilot[None], clock: SteppedClock) -> None:

@@ -35,8 +35,12 @@ def all_screens() -> list[type[Screen[object]]]:
     found = set()
     for module in pkgutil.walk_packages(tui.screens.__path__, "tui.screens."):
         members = inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
-        found |= {one for _, one in members if issubclass(one, Screen) and one.__module__.startswith("tui.")}
-    return sorted(found, key=lambda one: one.__name__)
+        found |= {
+            member
+            for _, member in members
+            if issubclass(member, Screen) and member.__module__.startswith("tui.")
+        }
+    return sorted(found, key=lambda member: member.__name__)
 
 
 def own_bindings(kind: type) -> list[Binding]:
@@ -45,7 +49,7 @@ def own_bindings(kind: type) -> list[Binding]:
     return [each for our in ours for each in Binding.make_bindings(our.__dict__.get("BINDINGS", ()))]
 
 
-MEANING_OF = {key: name for name, one in KEYS.items() for key in one.keys.split(",")}
+MEANING_OF = {key: name for name, member in KEYS.items() for key in member.keys.split(",")}
 # Keys of the overview that are other names of a key of the table.
 ALIASES = {"comma": "change", "full_stop": "change"}
 
@@ -55,7 +59,7 @@ def test_no_key_is_in_the_table_twice() -> None:
     assert len(keys) == len(set(keys))
 
 
-@pytest.mark.parametrize("kind", [*all_screens(), GdrtopApp], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("kind", [*all_screens(), GdrtopApp], ids=lambda member: member.__name__)
 def test_a_key_means_the_same_on_every_screen(kind: type) -> None:
     for binding in own_bindings(kind):
         if issubclass(kind, OverviewScreen) and binding.key in PANEL_DIGITS:

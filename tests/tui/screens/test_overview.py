@@ -315,7 +315,9 @@ async def test_help_explains_and_closes() -> None:
         await readings(pilot, clock, 1)
         await pilot.press("question_mark")
         view = pilot.app.screen.query_one("#help", LinesView)
-        await until(pilot, lambda: "OVERVIEW" in "".join(run.text for of in view.lines for run in of))
+        await until(
+            pilot, lambda: "OVERVIEW" in "".join(run.text for drawn_line in view.lines for run in drawn_line)
+        )
         await pilot.press("escape")
         assert pilot.app.screen is overview(pilot)
 

@@ -42,10 +42,10 @@ def reading() -> Iterator[tuple[int, list[Message], threading.Thread, WakingEven
 def keys(came: list[Message], count: int) -> list[str | None]:
     """Wait for so many keys; a key is its character, or else its name."""
     deadline = time.monotonic() + LONGEST_SECONDS
-    while len(found := [of for of in came if isinstance(of, events.Key)]) < count:
+    while len(found := [event for event in came if isinstance(event, events.Key)]) < count:
         assert time.monotonic() < deadline, came
         time.sleep(0.005)
-    return [of.character if of.is_printable else of.key for of in found]
+    return [event.character if event.is_printable else event.key for event in found]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from widgets.bandwidth.result import draw_last_result
 from widgets.base.lines import plain
 
 
-def told(one: Result) -> str:
-    return " ".join(plain(line) for line in draw_last_result(one, MORNING + 7200, 110))
+def told(shown: Result) -> str:
+    return " ".join(plain(line) for line in draw_last_result(shown, MORNING + 7200, 110))
 
 
 def test_it_says_how_much_by_which_memory_and_when() -> None:

@@ -20,7 +20,7 @@ def judged(examination: Examination, *changed: Finding) -> Judgment:
 
 def rows(before: Judgment, after: Judgment) -> dict[str, str]:
     """The first word of each row, by the finding's id."""
-    told = [plain(of).split() for of in draw_change(before, after, 200)]
+    told = [plain(line).split() for line in draw_change(before, after, 200)]
     return {words[2]: words[0] for words in told if len(words) > 2 and words[0] in _WORDS}
 
 

@@ -69,8 +69,8 @@ def test_a_passed_check_has_a_positive_title() -> None:
 
 
 def test_the_parts_of_a_finding_are_in_order() -> None:
-    one = replace(finding("a"), evidence=(Evidence("/proc/modules", "not loaded"),))
-    lines = text(draw_details(one, 80))
+    long_finding = replace(finding("a"), evidence=(Evidence("/proc/modules", "not loaded"),))
+    lines = text(draw_details(long_finding, 80))
     assert lines[0] == "✗ a is broken"
     assert [line.split()[0] for line in lines if line[:1].isupper()] == [
         "Impact",
@@ -100,7 +100,9 @@ def test_only_equal_evidence_is_folded() -> None:
 
 
 def test_a_title_and_its_device_share_a_narrow_line() -> None:
-    one = replace(finding("a"), title="a title that is much too long for it", devices=("mlx5_0", "mlx5_1"))
-    (row,) = text(draw_entries(entries_of([one]), 36))
+    long_finding = replace(
+        finding("a"), title="a title that is much too long for it", devices=("mlx5_0", "mlx5_1")
+    )
+    (row,) = text(draw_entries(entries_of([long_finding]), 36))
     assert row.endswith("…  mlx5_0 +1")
     assert len(row) <= 36

@@ -210,8 +210,11 @@ def test_real_measurements() -> None:
 def test_more_is_never_worse(gbps: float, nominal: float, both: bool, host: float | None) -> None:
     other = None if host is None else sample(host)
     limit = limit_of(nominal)
-    one, more = rate(sample(gbps, both=both), limit, other), rate(sample(gbps * 2, both=both), limit, other)
-    assert one.verdict is not Rating.NEAR or more.verdict is Rating.NEAR
+    single, more = (
+        rate(sample(gbps, both=both), limit, other),
+        rate(sample(gbps * 2, both=both), limit, other),
+    )
+    assert single.verdict is not Rating.NEAR or more.verdict is Rating.NEAR
 
 
 def test_both_ways_a_link_of_both_ends_carries_half_each_way() -> None:

@@ -13,9 +13,9 @@ PAIR = ("0000:18:00.0", "mlx5_0")
 
 
 def small(gbps: float) -> Result:
-    one = result(gbps, size_bytes=64)
-    assert one.figure is not None
-    return replace(one, figure=replace(one.figure, size_bytes=64))
+    small_result = result(gbps, size_bytes=64)
+    assert small_result.figure is not None
+    return replace(small_result, figure=replace(small_result.figure, size_bytes=64))
 
 
 def test_the_newest_stands_for_its_pair() -> None:

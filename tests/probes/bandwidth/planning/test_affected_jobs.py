@@ -25,8 +25,8 @@ def idle() -> Examination:
     live = examination.reading.gpus
     assert not isinstance(live, Unknown)
     still = {
-        bdf: replace(one, processes=(), utilization_percent=0, memory_used_bytes=600 << 20)
-        for bdf, one in live.items()
+        bdf: replace(figures, processes=(), utilization_percent=0, memory_used_bytes=600 << 20)
+        for bdf, figures in live.items()
     }
     nobody = ProcessFacts((), 0, 0, NO_CONF)
     return replace(examination, reading=replace(examination.reading, gpus=still), processes=nobody)
@@ -95,7 +95,7 @@ def test_memory_that_somebody_unseen_holds_is_told() -> None:
     examination = idle()
     live = examination.reading.gpus
     assert not isinstance(live, Unknown)
-    held = {bdf: replace(one, memory_used_bytes=70 << 30) for bdf, one in live.items()}
+    held = {bdf: replace(figures, memory_used_bytes=70 << 30) for bdf, figures in live.items()}
     examination = replace(examination, reading=replace(examination.reading, gpus=held))
     assert "GPU0: 70 GiB of its memory is in use by a process that is not visible here" in felt(
         examination, Request()

@@ -57,13 +57,15 @@ def test_the_baseline_may_be_of_another_node() -> None:
 
 
 def test_a_change_is_told_in_percent_with_the_other_figure() -> None:
-    of = "on 2026-11-20 14:02 UTC"
-    assert change(result(186.0), result(192.0), of) == f"186 Gb/s: 3 % less than {of} (192 Gb/s)"
-    assert change(result(192.0), result(96.0), of) == f"192 Gb/s: 100 % more than {of} (96 Gb/s)"
-    assert change(result(186.0), result(188.0), of) == f"186 Gb/s: the same as {of} (188 Gb/s), within 2 %"
-    assert change(latency(2.2), latency(2.0), of) == f"2.20 µs: 10 % longer than {of} (2.00 µs)"
-    assert change(result(186.0), latency(2.0), of) == ""
-    assert change(result(186.0), result(0.0), of) == ""
+    since = "on 2026-11-20 14:02 UTC"
+    assert change(result(186.0), result(192.0), since) == f"186 Gb/s: 3 % less than {since} (192 Gb/s)"
+    assert change(result(192.0), result(96.0), since) == f"192 Gb/s: 100 % more than {since} (96 Gb/s)"
+    assert (
+        change(result(186.0), result(188.0), since) == f"186 Gb/s: the same as {since} (188 Gb/s), within 2 %"
+    )
+    assert change(latency(2.2), latency(2.0), since) == f"2.20 µs: 10 % longer than {since} (2.00 µs)"
+    assert change(result(186.0), latency(2.0), since) == ""
+    assert change(result(186.0), result(0.0), since) == ""
 
 
 def test_both_are_told_and_whose_the_baseline_is() -> None:
@@ -98,8 +100,8 @@ def test_without_any_gpu_memory_host_memory_proves_nothing() -> None:
     assert "the result with host memory (190 Gb/s) says nothing" in told
     assert "GPU0 → mlx5_0 · nvidia-peermem and GPU0 → mlx5_0 · DMA-BUF were skipped: built without" in told
     # Another GPU's memory was measured over the same NIC.
-    one = LeftOut("GPU1 → mlx5_0 · DMA-BUF", "it has fallen off the bus")
-    assert "no GPU's memory" not in only(HOST, result(186.0), left_out=(one,))
+    skipped = LeftOut("GPU1 → mlx5_0 · DMA-BUF", "it has fallen off the bus")
+    assert "no GPU's memory" not in only(HOST, result(186.0), left_out=(skipped,))
     # Another NIC's name that begins alike is another NIC.
     ten = LeftOut("GPU0 → mlx5_00 · DMA-BUF", "it is down")
     assert only(HOST, left_out=(ten,)) == ""

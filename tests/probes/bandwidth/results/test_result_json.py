@@ -119,8 +119,8 @@ NAMES = st.sampled_from([field.name for field in fields(Result)])
 
 
 @given(RESULTS)
-def test_a_result_comes_back_as_it_was(one: Result) -> None:
-    assert from_json(json.loads(json.dumps(to_json(one)))) == one
+def test_a_result_comes_back_as_it_was(saved_result: Result) -> None:
+    assert from_json(json.loads(json.dumps(to_json(saved_result)))) == saved_result
 
 
 @given(JSON | st.dictionaries(NAMES, JSON))

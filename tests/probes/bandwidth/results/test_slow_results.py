@@ -49,13 +49,13 @@ def judgment_with(node: str, *results: Result) -> Judgment:
 
 
 def test_a_slow_result_names_figure_limit_devices_and_time() -> None:
-    one = measured()
-    (condition,) = slow(one)
+    slow_result = measured()
+    (condition,) = slow(slow_result)
     assert condition.check == BELOW_LIMIT
     reached = "reached 121 of 200 Gb/s (60 % of the limit) with DMA-BUF"
-    assert condition.text == f"GPU0 to {one.pair.nic} {reached}"
-    assert condition.devices == (one.pair.gpu, one.pair.nic)
-    assert condition.since == one.taken_at
+    assert condition.text == f"GPU0 to {slow_result.pair.nic} {reached}"
+    assert condition.devices == (slow_result.pair.gpu, slow_result.pair.nic)
+    assert condition.since == slow_result.taken_at
     (evidence,) = condition.evidence
     assert evidence.source.startswith("ib_write_bw, 20")
     assert "121 of 200 Gb/s" in evidence.value
@@ -138,9 +138,9 @@ def test_a_slow_result_is_part_of_the_finding_that_explains_it() -> None:
 
 
 def test_an_earlier_slow_result_is_no_reason_for_the_next_one() -> None:
-    one = measured()
-    judgment = judgment_with(NODE, one)
-    assert not open_findings(examination_of(NODE), judgment.findings, one.pair)
+    slow_result = measured()
+    judgment = judgment_with(NODE, slow_result)
+    assert not open_findings(examination_of(NODE), judgment.findings, slow_result.pair)
 
 
 def test_without_slow_results_the_check_is_ok_and_says_that_maybe_nothing_was_measured() -> None:

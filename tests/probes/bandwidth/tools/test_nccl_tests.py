@@ -39,10 +39,10 @@ def test_every_row_of_real_files(path: Path) -> None:
                 wanted.append((int(row[1]), *(float(row[n]) for n in (5, 6, 7))))
     found = [sample for sample in samples(text) if sample.variant != "average"]
     assert len(found) == len(wanted) > 0
-    for one, (size, time, algorithm, bus) in zip(found, wanted, strict=True):
-        assert (one.size_bytes, one.time_us) == (size, time)
-        assert one.gbps == pytest.approx(algorithm * 8)
-        assert one.bus_gbps == pytest.approx(bus * 8)
+    for row_sample, (size, time, algorithm, bus) in zip(found, wanted, strict=True):
+        assert (row_sample.size_bytes, row_sample.time_us) == (size, time)
+        assert row_sample.gbps == pytest.approx(algorithm * 8)
+        assert row_sample.bus_gbps == pytest.approx(bus * 8)
     averages = [float(number) * 8 for number in re.findall(r"Avg bus bandwidth +: ([\d.]+)", text)]
     assert [sample.bus_gbps for sample in samples(text) if sample.variant == "average"] == [
         pytest.approx(number) for number in averages

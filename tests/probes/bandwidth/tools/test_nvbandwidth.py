@@ -50,12 +50,16 @@ def test_every_sum_of_real_files_is_that_of_the_samples(path: Path) -> None:
     text = path.read_text()
     found = samples(text)
     for name, printed in re.findall(r"^SUM (\w+) ([\d.]+)$", text, re.M):
-        of = [sample for sample in found if sample.what == name]
+        named = [sample for sample in found if sample.what == name]
         cells = [
-            sample.gbps or sample.latencies[0].microseconds * 8000 for sample in of if sample.variant != "sum"
+            sample.gbps or sample.latencies[0].microseconds * 8000
+            for sample in named
+            if sample.variant != "sum"
         ]
         total = [
-            sample.gbps or sample.latencies[0].microseconds * 8000 for sample in of if sample.variant == "sum"
+            sample.gbps or sample.latencies[0].microseconds * 8000
+            for sample in named
+            if sample.variant == "sum"
         ]
         assert total == [pytest.approx(float(printed) * 8)]
         assert sum(cells) == pytest.approx(float(printed) * 8, abs=0.2)

@@ -36,6 +36,6 @@ def test_loopback_proves_nothing_of_the_network() -> None:
 def test_each_is_one_line() -> None:
     for tool in PERFTEST:
         settings = replace(HOST, tool=tool)
-        for one in (settings.purpose(), settings.purpose(is_loopback=True)):
-            assert "\n" not in one.proves + one.not_proven
-            assert one.proves
+        for described in (settings.purpose(), settings.purpose(is_loopback=True)):
+            assert "\n" not in described.proves + described.not_proven
+            assert described.proves

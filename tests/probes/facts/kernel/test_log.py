@@ -58,7 +58,7 @@ class Logging(LocalHost):
         return self._root_asks
 
 
-def one(line: str) -> KernelMessage:
+def only_message(line: str) -> KernelMessage:
     message = recognize(line, 1.0)
     assert message is not None
     return message
@@ -74,7 +74,7 @@ LOG = f"<6>[    0.000000] Linux version 6.8.0\n<3>[  171.620236] {XID}\n"
 
 
 def test_an_xid_names_its_gpu_and_number() -> None:
-    message = one(XID)
+    message = only_message(XID)
     assert (message.kind, message.bdf, message.number) == (LogKind.XID, "0000:9b:00.0", 79)
 
 
@@ -121,7 +121,7 @@ def test_an_xid_names_its_gpu_and_number() -> None:
 def test_module_messages_name_module_and_symbol(
     line: str, kind: LogKind, module: str, symbol: str | None, number: int | None
 ) -> None:
-    message = one(line)
+    message = only_message(line)
     assert (message.kind, message.module, message.symbol, message.number) == (kind, module, symbol, number)
 
 
@@ -231,7 +231,7 @@ def test_module_messages_name_module_and_symbol(
     ],
 )
 def test_what_a_message_is_about(line: str, kind: LogKind, bdf: str | None) -> None:
-    message = one(line)
+    message = only_message(line)
     assert (message.kind, message.bdf) == (kind, bdf)
 
 
@@ -381,13 +381,13 @@ def test_real_lines_of_a_fleet_are_recognised() -> None:
     for line in text.splitlines():
         for beginning, kind in beginnings.items():
             if line.startswith(beginning):
-                assert one(line).kind is kind
+                assert only_message(line).kind is kind
                 seen.add(kind)
     assert seen == set(beginnings.values())
 
 
 def test_a_hostile_line_does_not_reach_the_terminal() -> None:
-    text = one("NVRM: Xid (PCI:0000:9b:00): 13, name=\x1b]0;x\x07" + "a" * 5000).text
+    text = only_message("NVRM: Xid (PCI:0000:9b:00): 13, name=\x1b]0;x\x07" + "a" * 5000).text
     assert text.isprintable()
     assert len(text) <= 300
 

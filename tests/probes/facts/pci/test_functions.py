@@ -293,7 +293,7 @@ def test_an_h100_node_as_its_lspci_printed_it(tmp_path: Path) -> None:
 def test_a_workstation_as_its_lspci_tree_was_drawn(tmp_path: Path) -> None:
     tree_from_lspci(machine_file("lspci/puget-wrx90-full.md").read_text(), tmp_path)
     found = facts(tmp_path).functions
-    gpus = [bdf for bdf, one in found.items() if one.kind is PciKind.GPU]
+    gpus = [bdf for bdf, pci_function in found.items() if pci_function.kind is PciKind.GPU]
     assert gpus == ["0000:c1:00.0", "0000:c2:00.0"]
     # Each on a root port of its own below one host bridge: nvidia-smi calls this PHB.
     assert {found[bdf].root for bdf in gpus} == {"pci0000:c0"}

@@ -54,6 +54,6 @@ def test_it_is_asked_only_where_it_can_judge() -> None:
     facts = pci.probe(host)
     assert isinstance(facts, PciFacts)
     assert reason(probe(host, facts)) is Reason.NOT_THERE
-    bdf, one = next(iter(facts.functions.items()))
-    dma = replace(one, vendor_id=0x15B3, device_id=0x2100)
+    bdf, function = next(iter(facts.functions.items()))
+    dma = replace(function, vendor_id=0x15B3, device_id=0x2100)
     assert isinstance(probe(host, PciFacts({**facts.functions, bdf: dma}, {})), RdmaTopoFacts)

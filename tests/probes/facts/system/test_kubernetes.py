@@ -227,8 +227,8 @@ def test_switches_that_are_not_set_have_their_default(tmp_path: Path) -> None:
 def test_an_nvidia_driver_object_overrules_the_cluster_policy(tmp_path: Path) -> None:
     spec = {**POLICY["spec"], "driver": {**POLICY["spec"]["driver"], "useNvidiaDriverCRD": True}}
     policy = {**POLICY, "spec": spec}
-    one = Cluster(tmp_path, clusterpolicies=[policy], nvidiadrivers=[DRIVER])
-    operator = kubernetes(one, tmp_path).gpu_operator
+    cluster = Cluster(tmp_path, clusterpolicies=[policy], nvidiadrivers=[DRIVER])
+    operator = kubernetes(cluster, tmp_path).gpu_operator
     assert not isinstance(operator, Unknown)
     assert (operator.driver_version, operator.module_type, operator.rdma_enabled) == (
         "580.178.04",

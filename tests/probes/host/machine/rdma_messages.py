@@ -68,5 +68,7 @@ def context(number: int, pid: int | None = 4711) -> bytes:
     return u32(64, number) + (u32(28, pid) if pid else b"")
 
 
-def completion_queue(number: int, of: int, pid: int | None = 4711) -> bytes:
-    return u32(36, 255) + u64(37, 1) + u8(85, 0) + u32(61, number) + u32(64, of) + u32(28, pid or 0)
+def completion_queue(number: int, context_number: int, pid: int | None = 4711) -> bytes:
+    return (
+        u32(36, 255) + u64(37, 1) + u8(85, 0) + u32(61, number) + u32(64, context_number) + u32(28, pid or 0)
+    )

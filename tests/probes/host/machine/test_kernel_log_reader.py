@@ -92,14 +92,14 @@ def test_a_tree_has_no_growing_log(tmp_path: Path) -> None:
 
 
 def test_escaped_characters_and_long_texts() -> None:
-    one = parse_record(rb"14,5,7,-;gr\xc3\xbc\xc3\x9fe \x1b[31m " + b"x" * 2000)
-    assert one is not None
-    assert one.priority == 6
-    assert one.text.startswith("grüße \N{REPLACEMENT CHARACTER}[31m x")
-    assert len(one.text) == MESSAGE_CHARACTERS
+    message = parse_record(rb"14,5,7,-;gr\xc3\xbc\xc3\x9fe \x1b[31m " + b"x" * 2000)
+    assert message is not None
+    assert message.priority == 6
+    assert message.text.startswith("grüße \N{REPLACEMENT CHARACTER}[31m x")
+    assert len(message.text) == MESSAGE_CHARACTERS
 
 
 @given(st.one_of(st.binary(max_size=200), st.binary(max_size=80).map(lambda text: b"6,1,2,-;" + text)))
 def test_any_bytes_are_a_message_or_none(record: bytes) -> None:
-    one = parse_record(record)
-    assert one is None or (one.text.isprintable() and 0 <= one.priority < 8)
+    message = parse_record(record)
+    assert message is None or (message.text.isprintable() and 0 <= message.priority < 8)

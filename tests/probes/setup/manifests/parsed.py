@@ -29,8 +29,8 @@ def situation_of(name: str) -> Situation:
     return read_situation(SimulatedHost(name, clock=lambda: 1000.0), examination_of(name))
 
 
-def request_of(of: str | Situation, path: GdrPath | None = None, **choices: Any) -> ManifestRequest:
-    situation = situation_of(of) if isinstance(of, str) else of
+def request_of(node: str | Situation, path: GdrPath | None = None, **choices: Any) -> ManifestRequest:
+    situation = situation_of(node) if isinstance(node, str) else node
     request = make_request(situation, path, **choices)
     assert isinstance(request, ManifestRequest), request
     return request

@@ -142,10 +142,10 @@ def run_pair(
 ) -> Pair:
     """Run a loopback until both ends have ended."""
     node = Node(name, seed)
-    one = settings_on(node) if settings is None else settings(node)
-    waits, asks = both(node, one, None if far is None else far(one))
+    chosen = settings_on(node) if settings is None else settings(node)
+    waits, asks = both(node, chosen, None if far is None else far(chosen))
     server = node.begin(waits.argv)
     node.wait(0.3, server)
     client = node.begin(asks.argv)
     node.finish(server, client)
-    return Pair(node, one, server, client)
+    return Pair(node, chosen, server, client)

@@ -22,9 +22,9 @@ Told = Sample | Fact | Failure
 
 def run(node: Node, command: Command | Refused) -> Run:
     assert isinstance(command, Command), command
-    one = node.begin(command.argv)
-    node.finish(one, step=0.25)
-    return one
+    process = node.begin(command.argv)
+    node.finish(process, step=0.25)
+    return process
 
 
 def told(lines: Sequence[str], parser: GdrcopyOutput | NvbandwidthOutput | NcclTestsOutput) -> list[Told]:
@@ -42,8 +42,8 @@ def values(found: list[Told], about: About) -> list[str]:
 def nccl(name: str, gpus: int, **changes: object) -> tuple[Run, list[Told]]:
     node = Node(name)
     settings = NcclSettings(tuple(range(gpus)), **{"begin_bytes": 1 << 20, "end_bytes": 1 << 28, **changes})  # type: ignore[arg-type]
-    one = run(node, settings.command(node.tools()))
-    return one, told(one.lines, NcclTestsOutput())
+    process = run(node, settings.command(node.tools()))
+    return process, told(process.lines, NcclTestsOutput())
 
 
 def best_bus(found: list[Told]) -> float:
@@ -77,9 +77,9 @@ def test_copies_of_the_cpu() -> None:
 
 def test_the_suite_of_gdrcopy_passes() -> None:
     node = Node("hgx-h100")
-    one = run(node, GdrcopySettings(0, "gdrcopy_sanity").command(node.tools()))
-    found = told(one.lines, GdrcopyOutput())
-    assert one.status == 0
+    process = run(node, GdrcopySettings(0, "gdrcopy_sanity").command(node.tools()))
+    found = told(process.lines, GdrcopyOutput())
+    assert process.status == 0
     assert values(found, About.TOTAL) == values(found, About.PASSED)
     assert values(found, About.FAILED) == ["0"]
 
@@ -95,9 +95,9 @@ def test_the_suite_of_gdrcopy_passes() -> None:
 )
 def test_gdrcopy_fails(tool: str, fault: str, cause: str) -> None:
     node = Node(f"hgx-h100+{fault}")
-    one = run(node, GdrcopySettings(0, tool).command(node.tools()))
-    failure = one.failure()
-    assert one.status == 1
+    process = run(node, GdrcopySettings(0, tool).command(node.tools()))
+    failure = process.failure()
+    assert process.status == 1
     assert failure is not None
     assert cause in failure.text
 
@@ -107,10 +107,10 @@ def test_nvbandwidth_measures_each_direction(name: str) -> None:
     node = Node(name)
     gpus = node.examination().topology.gpus
     settings = NvbandwidthSettings()
-    one = run(node, settings.command(node.tools()))
-    assert one.status == 0
-    assert one.failure() is None
-    found = samples(told(one.lines, NvbandwidthOutput()))
+    process = run(node, settings.command(node.tools()))
+    assert process.status == 0
+    assert process.failure() is None
+    found = samples(told(process.lines, NvbandwidthOutput()))
     for test in settings.tests:
         assert [each.variant for each in found if each.what == test][-1] == "sum"
         assert sum(each.what == test for each in found) == len(gpus) + 1
@@ -123,26 +123,26 @@ def test_nvbandwidth_measures_each_direction(name: str) -> None:
 
 def test_a_gpu_in_a_slow_slot_is_seen() -> None:
     node = Node("hgx-h100+pcie-link-limited-by-slot")
-    one = run(node, NvbandwidthSettings(("host_to_device_memcpy_ce",)).command(node.tools()))
-    figures = {each.variant: each.gbps or 0 for each in samples(told(one.lines, NvbandwidthOutput()))}
+    process = run(node, NvbandwidthSettings(("host_to_device_memcpy_ce",)).command(node.tools()))
+    figures = {each.variant: each.gbps or 0 for each in samples(told(process.lines, NvbandwidthOutput()))}
     assert figures["CPU 0 → GPU 6"] < 0.6 * figures["CPU 0 → GPU 5"]
 
 
 def test_nvbandwidth_without_cuda() -> None:
     node = Node("hgx-h100+fabric-manager-down")
-    one = run(node, NvbandwidthSettings().command(node.tools()))
-    failure = one.failure()
-    assert one.status == 1
+    process = run(node, NvbandwidthSettings().command(node.tools()))
+    failure = process.failure()
+    assert process.status == 1
     assert failure is not None
     assert "CUDA_ERROR_SYSTEM_NOT_READY" in failure.text
-    assert any(isinstance(each, Failure) for each in told(one.lines, NvbandwidthOutput()))
+    assert any(isinstance(each, Failure) for each in told(process.lines, NvbandwidthOutput()))
 
 
 @pytest.mark.parametrize("tool", NCCL_TESTS)
 def test_collectives_over_nvlink(tool: str) -> None:
-    one, found = nccl("hgx-h100", 8, tool=tool)
-    assert one.status == 0
-    assert one.failure() is None
+    process, found = nccl("hgx-h100", 8, tool=tool)
+    assert process.status == 0
+    assert process.failure() is None
     assert values(found, About.TEST) == [tool.removesuffix("_perf")]
     assert len(values(found, About.RANK)) == 8
     assert values(found, About.ROUTE) == ["P2P/CUMEM"]
@@ -172,8 +172,8 @@ def test_collectives_over_nvlink(tool: str) -> None:
 def test_over_the_network_the_route_tells_whether_gdr_is_used(
     name: str, routes: set[str], least: float, most: float
 ) -> None:
-    one, found = nccl(name, 2, over_network=True)
-    assert one.status == 0
+    process, found = nccl(name, 2, over_network=True)
+    assert process.status == 0
     assert set(values(found, About.ROUTE)) == routes
     assert least < best_bus(found) < most
 
@@ -196,11 +196,11 @@ def test_a_node_without_an_active_nic_does_not_take_sockets() -> None:
         assert isinstance(path, str)
         node.host.tree.add(path, "1: DOWN\n")
     settings = NcclSettings((0, 1), begin_bytes=1 << 20, end_bytes=1 << 22, over_network=True)
-    one = run(node, settings.command(node.tools()))
-    failure = one.failure()
+    process = run(node, settings.command(node.tools()))
+    failure = process.failure()
     assert failure is not None
     assert "no usable RDMA NIC" in failure.text
-    assert not samples(told(one.lines, NcclTestsOutput()))
+    assert not samples(told(process.lines, NcclTestsOutput()))
 
 
 @pytest.mark.parametrize(
@@ -211,19 +211,19 @@ def test_a_node_without_an_active_nic_does_not_take_sockets() -> None:
     ],
 )
 def test_collectives_fail(name: str, changes: dict[str, object], cause: str) -> None:
-    one, found = nccl(name, 4, **changes)
-    failure = one.failure()
-    assert one.status not in (0, None)
+    process, found = nccl(name, 4, **changes)
+    failure = process.failure()
+    assert process.status not in (0, None)
     assert failure is not None
     assert cause in failure.text
     assert not samples(found)
 
 
 def test_a_lost_gpu_is_missed() -> None:
-    one, _ = nccl("hgx-h100+xid-79-fell-off-bus", 8)
-    assert one.status == 1
+    process, _ = nccl("hgx-h100+xid-79-fell-off-bus", 8)
+    assert process.status == 1
     # Eight were asked to be visible; behind the lost one the numbers move up.
-    assert one.lines[0] == "Invalid number of GPUs: 8 requested but only 7 were found."
+    assert process.lines[0] == "Invalid number of GPUs: 8 requested but only 7 were found."
 
 
 def test_the_ports_carry_what_the_collective_sends_until_it_is_ended() -> None:
@@ -234,16 +234,16 @@ def test_the_ports_carry_what_the_collective_sends_until_it_is_ended() -> None:
     command = settings.command(node.tools())
     assert isinstance(command, Command)
     facts = node.examination().node
-    one = node.begin(command.argv)
-    node.wait(3, one)
+    process = node.begin(command.argv)
+    node.wait(3, process)
     first = read(node.host, facts)
-    node.wait(2, one)
+    node.wait(2, process)
     second = read(node.host, facts)
     assert float(str(port_rates(first, second)["mlx5_0", 1].sent_gbps)) > 360
-    one.test.end(15)
+    process.test.end(15)
     third = read(node.host, facts)
-    node.wait(30, one, step=1.0)
-    assert one.status == -15
+    node.wait(30, process, step=1.0)
+    assert process.status == -15
     after = float(str(port_rates(third, read(node.host, facts))["mlx5_0", 1].sent_gbps))
     assert 0 < after < 350
 

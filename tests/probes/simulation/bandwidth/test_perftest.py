@@ -122,13 +122,13 @@ def test_equal_seeds_at_equal_clocks_print_the_same() -> None:
 
 
 def test_both_directions_of_two_ports_add_up() -> None:
-    one = run_pair("hgx-h100", settings_on, lambda near: replace(near, device="mlx5_1"))
+    other_nic = run_pair("hgx-h100", settings_on, lambda near: replace(near, device="mlx5_1"))
     two = run_pair(
         "hgx-h100",
         lambda node: settings_on(node, is_bidirectional=True),
         lambda near: replace(near, device="mlx5_1"),
     )
-    (single,), (double,) = one.client.samples(), two.client.samples()
+    (single,), (double,) = other_nic.client.samples(), two.client.samples()
     assert double.is_bidirectional
     assert 1.8 < (double.gbps or 0) / (single.gbps or 1) < 2.0
     assert len(two.server.samples()) == 1

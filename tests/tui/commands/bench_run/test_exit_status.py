@@ -78,12 +78,12 @@ def test_a_collective_without_gpudirect_rdma_over_nics_has_not_passed(
     routes: tuple[str, ...], told: str
 ) -> None:
     facts = tuple(Fact(About.ROUTE, route, "") for route in routes)
-    one = result(
+    measured = result(
         190.0, "", tool="all_reduce_perf", title="8 GPUs · all_reduce_perf over the NICs", facts=facts
     )
-    status, reason = exit_status([replace(one, over_network=True)], 1, 100.0, "")
+    status, reason = exit_status([replace(measured, over_network=True)], 1, 100.0, "")
     assert status == 2
     assert told in reason
-    assert exit_status([one], 1, 100.0, "")[0] == 0  # inside the node every way is right
+    assert exit_status([measured], 1, 100.0, "")[0] == 0  # inside the node every way is right
     direct = Fact(About.ROUTE, "NET/IB/0/GDRDMA", "")
-    assert exit_status([replace(one, over_network=True, facts=(direct,))], 1, 100.0, "")[0] == 0
+    assert exit_status([replace(measured, over_network=True, facts=(direct,))], 1, 100.0, "")[0] == 0
