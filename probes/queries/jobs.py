@@ -33,7 +33,7 @@ GDR_PATHS = "the GPUDirect RDMA paths of this node"
 STAGED = "The job copies through host memory, at about half the bandwidth if GPU and NIC share a switch."
 OVER_TCP = "Traffic to other nodes uses TCP, at a fraction of the port rate and with high CPU load."
 FEWER_RAILS = "The job uses fewer NICs than intended, and loses bandwidth with each missing NIC."
-FAR_NIC = "These GPUs use a farther NIC, or copy through host memory."
+FAR_NIC = "These GPUs use a more distant NIC, or copy through host memory."
 # Findings about the settings of jobs that make NCCL stage in host memory, or use TCP.
 STAGING_SETTINGS = (
     *("nccl-gdr-level-off", "nccl-gdr-level-too-low", "nccl-gdr-read-off", "nccl-gdr-c2c-off"),

@@ -83,7 +83,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--nccl",
         metavar="VERSION",
         type=_version,
-        help="the jobs' NCCL, such as 2.20 (default: the oldest of the running jobs, else the newest)",
+        help="the jobs' NCCL version, such as 2.20 (default: the oldest in a running job, else the newest)",
     )
 
 

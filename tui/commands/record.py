@@ -118,7 +118,7 @@ def _why_fewer(recorder: Recorder, wanted: int) -> str:
     if recorder.is_full:
         return "Stopped early: the recording has reached its maximum size.\n"
     missing = wanted - recorder.moments
-    return f"{missing} of {wanted} moments are missing: the node is slow.\n" if missing > 0 else ""
+    return f"{missing} of {wanted} samples are missing: the node is slow.\n" if missing > 0 else ""
 
 
 @contextmanager

@@ -198,7 +198,7 @@ def job_traffic_fell(examination: Examination) -> Outcome:
     Severity.WARNING,
     "A rank or NIC of a running job differs from the others",
     NCCL_VARIABLES,
-    ok="The ranks and NICs of each running job are alike",
+    ok="No rank or NIC of a running job stands out",
     impact="The slowest rank sets the pace of the whole job.",
     data_path=True,
     part_of=(*PORT_DOWN, *_SLOW_LINKS, "gpu-nic-cross-socket", "gpu-nic-through-cpu", "gpu-without-near-nic"),

@@ -122,7 +122,7 @@ def cuda_fails_to_start(examination: Examination) -> Outcome:
     "A GPU has no usable NIC",
     "NCCL src/graph/paths.cc, ncclTopoCheckGdr; NCCL_NET_GDR_LEVEL",
     ok="Every GPU has a usable NIC",
-    impact="Jobs on these GPUs copy through host memory, or use a farther NIC.",
+    impact="Jobs on these GPUs copy through host memory, or use a more distant NIC.",
     data_path=True,
     part_of=(
         *("gpu-without-driver", "gpu-without-driver-nouveau", "gpu-without-driver-passed-through"),

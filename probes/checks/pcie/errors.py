@@ -187,7 +187,7 @@ def pcie_error_unreported(examination: Examination) -> Outcome:
 @AREA.check(
     "pcie-config-unreachable",
     Severity.NOTE,
-    "Extended PCI configuration space is not readable, even for root",
+    "Extended PCI configuration space is not readable, even by root",
     "Linux drivers/pci/pci-sysfs.c, pci_read_config; Documentation/PCI/sysfs-pci.rst",
     ok="Extended PCI configuration space is readable",
     impact="gdrtop cannot check ACS, ATS and other settings on the path between GPU and NIC.",

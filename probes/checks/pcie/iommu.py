@@ -293,7 +293,7 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
             "On the host, look at the NIC's firmware: `mlxconfig -d <NIC> q ATS_ENABLED`. False(0) "
             "is the default.",
             "On the host, run: mlxconfig -d <NIC> set ATS_ENABLED=true. Then reboot the host.",
-            "On the host, enable DirectTrans in ACS of the switch ports above (ACSCtl).",
+            "On the host, enable DirectTrans in the ACS control (ACSCtl) of the upstream switch ports.",
             needs_reboot=True,
             disturbs="every guest of the host, because it reboots",
         ),

@@ -230,7 +230,7 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
     return conclude(
         jobs,
         evidence,
-        "The container has device files of farther NICs only.",
+        "The container has device files of more distant NICs only.",
         fix=Plan("Pass the nearest NIC into the container", _INTO_CONTAINER, disturbs=RESTARTS),
     )
 

@@ -122,7 +122,8 @@ MESSAGES = {
     "GPUDirect RDMA.",
     LogKind.P2P_REFUSED: "The GPU driver refused a peer-to-peer mapping, so this transfer is copied through "
     "host memory.",
-    LogKind.SYMBOL_VERSION: "The module was built for other kernel or OFED headers. Rebuild it with DKMS.",
+    LogKind.SYMBOL_VERSION: "The module was built against different kernel or OFED headers. Rebuild it with "
+    "DKMS.",
     LogKind.UNKNOWN_SYMBOL: "The module needs another module that is missing or too old. Run the doctor "
     "for details.",
     LogKind.OTHER_KERNEL: "The module was built for another kernel. Rebuild it with DKMS.",

@@ -50,7 +50,7 @@ _STATUS_CAUSES = {
         "and routes. A larger NCCL_IB_TIMEOUT only helps if the network pauses for a long time.",
     ),
     13: (
-        "The peer was not ready to receive for too long: its process is hung or very slow.",
+        "The peer took too long to become ready to receive: its process is hung or very slow.",
         "Look at the peer's process and its GPU.",
     ),
     20: ("The peer did not respond in time.", "Check the peer's process and the path to it."),

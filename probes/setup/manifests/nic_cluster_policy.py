@@ -139,7 +139,7 @@ def _env(request: ManifestRequest) -> list[tuple[str, str]]:
     devices = request.situation.examination.topology.devices.values()
     others = sorted({driver for nic in devices if (driver := known(nic.driver, "")) in _OTHER_RDMA})
     if others:
-        why = f"Loaded on this node: {', '.join(others)}. Their RDMA devices disappear."
+        why = f"Loaded on this node: {', '.join(others)}. Their RDMA devices will disappear."
         env.append(("UNLOAD_THIRD_PARTY_RDMA_MODULES", why))
     return env
 

@@ -50,7 +50,7 @@ def test_a_reading_a_second_for_so_many_seconds(tmp_path: Path) -> None:
     assert [round(moment.at - moments[0].at) for moment in moments] == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize(("slow", "moments", "told"), [(1.5, 4, ""), (4.0, 2, "2 of 4 moments are missing")])
+@pytest.mark.parametrize(("slow", "moments", "told"), [(1.5, 4, ""), (4.0, 2, "2 of 4 samples are missing")])
 def test_a_node_that_answers_slowly_gets_more_time_and_what_is_missing_is_said(
     slow: float, moments: int, told: str, tmp_path: Path
 ) -> None:
