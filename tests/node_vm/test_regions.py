@@ -23,8 +23,8 @@ NO_LENGTH = "unknown: the driver of regions0 does not report the length of a reg
 NO_QUEUES = "unknown: it has memory regions but no listed queue pair"
 NO_GPU = "unknown: it has DMA-BUF regions but no GPU"
 SMALL = "unknown: all its memory regions are smaller than 1 MiB"
-OTHER_PINS = "unknown: 10 MiB are pinned, also by other than RDMA"
-ENDING = "unknown: its pinned memory is not readable: it is ending"
+OTHER_PINS = "unknown: 10 MiB is pinned, but not only by RDMA"
+ENDING = "unknown: its pinned memory is not readable: it is exiting"
 
 
 @dataclass(frozen=True)
