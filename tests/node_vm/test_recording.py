@@ -36,7 +36,8 @@ def drawing(text: str) -> list[str]:
 
 
 def without_origin(told: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in told.items() if name not in ("time", "source", "label")}
+    """Returns what two gdrtops say of a node; the guest has a built package, whose version has a date."""
+    return {name: value for name, value in told.items() if name not in ("gdrtop", "time", "source", "label")}
 
 
 def record(node: Guest) -> bytes:
