@@ -85,6 +85,7 @@ _HINTS = {
     "replay": "; did you mean gdrtop --replay FILE?",
     "demo": "; did you mean gdrtop --demo?",
 }
+_OVER_A_CONNECTION = ("check", "topo", "modules", "live", "record", "report", "env", "manifest")
 _WRONG_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
 
 
@@ -319,6 +320,11 @@ def _run(options: argparse.Namespace) -> int:
     if options.demo == "list":
         _list_demos()
         return 0
+    if options.host and options.command not in _OVER_A_CONNECTION:
+        what = f"gdrtop {options.command}" if options.command else "the dashboard"
+        others = ", ".join(_OVER_A_CONNECTION)
+        print(f"gdrtop: {what} does not work with --host; these do: {others}", file=sys.stderr)
+        return EXIT_WRONG_USAGE
     if options.command is None:
         return _dashboard(options)
     if sys.stdout is None and options.command != "record":

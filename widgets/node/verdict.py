@@ -23,7 +23,12 @@ _PATHS = {
     GdrPath.EFA: "EFA peer memory",
     GdrPath.CXI: "libfabric (cxi)",
 }
-_SOURCES = {Source.TREE: "TREE", Source.SIMULATED: "SIMULATED", Source.RECORDED: "RECORDED"}
+_SOURCES = {
+    Source.REMOTE: "HOST",
+    Source.TREE: "TREE",
+    Source.SIMULATED: "SIMULATED",
+    Source.RECORDED: "RECORDED",
+}
 _WITHOUT_NUMBERS = (State.UNKNOWN, State.NOT_APPLICABLE)
 
 

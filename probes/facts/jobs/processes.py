@@ -193,7 +193,7 @@ def user_of(process: Process) -> str:
 
 def _without_first(host: Host) -> Unknown:
     """Return why process 1, and possibly others, are missing: /proc is mounted with hidepid."""
-    if host.origin.source is Source.LIVE and not host.is_root():
+    if host.origin.is_running and not host.is_root():
         return Unknown(Reason.NEEDS_ROOT, "/proc", "hidepid hides the processes of other users")
     return Unknown(Reason.NOT_RECORDED, "/proc", "process 1 is missing, so others may be missing too")
 

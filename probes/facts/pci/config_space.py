@@ -331,7 +331,7 @@ def _function(host: Host, bdf: str) -> Maybe[ConfigSpace]:
 
 def _only_the_header(host: Host, path: str) -> Unknown:
     beyond = "PCI config beyond 64 bytes"
-    if host.origin.source is not Source.LIVE:
+    if not host.origin.is_running:
         return Unknown(Reason.NOT_RECORDED, path, beyond)
     if host.is_root():
         return Unknown(Reason.IO_ERROR, path, f"{beyond} is denied even to root: CAP_SYS_ADMIN is missing")
