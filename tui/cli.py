@@ -85,7 +85,7 @@ _HINTS = {
     "replay": "; did you mean gdrtop --replay FILE?",
     "demo": "; did you mean gdrtop --demo?",
 }
-_OVER_A_CONNECTION = ("check", "topo", "modules", "live", "record", "report", "env", "manifest")
+_NOT_OVER_A_CONNECTION = ("bench", "ras", "watch", "nccl-log")
 _WRONG_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
 
 
@@ -267,7 +267,10 @@ def _dashboard(options: argparse.Namespace) -> int:
         app.run()
         _show_crash(app)
         return app.return_code or 0
-    app = GdrtopApp(lambda: open_host(options), origin, options.interval, None, options.read_only, ascii_only)
+    connected = open_host(options) if options.host else None  # before the screen, where a failure is printed
+    app = GdrtopApp(
+        lambda: connected or open_host(options), origin, options.interval, None, options.read_only, ascii_only
+    )
     try:
         app.run()
     finally:  # the terminal may be gone while a step is running
@@ -320,10 +323,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.demo == "list":
         _list_demos()
         return 0
-    if options.host and options.command not in _OVER_A_CONNECTION:
-        what = f"gdrtop {options.command}" if options.command else "the dashboard"
-        others = ", ".join(_OVER_A_CONNECTION)
-        print(f"gdrtop: {what} does not work with --host; these do: {others}", file=sys.stderr)
+    if options.host and options.command in _NOT_OVER_A_CONNECTION:
+        print(f"gdrtop: --host does not work with {options.command}; run it on the node", file=sys.stderr)
         return EXIT_WRONG_USAGE
     if options.command is None:
         return _dashboard(options)

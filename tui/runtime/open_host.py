@@ -33,6 +33,8 @@ def chosen_origin(options: argparse.Namespace) -> Origin:
     """Return where the facts will be from; NoSuchHost: there is no such node."""
     if options.demo is not None:
         return Origin(Source.SIMULATED, _simulated_name(options.demo))
+    if options.host:
+        return Origin(Source.REMOTE, printable(options.host))
     root = os.path.realpath(options.root)
     if not os.path.isdir(root):
         raise NoSuchHost(f"--root {options.root!r} is not a directory")

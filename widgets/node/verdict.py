@@ -24,7 +24,7 @@ _PATHS = {
     GdrPath.CXI: "libfabric (cxi)",
 }
 _SOURCES = {
-    Source.REMOTE: "HOST",
+    Source.REMOTE: "REMOTE",
     Source.TREE: "TREE",
     Source.SIMULATED: "SIMULATED",
     Source.RECORDED: "RECORDED",

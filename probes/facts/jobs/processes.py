@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from probes.base.frozen import frozen
-from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf

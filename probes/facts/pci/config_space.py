@@ -15,7 +15,6 @@ from dataclasses import fields
 from enum import Enum
 
 from probes.base.frozen import frozen
-from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.pci.functions import DEVICES, PciFacts, PciKind, asleep

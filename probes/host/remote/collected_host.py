@@ -23,7 +23,7 @@ from probes.host.machine.files import unknown_from
 from probes.host.machine.kernel_log_reader import parse_record
 from probes.host.machine.library_probes import CUDA_NEEDS, probe_cuda, probe_data_direct, probe_dmabuf
 from probes.host.machine.rdma_netlink import Answer, Command, request
-from probes.host.machine.rdma_reader import ResourceReader
+from probes.host.machine.rdma_reader import ResourceReader, resources_from_command
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.rdma_resources import RdmaResources
@@ -65,7 +65,8 @@ class CollectedHost(HostBase):
         self._smi_lock = threading.Lock()
         self._smi_output: tuple[float, Maybe[str]] = 0.0, Unknown(Reason.NOT_RECORDED, "NVML")
         self._log_number = -1  # of the newest message of the kernel that was returned
-        self._clocks = 0.0, 0.0, 0.0  # this machine's monotonic clock, and both clocks of the node
+        # This machine's monotonic clock, and both clocks of the node.
+        self._clocks: tuple[float | None, float, float] = None, 0.0, 0.0
 
     @abstractmethod
     def _answer_to(self, question: Question, source: str) -> Maybe[Any]:
@@ -96,12 +97,15 @@ class CollectedHost(HostBase):
             return value
         return _garbled(source or str(subject[0]))
 
-    def _set_clocks(self, before: float, message: Mapping[str, Any]) -> bool:
-        """Take the node's clocks from a message that was asked for at this time; False: it has none."""
+    def _set_clocks(self, before: float | None, message: Mapping[str, Any]) -> bool:
+        """Take the node's clocks from a message that was asked for at this time; False: it has none.
+
+        None: the message is old, and the clocks stand still.
+        """
         there, wall = message.get("monotonic"), message.get("wall")
         if not isinstance(there, float) or not isinstance(wall, float):
             return False
-        self._clocks = (before + time.monotonic()) / 2, there, wall
+        self._clocks = None if before is None else (before + time.monotonic()) / 2, there, wall
         return True
 
     # Files
@@ -203,7 +207,11 @@ class CollectedHost(HostBase):
         return counters_from_files(self, names)
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
-        return self._resources.read()
+        answer = self._resources.read()
+        if not isinstance(answer, Unknown) or answer.reason in (Reason.TIMED_OUT, Reason.NOT_THERE):
+            return answer
+        by_command = resources_from_command(self.run)
+        return answer if isinstance(by_command, Unknown) else by_command
 
     def datagrams(self, seconds: float, content: str) -> list[tuple[bytes, bool]]:
         """Return what the kernel answers to an RDMA netlink request, and whether each was cut; or OSError."""
@@ -253,11 +261,11 @@ class CollectedHost(HostBase):
 
     def monotonic(self) -> float:
         here, there, _ = self._clocks
-        return there + time.monotonic() - here
+        return there if here is None else there + time.monotonic() - here
 
     def wall_clock(self) -> float:
         here, _, wall = self._clocks
-        return wall + time.monotonic() - here
+        return wall if here is None else wall + time.monotonic() - here
 
 
 class _Kernel:

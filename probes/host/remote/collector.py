@@ -460,6 +460,25 @@ def send(message: dict[str, Any]) -> None:
         end(1)
 
 
+def node_kind() -> str:
+    """Return what nodes of the same type have in common: board, GPUs and NICs."""
+
+    def content(path: str) -> str:
+        try:
+            return read_file(path, PAGE_BYTES).strip()
+        except OSError:
+            return ""
+
+    root = "/sys/bus/pci/devices/"
+    counts: dict[str, int] = {}
+    for device in os.listdir(root) if os.path.isdir(root) else []:
+        if content(root + device + "/class")[:4] in ("0x02", "0x03", "0x12"):  # network, display, accelerator
+            kind = content(root + device + "/vendor") + ":" + content(root + device + "/device")
+            counts[kind] = counts.get(kind, 0) + 1
+    devices = ["%s x%d" % pair for pair in sorted(counts.items())]
+    return " ".join([content("/sys/class/dmi/id/product_name"), *devices])[:300]
+
+
 def main(seconds: float) -> None:
     """Answer requests for at most `seconds`."""
     alarm = threading.Timer(seconds, end, [3])
@@ -470,7 +489,7 @@ def main(seconds: float) -> None:
     reader.start()
     threads = Threads()
     sys.stdout.buffer.write(f"\n{GREETING}\n".encode("ascii"))  # after what a shell may have printed
-    send({"python": sys.version.split()[0], "is_root": _IS_ROOT, "host": socket.gethostname()})
+    send({"kind": node_kind(), "is_root": _IS_ROOT})
     while True:
         questions = requests.get()["ask"]
         current = Round(questions)

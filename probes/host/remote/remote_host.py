@@ -18,6 +18,7 @@ from typing import Any
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.probe_thread import note
 from probes.host.protocol import Host
+from probes.host.remote.batch_host import NOT_ASKED_YET
 from probes.host.remote.collected_host import CollectedHost, Question
 from probes.host.remote.connection import ANSWER_SECONDS, Connection
 from probes.host.remote.transport import GARBLED, ConnectionFailed, Target
@@ -28,7 +29,6 @@ _READING_SECONDS = 0.5  # whoever asks again within this belongs to the same rea
 _MOST_AHEAD = 30_000  # questions of one round
 _MOST_KEPT = 120_000  # answers
 _RETRY_SECONDS = 10.0  # between two attempts to connect again
-NOT_ASKED_YET = Unknown(Reason.NOT_RECORDED, "", "not asked yet")
 
 
 @dataclass

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import zlib
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -61,10 +62,13 @@ class Target:
     @property
     def argv(self) -> list[str]:
         """Return the command that starts the collector, which is on its standard input."""
-        command = _remote_command(self.is_sudo, len(collector_source()))
+        return self.command(["sh", "-c", _remote_command(self.is_sudo, len(collector_source()))])
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """Return what starts a program on the node."""
         # ssh joins its arguments for the shell of the node; the others start a program.
         is_ssh = os.path.basename(self.transport[0]) == "ssh"
-        started = [f"sh -c {shlex.quote(command)}"] if is_ssh else ["sh", "-c", command]
+        started = [shlex.join(argv)] if is_ssh else list(argv)
         return [word.replace("{host}", self.host) for word in self.transport] + started
 
 
