@@ -30,8 +30,9 @@ class AppendFile:
         read_bytes: int,
         owner: int | None = None,
         all_may_read: bool = False,
+        full_bytes: int = FULL_BYTES,
     ) -> None:
-        self.path = path
+        self.path, self._full_bytes = path, full_bytes
         self._name, self._error, self._read_bytes = name, error, read_bytes
         self._owner = os.geteuid() if owner is None else owner
         self._modes = (0o755, 0o644) if all_may_read else (0o700, 0o600)
@@ -85,7 +86,7 @@ class AppendFile:
             size = self._own_file(descriptor)
             if is_new:
                 os.fchmod(descriptor, for_file)
-            if size > FULL_BYTES:
+            if size > self._full_bytes:
                 os.replace(self.path, f"{self.path}.1")
                 os.close(descriptor)
                 descriptor = os.open(self.path, _APPEND, for_file)
