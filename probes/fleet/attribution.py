@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from statistics import median
+from statistics import median, median_high
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Unknown
+from probes.base.unknown import Maybe, Unknown, known
 
 SLOW_SHARE = 0.9
-"""Below this share of the median a test is slow, and its nodes are measured again."""
+"""Below this share of the reference a test is slow, and its nodes are measured again."""
 _LEAST_PARTNERS = 2
 _MANY_SHARE, _MANY_TESTS = 0.25, 4  # from so many slow tests on without a common part, the network is slow
 _MANY_NODES, _MOST_SHARE = 8, 1 / 3  # of so many nodes, no larger share has a fault of its own
@@ -28,6 +28,11 @@ class PairMemory(Enum):
 
     HOST = "host"
     GPU = "gpu"
+
+    @property
+    def words(self) -> str:
+        """Return "host memory" or "GPU memory"."""
+        return "host memory" if self is PairMemory.HOST else "GPU memory"
 
 
 @frozen
@@ -74,7 +79,7 @@ class Culprit:
     memories: tuple[PairMemory, ...]
     only_gpu_memory: bool  # host memory was measured too, and is not slow
     gbps: float | None  # the median of its tests; None: all have failed
-    reference_gbps: float | None  # the median of all tests; None: none was measured
+    reference_gbps: float | None  # what NICs reach; None: nothing was measured
     slow: int  # partners with which it is slow or fails
     partners: int
     failure: str = ""  # why a test failed; "": more of its tests are slow than failed
@@ -93,7 +98,7 @@ class Crowd:
 
 @frozen
 class BelowLimit:
-    """Even the median is far below what the ports and PCIe links of the nodes allow."""
+    """Even the usual NIC is far below what the ports and PCIe links of the nodes allow."""
 
     memory: PairMemory
     gbps: float
@@ -108,7 +113,8 @@ class Attribution:
     crowds: tuple[Crowd, ...]
     below_limit: tuple[BelowLimit, ...]
     unexplained: tuple[PairResult, ...]  # slow or failed, and no culprit or crowd explains them
-    medians: dict[PairMemory, float]
+    references: dict[PairMemory, float]
+    """The median of what each NIC reaches with its best partner."""
 
     @property
     def is_clean(self) -> bool:
@@ -118,14 +124,14 @@ class Attribution:
 
 def suspects(results: Sequence[PairResult]) -> tuple[str, ...]:
     """Return the nodes with a slow or failed test, by name: they are measured again with others."""
-    medians = _medians(results)
-    bad = (result for result in results if _is_bad(result, medians.get(result.memory)))
+    references = _references(results)
+    bad = (result for result in results if _is_bad(result, references.get(result.memory)))
     return tuple(sorted({end.node for result in bad for end in result.ends}))
 
 
 def attribute(results: Sequence[PairResult]) -> Attribution:
     """Return what the slow and the failed tests have in common."""
-    medians = _medians(results)
+    references = _references(results)
     groups: dict[tuple[PairMemory, int], list[PairResult]] = {}
     for result in results:
         groups.setdefault((result.memory, result.rail), []).append(result)
@@ -134,7 +140,7 @@ def attribute(results: Sequence[PairResult]) -> Attribution:
     left: dict[PairMemory, list[PairResult]] = {memory: [] for memory in PairMemory}
     bad: list[PairResult] = []
     for (memory, rail), group in sorted(groups.items(), key=lambda each: (each[0][0].value, each[0][1])):
-        reference, own = medians.get(memory), _median(group)
+        reference, own = references.get(memory), _reference(group)
         nodes = len(_nodes(group))
         is_slow_rail = several and nodes > _LEAST_PARTNERS and _is_slow(own, reference)
         if is_slow_rail:
@@ -151,21 +157,33 @@ def attribute(results: Sequence[PairResult]) -> Attribution:
     return Attribution(
         culprits=_culprits(found, results),
         crowds=crowds,
-        below_limit=tuple(_below_limits(results, medians)),
+        below_limit=tuple(_below_limits(results, references)),
         unexplained=tuple(
             result for result in bad if result.memory not in crowded or isinstance(result.gbps, Unknown)
         ),
-        medians=medians,
+        references=references,
     )
 
 
-def _medians(results: Iterable[PairResult]) -> dict[PairMemory, float]:
-    """Return the median of all tests with each memory."""
-    groups: dict[PairMemory, list[float]] = {}
+def _references(results: Sequence[PairResult]) -> dict[PairMemory, float]:
+    """Return what a NIC reaches with each memory."""
+    by_memory = {memory: [each for each in results if each.memory is memory] for memory in PairMemory}
+    found = {memory: _reference(of_memory) for memory, of_memory in by_memory.items()}
+    return {memory: gbps for memory, gbps in found.items() if gbps is not None}
+
+
+def _reference(results: Iterable[PairResult]) -> float | None:
+    """Return the median of what each NIC reaches with its best partner; None if nothing was measured.
+
+    Not of all tests: a slow NIC is measured more often than the others.
+    """
+    best: dict[tuple[str, int], float] = {}
     for result in results:
         if not isinstance(result.gbps, Unknown):
-            groups.setdefault(result.memory, []).append(result.gbps)
-    return {memory: median(groups[memory]) for memory in PairMemory if memory in groups}
+            for end in result.ends:
+                key = end.node, result.rail
+                best[key] = max(best.get(key, 0.0), result.gbps)
+    return median_high(best.values()) if best else None
 
 
 def _median(results: Iterable[PairResult]) -> float | None:
@@ -180,6 +198,12 @@ def _is_slow(gbps: float | None, reference: float | None) -> bool:
 def _is_bad(result: PairResult, reference: float | None) -> bool:
     """Return whether a test failed or is slow."""
     return isinstance(result.gbps, Unknown) or _is_slow(result.gbps, reference)
+
+
+def slow_tests(results: Iterable[PairResult], references: dict[PairMemory, float]) -> tuple[PairResult, ...]:
+    """Return the slow and the failed tests, worst first; `references`: those of the attribution."""
+    bad = [result for result in results if _is_bad(result, references.get(result.memory))]
+    return tuple(sorted(bad, key=lambda result: (known(result.gbps, -1.0), result.rail)))
 
 
 def _nodes(results: Iterable[PairResult]) -> set[str]:
@@ -328,8 +352,8 @@ def _crowd(results: Sequence[PairResult], memory: PairMemory) -> Crowd | None:
     return Crowd(memory, len(slow), len(figures), median(slow), top)
 
 
-def _below_limits(results: Sequence[PairResult], medians: dict[PairMemory, float]) -> Iterable[BelowLimit]:
-    for memory, gbps in medians.items():
+def _below_limits(results: Sequence[PairResult], references: dict[PairMemory, float]) -> Iterable[BelowLimit]:
+    for memory, gbps in references.items():
         limits = [result.limit_gbps for result in results if result.memory is memory and result.limit_gbps]
         if limits and gbps < _NEAR_LIMIT * median(limits):
             yield BelowLimit(memory, gbps, median(limits))

@@ -166,7 +166,7 @@ class PairsSession:
                 end = node_rail(name, self._examinations[name], rail, memory, self._settings)
                 if isinstance(end, Refused):
                     refused.append(end.reason)
-                    self.rails_left_out[f"{name} rail {rail.number}, {memory_word(memory)}"] = end.reason
+                    self.rails_left_out[f"{name} rail {rail.number}, {memory.words}"] = end.reason
                 else:
                     self.ends[name, rail.number, memory] = end
                     found += 1
@@ -240,7 +240,7 @@ class PairsSession:
                 for tests in self._groups(pairs, memory):
                     if self.is_stopped:
                         return
-                    self._run_round(tests, f"{title}, {memory_word(memory)}")
+                    self._run_round(tests, f"{title}, {memory.words}")
 
     def _groups(self, pairs: Sequence[NodePair], memory: PairMemory) -> Iterator[list[PairTest]]:
         """Yield the tests of a round that run at the same time, without what is measured already."""
@@ -254,9 +254,7 @@ class PairsSession:
                     continue
                 test = pair_test(server, client, self._settings)
                 if isinstance(test, Refused):
-                    where = (
-                        f"{pair.client} with {pair.server}, rail {server.rail.number}, {memory_word(memory)}"
-                    )
+                    where = f"{pair.client} with {pair.server}, rail {server.rail.number}, {memory.words}"
                     self.rails_left_out[where] = test.reason
                 else:
                     tests.append(PairTest(server, client, test))
@@ -343,8 +341,3 @@ def _question(ask: Callable[[str, Host], T], name: str, host: Host) -> Callable[
 
 def _key(a: str, b: str, rail: int, memory: PairMemory) -> tuple[frozenset[str], int, PairMemory]:
     return frozenset((a, b)), rail, memory
-
-
-def memory_word(memory: PairMemory) -> str:
-    """Return "host memory" or "GPU memory"."""
-    return "host memory" if memory is PairMemory.HOST else "GPU memory"
