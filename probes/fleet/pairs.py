@@ -31,11 +31,11 @@ def all_rounds(nodes: Sequence[str]) -> Iterator[Round]:
     n nodes need n - 1 rounds, or n if n is odd. The sides alternate, so that each node is server in about
     half of its tests.
     """
+    if len(nodes) < 2:
+        return
     circle: deque[str | None] = deque(nodes)
     if len(circle) % 2:
         circle.append(None)  # whoever meets it is idle
-    if len(circle) < 2:
-        return
     fixed = circle.popleft()
     for number in range(len(circle)):
         order = (fixed, *circle)
