@@ -201,7 +201,7 @@ class FleetBench:
         self._output.show(draw_pairs(report, self._width))
         if self._options.json:
             self._write_json(plan, report, status, reason)
-        elif status:
+        elif status not in (0, EXIT_BELOW):  # what is slow is printed already
             self._output.warn(reason)
         return status or (EXIT_NOT_WRITTEN if self._output.lost is not None else 0)
 

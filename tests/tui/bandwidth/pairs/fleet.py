@@ -106,10 +106,13 @@ class Fleet:
         return {name: count for name, count in counts.items() if count}
 
 
-def fleet(*labels: str) -> Fleet:
+def fleet(*labels: str, with_jobs: bool = True) -> Fleet:
     """Return nodes gpu0, gpu1, … with these descriptions and faults."""
     clock = Clock()
     hosts = {f"gpu{number}": SimulatedHost(label, number, clock) for number, label in enumerate(labels)}
+    if not with_jobs:
+        for host in hosts.values():
+            host.reboot(with_jobs=False)
     connected = connect_simulated(hosts, clock.pause)
     processes = {name: WatchedProcesses(each[1]) for name, each in connected.items()}
     nodes: dict[str, tuple[Host, NodeProcesses]] = {

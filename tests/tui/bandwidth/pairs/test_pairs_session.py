@@ -1,23 +1,30 @@
 """A whole run: suspects meet other nodes, busy nodes are left out, and an interrupted run goes on."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from probes.fleet.attribution import PairMemory, attribute
 from probes.fleet.pair_tests import PairSettings
 from tests.tui.bandwidth.pairs.fleet import GOOD, SLOW, DeadProcesses, Fleet, fleet
-from tui.bandwidth.pairs.pairs_session import NodeLeftOut, PairsEvent, PairsSession, RoundStarted
+from tui.bandwidth.pairs.pairs_session import NodeLeftOut, PairsEvent, PairsSession, RoundEnded, RoundStarted
 from tui.files.pair_results import PairResultsFile
 
 SETTINGS = PairSettings(memories=(PairMemory.HOST,))
 
 
 def session_of(
-    scene: Fleet, file: PairResultsFile | None = None, guards_jobs: bool = False
+    scene: Fleet,
+    file: PairResultsFile | None = None,
+    guards_jobs: bool = False,
+    on_event: Callable[[PairsEvent], object] = lambda event: None,
 ) -> tuple[PairsSession, list[PairsEvent]]:
     seen: list[PairsEvent] = []
-    session = PairsSession(
-        scene.nodes, SETTINGS, seen.append, file, scene.clock, scene.clock.pause, guards_jobs
-    )
+
+    def handle(event: PairsEvent) -> None:
+        seen.append(event)
+        on_event(event)
+
+    session = PairsSession(scene.nodes, SETTINGS, handle, file, scene.clock, scene.clock.pause, guards_jobs)
     session.read()
     return session, seen
 
@@ -71,34 +78,29 @@ def test_a_node_with_a_running_job_is_left_out_with_the_reason() -> None:
     assert session.plan(False).nodes == ()
 
 
+def take_port(scene: Fleet, name: str) -> None:
+    row = f"   0: 00000000:{18515:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1\n"
+    scene.hosts[name].tree.add("/proc/net/tcp", f"  sl  local_address rem_address   st\n{row}")
+
+
 def test_a_node_whose_port_is_taken_is_left_out() -> None:
     scene = fleet(GOOD, GOOD, GOOD)
-    row = f"   0: 00000000:{18515:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1\n"
-    scene.hosts["gpu1"].tree.add("/proc/net/tcp", f"  sl  local_address rem_address   st\n{row}")
+    take_port(scene, "gpu1")
     session, _ = session_of(scene)
     assert session.left_out == {"gpu1": "TCP port 18515 is in use there (choose another one with --port)"}
 
 
-def test_a_job_that_starts_meanwhile_ends_the_part_of_its_node() -> None:
+def test_a_node_that_is_used_meanwhile_takes_part_no_longer() -> None:
     scene = fleet(GOOD, GOOD, SLOW, GOOD)
-    session, seen = session_of(scene)
-    row = f"   0: 00000000:{18515:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1\n"
 
-    def take_port() -> None:
-        if len(rounds(seen)) == 1 and not any(watched.alive for watched in scene.processes.values()):
-            scene.hosts["gpu1"].tree.add("/proc/net/tcp", f"  sl  local_address rem_address   st\n{row}")
+    def use(event: PairsEvent) -> None:
+        if isinstance(event, RoundEnded):
+            take_port(scene, "gpu1")
 
-    original = session._runner.run
-
-    def run(tests: object) -> object:
-        results = original(tests)  # type: ignore[arg-type]
-        take_port()
-        return results
-
-    session._runner.run = run  # type: ignore[method-assign,assignment]
+    session, _ = session_of(scene, on_event=use)
     session.run(False)
     assert list(session.left_out) == ["gpu1"]
-    assert "gpu1" not in {result.server.node for result in session.results[2:]}
+    assert "gpu1" not in {end.node for result in session.results[2:] for end in result.ends}
 
 
 def test_a_node_that_answers_no_more_is_left_out_after_two_rounds() -> None:
