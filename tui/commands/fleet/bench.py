@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, TextIO
 
 from tui.commands.arguments import whole_number
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Measure bandwidth between pairs of nodes with perftest, rail by rail: NIC k of
 a node with NIC k of another one. Each node is measured once. Nodes that are
-10 % below the median are measured again with two other nodes, so that a slow
-NIC is told from its partner.
+10 % below the usual rate are measured again with two other nodes, which shows
+which of the two ends is slow.
 """
 _EPILOG = """\
 Nodes with running jobs are left out. Nothing keeps running on any node: each
@@ -76,6 +77,19 @@ def _rails(text: str) -> tuple[int, ...]:
     if not found or max(found) > _LARGEST_RAIL:
         raise argparse.ArgumentTypeError(f"{text!r} are not rails from 0 to {_LARGEST_RAIL}, such as 0-3,5")
     return tuple(sorted(found))
+
+
+def demo_nodes(labels: Mapping[str, str]) -> Nodes:
+    """Return simulated nodes on one network.
+
+    `labels`: by node name, the description and faults of each, such as "hgx-h100+half-rate".
+    """
+    from probes.simulation.host import SimulatedHost
+    from tui.bandwidth.pairs.simulated_fleet import connect_simulated
+
+    return connect_simulated(
+        {name: SimulatedHost(label, seed) for seed, (name, label) in enumerate(labels.items())}
+    )
 
 
 def run(

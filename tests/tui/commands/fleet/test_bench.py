@@ -153,3 +153,10 @@ def test_rails_are_numbers_and_ranges(capsys: pytest.CaptureFixture[str]) -> Non
     status, _ = ran(fleet(GOOD, GOOD), "--rails", "7")
     assert status == 2
     assert "it has none of the chosen rails" in capsys.readouterr().err
+
+
+def test_a_demo_has_nodes_of_these_descriptions() -> None:
+    nodes = bench.demo_nodes({"gpu1": GOOD, "gpu2": SLOW})
+    assert {name: host.origin.label for name, (host, _) in nodes.items()} == {"gpu1": GOOD, "gpu2": SLOW}
+    for _, processes in nodes.values():
+        processes.close()
