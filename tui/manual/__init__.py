@@ -15,6 +15,7 @@ SUBJECTS = (
     "actions",
     "safety",
     "bandwidth",
+    "fleet-bench",
     "topology",
     "nccl-log",
     "recording",
