@@ -1,0 +1,1 @@
+"""Many nodes: what they have in common, and a job that runs on several of them."""
