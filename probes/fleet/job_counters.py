@@ -91,8 +91,9 @@ class JobDifference:
 
     @property
     def problems(self) -> int:
-        """How many counters are high and ports low."""
-        return sum(bool(port.low) + sum(grown.is_high for grown in port.grown) for port in self.ports)
+        """How many ports are low, and how many counters are high on some port."""
+        high = {grown.name for port in self.ports for grown in port.grown if grown.is_high}
+        return len(high) + sum(bool(port.low) for port in self.ports)
 
 
 def read_counters(host: Host, job: str) -> JobCounters:

@@ -45,9 +45,10 @@ def begin_job(host: Host, job: str, out: TextIO, ascii_only: bool, directory: st
 def end_job(
     host: Host, job: str, out: TextIO, ascii_only: bool, as_json: bool, directory: str | None = None
 ) -> int:
-    """Print what changed since the job began, delete what was saved, and return 0; EXIT_WRONG_USAGE if that fails.
+    """Print what changed since the job began, and delete what was saved.
 
-    Problems do not change the status: Slurm drains a node whose epilog fails.
+    Return 0, or EXIT_WRONG_USAGE if that fails. Problems do not change the status:
+    Slurm drains a node whose epilog fails.
     """
     _check(host, job)
     try:
