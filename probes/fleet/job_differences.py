@@ -12,6 +12,7 @@ from probes.live.model.sample import OddOne, PathWord, path_phrase
 from probes.live.odd_ranks import odd_members
 
 H = TypeVar("H", bound=Hashable)
+GDR = (PathWord.DMABUF, PathWord.PEERMEM)
 _OF_NODE = ("link", "place", "cpus")  # aspects that a node compares by itself
 _IDLE_PERCENT, _BUSY_PERCENT = 10, 50  # of a GPU
 _NAMED = 3
@@ -25,7 +26,8 @@ def different_ranks(ranks: Sequence[FleetRank], is_silent: bool) -> list[Differe
     """
     return [
         *_different(ranks, "state", _is_stopped, _state_phrase),
-        *_different(ranks, "path", _path, path_phrase),
+        *_different(ranks, "path", _use, _use_phrase),
+        *_different(ranks, "path", _gdr_path, path_phrase),
         *_different(ranks, "nics", _nics, _nics_phrase),
         *(_different(ranks, "gpu", _is_busy, _gpu_phrase) if is_silent else ()),
     ]
@@ -85,9 +87,21 @@ def _state_phrase(is_stopped: bool, of_many: bool) -> str:
     return f"{'are' if of_many else 'is'} {'stopped' if is_stopped else 'running'}"
 
 
-def _path(rank: FleetRank) -> PathWord | None:
+def _use(rank: FleetRank) -> str | None:
+    """Return the path of a rank, the same for both kinds of GPUDirect RDMA."""
     word = rank.process.path.word
-    return None if word in (PathWord.UNKNOWN, PathWord.NO_NIC) else word
+    return None if word in (PathWord.UNKNOWN, PathWord.NO_NIC) else "" if word in GDR else word.value
+
+
+def _use_phrase(path: str, of_many: bool) -> str:
+    if path:
+        return path_phrase(PathWord(path), of_many)
+    return f"{'use' if of_many else 'uses'} GPUDirect RDMA"
+
+
+def _gdr_path(rank: FleetRank) -> PathWord | None:
+    word = rank.process.path.word
+    return word if word in GDR else None
 
 
 def _nics(rank: FleetRank) -> int | None:

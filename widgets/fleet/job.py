@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from probes.base.text import capitalized, plural
 from probes.base.unknown import Maybe, Unknown, known
-from probes.fleet.job_differences import some_names
+from probes.fleet.job_differences import GDR, some_names
 from probes.fleet.job_model import FleetJob, FleetRank
-from probes.live.model.sample import PathWord
 from widgets.base.columns import Column, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gbps, local_time, minutes, percent, short
 from widgets.base.lines import LazyLines, Line, Run, Tone, line, wrapped
@@ -16,7 +15,6 @@ from widgets.live.job_lines import PATH_TONES, path_summary
 from widgets.live.ranks import short_names, state_word
 
 MOST_ROWS = 64
-_GDR = (PathWord.DMABUF, PathWord.PEERMEM)
 _INDENT = "  "
 _SILENT = "No port of this job has moved data for {}. It hangs, computes or writes a checkpoint."
 
@@ -119,7 +117,7 @@ def _worst_first(job: FleetJob) -> list[FleetRank]:
     place = {key: number for number, odd in reversed(list(enumerate(job.differences))) for key in odd.ranks}
     return sorted(
         job.ranks,
-        key=lambda rank: (place.get(rank.key, len(job.differences)), rank.process.path.word in _GDR),
+        key=lambda rank: (place.get(rank.key, len(job.differences)), rank.process.path.word in GDR),
     )
 
 

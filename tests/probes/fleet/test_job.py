@@ -42,9 +42,16 @@ def test_the_rank_with_another_path_is_named_with_its_node() -> None:
     job = watched(1, parts=changed("gpu3", 2, path=STAGED))
     assert sentences(job) == [
         "rank 18 on gpu3 copies through host memory (staged); "
-        "the other 31 ranks of this job use GPUDirect RDMA (DMA-BUF)"
+        "the other 31 ranks of this job use GPUDirect RDMA"
     ]
     assert job.differences[0].ranks == (("gpu3", 4713),)
+
+
+def test_both_kinds_of_gpudirect_rdma_are_compared_too() -> None:
+    assert sentences(watched(1, parts=changed("gpu3", 2, path=PathJudgment(PathWord.PEERMEM)))) == [
+        "rank 18 on gpu3 uses GPUDirect RDMA (peermem); "
+        "the other 31 ranks of this job use GPUDirect RDMA (DMA-BUF)"
+    ]
 
 
 def test_a_node_all_of_whose_ranks_differ_is_one_difference() -> None:
@@ -78,7 +85,7 @@ def test_unknown_facts_are_left_out_of_the_comparison_and_said() -> None:
     parts = changed("gpu3", 2, path=STAGED) | changed("gpu1", 0, path=unknown, rank=DENIED, state=DENIED)
     job = watched(1, parts=parts)
     (sentence,) = sentences(job)
-    assert sentence.endswith("the other 30 ranks of this job use GPUDirect RDMA (DMA-BUF)")
+    assert sentence.endswith("the other 30 ranks of this job use GPUDirect RDMA")
     assert job.notes == ("The rank of 1 process is unknown.",)
     assert job.missing_ranks == ""
     assert job.ranks[-1].name == "pid 4711 on gpu1"

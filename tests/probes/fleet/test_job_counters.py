@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -185,6 +185,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(VALUES, VALUES)
 def test_no_value_is_too_strange(ports: object, at: object) -> None:
     text = json.dumps(

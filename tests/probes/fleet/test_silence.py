@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -104,6 +104,7 @@ NAMES = st.sampled_from(["gpu1", "gpu2", "gpu3"])
 MOMENTS = st.floats(5.0, 15.0)
 
 
+@settings(max_examples=50)
 @given(
     st.dictionaries(
         NAMES, st.dictionaries(st.sampled_from(["mlx5_0", "mlx5_1"]), MOMENTS, min_size=1), min_size=1

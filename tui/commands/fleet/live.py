@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Reason, Unknown
 from probes.fleet.job import JobWatch
+from probes.fleet.job_differences import GDR
 from probes.fleet.job_model import FleetJob, FleetRank
 from probes.fleet.sampler import FleetSampler
 from probes.host.protocol import Host
@@ -26,7 +27,6 @@ _MOST_SECONDS = 24 * 3600
 _FIRST_WAIT_SECONDS = 10.0  # the first sample reads the whole node
 _WAIT_SECONDS = 1.0
 _MOST_NAME = 128
-_GDR = (PathWord.DMABUF, PathWord.PEERMEM)
 STATUS_HELP = """\
 exit status:
   0    every rank uses GPUDirect RDMA, and none differs
@@ -164,9 +164,9 @@ def exit_status(job: FleetJob) -> int:
     words = [rank.process.path.word for rank in job.ranks]
     if not words or all(word is PathWord.UNKNOWN for word in words):
         return 3
-    if not any(word in _GDR or word is PathWord.UNKNOWN for word in words):
+    if not any(word in GDR or word is PathWord.UNKNOWN for word in words):
         return 2
-    if job.differences or job.silence or any(word not in (*_GDR, PathWord.UNKNOWN) for word in words):
+    if job.differences or job.silence or any(word not in (*GDR, PathWord.UNKNOWN) for word in words):
         return 1
     return 3 if job.unanswered or job.missing_ranks or PathWord.UNKNOWN in words else 0
 
