@@ -18,8 +18,9 @@ def draw(difference: JobDifference, width: int) -> list[Line]:
     seconds = difference.seconds
     lasted = f"duration unknown ({seconds})" if isinstance(seconds, Unknown) else minutes(seconds)
     lines: list[Line] = []
-    if difference.note:
-        return wrapped(f"Job {difference.job}, {lasted}: {difference.note}", width, Tone.WARNING)
+    note = difference.note or ("" if difference.ports else "the node has no RDMA port")
+    if note:
+        return wrapped(f"Job {difference.job}, {lasted}: {note}", width, Tone.WARNING)
     count = difference.problems
     answer = plural(count, "problem") if count else "no problem on its ports"
     lines += wrapped(
@@ -27,9 +28,7 @@ def draw(difference: JobDifference, width: int) -> list[Line]:
     )
     for text in (*_low(difference), *_high(difference), *_notes(difference)):
         lines += _marked(text, width)
-    return (
-        [*lines, line(), *_table(difference, width)] if difference.ports else [*lines, line("No RDMA port.")]
-    )
+    return [*lines, line(), *_table(difference, width)]
 
 
 def _low(difference: JobDifference) -> list[str]:

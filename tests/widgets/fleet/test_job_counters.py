@@ -1,5 +1,7 @@
 """The drawing of the port counters of a job."""
 
+from dataclasses import replace
+
 from probes.fleet.job_counters import compare
 from tests.probes.fleet.test_job_counters import HOUR, after, moment
 from widgets.base.lines import plain, width_of
@@ -17,6 +19,12 @@ def test_problems_come_first_and_each_port_has_a_row() -> None:
     assert lines[-8].endswith("link_downed +2, packet_seq_err +50,000")
     for width in (60, 100):
         assert all(width_of(line) <= width for line in draw(difference, width))
+
+
+def test_a_node_without_ports() -> None:
+    nothing = replace(moment(0.0), ports={})
+    (line,) = draw(compare(nothing, replace(nothing, at=nothing.at + HOUR)), 100)
+    assert plain(line) == "Job 4711, 1 h 0 min: the node has no RDMA port"
 
 
 def test_a_quiet_job_and_a_reboot() -> None:
