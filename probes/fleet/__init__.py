@@ -1,1 +1,1 @@
-"""Facts about several nodes: which differ from the rest, and the bandwidth between them."""
+"""Facts about several nodes: which differ from the rest, a job on them, and the bandwidth between them."""

@@ -11,7 +11,8 @@ from tui.commands.arguments import UsageError
 
 KINDS = (
     *("check", "forecast", "image", "topo", "modules", "live", "nccl-log"),
-    *("ras", "watch", "do", "setup", "env", "bench", "report", "fleet-bench"),
+    *("ras", "watch", "do", "setup", "env", "bench", "report"),
+    *("fleet-bench", "fleet-live", "job-counters"),
 )
 """What has a schema, tui/commands/schemas/KIND.json: commands with --json; forecast: check --after-reboot;
 image: check --as."""

@@ -9,6 +9,7 @@ SUBJECTS = (
     "verdict",
     "dashboard",
     "live",
+    "fleet-live",
     "doctor",
     "setup",
     "environment",

@@ -1,1 +1,1 @@
-"""Commands for several nodes: `gdrtop fleet …`."""
+"""`gdrtop fleet`: what it does with many nodes, one file a command."""
