@@ -1,0 +1,1 @@
+"""Many nodes: their names, a summary of each, and how they differ from the rest."""
