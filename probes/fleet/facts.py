@@ -74,5 +74,15 @@ FACTS = (
     Fact("secure-boot", "Secure Boot"),
     Fact("lockdown", "kernel lockdown"),
 )
-BY_ID = {fact.id: fact for fact in FACTS}
-RANK = {fact.id: rank for rank, fact in enumerate(FACTS)}
+_BY_ID = {fact.id: fact for fact in FACTS}
+_RANKS = {fact.id: rank for rank, fact in enumerate(FACTS)}
+
+
+def fact_of(name: str) -> Fact:
+    """Return the fact with this id; one of a newer gdrtop is a fact about names without further meaning."""
+    return _BY_ID.get(name) or Fact(name, name, Place.NAME)
+
+
+def rank_of(name: str) -> int:
+    """Return how relevant a difference in this fact is; 0 is the most relevant."""
+    return _RANKS.get(name, len(_RANKS))

@@ -13,7 +13,16 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.checks.judgment import Judgment, exit_status
 from probes.facts.system.platform import PlatformFacts
-from probes.fleet.traits import MOST_CHARACTERS, MOST_TRAITS, Trait, model_of, nics_of, trait, traits_of
+from probes.fleet.traits import (
+    MOST_CHARACTERS,
+    MOST_TRAITS,
+    Trait,
+    gpu_model,
+    model_of,
+    nics_of,
+    trait,
+    traits_of,
+)
 from probes.queries.finding import Severity
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
@@ -123,7 +132,7 @@ def _role(examination: Examination) -> Role:
     nics = nics_of(examination)
     return Role(
         printable(known(machine, ""), MOST_CHARACTERS),
-        _counted(gpu.name for gpu in gpus),
+        _counted(gpu_model(examination, gpu) for gpu in gpus),
         _counted(map(model_of, () if isinstance(nics, Unknown) else nics)),
     )
 

@@ -48,6 +48,7 @@ _OWN_OPTIONS = re.compile(
     r"|systemd\.(?:machine_id|hostname)|ds|cloud-.*|url|.*(?:uuid|passw|secret|token|credential|key).*",
     re.IGNORECASE,
 )
+_WITH_DRIVER = ("cuda",)  # without the driver, this says nothing more
 _OTHERS_SERVICES = ("opensm",)  # runs on one or two nodes of a fabric
 
 
@@ -65,13 +66,16 @@ def trait(fact: str, value: Maybe[object], slot: str = "", device: str = "") -> 
     """Return a trait with bounded text; what is not there has a value too, so that it can differ."""
     shown: Maybe[str | float]
     if isinstance(value, Unknown):
-        is_absent = value.reason is Reason.NOT_THERE
-        shown = ABSENT if is_absent else Unknown(value.reason, "", _cut(value.detail))
+        shown = ABSENT if _is_absent(value) else Unknown(value.reason, "", _cut(value.detail))
     elif isinstance(value, float):
         shown = value
     else:
         shown = _cut(str(value)) or ABSENT
     return Trait(fact, shown, _cut(slot), _cut(device))
+
+
+def _is_absent(value: object) -> bool:
+    return isinstance(value, Unknown) and value.reason is Reason.NOT_THERE
 
 
 def _cut(text: str) -> str:
@@ -91,7 +95,8 @@ def traits_of(examination: Examination) -> tuple[Trait, ...]:
 def _of_node(examination: Examination) -> Iterator[Trait]:
     node, versions = examination.node, versions_of(examination)
     for fact, name in _VERSIONS.items():
-        yield trait(fact, versions[name])
+        if fact not in _WITH_DRIVER or not _is_absent(versions[name]):
+            yield trait(fact, versions[name])
     yield trait("nccl-library", library_version(examination.libraries, "libnccl.so.2"))
     yield trait("iommu", _iommu(examination))
     if acs_exemption(examination) is None:
@@ -139,7 +144,7 @@ def _of_names(examination: Examination) -> Iterator[Trait]:
     yield from _each("cmdline", map_known(cmdline, options_of))
     processes = examination.processes
     conf = processes if isinstance(processes, Unknown) else processes.nccl_conf
-    if not (isinstance(conf, Unknown) and conf.reason is Reason.NOT_THERE):  # then nothing is set
+    if not _is_absent(conf):  # then nothing is set
         yield from _each("nccl", map_known(conf, lambda read: read.values))
     yield from _each("memlock", map_known(examination.memlock, _limits))
     services = examination.services
@@ -148,9 +153,8 @@ def _of_names(examination: Examination) -> Iterator[Trait]:
         return
     for name, service in services.services.items():
         if name not in _OTHERS_SERVICES:
-            is_absent = isinstance(service.path, Unknown) and service.path.reason is Reason.NOT_THERE
             state = map_known(service.state, lambda state: state.value)
-            yield trait("service", "not installed" if is_absent else state, name)
+            yield trait("service", "not installed" if _is_absent(service.path) else state, name)
 
 
 def _each(fact: str, values: Maybe[dict[str, str]]) -> Iterator[Trait]:
@@ -234,13 +238,20 @@ def _of_gpus(examination: Examination) -> Iterator[Trait]:
     functions = functions_of(examination)
     for gpu in gpus.gpus:
         slot = place_of(functions.get(gpu.bdf), gpu.bdf)
+        yield trait("gpu", gpu_model(examination, gpu), slot, f"GPU{gpu.index}")
         for fact, value in _of_gpu(gpu, functions).items():
-            yield trait(fact, value, slot, f"GPU{gpu.index}")
+            if not _is_absent(value):  # what only the driver knows is not there without it
+                yield trait(fact, value, slot, f"GPU{gpu.index}")
+
+
+def gpu_model(examination: Examination, gpu: Gpu) -> str:
+    """Return the name of the PCI device, which does not depend on the driver; else the driver's name."""
+    pci = examination.node.pci
+    return gpu.name if isinstance(pci, Unknown) else pci.names.get(gpu.bdf, gpu.name)
 
 
 def _of_gpu(gpu: Gpu, functions: dict[str, PciFunction]) -> dict[str, Maybe[object]]:
     return {
-        "gpu": gpu.name,
         "pcie-gpu": _link(functions, gpu.bdf, idles=True),
         "bar1": map_known(gpu.bar1_total_bytes, lambda size: f"{size >> 20} MiB"),
         "nvlinks": gpu.nvlinks,
