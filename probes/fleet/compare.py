@@ -254,7 +254,7 @@ _Named = tuple[str, tuple[int, ...]]
 
 def _kinds(values: _Values) -> tuple[_Named | None, list[_Named]]:
     """Return the value of the rest, if there is one, and the others, the most frequent first."""
-    ordered = sorted(values.items(), key=lambda pair: (-len(pair[1]), str(pair[0])))
+    ordered = sorted(values.items(), key=lambda pair: (-len(pair[1]), pair[1][0]))
     named = [(str(value), tuple(numbers)) for value, numbers in ordered]
     most = len(named[0][1])
     total = sum(len(numbers) for _, numbers in named)

@@ -31,12 +31,12 @@ def draw_answer(fleet: Fleet, width: int) -> list[Line]:
     lines: list[Line] = [headline(fleet), ()]
     for group in fleet.groups:
         lines.extend(_group(group, width))
-    if fleet.unanswered:
-        lines.extend(_unanswered(fleet.unanswered, width))
     if len(fleet.summaries) > 1:
         lines.extend([(), *draw_differences(fleet, width)])
         if fleet.uncompared:
             lines.extend([(), *draw_uncompared(fleet, width)])
+    if fleet.unanswered:
+        lines.extend([(), (Run("No answer", Tone.TITLE),), *_unanswered(fleet.unanswered, width)])
     return lines
 
 
@@ -82,12 +82,5 @@ def _unanswered(nodes: Iterable[Unanswered], width: int) -> list[Line]:
     lines: list[Line] = []
     for reason, names in sorted(reasons.items(), key=lambda pair: -len(pair[1])):
         count = f" ({len(names)})" if len(names) > 1 else ""
-        lines.append((Run("✗ no answer", Tone.BAD), Run(f": {reason}")))
-        lines.extend(wrapped(f"{fold_nodes(names)}{count}", width, Tone.TITLE, "    "))
-    return [drawn for text in lines for drawn in _fitted(text, width)]
-
-
-def _fitted(text: Line, width: int) -> list[Line]:
-    if width_of(text) <= width:
-        return [text]
-    return wrapped("".join(run.text for run in text), width, Tone.BAD, "", "    ")
+        lines.extend(wrapped(f"{fold_nodes(names)}{count}: {reason}", width, Tone.BAD, "  ", "  "))
+    return lines

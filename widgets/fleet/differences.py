@@ -51,33 +51,42 @@ def label_of(difference: Difference) -> str:
     named = ", ".join(slots[:_MOST_NAMED])
     if len(slots) > _MOST_NAMED:
         named += f" and {len(slots) - _MOST_NAMED} more"
-    if fact.place is Place.NAME:
+    if fact.id == "gpu":  # "GPU0, GPU1"
+        return named
+    if fact.place is Place.NAME or fact.id == "nic":
         return f"{fact.label}{'s' if len(slots) > 1 else ''} {named}"
     return f"{fact.label} of {named}"
 
 
 def _difference(difference: Difference, states: Mapping[str, State], width: int) -> list[Line]:
     kinds = [*([difference.rest] if difference.rest else []), *difference.others]
-    found = [Counter(states[node] for node in kind.nodes if node in states) for kind in kinds]
-    is_alike = len({tuple(counted) for counted in found}) == 1 and len(found[0]) == 1
     label = capitalized(label_of(difference))
     if difference.rest is None and len(kinds) > 2:
         label = f"{label}, {len(kinds)} kinds"
-    texts = []
-    for kind, counted in zip(kinds, found, strict=True):
-        state = "" if is_alike else f" ({_states(counted)})"
-        texts.append(f"{kind.value}: {_nodes(kind, kind is difference.rest)}{state}")
-    runs = [Run(f"  {label}  ")]
-    for text, kind in zip(texts, kinds, strict=True):
-        tone = Tone.DIM if kind is difference.rest else Tone.TITLE
-        runs += [*([Run(" · ")] if len(runs) > 1 else []), Run(text, tone)]
-    if width_of(tuple(runs)) <= width:
-        return [tuple(runs)]
+    shown = [
+        Run(
+            f"{kind.value}: {_nodes(kind, kind is difference.rest)}{_note(kind, difference.rest, states)}",
+            Tone.DIM if kind is difference.rest else Tone.TITLE,
+        )
+        for kind in kinds
+    ]
+    runs = [Run(f"  {label}  "), *(run for text in shown for run in (Run(" · "), text))]
+    whole = (runs[0], *runs[2:])
+    if width_of(whole) <= width:
+        return [whole]
     lines = wrapped(label, width, Tone.PLAIN, "  ")
-    for text, kind in zip(texts, kinds, strict=True):
-        tone = Tone.DIM if kind is difference.rest else Tone.TITLE
-        lines.extend(wrapped(text, width, tone, "    ", "  "))
-    return lines
+    return [*lines, *(drawn for text, tone, _ in shown for drawn in wrapped(text, width, tone, "    ", "  "))]
+
+
+def _note(kind: Kind, rest: Kind | None, states: Mapping[str, State]) -> str:
+    """Return the verdict of odd nodes whose verdict is another, and of a rest that is not green itself."""
+    if rest is None:
+        return ""
+    usual = Counter(states[node] for node in rest.nodes).most_common(1)[0][0]
+    if kind is rest:
+        return "" if usual in (State.READY, State.ACTIVE) else f" (most are {usual.value})"
+    counted = Counter(states[node] for node in kind.nodes)
+    return "" if set(counted) == {usual} else f" ({_states(counted)})"
 
 
 def _nodes(kind: Kind, is_rest: bool) -> str:
