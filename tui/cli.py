@@ -49,6 +49,7 @@ examples:
   gdrtop env                      print the variables that jobs on this node need
   gdrtop env --lint job.sbatch    check what a script, a pod or nccl.conf sets
   gdrtop watch                    save a recording around every event, without a screen
+  gdrtop diff old.tar.gz .        show what has changed on this node since a recording
   gdrtop record node.tar.gz       record 10 s of this node to a file
   gdrtop report node.html         write one page for a ticket or a handover
   gdrtop --replay node.tar.gz     open the dashboard on a recorded node
@@ -64,6 +65,7 @@ _COMMANDS = {
     "ras": "ask NCCL's RAS service which ranks are missing, dead or behind",
     "do": "list the actions for this node, or run one after showing its plan",
     "setup": "show the steps to set up this node, or run one of them",
+    "diff": "show in what nodes, recordings or moments differ, the most relevant first",
     "manifest": "write what other nodes like this one need: Kubernetes objects, boot files, scripts",
     "env": "print the NCCL, UCX and NVSHMEM variables that jobs on this node need; explain or check them",
     "bench": "measure bandwidth and latency between GPUs and NICs",
@@ -73,6 +75,8 @@ _COMMANDS = {
     "report": "write one page about this node for a ticket or a handover",
     "help": "show the manual",
 }
+# Commands in a folder of tui/commands.
+_FOLDERS = {"diff": "fleet"}
 # What people type from other tools, and what they mean here.
 _HINTS = {
     **dict.fromkeys(("doctor", "diagnose", "status", "health", "verdict"), "; did you mean gdrtop check?"),
@@ -81,6 +85,7 @@ _HINTS = {
     **dict.fromkeys(("install", "wizard", "init"), "; did you mean gdrtop setup?"),
     **dict.fromkeys(("nccl", "log", "logs"), "; did you mean gdrtop nccl-log?"),
     **dict.fromkeys(("environment", "variables", "lint", "explain"), "; did you mean gdrtop env?"),
+    **dict.fromkeys(("compare", "difference"), "; did you mean gdrtop diff?"),
     "manual": "; did you mean gdrtop help?",
     "replay": "; did you mean gdrtop --replay FILE?",
     "demo": "; did you mean gdrtop --demo?",
@@ -152,7 +157,8 @@ def _interval(text: str) -> float:
 
 
 def _command(name: str) -> Command:
-    return cast(Command, import_module(f"tui.commands.{name.replace('-', '_')}"))
+    folder = f"{_FOLDERS[name]}." if name in _FOLDERS else ""
+    return cast(Command, import_module(f"tui.commands.{folder}{name.replace('-', '_')}"))
 
 
 def _fill(name: str, parser: argparse.ArgumentParser) -> None:
@@ -331,7 +337,7 @@ def _run(options: argparse.Namespace) -> int:
     if sys.stdout is None and options.command != "record":
         print("gdrtop: standard output is closed", file=sys.stderr)
         return EXIT_WRONG_USAGE
-    if options.command in ("bench", "do", "live", "nccl-log", "ras", "record", "report", "setup", "watch"):
+    if options.command in ("bench", "diff", "do", "live", "nccl-log", "ras", "record", "report", "setup", "watch"):
         gc.enable()
     if options.command in ("live", "watch"):
         from tui.runtime.memory import limit_malloc
