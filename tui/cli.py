@@ -65,6 +65,7 @@ _COMMANDS = {
     "ras": "ask NCCL's RAS service which ranks are missing, dead or behind",
     "do": "list the actions for this node, or run one after showing its plan",
     "setup": "show the steps to set up this node, or run one of them",
+    "fleet": "judge many nodes at once, watch a job on all of them, or measure between them",
     "diff": "show in what nodes, recordings or moments differ, the most relevant first",
     "manifest": "write what other nodes like this one need: Kubernetes objects, boot files, scripts",
     "env": "print the NCCL, UCX and NVSHMEM variables that jobs on this node need; explain or check them",
@@ -75,8 +76,9 @@ _COMMANDS = {
     "report": "write one page about this node for a ticket or a handover",
     "help": "show the manual",
 }
+_FLEET = ("check", "live", "bench")  # what gdrtop fleet does; without a word it checks
 # Commands in a folder of tui/commands.
-_FOLDERS = {"diff": "fleet"}
+_FOLDERS = {"diff": "fleet", "fleet": "fleet"}
 # What people type from other tools, and what they mean here.
 _HINTS = {
     **dict.fromkeys(("doctor", "diagnose", "status", "health", "verdict"), "; did you mean gdrtop check?"),
@@ -211,8 +213,11 @@ def _arguments(argv: Sequence[str]) -> list[str]:
     """Mark a `--demo` directly before a command as one without a name."""
     arguments = list(argv)
     for place, word in enumerate(arguments[:-1]):
-        if word == "--demo" and arguments[place + 1] in _COMMANDS:
+        if word == "--demo" and arguments[place + 1] in (*_COMMANDS, *_FLEET):
             arguments[place] = "--demo="
+    command = next((word for word in arguments if word in _COMMANDS), "")
+    if command == "fleet" and not {"-h", "--help", *_FLEET} & set(arguments):
+        arguments.insert(arguments.index("fleet") + 1, "check")
     return arguments
 
 
@@ -337,7 +342,18 @@ def _run(options: argparse.Namespace) -> int:
     if sys.stdout is None and options.command != "record":
         print("gdrtop: standard output is closed", file=sys.stderr)
         return EXIT_WRONG_USAGE
-    if options.command in ("bench", "diff", "do", "live", "nccl-log", "ras", "record", "report", "setup", "watch"):
+    if options.command in (
+        "bench",
+        "diff",
+        "do",
+        "live",
+        "nccl-log",
+        "ras",
+        "record",
+        "report",
+        "setup",
+        "watch",
+    ):
         gc.enable()
     if options.command in ("live", "watch"):
         from tui.runtime.memory import limit_malloc

@@ -18,6 +18,7 @@ from probes.simulation.node.model.names import SIMULATED_NAMES
 
 if TYPE_CHECKING:
     from probes.host.protocol import Host
+    from probes.host.remote.remote_host import RemoteHost
     from probes.host.remote.transport import Target
     from probes.queries.finding import Finding
     from probes.recording.archive import Recording
@@ -135,6 +136,13 @@ def open_host(options: argparse.Namespace, is_whole: bool = False) -> Host:
     return LocalHost(options.root)
 
 
+def open_simulated(name: str, seed: int = 0) -> Host:
+    """Return a simulated node, with its faults after a "+"; NoSuchHost: there is none."""
+    from probes.simulation.host import SimulatedHost
+
+    return SimulatedHost(_simulated_name(name), seed)
+
+
 def target_of(host: str, over: str = "", is_sudo: bool = False) -> Target:
     """Return how to reach a node; NoSuchHost: its name or the command cannot be used."""
     from probes.host.remote.transport import NODE_NAME, SSH, Target
@@ -153,13 +161,17 @@ def target_of(host: str, over: str = "", is_sudo: bool = False) -> Target:
 
 
 def _connected(options: argparse.Namespace) -> Host:
+    if options.demo is not None or options.root != "/":
+        raise NoSuchHost("--host cannot be used with --demo, --root or --replay")
+    return connect(target_of(options.host, options.over, options.sudo))
+
+
+def connect(target: Target) -> RemoteHost:
+    """Return a node that is elsewhere, of which all has been asked once; NoSuchHost: it does not answer."""
     from probes.host.remote.remote_host import RemoteHost
     from probes.host.remote.transport import ConnectionFailed
     from probes.live.verdict import examine_with_jobs
 
-    if options.demo is not None or options.root != "/":
-        raise NoSuchHost("--host cannot be used with --demo, --root or --replay")
-    target = target_of(options.host, options.over, options.sudo)
     try:
         host = RemoteHost(target)
         host.read_ahead(examine_with_jobs)

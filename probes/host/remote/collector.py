@@ -475,7 +475,7 @@ def node_kind() -> str:
         if content(root + device + "/class")[:4] in ("0x02", "0x03", "0x12"):  # network, display, accelerator
             kind = content(root + device + "/vendor") + ":" + content(root + device + "/device")
             counts[kind] = counts.get(kind, 0) + 1
-    devices = ["%s x%d" % pair for pair in sorted(counts.items())]
+    devices = [f"{kind} x{count}" for kind, count in sorted(counts.items())]
     return " ".join([content("/sys/class/dmi/id/product_name"), *devices])[:300]
 
 
