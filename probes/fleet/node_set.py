@@ -116,7 +116,7 @@ def fold_nodes(names: Iterable[str]) -> str:
         from ClusterShell.NodeUtils import GroupResolver
 
         plain = [str(NodeSet.fromlist(plain, resolver=GroupResolver()))]
-    return ",".join([*plain, *sorted(others)])
+    return ", ".join([*plain, *others])
 
 
 def parse_hosts_file(text: str, group_files: Sequence[str] = ()) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from probes.bandwidth.model.result import Ending, Result
@@ -74,7 +75,7 @@ class NodeSummary:
     """One node at one moment."""
 
     name: str
-    taken_at: float  # seconds since 1970
+    taken_at: float  # seconds since 1970, in whole milliseconds
     verdict: Verdict
     role: Role
     findings: tuple[FoundProblem, ...]  # critical ones first, one for each cause
@@ -99,7 +100,7 @@ def summarize(
     verdict = judgment.verdict
     return NodeSummary(
         name=printable(name or known(hostname, "?"), MOST_CHARACTERS),
-        taken_at=examination.taken_at,
+        taken_at=round(examination.taken_at, 3),
         verdict=Verdict(
             verdict.state,
             verdict.path,
@@ -153,22 +154,26 @@ def _figures(results: Iterable[Result]) -> list[Trait]:
 
 
 def to_json(summary: NodeSummary) -> dict[str, Any]:
-    """Return the summary as JSON values; an unknown value is null, with its reason beside."""
+    """Return the summary as JSON values; an unknown value is null, with its reason beside.
+
+    The time is RFC 3339 with zone and milliseconds.
+    """
     encoded: dict[str, Any] = _CODEC.encode(summary)
-    return encoded
+    time = datetime.fromtimestamp(encoded.pop("taken_at")).astimezone().isoformat(timespec="milliseconds")
+    return {"name": encoded.pop("name"), "time": time, **encoded}
 
 
 def from_json(content: object) -> NodeSummary | None:
     """Return the summary in any JSON value; None if there is none. Raises nothing."""
     if not isinstance(content, Mapping):
         return None
-    traits = content.get("traits")
+    traits, time = content.get("traits"), content.get("time")
     listed = traits[:MOST_TRAITS] if isinstance(traits, list) else []
+    fields = {**content, "traits": [_with_unknown(found) for found in listed]}
     try:
-        summary: NodeSummary = _CODEC.decode(
-            NodeSummary, {**content, "traits": [_with_unknown(found) for found in listed]}
-        )
-    except CodecError:
+        fields["taken_at"] = datetime.fromisoformat(time if isinstance(time, str) else "").timestamp()
+        summary: NodeSummary = _CODEC.decode(NodeSummary, fields)
+    except (CodecError, ValueError, OverflowError):
         return None
     return summary if summary.name else None
 

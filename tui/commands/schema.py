@@ -11,10 +11,10 @@ from tui.commands.arguments import UsageError
 
 KINDS = (
     *("check", "forecast", "image", "topo", "modules", "live", "nccl-log"),
-    *("ras", "watch", "do", "setup", "env", "bench", "report"),
+    *("ras", "watch", "do", "setup", "env", "bench", "report", "fleet"),
 )
 """What has a schema, tui/commands/schemas/KIND.json: commands with --json; forecast: check --after-reboot;
-image: check --as."""
+image: check --as; fleet: diff."""
 
 _PARTS = ("check", "topo", "live", "bench")  # documents inside a report
 

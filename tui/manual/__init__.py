@@ -20,6 +20,7 @@ SUBJECTS = (
     "recording",
     "report",
     "watch",
+    "fleet",
     "ras",
     "manifests",
     "json",
