@@ -330,7 +330,18 @@ def _run(options: argparse.Namespace) -> int:
     if sys.stdout is None and options.command != "record":
         print("gdrtop: standard output is closed", file=sys.stderr)
         return EXIT_WRONG_USAGE
-    if options.command in ("bench", "diff", "do", "live", "nccl-log", "ras", "record", "report", "setup", "watch"):
+    if options.command in (
+        "bench",
+        "diff",
+        "do",
+        "live",
+        "nccl-log",
+        "ras",
+        "record",
+        "report",
+        "setup",
+        "watch",
+    ):
         gc.enable()
     if options.command in ("live", "watch"):
         from tui.runtime.memory import limit_malloc

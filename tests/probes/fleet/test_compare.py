@@ -32,9 +32,7 @@ def test_one_node_with_another_driver_is_named_and_the_rest_is_the_majority() ->
 
 def test_without_a_majority_of_three_all_kinds_are_named() -> None:
     kernels = ("6.8.0-45", "6.8.0-45", "6.8.0-48", "6.5.0")
-    members = [
-        with_value(member, "kernel", kernel) for member, kernel in zip(nodes(4), kernels, strict=True)
-    ]
+    members = [with_value(member, "kernel", kernel) for member, kernel in zip(nodes(4), kernels, strict=True)]
     difference = found(compare(members), "kernel")
     assert difference.rest is None
     assert [kind.value for kind in difference.others] == ["6.8.0-45", "6.8.0-48", "6.5.0"]
