@@ -1,7 +1,8 @@
 """What many nodes say together: verdicts counted, equal nodes folded, and who differs from the rest in what.
 
-The rest, for each fact and type of node, are the nodes with the value that more than half of them have, and at
-least three. Without such a value, all values are named. The rest can be wrong: each node keeps its own verdict.
+The rest, for each fact and type of node, are the nodes with the value that more than half of them have, and
+at least three. Without such a value, all values are named. The rest can be wrong: each node keeps its own
+verdict.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def _clause(message: str) -> str:
 
 
 def _count(item: str) -> int:
-    """Return at most how many nodes a pattern such as r[1-4]n[01-16] names; ClusterShell makes a list of all."""
+    """Return at most how many nodes a pattern such as r[1-4]n[01-16] names; ClusterShell lists them all."""
     count = 1
     for inside in _BRACKETS.findall(item):
         ranges = [_RANGE.fullmatch(part) for part in inside.split(",")]
@@ -116,7 +116,7 @@ def fold_nodes(names: Iterable[str]) -> str:
         from ClusterShell.NodeUtils import GroupResolver
 
         plain = [str(NodeSet.fromlist(plain, resolver=GroupResolver()))]
-    return ",".join([*plain, *sorted(others)])
+    return ", ".join([*plain, *others])
 
 
 def parse_hosts_file(text: str, group_files: Sequence[str] = ()) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ def partition_nodes(host: Host, partition: str) -> tuple[str, ...]:
 
 
 def job_nodes(host: Host, job: str) -> tuple[str, ...]:
-    """Return the nodes of a running Slurm job, asked with squeue on this machine; `job`: 4711, 4711_3, 4711+1.
+    """Return the nodes of a running Slurm job, asked with squeue on this machine; `job`: 4711 or 4711_3.
 
     Raises:
         NodeSetError: there is no such job, or Slurm did not answer.
@@ -182,4 +182,3 @@ def _from_slurm(host: Host, argv: tuple[str, ...], what: str) -> tuple[str, ...]
     if any(not _ITEM.fullmatch(line) or line.startswith("@") for line in sets):
         raise NodeSetError(f"{argv[0]} printed something other than nodes for {what}")
     return parse_nodes(",".join(sets))
-

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from probes.bandwidth.model.result import Ending, Result
@@ -31,6 +33,7 @@ _MOST_FINDINGS = 400
 _MOST_DEVICES = 64
 _MOST_MODELS = 64
 _TEXT = 1000
+_MOST_FIGURE = 1e15
 _YEAR_2100 = 4102444800.0
 _CODEC = Codec(
     clean=printable,
@@ -38,13 +41,11 @@ _CODEC = Codec(
     unknown_beside=True,
     sparse=(Trait,),
     bounds={
-        "": Bounds(text=_TEXT, least=0, most=1e15, items=MOST_TRAITS),
+        "": Bounds(text=_TEXT, least=0, most=_MOST_FIGURE),
         "taken_at": Bounds(least=0, most=_YEAR_2100),
         "findings": Bounds(items=_MOST_FINDINGS),
         "devices": Bounds(text=MOST_CHARACTERS, items=_MOST_DEVICES),
         **dict.fromkeys(("gpus", "nics"), Bounds(text=MOST_CHARACTERS, least=0, items=_MOST_MODELS)),
-        **dict.fromkeys(("slot", "device", "value"), Bounds(text=MOST_CHARACTERS, least=-1e15, most=1e15)),
-        **dict.fromkeys(("nics_served", "gpus_served"), Bounds(least=0, most=65536)),
     },
 )
 _REASONS = {reason.value: reason for reason in Reason}
@@ -74,7 +75,7 @@ class NodeSummary:
     """One node at one moment."""
 
     name: str
-    taken_at: float  # seconds since 1970
+    taken_at: float  # seconds since 1970, in whole milliseconds
     verdict: Verdict
     role: Role
     findings: tuple[FoundProblem, ...]  # critical ones first, one for each cause
@@ -99,7 +100,7 @@ def summarize(
     verdict = judgment.verdict
     return NodeSummary(
         name=printable(name or known(hostname, "?"), MOST_CHARACTERS),
-        taken_at=examination.taken_at,
+        taken_at=round(examination.taken_at, 3),
         verdict=Verdict(
             verdict.state,
             verdict.path,
@@ -138,7 +139,9 @@ def _role(examination: Examination) -> Role:
 
 
 def _counted(models: Iterable[str]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(Counter(printable(model, MOST_CHARACTERS) for model in models).items()))[:_MOST_MODELS]
+    return tuple(sorted(Counter(printable(model, MOST_CHARACTERS) for model in models).items()))[
+        :_MOST_MODELS
+    ]
 
 
 def _figures(results: Iterable[Result]) -> list[Trait]:
@@ -153,32 +156,54 @@ def _figures(results: Iterable[Result]) -> list[Trait]:
 
 
 def to_json(summary: NodeSummary) -> dict[str, Any]:
-    """Return the summary as JSON values; an unknown value is null, with its reason beside."""
+    """Return the summary as JSON values; an unknown value is null, with its reason beside.
+
+    The time is RFC 3339 with zone and milliseconds.
+    """
     encoded: dict[str, Any] = _CODEC.encode(summary)
-    return encoded
+    time = datetime.fromtimestamp(encoded.pop("taken_at")).astimezone().isoformat(timespec="milliseconds")
+    return {"name": encoded.pop("name"), "time": time, **encoded}
 
 
 def from_json(content: object) -> NodeSummary | None:
     """Return the summary in any JSON value; None if there is none. Raises nothing."""
     if not isinstance(content, Mapping):
         return None
-    traits = content.get("traits")
+    traits, time = content.get("traits"), content.get("time")
     listed = traits[:MOST_TRAITS] if isinstance(traits, list) else []
+    fields: dict[str, Any] = {**content, "traits": []}
     try:
-        summary: NodeSummary = _CODEC.decode(
-            NodeSummary, {**content, "traits": [_with_unknown(found) for found in listed]}
-        )
-    except CodecError:
+        fields["taken_at"] = datetime.fromisoformat(time if isinstance(time, str) else "").timestamp()
+        summary: NodeSummary = _CODEC.decode(NodeSummary, fields)
+    except (CodecError, ValueError, OverflowError):
         return None
-    return summary if summary.name else None
+    found = map(_trait_from, listed)
+    return replace(summary, traits=tuple(filter(None, found))) if summary.name else None
 
 
-def _with_unknown(content: object) -> object:
-    """Return a trait as the codec reads it: the reason "needs root: detail" in place of the null."""
-    if not isinstance(content, dict) or content.get("value") is not None:
-        return content
-    reasons = content.get("unknown")
+def _trait_from(content: object) -> Trait | None:
+    """Return one trait. A fleet has hundreds of thousands, for which the codec would take seconds."""
+    if not isinstance(content, dict):
+        return None
+    fact, slot, device = content.get("fact"), content.get("slot", ""), content.get("device", "")
+    if not isinstance(fact, str) or not isinstance(slot, str) or not isinstance(device, str):
+        return None
+    value = content.get("value")
+    known_value: Maybe[str | float]
+    if isinstance(value, str):
+        known_value = printable(value, MOST_CHARACTERS)
+    elif value is None:
+        known_value = _unknown_from(content.get("unknown"))
+    elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST_FIGURE:
+        known_value = float(value)
+    else:
+        return None
+    names = (printable(text, MOST_CHARACTERS) for text in (slot, device))
+    return Trait(printable(fact, MOST_CHARACTERS), known_value, *names)
+
+
+def _unknown_from(reasons: object) -> Unknown:
+    """Return the Unknown of {"value": "needs root: detail"}."""
     text = reasons.get("value") if isinstance(reasons, dict) else None
     reason, _, detail = text.partition(": ") if isinstance(text, str) else ("", "", "")
-    unknown = _REASONS.get(reason, Reason.MALFORMED).value
-    return {**content, "value": {"unknown": unknown, "detail": detail[:MOST_CHARACTERS]}}
+    return Unknown(_REASONS.get(reason, Reason.MALFORMED), "", printable(detail, MOST_CHARACTERS))

@@ -1,7 +1,7 @@
 """The traits of a node: facts of an examination that should be the same on all nodes of its type.
 
-What must differ is left out: names, addresses, GUIDs, serial numbers, boot ids, uptimes, counters. A device is
-known by its place in the PCI tree without bus numbers, which change with every card that is added.
+What must differ is left out: names, addresses, GUIDs, serial numbers, boot ids, uptimes, counters. A device
+is known by its place in the PCI tree without bus numbers, which change with every card that is added.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.facts.rdma.port_health import routable_gids
 from probes.facts.rdma.qos import netdevs_of
 from probes.facts.system.memlock import MemlockFacts
-from probes.facts.system.platform import PlatformFacts
 from probes.queries.acs_redirects import acs_exemption, redirects_of
 from probes.queries.pcie_paths import express_of, functions_of
 from probes.queries.versions import library_version, versions_of
@@ -102,9 +101,8 @@ def _of_node(examination: Examination) -> Iterator[Trait]:
     if acs_exemption(examination) is None:
         yield trait("acs", _acs(examination))
     platform, kernel = node.platform, node.kernel
-    is_read = isinstance(platform, PlatformFacts)
-    yield trait("bios", platform.bios if is_read else platform)
-    environment = platform.environment if is_read else platform
+    yield trait("bios", map_known(platform, lambda facts: facts.bios))
+    environment = map_known(platform, lambda facts: facts.environment)
     yield trait("environment", map_known(environment, lambda place: place.value))
     yield trait("secure-boot", kernel if isinstance(kernel, Unknown) else _switch(kernel.secure_boot))
     yield trait("lockdown", map_known(kernel, lambda facts: facts.lockdown))
@@ -267,8 +265,10 @@ def _link(functions: dict[str, PciFunction], bdf: str, idles: bool = False) -> M
         return Unknown(Reason.NOT_THERE, bdf)
     upper = functions.get(function.chain[-2]) if len(function.chain) > 1 else None
     speed, width = now_of(function.link, None if upper is None else upper.link, idles)
-    if isinstance(speed, Unknown) or isinstance(width, Unknown):
-        return speed if isinstance(speed, Unknown) else width
+    if isinstance(speed, Unknown):
+        return speed
+    if isinstance(width, Unknown):
+        return width
     return f"{speed:g} GT/s ×{width:g}"
 
 

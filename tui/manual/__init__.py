@@ -22,6 +22,7 @@ SUBJECTS = (
     "recording",
     "report",
     "watch",
+    "fleet",
     "ras",
     "manifests",
     "json",

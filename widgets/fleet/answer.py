@@ -10,7 +10,7 @@ from probes.fleet.node_set import fold_nodes
 from probes.fleet.summary import FoundProblem
 from probes.queries.finding import Severity
 from probes.snapshot.verdict import State
-from widgets.base.lines import Line, Run, Tone, line, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, line, plain, width_of, wrapped
 from widgets.fleet.differences import draw_differences, draw_uncompared
 from widgets.node import verdict as verdict_drawing
 
@@ -28,7 +28,10 @@ _MOST_DEVICES = 3
 
 def draw_answer(fleet: Fleet, width: int) -> list[Line]:
     """Draw the whole answer, the worst first."""
-    lines: list[Line] = [headline(fleet), ()]
+    head = headline(fleet)
+    fits = width_of(head) <= width
+    lines: list[Line] = [head] if fits else wrapped(plain(head), width, Tone.TITLE, "", "  ")
+    lines.append(())
     for group in fleet.groups:
         lines.extend(_group(group, width))
     if len(fleet.summaries) > 1:
@@ -55,7 +58,8 @@ def _group(group: Group, width: int) -> list[Line]:
     nodes = fold_nodes(group.nodes)
     if len(group.nodes) > 1:
         nodes = f"{nodes} ({len(group.nodes)})"
-    verdict = verdict_drawing.draw(group.verdict)
+    forms = verdict_drawing.forms(group.verdict)
+    verdict = next((form for form in forms if width_of(form) <= width), forms[-1])
     whole: Line = (*verdict, Run("  "), Run(nodes, Tone.TITLE))
     lines = [whole] if width_of(whole) <= width else [verdict, *wrapped(nodes, width, Tone.TITLE, "    ")]
     for problem in group.findings:
