@@ -14,7 +14,11 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
 MACHINE = "probes/host/machine/"
 # The local host and the modules that it asks this machine with.
-HOST_MODULES = {"probes/host/local.py", *(f"{MACHINE}{path.name}" for path in (ROOT / MACHINE).glob("*.py"))}
+REMOTE = "probes/host/remote/"
+HOST_MODULES = {
+    "probes/host/local.py",
+    *(f"{folder}{path.name}" for folder in (MACHINE, REMOTE) for path in (ROOT / folder).glob("*.py")),
+}
 IO_MODULES = {
     "os",
     "subprocess",
@@ -52,7 +56,7 @@ COMMANDS = "tui/actions/local_commands.py"
 # Runs the runner in a process that outlives gdrtop, and removes the files between the two.
 SUPERVISOR = "tui/actions/supervisor.py"
 OWN_FILES = {
-    "tui/files/new_file.py": {"link", "replace", "unlink", "ftruncate", "write"},
+    "tui/files/new_file.py": {"makedirs", "link", "replace", "unlink", "ftruncate", "write"},
     "tui/files/append_file.py": {"makedirs", "replace", "write"},
     "tui/files/crash_file.py": {"makedirs", "unlink"},
     "tui/files/job_file.py": {"makedirs", "unlink"},

@@ -22,6 +22,7 @@ SUBJECTS = (
     "recording",
     "report",
     "watch",
+    "remote",
     "fleet",
     "ras",
     "manifests",

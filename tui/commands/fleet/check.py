@@ -23,7 +23,7 @@ from tui.commands.arguments import UsageError, whole_number
 from tui.commands.fleet.nodes import demo_fleet, named_nodes, targets
 from tui.commands.fleet.output import print_fleet
 from tui.commands.fleet.saved_nodes import judge_saved
-from tui.files.new_file import shown_path, why
+from tui.files.new_file import NotWritten, make_directory
 
 if TYPE_CHECKING:
     from probes.host.remote.batch_host import Answers, Missing
@@ -170,9 +170,9 @@ def _directory(path: str) -> str:
     """Return the directory for recordings, which is made; UsageError: it cannot be."""
     if path:
         try:
-            os.makedirs(path, mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"{shown_path(path)} cannot be made: {why(error)}") from None
+            make_directory(path)
+        except NotWritten as error:
+            raise UsageError(str(error)) from None
     return path
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from probes.host.local import LocalHost
 from tui.commands.arguments import UsageError
 from tui.files.new_file import shown_path, why
 from tui.files.read_file import read_small
+from tui.files.xdg import group_files
 from tui.runtime.open_host import NoSuchHost, connect, target_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 MOST_OPEN = 256  # nodes that are watched at once
 _AT_ONCE = 32  # connections that are being opened
-_GROUP_FILES = ("/etc/clustershell/groups.conf", "~/.config/clustershell/groups.conf")
 _DEMO = "hgx-h100*6,hgx-h100+acs-on,hgx-h100+port-down"
 _MOST_DEMO = 1000
 
@@ -64,21 +63,17 @@ def named_nodes(options: argparse.Namespace) -> tuple[str, ...]:
         )
     try:
         if options.nodes:
-            return parse_nodes(options.nodes, _group_files())
+            return parse_nodes(options.nodes, group_files())
         if options.slurm:
             ask = job_nodes if options.slurm[:1].isdigit() else partition_nodes
             return ask(LocalHost(), options.slurm)
         text = read_small(options.hosts, MOST_TEXT, "a file of nodes").decode("utf-8", "replace")
-        return parse_hosts_file(text, _group_files())
+        return parse_hosts_file(text, group_files())
     except NodeSetError as error:
         where = f"{shown_path(options.hosts)}: " if options.hosts else ""
         raise UsageError(f"{where}{error}") from None
     except OSError as error:
         raise UsageError(f"{shown_path(options.hosts)} cannot be read: {why(error)}") from None
-
-
-def _group_files() -> tuple[str, ...]:
-    return tuple(path for path in map(os.path.expanduser, _GROUP_FILES) if os.path.isfile(path))
 
 
 def targets(options: argparse.Namespace, names: Sequence[str]) -> tuple[Target, ...]:
