@@ -7,7 +7,7 @@ import sys
 from typing import TextIO
 
 from probes.host.protocol import Host
-from tui.commands.arguments import add_node_options
+from tui.commands.arguments import UsageError, add_node_options
 from tui.commands.fleet.nodes import add_node_set_options, close_nodes, open_nodes
 
 _DEMO_NODES = 4  # of a job on simulated nodes
@@ -40,6 +40,10 @@ def _add(name: str, parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Run the command of a fleet, and return its exit status."""
+    if options.host or options.replay is not None or options.root != "/" or options.at:
+        raise UsageError(
+            "--host, --root and --replay name a single node; name many with -w, --hosts or --slurm"
+        )
     if options.part == "check":
         from tui.commands.fleet import check
 
