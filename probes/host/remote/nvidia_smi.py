@@ -62,7 +62,7 @@ def _parsed(text: str) -> Maybe[ElementTree.Element]:
         return Unknown(Reason.MALFORMED, SOURCE, "not the expected XML")
     try:
         root = ElementTree.fromstring(text)
-    except ElementTree.ParseError:
+    except (ElementTree.ParseError, ValueError):  # ValueError: surrogates
         return Unknown(Reason.MALFORMED, SOURCE, "not the expected XML")
     return root if root.tag == "nvidia_smi_log" else Unknown(Reason.MALFORMED, SOURCE, "not the expected XML")
 

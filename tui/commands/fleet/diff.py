@@ -45,7 +45,9 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     sides = [open_side(text, options) for text in options.sides]
     summaries = with_own_names(sides)
     if len(summaries) < 2:
-        raise UsageError("gdrtop diff compares at least two nodes; write for example gdrtop diff old.tar.gz .")
+        raise UsageError(
+            "gdrtop diff compares at least two nodes; write for example gdrtop diff old.tar.gz ."
+        )
     unanswered = [node for side in sides for node in side.unanswered]
     fleet = compare(summaries, unanswered, by_type=False)
     origin = common_origin([side.origin for side in sides], ", ".join(side.label for side in sides))
