@@ -41,6 +41,7 @@ FAN_OUT = 64  # nodes at once
 NODE_SECONDS = 60.0
 _ROUNDS = 8
 _MOST_LINE_BYTES = 16 << 20
+_MOST_NOISE_BYTES = 1 << 20  # of shells and banners, before the collector greets
 _MOST_NODE_BYTES = 64 << 20  # from one node
 _MOST_ERRORS_BYTES = 4096
 _MOST_QUESTIONS = 200_000  # of a round
@@ -75,7 +76,7 @@ class _Client(ExecClient):  # type: ignore[misc]
         part: bytes = super()._read(sname, size)
         self.worker.read_bytes += len(part)
         if len(self.streams[sname].rbuf) + len(part) > _MOST_LINE_BYTES or (
-            self.worker.read_bytes > _MOST_NODE_BYTES
+            self.worker.read_bytes > self.worker.most_bytes
         ):
             self.worker.failure = "it sends more than gdrtop takes from a node"
             raise EngineClientEOF  # ends this stream, and with it the worker
@@ -89,7 +90,7 @@ class _NodeWorker(ExecWorker):  # type: ignore[misc]
 
     def __init__(self, target: Target, handler: EventHandler, seconds: float) -> None:
         self.target = target
-        self.read_bytes = 0
+        self.read_bytes, self.most_bytes = 0, _MOST_NOISE_BYTES
         # ClusterShell does not report it.
         is_there = shutil.which(target.argv[0]) is not None
         self.failure = "" if is_there else f"cannot run {printable(target.argv[0])}: not found"
@@ -182,6 +183,8 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
     def _take(self, node: _Node[T], line: bytes) -> None:
         if not node.is_greeted:  # before, banners and shells may print
             node.is_greeted = line == GREETING.encode()
+            if node.is_greeted:
+                self._workers[node.target.host].most_bytes = _MOST_NODE_BYTES
             return
         if not node.kind:
             greeting = unpack(line)

@@ -68,7 +68,9 @@ def _parsed(text: str) -> Maybe[ElementTree.Element]:
 
 
 def _is_lost(gpu: ElementTree.Element) -> bool:
-    return gpu.findtext("product_name", "").startswith(("GPU is lost", "ERR!", "Unknown Error"))
+    # The name may be what the driver remembers.
+    texts = (gpu.findtext(path, "").strip() for path in ("product_name", "fb_memory_usage/total"))
+    return any(text.startswith(("GPU is lost", "ERR!", "Unknown Error")) for text in texts)
 
 
 def _gpu(number: int, gpu: ElementTree.Element) -> Maybe[NvmlGpu]:
