@@ -93,13 +93,15 @@ def _parsed(text: str) -> Maybe[ElementTree.Element]:
         return Unknown(Reason.MALFORMED, SOURCE, "not the expected XML")
     try:
         root = ElementTree.fromstring(text)
-    except ElementTree.ParseError:
+    except (ElementTree.ParseError, ValueError):  # ValueError: surrogates
         return Unknown(Reason.MALFORMED, SOURCE, "not the expected XML")
     return root if root.tag == "nvidia_smi_log" else Unknown(Reason.MALFORMED, SOURCE, "not the expected XML")
 
 
 def _is_lost(gpu: ElementTree.Element) -> bool:
-    return gpu.findtext("product_name", "").startswith(("GPU is lost", "ERR!", "Unknown Error"))
+    # The name may be what the driver remembers.
+    texts = (gpu.findtext(path, "").strip() for path in ("product_name", "fb_memory_usage/total"))
+    return any(text.startswith(("GPU is lost", "ERR!", "Unknown Error")) for text in texts)
 
 
 def _gpu(number: int, gpu: ElementTree.Element) -> Maybe[NvmlGpu]:

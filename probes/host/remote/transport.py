@@ -30,14 +30,23 @@ NODE_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._:@-]{0,252}[A-Za-z0-9_])?")
 """Names of nodes: one that begins with "-" would be an option of ssh."""
 _PYTHONS = ("python3", "/usr/libexec/platform-python")
 _NO_PYTHON = "gdrtop: no Python"
+_SUDO = "sudo needs a password there; allow `sudo -n`, or connect as root"
 # What ssh, sudo and the node's shell print, and what to do then.
 _FAILURES = (
+    (
+        "IDENTIFICATION HAS CHANGED",
+        "its host key has changed; find out why, then remove the old one with `ssh-keygen -R {host}`",
+    ),
     ("Host key verification failed", "its host key is unknown; run `ssh {host}` once to check and accept it"),
-    ("Permission denied", "it accepts no key of yours; make `ssh {host} true` work without a password"),
+    ("Permission denied (", "it accepts no key of yours; make `ssh {host} true` work without a password"),
     ("Could not resolve hostname", "no such host"),
     ("Connection refused", "it refuses connections to its ssh port"),
     ("Connection timed out", "it does not answer on its ssh port"),
-    ("a password is required", "sudo needs a password there; allow `sudo -n`, or connect as root"),
+    ("a password is required", _SUDO),
+    ("interactive authentication is required", _SUDO),
+    ("a terminal is required", _SUDO),
+    ("is not in the sudoers file", "sudo is not allowed there; allow `sudo -n`, or connect as root"),
+    ("sudo: not found", "sudo is not installed there; connect as root"),
     (
         _NO_PYTHON,
         "it has no Python 3.6 or newer; install python3 there, or use --root with a copy of /",
@@ -67,7 +76,7 @@ class Target:
     def command(self, argv: Sequence[str]) -> list[str]:
         """Return what starts a program on the node."""
         # ssh joins its arguments for the shell of the node; the others start a program.
-        is_ssh = os.path.basename(self.transport[0]) == "ssh"
+        is_ssh = any(os.path.basename(word) == "ssh" for word in self.transport)
         started = [shlex.join(argv)] if is_ssh else list(argv)
         return [word.replace("{host}", self.host) for word in self.transport] + started
 

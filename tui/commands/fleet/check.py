@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -28,6 +30,7 @@ from tui.files.new_file import NotWritten, make_directory
 if TYPE_CHECKING:
     from probes.host.remote.batch_host import Answers, Missing
 
+_PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 _STATUS_HELP = """\
 exit status, as gdrtop check has it for one node: the worst of all nodes
   0    no warning
@@ -178,9 +181,15 @@ def _directory(path: str) -> str:
 
 def _executor() -> Executor:
     """Return as many processes as there are cores; they are forked before any thread runs."""
-    executor = ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork"))
+    executor = ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork"), _end_with_gdrtop)
     executor.submit(os.getpid).result()
     return executor
+
+
+def _end_with_gdrtop() -> None:
+    """Leave Ctrl-C to gdrtop, and end when it is killed; in a process of the pool."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _simulated(
