@@ -164,7 +164,7 @@ class _Connection:
         elif not self._is_greeted and now - self._began > CONNECT_SECONDS:
             self.lose("it does not answer")
 
-    def _receive(self, piece: bytes) -> None:
+    def _receive(self, piece: bytes | bytearray) -> None:
         if not piece:
             self._output_ended_at = time.monotonic()
             return
@@ -186,7 +186,7 @@ class _Connection:
         if len(self._received) > _MOST_LINE_BYTES:
             self.lose(GARBLED)
 
-    def _handle(self, line: bytes) -> None:
+    def _handle(self, line: bytearray) -> None:
         """Handle a report of the program."""
         try:
             report = json.loads(line)
