@@ -102,7 +102,7 @@ class PairsRunner:
                     f" it ends after {limit:.0f} s by its own time limit"
                 )
         for each in running:
-            self.left_behind += each.left_behind()
+            self.left_behind += [text for text in each.left_behind() if text not in self.left_behind]
 
 
 def _end_all(tests: Sequence[_RunningTest]) -> None:
@@ -153,7 +153,8 @@ class _RunningTest:
         """Return what could not be stopped, or not be seen to end."""
         names = f"{self.test.server.node} or {self.test.client.node}"
         reasons = self._runner.exit_reasons()
-        return [f"{names}: {why}" for why in reasons if STILL_THERE in why or UNCONFIRMED in why]
+        left = [f"{names}: {why}" for why in reasons if STILL_THERE in why]
+        return left + [why for why in reasons if UNCONFIRMED in why]
 
     def result(self, settings: PairSettings) -> PairResult:
         """Return the result; only after the end."""

@@ -1,8 +1,8 @@
 """Starts the processes of tests on another node, and stops them.
 
 The first start opens a connection, which all processes of the node share; a program there (node_server.py)
-starts them. With one connection for each, eight rails would come close to the ten that an sshd accepts at once
-(MaxStartups). No thread is needed: whoever asks for lines reads what has come for all.
+starts them. With one connection for each, eight rails would come close to the ten that an sshd accepts at
+once (MaxStartups). No thread is needed: whoever asks for lines reads what has come for all.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MOST_OPEN = 256  # nodes that are watched at once
 _AT_ONCE = 32  # connections that are being opened
 _FILES_A_NODE = 8  # two connections, each with three pipes and what waits for them
-_OTHER_FILES = 128
+_OTHER_FILES = 128  # of gdrtop itself
 _GROUP_FILES = ("/etc/clustershell/groups.conf", "~/.config/clustershell/groups.conf")
 _DEMO = "hgx-h100*6,hgx-h100+acs-on,hgx-h100+port-down"
 _MOST_DEMO = 1000
@@ -111,7 +111,7 @@ def open_nodes(options: argparse.Namespace) -> tuple[dict[str, RemoteHost], dict
     names = named_nodes(options)
     if len(names) > MOST_OPEN:
         raise UsageError(f"{len(names)} nodes are named; gdrtop watches at most {MOST_OPEN} at once")
-    _allow_open_files(len(names) * _FILES_A_NODE)
+    allow_open_files(len(names) * _FILES_A_NODE)
     hosts: dict[str, RemoteHost] = {}
     unanswered: dict[str, str] = {}
 
@@ -131,7 +131,7 @@ def open_nodes(options: argparse.Namespace) -> tuple[dict[str, RemoteHost], dict
     return hosts, unanswered
 
 
-def _allow_open_files(count: int) -> None:
+def allow_open_files(count: int) -> None:
     """Raise this process's own limit of open files, which is 1024 by default, as far as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + _OTHER_FILES
