@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -222,7 +223,8 @@ class _Connection:
             self._transport.wait(_ERRORS_SECONDS if why == _CLOSED else 0.0)
         except subprocess.TimeoutExpired:
             self._transport.kill()
-            self._transport.wait()
+            with suppress(subprocess.TimeoutExpired):  # it is stuck in the kernel
+                self._transport.wait(_ERRORS_SECONDS)
 
     def _end_of(self, process: _RemoteProcess) -> str:
         """Return what is known of a process on a connection that is lost."""
