@@ -67,7 +67,12 @@ OWN_FILES = {
 # Tunes the allocator of its own process.
 ALLOCATOR = {"tui/runtime/memory.py": {"ctypes"}}
 # Starts tests and ends them: with a supervisor of each, a program of its own that outlives a killed gdrtop.
-TESTS = {"tui/bandwidth/processes.py", "tui/bandwidth/supervisor.py"}
+TESTS = {
+    "tui/bandwidth/processes.py",
+    "tui/bandwidth/supervisor.py",
+    "tui/bandwidth/pairs/node_server.py",
+    "tui/bandwidth/pairs/remote_processes.py",
+}
 # The import order, lowest first: what stands in a row imports only from the rows above it in this table.
 IMPORT_ORDER = (
     ("probes/base",),

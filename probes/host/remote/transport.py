@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from probes.base.frozen import frozen
@@ -71,7 +72,11 @@ class Target:
     @property
     def argv(self) -> list[str]:
         """Return the command that starts the collector, which is on its standard input."""
-        return self.command(["sh", "-c", _remote_command(self.is_sudo, len(collector_source()))])
+        return self.python(len(collector_source()))
+
+    def python(self, program_bytes: int) -> list[str]:
+        """Return the command that starts a program of `program`, which comes on standard input."""
+        return self.command(["sh", "-c", _remote_command(self.is_sudo, program_bytes)])
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """Return what starts a program on the node."""
@@ -82,7 +87,7 @@ class Target:
 
 
 def _remote_command(is_sudo: bool, source_bytes: int) -> str:
-    """Return the shell command that starts the collector, whose source comes on standard input."""
+    """Return the shell command that starts a program, whose source comes on standard input."""
     start = (
         "import sys;"
         "sys.version_info>=(3,6) or sys.exit('Python %d.%d is too old for gdrtop'%sys.version_info[:2]);"
@@ -101,6 +106,21 @@ def collector_source() -> bytes:
     """Return the compressed program."""
     path = Path(str(files(collector.__package__).joinpath("collector.py")))
     return zlib.compress(f"{plain_source(path)}\nmain({LONGEST_SECONDS})\n".encode())
+
+
+def program(start: str, *modules: ModuleType) -> bytes:
+    """Return modules as a compressed program that ends with the statement `start`.
+
+    Each may import the ones before it, by their full names, and the standard library.
+    """
+    sources = [(module.__name__, plain_source(Path(str(module.__file__)))) for module in modules]
+    load = (
+        "import sys, types\n"
+        f"for name, source in {sources!r}:\n"
+        "    module = sys.modules[name] = types.ModuleType(name)\n"
+        "    exec(compile(source, name, 'exec'), module.__dict__)\n"
+    )
+    return zlib.compress(f"{load}{start}\n".encode())
 
 
 @cache
@@ -122,6 +142,10 @@ class _Plain(ast.NodeTransformer):
                 star.annotation = None
         self.generic_visit(node)
         return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        is_tuple = any(isinstance(base, ast.Name) and base.id == "NamedTuple" for base in node.bases)
+        return node if is_tuple else self.generic_visit(node)  # its annotations are its fields
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
         return None if node.value is None else ast.Assign([node.target], node.value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TextIO
 
 from probes.host.protocol import Host
@@ -72,7 +71,13 @@ def _bench(options: argparse.Namespace, out: TextIO) -> int:
     from tui.commands.fleet import bench
     from tui.commands.fleet.nodes import demo_fleet
 
-    if options.demo is None:
-        print("gdrtop: fleet bench measures only simulated nodes so far; add --demo", file=sys.stderr)
-        return 3
-    return bench.run(options, bench.demo_nodes(demo_fleet(options.demo)), out)
+    if options.demo is not None:
+        return bench.run(options, bench.demo_nodes(demo_fleet(options.demo)), out)
+    from tui.bandwidth.pairs.remote_processes import RemoteNodeProcesses
+
+    hosts, unanswered = open_nodes(options)
+    try:
+        nodes = {name: (host, RemoteNodeProcesses(host.target)) for name, host in hosts.items()}
+        return bench.run(options, nodes, out, unanswered=unanswered)
+    finally:
+        close_nodes(hosts)

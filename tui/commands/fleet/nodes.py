@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import resource
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 MOST_OPEN = 256  # nodes that are watched at once
 _AT_ONCE = 32  # connections that are being opened
+_FILES_A_NODE = 8  # two connections, each with three pipes and what waits for them
+_OTHER_FILES = 128  # of gdrtop itself
 _DEMO = "hgx-h100*6,hgx-h100+acs-on,hgx-h100+port-down"
 _MOST_DEMO = 1000
 
@@ -103,6 +106,7 @@ def open_nodes(options: argparse.Namespace) -> tuple[dict[str, RemoteHost], dict
     names = named_nodes(options)
     if len(names) > MOST_OPEN:
         raise UsageError(f"{len(names)} nodes are named; gdrtop watches at most {MOST_OPEN} at once")
+    allow_open_files(len(names) * _FILES_A_NODE)
     hosts: dict[str, RemoteHost] = {}
     unanswered: dict[str, str] = {}
 
@@ -120,6 +124,15 @@ def open_nodes(options: argparse.Namespace) -> tuple[dict[str, RemoteHost], dict
             else:
                 hosts[name] = found
     return hosts, unanswered
+
+
+def allow_open_files(count: int) -> None:
+    """Raise this process's own limit of open files, which is 1024 by default, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 def close_nodes(hosts: Mapping[str, Host]) -> None:
