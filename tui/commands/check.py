@@ -258,9 +258,9 @@ def _text(node: Node, judgment: Judgment, width: int, options: CheckOptions, sin
     lines.extend(wrapped(note, width, Tone.WARNING, "  ") if note else ())
     lines.extend(wrapped(verdict.reason, width, Tone.PLAIN, "  "))
     if since is not None:
-        from widgets.fleet.since_ok import draw_line
+        from widgets.fleet.since_ok import draw_wrapped
 
-        lines.append(draw_line(since, width))
+        lines.extend(draw_wrapped(since, width, "  "))
     if options.ids:
         for finding in found:
             if finding.id in options.ids:

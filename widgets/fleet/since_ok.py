@@ -20,19 +20,33 @@ def draw_line(since: Changes | Unknown, width: int) -> Line:
 
     It names as many changes as there is room for, at most three.
     """
-    if isinstance(since, Unknown):
-        return cut((Run(since.detail, Tone.WARNING),), width)
-    begin = f"Since it last worked, {_age(since)}: "
-    if not since.changes:
-        return cut((Run(f"{begin}nothing that gdrtop compares has changed"),), width)
+    if isinstance(since, Unknown) or not since.changes:
+        return cut((Run(text_of(since), _tone(since)),), width)
     most = min(_MOST_CHANGES, len(since.changes))
     for count, characters in (*((count, _MOST_VALUE) for count in range(most, 0, -1)), *_SHORTER):
-        named = ", ".join(_short(change, characters) for change in since.changes[:count])
-        more = len(since.changes) - count
-        drawn: Line = (Run(begin), Run(f"{named}{f' and {more} more' if more else ''}", Tone.TITLE))
+        drawn = (Run(text_of(since, count, characters), _tone(since)),)
         if width_of(drawn) <= width:
             break
     return cut(drawn, width)
+
+
+def draw_wrapped(since: Changes | Unknown, width: int, indent: str) -> list[Line]:
+    """Draw the same in as many lines as it needs, with at most three changes."""
+    return wrapped(text_of(since), width, _tone(since), indent)
+
+
+def text_of(since: Changes | Unknown, count: int = _MOST_CHANGES, characters: int = _MOST_VALUE) -> str:
+    """Return the line with so many changes, each value with so many characters; or why there is none."""
+    if isinstance(since, Unknown):
+        return since.detail
+    named = ", ".join(_short(change, characters) for change in since.changes[:count])
+    more = len(since.changes) - count
+    what = f"{named}{f' and {more} more' if more > 0 else ''}" or "nothing that gdrtop compares has changed"
+    return f"Since it last worked, {_age(since)}: {what}"
+
+
+def _tone(since: Changes | Unknown) -> Tone:
+    return Tone.WARNING if isinstance(since, Unknown) else Tone.PLAIN
 
 
 def draw_changes(since: Changes, width: int) -> list[Line]:

@@ -119,6 +119,7 @@ class DoctorState(ExaminedListState):
             head = (head[0], origin._replace(text=" ".join(origin.text.split()[:1])), Run("  "), *drawn)
         counted = wrapped(f"{findings_drawing.counted(self.findings)} · {as_of}", width, Tone.DIM)
         since = self._since_line(width)
+        counted = at_most(counted, 1, width) if since else counted
         room = max(1, _MOST_SUMMARY - 1 - len(counted) - len(since))
         reason = at_most(wrapped(verdict.reason, width, Tone.PLAIN, "  "), room, width)
         return [head, *counted, *reason, *since]
