@@ -20,10 +20,10 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import with_slow_results
 from tui.commands.arguments import UsageError, did_you_mean, whole_number
+from tui.files.since_ok import SinceOk, since_ok
 from tui.runtime.json_values import document, finding_json, host_name, time_json, verdict_json, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
-from tui.runtime.since_ok import SinceOk, since_ok
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.findings import Entry, counted, draw_entries, draw_entry, entries_of, title_of
 from widgets.node import verdict as verdict_drawing

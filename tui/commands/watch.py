@@ -20,6 +20,7 @@ from probes.queries.finding import Severity
 from tui.bandwidth.slow_results import note_slow_results
 from tui.commands.arguments import EXIT_WRONG_USAGE, require_running_node
 from tui.commands.live import INDENT, wrapped_below
+from tui.files.since_ok import since_ok
 from tui.files.xdg import STATE, own_directory
 from tui.runtime.json_values import document, host_name
 from tui.runtime.node_monitor import NodeMonitor
@@ -28,7 +29,6 @@ from tui.runtime.printing import print_lines, text_width
 from tui.runtime.ring_directory import RingDirectory, RingError
 from tui.runtime.ring_recorder import Limits, Notice, NoticeKind, RingRecorder
 from tui.runtime.signals import signals_stop
-from tui.runtime.since_ok import since_ok
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

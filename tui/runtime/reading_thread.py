@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # imported by the thread, after the first paint
     from probes.snapshot.nic_roles import NicRole
     from probes.snapshot.rates import Reading
     from probes.topology.paths import Topology
-    from tui.runtime.since_ok import SinceOk
+    from tui.files.since_ok import SinceOk
 
 
 class Probed(NamedTuple):
@@ -108,7 +108,7 @@ def _since_ok(examination: Examination | None, judgment: Judgment, read_only: bo
     """Save the facts of a node that works, or return what has changed since it did."""
     if examination is None:
         return None
-    from tui.runtime.since_ok import since_ok
+    from tui.files.since_ok import since_ok
 
     return since_ok(examination, judgment, read_only)
 

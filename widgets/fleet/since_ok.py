@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.base.text import capitalized, plural, printable
 from probes.base.unknown import Unknown
-from probes.fleet.changes import Change, Changes
+from probes.fleet.compare import Change, Changes
 from widgets.base.figures import ago, local_time
 from widgets.base.lines import Line, Run, Tone, cut, width_of, wrapped
 from widgets.fleet.differences import label_of, labels_of

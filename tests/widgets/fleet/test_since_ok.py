@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.fleet.changes import Changes, changes_between
+from probes.fleet.compare import Changes, changes_between
 from tests.probes.fleet.nodes import simulated, with_value
 from widgets.base.lines import plain, width_of
 from widgets.fleet.since_ok import draw_changes, draw_line

@@ -8,16 +8,16 @@ from typing import TextIO
 from probes.base.origin import Source
 from probes.base.unknown import Unknown
 from probes.checks.judgment import judge
-from probes.fleet.changes import changes_of, fleet_of
+from probes.fleet.compare import changes_between, compare_moments
 from probes.fleet.summary import summarize
 from probes.host.protocol import Host
 from tui.commands.arguments import UsageError
 from tui.commands.check import examine_host
 from tui.commands.fleet.output import fleet_document
+from tui.files.since_ok import hostname_of, last_ok
 from tui.runtime.json_values import write_json
 from tui.runtime.open_host import NoSuchHost, open_host
 from tui.runtime.printing import print_lines, text_width
-from tui.runtime.since_ok import hostname_of, last_ok
 from widgets.fleet.since_ok import draw_changes
 
 _NEVER = (
@@ -49,10 +49,10 @@ def write_since_ok(host: Host, out: TextIO, as_json: bool = False, ascii_only: b
     if isinstance(before, Unknown):
         raise NoSuchHost(before.detail)
     now = summarize(examination, judge(examination))
-    fleet = fleet_of(before, now)
-    status = int(bool(fleet.differences))
+    since = changes_between(before, now)
+    status = int(bool(since.changes))
     if as_json:
-        write_json(fleet_document(fleet, status, host.origin), out)
+        write_json(fleet_document(compare_moments(before, now), status, host.origin), out)
     else:
-        print_lines(draw_changes(changes_of(fleet, now.name), text_width(out)), out, ascii_only)
+        print_lines(draw_changes(since, text_width(out)), out, ascii_only)
     return status

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from probes.checks.judgment import Judgment
     from probes.queries.finding import Finding
     from probes.snapshot.examination import Examination
-    from tui.runtime.since_ok import SinceOk
+    from tui.files.since_ok import SinceOk
     from widgets.doctor.findings import Entry
 
 _MOST_SUMMARY = 4  # lines

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from probes.checks.judgment import Judgment
     from probes.snapshot.examination import Examination
     from probes.snapshot.rates import Reading
-    from tui.runtime.since_ok import SinceOk
+    from tui.files.since_ok import SinceOk
     from tui.screens.overview.layout import Arrangement
     from tui.screens.overview.state import OverviewState
 

@@ -28,7 +28,7 @@ from widgets.node.topology import Form, Style
 if TYPE_CHECKING:  # loaded once something was measured
     from probes.bandwidth.model.result import Result
     from probes.snapshot.examination import Examination
-    from tui.runtime.since_ok import SinceOk
+    from tui.files.since_ok import SinceOk
 
 # What changes only with facts, findings or the selection, and not with each reading.
 _STILL = ("findings", "matrix")

@@ -15,7 +15,7 @@ from probes.snapshot.examination import Examination
 from tui.files.last_ok_file import LastOkFile, LastOkFileError
 
 if TYPE_CHECKING:  # loaded once there is something to save or to compare
-    from probes.fleet.changes import Changes
+    from probes.fleet.compare import Changes
     from probes.fleet.summary import NodeSummary
 
 SinceOk = Union["Changes", Unknown, None]
@@ -39,7 +39,7 @@ def since_ok(examination: Examination, judgment: Judgment, read_only: bool = Fal
     before = last_ok(name)
     if before is None or isinstance(before, Unknown):
         return before
-    from probes.fleet.changes import changes_between
+    from probes.fleet.compare import changes_between
     from probes.fleet.summary import summarize
 
     return changes_between(before, summarize(examination, judgment))
@@ -82,8 +82,7 @@ def _unreadable(file: LastOkFile, reason: Reason, why: str) -> Unknown:
 
 
 def _save(file: LastOkFile, examination: Examination, judgment: Judgment) -> None:
-    from probes.fleet.changes import fingerprint
-    from probes.fleet.traits import traits_of
+    from probes.fleet.traits import fingerprint, traits_of
 
     facts = fingerprint(traits_of(examination))
     if file.confirm(f'{{"facts": "{facts}"'.encode(), examination.taken_at):

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import Judgment, judge
-from probes.fleet.changes import Changes
+from probes.fleet.compare import Changes
 from probes.snapshot.examination import Examination
 from tests.probes.checks.doctor import examination_of
 from tui.files.last_ok_file import MOST_BYTES, last_ok_directory
-from tui.runtime.since_ok import SinceOk, since_ok, summary_in
+from tui.files.since_ok import SinceOk, since_ok, summary_in
 
 GOOD, BAD = "hgx-h100", "hgx-h100+nvidia-not-loaded"
 
