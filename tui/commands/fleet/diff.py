@@ -24,6 +24,7 @@ A and B are each one of:
   .               this node
   demo:NAME       a simulated node, for example demo:hgx-h100+acs-on
   NAME            another node, over ssh; a file of this name counts first
+--since-ok compares this node with its last check at which it was READY or ACTIVE.
 
 exit status:
   0    the nodes do not differ
@@ -37,11 +38,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema fleet)")
-    parser.add_argument("sides", metavar="A B", nargs="+", help="the nodes to compare")
+    parser.add_argument(
+        "--since-ok", action="store_true", help="show what has changed on this node since it last worked"
+    )
+    parser.add_argument("sides", metavar="A B", nargs="*", help="the nodes to compare")
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Compare the nodes that the options name; return whether they differ."""
+    if options.since_ok:
+        from tui.commands.fleet.since_ok import run_since_ok
+
+        return run_since_ok(options, out)
     if len(options.sides) > _MOST_SIDES:
         raise UsageError(f"gdrtop diff compares at most {_MOST_SIDES} nodes by name")
     sides = [open_side(text, options) for text in options.sides]
