@@ -42,6 +42,7 @@ class FleetApp(TerminalApp[OpenedNode]):
     `interval` is in seconds; with None the nodes are read only on request.
     """
 
+    CSS_PATH = ["app.tcss", "screens/panes.tcss"]  # noqa: RUF012 - that of the first screen is not read
     ENABLE_COMMAND_PALETTE = False
     BINDINGS = [bind("quit", "quit", label="Quit")]  # noqa: RUF012 - Textual's own type
 

@@ -26,7 +26,7 @@ from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, joined, line, plain, wrapped
 from widgets.base.lines_view import LinesView
 from widgets.fleet.answer import headline
-from widgets.fleet.table import differences_of, draw_node, draw_table, type_name
+from widgets.fleet.table import differences_of, draw_node, draw_table, type_name, types_of
 from widgets.node.verdict import origin_run
 
 _ORDERS = ("worst first", "by name", "by type", "most differences first", "newest change first")
@@ -112,7 +112,9 @@ class FleetState(FilteredListState):
         counts = headline(self.watch.fleet)
         changed = self.watch.changed
         marks: Line = (Run(f"◆ {changed} changed", Tone.TITLE),) if changed else ()
-        whole = joined([title, (Run(as_of, Tone.DIM),)])
+        types = types_of(self.watch.nodes)
+        kind = f"{types.pop()} · " if len(types) == 1 else ""
+        whole = joined([title, (Run(f"{kind}{as_of}", Tone.DIM),)])
         return [whole, joined(filter(None, (counts, marks)), " · "), *self._notes(width)]
 
     def _notes(self, width: int) -> list[Line]:

@@ -42,6 +42,11 @@ def type_name(role: Role) -> str:
     return gpus or role_name(role)
 
 
+def types_of(nodes: Sequence[WatchedNode]) -> set[str]:
+    """Return the types of these nodes."""
+    return {type_name(node.summary.role) for node in nodes if node.summary is not None}
+
+
 def draw_table(
     nodes: Sequence[WatchedNode],
     differences: OwnDifferences,
@@ -51,7 +56,10 @@ def draw_table(
     selected: str = "",
     widths: ColumnWidths | None = None,
 ) -> LazyLines:
-    """Draw a row per node; `changed_at`: the time of the newest reading, whose changes are marked."""
+    """Draw a row per node; columns in which all rows would be alike or empty are left out.
+
+    `changed_at`: the time of the newest reading, whose changes are marked.
+    """
 
     def change(node: WatchedNode) -> Run:
         if node.change is None or node.change.at != changed_at:
@@ -79,13 +87,18 @@ def draw_table(
     columns = [
         Column("node", cells_of(nodes, lambda node: Run(node.name)), 1),
         Column("verdict", cells_of(nodes, _verdict), 1),
-        Column("changed", cells_of(nodes, change), 3),
+    ]
+    if any(change(node).text for node in nodes):
+        columns.append(Column("changed", cells_of(nodes, change), 3))
+    columns += [
         Column("", cells_of(nodes, count), 4, to_right=True),
         Column("finding", cells_of(nodes, _problem), 2, least=_PROBLEM_CELLS, grows=True),
-        Column("differs in", cells_of(nodes, difference), 6),
-        Column("type", cells_of(nodes, kind), 7),
-        Column("read", cells_of(nodes, age), 5),
     ]
+    if any(node.name in differences for node in nodes):
+        columns.append(Column("differs in", cells_of(nodes, difference), 6))
+    if len(types_of(nodes)) > 1:
+        columns.append(Column("type", cells_of(nodes, kind), 7))
+    columns.append(Column("read", cells_of(nodes, age), 5))
     return draw_columns(columns, [node.name for node in nodes], width, selected, widths)
 
 
