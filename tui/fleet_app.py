@@ -42,9 +42,9 @@ class FleetApp(TerminalApp[OpenedNode]):
     `interval` is in seconds; with None the nodes are read only on request.
     """
 
-    CSS_PATH = ["app.tcss", "screens/panes.tcss"]  # noqa: RUF012 - that of the first screen is not read
+    # Textual does not read that of the first screen by itself.
+    CSS_PATH = ["app.tcss", "screens/panes.tcss"]  # noqa: RUF012 - Textual's own type
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS = [bind("quit", "quit", label="Quit")]  # noqa: RUF012 - Textual's own type
 
     class Reported(Message):
         """The reader has something new."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from rich.segment import Segment
 from textual import events, on
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from textual.geometry import Size
     from textual.screen import Screen
+    from textual.types import CSSPathType
 
 R = TypeVar("R")
 
@@ -44,7 +45,7 @@ def _ascii(text: str) -> str:
 class TerminalApp(App[R]):
     """An app that writes little to the terminal, and ends at an error with a file that describes it."""
 
-    CSS_PATH = "app.tcss"
+    CSS_PATH: ClassVar[CSSPathType | None] = "app.tcss"
     TITLE = "gdrtop"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]  # noqa: RUF012 - Textual's own type
     VERTICAL_BREAKPOINTS = [(0, "-short"), (36, "-tall")]  # noqa: RUF012

@@ -11,7 +11,7 @@ from probes.base.frozen import frozen
 from probes.fleet.compare import Fleet, Unanswered, compare
 from probes.fleet.summary import NodeSummary
 
-Progress = Callable[[int, int], object]
+Progress = Callable[[int, int], None]
 """Takes how many nodes have been read, and how many there are."""
 Read = Callable[[Progress], tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]]
 """Read the whole fleet."""

@@ -160,6 +160,7 @@ class FleetScreen(FilteredListScreen[FleetState]):
         FILTER_KEY,
         REFRESH_KEY,
         bind("back", "leave", show=False),
+        bind("quit", "app.quit", label="Quit"),
     ]
     LIST = "nodes"
     DETAILS = "node"

@@ -64,7 +64,7 @@ class FleetWatch:
         self._nodes = {}
         for summary in fleet.summaries:
             old = before.get(summary.name)
-            what = () if is_first else ("new node",)
+            what: tuple[str, ...] = () if is_first else ("new node",)
             if old is not None:
                 what = changes(old.summary, summary) if old.summary is not None else ()
                 if old.silent_since is not None:

@@ -111,7 +111,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 def read_fleet(
     options: argparse.Namespace,
     names: tuple[str, ...],
-    show: Callable[[int, int], object],
+    show: Callable[[int, int], None],
     executor: Executor,
     judging: Callable[[Answers], NodeSummary | Missing],
 ) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
