@@ -98,7 +98,11 @@ IMPORT_ORDER = (
     ("tui/bandwidth",),
     ("tui/screens",),
     ("tui/controllers",),
-    ("tui/app", "tui/commands"),
+    ("tui/terminal_app",),
+    ("tui/app",),
+    ("tui/fleet_app",),
+    ("tui/dashboard",),
+    ("tui/commands",),
     ("tui/cli",),
     ("tui/__main__", "probes", "widgets", "tui"),
 )
@@ -315,8 +319,8 @@ def test_text_commands_do_not_import_textual(command: str) -> None:
 
 def test_the_dashboard_imports_no_facts_before_its_first_paint() -> None:
     modules = modules_after(
-        "import os, sys, tui.app, tui.cli\nos.environ['TERM'] = 'xterm'\n"
-        "tui.cli._is_terminal = lambda _: True\n"
+        "import os, sys, tui.app, tui.cli, tui.dashboard\nos.environ['TERM'] = 'xterm'\n"
+        "tui.dashboard._is_terminal = lambda _: True\n"
         "tui.app.GdrtopApp.run = lambda self: sys.exit(0)\ntui.cli.main(['--demo'])"
     )
     assert "tui.screens.overview.screen" in modules

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, cast
+from typing import Any, NoReturn, Protocol, TextIO, cast
 
 from probes.base.text import printable
 from tui.commands.arguments import (
@@ -21,9 +21,6 @@ from tui.commands.arguments import (
     did_you_mean,
 )
 from tui.runtime.open_host import NoSuchHost, chosen_origin, moment_of, open_host, open_recording
-
-if TYPE_CHECKING:
-    from tui.app import GdrtopApp
 
 _DESCRIPTION = """\
 htop for GPUDirect RDMA: is it working on this node, and if not, why?
@@ -43,6 +40,8 @@ examples:
   gdrtop manifest helm            write what other nodes like this one need
   gdrtop bench                    measure the first GPU with its best NIC
   gdrtop check --root /host       check a node whose / is mounted at /host, or a dumped tree
+  gdrtop fleet watch -w gpu[01-64]
+                                  show many nodes on a screen, the worst first
   gdrtop live                     show what the running jobs do, as text
   gdrtop nccl-log train.log       explain what NCCL wrote to a job's log
   gdrtop ras                      ask NCCL which rank the others wait for
@@ -76,7 +75,7 @@ _COMMANDS = {
     "report": "write one page about this node for a ticket or a handover",
     "help": "show the manual",
 }
-_FLEET = ("check", "live", "bench")  # what gdrtop fleet does; without a word it checks
+_FLEET = ("check", "live", "bench", "watch")  # what gdrtop fleet does; without a word it checks
 # Commands in a folder of tui/commands.
 _FOLDERS = {"diff": "fleet", "fleet": "fleet"}
 # What people type from other tools, and what they mean here.
@@ -221,11 +220,6 @@ def _arguments(argv: Sequence[str]) -> list[str]:
     return arguments
 
 
-def _is_terminal(stream: TextIO | None) -> bool:
-    """Return whether a standard stream is a terminal; None is one that was closed."""
-    return stream is not None and stream.isatty()
-
-
 def _list_demos() -> None:
     import textwrap
 
@@ -251,21 +245,19 @@ def _list_demos() -> None:
 
 
 def _dashboard(options: argparse.Namespace) -> int:
+    from tui import dashboard
+
     recording = None if options.replay is None else open_recording(options)
     origin = chosen_origin(options) if recording is None else recording.origin
-    if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)) or os.environ.get("TERM", "dumb") == "dumb":
+    if refusal := dashboard.refusal():
         print(
-            "gdrtop: the dashboard needs a terminal, and TERM must not be dumb;"
-            " for text, use gdrtop check, gdrtop topo, gdrtop modules or gdrtop bench",
+            f"gdrtop: {refusal}; for text, use gdrtop check, gdrtop topo, gdrtop modules or gdrtop bench",
             file=sys.stderr,
         )
         return EXIT_WRONG_USAGE
-    from tui.runtime.memory import collect_garbage_rarely, limit_malloc
-    from tui.runtime.printing import is_plain
-
-    ascii_only = is_plain(sys.stdout, options.ascii)
-    limit_malloc()
+    ascii_only = dashboard.prepare(options.ascii)
     from tui.app import GdrtopApp
+    from tui.runtime.memory import collect_garbage_rarely
 
     collect_garbage_rarely()
     if recording is not None:
@@ -274,48 +266,20 @@ def _dashboard(options: argparse.Namespace) -> int:
         replay = ReplaySource(recording)
         if options.at:
             replay.move(moment_of(recording.recording, options.at))
-        app = GdrtopApp(lambda: recording, origin, options.interval, replay, ascii_only=ascii_only)
-        app.run()
-        _show_crash(app)
-        return app.return_code or 0
+        return dashboard.run(
+            GdrtopApp(lambda: recording, origin, options.interval, replay, ascii_only=ascii_only)
+        )
     connected = open_host(options) if options.host else None  # before the screen, where a failure is printed
-    app = GdrtopApp(
-        lambda: connected or open_host(options), origin, options.interval, None, options.read_only, ascii_only
+    return dashboard.run(
+        GdrtopApp(
+            lambda: connected or open_host(options),
+            origin,
+            options.interval,
+            None,
+            options.read_only,
+            ascii_only,
+        )
     )
-    try:
-        app.run()
-    finally:  # the terminal may be gone while a step is running
-        app.readings.end_ras_events()  # also after an error
-        app.quitting.finish()
-    _show_crash(app)
-    return _ended(app)
-
-
-def _show_crash(app: GdrtopApp) -> None:
-    """Describe the error that has ended the dashboard, if there was one."""
-    if app.crash is None:
-        return
-    from tui.files.crash_file import describe_crash
-
-    text = describe_crash(app.crash)
-    if not app.quitting.is_stuck:
-        print(text, file=sys.stderr)
-
-
-def _ended(app: GdrtopApp) -> int:
-    """Finish a recording that is running, and return the exit status."""
-    from probes.recording.format import RecordingError
-
-    try:
-        recorded = app.readings.end_recording()
-    except RecordingError as error:
-        print(f"gdrtop: {error}", file=sys.stderr)
-        return EXIT_WRONG_USAGE
-    if recorded is not None:
-        print(f"recorded {recorded}\n{recorded.privacy()}", file=sys.stderr)
-    if app.quitting.is_stuck:  # a normal exit of Python would wait for the terminal forever
-        os._exit(app.return_code or 0)
-    return app.return_code or 0
 
 
 def _run(options: argparse.Namespace) -> int:

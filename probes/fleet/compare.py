@@ -189,7 +189,7 @@ def _groups(nodes: Sequence[NodeSummary]) -> tuple[Group, ...]:
         Group(members[0].verdict, _common(members), tuple(member.name for member in members))
         for members in found.values()
     ]
-    return tuple(sorted(groups, key=_badness))
+    return tuple(sorted(groups, key=lambda group: (*badness(group.verdict), len(group.nodes))))
 
 
 def _common(members: Sequence[NodeSummary]) -> tuple[FoundProblem, ...]:
@@ -202,14 +202,9 @@ def _common(members: Sequence[NodeSummary]) -> tuple[FoundProblem, ...]:
     )
 
 
-def _badness(group: Group) -> tuple[int, int, int, int]:
-    verdict = group.verdict
-    return (
-        _STATES.index(verdict.state),
-        -(verdict.critical or 0),
-        -(verdict.warnings or 0),
-        len(group.nodes),
-    )
+def badness(verdict: Verdict) -> tuple[int, int, int]:
+    """Return a key that sorts verdicts, the worst first."""
+    return _STATES.index(verdict.state), -(verdict.critical or 0), -(verdict.warnings or 0)
 
 
 # Differences between nodes of one type

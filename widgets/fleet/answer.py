@@ -63,13 +63,14 @@ def _group(group: Group, width: int) -> list[Line]:
     whole: Line = (*verdict, Run("  "), Run(nodes, Tone.TITLE))
     lines = [whole] if width_of(whole) <= width else [verdict, *wrapped(nodes, width, Tone.TITLE, "    ")]
     for problem in group.findings:
-        lines.extend(_problem(problem, width))
+        lines.extend(draw_problem(problem, width))
     if not group.findings and group.verdict.state not in (State.READY, State.ACTIVE):
         lines.extend(wrapped(group.verdict.reason, width, Tone.PLAIN, "    "))
     return lines
 
 
-def _problem(problem: FoundProblem, width: int) -> list[Line]:
+def draw_problem(problem: FoundProblem, width: int) -> list[Line]:
+    """Draw a finding with its devices and its id."""
     shown = ", ".join(problem.devices[:_MOST_DEVICES])
     more = len(problem.devices) - _MOST_DEVICES
     devices = f": {shown}{f' and {more} more' if more > 0 else ''}" if shown else ""

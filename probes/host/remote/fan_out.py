@@ -159,9 +159,8 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
             worker.write(collector_source())
         try:
             task.resume()
-        except BaseException:
-            task.abort()
-            raise
+        finally:
+            task.abort(kill=True)  # else ClusterShell keeps a task with open files for each thread
         found = {name: node.result for name, node in self._nodes.items() if node.result is not None}
         return found, {name: node.failure for name, node in self._nodes.items() if node.failure}
 

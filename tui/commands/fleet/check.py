@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -45,9 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema fleet)")
-    parser.add_argument(
-        "--from", dest="saved", metavar="DIR", default="", help="judge the recordings and documents in DIR"
-    )
+    add_reading_options(parser)
     parser.add_argument("--save", metavar="DIR", default="", help="write a recording of each node to DIR")
     parser.add_argument(
         "--redact", action="store_true", help="with --save: replace names, addresses and serial numbers"
@@ -58,6 +56,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=whole_number(0, MOST_NODES, "nodes"),
         default=0,
         help="ignore the N worst nodes in the exit status",
+    )
+
+
+def add_reading_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of how the nodes are read."""
+    parser.add_argument(
+        "--from", dest="saved", metavar="DIR", default="", help="judge the recordings and documents in DIR"
     )
     parser.add_argument(
         "--fan-out",
@@ -93,7 +98,13 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         origin = Origin(Source.SIMULATED, plural(len(fleet), "node"))
     else:
         names = named_nodes(options)
-        summaries, unanswered = read_fleet(options, names, show)
+        judging = partial(judge_answers, directory=_directory(options.save), redact=options.redact)
+        with judging_processes() as executor:
+            try:
+                summaries, unanswered = read_fleet(options, names, show, executor, judging)
+            except BaseException:
+                executor.shutdown(wait=False, cancel_futures=True)
+                raise
         origin = Origin(Source.REMOTE, plural(len(names), "node"))
     show.end()
     found = compare(summaries, unanswered)
@@ -101,25 +112,23 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 
 
 def read_fleet(
-    options: argparse.Namespace, names: tuple[str, ...], show: _Progress
+    options: argparse.Namespace,
+    names: tuple[str, ...],
+    show: Callable[[int, int], None],
+    executor: Executor,
+    judging: Callable[[Answers], NodeSummary | Missing],
 ) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
     """Ask and judge the nodes; return their summaries, and why others have none."""
     from probes.host.remote.fan_out import FanOut, FanOutOptions
 
-    judging = partial(judge_answers, directory=_directory(options.save), redact=options.redact)
-    with _executor() as executor:
-        fan_out = FanOut(
-            targets(options, names),
-            judging,
-            executor,
-            lambda progress: show(progress.done, progress.total),
-            FanOutOptions(options.fan_out, options.timeout),
-        )
-        try:
-            summaries, failures = fan_out.run()
-        except BaseException:
-            executor.shutdown(wait=False, cancel_futures=True)
-            raise
+    fan_out = FanOut(
+        targets(options, names),
+        judging,
+        executor,
+        lambda progress: show(progress.done, progress.total),
+        FanOutOptions(options.fan_out, options.timeout),
+    )
+    summaries, failures = fan_out.run()
     return (
         tuple(summaries[name] for name in names if name in summaries),
         tuple(Unanswered(name, printable(failures[name], 255)) for name in names if name in failures),
@@ -179,7 +188,7 @@ def _directory(path: str) -> str:
     return path
 
 
-def _executor() -> Executor:
+def judging_processes() -> Executor:
     """Return as many processes as there are cores; they are forked before any thread runs."""
     executor = ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork"), _end_with_gdrtop)
     executor.submit(os.getpid).result()

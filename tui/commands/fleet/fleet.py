@@ -12,6 +12,7 @@ from tui.commands.fleet.nodes import add_node_set_options, close_nodes, open_nod
 _DEMO_NODES = 4  # of a job on simulated nodes
 PARTS = {
     "check": "judge the nodes, and show which differ from the rest",
+    "watch": "show the nodes on a screen that is read again every minute, the worst first",
     "live": "show one job on all of its nodes: each rank's path and rate, and which rank differs",
     "bench": "measure bandwidth between pairs of nodes",
 }
@@ -30,6 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def _add(name: str, parser: argparse.ArgumentParser) -> None:
     if name == "check":
         from tui.commands.fleet.check import add_options
+    elif name == "watch":
+        from tui.commands.fleet.watch import add_options
     elif name == "live":
         from tui.commands.fleet.live import add_options
     else:
@@ -47,6 +50,10 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         from tui.commands.fleet import check
 
         return check.run(options, out)
+    if options.part == "watch":
+        from tui.commands.fleet import watch
+
+        return watch.run(options)
     if options.part == "live":
         return _live(options, out)
     return _bench(options, out)

@@ -36,6 +36,7 @@ class Named:
     origin: Origin
     summaries: tuple[NodeSummary, ...]
     unanswered: tuple[Unanswered, ...] = ()
+    recording: str = ""  # the path of a recording
 
 
 def read_host(host: Host, label: str) -> Named:
@@ -55,7 +56,7 @@ def read_saved(path: str, options: argparse.Namespace) -> Named:
     if path.lower().endswith(".json"):
         return _read_document(path, label)
     chosen = argparse.Namespace(**{**vars(options), "replay": path, "demo": None, "root": "/", "at": ""})
-    return read_host(open_host(chosen), label)
+    return replace(read_host(open_host(chosen), label), recording=path)
 
 
 def label_of(path: str) -> str:
@@ -99,7 +100,15 @@ def _unanswered(content: object) -> Unanswered | None:
 def judge_saved(
     directory: str, options: argparse.Namespace, progress: Callable[[int, int], object] = lambda *_: None
 ) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
-    """Judge the recordings and JSON documents in a directory; a file that cannot be read is unanswered.
+    """Judge the recordings and JSON documents in a directory, as `read_directory` does."""
+    sides, unanswered = read_directory(directory, options, progress)
+    return with_own_names(sides), unanswered
+
+
+def read_directory(
+    directory: str, options: argparse.Namespace, progress: Callable[[int, int], object]
+) -> tuple[list[Named], tuple[Unanswered, ...]]:
+    """Read the recordings and JSON documents in a directory; a file that cannot be read is unanswered.
 
     `progress` is called with the number of files that were read and of all files.
 
@@ -124,7 +133,7 @@ def judge_saved(
             unanswered.append(Unanswered(label_of(name), str(error)))
     progress(len(names), len(names))
     unanswered.extend(node for side in sides for node in side.unanswered)
-    return with_own_names(sides), tuple(unanswered)
+    return sides, tuple(unanswered)
 
 
 def with_own_names(sides: Sequence[Named]) -> tuple[NodeSummary, ...]:
