@@ -75,7 +75,9 @@ def test_two_nodes_are_measured_and_a_busy_and_a_dead_one_are_left_out(
 def test_nodes_that_do_not_answer_are_listed_with_their_reason(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status = run("-w gpu[1-2] --over 'sh -c \"echo Permission denied >&2\" {host}'", "")
+    status = run(
+        "-w gpu[1-2] --over 'sh -c \"echo root: Permission denied \\(publickey\\). >&2\" {host}'", ""
+    )
     assert status == 2
     printed = capsys.readouterr().err
     assert "not measured: a pair needs two nodes" in printed
