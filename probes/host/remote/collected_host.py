@@ -28,7 +28,15 @@ from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.rdma_resources import RdmaResources
 from probes.host.remote.collector import KERNEL_LOG
-from probes.host.remote.nvidia_smi import QUERY, parse_facts, parse_live
+from probes.host.remote.nvidia_smi import (
+    CAPABILITIES,
+    NVLINKS,
+    QUERY,
+    parse_facts,
+    parse_live,
+    with_capabilities,
+    with_nvlinks,
+)
 from probes.host.remote.transport import plain_source
 from probes.host.usage import (
     InterfaceCounters,
@@ -81,6 +89,8 @@ class CollectedHost(HostBase):
         answer = self._answer_to((kind, *subject), source)
         if isinstance(answer, Unknown):
             return answer
+        if type(answer) is int and 0 < answer < _MOST_ERRNO:
+            return unknown_from(OSError(answer, os.strerror(answer)), source, self._is_root)
         if not isinstance(answer, dict):
             return _garbled(source)
         if "value" in answer:
@@ -181,7 +191,11 @@ class CollectedHost(HostBase):
     # NVML: its library is on the node, its Python module perhaps not
 
     def nvml(self) -> Maybe[NvmlFacts]:
-        return map_known(self._smi(), parse_facts)
+        facts = map_known(self._smi(), parse_facts)
+        if isinstance(facts, Unknown):
+            return facts
+        more = [map_known(self.run(argv, _SMI_SECONDS), _text) for argv in (CAPABILITIES, NVLINKS)]
+        return with_nvlinks(with_capabilities(facts, more[0]), more[1])
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
         return map_known(self._smi(), parse_live)

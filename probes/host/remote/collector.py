@@ -5,7 +5,7 @@ standard input closes or its time is up, and what it has started ends with it. R
 each compressed JSON in base64:
 
     {"ask": [["file", "/proc/cmdline", 65536], ["run", 2.0, "ibstat", "-l"]]}
-    {"answers": [{"value": "root=…"}, {"errno": 2, "detail": "No such file …"}], "monotonic": …, "wall": …}
+    {"answers": [{"value": "root=…"}, 2, {"errno": 110, "detail": "no answer"}], "monotonic": …, "wall": …}
 
 Bytes are text whose characters are the bytes. Python 3.6 gets this file without annotations
 (`plain_source` in remote_source.py).
@@ -354,6 +354,12 @@ def answer(question: list[Any]) -> dict[str, Any]:
         return {"errno": errno.EINVAL, "detail": f"{type(error).__name__}: {error}"}
 
 
+def _short(found: dict[str, Any]) -> Any:
+    """Return only the number of an error of which there is no more to say: most files are not there."""
+    number = found.get("errno")
+    return number if number and found["detail"] == os.strerror(number) else found
+
+
 class Round:
     """The questions of one request, answered by several threads.
 
@@ -504,4 +510,10 @@ def main(seconds: float) -> None:
         current = Round(questions)
         started = [threads.start(current.work) for _ in range(min(THREADS, len(questions)))]
         answers = current.finish(threads) if any(started) or not questions else current.give_up()
-        send({"answers": answers, "monotonic": time.monotonic(), "wall": time.time()})
+        send(
+            {
+                "answers": [_short(found) for found in answers],
+                "monotonic": time.monotonic(),
+                "wall": time.time(),
+            }
+        )
