@@ -120,9 +120,10 @@ class RemoteHost(CollectedHost):
             since = self._asked.get(question)
             if since is None:
                 return [question]
-            earliest = since - _READING_SECONDS
+            earliest, new = since - _READING_SECONDS, time.monotonic() - _READING_SECONDS
             others = islice(reversed(self._asked.items()), _MOST_AHEAD)
-            return [question, *(other for other, at in others if at >= earliest and other != question)]
+            asked_before = (other for other, at in others if at >= earliest and other != question)
+            return [question, *(other for other in asked_before if self._fresh[other].at < new)]
 
     def _exchange(self, questions: list[Question]) -> None:
         """Ask the node; ConnectionFailed: it does not answer, or has not for some seconds."""

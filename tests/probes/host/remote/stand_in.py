@@ -6,6 +6,7 @@ Nodes that are not named are hgx-h100. Instead of a simulated node: dead, refusi
 garbage.
 """
 
+import os
 import re
 import struct
 import sys
@@ -76,7 +77,8 @@ def _answer(host: SimulatedHost, kind: str, subject: list[Any]) -> Answer:
 
 def _told(found: Maybe[Any], convert: Any) -> Answer:
     if isinstance(found, Unknown):
-        return {"errno": ERRNOS.get(found.reason, 5), "detail": found.detail or "no such thing"}
+        number = ERRNOS.get(found.reason, 5)
+        return {"errno": number, "detail": found.detail or os.strerror(number)}
     return {"value": convert(found)}
 
 
