@@ -27,6 +27,7 @@ from tui.files.new_file import shown_path, why
 
 if TYPE_CHECKING:
     from probes.host.remote.batch_host import Answers, Missing
+    from probes.host.remote.fan_out import FanOut
 
 _STATUS_HELP = """\
 exit status, as gdrtop check has it for one node: the worst of all nodes
@@ -114,8 +115,12 @@ def read_fleet(
     show: Callable[[int, int], None],
     executor: Executor,
     judging: Callable[[Answers], NodeSummary | Missing],
+    begun: Callable[[FanOut[NodeSummary]], object] = lambda _: None,
 ) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
-    """Ask and judge the nodes; return their summaries, and why others have none."""
+    """Ask and judge the nodes; return their summaries, and why others have none.
+
+    `begun` gets what is running, to stop it.
+    """
     from probes.host.remote.fan_out import FanOut, FanOutOptions
 
     fan_out = FanOut(
@@ -125,6 +130,7 @@ def read_fleet(
         lambda progress: show(progress.done, progress.total),
         FanOutOptions(options.fan_out, options.timeout),
     )
+    begun(fan_out)
     summaries, failures = fan_out.run()
     return (
         tuple(summaries[name] for name in names if name in summaries),
