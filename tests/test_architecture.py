@@ -14,7 +14,11 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
 MACHINE = "probes/host/machine/"
 # The local host and the modules that it asks this machine with.
-HOST_MODULES = {"probes/host/local.py", *(f"{MACHINE}{path.name}" for path in (ROOT / MACHINE).glob("*.py"))}
+REMOTE = "probes/host/remote/"
+HOST_MODULES = {
+    "probes/host/local.py",
+    *(f"{folder}{path.name}" for folder in (MACHINE, REMOTE) for path in (ROOT / folder).glob("*.py")),
+}
 IO_MODULES = {
     "os",
     "subprocess",
@@ -52,10 +56,11 @@ COMMANDS = "tui/actions/local_commands.py"
 # Runs the runner in a process that outlives gdrtop, and removes the files between the two.
 SUPERVISOR = "tui/actions/supervisor.py"
 OWN_FILES = {
-    "tui/files/new_file.py": {"link", "replace", "unlink", "ftruncate", "write"},
+    "tui/files/new_file.py": {"makedirs", "link", "replace", "unlink", "ftruncate", "write"},
     "tui/files/append_file.py": {"makedirs", "replace", "write"},
     "tui/files/crash_file.py": {"makedirs", "unlink"},
     "tui/files/job_file.py": {"makedirs", "unlink"},
+    "tui/files/last_ok_file.py": {"makedirs"},
     "tui/bandwidth/results_store.py": {"makedirs"},
     "tui/runtime/lock.py": {"makedirs", "ftruncate"},  # the file that is locked, and who has it
     "tui/runtime/ring_directory.py": {"unlink", "ftruncate", "write"},  # what gdrtop watch records
@@ -63,7 +68,12 @@ OWN_FILES = {
 # Tunes the allocator of its own process.
 ALLOCATOR = {"tui/runtime/memory.py": {"ctypes"}}
 # Starts tests and ends them: with a supervisor of each, a program of its own that outlives a killed gdrtop.
-TESTS = {"tui/bandwidth/processes.py", "tui/bandwidth/supervisor.py"}
+TESTS = {
+    "tui/bandwidth/processes.py",
+    "tui/bandwidth/supervisor.py",
+    "tui/bandwidth/pairs/node_server.py",
+    "tui/bandwidth/pairs/remote_processes.py",
+}
 # The import order, lowest first: what stands in a row imports only from the rows above it in this table.
 IMPORT_ORDER = (
     ("probes/base",),

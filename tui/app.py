@@ -92,7 +92,7 @@ class GdrtopApp(TerminalApp[None]):
 
             self._overview = ReplayScreen(origin)
         self._reading_thread = ReadingThread(
-            self._open_source, lambda report: self.post_message(self.NodeRead(report))
+            self._open_source, lambda report: self.post_message(self.NodeRead(report)), read_only
         )
         self._shared = AppContext(self, origin, self._reading_thread, self._overview)
         self.readings = ReadingsController(self._shared, interval, replay)
@@ -159,8 +159,8 @@ class GdrtopApp(TerminalApp[None]):
             doctor.fail(report.failure)
             self._overview.fail_check(report.failure)
         else:
-            doctor.set_examination(report.examination, report.judgment)
-            self._overview.apply_check(report.examination, report.judgment, report.detours)
+            doctor.set_examination(report.examination, report.judgment, report.since_ok)
+            self._overview.apply_check(report.examination, report.judgment, report.detours, report.since_ok)
             self._shared.live.judge(report.judgment)
             self._shared.draw_live()
         self._draw_doctor()

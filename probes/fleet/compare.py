@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import median
 
 from probes.base.frozen import frozen
@@ -18,6 +19,7 @@ from probes.fleet.facts import Fact, Place, fact_of, rank_of
 from probes.fleet.summary import FoundProblem, NodeSummary, Role
 from probes.snapshot.verdict import State, Verdict
 
+LAST_OK = "last ok"  # the name of a node when it last worked
 _LEAST_REST = 3  # nodes
 _LEAST_FIGURES = 5  # nodes
 _FLOOR = 0.05  # of the median: a smaller deviation is noise
@@ -124,6 +126,51 @@ def fleet_status(fleet: Fleet, tolerance: int = 0) -> int:
     statuses = [*(summary.status for summary in fleet.summaries), *(3 for _ in fleet.unanswered)]
     ordered = sorted(statuses, key=_STATUS_ORDER.index)
     return ordered[tolerance] if tolerance < len(ordered) else 0
+
+
+# One node at two moments
+
+
+@frozen
+class Change:
+    """A fact that has another value than before, on one device or several."""
+
+    fact: Fact
+    slots: tuple[str, ...]  # devices or names; (): the node itself
+    before: str
+    now: str
+
+
+@frozen
+class Changes:
+    """A node when it last worked, and now."""
+
+    before: NodeSummary
+    now: NodeSummary
+    changes: tuple[Change, ...]  # what decides the path first
+    unread: tuple[tuple[str, tuple[Fact, ...]], ...]  # facts that are unknown then or now, by the reason
+
+
+def compare_moments(before: NodeSummary, now: NodeSummary) -> Fleet:
+    """Return the comparison of two moments of a node; the earlier one is named LAST_OK."""
+    name = now.name if now.name != LAST_OK else "now"
+    return compare((replace(before, name=LAST_OK), replace(now, name=name)), by_type=False)
+
+
+def changes_between(before: NodeSummary, now: NodeSummary) -> Changes:
+    """Return what has changed on a node, the most relevant first."""
+    fleet = compare_moments(before, now)
+    earlier, later = (summary.name for summary in fleet.summaries)
+    changes: list[Change] = []
+    for difference in fleet.differences:
+        values = {node: kind.value for kind in difference.others for node in kind.nodes}
+        changes.append(Change(difference.fact, difference.slots, values[earlier], values[later]))
+    unread: dict[str, dict[Fact, None]] = {}
+    for uncompared in fleet.uncompared:
+        unread.setdefault(uncompared.reason, {}).update(dict.fromkeys(uncompared.facts))
+    return Changes(
+        before, now, tuple(changes), tuple((reason, tuple(facts)) for reason, facts in unread.items())
+    )
 
 
 # Equal nodes

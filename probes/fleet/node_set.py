@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from probes.base.text import printable
 from probes.base.unknown import Reason, Unknown
 from probes.host.protocol import Host
+from probes.host.remote.transport import NODE_NAME
 
 MOST_NODES = 10_000
 MOST_TEXT = 1 << 20  # characters of a set, and of a file of nodes
-_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._:@-]{0,252}[A-Za-z0-9_])?", re.ASCII)
 _ITEM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:@/,\[\]-]*|@[A-Za-z0-9_.:*+-]{1,256}", re.ASCII)
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?:/[0-9]{1,9})?)?", re.ASCII)
@@ -32,7 +32,7 @@ class NodeSetError(Exception):
 
 def is_node_name(name: str) -> bool:
     """Return whether a name may be a node's: safe as an argument of ssh, at most 254 characters."""
-    return _NAME.fullmatch(name) is not None
+    return NODE_NAME.fullmatch(name) is not None
 
 
 def parse_nodes(text: str, group_files: Sequence[str] = ()) -> tuple[str, ...]:

@@ -103,7 +103,8 @@ def pair_test(server: NodeRail, client: NodeRail, settings: PairSettings) -> Pla
     if server.rail.link_layer != client.rail.link_layer:
         return Refused("one end is InfiniBand, the other one is not")
     waiting = perftest(server.settings, server.tools)
-    connecting = perftest(client.settings, client.tools, server.node)
+    address = server.node.rpartition("@")[2]  # without the user of ssh
+    connecting = perftest(client.settings, client.tools, address)
     if isinstance(waiting, Refused):
         return waiting
     if isinstance(connecting, Refused):

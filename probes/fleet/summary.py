@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from probes.bandwidth.model.result import Ending, Result
 from probes.base.codec import Bounds, Codec, CodecError
 from probes.base.frozen import frozen
 from probes.base.text import printable
@@ -28,6 +27,9 @@ from probes.fleet.traits import (
 from probes.queries.finding import Severity
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
+
+if TYPE_CHECKING:  # loaded once something was measured
+    from probes.bandwidth.model.result import Result
 
 _MOST_FINDINGS = 400
 _MOST_DEVICES = 64
@@ -146,8 +148,13 @@ def _counted(models: Iterable[str]) -> tuple[tuple[str, int], ...]:
 
 def _figures(results: Iterable[Result]) -> list[Trait]:
     """Return the newest good figure of each test."""
+    measured = tuple(results)
+    if not measured:
+        return []
+    from probes.bandwidth.model.result import Ending
+
     newest: dict[str, Trait] = {}
-    for result in results:
+    for result in measured:
         if result.ending is Ending.DONE and result.gbps is not None:
             ends = " ".join(filter(None, (result.pair.gpu_label, result.pair.nic)))
             slot = f"{result.title}, {ends}" if ends else result.title

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 
 from probes.base.frozen import frozen
@@ -79,6 +80,12 @@ def _is_absent(value: object) -> bool:
 
 def _cut(text: str) -> str:
     return printable(text, MOST_CHARACTERS)
+
+
+def fingerprint(traits: Iterable[Trait]) -> str:
+    """Return a short text that is the same for equal traits."""
+    values = repr([(found.fact, str(found.value), found.slot, found.device) for found in traits])
+    return f"{zlib.crc32(values.encode('utf-8', 'replace')):08x}-{len(values)}"
 
 
 def traits_of(examination: Examination) -> tuple[Trait, ...]:

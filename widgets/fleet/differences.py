@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from probes.base.text import capitalized, plural
 from probes.fleet.compare import Difference, Fleet, Kind
@@ -43,9 +43,8 @@ def role_name(role: Role) -> str:
     return ", ".join(filter(None, (role.machine, gpus))) or "unknown machine"
 
 
-def label_of(difference: Difference) -> str:
+def label_of(fact: Fact, slots: Sequence[str]) -> str:
     """Return "NIC firmware of mlx5_0, mlx5_1", "modules nvidia, nvidia_uvm", "kernel"."""
-    fact, slots = difference.fact, difference.slots
     if not slots:
         return fact.label
     named = ", ".join(slots[:_MOST_NAMED])
@@ -60,7 +59,7 @@ def label_of(difference: Difference) -> str:
 
 def _difference(difference: Difference, states: Mapping[str, State], width: int) -> list[Line]:
     kinds = [*([difference.rest] if difference.rest else []), *difference.others]
-    label = capitalized(label_of(difference))
+    label = capitalized(label_of(difference.fact, difference.slots))
     if difference.rest is None and len(kinds) > 2:
         label = f"{label}, {len(kinds)} kinds"
     shown = [
@@ -106,12 +105,13 @@ def draw_uncompared(fleet: Fleet, width: int) -> list[Line]:
     for uncompared in fleet.uncompared:
         nodes = fold_nodes(uncompared.nodes)
         nodes = nodes if len(nodes) <= _MOST_SET_CELLS else plural(len(uncompared.nodes), "node")
-        text = f"{_labels(uncompared.facts)}: {uncompared.reason} on {nodes}"
+        text = f"{labels_of(uncompared.facts)}: {uncompared.reason} on {nodes}"
         lines.extend(wrapped(text, width, Tone.DIM, "  ", "  "))
     return lines
 
 
-def _labels(facts: tuple[Fact, ...]) -> str:
+def labels_of(facts: Sequence[Fact]) -> str:
+    """Return "Kernel, NIC PCIe link"."""
     labels = [f"{fact.place.value} {fact.label}" if _is_ambiguous(fact) else fact.label for fact in facts]
     return capitalized(", ".join(dict.fromkeys(labels)))
 

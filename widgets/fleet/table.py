@@ -73,7 +73,9 @@ def draw_table(
         found = differences.get(node.name, ())
         more = f" +{len(found) - 1}" if len(found) > 1 else ""
         return (
-            _short(label_of(found[0][0]), _DIFFERENCE_CELLS - len(more), Tone.PLAIN, more)
+            _short(
+                label_of(found[0][0].fact, found[0][0].slots), _DIFFERENCE_CELLS - len(more), Tone.PLAIN, more
+            )
             if found
             else Run("")
         )
@@ -155,6 +157,12 @@ def draw_node(
     for difference, own in differences:
         rest = difference.rest.value if difference.rest is not None else ""
         lines.extend(
-            wrapped(f"{label_of(difference)}: {own.value} (rest: {rest})", width, Tone.PLAIN, "    ", "  ")
+            wrapped(
+                f"{label_of(difference.fact, difference.slots)}: {own.value} (rest: {rest})",
+                width,
+                Tone.PLAIN,
+                "    ",
+                "  ",
+            )
         )
     return lines

@@ -41,7 +41,11 @@ class BatchHost(CollectedHost):
         for asked, line in zip(answers.asked, answers.lines, strict=True):
             message = unpack(line)
             found = message.get("answers")
-            if not isinstance(found, list) or len(found) != len(asked) or not self._set_clocks(None, message):
+            if (
+                not isinstance(found, list)
+                or len(found) != len(asked)
+                or not self._set_clocks(message, False)
+            ):
                 raise ConnectionFailed(GARBLED)
             self._answers.update(zip(map(tuple, asked), found, strict=True))
 

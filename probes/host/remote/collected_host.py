@@ -43,6 +43,9 @@ Question = tuple[Any, ...]
 """A question of the collector: its kind, then its arguments."""
 _SMI_SECONDS = 20.0  # without the persistence daemon it initializes every GPU
 _SMI_EVERY_SECONDS = 5.0
+_MOST_ERRNO = 4096  # MAX_ERRNO of the kernel
+_LONGEST_SECONDS = 1e11  # of a clock: the year 5138
+_MOST_SIZE = 1 << 63
 _ERRNOS = {
     Reason.NOT_THERE: errno.ENOENT,
     Reason.NEEDS_ROOT: errno.EPERM,
@@ -83,7 +86,7 @@ class CollectedHost(HostBase):
         if "value" in answer:
             return answer["value"]
         number, detail = answer.get("errno"), answer.get("detail")
-        if type(number) is not int or not isinstance(detail, str):
+        if type(number) is not int or not 0 < number < _MOST_ERRNO or not isinstance(detail, str):
             return _garbled(source)
         unknown = unknown_from(OSError(number, printable(detail, 200)), source, self._is_root)
         # Words of the collector say more than those of the kernel.
@@ -97,15 +100,14 @@ class CollectedHost(HostBase):
             return value
         return _garbled(source or str(subject[0]))
 
-    def _set_clocks(self, before: float | None, message: Mapping[str, Any]) -> bool:
-        """Take the node's clocks from a message that was asked for at this time; False: it has none.
-
-        None: the message is old, and the clocks stand still.
-        """
+    def _set_clocks(self, message: Mapping[str, Any], is_new: bool) -> bool:
+        """Take the node's clocks from a message; False: it has none. Those of an old one stand still."""
         there, wall = message.get("monotonic"), message.get("wall")
-        if not isinstance(there, float) or not isinstance(wall, float):
-            return False
-        self._clocks = None if before is None else (before + time.monotonic()) / 2, there, wall
+        for clock in (there, wall):
+            if not isinstance(clock, float) or not 0.0 <= clock < _LONGEST_SECONDS:  # NaN is not either
+                return False
+        # The collector reads its clocks after the last answer, however long the answers took.
+        self._clocks = time.monotonic() if is_new else None, there, wall
         return True
 
     # Files
@@ -116,7 +118,7 @@ class CollectedHost(HostBase):
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
         def file_range(value: list[Any]) -> Maybe[FileRange]:
             match value:
-                case [str(content), int(size), str(file)]:
+                case [str(content), int(size), str(file)] if 0 <= size < _MOST_SIZE:
                     return map_known(_bytes(content), lambda read: FileRange(read, size, printable(file)))
             return _garbled(path)
 
@@ -136,7 +138,8 @@ class CollectedHost(HostBase):
         return self._typed(str, "resolve", path)
 
     def size(self, path: str) -> Maybe[int]:
-        return self._typed(int, "size", path)
+        size = self._typed(int, "size", path)
+        return map_known(size, lambda count: count if 0 <= count < _MOST_SIZE else _garbled(path))
 
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
         return self._typed(bool, "writable" if write else "readable", path)
@@ -250,7 +253,9 @@ class CollectedHost(HostBase):
         match answer:
             case Unknown():
                 return answer
-            case [int(newest), list(records)] if all(isinstance(record, str) for record in records):
+            case [int(newest), list(records)] if abs(newest) < _MOST_SIZE and all(
+                isinstance(record, str) for record in records
+            ):
                 self._log_number = newest
                 found = (parse_record(record.encode("latin-1", "replace")) for record in records)
                 return tuple(message for message in found if message is not None)
@@ -300,7 +305,9 @@ def _garbled(source: str) -> Unknown:
 
 def _output(value: list[Any], argv: tuple[str, ...]) -> Maybe[CommandOutput]:
     match value:
-        case [int(status), str(output), str(errors), int(left_out)]:
+        case [int(status), str(output), str(errors), int(left_out)] if (
+            abs(status) < _MOST_ERRNO and 0 <= left_out < _MOST_SIZE
+        ):
             return CommandOutput(argv, status, _shown(output), _shown(errors), left_out)
     return _garbled(argv[0])
 

@@ -37,6 +37,7 @@ from typing import Any
 GREETING = "gdrtop collector 1"
 KERNEL_LOG = "/dev/kmsg"
 FILE_SECONDS = 3.0
+THREADS = 4  # that answer questions
 MOST_THREADS = 32  # with those whose question never returns
 MOST_NAMES = 65536
 MOST_REQUEST_BYTES = 16 << 20  # of a line
@@ -110,7 +111,12 @@ def names(path: str) -> list[str]:
 
 def link(path: str) -> str:
     """Return the target of a link."""
-    return os.readlink(path)
+    try:
+        return os.readlink(path)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise OSError(errno.EISDIR, "not a link") from None
+        raise
 
 
 def resolve(path: str) -> str:
@@ -342,6 +348,8 @@ def answer(question: list[Any]) -> dict[str, Any]:
         return {"value": QUESTIONS[question[0]](*question[1:])}
     except OSError as error:
         return {"errno": error.errno or errno.EIO, "detail": error.strerror or str(error)}
+    except ValueError:  # a NUL, or another character that no file name can have
+        return {"errno": errno.ENAMETOOLONG, "detail": "invalid file name"}
     except Exception as error:
         return {"errno": errno.EINVAL, "detail": f"{type(error).__name__}: {error}"}
 
@@ -387,7 +395,8 @@ class Round:
                 for number in late:
                     del self.began[number]
                     self.answers[number] = {"errno": errno.ETIMEDOUT, "detail": "no answer"}
-                    if not threads.start(self.work):
+                    # If no thread is left, those of this round go on with the rest.
+                    if not threads.start(self.work) and not self.began:
                         self.give_up()
             return self.answers
 
@@ -493,6 +502,6 @@ def main(seconds: float) -> None:
     while True:
         questions = requests.get()["ask"]
         current = Round(questions)
-        started = [threads.start(current.work) for _ in range(min(4, len(questions)))]
+        started = [threads.start(current.work) for _ in range(min(THREADS, len(questions)))]
         answers = current.finish(threads) if any(started) or not questions else current.give_up()
         send({"answers": answers, "monotonic": time.monotonic(), "wall": time.time()})

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 from xml.etree import ElementTree
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.host.nvml import LOST, NvmlFacts, NvmlGpu, NvmlLive, bdf_of
 
 T = TypeVar("T")
 QUERY = ("nvidia-smi", "-q", "-x")
+# What is not in its output.
+CAPABILITIES = ("nvidia-smi", "--query-gpu=pci.bus_id,compute_cap", "--format=csv,noheader")
+NVLINKS = ("nvidia-smi", "nvlink", "--status")
 SOURCE = " ".join(QUERY)
 MAX_GPUS = 256
 _NOT_PRINTED = Unknown(Reason.NOT_RECORDED, SOURCE, "not in its output")
@@ -56,19 +60,48 @@ def parse_live(text: str) -> Maybe[tuple[NvmlLive, ...]]:
     )
 
 
+def with_capabilities(facts: NvmlFacts, text: Maybe[str]) -> NvmlFacts:
+    """Add the compute capability of each GPU: "00000000:1B:00.0, 9.0"."""
+    rows = re.findall(r"^([0-9A-Fa-f:.]{7,16}), ([0-9]{1,3})\.([0-9]{1,2})$", known(text, ""), re.M)
+    found = {bdf_of(bus): (int(major), int(minor)) for bus, major, minor in rows}
+    why = text if isinstance(text, Unknown) else _NOT_PRINTED
+    return _changed(facts, lambda gpu: replace(gpu, compute_capability=found.get(gpu.bdf, why)))
+
+
+def with_nvlinks(facts: NvmlFacts, text: Maybe[str]) -> NvmlFacts:
+    """Add the number of active NVLinks of each GPU, as `nvidia-smi nvlink --status` lists them."""
+    counts: dict[int, int] = {}
+    number = -1
+    for line in known(text, "").splitlines():
+        if gpu := re.match(r"GPU ([0-9]{1,3}): ", line):
+            number = int(gpu[1])
+            counts[number] = 0
+        elif re.fullmatch(r"\s+Link [0-9]{1,3}: [0-9.]{1,8} GB/s", line) and number in counts:
+            counts[number] += 1
+    why = text if isinstance(text, Unknown) else _NOT_PRINTED
+    return _changed(facts, lambda gpu: replace(gpu, nvlinks=counts.get(gpu.index, why)))
+
+
+def _changed(facts: NvmlFacts, change: Callable[[NvmlGpu], NvmlGpu]) -> NvmlFacts:
+    gpus = tuple(gpu if isinstance(gpu, Unknown) else change(gpu) for gpu in facts.gpus)
+    return replace(facts, gpus=gpus)
+
+
 def _parsed(text: str) -> Maybe[ElementTree.Element]:
     # Entities are only in a document type of its own; nvidia-smi names a file there, which nobody opens.
     if "<!ENTITY" in text:
         return Unknown(Reason.MALFORMED, SOURCE, "not the expected XML")
     try:
         root = ElementTree.fromstring(text)
-    except ElementTree.ParseError:
+    except (ElementTree.ParseError, ValueError):  # ValueError: surrogates
         return Unknown(Reason.MALFORMED, SOURCE, "not the expected XML")
     return root if root.tag == "nvidia_smi_log" else Unknown(Reason.MALFORMED, SOURCE, "not the expected XML")
 
 
 def _is_lost(gpu: ElementTree.Element) -> bool:
-    return gpu.findtext("product_name", "").startswith(("GPU is lost", "ERR!", "Unknown Error"))
+    # The name may be what the driver remembers.
+    texts = (gpu.findtext(path, "").strip() for path in ("product_name", "fb_memory_usage/total"))
+    return any(text.startswith(("GPU is lost", "ERR!", "Unknown Error")) for text in texts)
 
 
 def _gpu(number: int, gpu: ElementTree.Element) -> Maybe[NvmlGpu]:

@@ -89,6 +89,9 @@ class RemoteHost(CollectedHost):
                     self._missing[question] = None
                     return NOT_ASKED_YET
                 return found.value
+        found = self._taken(question)
+        if found is not None:
+            return found.value
         try:
             with self._exchanging:  # the answer may come with another thread's question
                 found = self._taken(question)
@@ -124,13 +127,12 @@ class RemoteHost(CollectedHost):
     def _exchange(self, questions: list[Question]) -> None:
         """Ask the node; ConnectionFailed: it does not answer, or has not for some seconds."""
         connection = self._connected()
-        before = time.monotonic()
         try:
             message = connection.ask(questions)
             answers = message.get("answers")
             if not isinstance(answers, list) or len(answers) != len(questions):
                 raise ConnectionFailed(GARBLED)
-            if not self._set_clocks(before, message):
+            if not self._set_clocks(message, True):
                 raise ConnectionFailed(GARBLED)
         except ConnectionFailed as error:
             connection.close()

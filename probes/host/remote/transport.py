@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from probes.base.frozen import frozen
@@ -30,14 +31,23 @@ NODE_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._:@-]{0,252}[A-Za-z0-9_])?")
 """Names of nodes: one that begins with "-" would be an option of ssh."""
 _PYTHONS = ("python3", "/usr/libexec/platform-python")
 _NO_PYTHON = "gdrtop: no Python"
+_SUDO = "sudo needs a password there; allow `sudo -n`, or connect as root"
 # What ssh, sudo and the node's shell print, and what to do then.
 _FAILURES = (
+    (
+        "IDENTIFICATION HAS CHANGED",
+        "its host key has changed; find out why, then remove the old one with `ssh-keygen -R {host}`",
+    ),
     ("Host key verification failed", "its host key is unknown; run `ssh {host}` once to check and accept it"),
-    ("Permission denied", "it accepts no key of yours; make `ssh {host} true` work without a password"),
+    ("Permission denied (", "it accepts no key of yours; make `ssh {host} true` work without a password"),
     ("Could not resolve hostname", "no such host"),
     ("Connection refused", "it refuses connections to its ssh port"),
     ("Connection timed out", "it does not answer on its ssh port"),
-    ("a password is required", "sudo needs a password there; allow `sudo -n`, or connect as root"),
+    ("a password is required", _SUDO),
+    ("interactive authentication is required", _SUDO),
+    ("a terminal is required", _SUDO),
+    ("is not in the sudoers file", "sudo is not allowed there; allow `sudo -n`, or connect as root"),
+    ("sudo: not found", "sudo is not installed there; connect as root"),
     (
         _NO_PYTHON,
         "it has no Python 3.6 or newer; install python3 there, or use --root with a copy of /",
@@ -62,18 +72,22 @@ class Target:
     @property
     def argv(self) -> list[str]:
         """Return the command that starts the collector, which is on its standard input."""
-        return self.command(["sh", "-c", _remote_command(self.is_sudo, len(collector_source()))])
+        return self.python(len(collector_source()))
+
+    def python(self, program_bytes: int) -> list[str]:
+        """Return the command that starts a program of `program`, which comes on standard input."""
+        return self.command(["sh", "-c", _remote_command(self.is_sudo, program_bytes)])
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """Return what starts a program on the node."""
         # ssh joins its arguments for the shell of the node; the others start a program.
-        is_ssh = os.path.basename(self.transport[0]) == "ssh"
+        is_ssh = any(os.path.basename(word) == "ssh" for word in self.transport)
         started = [shlex.join(argv)] if is_ssh else list(argv)
         return [word.replace("{host}", self.host) for word in self.transport] + started
 
 
 def _remote_command(is_sudo: bool, source_bytes: int) -> str:
-    """Return the shell command that starts the collector, whose source comes on standard input."""
+    """Return the shell command that starts a program, whose source comes on standard input."""
     start = (
         "import sys;"
         "sys.version_info>=(3,6) or sys.exit('Python %d.%d is too old for gdrtop'%sys.version_info[:2]);"
@@ -92,6 +106,21 @@ def collector_source() -> bytes:
     """Return the compressed program."""
     path = Path(str(files(collector.__package__).joinpath("collector.py")))
     return zlib.compress(f"{plain_source(path)}\nmain({LONGEST_SECONDS})\n".encode())
+
+
+def program(start: str, *modules: ModuleType) -> bytes:
+    """Return modules as a compressed program that ends with the statement `start`.
+
+    Each may import the ones before it, by their full names, and the standard library.
+    """
+    sources = [(module.__name__, plain_source(Path(str(module.__file__)))) for module in modules]
+    load = (
+        "import sys, types\n"
+        f"for name, source in {sources!r}:\n"
+        "    module = sys.modules[name] = types.ModuleType(name)\n"
+        "    exec(compile(source, name, 'exec'), module.__dict__)\n"
+    )
+    return zlib.compress(f"{load}{start}\n".encode())
 
 
 @cache
@@ -113,6 +142,10 @@ class _Plain(ast.NodeTransformer):
                 star.annotation = None
         self.generic_visit(node)
         return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        is_tuple = any(isinstance(base, ast.Name) and base.id == "NamedTuple" for base in node.bases)
+        return node if is_tuple else self.generic_visit(node)  # its annotations are its fields
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
         return None if node.value is None else ast.Assign([node.target], node.value)

@@ -58,6 +58,12 @@ def test_each_rail_has_a_port_and_both_ends_stop_by_themselves() -> None:
     assert (server[-1], client[-1]) == ("--report_gbits", "gpu1")
 
 
+def test_a_client_connects_to_its_server_without_the_user_of_ssh() -> None:
+    test = planned(end("root@gpu1", 0), end("root@gpu2", 0))
+    assert [process.host for process in test.processes] == ["root@gpu1", ""]
+    assert test.processes[1].command.argv[-1] == "gpu1"
+
+
 def test_gpu_memory_is_that_of_the_rails_own_gpu() -> None:
     test = planned(end("gpu1", 2, PairMemory.GPU), end("gpu2", 2, PairMemory.GPU))
     assert all("--use_cuda" in " ".join(process.command.argv) for process in test.processes)
@@ -87,7 +93,7 @@ def test_what_a_node_cannot_run_is_refused_with_the_reason() -> None:
 
 def test_a_name_that_is_an_option_or_no_host_never_reaches_a_command() -> None:
     client = end("gpu2", 0)
-    for name in ("-x", "gpu1; reboot", "a b", "", "gpu1%lo"):
+    for name in ("-x", "gpu1; reboot", "a b", "", "gpu1%lo", "root@-x"):
         server = end(name, 0)
         assert isinstance(server, NodeRail)
         assert isinstance(client, NodeRail)

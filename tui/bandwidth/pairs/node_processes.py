@@ -6,6 +6,9 @@ from typing import Protocol
 
 from tui.bandwidth.processes import ProcessStarter
 
+UNCONFIRMED = "cannot tell whether the test has ended there"
+"""In `ProcessExit.why` of a process whose node answers no more."""
+
 
 class NodeProcesses(ProcessStarter, Protocol):
     """Starts the processes of tests on one node, and ends them.

@@ -18,7 +18,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.fleet.attribution import PairResult
 from probes.fleet.pair_tests import NodeRail, PairSettings, limit_gbps
 from probes.host.protocol import Host
-from tui.bandwidth.pairs.node_processes import NodeProcesses
+from tui.bandwidth.pairs.node_processes import UNCONFIRMED, NodeProcesses
 from tui.bandwidth.supervisor import STILL_THERE
 from tui.bandwidth.test_runner import TestRunner
 
@@ -98,11 +98,11 @@ class PairsRunner:
             if thread.is_alive():
                 limit = self._settings.time_limit_s
                 self.left_behind.append(
-                    f"{server} or {client} does not answer: cannot tell whether the test has ended there;"
+                    f"{server} or {client} does not answer: {UNCONFIRMED};"
                     f" it ends after {limit:.0f} s by its own time limit"
                 )
         for each in running:
-            self.left_behind += each.left_behind()
+            self.left_behind += [text for text in each.left_behind() if text not in self.left_behind]
 
 
 def _end_all(tests: Sequence[_RunningTest]) -> None:
@@ -150,9 +150,11 @@ class _RunningTest:
             self._runner.__exit__(None, None, None)
 
     def left_behind(self) -> list[str]:
-        """Return what could not be stopped."""
+        """Return what could not be stopped, or not be seen to end."""
         names = f"{self.test.server.node} or {self.test.client.node}"
-        return [f"{names}: {why}" for why in self._runner.exit_reasons() if STILL_THERE in why]
+        reasons = self._runner.exit_reasons()
+        left = [f"{names}: {why}" for why in reasons if STILL_THERE in why]
+        return left + [why for why in reasons if UNCONFIRMED in why]
 
     def result(self, settings: PairSettings) -> PairResult:
         """Return the result; only after the end."""

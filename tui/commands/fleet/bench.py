@@ -6,6 +6,7 @@ import argparse
 import re
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TextIO
 
 from tui.commands.arguments import whole_number
@@ -33,6 +34,7 @@ exit status:
   130  interrupted. All ends were stopped; results so far were printed
 """
 _LARGEST_RAIL = 63
+_CLOSED_AT_ONCE = 32  # nodes
 _RAILS = re.compile(r"\d{1,2}(?:-\d{1,2})?(?:,\d{1,2}(?:-\d{1,2})?){0,63}", re.ASCII)
 
 
@@ -97,12 +99,17 @@ def run(
     nodes: Nodes,
     out: TextIO | None = None,
     answers: TextIO | None = None,
+    unanswered: Mapping[str, str] | None = None,
 ) -> int:
-    """Measure between the nodes, by name; return the exit status. All processes on the nodes are closed."""
+    """Measure between the nodes, by name; return the exit status. All processes on the nodes are closed.
+
+    `unanswered`: other nodes that were named, and why they could not be reached.
+    """
     from tui.commands.fleet.bench_run import FleetBench
 
     try:
-        return FleetBench(options, nodes, out or sys.stdout, answers or sys.stdin).run()
+        bench = FleetBench(options, nodes, out or sys.stdout, answers or sys.stdin, unanswered=unanswered)
+        return bench.run()
     finally:
-        for _, processes in nodes.values():
-            processes.close()
+        with ThreadPoolExecutor(_CLOSED_AT_ONCE) as threads:
+            list(threads.map(lambda node: node[1].close(), nodes.values()))

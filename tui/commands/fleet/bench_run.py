@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TextIO
 
 from probes.base.origin import Origin, Source
@@ -60,7 +60,9 @@ class FleetBench:
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
         results_directory: str | None = None,
+        unanswered: Mapping[str, str] | None = None,
     ) -> None:
+        """`unanswered`: nodes that could not be reached, and why."""
         self._options, self._nodes, self._answers = options, nodes, answers
         self._output = BenchOutput(out, options.json, options.ascii)
         self._width = self._output.width
@@ -76,8 +78,9 @@ class FleetBench:
         self._origin = origins[0] if origins else Origin(Source.LIVE, "")
         self._file: PairResultsFile | None = None
         if self._origin.source is not Source.SIMULATED or results_directory is not None:
-            self._file = PairResultsFile(nodes, self._settings, results_directory)
+            self._file = PairResultsFile([*nodes, *(unanswered or ())], self._settings, results_directory)
         self._session = PairsSession(nodes, self._settings, self._show, self._file, clock, pause)
+        self._session.left_out.update(unanswered or {})
         self._interrupted = ""
         self._has_begun = False
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -23,12 +25,13 @@ from tui.commands.arguments import UsageError, whole_number
 from tui.commands.fleet.nodes import demo_fleet, named_nodes, targets
 from tui.commands.fleet.output import print_fleet
 from tui.commands.fleet.saved_nodes import judge_saved
-from tui.files.new_file import shown_path, why
+from tui.files.new_file import NotWritten, make_directory
 
 if TYPE_CHECKING:
     from probes.host.remote.batch_host import Answers, Missing
     from probes.host.remote.fan_out import FanOut
 
+_PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 _STATUS_HELP = """\
 exit status, as gdrtop check has it for one node: the worst of all nodes
   0    no warning
@@ -185,17 +188,23 @@ def _directory(path: str) -> str:
     """Return the directory for recordings, which is made; UsageError: it cannot be."""
     if path:
         try:
-            os.makedirs(path, mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"{shown_path(path)} cannot be made: {why(error)}") from None
+            make_directory(path)
+        except NotWritten as error:
+            raise UsageError(str(error)) from None
     return path
 
 
 def judging_processes() -> Executor:
     """Return as many processes as there are cores; they are forked before any thread runs."""
-    executor = ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork"))
+    executor = ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork"), _end_with_gdrtop)
     executor.submit(os.getpid).result()
     return executor
+
+
+def _end_with_gdrtop() -> None:
+    """Leave Ctrl-C to gdrtop, and end when it is killed; in a process of the pool."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _simulated(

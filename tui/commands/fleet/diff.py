@@ -8,10 +8,11 @@ from typing import TextIO
 
 from probes.base.text import printable
 from probes.fleet.compare import Fleet, compare
+from probes.fleet.node_set import is_node_name
 from tui.commands.arguments import UsageError
 from tui.commands.fleet.output import common_origin, print_fleet
 from tui.commands.fleet.saved_nodes import Named, read_host, read_saved, with_own_names
-from tui.runtime.open_host import open_host
+from tui.runtime.open_host import connect, open_host, target_of
 
 _THIS = (".", "this")
 _DEMO = "demo:"
@@ -22,6 +23,8 @@ A and B are each one of:
   FILE.json       what gdrtop diff --json has written, with all its nodes
   .               this node
   demo:NAME       a simulated node, for example demo:hgx-h100+acs-on
+  NAME            another node, over ssh; a file of this name counts first
+--since-ok compares this node with its last check at which it was READY or ACTIVE.
 
 exit status:
   0    the nodes do not differ
@@ -35,11 +38,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema fleet)")
-    parser.add_argument("sides", metavar="A B", nargs="+", help="the nodes to compare")
+    parser.add_argument(
+        "--since-ok", action="store_true", help="show what has changed on this node since it last worked"
+    )
+    parser.add_argument("sides", metavar="A B", nargs="*", help="the nodes to compare")
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Compare the nodes that the options name; return whether they differ."""
+    if options.since_ok:
+        from tui.commands.fleet.since_ok import run_since_ok
+
+        return run_since_ok(options, out)
     if len(options.sides) > _MOST_SIDES:
         raise UsageError(f"gdrtop diff compares at most {_MOST_SIDES} nodes by name")
     sides = [open_side(text, options) for text in options.sides]
@@ -69,7 +79,13 @@ def open_side(text: str, options: argparse.Namespace) -> Named:
         return read_host(open_host(argparse.Namespace(**chosen)), printable(name, 120))
     if os.path.exists(text):
         return read_saved(text, options)
-    raise UsageError(f"{text!r} is not a file; write . for this node or demo:NAME for a simulated one")
+    if not is_node_name(text):
+        raise UsageError(f"{text!r} is neither a file nor the name of a node")
+    host = connect(target_of(text, options.over, options.sudo))
+    try:
+        return read_host(host, text)
+    finally:
+        host.close()
 
 
 def diff_status(fleet: Fleet) -> int:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TextIO
 
 from probes.host.protocol import Host
-from tui.commands.arguments import add_node_options
+from tui.commands.arguments import UsageError, add_node_options
 from tui.commands.fleet.nodes import add_node_set_options, close_nodes, open_nodes
 
 _DEMO_NODES = 4  # of a job on simulated nodes
@@ -43,6 +42,10 @@ def _add(name: str, parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Run the command of a fleet, and return its exit status."""
+    if options.host or options.replay is not None or options.root != "/" or options.at:
+        raise UsageError(
+            "--host, --root and --replay name a single node; name many with -w, --hosts or --slurm"
+        )
     if options.part == "check":
         from tui.commands.fleet import check
 
@@ -75,7 +78,13 @@ def _bench(options: argparse.Namespace, out: TextIO) -> int:
     from tui.commands.fleet import bench
     from tui.commands.fleet.nodes import demo_fleet
 
-    if options.demo is None:
-        print("gdrtop: fleet bench measures only simulated nodes so far; add --demo", file=sys.stderr)
-        return 3
-    return bench.run(options, bench.demo_nodes(demo_fleet(options.demo)), out)
+    if options.demo is not None:
+        return bench.run(options, bench.demo_nodes(demo_fleet(options.demo)), out)
+    from tui.bandwidth.pairs.remote_processes import RemoteNodeProcesses
+
+    hosts, unanswered = open_nodes(options)
+    try:
+        nodes = {name: (host, RemoteNodeProcesses(host.target)) for name, host in hosts.items()}
+        return bench.run(options, nodes, out, unanswered=unanswered)
+    finally:
+        close_nodes(hosts)

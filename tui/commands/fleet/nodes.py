@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import resource
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from probes.host.local import LocalHost
 from tui.commands.arguments import UsageError
 from tui.files.new_file import shown_path, why
 from tui.files.read_file import read_small
+from tui.files.xdg import group_files
 from tui.runtime.open_host import NoSuchHost, connect, target_of
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 MOST_OPEN = 256  # nodes that are watched at once
 _AT_ONCE = 32  # connections that are being opened
-_GROUP_FILES = ("/etc/clustershell/groups.conf", "~/.config/clustershell/groups.conf")
+_FILES_A_NODE = 8  # two connections, each with three pipes and what waits for them
+_OTHER_FILES = 128  # of gdrtop itself
 _DEMO = "hgx-h100*6,hgx-h100+acs-on,hgx-h100+port-down"
 _MOST_DEMO = 1000
 
@@ -64,21 +66,17 @@ def named_nodes(options: argparse.Namespace) -> tuple[str, ...]:
         )
     try:
         if options.nodes:
-            return parse_nodes(options.nodes, _group_files())
+            return parse_nodes(options.nodes, group_files())
         if options.slurm:
             ask = job_nodes if options.slurm[:1].isdigit() else partition_nodes
             return ask(LocalHost(), options.slurm)
         text = read_small(options.hosts, MOST_TEXT, "a file of nodes").decode("utf-8", "replace")
-        return parse_hosts_file(text, _group_files())
+        return parse_hosts_file(text, group_files())
     except NodeSetError as error:
         where = f"{shown_path(options.hosts)}: " if options.hosts else ""
         raise UsageError(f"{where}{error}") from None
     except OSError as error:
         raise UsageError(f"{shown_path(options.hosts)} cannot be read: {why(error)}") from None
-
-
-def _group_files() -> tuple[str, ...]:
-    return tuple(path for path in map(os.path.expanduser, _GROUP_FILES) if os.path.isfile(path))
 
 
 def targets(options: argparse.Namespace, names: Sequence[str]) -> tuple[Target, ...]:
@@ -108,6 +106,7 @@ def open_nodes(options: argparse.Namespace) -> tuple[dict[str, RemoteHost], dict
     names = named_nodes(options)
     if len(names) > MOST_OPEN:
         raise UsageError(f"{len(names)} nodes are named; gdrtop watches at most {MOST_OPEN} at once")
+    allow_open_files(len(names) * _FILES_A_NODE)
     hosts: dict[str, RemoteHost] = {}
     unanswered: dict[str, str] = {}
 
@@ -125,6 +124,15 @@ def open_nodes(options: argparse.Namespace) -> tuple[dict[str, RemoteHost], dict
             else:
                 hosts[name] = found
     return hosts, unanswered
+
+
+def allow_open_files(count: int) -> None:
+    """Raise this process's own limit of open files, which is 1024 by default, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 def close_nodes(hosts: Mapping[str, Host]) -> None:

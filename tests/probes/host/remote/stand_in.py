@@ -9,7 +9,6 @@ garbage.
 import re
 import struct
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any
 from xml.sax.saxutils import escape
@@ -191,7 +190,7 @@ def main(fleet: str, node: str, *command: str) -> None:
     if simulated == "refusing":
         sys.exit(f"root@{node}: Permission denied (publickey).")
     if simulated == "silent":
-        time.sleep(3600)
+        sys.exit(len(sys.stdin.buffer.read()))
     out = sys.stdout.buffer
     if simulated == "flooding":
         while True:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from probes.host.protocol import Host
 from probes.simulation.host import SimulatedHost
-from tui.bandwidth.pairs.node_processes import NodeProcesses
+from tui.bandwidth.pairs.node_processes import UNCONFIRMED, NodeProcesses
 from tui.bandwidth.pairs.simulated_fleet import connect_simulated
 from tui.bandwidth.processes import ProcessExit, ToolProcess
 
@@ -67,7 +67,7 @@ class DeadProcess:
         return []
 
     def end(self) -> None:
-        self.ended = ProcessExit(None, 0.0, "the connection is lost")
+        self.ended = ProcessExit(None, 0.0, f"lost the connection: {UNCONFIRMED}")
 
 
 class DeadProcesses:

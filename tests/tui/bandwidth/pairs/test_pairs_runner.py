@@ -10,6 +10,7 @@ from probes.fleet.pair_tests import PairSettings, node_rail, pair_test
 from probes.fleet.rails import rails_of
 from probes.snapshot.examination import Examination, examine
 from tests.tui.bandwidth.pairs.fleet import GOOD, SLOW, DeadProcesses, Fleet, LostProcesses, fleet
+from tui.bandwidth.pairs.node_processes import UNCONFIRMED
 from tui.bandwidth.pairs.pairs_runner import PairsRunner, PairTest
 
 SETTINGS = PairSettings(memories=(PairMemory.HOST,))
@@ -96,9 +97,11 @@ def test_a_node_that_dies_fails_its_own_test_and_no_other() -> None:
     dead = DeadProcesses()
     scene.nodes["gpu0"] = (scene.hosts["gpu0"], dead)
     tests = [test_of(scene, "gpu0", "gpu1"), test_of(scene, "gpu2", "gpu3")]
-    results = figures(runner_of(scene).run(tests))
+    runner = runner_of(scene)
+    results = figures(runner.run(tests))
     assert results["gpu3 gpu2"] == 190.0
     assert results["gpu1 gpu0"] == "no answer from gpu0 or gpu1"
+    assert runner.left_behind == [f"lost the connection: {UNCONFIRMED}"]
     assert scene.alive == {}
 
 

@@ -9,7 +9,7 @@ from tests.probes.fleet.nodes import node
 from tui.commands.fleet.saved_nodes import judge_saved
 from tui.runtime.open_host import NoSuchHost
 
-OPTIONS = argparse.Namespace(seed=0)
+OPTIONS = argparse.Namespace(seed=0, host="")
 
 
 def test_all_nodes_of_a_directory_are_judged_and_damaged_files_are_named(tmp_path: Path) -> None:
