@@ -37,6 +37,7 @@ class FleetReader:
         self._is_reading = False
         self._progress = (0, 0)
         self._ended_at: float | None = None
+        self._thread: threading.Thread | None = None
 
     @property
     def is_reading(self) -> bool:
@@ -67,7 +68,13 @@ class FleetReader:
             if self._is_reading:
                 return
             self._is_reading, self._progress = True, (0, 0)
-        threading.Thread(target=self._run, name="fleet", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the end of a running reading."""
+        if self._thread is not None:
+            self._thread.join(seconds)
 
     def take(self) -> FleetReading | None:
         """Return the newest reading, if it was not taken before."""

@@ -140,6 +140,15 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         self._patience: dict[Any, tuple[str, str]] = {}  # by timer: a kind, and the node that is first
         self._waiting: defaultdict[str, list[str]] = defaultdict(list)  # nodes of a kind without a list
         self._done = 0
+        self._port: Any = None
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """End the reading early, from any thread: the nodes that have not answered fail."""
+        self._is_stopped = True
+        # The port does not exist yet, or may close at any moment.
+        with contextlib.suppress(OSError, KeyError, AttributeError):
+            self._port.msg_send(None)
 
     def run(self) -> tuple[dict[str, T], dict[str, str]]:
         """Return what was concluded by node, and why the others failed."""
@@ -152,6 +161,8 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         task.set_info("fanout", _fan_out(self._options.fan_out))
         task.set_info("print_debug", lambda *_: None)
         self._port = task.port(handler=self)  # closed when the last node is done
+        if self._is_stopped:
+            self.stop()
         for node in self._nodes.values():
             worker = _NodeWorker(node.target, self, self._options.seconds)
             self._workers[node.target.host] = worker
@@ -207,8 +218,13 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         with contextlib.suppress(OSError, KeyError, AttributeError):
             self._port.msg_send((host, future))
 
-    def ev_msg(self, port: Any, msg: tuple[str, Future[T | Missing]]) -> None:
-        """Take what was concluded of a node."""
+    def ev_msg(self, port: Any, msg: tuple[str, Future[T | Missing]] | None) -> None:
+        """Take what was concluded of a node; None: stop."""
+        if msg is None:
+            for node in self._nodes.values():
+                if not node.is_done:
+                    self._end(node, failure="the reading was stopped")
+            return
         host, future = msg
         node = self._nodes[host]
         node.is_judged = False
@@ -295,6 +311,8 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
     def _release(self, kind: str) -> None:
         """Ask the nodes that wait for a list; without a list the next one goes first."""
         waiting, self._waiting[kind] = self._waiting[kind], []
+        if self._is_stopped:
+            return
         if kind not in self._lists:
             self._first.pop(kind, None)
         for host in waiting:

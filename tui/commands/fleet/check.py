@@ -29,6 +29,7 @@ from tui.files.new_file import NotWritten, make_directory
 
 if TYPE_CHECKING:
     from probes.host.remote.batch_host import Answers, Missing
+    from probes.host.remote.fan_out import FanOut
 
 _PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 _STATUS_HELP = """\
@@ -117,8 +118,12 @@ def read_fleet(
     show: Callable[[int, int], None],
     executor: Executor,
     judging: Callable[[Answers], NodeSummary | Missing],
+    begun: Callable[[FanOut[NodeSummary]], object] = lambda _: None,
 ) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
-    """Ask and judge the nodes; return their summaries, and why others have none."""
+    """Ask and judge the nodes; return their summaries, and why others have none.
+
+    `begun` gets what is running, to stop it.
+    """
     from probes.host.remote.fan_out import FanOut, FanOutOptions
 
     fan_out = FanOut(
@@ -128,6 +133,7 @@ def read_fleet(
         lambda progress: show(progress.done, progress.total),
         FanOutOptions(options.fan_out, options.timeout),
     )
+    begun(fan_out)
     summaries, failures = fan_out.run()
     return (
         tuple(summaries[name] for name in names if name in summaries),

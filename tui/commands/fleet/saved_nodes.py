@@ -55,7 +55,8 @@ def read_saved(path: str, options: argparse.Namespace) -> Named:
     label = label_of(path)
     if path.lower().endswith(".json"):
         return _read_document(path, label)
-    chosen = argparse.Namespace(**{**vars(options), "replay": path, "demo": None, "root": "/", "at": ""})
+    own = {"replay": path, "demo": None, "root": "/", "host": "", "at": ""}
+    chosen = argparse.Namespace(**{**vars(options), **own})
     return replace(read_host(open_host(chosen), label), recording=path)
 
 

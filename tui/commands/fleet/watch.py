@@ -28,9 +28,11 @@ from tui.commands.fleet.saved_nodes import read_directory, with_own_names
 from tui.runtime.open_host import NoSuchHost, connect, open_recording, open_simulated
 
 if TYPE_CHECKING:
-    from tui.fleet_app import NodeApp, OpenedNode
+    from probes.host.remote.fan_out import FanOut
+    from tui.fleet_app import FleetApp, NodeApp, OpenedNode
     from tui.runtime.fleet_reader import Progress, Read
 
+_STOP_SECONDS = 2.0  # to end what a reading has started
 _EPILOG = """\
 The nodes are read again a minute after each reading; saved nodes only with r.
 Enter opens the dashboard of a node, and q goes back to the table.
@@ -52,6 +54,7 @@ class WatchedFleet:
     read: Read
     open_node: Callable[[str], Host]  # raises NoSuchHost
     is_live: bool = True  # False: they change only with their files
+    stop: Callable[[], object] = lambda: None  # what a running reading has started
 
 
 def run(options: argparse.Namespace) -> int:
@@ -95,10 +98,20 @@ def watched_fleet(options: argparse.Namespace, executor: Executor) -> WatchedFle
         )
     names = named_nodes(options)
     target = dict(zip(names, targets(options, names), strict=True))
+    running: list[FanOut[NodeSummary]] = []
+
+    def begun(fan_out: FanOut[NodeSummary]) -> None:
+        running[:] = [fan_out]
+
+    def stop() -> None:
+        for fan_out in running:
+            fan_out.stop()
+
     return WatchedFleet(
         Origin(Source.REMOTE, plural(len(names), "node")),
-        lambda progress: read_fleet(options, names, progress, executor, judge_answers),
+        lambda progress: read_fleet(options, names, progress, executor, judge_answers, begun),
         lambda name: connect(target[name]),
+        stop=stop,
     )
 
 
@@ -136,8 +149,21 @@ def _show(fleet: WatchedFleet, options: argparse.Namespace, ascii_only: bool) ->
     collect_garbage_rarely()
     state, reader = FleetState(fleet.origin), FleetReader(fleet.read)
     interval = INTERVAL_SECONDS if fleet.is_live else None
+
+    def table() -> FleetApp:
+        return FleetApp(state, reader, fleet.open_node, fleet.origin, interval, ascii_only)
+
+    try:
+        return _alternate(table, options, ascii_only)
+    finally:
+        fleet.stop()
+        reader.wait(_STOP_SECONDS)
+
+
+def _alternate(table: Callable[[], FleetApp], options: argparse.Namespace, ascii_only: bool) -> int:
+    """Show the table, then the dashboard of a node, and so on; return the last exit status."""
     while True:
-        app = FleetApp(state, reader, fleet.open_node, fleet.origin, interval, ascii_only)
+        app = table()
         status = dashboard.run_fleet(app)
         if app.return_value is None or status:
             return status
