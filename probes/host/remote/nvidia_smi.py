@@ -124,9 +124,7 @@ def _gpu(number: int, gpu: ElementTree.Element) -> Maybe[NvmlGpu]:
         c2c_links=map_known(_text(gpu, "c2c_mode"), lambda mode: 1 if mode == "Enabled" else 0),
         persistence=_switch(gpu, "persistence_mode"),
         mig=_switch(gpu, "mig_mode/current_mig"),
-        is_vgpu=map_known(
-            _text(gpu, "gpu_virtualization_mode/virtualization_mode"), lambda mode: mode == "VGPU"
-        ),
+        is_vgpu=_is_vgpu(gpu),
         fabric=fabric,
         fabric_clique=_number(gpu, "fabric/cliqueId"),
         fabric_cluster=_text(gpu, "fabric/clusterUuid"),
@@ -210,6 +208,11 @@ def _switch(element: ElementTree.Element, path: str) -> Maybe[bool]:
     return map_known(
         _text(element, path), lambda text: words.get(text, Unknown(Reason.MALFORMED, SOURCE, text))
     )
+
+
+def _is_vgpu(gpu: ElementTree.Element) -> Maybe[bool]:
+    mode = gpu.findtext("gpu_virtualization_mode/virtualization_mode")  # "None": no virtualization
+    return _NOT_PRINTED if mode is None or mode.strip() == "N/A" else mode.strip() == "VGPU"
 
 
 def _first(read: Callable[[str], Maybe[T]], *paths: str) -> Maybe[T]:

@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         origin = Origin(Source.SIMULATED, plural(len(fleet), "node"))
     else:
         names = named_nodes(options)
-        judging = partial(judge_answers, directory=_directory(options.save), redact=options.redact)
+        judging = partial(judge_answers, files=_files(options, names), redact=options.redact)
         with judging_processes() as executor:
             try:
                 summaries, unanswered = read_fleet(options, names, show, executor, judging)
@@ -141,10 +141,12 @@ def read_fleet(
     )
 
 
-def judge_answers(answers: Answers, directory: str = "", redact: bool = False) -> NodeSummary | Missing:
+def judge_answers(
+    answers: Answers, files: Mapping[str, str] | None = None, redact: bool = False
+) -> NodeSummary | Missing:
     """Judge a node by its answers, or return what it has still to be asked; in a process of the pool.
 
-    `directory`: where a recording of the node is written.
+    `files`: where a recording of each node is written.
     """
     from probes.host.remote.batch_host import BatchHost, Missing
     from probes.host.remote.transport import ConnectionFailed
@@ -156,8 +158,8 @@ def judge_answers(answers: Answers, directory: str = "", redact: bool = False) -
     summary = _summary(host, answers.host)
     if host.missing:
         return Missing(list(host.missing))
-    if directory:
-        failure = _save(BatchHost(answers), os.path.join(directory, f"{answers.host}.tar.gz"), redact)
+    if files:
+        failure = _save(BatchHost(answers), files[answers.host], redact)
         if failure:
             return Missing([], failure)
     return summary
@@ -184,14 +186,21 @@ def _save(host: Host, path: str, redact: bool) -> str:
     return ""
 
 
-def _directory(path: str) -> str:
-    """Return the directory for recordings, which is made; UsageError: it cannot be."""
-    if path:
-        try:
-            make_directory(path)
-        except NotWritten as error:
-            raise UsageError(str(error)) from None
-    return path
+def _files(options: argparse.Namespace, names: Iterable[str]) -> dict[str, str]:
+    """Return the file for the recording of each node; without its name if recordings are redacted.
+
+    UsageError: the directory cannot be made.
+    """
+    if not options.save:
+        return {}
+    try:
+        make_directory(options.save)
+    except NotWritten as error:
+        raise UsageError(str(error)) from None
+    called = [f"node{number:04}" if options.redact else name for number, name in enumerate(names, 1)]
+    return {
+        name: os.path.join(options.save, f"{file}.tar.gz") for name, file in zip(names, called, strict=True)
+    }
 
 
 def judging_processes() -> Executor:
@@ -210,22 +219,24 @@ def _end_with_gdrtop() -> None:
 def _simulated(
     fleet: Mapping[str, str], options: argparse.Namespace, show: _Progress
 ) -> tuple[NodeSummary, ...]:
-    directory = _directory(options.save)
+    files = _files(options, fleet)
     found: list[NodeSummary] = []
     for number, (name, simulated) in enumerate(fleet.items()):
         show(number, len(fleet))
-        found.append(judge_simulated(name, simulated, options.seed + number, directory, options.redact))
+        found.append(
+            judge_simulated(name, simulated, options.seed + number, files.get(name, ""), options.redact)
+        )
     return tuple(found)
 
 
 def judge_simulated(
-    name: str, simulated: str, seed: int, directory: str = "", redact: bool = False
+    name: str, simulated: str, seed: int, file: str = "", redact: bool = False
 ) -> NodeSummary:
     """Judge a simulated node; NoSuchHost: there is none with this name."""
     from tui.runtime.open_host import open_simulated
 
-    if directory:
-        failure = _save(open_simulated(simulated, seed), os.path.join(directory, f"{name}.tar.gz"), redact)
+    if file:
+        failure = _save(open_simulated(simulated, seed), file, redact)
         if failure:
             raise UsageError(failure)
     return _summary(open_simulated(simulated, seed), name)

@@ -10,7 +10,7 @@ import os
 import re
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -19,7 +19,7 @@ from probes.host.answers import CudaGpu
 from probes.host.machine.ethtool_socket import COUNT, HEADER, NAME_BYTES, STATS
 from probes.host.nvml import NvmlGpu, NvmlLive
 from probes.host.remote.collector import GREETING
-from probes.host.remote.nvidia_smi import QUERY
+from probes.host.remote.nvidia_smi import CAPABILITIES, QUERY
 from probes.host.remote.transport import pack, unpack
 from probes.simulation.host import SimulatedHost
 
@@ -58,8 +58,10 @@ def _answer(host: SimulatedHost, kind: str, subject: list[Any]) -> Answer:
             return _told(host.access(subject[0], kind == "writable"), lambda value: value)
         case "run":
             seconds, *argv = subject
-            if tuple(argv) == QUERY:
-                return {"value": [0, smi_text(host), "", 0]}
+            if argv[0] == "nvidia-smi":
+                return {
+                    "value": [0, smi_text(host) if tuple(argv) == QUERY else _more_of_smi(host, argv), "", 0]
+                }
             output = host.run(argv, seconds)
             return _told(
                 output, lambda told: [told.exit_status, told.stdout, told.stderr, told.left_out_bytes]
@@ -139,6 +141,22 @@ def smi_text(host: SimulatedHost) -> str:
     return f'<?xml version="1.0" ?><nvidia_smi_log>{version}{cuda}{"".join(gpus)}</nvidia_smi_log>'
 
 
+def _more_of_smi(host: SimulatedHost, argv: Sequence[str]) -> str:
+    """What nvidia-smi --query-gpu=pci.bus_id,compute_cap and nvidia-smi nvlink --status print."""
+    facts = host.nvml()
+    lines: list[str] = []
+    for gpu in () if isinstance(facts, Unknown) else facts.gpus:
+        if isinstance(gpu, Unknown):
+            continue
+        if tuple(argv) == CAPABILITIES:
+            if not isinstance(gpu.compute_capability, Unknown):
+                lines.append(f"0000{gpu.bdf.upper()}, {'.'.join(map(str, gpu.compute_capability))}")
+        else:
+            links = 0 if isinstance(gpu.nvlinks, Unknown) else gpu.nvlinks
+            lines += [f"GPU {gpu.index}: NVIDIA", *(f"\t Link {link}: 26.562 GB/s" for link in range(links))]
+    return "\n".join(lines)
+
+
 def _smi_gpu(gpu: NvmlGpu, live: NvmlLive | None) -> str:
     def mib(value: Maybe[int]) -> Maybe[str]:
         return value if isinstance(value, Unknown) else f"{value // MIB} MiB"
@@ -155,6 +173,7 @@ def _smi_gpu(gpu: NvmlGpu, live: NvmlLive | None) -> str:
     parts = [
         _tag("product_name", gpu.name),
         _tag("uuid", gpu.uuid),
+        "<gpu_virtualization_mode><virtualization_mode>None</virtualization_mode></gpu_virtualization_mode>",
         _tag("persistence_mode", enabled(gpu.persistence)),
         f"<mig_mode>{_tag('current_mig', enabled(gpu.mig))}</mig_mode>",
         _tag("c2c_mode", "Enabled" if gpu.c2c_links and gpu.c2c_links > 0 else "Disabled")

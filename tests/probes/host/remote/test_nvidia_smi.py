@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown, known
 from probes.host.nvml import NvmlGpu
-from probes.host.remote.nvidia_smi import parse_facts, parse_live
+from probes.host.remote.nvidia_smi import parse_facts, parse_live, with_capabilities, with_nvlinks
 from probes.simulation.host import SimulatedHost
 from tests.probes.host.remote.stand_in import smi_text
 
@@ -82,3 +82,17 @@ def test_the_stand_in_prints_what_nvml_reports(name: str) -> None:
             assert isinstance(value, Unknown) or getattr(gpu, field) == value, field
     assert [gpu.bdf for gpu in live] == [gpu.bdf for gpu in own_live]
     assert [gpu.processes for gpu in live] == [gpu.processes for gpu in own_live]
+
+
+def test_capabilities_and_nvlinks_come_from_further_commands() -> None:
+    facts = parse_facts(smi_text(SimulatedHost("hgx-h100")))
+    assert not isinstance(facts, Unknown)
+    first = next(gpu for gpu in facts.gpus if not isinstance(gpu, Unknown))
+    capabilities = f"0000{first.bdf.upper()}, 9.0\n00000000:FF:00.0, [N/A]\n"
+    links = "GPU 0: NVIDIA H100 (UUID: GPU-1)\n\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n"
+    read, other = with_nvlinks(with_capabilities(facts, capabilities), links).gpus[:2]
+    assert not isinstance(read, Unknown)
+    assert not isinstance(other, Unknown)
+    assert (read.compute_capability, read.nvlinks) == ((9, 0), 1)
+    assert isinstance(other.compute_capability, Unknown)
+    assert isinstance(other.nvlinks, Unknown)
