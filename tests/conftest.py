@@ -45,6 +45,14 @@ def patient_sources() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_saved_facts() -> Iterator[None]:
+    """Neither save nor read the facts of a node that works, unless a test names a directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tui.files.last_ok_file.last_ok_directory", lambda: "")
+        yield
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put what a test does with a newer simulated node in the slow tier."""

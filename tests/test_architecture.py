@@ -14,7 +14,11 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
 MACHINE = "probes/host/machine/"
 # The local host and the modules that it asks this machine with.
-HOST_MODULES = {"probes/host/local.py", *(f"{MACHINE}{path.name}" for path in (ROOT / MACHINE).glob("*.py"))}
+REMOTE = "probes/host/remote/"
+HOST_MODULES = {
+    "probes/host/local.py",
+    *(f"{folder}{path.name}" for folder in (MACHINE, REMOTE) for path in (ROOT / folder).glob("*.py")),
+}
 IO_MODULES = {
     "os",
     "subprocess",
@@ -52,17 +56,24 @@ COMMANDS = "tui/actions/local_commands.py"
 # Runs the runner in a process that outlives gdrtop, and removes the files between the two.
 SUPERVISOR = "tui/actions/supervisor.py"
 OWN_FILES = {
-    "tui/files/new_file.py": {"link", "replace", "unlink", "ftruncate", "write"},
+    "tui/files/new_file.py": {"makedirs", "link", "replace", "unlink", "ftruncate", "write"},
     "tui/files/append_file.py": {"makedirs", "replace", "write"},
     "tui/files/crash_file.py": {"makedirs", "unlink"},
+    "tui/files/job_file.py": {"makedirs", "unlink"},
+    "tui/files/last_ok_file.py": {"makedirs"},
     "tui/bandwidth/results_store.py": {"makedirs"},
     "tui/runtime/lock.py": {"makedirs", "ftruncate"},  # the file that is locked, and who has it
     "tui/runtime/ring_directory.py": {"unlink", "ftruncate", "write"},  # what gdrtop watch records
 }
-# Tunes the allocator of its own process.
-ALLOCATOR = {"tui/runtime/memory.py": {"ctypes"}}
+# Tunes its own process: the allocator; that the processes which judge a fleet end with gdrtop.
+OWN_PROCESS = {"tui/runtime/memory.py": {"ctypes"}, "tui/commands/fleet/check.py": {"ctypes"}}
 # Starts tests and ends them: with a supervisor of each, a program of its own that outlives a killed gdrtop.
-TESTS = {"tui/bandwidth/processes.py", "tui/bandwidth/supervisor.py"}
+TESTS = {
+    "tui/bandwidth/processes.py",
+    "tui/bandwidth/supervisor.py",
+    "tui/bandwidth/pairs/node_server.py",
+    "tui/bandwidth/pairs/remote_processes.py",
+}
 # The import order, lowest first: what stands in a row imports only from the rows above it in this table.
 IMPORT_ORDER = (
     ("probes/base",),
@@ -76,17 +87,22 @@ IMPORT_ORDER = (
     ("probes/live",),
     ("probes/checks", "probes/simulation"),
     ("probes/setup",),
+    ("probes/fleet",),
     ("widgets/base",),
     ("widgets/node",),
     ("widgets/doctor", "widgets/bandwidth", "widgets/live", "widgets/nccl"),
-    ("widgets/setup", "widgets/report"),
+    ("widgets/setup", "widgets/report", "widgets/fleet"),
     ("tui/files", "tui/manual", "tui/terminal"),
     ("tui/runtime",),
     ("tui/actions",),
     ("tui/bandwidth",),
     ("tui/screens",),
     ("tui/controllers",),
-    ("tui/app", "tui/commands"),
+    ("tui/terminal_app",),
+    ("tui/app",),
+    ("tui/fleet_app",),
+    ("tui/dashboard",),
+    ("tui/commands",),
     ("tui/cli",),
     ("tui/__main__", "probes", "widgets", "tui"),
 )
@@ -250,7 +266,7 @@ def test_only_confirmed_commands_change_anything() -> None:
         if name.startswith("probes") or name in {COMMANDS, SUPERVISOR, *TESTS}:
             continue
         imported = {module.split(".")[0] for module, _ in imports(path)}
-        assert not imported & ({"subprocess", "ctypes", "tempfile"} - ALLOCATOR.get(name, set())), name
+        assert not imported & ({"subprocess", "ctypes", "tempfile"} - OWN_PROCESS.get(name, set())), name
         forbidden = CHANGING - OWN_FILES.get(name, set())
         for owner, function, _ in called(path):
             assert (owner, function) != ("", "open"), name
@@ -303,8 +319,8 @@ def test_text_commands_do_not_import_textual(command: str) -> None:
 
 def test_the_dashboard_imports_no_facts_before_its_first_paint() -> None:
     modules = modules_after(
-        "import os, sys, tui.app, tui.cli\nos.environ['TERM'] = 'xterm'\n"
-        "tui.cli._is_terminal = lambda _: True\n"
+        "import os, sys, tui.app, tui.cli, tui.dashboard\nos.environ['TERM'] = 'xterm'\n"
+        "tui.dashboard._is_terminal = lambda _: True\n"
         "tui.app.GdrtopApp.run = lambda self: sys.exit(0)\ntui.cli.main(['--demo'])"
     )
     assert "tui.screens.overview.screen" in modules

@@ -21,6 +21,7 @@ import probes
 from probes.bandwidth.model.expected import TableError
 from probes.bandwidth.tools.tool import explain, tool_of
 from probes.facts.system.tool_names import TOOL_OF
+from probes.fleet.node_set import NodeSetError
 from probes.nccl.log.reader import LogReader
 from probes.recording.format import RecordingError
 from probes.recording.redaction.table import COMMANDS, FILES
@@ -90,7 +91,7 @@ def seconds(parse: Parse, text: str, kind: type) -> float:
     """Return the CPU time that this thread takes for a text."""
     content = text.encode("utf-8", "surrogateescape") if kind is bytes else text
     began = time.thread_time()
-    with suppress(ValueError, TableError, RecordingError):  # what is malformed
+    with suppress(ValueError, TableError, RecordingError, NodeSetError):  # what is malformed
         parse(content)
     return time.thread_time() - began
 

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from rich.segment import Segment
-from textual import events, on
-from textual.app import App
-from textual.color import Color
-from textual.filter import LineFilter
+from textual import on
 from textual.message import Message
-from textual.reactive import Reactive
-from textual.widgets import Input
 
 from tui.controllers.actions import ActionsController
 from tui.controllers.bandwidth import BandwidthController
 from tui.controllers.context import AppContext
 from tui.controllers.quit import QuitController
 from tui.controllers.readings import ReadingsController, parts_of
-from tui.files.crash_file import EXIT_CRASHED
-from tui.runtime.printing import ascii_cells
 from tui.runtime.reading_thread import (
     Examined,
     Probed,
@@ -36,14 +28,10 @@ from tui.runtime.reading_thread import (
 from tui.runtime.signals import TERMINAL_GONE
 from tui.screens.keys import bind
 from tui.screens.overview.screen import OverviewScreen
-from tui.terminal.diff import MinimalOutput
 from tui.terminal.driver import TerminalDriver
+from tui.terminal_app import TerminalApp
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from textual.geometry import Size
-    from textual.screen import Screen
-
     from probes.base.origin import Origin
     from probes.host.protocol import Host
     from tui.controllers.nccl import NcclController
@@ -54,33 +42,15 @@ if TYPE_CHECKING:
 LATEST_START_SECONDS = 0.3
 
 
-class AsciiFilter(LineFilter):
-    """Replace every character outside ASCII, cell by cell."""
-
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Replace the characters of a line."""
-        return [Segment(_ascii(text), style, control) for text, style, control in segments]
-
-
-@lru_cache(4096)
-def _ascii(text: str) -> str:
-    return text if text.isascii() else ascii_cells(text)
-
-
-class GdrtopApp(App[None]):
+class GdrtopApp(TerminalApp[None]):
     """htop for GPUDirect RDMA.
 
     The host is opened after the first paint; with `replay`, a recording is shown instead. `interval` is in
     seconds; with None the node is read only on request, which the tests use. With `read_only` nothing runs.
     """
 
-    CSS_PATH = "app.tcss"
-    TITLE = "gdrtop"
     ENABLE_COMMAND_PALETTE = True
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]  # noqa: RUF012 - Textual's own type
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (36, "-tall")]  # noqa: RUF012
-    BINDINGS = [  # noqa: RUF012
-        bind("help", "help"),
+    BINDINGS = [  # noqa: RUF012 - Textual's own type
         bind("actions", "actions"),
         bind("history", "history"),
         bind("overview", "overview", show=False),
@@ -89,20 +59,15 @@ class GdrtopApp(App[None]):
         bind("nccl", "nccl", show=False),
         bind("setup", "setup", show=False),
         bind("bandwidth", "bandwidth"),
+        bind("fleet", "fleet", show=False),
         bind("quit", "quit", label="Quit"),
-        bind("exit", "quit", show=False, priority=True),
         bind("palette", "command_palette", show=False),
         bind("pause", "pause"),
         bind("refresh", "probe"),
-        bind("repaint", "repaint", show=False),
         bind("record", "record"),
         bind("pace", "faster", "plus,equals_sign", show=False),
         bind("pace", "slower", "minus", show=False),
     ]
-
-    # The terminal's colors are right on light and dark backgrounds, and take a third of the bytes.
-    # As the default: setting a theme would make Textual read all CSS a second time.
-    theme: Reactive[str] = Reactive("ansi-dark")
 
     @dataclass
     class NodeRead(Message):
@@ -119,11 +84,7 @@ class GdrtopApp(App[None]):
         read_only: bool = False,
         ascii_only: bool = False,
     ) -> None:
-        super().__init__(driver_class=TerminalDriver, ansi_color=True)
-        self._ascii_filters = (AsciiFilter(),) if ascii_only else ()
-        self.animation_level = "none"
-        self._output = MinimalOutput(self)
-        self._last_size: Size | None = None
+        super().__init__(ascii_only)
         self._origin, self._open_host, self._replay = origin, open_host, replay
         self._overview = OverviewScreen(origin)
         if replay is not None:
@@ -131,7 +92,7 @@ class GdrtopApp(App[None]):
 
             self._overview = ReplayScreen(origin)
         self._reading_thread = ReadingThread(
-            self._open_source, lambda report: self.post_message(self.NodeRead(report))
+            self._open_source, lambda report: self.post_message(self.NodeRead(report)), read_only
         )
         self._shared = AppContext(self, origin, self._reading_thread, self._overview)
         self.readings = ReadingsController(self._shared, interval, replay)
@@ -141,29 +102,9 @@ class GdrtopApp(App[None]):
         self._setup: SetupController | None = None
         self._shared.activities = (self.bandwidth, self.actions.run)
 
-    def _handle_exception(self, error: Exception) -> None:
-        """Leave at once; Textual would spend seconds on a traceback with the values of all variables."""
-        self._return_code = EXIT_CRASHED
-        if self._exception is None:
-            self._exception = error
-            self._exception_event.set()
-        self._close_messages_no_wait()
-
-    @property
-    def crash(self) -> Exception | None:
-        """The error that has ended the dashboard."""
-        return self._exception
-
     def _open_source(self) -> ReadingSource:
         self._shared.host = self._open_host()
         return self.readings.source(self._shared.host)
-
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return Textual's filters and the one of `--ascii`."""
-        return [*super().get_line_filters(), *self._ascii_filters]
-
-    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
-        super()._display(screen, self._output.minimized(screen, renderable))
 
     def get_default_screen(self) -> OverviewScreen:
         """Return the overview."""
@@ -179,12 +120,6 @@ class GdrtopApp(App[None]):
         self.call_after_refresh(self.readings.start)
         # A key that opens another screen at once keeps the first one from being painted.
         self.set_timer(LATEST_START_SECONDS, self.readings.start)
-
-    def on_resize(self, event: events.Resize) -> None:
-        """Draw everything again if the terminal got its old size back before Textual saw the other one."""
-        if event.size == self._last_size:
-            self.action_repaint()
-        self._last_size = event.size
 
     def on_unmount(self) -> None:
         """Close the controllers and end the reading thread."""
@@ -224,8 +159,8 @@ class GdrtopApp(App[None]):
             doctor.fail(report.failure)
             self._overview.fail_check(report.failure)
         else:
-            doctor.set_examination(report.examination, report.judgment)
-            self._overview.apply_check(report.examination, report.judgment, report.detours)
+            doctor.set_examination(report.examination, report.judgment, report.since_ok)
+            self._overview.apply_check(report.examination, report.judgment, report.detours, report.since_ok)
             self._shared.live.judge(report.judgment)
             self._shared.draw_live()
         self._draw_doctor()
@@ -241,12 +176,6 @@ class GdrtopApp(App[None]):
             self._shared.draw(DoctorScreen)
 
     # Keys
-
-    def on_key(self, event: events.Key) -> None:
-        """Give an input what was typed before it had the focus: a slow link delivers several keys at once."""
-        if isinstance(self.focused, Input) and event.is_printable:  # which it would not have let pass
-            event.prevent_default()
-            self.focused.post_message(events.Key(event.key, event.character))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the keys that do nothing in a recording."""
@@ -333,6 +262,10 @@ class GdrtopApp(App[None]):
         """Show what ran."""
         self.actions.show_history()
 
+    def action_fleet(self) -> None:
+        """Say how to see many nodes; the dashboard of one of them goes back to them."""
+        self._shared.notify("No fleet is open. Start gdrtop fleet watch -w NODES to see many nodes.")
+
     def action_command_palette(self) -> None:
         """Open the palette with gdrtop's own commands."""
         from tui.controllers.palette import Palette
@@ -368,11 +301,6 @@ class GdrtopApp(App[None]):
         self._reading_thread.ask_examination(probe=True)
         self._reading_thread.ask()
 
-    def action_repaint(self) -> None:
-        """Draw every cell again: something else may have written to the terminal."""
-        self._output.forget()
-        self.screen.refresh()
-
     def action_faster(self) -> None:
         """Halve the interval."""
         self.readings.scale_interval(0.5)
@@ -386,10 +314,6 @@ class GdrtopApp(App[None]):
     @on(TerminalDriver.Gone)
     def _hang_up(self) -> None:
         self.quitting.hang_up(TERMINAL_GONE)
-
-    @on(TerminalDriver.Restarted)
-    def _repaint(self) -> None:
-        self.action_repaint()
 
     @on(OverviewScreen.FindingRequested)
     def _show_finding(self, message: OverviewScreen.FindingRequested) -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, cast
+from typing import Any, NoReturn, Protocol, TextIO, cast
 
 from probes.base.text import printable
 from tui.commands.arguments import (
@@ -21,9 +21,6 @@ from tui.commands.arguments import (
     did_you_mean,
 )
 from tui.runtime.open_host import NoSuchHost, chosen_origin, moment_of, open_host, open_recording
-
-if TYPE_CHECKING:
-    from tui.app import GdrtopApp
 
 _DESCRIPTION = """\
 htop for GPUDirect RDMA: is it working on this node, and if not, why?
@@ -43,12 +40,15 @@ examples:
   gdrtop manifest helm            write what other nodes like this one need
   gdrtop bench                    measure the first GPU with its best NIC
   gdrtop check --root /host       check a node whose / is mounted at /host, or a dumped tree
+  gdrtop fleet watch -w gpu[01-64]
+                                  show many nodes on a screen, the worst first
   gdrtop live                     show what the running jobs do, as text
   gdrtop nccl-log train.log       explain what NCCL wrote to a job's log
   gdrtop ras                      ask NCCL which rank the others wait for
   gdrtop env                      print the variables that jobs on this node need
   gdrtop env --lint job.sbatch    check what a script, a pod or nccl.conf sets
   gdrtop watch                    save a recording around every event, without a screen
+  gdrtop diff old.tar.gz .        show what has changed on this node since a recording
   gdrtop record node.tar.gz       record 10 s of this node to a file
   gdrtop report node.html         write one page for a ticket or a handover
   gdrtop --replay node.tar.gz     open the dashboard on a recorded node
@@ -64,6 +64,8 @@ _COMMANDS = {
     "ras": "ask NCCL's RAS service which ranks are missing, dead or behind",
     "do": "list the actions for this node, or run one after showing its plan",
     "setup": "show the steps to set up this node, or run one of them",
+    "fleet": "judge many nodes at once, watch a job on all of them, or measure between them",
+    "diff": "show in what nodes, recordings or moments differ, the most relevant first",
     "manifest": "write what other nodes like this one need: Kubernetes objects, boot files, scripts",
     "env": "print the NCCL, UCX and NVSHMEM variables that jobs on this node need; explain or check them",
     "bench": "measure bandwidth and latency between GPUs and NICs",
@@ -73,6 +75,9 @@ _COMMANDS = {
     "report": "write one page about this node for a ticket or a handover",
     "help": "show the manual",
 }
+_FLEET = ("check", "live", "bench", "watch")  # what gdrtop fleet does; without a word it checks
+# Commands in a folder of tui/commands.
+_FOLDERS = {"diff": "fleet", "fleet": "fleet"}
 # What people type from other tools, and what they mean here.
 _HINTS = {
     **dict.fromkeys(("doctor", "diagnose", "status", "health", "verdict"), "; did you mean gdrtop check?"),
@@ -81,10 +86,12 @@ _HINTS = {
     **dict.fromkeys(("install", "wizard", "init"), "; did you mean gdrtop setup?"),
     **dict.fromkeys(("nccl", "log", "logs"), "; did you mean gdrtop nccl-log?"),
     **dict.fromkeys(("environment", "variables", "lint", "explain"), "; did you mean gdrtop env?"),
+    **dict.fromkeys(("compare", "difference"), "; did you mean gdrtop diff?"),
     "manual": "; did you mean gdrtop help?",
     "replay": "; did you mean gdrtop --replay FILE?",
     "demo": "; did you mean gdrtop --demo?",
 }
+_NOT_OVER_A_CONNECTION = ("bench", "ras", "watch", "nccl-log")
 _WRONG_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
 
 
@@ -151,7 +158,8 @@ def _interval(text: str) -> float:
 
 
 def _command(name: str) -> Command:
-    return cast(Command, import_module(f"tui.commands.{name.replace('-', '_')}"))
+    folder = f"{_FOLDERS[name]}." if name in _FOLDERS else ""
+    return cast(Command, import_module(f"tui.commands.{folder}{name.replace('-', '_')}"))
 
 
 def _fill(name: str, parser: argparse.ArgumentParser) -> None:
@@ -204,14 +212,12 @@ def _arguments(argv: Sequence[str]) -> list[str]:
     """Mark a `--demo` directly before a command as one without a name."""
     arguments = list(argv)
     for place, word in enumerate(arguments[:-1]):
-        if word == "--demo" and arguments[place + 1] in _COMMANDS:
+        if word == "--demo" and arguments[place + 1] in (*_COMMANDS, *_FLEET):
             arguments[place] = "--demo="
+    command = next((word for word in arguments if word in _COMMANDS), "")
+    if command == "fleet" and not {"-h", "--help", *_FLEET} & set(arguments):
+        arguments.insert(arguments.index("fleet") + 1, "check")
     return arguments
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    """Return whether a standard stream is a terminal; None is one that was closed."""
-    return stream is not None and stream.isatty()
 
 
 def _list_demos() -> None:
@@ -239,21 +245,19 @@ def _list_demos() -> None:
 
 
 def _dashboard(options: argparse.Namespace) -> int:
+    from tui import dashboard
+
     recording = None if options.replay is None else open_recording(options)
     origin = chosen_origin(options) if recording is None else recording.origin
-    if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)) or os.environ.get("TERM", "dumb") == "dumb":
+    if refusal := dashboard.refusal():
         print(
-            "gdrtop: the dashboard needs a terminal, and TERM must not be dumb;"
-            " for text, use gdrtop check, gdrtop topo, gdrtop modules or gdrtop bench",
+            f"gdrtop: {refusal}; for text, use gdrtop check, gdrtop topo, gdrtop modules or gdrtop bench",
             file=sys.stderr,
         )
         return EXIT_WRONG_USAGE
-    from tui.runtime.memory import collect_garbage_rarely, limit_malloc
-    from tui.runtime.printing import is_plain
-
-    ascii_only = is_plain(sys.stdout, options.ascii)
-    limit_malloc()
+    ascii_only = dashboard.prepare(options.ascii)
     from tui.app import GdrtopApp
+    from tui.runtime.memory import collect_garbage_rarely
 
     collect_garbage_rarely()
     if recording is not None:
@@ -262,45 +266,20 @@ def _dashboard(options: argparse.Namespace) -> int:
         replay = ReplaySource(recording)
         if options.at:
             replay.move(moment_of(recording.recording, options.at))
-        app = GdrtopApp(lambda: recording, origin, options.interval, replay, ascii_only=ascii_only)
-        app.run()
-        _show_crash(app)
-        return app.return_code or 0
-    app = GdrtopApp(lambda: open_host(options), origin, options.interval, None, options.read_only, ascii_only)
-    try:
-        app.run()
-    finally:  # the terminal may be gone while a step is running
-        app.readings.end_ras_events()  # also after an error
-        app.quitting.finish()
-    _show_crash(app)
-    return _ended(app)
-
-
-def _show_crash(app: GdrtopApp) -> None:
-    """Describe the error that has ended the dashboard, if there was one."""
-    if app.crash is None:
-        return
-    from tui.files.crash_file import describe_crash
-
-    text = describe_crash(app.crash)
-    if not app.quitting.is_stuck:
-        print(text, file=sys.stderr)
-
-
-def _ended(app: GdrtopApp) -> int:
-    """Finish a recording that is running, and return the exit status."""
-    from probes.recording.format import RecordingError
-
-    try:
-        recorded = app.readings.end_recording()
-    except RecordingError as error:
-        print(f"gdrtop: {error}", file=sys.stderr)
-        return EXIT_WRONG_USAGE
-    if recorded is not None:
-        print(f"recorded {recorded}\n{recorded.privacy()}", file=sys.stderr)
-    if app.quitting.is_stuck:  # a normal exit of Python would wait for the terminal forever
-        os._exit(app.return_code or 0)
-    return app.return_code or 0
+        return dashboard.run(
+            GdrtopApp(lambda: recording, origin, options.interval, replay, ascii_only=ascii_only)
+        )
+    connected = open_host(options) if options.host else None  # before the screen, where a failure is printed
+    return dashboard.run(
+        GdrtopApp(
+            lambda: connected or open_host(options),
+            origin,
+            options.interval,
+            None,
+            options.read_only,
+            ascii_only,
+        )
+    )
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -319,12 +298,26 @@ def _run(options: argparse.Namespace) -> int:
     if options.demo == "list":
         _list_demos()
         return 0
+    if options.host and options.command in _NOT_OVER_A_CONNECTION:
+        print(f"gdrtop: --host does not work with {options.command}; run it on the node", file=sys.stderr)
+        return EXIT_WRONG_USAGE
     if options.command is None:
         return _dashboard(options)
     if sys.stdout is None and options.command != "record":
         print("gdrtop: standard output is closed", file=sys.stderr)
         return EXIT_WRONG_USAGE
-    if options.command in ("bench", "do", "live", "nccl-log", "ras", "record", "report", "setup", "watch"):
+    if options.command in (
+        "bench",
+        "diff",
+        "do",
+        "live",
+        "nccl-log",
+        "ras",
+        "record",
+        "report",
+        "setup",
+        "watch",
+    ):
         gc.enable()
     if options.command in ("live", "watch"):
         from tui.runtime.memory import limit_malloc

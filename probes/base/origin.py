@@ -10,16 +10,22 @@ class Source(Enum):
     """Kinds of nodes."""
 
     LIVE = "live"
+    REMOTE = "remote"  # live, over a connection
     TREE = "tree"
     SIMULATED = "simulated"
     RECORDED = "recorded"
 
 
 class Origin(NamedTuple):
-    """A node: `label` is a root directory, the name of a simulated node or the file of a recording."""
+    """A node: `label` is its name, a root directory, a simulated node or the file of a recording."""
 
     source: Source
     label: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is a real machine as it is now: this one, or one over a connection."""
+        return self.source in (Source.LIVE, Source.REMOTE)
 
 
 def origin_word(origin: Origin) -> str:

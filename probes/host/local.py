@@ -17,6 +17,7 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.answers import CommandOutput, CudaGpu, KernelMessage
 from probes.host.collectives import METRICS_BYTES, METRICS_SUFFIX, TAIL_BYTES, CollectiveSpeed, parse
+from probes.host.host_base import HostBase
 from probes.host.machine.command import run_command
 from probes.host.machine.files import LocalFiles, unknown_from
 from probes.host.machine.kernel_log_reader import KERNEL_LOG, KernelLogReader
@@ -241,7 +242,7 @@ class SleepingGpus:
     Runtime D3 Power Management); which GPUs may sleep at all is looked up every ten seconds.
     """
 
-    def __init__(self, files: LocalFiles, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, files: HostBase, clock: Callable[[], float] = time.monotonic) -> None:
         self._files, self._clock = files, clock
         self._may_sleep: tuple[str, ...] = ()
         self._listed_at: float | None = None

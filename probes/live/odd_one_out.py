@@ -52,7 +52,7 @@ class OddOneOut:
         """
         self._on, self._settles = 1, settles
         self._statements: dict[tuple[str, str, str], _Statement] = {}  # by job, aspect and subject
-        self._rates: dict[str, deque[_Rates]] = {}  # by job
+        self._rates: dict[str, deque[Rates]] = {}  # by job
         self._node: Node | None = None
         self._places = Places({}, {}, {}, {})
         self._alike: dict[str, tuple[object, ...]] = {}  # the members of jobs in which nothing is odd
@@ -133,18 +133,18 @@ class OddOneOut:
     ) -> dict[tuple[str, str], OddOne]:
         """Return the NICs below half the median for the whole window."""
         rates = self._rates.setdefault(job.id, deque())
-        now = [_rates_of(ports.get(name)) for name in names]
+        now = [rates_of(ports.get(name)) for name in names]
         known = [pair for pair in now if pair is not None]
         if len(names) < LEAST or len(known) < len(now) or (rates and rates[-1].names != names):
             rates.clear()
             return {}
         sent, received = [pair[0] for pair in known], [pair[1] for pair in known]
-        rates.append(_Rates(at, names, (sent, received), (median(sent), median(received))))
+        rates.append(Rates(at, names, (sent, received), (median(sent), median(received))))
         while len(rates) > 1 and rates[1].at <= at - WINDOW_SECONDS:
             rates.popleft()
         if at - rates[0].at < WINDOW_SECONDS:
             return {}
-        shares_sent, shares_received = _shares(rates, 0), _shares(rates, 1)
+        shares_sent, shares_received = nic_shares(rates, 0), nic_shares(rates, 1)
         found: dict[tuple[str, str], OddOne] = {}
         for place, name in enumerate(names):
             here = shares_sent[place], shares_received[place]
@@ -155,19 +155,19 @@ class OddOneOut:
             if len(slow) == 1 and max(share.of_others for share in here) > _NORMAL_SHARE:
                 verb, verbs = ("sends", "send") if here[0].is_odd else ("receives", "receive")
             sentence = (
-                f"{name} {verb} {_gbps(share.rate)}; "
-                f"the other {len(names) - 1} NICs of this job {verbs} {_gbps(share.others)} (median)"
+                f"{name} {verb} {gbps_text(share.rate)}; "
+                f"the other {len(names) - 1} NICs of this job {verbs} {gbps_text(share.others)} (median)"
             )
             path = f"/sys/class/infiniband/{name}/ports/{ports[name].port}/counters"
             source = f"{path}/{'port_xmit_data' if here[0].is_odd else 'port_rcv_data'}"
-            shown = f"{_gbps(share.rate)} on average in {WINDOW_SECONDS:.0f} s of traffic"
+            shown = f"{gbps_text(share.rate)} on average in {WINDOW_SECONDS:.0f} s of traffic"
             evidence = Evidence(source, shown)
             found["rate", name] = OddOne(name, sentence, (evidence,), None, name, "rate")
         return found
 
 
 @frozen
-class _Rates:
+class Rates:
     """The rates of a job's NICs at one moment, sent and received, in Gb/s."""
 
     at: float
@@ -177,7 +177,7 @@ class _Rates:
 
 
 @frozen
-class _Share:
+class Share:
     """A NIC's rate and the median of the others', in Gb/s, while the job sends."""
 
     rate: float
@@ -186,10 +186,12 @@ class _Share:
 
     @property
     def of_others(self) -> float:
+        """The rate as a share of the others'."""
         return self.rate / self.others if self.others else 1.0
 
 
-def _rates_of(port: PortSample | None) -> tuple[float, float] | None:
+def rates_of(port: PortSample | None) -> tuple[float, float] | None:
+    """Return what an active port sends and receives, in Gb/s; None if it is not active or that is unknown."""
     if port is None or port.state != ACTIVE:
         return None
     if isinstance(port.sent_gbps, Unknown) or isinstance(port.received_gbps, Unknown):
@@ -197,7 +199,7 @@ def _rates_of(port: PortSample | None) -> tuple[float, float] | None:
     return port.sent_gbps, port.received_gbps
 
 
-def _shares(rates: deque[_Rates], direction: int) -> list[_Share]:
+def nic_shares(rates: deque[Rates], direction: int) -> list[Share]:
     """Return the share of each NIC in one direction.
 
     A job sends in phases, and a slow NIC goes on while the others wait for it. So only the samples count in
@@ -206,12 +208,12 @@ def _shares(rates: deque[_Rates], direction: int) -> list[_Share]:
     least = max(LEAST_GBPS, _SENDING_SHARE * max(rate.medians[direction] for rate in rates))
     sending = [rate.rows[direction] for rate in rates if rate.medians[direction] > least]
     if len(sending) < LEAST:  # too short a burst to compare
-        return [_Share(0.0, 0.0, is_odd=False)] * len(rates[0].names)
+        return [Share(0.0, 0.0, is_odd=False)] * len(rates[0].names)
     columns = list(zip(*sending, strict=True))
     means = [sum(column) / len(column) for column in columns]
     highest = [max(column) for column in columns]
     return [
-        _Share(mean, others, mean < _SHARE * others and peak < _SHARE * others_peak)
+        Share(mean, others, mean < _SHARE * others and peak < _SHARE * others_peak)
         for mean, others, peak, others_peak in zip(
             means, _medians_of_others(means), highest, _medians_of_others(highest), strict=True
         )
@@ -240,5 +242,6 @@ def _shared(jobs: tuple[LiveJob, ...]) -> frozenset[str]:
     return frozenset(twice)
 
 
-def _gbps(rate: float) -> str:
+def gbps_text(rate: float) -> str:
+    """Return a rate as sentences have it: "370 Gb/s", "4.2 Gb/s"."""
     return f"{rate:,.0f} Gb/s" if rate >= 10 else f"{rate:.1f} Gb/s"

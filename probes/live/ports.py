@@ -163,7 +163,8 @@ class PortReader:
         return ports
 
 
-def _first(host: Host, device: RdmaDevice, facts: RdmaPort) -> _Port:
+def counter_files(host: Host, device: RdmaDevice, facts: RdmaPort) -> dict[str, str]:
+    """Return the file of each counter that a port has and the live view reads, by the counter's name."""
     path = f"{device.sysfs_path}/ports/{facts.number}"
     paths = {
         name.partition("/")[2]: f"{path}/{name}" for name in names_to_read(facts.hw_counters, facts.counters)
@@ -171,7 +172,12 @@ def _first(host: Host, device: RdmaDevice, facts: RdmaPort) -> _Port:
     # Some drivers have one hw_counters directory for the device.
     if not isinstance(facts.hw_counters, Unknown) and isinstance(host.names(f"{path}/hw_counters"), Unknown):
         own, shared = f"{path}/hw_counters/", f"{device.sysfs_path}/hw_counters/"
-        paths = {name: file.replace(own, shared) for name, file in paths.items()}
+        return {name: file.replace(own, shared) for name, file in paths.items()}
+    return paths
+
+
+def _first(host: Host, device: RdmaDevice, facts: RdmaPort) -> _Port:
+    paths = counter_files(host, device, facts)
     absent = {**missing(Place.HARDWARE, facts.hw_counters), **missing(Place.STANDARD, facts.counters)}
     waiting: dict[str, Maybe[float]] = dict.fromkeys(paths, _SECOND_SAMPLE)
     for name in absent:

@@ -31,7 +31,7 @@ def versions_of(examination: Examination) -> dict[str, Maybe[str]]:
         "OFED": _ofed(tools),
         "NIC firmware": _firmware(node.rdma),
         "NCCL": _nccl(examination),
-        "GDRCopy": _library(examination.libraries, "libgdrapi.so.2"),
+        "GDRCopy": library_version(examination.libraries, "libgdrapi.so.2"),
         "Fabric Manager": map_known(tools, lambda tools: tools.fabric_manager),
         "perftest": _perftest(tools),
     }
@@ -91,7 +91,7 @@ def _by_version(versions: dict[str, list[str]]) -> str:
 
 def _nccl(examination: Examination) -> Maybe[str]:
     """Return the installed NCCL, and those of running jobs where they differ: containers have their own."""
-    installed = _library(examination.libraries, "libnccl.so.2")
+    installed = library_version(examination.libraries, "libnccl.so.2")
     used = _used_nccl(examination.processes)
     if isinstance(installed, Unknown):
         return f"{', '.join(used)} (running jobs)" if used else installed
@@ -106,7 +106,8 @@ def _used_nccl(processes: Maybe[ProcessFacts]) -> list[str]:
     return [version for version in versions if version]
 
 
-def _library(libraries: Maybe[LibraryFacts], soname: str) -> Maybe[str]:
+def library_version(libraries: Maybe[LibraryFacts], soname: str) -> Maybe[str]:
+    """Return the version of an installed library, of all its files; NOT_THERE: not installed."""
     if isinstance(libraries, Unknown):
         return libraries
     found = libraries.installed(soname)

@@ -23,7 +23,7 @@ _UNPACKED_BYTES = 4 << 20  # of packed answers, whose objects take ten times as 
 
 def origin_of(manifest: Manifest) -> Origin:
     """Return the origin RECORDED with node and time; a node that was not live stays marked."""
-    live = manifest.source == Source.LIVE.value
+    live = manifest.source in (Source.LIVE.value, Source.REMOTE.value)
     name = (manifest.host or "?") if live else f"{manifest.source.upper()} {manifest.label}"
     began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(manifest.began_at))
     redacted = ", redacted" if manifest.redacted else ""

@@ -38,6 +38,7 @@ from probes.simulation.node.system.software import library_missing
 from probes.simulation.node.system.system import description_after, keep_disk
 
 if TYPE_CHECKING:  # a node that is only read needs neither faults nor commands nor benchmark tools
+    from probes.simulation.bandwidth.network import SimulatedNetwork
     from probes.simulation.bandwidth.node_pair import NodeParts, SimulatedNode
     from probes.simulation.bandwidth.playback import SimulatedTest
     from probes.simulation.commands.command_result import CommandResult
@@ -207,6 +208,10 @@ class SimulatedHost(HostBase):
         if self._node is None:
             self._node = SimulatedNode((self, self.tree, self._seconds), self._seed, self._make_peer)
         return start_test(self._node, argv)
+
+    def join(self, network: SimulatedNetwork, name: str) -> None:
+        """Connect this node to others under a host name: its tests then reach them by their names."""
+        self._node = network.connect(name, (self, self.tree, self._seconds), self._seed)
 
     def _make_peer(self) -> NodeParts:
         """Return another node of the same description, with the same faults."""

@@ -83,9 +83,10 @@ def _hw_octets(host: Host, device: str, port: str, name: str) -> Maybe[int]:
     return octets
 
 
-def _counters(host: Host, device: str, port: RdmaPort) -> PortCounters:
-    """Read a port's bytes. EFA and bnxt_re may have them only in hw_counters; rxe counts only packets.
+def read_port(host: Host, device: str, port: RdmaPort) -> PortCounters:
+    """Read a port's bytes; `device`: its path in sysfs.
 
+    EFA and bnxt_re may have them only in hw_counters; rxe counts only packets:
     drivers/infiniband/hw/efa/efa_verbs.c, hw/bnxt_re/hw_counters.c, sw/rxe/rxe_hw_counters.c.
     """
     path = f"{device}/ports/{port.number}"
@@ -115,7 +116,7 @@ def read(host: Host, node: Node, with_interfaces: bool = False) -> Reading:
                 states[device.name, port.number] = read_numbered(host, path)
             else:
                 states[device.name, port.number] = link_state(host, port.netdev)
-            ports[device.name, port.number] = _counters(host, device.sysfs_path, port)
+            ports[device.name, port.number] = read_port(host, device.sysfs_path, port)
     netdevs = _netdevs(node) if with_interfaces else ()
     interfaces = host.interface_counters(netdevs) if netdevs else {}
     ports.update(_of_software(host, node, ports, interfaces))

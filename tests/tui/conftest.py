@@ -20,6 +20,14 @@ def lasting_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory, not there yet, in which the facts of a node that works are saved."""
+    directory = tmp_path / "state" / "last-ok"
+    monkeypatch.setattr("tui.files.last_ok_file.last_ok_directory", lambda: str(directory))
+    return directory
+
+
+@pytest.fixture
 def snap_compare(
     snap_compare: Callable[..., bool], snapshot: SnapshotAssertion, request: pytest.FixtureRequest
 ) -> Callable[..., bool]:

@@ -49,7 +49,7 @@ def test_check_topo_live_and_the_screen_show_the_same_at_the_end_of_a_recording(
         content: dict[str, object] = json.loads(out.splitlines()[-1] if command == "live" else out)
         return content
 
-    source = ReplaySource(open_recording(Namespace(replay=recording, demo=None, root="/")))
+    source = ReplaySource(open_recording(Namespace(replay=recording, demo=None, root="/", host="")))
     source.move(source.last)
     for _ in source.read(probe=False):
         pass

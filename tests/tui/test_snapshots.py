@@ -12,6 +12,8 @@ from probes.simulation.host import SimulatedHost
 from tests.probes.recording.recordings import recorded
 from tests.tui.action_screens import QuickHost, asked, ended, listed, on, seen
 from tests.tui.bandwidth_screens import measured, met, over, scripted, set_up, started
+from tests.tui.fleet_screens import FIRST, SECOND, FleetOnDemand
+from tests.tui.fleet_screens import read as read_fleet
 from tests.tui.live_samples import install
 from tests.tui.pilot import SteppedClock, overview, readings, settled, shown, stepped_app, until
 from tests.tui.screens.test_doctor import opened
@@ -272,3 +274,14 @@ def test_bandwidth_run(
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=to_rows)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_fleet(snap_compare: Any, size: tuple[int, int]) -> None:
+    async def to_the_changes(pilot: Pilot[None]) -> None:
+        await read_fleet(pilot, 2)
+        await until(pilot, lambda: "changed" in seen(pilot, "summary"))
+        await pilot.pause()
+
+    app = FleetOnDemand(FIRST, SECOND).app()
+    assert snap_compare(app, terminal_size=size, run_before=to_the_changes)

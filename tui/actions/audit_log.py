@@ -44,9 +44,13 @@ class AuditFile(Protocol):
         """Return why an existing log cannot be read, as a sentence, or ""."""
 
 
-def own_log() -> str:
-    """Return the log of this user: root's below /var/log, a user's in the XDG state directory."""
-    return ROOTS_LOG if os.geteuid() == 0 else os.path.join(own_directory(STATE), "actions.jsonl")
+def own_log(node: str = "") -> str:
+    """Return the log of this user: root's below /var/log, a user's in the XDG state directory.
+
+    `node`: what was done there over a connection.
+    """
+    log = ROOTS_LOG if os.geteuid() == 0 else os.path.join(own_directory(STATE), "actions.jsonl")
+    return f"{log.removesuffix('.jsonl')}-{node}.jsonl" if node else log
 
 
 class AuditLogFile(AppendFile):

@@ -41,7 +41,7 @@ from tui.actions.guards import (
     node_name,
     takes_down_netdevs,
 )
-from tui.actions.local_commands import Commands, LocalCommands, why_no_root
+from tui.actions.local_commands import Commands, LocalCommands, RemoteCommands, why_no_root
 from tui.actions.manual_steps import runnable
 from tui.actions.runner import Runner
 from tui.actions.supervisor import DetachedRun, Order
@@ -77,7 +77,8 @@ class Dispatcher:
     def __init__(self, host: Host, read_only: bool = False, log: AuditFile | None = None) -> None:
         self._host, self._read_only = host, read_only
         if log is None:
-            log = AuditLogFile(own_log()) if host.origin.source is Source.LIVE else MemoryLog()
+            is_running, node = host.origin.is_running, host.origin.label  # this machine has no label
+            log = AuditLogFile(own_log(node)) if is_running else MemoryLog()
         self._log = log
         self._runner: Runner | DetachedRun | None = None
         self._commands: Commands | None = None
@@ -136,6 +137,10 @@ class Dispatcher:
         cleared = clearance(offer.plan, examination, self._read_only, network)
         if not cleared.refused and self._host.origin.source is Source.LIVE and offer.plan.needs_root:
             cleared = replace(cleared, refused=why_no_root())
+        if cleared.cuts and self._host.origin.source is Source.REMOTE:
+            cleared = replace(
+                cleared, refused="it may cut off this connection; run gdrtop on the node itself"
+            )
         action = f"undo:{offer.run}" if isinstance(offer, UndoOffer) else offer.id
         return Prepared(action, offer.title, offer.plan, cleared, node_name(examination))
 
@@ -163,6 +168,8 @@ class Dispatcher:
 
     def _with_running(self, run: PastRun) -> PastRun:
         """Mark a run without an end as still running if its process exists."""
+        if self._host.origin.source is Source.REMOTE:  # that process was on this machine
+            return run
         if run.outcome is not RunOutcome.UNKNOWN or run.actor.boot_id != self._boot_id() or not run.actor.pid:
             return run
         if run.actor.pid == os.getpid() and not self.is_running:
@@ -191,7 +198,7 @@ class Dispatcher:
             if prepared.clearance.is_detached:
                 return self._run_detached(prepared, on_event)
             with ActionLock() as lock:
-                return self._run(prepared, LocalCommands(keep=(lock.descriptor,)), on_event, get_password)
+                return self._run(prepared, self._real((lock.descriptor,)), on_event, get_password)
         except LockTaken as taken:
             ended = RunEnded(RunOutcome.REFUSED, str(taken), prepared.plan.steps)
             on_event(ended)
@@ -208,6 +215,14 @@ class Dispatcher:
         if not changed and not prepared.clearance.cuts and takes_down_netdevs(prepared.plan):
             changed = cut_by(runnable(prepared.plan), self._network())
         return f"the node has changed since the plan was shown ({changed[0]})" if changed else ""
+
+    def _real(self, keep: tuple[int, ...]) -> Commands:
+        if self._host.origin.source is not Source.REMOTE:
+            return LocalCommands(keep)
+        from probes.host.remote.remote_host import RemoteHost
+
+        assert isinstance(self._host, RemoteHost)
+        return RemoteCommands(self._host, keep)
 
     def _simulated(self) -> Commands:
         from probes.simulation.host import SimulatedHost

@@ -13,12 +13,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from probes.base.frozen import frozen
 from probes.host.machine.command import TRUSTED_PATH, find_command
 from tui.terminal.program_output import PtyReader
+
+if TYPE_CHECKING:
+    from probes.host.remote.remote_host import RemoteHost
 
 STEP_SECONDS = 300.0  # restarting openibd takes one or two minutes on a big node
 _LINE_LIMIT = 4096
@@ -64,13 +67,9 @@ class LocalCommands:
         self, argv: Sequence[str], root: bool, text: str, on_line: Callable[[str], None]
     ) -> CommandResult:
         """Run a command from the trusted path, with sudo if it needs root and gdrtop is not root."""
-        program: list[str] = []
-        for name in ("sudo", argv[0]) if root and not self._is_root else (argv[0],):
-            path = find_command(name)
-            if path is None:
-                return CommandResult(None, 0.0, f"{name} is not installed")
-            # -n: `ask_for_password` lets sudo ask on the real terminal.
-            program += [path, "-n", "--"] if name == "sudo" else [path]
+        program = self._program(argv, root and not self._is_root)
+        if isinstance(program, str):
+            return CommandResult(None, 0.0, program)
         began = time.monotonic()
         try:
             master, slave = os.openpty()
@@ -78,7 +77,7 @@ class LocalCommands:
             return CommandResult(None, 0.0, f"no pseudo-terminal for {argv[0]}: {error.strerror}")
         output = PtyReader(master, _LINE_LIMIT)
         try:
-            process = self._start([*program, *argv[1:]], slave, bool(text))
+            process = self._start(program, slave, bool(text))
         except OSError as error:
             output.close()
             return CommandResult(None, 0.0, f"{program[0]}: {error.strerror}")
@@ -89,6 +88,20 @@ class LocalCommands:
             return self._follow(process, output, began, on_line, root and not self._is_root)
         finally:
             output.close()
+
+    def _program(self, argv: Sequence[str], by_sudo: bool) -> list[str] | str:
+        """Return what to start, or why it cannot be started."""
+        program: list[str] = []
+        for name in ("sudo", argv[0]) if by_sudo else (argv[0],):
+            path = find_command(name)
+            if path is None:
+                return f"{name} is not installed"
+            # -n: `ask_for_password` lets sudo ask on the real terminal.
+            program += [path, "-n", "--"] if name == "sudo" else [path]
+        return [*program, *argv[1:]]
+
+    def _environment(self) -> Mapping[str, str]:
+        return {"PATH": ":".join(TRUSTED_PATH), "LC_ALL": "C.UTF-8", "TERM": "xterm-256color"}
 
     def _start(self, program: list[str], output: int, with_input: bool) -> subprocess.Popen[bytes]:
         # Its own process group, because Ctrl-C and a hangup at our terminal are for us; not its own session,
@@ -101,7 +114,7 @@ class LocalCommands:
             stdin=subprocess.PIPE if with_input else subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={"PATH": ":".join(TRUSTED_PATH), "LC_ALL": "C.UTF-8", "TERM": "xterm-256color"},
+            env=self._environment(),
             cwd="/",
             umask=0o022,
             pass_fds=self._keep,
@@ -140,6 +153,35 @@ class LocalCommands:
             if not ended and (took > self._seconds or self.abandoned.is_set()):
                 why = f"still running after {took:.0f} s, as process {process.pid}"
                 return CommandResult(None, took, why, still_running=True)
+
+
+class RemoteCommands(LocalCommands):
+    """A node that is elsewhere: each command goes there by the transport, and gets root by sudo -n.
+
+    The connection keeps no command alive, and ending it may leave a command running there.
+    """
+
+    def __init__(self, host: RemoteHost, keep: Sequence[int] = (), seconds: float = STEP_SECONDS) -> None:
+        super().__init__(keep, seconds)
+        self._host = host
+        self._is_root = host.is_root() and not host.target.is_sudo
+        self.as_root = "as root" if self._is_root else "by sudo -n"
+
+    def run(
+        self, argv: Sequence[str], root: bool, text: str, on_line: Callable[[str], None]
+    ) -> CommandResult:
+        """Run a command on the node; what was read there before no longer counts."""
+        try:
+            return super().run(argv, root, text, on_line)
+        finally:
+            self._host.forget()
+
+    def _program(self, argv: Sequence[str], by_sudo: bool) -> list[str] | str:
+        clean = ["env", f"PATH={':'.join(TRUSTED_PATH)}", "LC_ALL=C.UTF-8"]
+        return self._host.target.command([*(("sudo", "-n", "--") if by_sudo else ()), *clean, *argv])
+
+    def _environment(self) -> Mapping[str, str]:
+        return os.environ  # the transport needs SSH_AUTH_SOCK, KRB5CCNAME, HOME, KUBECONFIG
 
 
 def _write_input(process: subprocess.Popen[bytes], text: str) -> None:

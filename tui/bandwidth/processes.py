@@ -17,14 +17,11 @@ import contextlib
 import json
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
-import termios
 import threading
 import time
-import tty
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -36,16 +33,11 @@ from tui.terminal.program_output import PtyReader, without_colors
 
 LINE_LIMIT = 4096
 # While so many lines wait, no more are read, and the tool blocks. During a stop, the rest is only counted.
-_LINES_WAITING = 2000
-_OVERDUE_SECONDS = supervisor.GRACE_SECONDS + supervisor.KILL_SECONDS + 3.0  # then the supervisor hangs
+LINES_WAITING = 2000
+OVERDUE_SECONDS = supervisor.GRACE_SECONDS + supervisor.KILL_SECONDS + 3.0  # then the supervisor hangs
 _POLL_SECONDS = 0.2
 _READS_AFTER_END = 256  # of up to 4 KiB each; a terminal buffers 64 KiB
 _MESSAGE_BYTES = 1 << 16
-# HOME, USER, LOGNAME: mpirun and what ssh starts (ProxyCommand, Match exec) read their settings there.
-# SSH_AUTH_SOCK, KRB5CCNAME: without the agent and the ticket ssh would have to ask for a password.
-# LD_LIBRARY_PATH: tools built against HPC-X or a private CUDA need it. It is no new risk: gdrtop's own
-# libraries were found with it already, and sudo never passes it on to root.
-_PASSED_ON = ("HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "KRB5CCNAME", "LD_LIBRARY_PATH")
 
 
 @frozen
@@ -61,6 +53,15 @@ class ProcessExit:
     seconds: float
     why: str = ""
     cpu_seconds: float | None = None
+
+
+def process_exit(
+    status: int | None, seconds: float, why: str, cpu_seconds: float | None = None
+) -> ProcessExit:
+    """Return how a process ended, by its supervisor's report."""
+    if status is not None and status < 0 and not why:
+        why = f"killed by signal {-status}"
+    return ProcessExit(status, seconds, why, cpu_seconds)
 
 
 class ToolProcess(Protocol):
@@ -101,43 +102,41 @@ class LocalProcessStarter:
     def start(self, argv: Sequence[str], seconds: float) -> ToolProcess:
         """Start a program of the trusted path, which it also gets as its PATH."""
         if (path := self._find(argv[0])) is None:
-            return _NotStarted(f"{argv[0]} is not installed")
+            return NotStarted(f"{argv[0]} is not installed")
         order = {"argv": [path, *argv[1:]], "seconds": seconds, "grace_seconds": self._grace_seconds}
         try:
             return _start(order)
         except OSError as error:
-            return _NotStarted(f"{path} could not be started: {error.strerror}")
+            return NotStarted(f"{path} could not be started: {error.strerror}")
 
 
 @frozen
-class _NotStarted:
+class NotStarted:
     """Stands for a process that could not be started."""
 
     why: str
 
     def lines(self, seconds: float) -> list[str]:
+        """Return no lines."""
         del seconds
         return []
 
     @property
     def ended(self) -> ProcessExit:
+        """Return why it was not started."""
         return ProcessExit(None, 0.0, self.why)
 
     def end(self) -> None:
-        return
+        """Do nothing."""
 
 
 def _start(order: dict[str, Any]) -> _LocalProcess:
     """Start a supervisor, or raise OSError if there is no process, terminal or descriptor left for it."""
-    try:
-        master, slave = os.openpty()
-    except OSError as error:
-        raise OSError(error.errno, f"no pseudo-terminal ({error.strerror})") from None
+    master, slave = supervisor.open_terminal()
     output = PtyReader(master, LINE_LIMIT)
     control: socket.socket | None = None
     remote: socket.socket | None = None
     try:
-        _set_raw(slave)
         control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # Not as arguments: a search for the tool's name must not find the supervisor.
         control.send(json.dumps(order).encode())
@@ -146,35 +145,22 @@ def _start(order: dict[str, Any]) -> _LocalProcess:
             stdin=remote.fileno(),
             stdout=slave,
             stderr=subprocess.DEVNULL,
-            env=_environment(),
+            env=supervisor.environment(TRUSTED_PATH),
             cwd="/",
             umask=0o022,
             # Ctrl-C and the hangup of our terminal are for gdrtop alone.
             start_new_session=True,
         )
         return _LocalProcess(process, control, output)
-    except (OSError, termios.error) as error:
+    except OSError:
         output.close()
         if control is not None:
             control.close()
-        raise OSError(*error.args) from None
+        raise
     finally:
         os.close(slave)
         if remote is not None:
             remote.close()
-
-
-def _environment() -> dict[str, str]:
-    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    return {"PATH": ":".join(TRUSTED_PATH), "LC_ALL": "C.UTF-8", "TERM": "dumb", **passed_on}
-
-
-def _set_raw(slave: int) -> None:
-    """Turn off line buffering and echo, and let a read from /dev/tty return end of file at once."""
-    tty.setraw(slave)
-    settings = termios.tcgetattr(slave)
-    settings[6][termios.VMIN] = 0  # termios(3): read(2) returns 0 if nothing was typed
-    termios.tcsetattr(slave, termios.TCSANOW, settings)
 
 
 class _LocalProcess:
@@ -212,7 +198,7 @@ class _LocalProcess:
 
     def end(self) -> None:
         if self._overdue_at is None:
-            self._overdue_at = time.monotonic() + _OVERDUE_SECONDS
+            self._overdue_at = time.monotonic() + OVERDUE_SECONDS
         with self._closing:
             if self._control.fileno() >= 0:
                 # The supervisor sees the same when gdrtop dies, so that both stops work alike.
@@ -229,7 +215,7 @@ class _LocalProcess:
             self._read_rest()
             return
         wanted: list[socket.socket | PtyReader] = [self._control]
-        if len(self._waiting) < _LINES_WAITING or self._overdue_at is not None:
+        if len(self._waiting) < LINES_WAITING or self._overdue_at is not None:
             wanted.append(self._output)
         ready = select.select(wanted, [], [], min(seconds, _POLL_SECONDS))[0]
         if self._output in ready:
@@ -253,7 +239,7 @@ class _LocalProcess:
 
     def _keep(self, lines: Iterable[str]) -> None:
         for line in lines:
-            if self._overdue_at is not None and len(self._waiting) >= _LINES_WAITING:
+            if self._overdue_at is not None and len(self._waiting) >= LINES_WAITING:
                 self._skipped += 1
             else:
                 self._waiting.append(without_colors(line))
@@ -271,10 +257,7 @@ class _LocalProcess:
             self._failure = message["failed"]
         if "ended" not in message:
             return
-        status, seconds, why, cpu_seconds = message["ended"]
-        if status is not None and status < 0 and not why:
-            why = f"killed by signal {-status}"
-        self._exit = ProcessExit(status, seconds, why, cpu_seconds)
+        self._exit = process_exit(*message["ended"])
         with self._closing:
             self._control.close()
         with contextlib.suppress(subprocess.TimeoutExpired):  # it stays with what could not be killed
@@ -285,23 +268,4 @@ class _LocalProcess:
         took = time.monotonic() - self._began
         self._supervisor.kill()
         status = self._supervisor.wait()
-        if not self._leader:
-            failure = self._failure or f"not started: its supervisor exited with status {status}"
-            return None, took, failure, None
-        why = self._failure or f"killed with its supervisor (status {status})"
-        left = _end_session(self._leader)
-        return None, took, f"{why}; {supervisor.describe(left)}" if left else why, None
-
-
-def _end_session(leader: int) -> list[supervisor.Entry]:
-    """Kill what is left of a session; return what survives SIGKILL."""
-    until = time.monotonic() + supervisor.KILL_SECONDS
-    while True:
-        table = supervisor.process_table()
-        left = [entry for entry in table if entry.session == leader and entry.state != "Z"]
-        if not left or time.monotonic() > until:
-            return left
-        for entry in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(entry.pid, signal.SIGKILL)
-        time.sleep(0.02)
+        return None, took, supervisor.end_orphans(self._leader, status, self._failure), None

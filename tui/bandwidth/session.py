@@ -126,6 +126,8 @@ class BenchSession:
     @property
     def refusal(self) -> str:
         """Return why no test can run on this host, or ""."""
+        if self._host.origin.source is Source.REMOTE:
+            return "bandwidth tests are not run over a connection; run gdrtop on the node itself"
         return no_actions_here(self._host.origin, self._read_only)
 
     def plan(self, examination: Examination, request: Request) -> Series | Refused:

@@ -13,7 +13,8 @@ If the supervisor is killed too, PR_SET_PDEATHSIG kills the process itself, and 
 foreground group of its terminal. Only then something can be left: a child that ignores SIGHUP or has left the
 group. If gdrtop is alive, it kills these by their session.
 
-It imports nothing of gdrtop, so that it starts within some 30 ms.
+It imports nothing of gdrtop, so that it starts within some 30 ms. On other nodes it runs with Python 3.6 or
+newer, within tui/bandwidth/pairs/node_server.py.
 
 probes/host/machine/command_server.py has a similar loop, and the two stay two programs. That one forks a
 supervisor for each command and kills at once; this one has a terminal, a grace period, the CPU time of what
@@ -34,13 +35,19 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+import tty
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 GRACE_SECONDS = 2.0  # from SIGTERM to SIGKILL
 KILL_SECONDS = 3.0  # from SIGKILL to the report that a process cannot be killed
 MESSAGE_BYTES = 1 << 20
 STILL_THERE = "still exists after SIGKILL"
+# HOME, USER, LOGNAME: mpirun and what ssh starts (ProxyCommand, Match exec) read their settings there.
+# SSH_AUTH_SOCK, KRB5CCNAME: without the agent and the ticket ssh would have to ask for a password.
+# LD_LIBRARY_PATH: tools built against HPC-X or a private CUDA need it. It is no new risk: gdrtop's own
+# libraries were found with it already, and sudo never passes it on to root.
+PASSED_ON = ("HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "KRB5CCNAME", "LD_LIBRARY_PATH")
 _CONTROL, _TERMINAL = 0, 1
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # include/uapi/linux/prctl.h
 _STUCK_SECONDS = 0.5  # what survives SIGKILL so long is stuck in the kernel
@@ -80,6 +87,56 @@ def describe(left: list[Entry]) -> str:
     return f"{STILL_THERE}: {named or 'a process hidden from this user'}"
 
 
+def environment(trusted_path: Sequence[str]) -> dict[str, str]:
+    """Return the variables of a tool: a few of this process, and those that are the same everywhere."""
+    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    return {"PATH": ":".join(trusted_path), "LC_ALL": "C.UTF-8", "TERM": "dumb", **passed_on}
+
+
+def open_terminal() -> tuple[int, int]:
+    """Return both descriptors of a new terminal without line buffering and echo; OSError: there is none.
+
+    A read from /dev/tty returns end of file at once.
+    """
+    try:
+        master, slave = os.openpty()
+    except OSError as error:
+        raise OSError(error.errno, f"no pseudo-terminal ({error.strerror})") from None
+    try:
+        tty.setraw(slave)
+        settings = termios.tcgetattr(slave)
+        settings[6][termios.VMIN] = 0  # termios(3): read(2) returns 0 if nothing was typed
+        termios.tcsetattr(slave, termios.TCSANOW, settings)
+    except termios.error as error:
+        os.close(master)
+        os.close(slave)
+        raise OSError(*error.args) from None
+    return master, slave
+
+
+def exit_status(wait_status: int) -> int:
+    """Return an exit status as in subprocess, negative for a signal."""
+    return -os.WTERMSIG(wait_status) if os.WIFSIGNALED(wait_status) else os.WEXITSTATUS(wait_status)
+
+
+def end_orphans(leader: int, status: int, failure: str) -> str:
+    """Kill what a dead supervisor has left; return how the process ended.
+
+    `leader`: the process, 0 if it was not started; `status`: of the supervisor; `failure`: its last words.
+    """
+    if not leader:
+        return failure or f"not started: its supervisor exited with status {status}"
+    why = failure or f"killed with its supervisor (status {status})"
+    until = time.monotonic() + KILL_SECONDS
+    while True:
+        left = [entry for entry in process_table() if entry.session == leader and entry.state != "Z"]
+        if not left or time.monotonic() > until:
+            return f"{why}; {describe(left)}" if left else why
+        for entry in left:
+            _signal(os.kill, entry.pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
 class ProcessSupervisor:
     """Starts one process, and runs until it and everything that it started are gone."""
 
@@ -96,7 +153,7 @@ class ProcessSupervisor:
         self._signals, write = os.pipe()
         for descriptor in (self._signals, write):
             os.set_blocking(descriptor, False)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(write)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -218,7 +275,7 @@ class ProcessSupervisor:
                 return True
             self._cpu_seconds += usage.ru_utime + usage.ru_stime
             if pid == self._leader:
-                self._leader, self._status = 0, os.waitstatus_to_exitcode(status)
+                self._leader, self._status = 0, exit_status(status)
 
 
 def _below(entries: list[Entry]) -> list[Entry]:
@@ -244,7 +301,7 @@ def _terminal_taker(supervisor: int) -> Callable[[], None]:
     """Return what the new process does before it executes the tool."""
 
     def take() -> None:
-        for number in signal.valid_signals():  # exec keeps ignored signals, such as nohup's SIGHUP
+        for number in range(1, signal.NSIG):  # exec keeps ignored signals, such as nohup's SIGHUP
             if signal.getsignal(number) is signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
         fcntl.ioctl(_TERMINAL, termios.TIOCSCTTY, 0)
@@ -268,9 +325,14 @@ def _send(**message: object) -> None:
         return
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Supervise the process of the order on standard input, or report why that failed."""
     try:
         ProcessSupervisor().run()
     except Exception as error:
         _send(failed=f"{type(error).__name__}: {error}")
         sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

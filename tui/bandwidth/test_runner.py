@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 from probes.bandwidth.model.planned_test import PlannedProcess, PlannedTest
@@ -50,8 +50,12 @@ class TestRunner:
         starter: ProcessStarter,
         test: PlannedTest,
         on_event: Callable[[BandwidthEvent], object],
+        starters: Mapping[str, ProcessStarter] | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
+        """`starters`: by the host of a process; `starter` starts all others. `clock`: default the host's."""
         self._host, self._starter, self._test, self._on_event = host, starter, test, on_event
+        self._starters, self._clock = starters or {}, clock or host.monotonic
         self._running: list[_Running] = []
         self._first_lines: list[str] = []
         self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -83,16 +87,16 @@ class TestRunner:
         """Note that the user has canceled the test."""
         self._is_canceled = True
 
-    def step(self) -> bool:
-        """Read what the processes have printed, for a moment; return whether the test goes on."""
+    def step(self, seconds: float = _STEP_SECONDS) -> bool:
+        """Read what the processes have printed, for so many seconds; return whether the test goes on."""
         for number, running in enumerate(self._running):
             # Only reading from the last process blocks, so that no process waits for another's output.
-            self._read(running, _STEP_SECONDS if number == len(self._running) - 1 else 0.0)
+            self._read(running, seconds if number == len(self._running) - 1 else 0.0)
         if not self._running:
             return False
-        now = self._host.monotonic()
-        seconds = self._test.end_after_s
-        if seconds is not None and self._first_row_at is not None and now - self._first_row_at >= seconds:
+        now = self._clock()
+        end_after = self._test.end_after_s
+        if end_after is not None and self._first_row_at is not None and now - self._first_row_at >= end_after:
             self._is_complete = True
             return False
         if self._may_start_next(now):
@@ -104,7 +108,8 @@ class TestRunner:
     def _start(self, planned: PlannedProcess, attempt: int = 1) -> None:
         argv = planned.command.argv
         self._on_event(ProcessStarted(planned.name, argv))
-        self._running.append(_Running(planned, self._starter.start(argv, self._test.time_limit_s), attempt))
+        starter = self._starters.get(planned.host, self._starter)
+        self._running.append(_Running(planned, starter.start(argv, self._test.time_limit_s), attempt))
 
     def _may_start_next(self, now: float) -> bool:
         """Return whether another process is planned and the last one waits for it."""
@@ -151,10 +156,10 @@ class TestRunner:
             for output in running.parser.feed(line):
                 self._handle(running, output)
         if running.ended_at is None and running.process.ended is not None:
-            running.ended_at = self._host.monotonic()
+            running.ended_at = self._clock()
 
     def _handle(self, running: _Running, output: Output) -> None:
-        now = self._host.monotonic()
+        now = self._clock()
         # Both processes may print the same rows: those of the last one count.
         counts = running.planned is self._test.processes[-1]
         if isinstance(output, Fact):
@@ -201,6 +206,11 @@ class TestRunner:
         times = [None if end is None else end.cpu_seconds for end in ends]
         known_times = [time for time in times if time is not None]
         return sum(known_times) if known_times and len(known_times) == len(times) else None
+
+    def exit_reasons(self) -> tuple[str, ...]:
+        """Return why processes ended, if there is more to say than their exit status."""
+        ends = [running.process.ended for running in self._running]
+        return tuple(end.why for end in ends if end is not None and end.why)
 
     def _missing_result(self) -> Failure | None:
         """Tools may exit with status 0 though they measured nothing, or only one of two directions."""

@@ -34,6 +34,21 @@ def add_node_options(parser: argparse.ArgumentParser, with_defaults: bool = Fals
         "--root", metavar="DIR", default=default("/"), help="read the node whose / is at DIR (default: /)"
     )
     parser.add_argument(
+        "--host",
+        metavar="NODE",
+        default=default(""),
+        help="read this node over ssh; nothing is installed or written there",
+    )
+    parser.add_argument(
+        "--over",
+        metavar="COMMAND",
+        default=default(""),
+        help="with --host: use this command instead of ssh, for example 'srun -w {host}'; {host} is the node",
+    )
+    parser.add_argument(
+        "--sudo", action="store_true", default=default(False), help="with --host: read the node with sudo -n"
+    )
+    parser.add_argument(
         "--demo",
         metavar="NAME",
         nargs="?",

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import plural
+from probes.base.unknown import Unknown
 from probes.checks.judgment import Judgment, exit_status, judge
 from probes.checks.registry import CHECKS
 from probes.facts.node import Node
@@ -19,7 +20,8 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import with_slow_results
 from tui.commands.arguments import UsageError, did_you_mean, whole_number
-from tui.runtime.json_values import document, finding_json, host_name, verdict_json, write_json
+from tui.files.since_ok import SinceOk, since_ok
+from tui.runtime.json_values import document, finding_json, host_name, time_json, verdict_json, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
@@ -50,6 +52,7 @@ class CheckOptions:
     ids: Collection[str] = ()  # print only these, whatever their outcome
     seconds: int = 0  # watch the node first
     one_line: bool = False  # print the verdict only
+    read_only: bool = False  # save no facts of a node that works
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -139,6 +142,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         options.ids,
         options.seconds,
         options.one_line,
+        options.read_only,
     )
     return write_check(host, out, asked)
 
@@ -148,15 +152,17 @@ def write_check(host: Host, out: TextIO, options: CheckOptions) -> int:
     examination = examine_host(host, options.seconds)
     judgment = judge(examination, options.only, options.skip)
     verdict, found, skipped = judgment.verdict, judgment.findings, judgment.skipped
+    since = since_ok(examination, judgment, options.read_only)
     if options.as_json:
         shown = [finding for finding in found if not options.ids or finding.id in options.ids]
         in_full = options.with_passed or bool(options.ids)
-        write_json(check_json(examination.node, host.wall_clock(), verdict, shown, skipped, in_full), out)
+        at = host.wall_clock()
+        write_json(check_json(examination.node, at, verdict, shown, skipped, in_full, since), out)
     elif options.one_line:
         why = Run(f": {verdict.reason}" if verdict.reason else "")
         print_lines([(*verdict_drawing.draw(verdict), why)], out, options.ascii_only)
     else:
-        lines = _text(examination.node, judgment, text_width(out), options)
+        lines = _text(examination.node, judgment, text_width(out), options, since)
         print_lines(lines, out, options.ascii_only)
     return exit_status(verdict)
 
@@ -194,20 +200,43 @@ def check_json(
     ran: Sequence[Finding],
     skipped: Sequence[str] = (),
     in_full: bool = False,
+    since: SinceOk = None,
 ) -> dict[str, Any]:
     """Return the JSON document: findings in full, and a short row for each check that ran.
 
     `at`: seconds since 1970; `skipped`: ids of the checks that were left out; `in_full`: with all details
-    of every check.
+    of every check; `since`: what has changed since the node last worked.
     """
     content = {
         "verdict": verdict_json(verdict),
         "exit_status": exit_status(verdict),
         "skipped": list(skipped),
+        "since_ok": _since_json(since),
         "findings": [finding_json(finding) for finding in ran if finding.status is Status.FOUND],
         "checks": [_check_row_json(finding, in_full) for finding in ran],
     }
+    if isinstance(since, Unknown):
+        content["unknown"] = {"since_ok": str(since)}
     return document("check", host_name(node), node.origin, at, content)
+
+
+def _since_json(since: SinceOk) -> dict[str, Any] | None:
+    if since is None or isinstance(since, Unknown):
+        return None
+    return {
+        "time": time_json(since.before.taken_at),
+        "state": since.before.verdict.state.value,
+        "changes": [
+            {
+                "fact": change.fact.id,
+                "label": change.fact.label,
+                "slots": list(change.slots),
+                "before": change.before,
+                "now": change.now,
+            }
+            for change in since.changes
+        ],
+    }
 
 
 def _check_row_json(finding: Finding, in_full: bool) -> dict[str, Any]:
@@ -222,12 +251,16 @@ def _check_row_json(finding: Finding, in_full: bool) -> dict[str, Any]:
     return {**finding_json(finding), **outcome} if in_full else outcome
 
 
-def _text(node: Node, judgment: Judgment, width: int, options: CheckOptions) -> list[Line]:
+def _text(node: Node, judgment: Judgment, width: int, options: CheckOptions, since: SinceOk) -> list[Line]:
     verdict, found, with_passed = judgment.verdict, judgment.findings, options.with_passed
     note = _left_out(judgment.skipped, options.only, options.skip)
     lines: list[Line] = [heading(node), verdict_drawing.draw(verdict)]
     lines.extend(wrapped(note, width, Tone.WARNING, "  ") if note else ())
     lines.extend(wrapped(verdict.reason, width, Tone.PLAIN, "  "))
+    if since is not None:
+        from widgets.fleet.since_ok import draw_wrapped
+
+        lines.extend(draw_wrapped(since, width, "  "))
     if options.ids:
         for finding in found:
             if finding.id in options.ids:

@@ -231,7 +231,7 @@ class Do:
         """Run the plan on a twin of the node, and show what to expect; the node stays as it is."""
         from tui.actions.rehearsal import rehearse
 
-        if self._host.origin.source not in (Source.LIVE, Source.SIMULATED):
+        if not (self._host.origin.is_running or self._host.origin.source is Source.SIMULATED):
             self._print([line("A rehearsal needs the running node, not --root or --replay.")])
             return EXIT_REFUSED
         self.show(prepared)

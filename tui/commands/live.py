@@ -74,6 +74,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="also follow a job's RAS events (MONITOR); needs NCCL 2.29.2, asks first",
     )
     parser.add_argument("--yes", action="store_true", help="with --ras-events, do not ask")
+    job = parser.add_mutually_exclusive_group()
+    job.add_argument(
+        "--begin", metavar="JOB", help="only save this node's port counters for a job, in a prolog"
+    )
+    job.add_argument(
+        "--end",
+        metavar="JOB",
+        help="only print what the port counters did since --begin, in an epilog (gdrtop schema job-counters)",
+    )
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
@@ -82,6 +91,12 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("gdrtop live shows all moments of a recording; --at is for gdrtop check and report")
     host = open_host(options, is_whole=True)
     require_running_node(host, "live")
+    if options.begin is not None or options.end is not None:
+        from tui.commands.fleet.job_counters import begin_job, end_job
+
+        if options.begin is not None:
+            return begin_job(host, options.begin, out, options.ascii)
+        return end_job(host, options.end, out, options.ascii, options.json)
     if options.yes and not options.ras_events:
         raise UsageError("--yes needs --ras-events")
     if options.changes and not options.json:

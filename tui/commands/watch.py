@@ -20,6 +20,7 @@ from probes.queries.finding import Severity
 from tui.bandwidth.slow_results import note_slow_results
 from tui.commands.arguments import EXIT_WRONG_USAGE, require_running_node
 from tui.commands.live import INDENT, wrapped_below
+from tui.files.since_ok import since_ok
 from tui.files.xdg import STATE, own_directory
 from tui.runtime.json_values import document, host_name
 from tui.runtime.node_monitor import NodeMonitor
@@ -141,7 +142,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         print(f"gdrtop: {error}", file=sys.stderr)
         return EXIT_WRONG_USAGE
     try:
-        watch(host, directory, limits, Output(out, options.json, options.ascii))
+        watch(host, directory, limits, Output(out, options.json, options.ascii), read_only=options.read_only)
     finally:
         directory.close()
     return 0
@@ -161,10 +162,11 @@ def watch(
     output: Output,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = time.sleep,
+    read_only: bool = False,
 ) -> None:
     """Write the ring, and print events, until a signal."""
     stops: list[str] = []
-    watcher = Watcher(host, directory, limits, output)
+    watcher = Watcher(host, directory, limits, output, read_only)
     with signals_stop(stops.append):
         try:
             watcher.step()
@@ -181,8 +183,10 @@ def watch(
 class Watcher:
     """Reads the node, fills the ring, and prints."""
 
-    def __init__(self, host: Host, directory: RingDirectory, limits: Limits, output: Output) -> None:
-        self._host = host
+    def __init__(
+        self, host: Host, directory: RingDirectory, limits: Limits, output: Output, read_only: bool = False
+    ) -> None:
+        self._host, self._read_only = host, read_only
         self._directory = directory
         self._limits = limits
         self._output = output
@@ -205,7 +209,9 @@ class Watcher:
         # Within this moment, so that the ring has what the doctor read, and a saved recording ends with it.
         if self._monitor.needs_check or self._recorder.is_save_due(sample):
             note_slow_results(self._monitor, self._host)
-            self._monitor.check()
+            judgment = self._monitor.check()
+            assert self._monitor.examination is not None
+            since_ok(self._monitor.examination, judgment, self._read_only)
         for event in sample.events:
             self._output.event(event)
         self._recorder.end_moment(sample)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from tui.runtime.signals import ExitSignals
-from tui.terminal.driver import TerminalDriver
+from tui.terminal.driver import driver_of
 
 if TYPE_CHECKING:
     from tui.controllers.context import AppContext
@@ -19,6 +19,7 @@ class QuitController:
     def __init__(self, context: AppContext) -> None:
         self._context, self._app = context, context.app
         self._signals = ExitSignals(self.hang_up, self._stop_waiting_for_terminal)
+        self.has_hung_up = False  # by a signal, or because the terminal is gone
 
     def watch_signals(self) -> None:
         """Handle SIGTERM and SIGHUP from now on."""
@@ -55,24 +56,19 @@ class QuitController:
 
     def hang_up(self, why: str) -> None:
         """Stop everything at once, and quit."""
-        self._context.is_leaving = True
+        self._context.is_leaving = self.has_hung_up = True
         for activity in self._context.activities:
             activity.stop(why)
         self._app.exit()
 
     def _stop_waiting_for_terminal(self) -> None:
-        if (driver := self._driver) is not None:
+        if (driver := driver_of(self._app)) is not None:
             driver.leave()
 
     @property
     def is_stuck(self) -> bool:
         """Return whether output still waits for a terminal that takes none; Python would wait for it too."""
-        return (driver := self._driver) is not None and driver.is_stuck
-
-    @property
-    def _driver(self) -> TerminalDriver | None:
-        driver = getattr(self._app, "_driver", None)  # a private name of Textual
-        return driver if isinstance(driver, TerminalDriver) else None
+        return (driver := driver_of(self._app)) is not None and driver.is_stuck
 
     def close(self) -> None:
         """Close the activities, after the screen."""

@@ -19,7 +19,8 @@ class AppendFile:
     """The file at a path. One that other users could have written is neither read nor appended to.
 
     `name` is its name in a sentence, "the log"; `error` makes the exception if a line cannot be appended.
-    Only the newest `read_bytes` are read. With `all_may_read`, still only the owner may write.
+    Only the newest `read_bytes` are read. With `all_may_read`, still only the owner may write. A file of
+    more than `full_bytes` (by default FULL_BYTES) is renamed.
     """
 
     def __init__(
@@ -30,8 +31,10 @@ class AppendFile:
         read_bytes: int,
         owner: int | None = None,
         all_may_read: bool = False,
+        full_bytes: int | None = None,
     ) -> None:
         self.path = path
+        self._full_bytes = full_bytes
         self._name, self._error, self._read_bytes = name, error, read_bytes
         self._owner = os.geteuid() if owner is None else owner
         self._modes = (0o755, 0o644) if all_may_read else (0o700, 0o600)
@@ -85,7 +88,7 @@ class AppendFile:
             size = self._own_file(descriptor)
             if is_new:
                 os.fchmod(descriptor, for_file)
-            if size > FULL_BYTES:
+            if size > (self._full_bytes or FULL_BYTES):
                 os.replace(self.path, f"{self.path}.1")
                 os.close(descriptor)
                 descriptor = os.open(self.path, _APPEND, for_file)

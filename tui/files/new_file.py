@@ -124,6 +124,14 @@ class NotWritten(Exception):
     """The file was not written; the message says why."""
 
 
+def make_directory(path: str) -> None:
+    """Make a directory for new files, which only this user can read; NotWritten: it cannot be made."""
+    try:
+        os.makedirs(path, 0o700, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise NotWritten(f"{shown_path(path)} cannot be made: {why(error)}") from None
+
+
 def check_new(name: str) -> None:
     """Raise NotWritten if a new file of this name could not be written; leave nothing behind."""
     _new(name).drop()

@@ -6,11 +6,17 @@ import os
 
 DATA = ("XDG_DATA_HOME", ".local/share")
 STATE = ("XDG_STATE_HOME", ".local/state")
+_CONFIG = ("XDG_CONFIG_HOME", ".config")
 NO_HOME = "there is no home directory: set HOME, or XDG_DATA_HOME and XDG_STATE_HOME"
 
 
 def own_directory(kind: tuple[str, str]) -> str:
     """Return gdrtop's DATA or STATE directory, which need not exist; "" without a home directory."""
+    base = _base(kind)
+    return os.path.join(base, "gdrtop") if base else ""
+
+
+def _base(kind: tuple[str, str]) -> str:
     variable, otherwise = kind
     base = os.environ.get(variable, "")
     if not os.path.isabs(base):  # the specification says to ignore a relative one
@@ -18,7 +24,17 @@ def own_directory(kind: tuple[str, str]) -> str:
         if not os.path.isabs(home):
             return ""
         base = os.path.join(home, *otherwise.split("/"))
-    return os.path.join(base, "gdrtop")
+    return base
+
+
+def group_files() -> tuple[str, ...]:
+    """Return the files in which a site and a user define groups of nodes for ClusterShell.
+
+    The last one counts. Not among them: the examples that come with ClusterShell itself.
+    """
+    own = _base(_CONFIG)
+    directories = ("/etc/clustershell", *([os.path.join(own, "clustershell")] if own else []))
+    return tuple(os.path.join(directory, "groups.conf") for directory in directories)
 
 
 def results_path(directory: str | None = None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import sys
 from bisect import bisect_right
 from datetime import datetime, timedelta
@@ -17,6 +18,8 @@ from probes.simulation.node.model.names import SIMULATED_NAMES
 
 if TYPE_CHECKING:
     from probes.host.protocol import Host
+    from probes.host.remote.remote_host import RemoteHost
+    from probes.host.remote.transport import Target
     from probes.queries.finding import Finding
     from probes.recording.archive import Recording
     from probes.recording.replay_host import ReplayHost
@@ -31,6 +34,8 @@ def chosen_origin(options: argparse.Namespace) -> Origin:
     """Return where the facts will be from; NoSuchHost: there is no such node."""
     if options.demo is not None:
         return Origin(Source.SIMULATED, _simulated_name(options.demo))
+    if options.host:
+        return Origin(Source.REMOTE, printable(options.host))
     root = os.path.realpath(options.root)
     if not os.path.isdir(root):
         raise NoSuchHost(f"--root {options.root!r} is not a directory")
@@ -119,6 +124,8 @@ def open_host(options: argparse.Namespace, is_whole: bool = False) -> Host:
         return host
     if options.at:
         raise NoSuchHost("--at needs --replay")
+    if options.host:
+        return _connected(options)
     origin = chosen_origin(options)
     if origin.source is Source.SIMULATED:
         from probes.simulation.host import SimulatedHost
@@ -127,6 +134,50 @@ def open_host(options: argparse.Namespace, is_whole: bool = False) -> Host:
     from probes.host.local import LocalHost
 
     return LocalHost(options.root)
+
+
+def open_simulated(name: str, seed: int = 0) -> Host:
+    """Return a simulated node, with its faults after a "+"; NoSuchHost: there is none."""
+    from probes.simulation.host import SimulatedHost
+
+    return SimulatedHost(_simulated_name(name), seed)
+
+
+def target_of(host: str, over: str = "", is_sudo: bool = False) -> Target:
+    """Return how to reach a node; NoSuchHost: its name or the command cannot be used."""
+    from probes.host.remote.transport import NODE_NAME, SSH, Target
+
+    if not NODE_NAME.fullmatch(host):
+        raise NoSuchHost(f"--host {printable(host)!r} is not the name of a node")
+    if not over:
+        return Target(host, SSH, is_sudo)
+    try:
+        transport = tuple(shlex.split(over))
+    except ValueError as error:
+        raise NoSuchHost(f"--over {printable(over)!r}: {error}") from None
+    if not any("{host}" in word for word in transport):
+        raise NoSuchHost(f"--over {printable(over)!r} has no {{host}}, which stands for the node")
+    return Target(host, transport, is_sudo)
+
+
+def _connected(options: argparse.Namespace) -> Host:
+    if options.demo is not None or options.root != "/":
+        raise NoSuchHost("--host cannot be used with --demo, --root or --replay")
+    return connect(target_of(options.host, options.over, options.sudo))
+
+
+def connect(target: Target) -> RemoteHost:
+    """Return a node that is elsewhere, of which all has been asked once; NoSuchHost: it does not answer."""
+    from probes.host.remote.remote_host import RemoteHost
+    from probes.host.remote.transport import ConnectionFailed
+    from probes.live.verdict import examine_with_jobs
+
+    try:
+        host = RemoteHost(target)
+        host.read_ahead(examine_with_jobs)
+    except ConnectionFailed as error:
+        raise NoSuchHost(f"cannot read {target.host}: {error}") from None
+    return host
 
 
 def moment_of(recording: Recording, text: str) -> int:
@@ -185,8 +236,8 @@ def open_hardware(name: str, seed: int = 0) -> Host:
 
 def open_recording(options: argparse.Namespace) -> ReplayHost:
     """Return the recorded node; NoSuchHost: the file cannot be used."""
-    if options.demo is not None or options.root != "/":
-        raise NoSuchHost("--replay cannot be used with --demo or --root")
+    if options.demo is not None or options.root != "/" or options.host:
+        raise NoSuchHost("--replay cannot be used with --demo, --root or --host")
     return _replay(options.replay)
 
 

@@ -24,7 +24,7 @@ _ASCII = str.maketrans(
         **dict.fromkeys("─═━╌", "-"),
         **dict.fromkeys("│║┃▏▎▌▊▐▕", "|"),
         **dict.fromkeys("‹", "<"),
-        "★": "*",
+        **dict.fromkeys("★◆", "*"),
         "▲": "!",
         "↑": "^",
         "↓": "v",

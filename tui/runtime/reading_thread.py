@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # imported by the thread, after the first paint
     from probes.snapshot.nic_roles import NicRole
     from probes.snapshot.rates import Reading
     from probes.topology.paths import Topology
+    from tui.files.since_ok import SinceOk
 
 
 class Probed(NamedTuple):
@@ -60,6 +61,7 @@ class Examined(NamedTuple):
     failure: str = ""
     is_recheck: bool = False  # requested to see what an action has changed
     detours: frozenset[tuple[str, str]] = frozenset()  # (GPU, NIC) whose traffic passes the root complex
+    since_ok: SinceOk = None  # what has changed since the node last worked
 
 
 class RecordingState(NamedTuple):
@@ -102,14 +104,28 @@ def _detours_of(examination: Examination | None) -> frozenset[tuple[str, str]]:
     return detours(examination)
 
 
+def _since_ok(examination: Examination | None, judgment: Judgment, read_only: bool) -> SinceOk:
+    """Save the facts of a node that works, or return what has changed since it did."""
+    if examination is None:
+        return None
+    from tui.files.since_ok import since_ok
+
+    return since_ok(examination, judgment, read_only)
+
+
 class ReadingThread:
-    """Take readings on request, in its own thread.
+    """Take readings on request, in its own thread; with `read_only`, save no facts of the node.
 
     It is a daemon thread: quitting must not wait for a read that never returns.
     """
 
-    def __init__(self, open_source: Callable[[], ReadingSource], report: Callable[[Report], object]) -> None:
-        self._open_source = open_source
+    def __init__(
+        self,
+        open_source: Callable[[], ReadingSource],
+        report: Callable[[Report], object],
+        read_only: bool = False,
+    ) -> None:
+        self._open_source, self._read_only = open_source, read_only
         self._report = report
         self._wanted = threading.Event()
         self._probe_requested = False
@@ -207,7 +223,9 @@ class ReadingThread:
         self._examination_requested = False
         try:
             examination, judgment = source.examine(probe)
-            examined = Examined(examination, judgment, "", is_recheck, _detours_of(examination))
+            since = _since_ok(examination, judgment, self._read_only)
+            detours = _detours_of(examination)
+            examined = Examined(examination, judgment, "", is_recheck, detours, since)
         except Exception as error:  # the screen shows it and goes on
             examined = Examined(None, None, f"{type(error).__name__}: {error}", is_recheck)
         self._asked_at = None

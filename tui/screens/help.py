@@ -80,11 +80,29 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Running tests and their results. Leaving the screen does not stop them.",
         ("cancel", "skip", "view", "again", "write", "copy", "baseline"),
     ),
+    "FleetScreen": (
+        "FLEET",
+        "Many nodes, read every minute (gdrtop fleet watch). Enter opens the dashboard of the selected node.",
+        ("open", "view", "filter", "refresh", "back", "quit"),
+    ),
     "HistoryScreen": ("HISTORY", "What gdrtop ran on this node, newest run first.", ("open", "undo")),
 }
 _EVERYWHERE = (
     *("help", "overview", "doctor", "live", "nccl", "setup", "bandwidth", "actions"),
-    *("history", "palette", "pane", "select", "page", "first", "last", "open", "back", "quit", "exit"),
+    *(
+        "history",
+        "fleet",
+        "palette",
+        "pane",
+        "select",
+        "page",
+        "first",
+        "last",
+        "open",
+        "back",
+        "quit",
+        "exit",
+    ),
 )
 # The manual's subject of each screen; the others belong to the overview.
 _SUBJECTS = {
@@ -97,6 +115,7 @@ _SUBJECTS = {
     "ActionsScreen": "actions",
     "ConfirmScreen": "actions",
     "RunScreen": "actions",
+    "FleetScreen": "fleet",
     "HistoryScreen": "actions",
     "BandwidthSetupScreen": "bandwidth",
     "BandwidthRunScreen": "bandwidth",
@@ -163,7 +182,8 @@ class HelpScreen(PanesScreen):
         if self._subject != self._opened_at:
             return manual
         others = (line for name in _SCREENS if name != self._screen for line in _section(name, width))
-        everywhere: list[Line] = [(Run("EVERYWHERE", Tone.TITLE),), *_keys(_EVERYWHERE, width), ()]
+        where = "IN THE DASHBOARD" if self._screen == "FleetScreen" else "EVERYWHERE"
+        everywhere: list[Line] = [(Run(where, Tone.TITLE),), *_keys(_EVERYWHERE, width), ()]
         return [*_section(self._screen, width), *everywhere, *manual, (), *others]
 
 

@@ -19,7 +19,7 @@ class Key(NamedTuple):
 # In the order in which the footer takes them, as long as there is room: the most important first.
 KEYS: dict[str, Key] = {
     "help": Key("question_mark,f1,h", "?", "Help", "Help for this screen"),
-    "quit": Key("q", "q", "Back", "Go back. On the overview, quit gdrtop"),
+    "quit": Key("q", "q", "Back", "Go back. On the first screen, quit gdrtop"),
     "yes": Key("y", "y", "Yes", "Confirm"),
     "open": Key("enter", "Enter", "Open", "Open what is selected, or run what is shown"),
     "moment": Key(
@@ -42,7 +42,7 @@ KEYS: dict[str, Key] = {
     ),
     "write": Key("w", "w", "Write", "Write what is shown to a file in the current directory"),
     "copy": Key("c", "c", "Copy", "Copy the plan, the command for the peer, or a rank's py-spy command"),
-    "view": Key("o", "o", "View", "Switch view: chart and console, or paths and node"),
+    "view": Key("o", "o", "View", "Switch view: chart and console, paths and node, or the order of nodes"),
     "path": Key("P", "P", "Path", "Setup: choose the other path, or go back to the recommended one"),
     "leave_out": Key("S", "S", "Skip", "Setup: skip this step, or stop skipping it"),
     "rehearse": Key(
@@ -62,6 +62,7 @@ KEYS: dict[str, Key] = {
     "setup": Key("s", "s", "Setup", "Setup: the steps from a new node to measured GPUDirect RDMA"),
     "bandwidth": Key("b", "b", "Bandwidth", "Bandwidth: measure between GPU and NIC"),
     "actions": Key("x", "x", "Actions", "Actions: what gdrtop can do on this node"),
+    "fleet": Key("F", "F", "Fleet", "Fleet: many nodes, the worst first, and what changed"),
     "select": Key("down,up,j,k", "↑↓", "Select", "Select the next or previous row, or scroll"),
     "change": Key("right,left", "←→", "Change", "Next or previous partner, or value of the selected row"),
     "zoom": Key("z", "z", "Zoom", "Maximize this panel, or show all panels"),

@@ -14,12 +14,13 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from tui.screens.keys import bind, move_keys
-from tui.screens.list_state import ExaminedListState, ListState
+from tui.screens.list_state import ExaminedListState, FilteredListState, ListState
 from tui.terminal.partial_compositor import DirectLinesView, draw_partially
 from widgets.base.lines import Run, Tone, rows_of
 from widgets.base.lines_view import LinesView
 
 L = TypeVar("L", bound=ListState)
+F = TypeVar("F", bound=FilteredListState)
 E = TypeVar("E", bound=ExaminedListState)
 
 _SCROLLS = {
@@ -177,11 +178,8 @@ class ListScreen(PanesScreen, Generic[L]):
             super().action_leave()
 
 
-class ExaminedListScreen(ListScreen[E]):
-    """A list from an examination, with a summary above it and a filter."""
-
-    class CheckRequested(Message):
-        """Check the node."""
+class FilteredListScreen(ListScreen[F]):
+    """A list with a summary above it and a filter."""
 
     def on_mount(self) -> None:
         """Show the filter, also after coming back to the screen."""
@@ -217,12 +215,6 @@ class ExaminedListScreen(ListScreen[E]):
         self._word.display = bool(self._state.word)
         self._list.focus()
 
-    def action_refresh(self) -> None:
-        """Check the node again."""
-        self._state.begin()
-        self.draw()
-        self.post_message(self.CheckRequested())
-
     def action_leave(self) -> None:
         """Clear the filter, else go back to the list, else leave the screen."""
         if self._word.has_focus or (self._word.display and not self.has_class("opened")):
@@ -232,3 +224,16 @@ class ExaminedListScreen(ListScreen[E]):
             self.draw()
         else:
             super().action_leave()
+
+
+class ExaminedListScreen(FilteredListScreen[E]):
+    """A list from an examination, with a summary above it and a filter."""
+
+    class CheckRequested(Message):
+        """Check the node."""
+
+    def action_refresh(self) -> None:
+        """Check the node again."""
+        self._state.begin()
+        self.draw()
+        self.post_message(self.CheckRequested())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from widgets.base.figures import local_time
@@ -39,7 +40,7 @@ class ListState(ABC):
         return next(iter(self._order()), "")
 
     @abstractmethod
-    def list_lines(self, width: int) -> list[Line]:
+    def list_lines(self, width: int) -> Sequence[Line]:
         """Draw the list."""
 
     @abstractmethod
@@ -47,13 +48,29 @@ class ListState(ABC):
         """Draw the selected entry, if there is one."""
 
 
-class ExaminedListState(ListState):
+class FilteredListState(ListState):
+    """A list with a summary above it and a filter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.word = ""
+
+    def filter(self, word: str) -> None:
+        """List only what contains the word."""
+        self.word = word.strip().lower()
+        self._keep_selection()
+
+    @abstractmethod
+    def summary(self, width: int) -> list[Line]:
+        """Draw what the list contains and how old it is, or why there is none."""
+
+
+class ExaminedListState(FilteredListState):
     """A list from an examination of the node, with a filter."""
 
     def __init__(self) -> None:
         super().__init__()
         self.examination: Examination | None = None
-        self.word = ""
         self._reading = False
         self._failure = ""
         self._minutes = 0  # since the examination
@@ -77,11 +94,6 @@ class ExaminedListState(ListState):
         if self.examination is not None:
             self._minutes = max(0, int((at - self.examination.taken_at) // 60))
         return self._minutes != before
-
-    def filter(self, word: str) -> None:
-        """List only what contains the word."""
-        self.word = word.strip().lower()
-        self._keep_selection()
 
     def summary(self, width: int) -> list[Line]:
         """Draw what the list contains and how old it is, or why there is none."""

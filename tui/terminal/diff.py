@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.color import ColorSystem
 from textual.strip import Strip
@@ -232,7 +232,7 @@ class _MinimalUpdate(CompositorUpdate):
 class MinimalOutput:
     """Writes what Textual draws in few bytes; does nothing with a version of Textual that was not tested."""
 
-    def __init__(self, app: App[None]) -> None:
+    def __init__(self, app: App[Any]) -> None:
         self.is_used = is_tested()
         self._app = app
         self._content = TerminalContent()

@@ -16,7 +16,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, Full
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
@@ -177,3 +177,9 @@ def _have_hung_up(descriptors: list[int], wait: bool = False) -> bool:
     for descriptor in descriptors:
         poll.register(descriptor, 0)
     return bool(poll.poll(None if wait else 0))
+
+
+def driver_of(app: App[Any]) -> TerminalDriver | None:
+    """Return the driver of a running app; None in a test."""
+    driver = getattr(app, "_driver", None)  # a private name of Textual
+    return driver if isinstance(driver, TerminalDriver) else None

@@ -23,7 +23,12 @@ _PATHS = {
     GdrPath.EFA: "EFA peer memory",
     GdrPath.CXI: "libfabric (cxi)",
 }
-_SOURCES = {Source.TREE: "TREE", Source.SIMULATED: "SIMULATED", Source.RECORDED: "RECORDED"}
+_SOURCES = {
+    Source.REMOTE: "REMOTE",
+    Source.TREE: "TREE",
+    Source.SIMULATED: "SIMULATED",
+    Source.RECORDED: "RECORDED",
+}
 _WITHOUT_NUMBERS = (State.UNKNOWN, State.NOT_APPLICABLE)
 
 
@@ -36,6 +41,11 @@ def origin_run(origin: Origin) -> Run:
 def path_name(path: GdrPath) -> str:
     """Return the short name of a path."""
     return _PATHS[path]
+
+
+def is_green(verdict: Verdict) -> bool:
+    """Return whether the verdict needs no reason."""
+    return verdict.state in (State.READY, State.ACTIVE)
 
 
 def draw(verdict: Verdict, key: str = "") -> Line:

@@ -132,7 +132,7 @@ def page_of(report: Report, version: str) -> Page:
     return Page(
         node=printable(report.node_name, 253),
         origin=_origin_text(node.origin),
-        is_warning=node.origin.source is not Source.LIVE,
+        is_warning=not node.origin.is_running,
         when=local_time(report.at, _TIME),
         version=version,
         privacy=_PSEUDONYMS if report.is_redacted else "",
@@ -167,6 +167,7 @@ def _origin_text(origin: Origin) -> str:
     label = printable(origin.label, 300)
     return {
         Source.LIVE: "read on the running node",
+        Source.REMOTE: f"read on the running node over a connection to {label}",
         Source.TREE: f"TREE: read from the files under {label}, not from a running node",
         Source.SIMULATED: f"SIMULATED: the simulated node {label}, not a real machine",
         Source.RECORDED: f"RECORDED: {label}",

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from probes.base.frozen import frozen
-from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf
@@ -193,7 +192,7 @@ def user_of(process: Process) -> str:
 
 def _without_first(host: Host) -> Unknown:
     """Return why process 1, and possibly others, are missing: /proc is mounted with hidepid."""
-    if host.origin.source is Source.LIVE and not host.is_root():
+    if host.origin.is_running and not host.is_root():
         return Unknown(Reason.NEEDS_ROOT, "/proc", "hidepid hides the processes of other users")
     return Unknown(Reason.NOT_RECORDED, "/proc", "process 1 is missing, so others may be missing too")
 

@@ -15,7 +15,6 @@ from dataclasses import fields
 from enum import Enum
 
 from probes.base.frozen import frozen
-from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.pci.functions import DEVICES, PciFacts, PciKind, asleep
@@ -331,7 +330,7 @@ def _function(host: Host, bdf: str) -> Maybe[ConfigSpace]:
 
 def _only_the_header(host: Host, path: str) -> Unknown:
     beyond = "PCI config beyond 64 bytes"
-    if host.origin.source is not Source.LIVE:
+    if not host.origin.is_running:
         return Unknown(Reason.NOT_RECORDED, path, beyond)
     if host.is_root():
         return Unknown(Reason.IO_ERROR, path, f"{beyond} is denied even to root: CAP_SYS_ADMIN is missing")

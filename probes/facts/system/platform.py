@@ -35,6 +35,7 @@ class PlatformFacts:
     distribution: Maybe[str]  # os-release PRETTY_NAME
     is_root: bool
     cpu_architecture: Maybe[str]  # "x86_64", "aarch64"
+    bios: Maybe[str]  # version: "2.1", "01.02.03"
 
 
 @frozen
@@ -112,6 +113,7 @@ def probe(host: Host) -> PlatformFacts:
         distribution=map_known(read_os_release(host), parse_os_release),
         is_root=host.is_root(),
         cpu_architecture=architecture,
+        bios=_dmi(host, "bios_version"),
     )
 
 

@@ -11,7 +11,8 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -33,6 +34,10 @@ _REQUEST = struct.Struct("=16sQ16x")  # struct ifreq: name, address of the comma
 _SPARE_COUNTERS = 16384
 
 
+Ioctl = Callable[[str, bytes, int], bytes]
+"""Interface, command and further bytes → the structure as the kernel leaves it; OSError if refused."""
+
+
 class EthtoolReader:
     """Reads counters, and keeps for each interface where its counters are."""
 
@@ -43,26 +48,24 @@ class EthtoolReader:
         """Return the counters of each interface."""
         try:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ioctls:
-                return {name: self._counters(ioctls.fileno(), name) for name in names}
+                ioctl = partial(_ioctl, ioctls.fileno())
+                return {name: self.counters(ioctl, name) for name in names}
         except OSError as error:
             return _unknown(error, "ethtool -S")
 
-    def _counters(self, descriptor: int, name: str) -> Maybe[dict[str, int]]:
+    def counters(self, ioctl: Ioctl, name: str) -> Maybe[dict[str, int]]:
+        """Return the counters of an interface."""
         source = f"ethtool -S {printable(name, 40)}"
-        # An ioctl on a missing interface would make the kernel look for a module of that name.
-        is_name = 0 < len(os.fsencode(name)) < 16 and "/" not in name and name not in (".", "..")
-        if not is_name or "\0" in name or not os.path.exists(f"/sys/class/net/{name}"):
-            return Unknown(Reason.NOT_THERE, source, "no such interface")
         try:
-            count = _count(descriptor, name)
+            count = _count(ioctl, name)
             known = self._positions.get(name)
             if known is None or known[0] != count:
-                known = self._positions[name] = count, _positions(descriptor, name, count)
+                known = self._positions[name] = count, _positions(ioctl, name, count)
             wanted = known[1]
             if not wanted:
                 return Unknown(Reason.NOT_THERE, source, "the driver has none of these counters")
             command = STATS.pack(_GSTATS, count)
-            answer = _ioctl(descriptor, name, command, (count + _SPARE_COUNTERS) * 8)
+            answer = ioctl(name, command, (count + _SPARE_COUNTERS) * 8)
         except OSError as error:
             self._positions.pop(name, None)
             return _unknown(error, source)
@@ -72,8 +75,8 @@ class EthtoolReader:
         return values(answer[STATS.size : STATS.size + count * 8], wanted)
 
 
-def _count(descriptor: int, name: str) -> int:
-    answer = _ioctl(descriptor, name, COUNT.pack(_GSSET_INFO, 0, 1 << STATISTICS, 0), 0)
+def _count(ioctl: Ioctl, name: str) -> int:
+    answer = ioctl(name, COUNT.pack(_GSSET_INFO, 0, 1 << STATISTICS, 0), 0)
     _, _, sets, count = COUNT.unpack_from(answer)
     if not sets >> STATISTICS & 1 or not count:
         raise OSError(errno.EOPNOTSUPP, "no counters")
@@ -82,9 +85,9 @@ def _count(descriptor: int, name: str) -> int:
     return int(count)
 
 
-def _positions(descriptor: int, name: str, count: int) -> dict[str, int]:
+def _positions(ioctl: Ioctl, name: str, count: int) -> dict[str, int]:
     command = HEADER.pack(_GSTRINGS, STATISTICS, count)
-    answer = _ioctl(descriptor, name, command, (count + _SPARE_COUNTERS) * NAME_BYTES)
+    answer = ioctl(name, command, (count + _SPARE_COUNTERS) * NAME_BYTES)
     found = min(count, HEADER.unpack_from(answer)[2])
     return positions(answer[HEADER.size : HEADER.size + found * NAME_BYTES])
 
@@ -112,6 +115,10 @@ def values(statistics: bytes, wanted: dict[str, int]) -> dict[str, int]:
 
 def _ioctl(descriptor: int, name: str, command: bytes, more: int) -> bytes:
     """Return the command's structure as the kernel leaves it, with `more` bytes behind it."""
+    # An ioctl on a missing interface would make the kernel look for a module of that name.
+    is_name = 0 < len(os.fsencode(name)) < 16 and "/" not in name and name not in (".", "..")
+    if not is_name or "\0" in name or not os.path.exists(f"/sys/class/net/{name}"):
+        raise OSError(errno.ENOENT, "no such interface")
     buffer = array.array("B", command + bytes(more))
     fcntl.ioctl(descriptor, _SIOCETHTOOL, _REQUEST.pack(os.fsencode(name), buffer.buffer_info()[0]))
     return buffer.tobytes()
@@ -120,6 +127,8 @@ def _ioctl(descriptor: int, name: str, command: bytes, more: int) -> bytes:
 def _unknown(error: OSError, source: str) -> Unknown:
     if error.errno in (errno.EPERM, errno.EACCES):
         return Unknown(Reason.NEEDS_ROOT, source)
+    if error.errno == errno.ENOENT:
+        return Unknown(Reason.NOT_THERE, source, error.strerror or "")
     if error.errno in (errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL):
         return Unknown(Reason.NOT_THERE, source, "the driver has no counters of its own")
     return Unknown(Reason.IO_ERROR, source, error.strerror or "")

@@ -10,17 +10,19 @@ from __future__ import annotations
 import re
 import sys
 from ast import literal_eval
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.answers import DMABUF_SUPPORTED, RDMA_SUPPORTED, CudaGpu
+from probes.host.answers import DMABUF_SUPPORTED, RDMA_SUPPORTED, CommandOutput, CudaGpu
 from probes.host.machine import cuda_child, verbs_child
 from probes.host.machine.command import run_program
 from probes.host.nvml import bdf_of
 
 T = TypeVar("T")
+Child = Callable[[str, Sequence[str], float, tuple[str, ...]], Maybe[CommandOutput]]
+"""Runs a Python file with arguments, in so many seconds; the last value is what the answer calls it."""
 
 CHILD_SECONDS = 4.0  # of a child process
 VERBS_LIBRARY, MLX5_LIBRARY, CUDA_LIBRARY = "libibverbs.so.1", "libmlx5.so.1", "libcuda.so.1"
@@ -30,28 +32,39 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _BROKEN_ANSWERS = (ValueError, SyntaxError, KeyError, TypeError, AttributeError)
 
 
-def probe_dmabuf(devices: Sequence[str], library: str = VERBS_LIBRARY) -> dict[str, Maybe[int]]:
+def run_child(
+    file: str, arguments: Sequence[str], seconds: float, name: tuple[str, ...]
+) -> Maybe[CommandOutput]:
+    """Run a program of this package on this machine."""
+    return run_program([sys.executable, "-I", "-S", file, *arguments], seconds, name)
+
+
+def probe_dmabuf(
+    devices: Sequence[str], library: str = VERBS_LIBRARY, child: Child = run_child
+) -> dict[str, Maybe[int]]:
     """Return the errno of `ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0)` for each RDMA device.
 
     EOPNOTSUPP and EPROTONOSUPPORT: kernel or driver do not support it; anything else, normally EBADF: they do
     (NCCL src/transport/net_ib/gdr.cc).
     """
-    return _probe_verbs(verbs_child.DMABUF, devices, (library, MLX5_LIBRARY), int)
+    return _probe_verbs(verbs_child.DMABUF, devices, (library, MLX5_LIBRARY), int, child)
 
 
 def probe_data_direct(
-    devices: Sequence[str], libraries: tuple[str, str] = (VERBS_LIBRARY, MLX5_LIBRARY)
+    devices: Sequence[str],
+    libraries: tuple[str, str] = (VERBS_LIBRARY, MLX5_LIBRARY),
+    child: Child = run_child,
 ) -> dict[str, Maybe[str]]:
     """Return the path of each RDMA device's Data Direct function below /sys; "": it has none.
 
     NOT_THERE: libmlx5 is older than rdma-core 54, or the driver does not know of such functions
     (mlx5dv_get_data_direct_sysfs_path(3); NCCL src/transport/net_ib/init.cc).
     """
-    return _probe_verbs(verbs_child.DATA_DIRECT, devices, libraries, str)
+    return _probe_verbs(verbs_child.DATA_DIRECT, devices, libraries, str, child)
 
 
 def _probe_verbs(
-    question: str, devices: Sequence[str], libraries: tuple[str, str], kind: type[T]
+    question: str, devices: Sequence[str], libraries: tuple[str, str], kind: type[T], child: Child
 ) -> dict[str, Maybe[T]]:
     valid = [device for device in devices if _NAME.fullmatch(device)]
     results: dict[str, Maybe[T]] = {
@@ -61,8 +74,8 @@ def _probe_verbs(
     }
     if not valid:
         return results
-    child = [sys.executable, "-I", "-S", verbs_child.__file__, question, *libraries, *valid]
-    output = run_program(child, CHILD_SECONDS, (question, *valid))
+    arguments = (question, *libraries, *valid)
+    output = child(verbs_child.__file__, arguments, CHILD_SECONDS, (question, *valid))
     if isinstance(output, Unknown):
         return {**results, **dict.fromkeys(valid, output)}
     try:
@@ -80,11 +93,10 @@ def _verbs(question: str, device: str, answer: Mapping[str, Any], kind: type[T])
     return Unknown(Reason(answer["reason"]), f"{question} on {device}", str(answer["detail"])[:200])
 
 
-def probe_cuda(library: str = CUDA_LIBRARY) -> Maybe[tuple[CudaGpu, ...]]:
+def probe_cuda(library: str = CUDA_LIBRARY, child: Child = run_child) -> Maybe[tuple[CudaGpu, ...]]:
     """Ask libcuda about every GPU that it lists; the driver must be loaded."""
     attributes = (str(RDMA_SUPPORTED), str(DMABUF_SUPPORTED))
-    child = [sys.executable, "-I", "-S", cuda_child.__file__, library, *attributes]
-    output = run_program(child, CHILD_SECONDS, ("libcuda",))
+    output = child(cuda_child.__file__, (library, *attributes), CHILD_SECONDS, ("libcuda",))
     if isinstance(output, Unknown):
         return output
     try:

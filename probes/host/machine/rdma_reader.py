@@ -12,7 +12,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -45,6 +45,16 @@ _REASONS = {
     **dict.fromkeys((errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.ENOENT), Reason.NOT_THERE),
     errno.ETIMEDOUT: Reason.TIMED_OUT,
 }
+
+
+class Kernel(Protocol):
+    """What answers one round of questions."""
+
+    def ask(self, command: Command, device: int | None = None) -> Answer:
+        """Return the answer, or raise OSError."""
+
+    def close(self) -> None:
+        """End the round."""
 
 
 class _Connection:
@@ -88,13 +98,14 @@ class ResourceReader:
     Only for a kernel that has ib_core loaded: opening the socket would load it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, connect: Callable[[float], Kernel] = _Connection) -> None:
+        self._connect = connect
         self._parser = ResourceParser()
 
     def read(self, seconds: float = SECONDS) -> Maybe[rdma.RdmaResources]:
         """Return the resources; late where a NIC's firmware does not answer, for which the kernel waits."""
         try:
-            connection = _Connection(seconds)
+            connection = self._connect(seconds)
         except OSError as error:
             return _unknown(error.errno or 0)
         try:
@@ -106,7 +117,7 @@ class ResourceReader:
         finally:
             connection.close()
 
-    def _read(self, connection: _Connection) -> Maybe[rdma.RdmaResources]:
+    def _read(self, connection: Kernel) -> Maybe[rdma.RdmaResources]:
         listed = connection.ask(Command.GET)
         if listed.errno:
             return _unknown(listed.errno)

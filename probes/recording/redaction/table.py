@@ -83,6 +83,7 @@ FILES: Sequence[Row] = (
     Row("/sys/**/local_cpus", kept_where(_CPU_MASK)),
     Row("/sys/**/cpumap", kept_where(_CPU_MASK)),
     Row("/sys/class/dmi/id/chassis_asset_tag", kept_where(rf"{AZURE_TAG}\s*|{re.escape(ORACLE_TAG)}\s*")),
+    Row("/sys/class/dmi/id/bios_version", kept_where(r"[A-Z]{0,4}[0-9][0-9A-Za-z.]{0,15}\s*")),
     Row("/sys/firmware/efi/efivars/Loader*", config_files.boot_variable),
     Row("/sys/firmware/efi/efivars/*", kept_where(r"[\0-\x1f]\0\0\0[\0\1]")),
     *(Row(f"/sys/{path}", _FIGURES) for path in _COUNTERS),

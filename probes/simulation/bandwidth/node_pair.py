@@ -24,7 +24,7 @@ HERE, PEER = "here", "peer"
 PEER_NAMES = (PEER, "node2")  # node2: in the examples of `gdrtop bench --help`
 NodeParts = tuple[Host, Tree, Callable[[], float]]
 _LOCAL = ("127.0.0.1", "localhost", "::1")
-_HOSTNAME = "/proc/sys/kernel/hostname"
+HOSTNAME = "/proc/sys/kernel/hostname"
 _SOCKET_TABLE = "/proc/net/tcp"
 _FAILS_SECONDS = 0.02
 _SSH_SECONDS = 0.35
@@ -108,13 +108,15 @@ class SimulatedNode:
         seed: int,
         make_peer: Callable[[], NodeParts],
         near: SimulatedNode | None = None,
+        name: str = HERE,
+        sockets: Sockets | None = None,
     ) -> None:
         """`parts`: host, tree, and the seconds since the node started, which its files are read with."""
         self.host, self.tree, self._seconds = parts
-        self.name = HERE if near is None else PEER
+        self.name = name if near is None else PEER
         self.seed, self.clock = seed, self.host.monotonic
         self._make_peer, self._far = make_peer, near
-        self.sockets: Sockets = near.sockets if near else Sockets(self.clock)
+        self.sockets: Sockets = near.sockets if near else sockets or Sockets(self.clock)
         self.traffic = Traffic(self.tree, self.sockets.advance)
         self.sockets.show(self.tree, self.name)
 
@@ -123,7 +125,7 @@ class SimulatedNode:
         """The other node, built when it is first needed."""
         if self._far is None:
             parts = self._make_peer()
-            parts[1].add(_HOSTNAME, f"{PEER}\n")
+            parts[1].add(HOSTNAME, f"{PEER}\n")
             self._far = SimulatedNode(parts, self.seed + 1, self._make_peer, self)
         return self._far
 
@@ -153,7 +155,7 @@ class SimulatedNode:
 
     def hostname(self) -> str:
         """Return the node's host name."""
-        return self.tree.text(_HOSTNAME).strip()
+        return self.tree.text(HOSTNAME).strip()
 
 
 def start(node: SimulatedNode, argv: Sequence[str], at: float | None = None) -> SimulatedTest:

@@ -103,6 +103,7 @@ def _add_platform(tree: Tree) -> None:
     tree.add("/proc/cmdline", f"{node.cmdline}\n")
     tree.add("/sys/class/dmi/id/sys_vendor", f"{node.product[0]}\n")
     tree.add("/sys/class/dmi/id/product_name", f"{node.product[1]}\n")
+    tree.add("/sys/class/dmi/id/bios_version", "2.1\n")
     tree.add("/sys/kernel/security/lockdown", "[none] integrity confidentiality\n")
     tree.add("/sys/module/module/parameters/sig_enforce", "N\n")
     tree.add(f"/boot/config-{node.kernel}", _CONFIG)

@@ -20,7 +20,7 @@ from tests.tui.bandwidth.families import (
     until_line,
     wait_for,
 )
-from tui.bandwidth import processes
+from tui.bandwidth import processes, supervisor
 from tui.bandwidth.processes import LocalProcessStarter, ProcessExit
 
 
@@ -76,7 +76,7 @@ def test_a_program_that_prints_without_end_fills_no_memory() -> None:
     until_line(process, "again")
     process.end()
     lines, ended = to_the_end(process)
-    assert len(lines) <= processes._LINES_WAITING + 1
+    assert len(lines) <= processes.LINES_WAITING + 1
     assert lines[-1].startswith("… and ")
     assert ended.exit_status == -signal.SIGKILL
 
@@ -168,7 +168,7 @@ def test_the_environment_is_clean_but_for_what_ssh_and_mpirun_need(monkeypatch: 
     lines, _ = to_the_end(LocalProcessStarter().start(["env"], LONG))
     told = dict(line.split("=", 1) for line in lines)
     assert {"SSH_AUTH_SOCK", "HOME", "LD_LIBRARY_PATH"} <= {name for name in told if told[name] == "/nowhere"}
-    assert set(told) <= {"PATH", "LC_ALL", "TERM", *processes._PASSED_ON}
+    assert set(told) <= {"PATH", "LC_ALL", "TERM", *supervisor.PASSED_ON}
 
 
 def test_a_program_that_asks_something_is_not_waited_for() -> None:

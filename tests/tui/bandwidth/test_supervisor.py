@@ -126,7 +126,7 @@ def test_a_supervisor_that_is_asked_to_end_ends_its_test() -> None:
 
 
 def test_a_supervisor_that_hangs_does_not_hang_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_OVERDUE_SECONDS", 0.2)
+    monkeypatch.setattr(processes, "OVERDUE_SECONDS", 0.2)
     process, pids = start_family("child(group)")
     os.kill(my_supervisor(), signal.SIGSTOP)
     process.end()

@@ -36,7 +36,7 @@ class ConfirmState:
     @property
     def can_rehearse(self) -> bool:
         """Return whether a twin can be made: a rehearsal asks the node itself."""
-        return self.origin.source in (Source.LIVE, Source.SIMULATED)
+        return self.origin.is_running or self.origin.source is Source.SIMULATED
 
     def set_rehearsal(self, before: Judgment, after: Judgment, not_rehearsed: tuple[str, ...]) -> None:
         """Take how the twin was before and after."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from probes.checks.judgment import Judgment
     from probes.queries.finding import Finding
     from probes.snapshot.examination import Examination
+    from tui.files.since_ok import SinceOk
     from widgets.doctor.findings import Entry
 
 _MOST_SUMMARY = 4  # lines
@@ -24,6 +25,7 @@ class DoctorState(ExaminedListState):
         super().__init__()
         self.shows = "finding"
         self.judgment: Judgment | None = None
+        self._since_ok: SinceOk = None
         self._all = False
 
     @property
@@ -31,10 +33,10 @@ class DoctorState(ExaminedListState):
         """Return all findings of the judgment."""
         return () if self.judgment is None else self.judgment.findings
 
-    def set_examination(self, examination: Examination, judgment: Judgment) -> None:
-        """Show a new examination."""
+    def set_examination(self, examination: Examination, judgment: Judgment, since_ok: SinceOk = None) -> None:
+        """Show a new examination, and what has changed since the node last worked."""
         self._examined(examination)
-        self.judgment = judgment
+        self.judgment, self._since_ok = judgment, since_ok
         self._keep_selection()
 
     def follow(self, judgment: Judgment, at: float) -> bool:
@@ -104,7 +106,7 @@ class DoctorState(ExaminedListState):
         return _TITLES[self.shows]
 
     def _draw_summary(self, examination: Examination, as_of: str, width: int) -> list[Line]:
-        """Draw the verdict and the number of findings."""
+        """Draw the verdict, the number of findings, and what has changed since the node last worked."""
         from widgets.doctor import findings as findings_drawing
         from widgets.node import verdict as verdict_drawing
 
@@ -116,8 +118,21 @@ class DoctorState(ExaminedListState):
         if width_of(head) > width:  # the verdict is more important than the node's name
             head = (head[0], origin._replace(text=" ".join(origin.text.split()[:1])), Run("  "), *drawn)
         counted = wrapped(f"{findings_drawing.counted(self.findings)} · {as_of}", width, Tone.DIM)
-        room = max(1, _MOST_SUMMARY - 1 - len(counted))
-        return [head, *counted, *at_most(wrapped(verdict.reason, width, Tone.PLAIN, "  "), room, width)]
+        since = self._since_line(width)
+        counted = at_most(counted, 1, width) if since else counted
+        room = max(1, _MOST_SUMMARY - 1 - len(counted) - len(since))
+        reason = at_most(wrapped(verdict.reason, width, Tone.PLAIN, "  "), room, width)
+        return [head, *counted, *reason, *since]
+
+    def _since_line(self, width: int) -> list[Line]:
+        """Return the line, if there is one and the node has not begun to work since its last check."""
+        from probes.checks.judgment import is_green
+
+        if self._since_ok is None or self.judgment is None or is_green(self.judgment.verdict):
+            return []
+        from widgets.fleet.since_ok import draw_line
+
+        return [draw_line(self._since_ok, width)]
 
     def list_lines(self, width: int) -> list[Line]:
         """Draw the list."""

@@ -38,6 +38,11 @@ class Arrangement:
         """The rows inside the topology's border."""
         return max(1, self.rows.get("topology", 0) - _BORDER)
 
+    @property
+    def findings_rows(self) -> int:
+        """The rows inside the findings' border."""
+        return max(0, self.rows.get("findings", 0) - _BORDER)
+
 
 def most_topology_rows(height: int, head_rows: int, one_column: bool) -> int:
     """Return the most rows that the topology can get."""

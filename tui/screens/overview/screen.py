@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from probes.checks.judgment import Judgment
     from probes.snapshot.examination import Examination
     from probes.snapshot.rates import Reading
+    from tui.files.since_ok import SinceOk
+    from tui.screens.overview.layout import Arrangement
     from tui.screens.overview.state import OverviewState
 
 PANELS = {
@@ -84,7 +86,7 @@ class OverviewScreen(Screen[None]):
         self._has_panels = False  # those that show what was read
         self._zoomed = ""
         self._word: Input | None = None  # the filter, once it has been asked for
-        self._arranged: object = None
+        self._arranged: Arrangement | None = None
         self._is_outdated = False  # changed while another screen covered this one
         self.readings = 0
 
@@ -160,11 +162,15 @@ class OverviewScreen(Screen[None]):
             self.draw()
 
     def apply_check(
-        self, examination: Examination, judgment: Judgment, detours: frozenset[tuple[str, str]] = frozenset()
+        self,
+        examination: Examination,
+        judgment: Judgment,
+        detours: frozenset[tuple[str, str]] = frozenset(),
+        since_ok: SinceOk = None,
     ) -> None:
         """List and mark what the checks found."""
         if self._state is not None:
-            self._state.apply_check(examination, judgment, detours)
+            self._state.apply_check(examination, judgment, detours, since_ok)
             self.draw()
 
     def fail_check(self, what: str) -> None:
@@ -365,7 +371,12 @@ class OverviewScreen(Screen[None]):
             panel = self._panel(name)
             if panel.display and panel.room:
                 rows = topology_rows if name == "topology" else 0
-                panel.show(self._state.lines(name, panel.room, self._zoomed == name, rows))
+                lines = self._state.lines(name, panel.room, self._zoomed == name, rows)
+                if name == "findings" and self._arranged is not None:
+                    free_rows = self._arranged.findings_rows - len(lines)
+                    if since := self._state.since_ok_line(panel.room, free_rows):
+                        lines = [*lines, since]
+                panel.show(lines)
         title = self._state.topology_title
         self._panel("topology").set_title(f"Topology · {title}" if title else "Topology")
         strips = self._panel("strips")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from probes.checks.judgment import Judgment, listed
+from probes.checks.judgment import Judgment, is_green, listed
 from probes.queries.usable_here import usable_here
 from probes.snapshot.rates import Reading
 from probes.snapshot.verdict import Verdict
@@ -28,6 +28,7 @@ from widgets.node.topology import Form, Style
 if TYPE_CHECKING:  # loaded once something was measured
     from probes.bandwidth.model.result import Result
     from probes.snapshot.examination import Examination
+    from tui.files.since_ok import SinceOk
 
 # What changes only with facts, findings or the selection, and not with each reading.
 _STILL = ("findings", "matrix")
@@ -55,6 +56,7 @@ class OverviewState:
         self._selection = Selection(self._readings)
         self._panels = Panels(self._readings, self._selection)
         self.judgment: Judgment | None = None  # None before the first reading
+        self._since_ok: SinceOk = None
         self._still: dict[tuple[object, ...], Sequence[Line]] = {}
         self._fresh: dict[tuple[object, ...], Sequence[Line]] = {}  # until the next reading
         self._forms: dict[tuple[object, ...], _Fit] = {}
@@ -93,9 +95,17 @@ class OverviewState:
                 self._forms.clear()
 
     def apply_check(
-        self, examination: Examination, judgment: Judgment, detours: frozenset[tuple[str, str]] = frozenset()
+        self,
+        examination: Examination,
+        judgment: Judgment,
+        detours: frozenset[tuple[str, str]] = frozenset(),
+        since_ok: SinceOk = None,
     ) -> None:
-        """Use what a check has read and found, and the pairs whose traffic leaves their switch."""
+        """Use what a check has read and found, and the pairs whose traffic leaves their switch.
+
+        `since_ok`: what has changed since the node last worked.
+        """
+        self._since_ok = since_ok
         checked = self._panels.checked
         checked.examination, checked.detours, checked.failure = examination, detours, ""
         checked.usable = usable_here(examination)
@@ -224,6 +234,7 @@ class OverviewState:
             "traffic": len(traffic.TOTALS) + 1,
             **{name: len(self.lines(name, room - 2, False)) for name, room in cells.items()},
         }
+        needs["findings"] += self._has_since_ok
         return overview_layout.arrange(
             width, height, head_rows, one_column, needs, lambda rows: self._fit(left - _GUTTER, rows).height
         )
@@ -263,6 +274,19 @@ class OverviewState:
             form = self._fit(width, rows).form if panel == "topology" else None
             drawn[key] = self._panels.draw(node, topology, panel, width, alone, form)
         return drawn[key]
+
+    @property
+    def _has_since_ok(self) -> bool:
+        verdict = self.verdict
+        return self._since_ok is not None and verdict is not None and not is_green(verdict)
+
+    def since_ok_line(self, width: int, free_rows: int) -> Line:
+        """Return what has changed since the node last worked; () if no row below the findings is free."""
+        if not self._has_since_ok or self._since_ok is None or free_rows < 1:
+            return ()
+        from widgets.fleet.since_ok import draw_line
+
+        return draw_line(self._since_ok, width)
 
     def strips(self, width: int) -> list[Line]:
         """Return modules, GPUDirect state and jobs in a line each, if there is no room for their panels."""

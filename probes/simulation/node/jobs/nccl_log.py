@@ -51,7 +51,8 @@ def _text(tree: Tree, programs: Sequence[Program], world: int, steps: int) -> st
 
 def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: int) -> Iterator[str]:
     host = _host(tree)
-    gpu, rank = program.gpu or 0, program.slot
+    gpu, local = program.gpu or 0, program.slot
+    rank = local + len(programs) * tree.description.job_node
     head = f"{host}:{program.pid}:{program.pid + 600} [0] NCCL INFO "
     if rank == 0:
         cuda = ".".join(tree.description.driver.cuda.split(".")[:2])
@@ -73,7 +74,7 @@ def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: i
     if network != "Socket":
         yield from (f"{head}{text}" for text in _distances(tree, program, nics, numbers))
     nodes = max(1, world // len(programs))
-    yield f"{head}{comm} nRanks {world} nNodes {nodes} localRanks {len(programs)} localRank {rank} MNNVL 0"
+    yield f"{head}{comm} nRanks {world} nNodes {nodes} localRanks {len(programs)} localRank {local} MNNVL 0"
     yield f"{head}ncclCommInitRankConfig {about} - Init COMPLETE"
     if program.path_in_log is Via.NONE:
         return
@@ -84,7 +85,7 @@ def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: i
         name = f"Channel {channel:02d}/0 : "
         yield f"{head}{name}{last_rank}[{gpu}] -> {rank}[{gpu}] [receive] {path}"
         yield f"{head}{name}{rank}[{gpu}] -> {next_rank}[{gpu}] [send] {path}"
-        if rank + 1 < len(programs):
+        if local + 1 < len(programs):
             yield f"{head}{name}{rank}[{gpu}] -> {rank + 1}[{gpu + 1}] via P2P/CUMEM"
     is_gdr = all(program.path_in_log in _GDR for program in programs)
     yield f"{head}Connected all rings, use ring PXN 0 GDR {int(is_gdr)}"

@@ -15,7 +15,6 @@ FIRST_RANK = 41000
 _OWN = 40000
 NCCL_VERSION = "2.27.7"
 _RESIDENT_KB = 18 << 20
-_NODES = 4  # of each job
 
 
 @frozen
@@ -123,10 +122,11 @@ def map_libraries(tree: Tree, pid: int, paths: Sequence[str]) -> None:
 def add_job(
     tree: Tree, first_pid: int, gpus: Sequence[int], job: Job, via: Via | None = None, since: float = 0.0
 ) -> None:
-    """Add a rank on each of these GPUs, connected over its nearest NIC; the job has as many nodes again.
+    """Add a rank on each of these GPUs, connected over its nearest NIC; the job's other nodes have as many.
 
     `via`: the path of all ranks; None: the one that NCCL takes.
     """
+    node = tree.description
     near = nearest_nics(tree)
     opened = tuple(nic.name for nic in tree.nics)
     programs: list[Program] = []
@@ -135,17 +135,17 @@ def add_job(
         nic = near[gpu] if near else None
         path = Via.NONE if nic is None else via or path_between(tree, gpu, nic)
         program = Program(first_pid + rank, gpu, (nic.name,) if nic else (), opened, path, rank, since=since)
-        world = str(len(gpus) * _NODES)
+        world, first = len(gpus) * node.job_nodes, len(gpus) * node.job_node
         variables = {
-            "RANK": str(rank),
-            "WORLD_SIZE": world,
+            "RANK": str(first + rank),
+            "WORLD_SIZE": str(world),
             "LOCAL_RANK": str(rank),
             "LOCAL_WORLD_SIZE": str(len(gpus)),
             "SLURM_JOB_ID": str(job.slurm_job),
-            "SLURM_PROCID": str(rank),
+            "SLURM_PROCID": str(first + rank),
             "SLURM_LOCALID": str(rank),
-            "SLURM_NTASKS": world,
-            "SLURM_NODEID": "0",
+            "SLURM_NTASKS": str(world),
+            "SLURM_NODEID": str(node.job_node),
             "NCCL_DEBUG": "INFO",
             "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH,ENV",
         }
@@ -153,7 +153,7 @@ def add_job(
         programs.append(program)
         for stream in (1, 2):
             tree.link(f"/proc/{program.pid}/fd/{stream}", output)
-    job_log = JobOutput(tree, programs, len(gpus) * _NODES)
+    job_log = JobOutput(tree, programs, len(gpus) * node.job_nodes)
     tree.add(output, job_log.text)
 
 

@@ -14,7 +14,6 @@ ADDRESS = f"[::1]:{PORT}"
 _SILENT_SECONDS, _CLOSED_SECONDS, _DEAD_SECONDS = 5.0, 20.0, 60.0  # RAS's limits
 _OPERATIONS_PER_SECOND = 3.0
 _HASH = "5d1f0c7a93be4e20"
-_NODES = 4
 _PIDS_OF_A_JOB = 100
 
 
@@ -26,7 +25,9 @@ def ras_report(tree: Tree, seconds: float) -> str | None:
     silent = [rank for rank in ranks if _since_stop(rank, seconds) > 0]
     dead = [rank for rank in silent if _since_stop(rank, seconds) >= _DEAD_SECONDS]
     missing = [rank for rank in silent if rank not in dead]
-    per_node, total = len(ranks), len(ranks) * _NODES
+    per_node, nodes = len(ranks), tree.description.job_nodes
+    total = per_node * nodes
+    first = per_node * tree.description.job_node
     answered = total - len(silent)
     per_node_text = f"{per_node - len(silent)}-{per_node}" if silent else f"{per_node}"
     # Most of the time the ranks of a running job differ by one operation; after a stop all wait alike.
@@ -41,14 +42,14 @@ def ras_report(tree: Tree, seconds: float) -> str | None:
         *_titled("Job summary", "="),
         "  Nodes  Processes         GPUs  Processes     GPUs",
         "(total)   per node  per process    (total)  (total)",
-        f"{_NODES:7}  {per_node:9}  {1:11}  {total:9}  {total:7}",
+        f"{nodes:7}  {per_node:9}  {1:11}  {total:9}  {total:7}",
         "",
         f"Communicators... ({2.004 if missing else 0.003:.3f}s)",
         "=============",
         "",
         "Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors",
         "    #  in group  per comm  per node  per comm  in group",
-        f"{0:5}  {1:8}  {_NODES:8}  {per_node_text:>8}  {total:8}  {answered:8}  {'RUNNING':>8}"
+        f"{0:5}  {1:8}  {nodes:8}  {per_node_text:>8}  {total:8}  {answered:8}  {'RUNNING':>8}"
         f"  {','.join(words) or 'OK':>6}",
         "",
         *_titled("Errors", "="),
@@ -65,7 +66,7 @@ def ras_report(tree: Tree, seconds: float) -> str | None:
             f"#0-0 ({_HASH}) INCOMPLETE",
             f"  Missing communicator data from {_count(silent, 'rank', 's')}",
         ]
-        lines += [f"  Rank {rank.slot} -- {_place(rank)}" for rank in silent] + [""]
+        lines += [f"  Rank {first + rank.slot} -- {_place(rank)}" for rank in silent] + [""]
     lines += _titled("Warnings", "=")
     if missing:
         lines += ["TIMEOUT", "  Encountered 1 communication timeout while gathering communicator data", ""]
@@ -75,7 +76,8 @@ def ras_report(tree: Tree, seconds: float) -> str | None:
             f"#0-0 ({_HASH}) MISMATCH",
             "  Communicator ranks have different AllReduce operation counts",
             f"  {total - 1} ranks have launched up to operation {operations}",
-            f"  Rank {behind.slot} has launched up to operation {operations - fewer} -- {_place(behind)}",
+            f"  Rank {first + behind.slot} has launched up to operation {operations - fewer}"
+            f" -- {_place(behind)}",
             "",
         ]
     return "\n".join([*lines, ""])

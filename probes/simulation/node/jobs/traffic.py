@@ -33,6 +33,22 @@ def scale(tree: Tree, nic: PlacedNic, steps: Steps) -> None:
             tree.add(path, _scaled(content, steps))
 
 
+def common_steps(tree: Tree) -> list[Steps]:
+    """Return what faults do to the traffic of all NICs of the job alike."""
+    used = {name for program in _ranks(tree) for name in program.nics}
+    by_nic = [tree.traffic.get(name, []) for name in sorted(used)]
+    shared = by_nic[0] if by_nic else []
+    return [steps for steps in shared if all(any(each is steps for each in other) for other in by_nic)]
+
+
+def scale_job(tree: Tree, steps: Steps) -> None:
+    """Multiply the traffic of all NICs of the job by a factor."""
+    used = {name for program in _ranks(tree) for name in program.nics}
+    for nic in tree.nics:
+        if nic.name in used:
+            scale(tree, nic, steps)
+
+
 def settle_jobs(tree: Tree) -> None:
     """Give each rank the path, the NIC and the speed that it has on this node, with all its faults."""
     settle_paths(tree)

@@ -227,6 +227,8 @@ class NodeDescription:
     tests: tuple[str, ...] = ()  # installed besides perftest: "gdrcopy", "nvbandwidth", "nccl-tests"
     sysctl: dict[str, int] = field(default_factory=dict)  # "net.ipv4.conf.all.arp_ignore" -> 1
     job: dict[str, str] = field(default_factory=dict)  # variables that the site's job script sets
+    job_nodes: int = 4  # of each training job
+    job_node: int = 0  # the number of this node in it
 
     @property
     def offers_gdr(self) -> bool:

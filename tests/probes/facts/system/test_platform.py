@@ -252,6 +252,11 @@ def test_real_machines_are_told_apart(tmp_path: Path, name: str, place: Environm
     assert product in facts.product
 
 
+def test_the_version_of_the_bios_is_read(tmp_path: Path) -> None:
+    write(tmp_path, "/sys/class/dmi/id/bios_version", "2.1.5\n")
+    assert facts_of(tmp_path).bios == "2.1.5"
+
+
 @given(st.text())
 def test_no_text_stops_the_parsers(text: str) -> None:
     parse_cpuinfo(text)

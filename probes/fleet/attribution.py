@@ -1,0 +1,359 @@
+"""What slow pairs of nodes have in common: a NIC, a node, a rail, or nothing but the switches between them.
+
+A pair never decides alone. The tests of one NIC are the row and column of the matrix of its rail: it is slow
+if it has two or more partners and is slow with more than half of them. The worst one is taken first, and its
+tests are not counted against its partners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from statistics import median, median_high
+
+from probes.base.frozen import frozen
+from probes.base.unknown import Maybe, Unknown, known
+
+SLOW_SHARE = 0.9
+"""Below this share of the reference a test is slow, and its nodes are measured again."""
+_LEAST_PARTNERS = 2
+_MANY_SHARE, _MANY_TESTS = 0.25, 4  # from so many slow tests on without a common part, the network is slow
+_MANY_NODES, _MOST_SHARE = 8, 1 / 3  # of so many nodes, no larger share has a fault of its own
+_TOP = 0.9  # the quantile that stands for a path without competitors
+_NEAR_LIMIT = 0.8  # of what ports and PCIe links allow; probes/bandwidth/model/expected.py has 0.9 and 0.82
+
+
+class PairMemory(Enum):
+    """The memory at both ends of a test."""
+
+    HOST = "host"
+    GPU = "gpu"
+
+    @property
+    def words(self) -> str:
+        """Return "host memory" or "GPU memory"."""
+        return "host memory" if self is PairMemory.HOST else "GPU memory"
+
+
+@frozen
+class PairEnd:
+    """One end of a test."""
+
+    node: str
+    nic: str  # RDMA device
+
+
+@frozen
+class PairResult:
+    """What one rail of a pair of nodes reached."""
+
+    server: PairEnd
+    client: PairEnd
+    rail: int
+    memory: PairMemory
+    gbps: Maybe[float]  # unknown: the test failed
+    limit_gbps: float | None = None  # nominal, of the slowest part at both ends; None: unknown
+
+    @property
+    def ends(self) -> tuple[PairEnd, PairEnd]:
+        """Both ends."""
+        return self.server, self.client
+
+
+class Place(Enum):
+    """Where the fault is."""
+
+    NIC = "nic"
+    NODE = "node"  # more than half of its NICs
+    RAIL = "rail"  # one NIC of all nodes
+
+
+@frozen
+class Culprit:
+    """A part whose tests are slow, or fail."""
+
+    place: Place
+    node: str  # "": all nodes
+    rail: int | None  # None: several
+    nic: str  # "" unless the place is a NIC
+    memories: tuple[PairMemory, ...]
+    only_gpu_memory: bool  # host memory was measured too, and is not slow
+    gbps: float | None  # the median of its tests; None: all have failed
+    reference_gbps: float | None  # what NICs reach; None: nothing was measured
+    slow: int  # partners with which it is slow or fails
+    partners: int
+    failure: str = ""  # why a test failed; "": more of its tests are slow than failed
+
+
+@frozen
+class Crowd:
+    """Many slow tests that have no node, NIC or rail in common."""
+
+    memory: PairMemory
+    slow: int
+    tests: int
+    gbps: float  # the median of the slow tests
+    top_gbps: float  # what the fastest tests reach
+
+
+@frozen
+class BelowLimit:
+    """Even the usual NIC is far below what the ports and PCIe links of the nodes allow."""
+
+    memory: PairMemory
+    gbps: float
+    limit_gbps: float
+
+
+@frozen
+class Attribution:
+    """What the tests show together."""
+
+    culprits: tuple[Culprit, ...]
+    crowds: tuple[Crowd, ...]
+    below_limit: tuple[BelowLimit, ...]
+    unexplained: tuple[PairResult, ...]  # slow or failed, and no culprit or crowd explains them
+    references: dict[PairMemory, float]
+    """The median of what each NIC reaches with its best partner."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is slow and nothing has failed."""
+        return not (self.culprits or self.crowds or self.below_limit or self.unexplained)
+
+
+def suspects(results: Sequence[PairResult]) -> tuple[str, ...]:
+    """Return the nodes with a slow or failed test, by name: they are measured again with others."""
+    references = _references(results)
+    bad = (result for result in results if _is_bad(result, references.get(result.memory)))
+    return tuple(sorted({end.node for result in bad for end in result.ends}))
+
+
+def attribute(results: Sequence[PairResult]) -> Attribution:
+    """Return what the slow and the failed tests have in common."""
+    references = _references(results)
+    groups: dict[tuple[PairMemory, int], list[PairResult]] = {}
+    for result in results:
+        groups.setdefault((result.memory, result.rail), []).append(result)
+    several = len({rail for _, rail in groups}) > 1
+    found: list[_Part] = []
+    left: dict[PairMemory, list[PairResult]] = {memory: [] for memory in PairMemory}
+    bad: list[PairResult] = []
+    for (memory, rail), group in sorted(groups.items(), key=lambda each: (each[0][0].value, each[0][1])):
+        reference, own = references.get(memory), _reference(group)
+        nodes = len(_nodes(group))
+        is_slow_rail = several and nodes > _LEAST_PARTNERS and _is_slow(own, reference)
+        if is_slow_rail:
+            found.append(_part("", "", rail, memory, group, reference))
+            reference = own  # a NIC that is slower than the rest of its rail has a fault of its own
+        parts, rest = _slow_nics(group, reference)
+        if nodes >= _MANY_NODES and len(parts) > _MOST_SHARE * nodes:
+            parts, rest = [], group
+        found += parts
+        bad += [result for result in rest if _is_bad(result, reference)]
+        left[memory] += [] if is_slow_rail else rest
+    crowds = tuple(crowd for memory, rest in left.items() if (crowd := _crowd(rest, memory)) is not None)
+    crowded = {crowd.memory for crowd in crowds}
+    return Attribution(
+        culprits=_culprits(found, results),
+        crowds=crowds,
+        below_limit=tuple(_below_limits(results, references)),
+        unexplained=tuple(
+            result for result in bad if result.memory not in crowded or isinstance(result.gbps, Unknown)
+        ),
+        references=references,
+    )
+
+
+def _references(results: Sequence[PairResult]) -> dict[PairMemory, float]:
+    """Return what a NIC reaches with each memory."""
+    by_memory = {memory: [each for each in results if each.memory is memory] for memory in PairMemory}
+    found = {memory: _reference(of_memory) for memory, of_memory in by_memory.items()}
+    return {memory: gbps for memory, gbps in found.items() if gbps is not None}
+
+
+def _reference(results: Iterable[PairResult]) -> float | None:
+    """Return the median of what each NIC reaches with its best partner; None if nothing was measured.
+
+    Not of all tests: a slow NIC is measured more often than the others.
+    """
+    best: dict[tuple[str, int], float] = {}
+    for result in results:
+        if not isinstance(result.gbps, Unknown):
+            for end in result.ends:
+                key = end.node, result.rail
+                best[key] = max(best.get(key, 0.0), result.gbps)
+    return median_high(best.values()) if best else None
+
+
+def _median(results: Iterable[PairResult]) -> float | None:
+    figures = [result.gbps for result in results if not isinstance(result.gbps, Unknown)]
+    return median(figures) if figures else None
+
+
+def _is_slow(gbps: float | None, reference: float | None) -> bool:
+    return gbps is not None and reference is not None and gbps < SLOW_SHARE * reference
+
+
+def _is_bad(result: PairResult, reference: float | None) -> bool:
+    """Return whether a test failed or is slow."""
+    return isinstance(result.gbps, Unknown) or _is_slow(result.gbps, reference)
+
+
+def slow_tests(results: Iterable[PairResult], references: dict[PairMemory, float]) -> tuple[PairResult, ...]:
+    """Return the slow and the failed tests, worst first; `references`: those of the attribution."""
+    bad = [result for result in results if _is_bad(result, references.get(result.memory))]
+    return tuple(sorted(bad, key=lambda result: (known(result.gbps, -1.0), result.rail)))
+
+
+def _nodes(results: Iterable[PairResult]) -> set[str]:
+    return {end.node for result in results for end in result.ends}
+
+
+# NICs
+
+
+@frozen
+class _Part:
+    """A slow part with one memory."""
+
+    node: str
+    nic: str
+    rail: int
+    memory: PairMemory
+    gbps: float | None
+    reference_gbps: float | None
+    slow: int
+    partners: int
+    failure: str
+
+
+def _part(
+    node: str,
+    nic: str,
+    rail: int,
+    memory: PairMemory,
+    tests: Sequence[PairResult],
+    reference: float | None,
+) -> _Part:
+    failures = [result.gbps for result in tests if isinstance(result.gbps, Unknown)]
+    bad = sum(_is_bad(result, reference) for result in tests)
+    failure = (failures[0].detail or str(failures[0])) if 2 * len(failures) > bad else ""
+    return _Part(node, nic, rail, memory, _median(tests), reference, bad, len(tests), failure)
+
+
+def _slow_nics(group: Sequence[PairResult], reference: float | None) -> tuple[list[_Part], list[PairResult]]:
+    """Return the slow NICs of one rail, worst first, and the tests of no slow NIC."""
+    tests: dict[str, list[int]] = {}
+    for number, result in enumerate(group):
+        for end in result.ends:
+            tests.setdefault(end.node, []).append(number)
+    is_bad = [_is_bad(result, reference) for result in group]
+    total = {node: len(numbers) for node, numbers in tests.items()}
+    bad = {node: sum(is_bad[number] for number in numbers) for node, numbers in tests.items()}
+    removed: set[int] = set()
+    parts: list[_Part] = []
+    while True:
+        worst = max(
+            (node for node in tests if bad[node] >= _LEAST_PARTNERS and 2 * bad[node] > total[node]),
+            key=lambda node: (bad[node] / total[node], bad[node], node),
+            default=None,
+        )
+        if worst is None:
+            return parts, [result for number, result in enumerate(group) if number not in removed]
+        own = [group[number] for number in tests[worst] if number not in removed]
+        nic = next(end.nic for end in own[0].ends if end.node == worst)
+        parts.append(_part(worst, nic, own[0].rail, own[0].memory, own, reference))
+        for number in tests.pop(worst):
+            if number not in removed:
+                removed.add(number)
+                for end in group[number].ends:
+                    total[end.node] -= 1
+                    bad[end.node] -= is_bad[number]
+
+
+# What several parts have in common
+
+
+def _culprits(parts: Sequence[_Part], results: Sequence[PairResult]) -> tuple[Culprit, ...]:
+    """Merge the NICs of a node, and the same place with both memories; worst first."""
+    rails: dict[tuple[str, PairMemory], set[int]] = {}
+    for result in results:
+        for end in result.ends:
+            rails.setdefault((end.node, result.memory), set()).add(result.rail)
+    by_node: dict[tuple[str, PairMemory], list[_Part]] = {}
+    for part in parts:
+        by_node.setdefault((part.node, part.memory), []).append(part)
+    places: dict[tuple[Place, str, int | None], list[_Part]] = {}
+    for key, own in by_node.items():
+        node = key[0]
+        if node and len(own) > 1 and 2 * len(own) > len(rails[key]):
+            places.setdefault((Place.NODE, node, None), []).append(_joined(own))
+            continue
+        for part in own:
+            places.setdefault((Place.NIC if node else Place.RAIL, node, part.rail), []).append(part)
+    with_host = any(result.memory is PairMemory.HOST for result in results)
+    culprits = []
+    for (place, node, rail), same in places.items():
+        first = same[0] if len(same) == 1 else next(part for part in same if part.memory is PairMemory.HOST)
+        memories = tuple(memory for memory in PairMemory if any(part.memory is memory for part in same))
+        culprits.append(
+            Culprit(
+                place=place,
+                node=node,
+                rail=rail,
+                nic=first.nic if place is Place.NIC else "",
+                memories=memories,
+                only_gpu_memory=memories == (PairMemory.GPU,) and with_host,
+                gbps=first.gbps,
+                reference_gbps=first.reference_gbps,
+                slow=first.slow,
+                partners=first.partners,
+                failure=first.failure,
+            )
+        )
+    order = (Place.RAIL, Place.NODE, Place.NIC)
+    return tuple(sorted(culprits, key=lambda each: (order.index(each.place), each.gbps or 0.0, each.node)))
+
+
+def _joined(parts: Sequence[_Part]) -> _Part:
+    """Return the slow NICs of one node as one part: the most partners of a NIC, and the median figure."""
+    figures = [part.gbps for part in parts if part.gbps is not None]
+    worst = max(parts, key=lambda part: part.slow)
+    first = parts[0]
+    return _Part(
+        *(first.node, "", first.rail, first.memory),
+        gbps=median(figures) if figures else None,
+        reference_gbps=first.reference_gbps,
+        slow=worst.slow,
+        partners=worst.partners,
+        failure=next((part.failure for part in parts if part.failure), "") if not figures else "",
+    )
+
+
+def _crowd(results: Sequence[PairResult], memory: PairMemory) -> Crowd | None:
+    """Return the slow tests of nodes with several partners, if they are many and have no part in common."""
+    partners: dict[str, set[str]] = {}
+    for result in results:
+        for end, other in (result.ends, result.ends[::-1]):
+            partners.setdefault(end.node, set()).add(other.node)
+    figures = sorted(
+        result.gbps
+        for result in results
+        if not isinstance(result.gbps, Unknown)
+        and all(len(partners[end.node]) >= _LEAST_PARTNERS for end in result.ends)
+    )
+    if len(figures) < _MANY_TESTS or len(partners) < _MANY_TESTS:
+        return None
+    top = figures[int(_TOP * (len(figures) - 1))]
+    slow = [gbps for gbps in figures if gbps < SLOW_SHARE * top]
+    if len(slow) < max(_MANY_TESTS, _MANY_SHARE * len(figures)):
+        return None
+    return Crowd(memory, len(slow), len(figures), median(slow), top)
+
+
+def _below_limits(results: Sequence[PairResult], references: dict[PairMemory, float]) -> Iterable[BelowLimit]:
+    for memory, gbps in references.items():
+        limits = [result.limit_gbps for result in results if result.memory is memory and result.limit_gbps]
+        if limits and gbps < _NEAR_LIMIT * median(limits):
+            yield BelowLimit(memory, gbps, median(limits))

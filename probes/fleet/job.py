@@ -1,0 +1,199 @@
+"""One job on several nodes, from the samples that each node's live view takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from probes.base.text import plural
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.fleet.job_differences import differences_of_nodes, different_ranks, some_names
+from probes.fleet.job_model import Difference, FleetJob, FleetRank, NodeSample
+from probes.fleet.job_rates import RateWatch, slow_ports
+from probes.fleet.silence import Port, TrafficWatch
+from probes.host.usage import cpu_list
+from probes.live.model.sample import GpuSample, LiveJob, LiveSample, Role
+from probes.live.odd_one_out import rates_of
+from probes.live.odd_ranks import members_of
+
+_SCHEDULERS = ("slurm", "pod", "container")
+_MOST_RANKS = 1 << 17  # of a job whose missing ranks are listed
+_MISSING_CHARACTERS = 60
+_NO_PROCESS = "no process of this job"
+
+
+def key_of(job: LiveJob) -> str:
+    """Return what a job is called on all of its nodes: its scheduler's id, else its name."""
+    scheduler, _, rest = job.id.partition(":")
+    return f"{scheduler}:{rest.partition(':')[0]}" if scheduler in _SCHEDULERS else job.name
+
+
+def is_wanted(job: LiveJob, wanted: str) -> bool:
+    """Return whether a user means this job by "4711", "slurm:4711", "train.py" or its whole name."""
+    key = key_of(job)
+    return wanted in (key, job.id, key.partition(":")[2], job.name, job.name.partition(" (")[0])
+
+
+class JobWatch:
+    """What the samples of all nodes show about one job over time, in bounded memory."""
+
+    def __init__(self, wanted: str = "") -> None:
+        """`wanted`: the job, as for `is_wanted`; "": the NCCL job with the most ranks at first."""
+        self._wanted = wanted
+        self._latest: dict[str, NodeSample] = {}
+        self._rates = RateWatch()
+        self._traffic = TrafficWatch()
+        self._began: float | None = None
+
+    def add(self, at: float, seen: Mapping[str, NodeSample], unanswered: Mapping[str, str]) -> FleetJob:
+        """Return the job after one more round of samples.
+
+        `at`: seconds of this machine's monotonic clock. `seen`: the nodes with a new sample; others keep the
+        sample before, unless they are in `unanswered`: what such a node had is left out.
+        """
+        self._began = at if self._began is None else self._began
+        self._latest.update(seen)
+        nodes = {name: self._latest[name] for name in sorted(self._latest) if name not in unanswered}
+        if not self._wanted:
+            self._wanted = _largest(node.sample for node in nodes.values())
+        jobs = {name: _wanted_jobs(node.sample, self._wanted) for name, node in nodes.items()}
+        devices = {name: _devices(own) for name, own in jobs.items() if own}
+        rates: dict[Port, tuple[float, float]] = {}
+        for name in seen.keys() & devices.keys():
+            self._traffic.add(name, seen[name], devices[name])
+            for port in seen[name].sample.ports:
+                pair = rates_of(port) if port.device in devices[name] else None
+                if pair is not None:
+                    rates[name, port.device] = pair
+        self._rates.add(at, rates)
+        ranks = sorted(
+            (rank for name in devices for rank in self._ranks(name, nodes[name], jobs[name])),
+            key=lambda rank: (known(rank.process.rank, 1 << 31), rank.key),
+        )
+        first = next((job for own in jobs.values() for job in own), None)
+        sizes = [size for own in jobs.values() for job in own if isinstance(size := job.world_size, int)]
+        missing, notes = _missing(ranks, max(sizes, default=0))
+        silence = self._traffic.silence(devices)
+        return FleetJob(
+            id="" if first is None else key_of(first),
+            name=self._wanted if first is None else first.name,
+            ranks=tuple(ranks),
+            world_size=max(sizes) if sizes else Unknown(Reason.NOT_THERE, "", "no rank states it"),
+            missing_ranks=missing,
+            gbps=self._rates.mean((name, nic) for name, nics in devices.items() for nic in nics),
+            differences=(
+                *different_ranks(ranks, silence is not None),
+                *(() if silence else self._slow_ports(nodes, devices, ranks)),
+                *differences_of_nodes(
+                    {name: [odd for job in own for odd in job.odd] for name, own in jobs.items()}, ranks
+                ),
+            ),
+            silence=silence,
+            notes=notes,
+            absent={name: _why_absent(node.sample) for name, node in nodes.items() if not jobs[name]},
+            unanswered=dict(unanswered),
+            other_jobs=_other_jobs((node.sample for node in nodes.values()), self._wanted),
+            watched_seconds=at - self._began,
+        )
+
+    def _slow_ports(
+        self,
+        nodes: Mapping[str, NodeSample],
+        devices: Mapping[str, Sequence[str]],
+        ranks: Sequence[FleetRank],
+    ) -> list[Difference]:
+        """Return the slow ports, without those whose traffic is not only this job's."""
+        rails = {(name, nic): rail for name in devices for nic, rail in nodes[name].rails.items()}
+        own = {
+            (name, nic) for name, nics in devices.items() for nic in set(nics) - _shared(nodes[name].sample)
+        }
+        shares = {port: share for port, share in self._rates.shares().items() if port in own}
+        return slow_ports(shares, rails, ranks)
+
+    def _ranks(self, name: str, node: NodeSample, jobs: Sequence[LiveJob]) -> Iterator[FleetRank]:
+        """Yield the ranks of a node: the processes of the job that use a GPU or a NIC."""
+        processes = known(node.sample.processes, ())
+        users = Counter(nic for process in processes for nic in process.ready_nics)
+        gpus = {gpu.bdf: gpu for gpu in node.sample.gpus}
+        for process in (process for job in jobs for process in members_of(job, processes)):
+            own = [gpus[bdf] for bdf in process.gpus if bdf in gpus]
+            yield FleetRank(
+                node=name,
+                process=process,
+                gpus=tuple(gpu.bdf if isinstance(gpu.index, Unknown) else f"GPU{gpu.index}" for gpu in own),
+                rails=tuple(sorted(node.rails[nic] for nic in process.ready_nics if nic in node.rails)),
+                gbps=self._rates.mean((name, nic) for nic in process.ready_nics),
+                is_shared=any(users[nic] > 1 for nic in process.ready_nics),
+                gpu_percent=_least_load(own),
+            )
+
+
+def _wanted_jobs(sample: LiveSample, wanted: str) -> list[LiveJob]:
+    """Return the job on one node; of its programs, those that use NCCL if any does."""
+    jobs = [job for job in sample.jobs if is_wanted(job, wanted)]
+    return [job for job in jobs if job.role is Role.NCCL] or jobs
+
+
+def _largest(samples: Iterable[LiveSample]) -> str:
+    """Return the key of the NCCL job with the most ranks on these nodes; "" if there is none."""
+    ranks: Counter[str] = Counter()
+    for sample in samples:
+        for job in sample.jobs:
+            if job.role is Role.NCCL:
+                ranks[key_of(job)] += len(job.pids)
+    return max(sorted(ranks), key=lambda key: ranks[key], default="")
+
+
+def _other_jobs(samples: Iterable[LiveSample], wanted: str) -> tuple[str, ...]:
+    names = {
+        job.name
+        for sample in samples
+        for job in sample.jobs
+        if job.role is Role.NCCL and not is_wanted(job, wanted)
+    }
+    return tuple(sorted(names))
+
+
+def _devices(jobs: Iterable[LiveJob]) -> list[str]:
+    return sorted({nic for job in jobs for nic in job.nics})
+
+
+def _shared(sample: LiveSample) -> set[str]:
+    """Return the NICs that several jobs of a node use."""
+    users = Counter(nic for job in sample.jobs for nic in job.nics)
+    return {nic for nic, count in users.items() if count > 1}
+
+
+def _least_load(gpus: Iterable[GpuSample]) -> Maybe[int]:
+    loads = [gpu.live if isinstance(gpu.live, Unknown) else gpu.live.utilization_percent for gpu in gpus]
+    unknown = next((load for load in loads if isinstance(load, Unknown)), None)
+    if unknown is not None:
+        return unknown
+    return min(
+        (known(load, 0) for load in loads), default=Unknown(Reason.NOT_THERE, "NVML", "no GPU is known")
+    )
+
+
+def _missing(ranks: Sequence[FleetRank], world_size: int) -> tuple[str, tuple[str, ...]]:
+    """Return the ranks that no node shows, and what is odd about the numbers of the others."""
+    numbers = Counter(rank.process.rank for rank in ranks if isinstance(rank.process.rank, int))
+    notes = []
+    if without := len(ranks) - numbers.total():
+        notes.append(f"The rank of {plural(without, 'process', 'processes')} is unknown.")
+    if twice := sorted(number for number, count in numbers.items() if count > 1):
+        nodes = sorted({rank.node for rank in ranks if rank.process.rank == twice[0]})
+        notes.append(
+            f"Rank {twice[0]} occurs {numbers[twice[0]]} times, on {some_names(nodes)}. Several jobs may "
+            "have this name; use --job with a scheduler's job ID."
+        )
+    if not numbers or without or world_size > _MOST_RANKS:
+        return "", tuple(notes)
+    text = cpu_list(number for number in range(world_size) if number not in numbers)
+    return (text if len(text) <= _MISSING_CHARACTERS else f"{text[:_MISSING_CHARACTERS]}…"), tuple(notes)
+
+
+def _why_absent(sample: LiveSample) -> str:
+    """Return why a node shows no rank of the job."""
+    if isinstance(sample.processes, Unknown):
+        return f"processes unknown ({sample.processes})"
+    return sample.missing or _NO_PROCESS

@@ -1,0 +1,134 @@
+"""Rails: the NICs that stand in the same place of every node, and the GPU of each.
+
+Rail k of all nodes is meant to end at the same leaf switch, so that traffic between equal places never
+crosses the spine. A rail is counted from 0 in the order of the nearest GPU, then of the PCI address. Names of
+RDMA devices do not decide: if a NIC is missing, all names after it change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from probes.base.frozen import frozen
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.rdma.cxi import has_verbs
+from probes.facts.rdma.devices import RDMA_CLASS, RdmaDevice, RdmaFacts, is_software
+from probes.snapshot.examination import Examination
+from probes.topology.nccl_words import ORDER
+
+
+@frozen
+class Rail:
+    """One NIC of a node in its place."""
+
+    number: int  # from 0
+    nic: str  # RDMA device
+    port: int
+    gpu: str | None  # BDF of its nearest GPU; None: the node has none
+    gpu_label: str  # "GPU3"; "" without a GPU
+    bdf: str
+    link_layer: str  # "InfiniBand" or "Ethernet"
+    netdev: Maybe[str]
+    is_active: bool  # the port is ACTIVE, or its state unknown
+
+
+@frozen
+class _Nic:
+    """A NIC that may be a rail, with what decides its place."""
+
+    device: RdmaDevice
+    bdf: str
+    kind: tuple[str, str]  # link layer and hardware type
+    distance: int  # of the nearest GPU, in NCCL's order of words
+    gpu: int | None  # its index
+
+
+def rails_of(examination: Examination) -> Maybe[tuple[Rail, ...]]:
+    """Return a node's rails: its NICs of the most frequent kind, among those nearest to its GPUs.
+
+    A NIC without an active port keeps its number.
+    """
+    rdma = examination.node.rdma
+    if isinstance(rdma, Unknown):
+        return rdma
+    nics = _nics(examination, rdma)
+    if examination.topology.gpus and nics:
+        nearest = min(nic.distance for nic in nics)
+        nics = [nic for nic in nics if nic.distance == nearest]
+    if not nics:
+        return Unknown(Reason.NOT_THERE, RDMA_CLASS, "no NIC that verbs can use")
+    kinds = Counter(nic.kind for nic in nics)
+    kind = max(kinds, key=lambda each: (kinds[each], each))
+    chosen = [nic for nic in nics if nic.kind == kind]
+    chosen.sort(key=lambda nic: (nic.gpu is None, nic.gpu or 0, nic.bdf))
+    return tuple(_rail(examination, number, nic) for number, nic in enumerate(chosen))
+
+
+def rails_by_node(examinations: Mapping[str, Examination]) -> dict[str, Maybe[tuple[Rail, ...]]]:
+    """Return the rails of several nodes, so that a node with a missing NIC keeps the numbers of the others.
+
+    The PCI addresses that most nodes have are the reference. A node whose addresses are all among them takes
+    their numbers; another one, such as another type of node, keeps its own.
+    """
+    own = {name: rails_of(examination) for name, examination in examinations.items()}
+    places = Counter(
+        tuple(rail.bdf for rail in rails) for rails in own.values() if not isinstance(rails, Unknown)
+    )
+    if not places:
+        return own
+    reference = max(places, key=lambda bdfs: (places[bdfs], len(bdfs), bdfs))
+    return {name: _renumbered(rails, reference) for name, rails in own.items()}
+
+
+def _renumbered(rails: Maybe[tuple[Rail, ...]], reference: tuple[str, ...]) -> Maybe[tuple[Rail, ...]]:
+    if isinstance(rails, Unknown) or not {rail.bdf for rail in rails} < set(reference):
+        return rails
+    numbered = (replace(rail, number=reference.index(rail.bdf)) for rail in rails)
+    return tuple(sorted(numbered, key=lambda rail: rail.number))
+
+
+def _nics(examination: Examination, rdma: RdmaFacts) -> list[_Nic]:
+    topology = examination.topology
+    indexes = {gpu.id: place for place, gpu in enumerate(topology.gpus)}
+    found = []
+    for device in rdma.devices:
+        if is_software(device) or not has_verbs(device) or not device.ports:
+            continue
+        words = {gpu: topology.paths.get((gpu, device.name)) for gpu in indexes}
+        distances = [
+            (ORDER[path.nccl_pcie], indexes[gpu])
+            for gpu, path in words.items()
+            if path is not None and not isinstance(path.nccl_pcie, Unknown)
+        ]
+        distance, nearest = min(distances, default=(len(ORDER), None))
+        kind = (known(_port(device)[1], "?"), known(device.hca_type, "?"))
+        found.append(_Nic(device, known(device.bdf, ""), kind, distance, nearest))
+    return found
+
+
+def _port(device: RdmaDevice) -> tuple[int, Maybe[str]]:
+    """Return number and link layer of the port that counts: the first ACTIVE one, else the first."""
+    active = next((port for port in device.ports if port.state == "ACTIVE"), device.ports[0])
+    return active.number, active.link_layer
+
+
+def _rail(examination: Examination, number: int, nic: _Nic) -> Rail:
+    topology = examination.topology
+    port = next(port for port in nic.device.ports if port.number == _port(nic.device)[0])
+    # A GPU that has this NIC as its best one; of two equally near ones the first.
+    gpus = [gpu for gpu in topology.gpus if topology.best_nics.get(gpu.id, ())[:1] == (nic.device.name,)]
+    if not gpus and nic.gpu is not None:
+        gpus = [topology.gpus[nic.gpu]]
+    return Rail(
+        number=number,
+        nic=nic.device.name,
+        port=port.number,
+        gpu=gpus[0].id if gpus else None,
+        gpu_label=gpus[0].label if gpus else "",
+        bdf=nic.bdf,
+        link_layer=known(port.link_layer, ""),
+        netdev=port.netdev,
+        is_active=known(port.state, "ACTIVE") == "ACTIVE",
+    )

@@ -1,0 +1,132 @@
+"""Sample several nodes at the same time; one that hangs does not delay the others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.node import Node
+from probes.facts.pci.functions import PciFunction
+from probes.fleet.job_model import ClockOffset, NodeSample
+from probes.host.probe_thread import RunningProbe, start_probe
+from probes.host.protocol import Host
+from probes.live.live_sampler import LiveSampler
+from probes.live.odd_ranks import places_of
+from probes.snapshot.node_reader import NodeReader
+
+ANSWER_SECONDS = 10.0  # for a sample; a node that takes longer does not answer
+FIRST_ANSWER_SECONDS = 60.0  # for the first sample, which reads the whole node
+_CLOCK_QUESTIONS = 3
+
+
+def measure_clock(host: Host, wall: Callable[[], float] = time.time) -> Maybe[ClockOffset]:
+    """Compare a node's wall clock with this machine's `wall`; the fastest of three answers counts."""
+    best: ClockOffset | None = None
+    for _ in range(_CLOCK_QUESTIONS):
+        before = wall()
+        there = host.wall_clock()
+        after = wall()
+        half = (after - before) / 2
+        if half >= 0 and (best is None or half < best.uncertainty_seconds):
+            best = ClockOffset(there - before - half, half)
+    return best or Unknown(Reason.MALFORMED, "clock", "this machine's clock was set back")
+
+
+def rails_of(node: Node) -> dict[str, int]:
+    """Number the NICs of a node from 0: those below the switch of the first GPU first, then by PCI address.
+
+    A NIC that shares no switch with a GPU comes last, and a device without a PCI function is left out.
+    """
+    places = places_of(node)
+    gpus = [gpu for bdf in sorted(places.gpu_nodes) if (gpu := places.functions.get(bdf)) is not None]
+
+    def order(name: str) -> tuple[int, str]:
+        nic = places.functions[places.nics[name]]
+        shared = [_shared_bridges(gpu, nic) for gpu in gpus]
+        most = max(shared, default=0)
+        return (shared.index(most) if most > 1 else len(gpus)), places.nics[name]
+
+    names = [name for name, bdf in places.nics.items() if bdf in places.functions]
+    return {name: number for number, name in enumerate(sorted(names, key=order))}
+
+
+def _shared_bridges(gpu: PciFunction, nic: PciFunction) -> int:
+    return sum(a == b for a, b in zip(gpu.chain, nic.chain, strict=False))
+
+
+class _NodeSampler:
+    """The samples of one node; only one thread asks for them at a time."""
+
+    def __init__(self, host: Host, wall: Callable[[], float]) -> None:
+        self._host, self._wall = host, wall
+        self._reader = NodeReader(host)
+        self._live = LiveSampler(settles=False)
+        self._node: Node | None = None
+        self._rails: dict[str, int] = {}
+        self._clock: Maybe[ClockOffset] | None = None
+
+    def sample(self) -> NodeSample:
+        """Return a sample of now; the first call also reads the whole node and compares its clock."""
+        if self._clock is None:
+            self._clock = measure_clock(self._host, self._wall)
+        if (node := self._reader.probe()) is not None:
+            self._node, self._rails = node, rails_of(node)
+        assert self._node is not None
+        return NodeSample(
+            self._live.sample(self._host, self._node, self._reader.read()), self._rails, self._clock
+        )
+
+
+@dataclass
+class _Question:
+    """A sample that a node was asked for."""
+
+    probe: RunningProbe[NodeSample]
+    asked_at: float
+    allowed_seconds: float
+
+
+class FleetSampler:
+    """Samples of many nodes, each read in a thread of its own."""
+
+    def __init__(
+        self,
+        hosts: Mapping[str, Host],
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._hosts, self._clock = hosts, clock
+        self._nodes = {name: _NodeSampler(host, wall) for name, host in hosts.items()}
+        self._asked: dict[str, _Question] = {}
+        self._has_answered: set[str] = set()
+
+    def read(self, wait_seconds: float) -> tuple[dict[str, NodeSample], dict[str, str]]:
+        """Ask each node for a sample, and wait for the answers, at most this long.
+
+        Return the answers, and why other nodes do not answer. A node in neither is not late yet: its answer
+        comes with a later call.
+        """
+        for name, node in self._nodes.items():
+            if name not in self._asked:
+                allowed = ANSWER_SECONDS if name in self._has_answered else FIRST_ANSWER_SECONDS
+                probe = start_probe(self._hosts[name], "fleet sample", node.sample)
+                self._asked[name] = _Question(probe, self._clock(), allowed)
+        answers: dict[str, NodeSample] = {}
+        unanswered: dict[str, str] = {}
+        until = time.monotonic() + wait_seconds
+        for name, question in list(self._asked.items()):
+            if question.probe.wait(max(0.0, until - time.monotonic())):
+                del self._asked[name]
+                answer = question.probe.answer(0.0)
+                if isinstance(answer, Unknown):
+                    unanswered[name] = answer.detail or answer.reason.value
+                else:
+                    self._has_answered.add(name)
+                    answers[name] = answer
+                continue
+            waited = self._clock() - question.asked_at
+            if waited >= question.allowed_seconds:
+                unanswered[name] = f"no answer for {waited:.0f} s"
+        return answers, unanswered

@@ -1,0 +1,350 @@
+"""The traits of a node: facts of an examination that should be the same on all nodes of its type.
+
+What must differ is left out: names, addresses, GUIDs, serial numbers, boot ids, uptimes, counters. A device
+is known by its place in the PCI tree without bus numbers, which change with every card that is added.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+
+from probes.base.frozen import frozen
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.gpu.gpus import Gpu
+from probes.facts.kernel.modules import ModuleState
+from probes.facts.pci.functions import PciFunction
+from probes.facts.pci.link_speed import now_of
+from probes.facts.rdma.devices import RdmaDevice, RdmaPort
+from probes.facts.rdma.port_health import routable_gids
+from probes.facts.rdma.qos import netdevs_of
+from probes.facts.system.memlock import MemlockFacts
+from probes.queries.acs_redirects import acs_exemption, redirects_of
+from probes.queries.pcie_paths import express_of, functions_of
+from probes.queries.versions import library_version, versions_of
+from probes.snapshot.examination import Examination
+
+MOST_TRAITS = 4096
+MOST_CHARACTERS = 200  # of a value, slot or label
+ABSENT = "none"
+_VERSIONS = {
+    "driver": "NVIDIA driver",
+    "kernel": "kernel",
+    "nic-driver": "NIC driver",
+    "ofed": "OFED",
+    "fabric-manager": "Fabric Manager",
+    "cuda": "CUDA version of the driver",
+    "gdrcopy": "GDRCopy",
+    "perftest": "perftest",
+    "distribution": "distribution",
+    "machine": "machine",
+}
+# Options of the kernel's command line that name this node's own disks, addresses and keys.
+_OWN_OPTIONS = re.compile(
+    r"BOOT_IMAGE|initrd|root|resume|resume_offset|BOOTIF|ip|nfsroot|nfsaddrs|hostname|rd\..*|ostree|inst\..*"
+    r"|systemd\.(?:machine_id|hostname)|ds|cloud-.*|url|.*(?:uuid|passw|secret|token|credential|key).*",
+    re.IGNORECASE,
+)
+_WITH_DRIVER = ("cuda",)  # without the driver, this says nothing more
+_OTHERS_SERVICES = ("opensm",)  # runs on one or two nodes of a fabric
+
+
+@frozen
+class Trait:
+    """One fact of one node: text, a figure, or unknown with the reason."""
+
+    fact: str  # id of probes.fleet.facts
+    value: Maybe[str | float]
+    slot: str = ""  # the device's place, or a name; "": the whole node, or all slots if it is unknown
+    device: str = ""  # the device's name on this node: "mlx5_0", "GPU3"
+
+
+def trait(fact: str, value: Maybe[object], slot: str = "", device: str = "") -> Trait:
+    """Return a trait with bounded text; what is not there has a value too, so that it can differ."""
+    shown: Maybe[str | float]
+    if isinstance(value, Unknown):
+        shown = ABSENT if _is_absent(value) else Unknown(value.reason, "", _cut(value.detail))
+    elif isinstance(value, float):
+        shown = value
+    else:
+        shown = _cut(str(value)) or ABSENT
+    return Trait(fact, shown, _cut(slot), _cut(device))
+
+
+def _is_absent(value: object) -> bool:
+    return isinstance(value, Unknown) and value.reason is Reason.NOT_THERE
+
+
+def _cut(text: str) -> str:
+    return printable(text, MOST_CHARACTERS)
+
+
+def fingerprint(traits: Iterable[Trait]) -> str:
+    """Return a short text that is the same for equal traits."""
+    values = repr([(found.fact, str(found.value), found.slot, found.device) for found in traits])
+    return f"{zlib.crc32(values.encode('utf-8', 'replace')):08x}-{len(values)}"
+
+
+def traits_of(examination: Examination) -> tuple[Trait, ...]:
+    """Return all traits of a node."""
+    readers: tuple[Callable[[Examination], Iterator[Trait]], ...] = (_of_node, _of_names, _of_gpus, _of_nics)
+    traits = (found for read in readers for found in read(examination))
+    return tuple(found for found, _ in zip(traits, range(MOST_TRAITS), strict=False))
+
+
+# One value a node
+
+
+def _of_node(examination: Examination) -> Iterator[Trait]:
+    node, versions = examination.node, versions_of(examination)
+    for fact, name in _VERSIONS.items():
+        if fact not in _WITH_DRIVER or not _is_absent(versions[name]):
+            yield trait(fact, versions[name])
+    yield trait("nccl-library", library_version(examination.libraries, "libnccl.so.2"))
+    yield trait("iommu", _iommu(examination))
+    if acs_exemption(examination) is None:
+        yield trait("acs", _acs(examination))
+    platform, kernel = node.platform, node.kernel
+    yield trait("bios", map_known(platform, lambda facts: facts.bios))
+    environment = map_known(platform, lambda facts: facts.environment)
+    yield trait("environment", map_known(environment, lambda place: place.value))
+    yield trait("secure-boot", kernel if isinstance(kernel, Unknown) else _switch(kernel.secure_boot))
+    yield trait("lockdown", map_known(kernel, lambda facts: facts.lockdown))
+
+
+def _switch(fact: Maybe[bool]) -> Maybe[str]:
+    return map_known(fact, lambda is_on: "on" if is_on else "off")
+
+
+def _iommu(examination: Examination) -> Maybe[str]:
+    """Return the kinds of translation of GPUs and NICs: "identity", "DMA, identity"."""
+    pci = examination.node.pci
+    if isinstance(pci, Unknown):
+        return pci
+    kinds = [function.iommu_type for function in (*pci.gpus, *pci.nics)]
+    unread = next((kind for kind in kinds if isinstance(kind, Unknown)), None)
+    if unread is not None:
+        return unread
+    return ", ".join(sorted({known(kind, "") for kind in kinds})) or ABSENT
+
+
+def _acs(examination: Examination) -> Maybe[str]:
+    found = redirects_of(examination)
+    if found.unknowns:
+        return found.unknowns[0]
+    return f"on {len(found.ports)} of {found.checked} switch ports" if found.ports else "off"
+
+
+# One value a name
+
+
+def _of_names(examination: Examination) -> Iterator[Trait]:
+    node = examination.node
+    yield from _modules(examination)
+    yield from _driver_parameters(examination)
+    cmdline = map_known(node.kernel, lambda kernel: kernel.cmdline)
+    yield from _each("cmdline", map_known(cmdline, options_of))
+    processes = examination.processes
+    conf = processes if isinstance(processes, Unknown) else processes.nccl_conf
+    if not _is_absent(conf):  # then nothing is set
+        yield from _each("nccl", map_known(conf, lambda read: read.values))
+    yield from _each("memlock", map_known(examination.memlock, _limits))
+    services = examination.services
+    if isinstance(services, Unknown):
+        yield trait("service", services)
+        return
+    for name, service in services.services.items():
+        if name not in _OTHERS_SERVICES:
+            state = map_known(service.state, lambda state: state.value)
+            yield trait("service", "not installed" if _is_absent(service.path) else state, name)
+
+
+def _each(fact: str, values: Maybe[dict[str, str]]) -> Iterator[Trait]:
+    if isinstance(values, Unknown):
+        yield trait(fact, values)
+        return
+    for name, value in sorted(values.items()):
+        yield trait(fact, value, name)
+
+
+def _modules(examination: Examination) -> Iterator[Trait]:
+    modules = examination.node.modules
+    if isinstance(modules, Unknown):
+        yield trait("module", modules)
+        return
+    for name, module in modules.modules.items():
+        yield trait("module", map_known(module.state, _state_word), name)
+        for parameter, value in module.parameters.items():
+            yield trait("parameter", value, f"{parameter} of {name}")
+
+
+def _state_word(state: ModuleState) -> str:
+    return "loaded" if state in (ModuleState.LIVE, ModuleState.BUILTIN) else state.value
+
+
+def _driver_parameters(examination: Examination) -> Iterator[Trait]:
+    gpus = examination.node.gpus
+    parameters = gpus if isinstance(gpus, Unknown) else gpus.driver.parameters
+    if not isinstance(parameters, Unknown):  # without the driver, its version says so
+        for name, value in parameters.items():
+            yield trait("parameter", value.strip('"'), f"{name} of nvidia")
+
+
+def options_of(cmdline: str) -> dict[str, str]:
+    """Return the options of a kernel's command line with their values, without those of this node alone.
+
+    Source: Documentation/admin-guide/kernel-parameters.rst. An option without a value is "set"; several
+    values of an option are one text, in their order.
+    """
+    options: dict[str, str] = {}
+    for word in cmdline.split():
+        name, _, value = word.partition("=")
+        if word == "--":  # the rest is for init
+            break
+        if not _OWN_OPTIONS.fullmatch(name):
+            value = value or "set"
+            options[name] = f"{options[name]}, {value}" if name in options else value
+    return options
+
+
+def _limits(facts: MemlockFacts) -> dict[str, str]:
+    limits = {f"{line.domain} {line.kind}": _bytes(line.value_bytes) for line in facts.lines}
+    units = {"systemd's default": facts.manager_default, **facts.services}
+    return limits | {name: unit.value for name, unit in units.items() if not isinstance(unit, Unknown)}
+
+
+def _bytes(size: float) -> str:
+    if math.isinf(size):
+        return "unlimited"
+    return f"{size / 1024:.0f} KiB"
+
+
+# One value a GPU
+
+
+def place_of(function: PciFunction | None, bdf: str) -> str:
+    """Return a function's place: its host bridge, and device and function numbers down to it.
+
+    "pci0000:15/01.0/00.0/00.0/00.0"; bus numbers are not in it.
+    """
+    if function is None:
+        return bdf
+    return "/".join((function.root, *(part.rpartition(":")[2] for part in function.chain)))
+
+
+def _of_gpus(examination: Examination) -> Iterator[Trait]:
+    gpus = examination.node.gpus
+    if isinstance(gpus, Unknown):
+        yield trait("gpu", gpus)
+        return
+    functions = functions_of(examination)
+    for gpu in gpus.gpus:
+        slot = place_of(functions.get(gpu.bdf), gpu.bdf)
+        yield trait("gpu", gpu_model(examination, gpu), slot, f"GPU{gpu.index}")
+        for fact, value in _of_gpu(gpu, functions).items():
+            if not _is_absent(value):  # what only the driver knows is not there without it
+                yield trait(fact, value, slot, f"GPU{gpu.index}")
+
+
+def gpu_model(examination: Examination, gpu: Gpu) -> str:
+    """Return the name of the PCI device, which does not depend on the driver; else the driver's name."""
+    pci = examination.node.pci
+    return gpu.name if isinstance(pci, Unknown) else pci.names.get(gpu.bdf, gpu.name)
+
+
+def _of_gpu(gpu: Gpu, functions: dict[str, PciFunction]) -> dict[str, Maybe[object]]:
+    return {
+        "pcie-gpu": _link(functions, gpu.bdf, idles=True),
+        "bar1": map_known(gpu.bar1_total_bytes, lambda size: f"{size >> 20} MiB"),
+        "nvlinks": gpu.nvlinks,
+        "fabric": gpu.fabric.state,
+        "persistence": _switch(map_known(gpu.nvml, lambda nvml: nvml.persistence)),
+        "mig": _switch(map_known(gpu.nvml, lambda nvml: nvml.mig)),
+    }
+
+
+def _link(functions: dict[str, PciFunction], bdf: str, idles: bool = False) -> Maybe[str]:
+    function = functions.get(bdf)
+    if function is None:
+        return Unknown(Reason.NOT_THERE, bdf)
+    upper = functions.get(function.chain[-2]) if len(function.chain) > 1 else None
+    speed, width = now_of(function.link, None if upper is None else upper.link, idles)
+    if isinstance(speed, Unknown):
+        return speed
+    if isinstance(width, Unknown):
+        return width
+    return f"{speed:g} GT/s ×{width:g}"
+
+
+# One value a NIC, or a port of it
+
+
+def nics_of(examination: Examination) -> Maybe[tuple[RdmaDevice, ...]]:
+    """Return the RDMA devices of NICs, without virtual functions whose number jobs and pods change."""
+    rdma = examination.node.rdma
+    if isinstance(rdma, Unknown):
+        return () if rdma.reason is Reason.NOT_THERE else rdma
+    functions = functions_of(examination)
+    hardware = (device for device in rdma.devices if not isinstance(device.bdf, Unknown))
+    return tuple(device for device in hardware if not _is_virtual(functions.get(known(device.bdf, ""))))
+
+
+def _is_virtual(function: PciFunction | None) -> bool:
+    return function is not None and function.physical_function is not None
+
+
+def model_of(device: RdmaDevice) -> str:
+    """Return type and board of a NIC: "MT4129 MT_0000000838"."""
+    return f"{known(device.hca_type, '')} {known(device.board_id, '')}".strip() or "unknown model"
+
+
+def _of_nics(examination: Examination) -> Iterator[Trait]:
+    nics = nics_of(examination)
+    if isinstance(nics, Unknown):
+        yield trait("nic", nics)
+        return
+    functions = functions_of(examination)
+    for device in nics:
+        bdf = known(device.bdf, "")
+        slot = place_of(functions.get(bdf), bdf)
+        express = express_of(examination, bdf)
+        facts: dict[str, Maybe[object]] = {
+            "nic": model_of(device),
+            "firmware": device.firmware,
+            "pcie-nic": _link(functions, bdf),
+            "read-request": map_known(express, lambda read: _size(read.max_read_request_bytes)),
+        }
+        for fact, value in facts.items():
+            yield trait(fact, value, slot, device.name)
+        for port in device.ports:
+            suffix = f"/{port.number}" if len(device.ports) > 1 else ""
+            for fact, value in _of_port(examination, device, port):
+                yield trait(fact, value, f"{slot}{suffix}", f"{device.name}{suffix}")
+
+
+def _size(size_bytes: Maybe[int]) -> Maybe[str]:
+    return map_known(size_bytes, lambda size: f"{size} bytes")
+
+
+def _of_port(
+    examination: Examination, device: RdmaDevice, port: RdmaPort
+) -> Iterable[tuple[str, Maybe[object]]]:
+    yield "port-state", port.state
+    yield "port-rate", map_known(port.rate_gbps, lambda rate: f"{rate:g} Gb/s")
+    yield "link-layer", port.link_layer
+    if port.link_layer != "Ethernet":
+        return
+    health = map_known(examination.port_health, lambda facts: facts.ports[device.name, port.number])
+    yield "mtu", map_known(health, lambda read: read.netdev_mtu_bytes)
+    yield "gid", map_known(port.gids, lambda gids: ", ".join(str(index) for index, _ in routable_gids(gids)))
+    qos = examination.qos
+    for netdev in netdevs_of(port)[:1]:
+        settings = qos if isinstance(qos, Unknown) else qos.netdevs.get(netdev)
+        if settings is not None:
+            pfc = map_known(settings, lambda read: read.pfc)
+            yield "pfc", map_known(pfc, lambda priorities: ", ".join(map(str, priorities)))
+            trust = map_known(settings, lambda read: read.trusts_dscp)
+            yield "trust", map_known(trust, lambda trusts: "DSCP" if trusts else "PCP")

@@ -1,0 +1,1 @@
+"""A fleet that is read again and again."""

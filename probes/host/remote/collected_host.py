@@ -1,0 +1,340 @@
+"""A node that a collector reads: its answers become what every host answers."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from probes.base.origin import Origin, Source
+from probes.base.text import printable, printable_lines
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.host.answers import CommandOutput, CudaGpu, FileRange, KernelMessage
+from probes.host.collectives import METRICS_BYTES, METRICS_SUFFIX, TAIL_BYTES, CollectiveSpeed, parse
+from probes.host.host_base import HostBase
+from probes.host.local import DRIVER_LOADED, SleepingGpus
+from probes.host.machine.ethtool_socket import EthtoolReader
+from probes.host.machine.files import unknown_from
+from probes.host.machine.kernel_log_reader import parse_record
+from probes.host.machine.library_probes import CUDA_NEEDS, probe_cuda, probe_data_direct, probe_dmabuf
+from probes.host.machine.rdma_netlink import Answer, Command, request
+from probes.host.machine.rdma_reader import ResourceReader, resources_from_command
+from probes.host.nvml import NvmlFacts, NvmlLive
+from probes.host.protocol import READ_LIMIT_BYTES
+from probes.host.rdma_resources import RdmaResources
+from probes.host.remote.collector import KERNEL_LOG
+from probes.host.remote.nvidia_smi import (
+    CAPABILITIES,
+    NVLINKS,
+    QUERY,
+    parse_facts,
+    parse_live,
+    with_capabilities,
+    with_nvlinks,
+)
+from probes.host.remote.transport import plain_source
+from probes.host.usage import (
+    InterfaceCounters,
+    ProcessUsage,
+    counters_from_files,
+    thread_names_from_files,
+    usage_from_files,
+)
+
+T = TypeVar("T")
+Question = tuple[Any, ...]
+"""A question of the collector: its kind, then its arguments."""
+_SMI_SECONDS = 20.0  # without the persistence daemon it initializes every GPU
+_SMI_EVERY_SECONDS = 5.0
+_MOST_ERRNO = 4096  # MAX_ERRNO of the kernel
+_LONGEST_SECONDS = 1e11  # of a clock: the year 5138
+_MOST_SIZE = 1 << 63
+_ERRNOS = {
+    Reason.NOT_THERE: errno.ENOENT,
+    Reason.NEEDS_ROOT: errno.EPERM,
+    Reason.TIMED_OUT: errno.ETIMEDOUT,
+    Reason.NOT_RECORDED: errno.EAGAIN,
+}
+
+
+class CollectedHost(HostBase):
+    """A node whose answers come from a collector; a subclass gets them."""
+
+    UNANSWERED = (Reason.NOT_RECORDED, "not read over a connection")
+
+    def __init__(self, name: str, is_root: bool) -> None:
+        self.origin = Origin(Source.REMOTE, printable(name))
+        self._is_root = is_root
+        self._sleeping_gpus = SleepingGpus(self)
+        self._ethtool = EthtoolReader()
+        self._resources = ResourceReader(lambda seconds: _Kernel(self, seconds))
+        self._smi_lock = threading.Lock()
+        self._smi_output: tuple[float, Maybe[str]] = 0.0, Unknown(Reason.NOT_RECORDED, "NVML")
+        self._log_number = -1  # of the newest message of the kernel that was returned
+        # This machine's monotonic clock, and both clocks of the node.
+        self._clocks: tuple[float | None, float, float] = None, 0.0, 0.0
+
+    @abstractmethod
+    def _answer_to(self, question: Question, source: str) -> Maybe[Any]:
+        """Return the collector's answer, as it was sent, or why there is none."""
+
+    def _ask(self, kind: str, *subject: Any, source: str = "") -> Maybe[Any]:
+        """Return the value that the collector answers to a question."""
+        source = source or str(subject[0])
+        answer = self._answer_to((kind, *subject), source)
+        if isinstance(answer, Unknown):
+            return answer
+        if type(answer) is int and 0 < answer < _MOST_ERRNO:
+            return unknown_from(OSError(answer, os.strerror(answer)), source, self._is_root)
+        if not isinstance(answer, dict):
+            return _garbled(source)
+        if "value" in answer:
+            return answer["value"]
+        number, detail = answer.get("errno"), answer.get("detail")
+        if type(number) is not int or not 0 < number < _MOST_ERRNO or not isinstance(detail, str):
+            return _garbled(source)
+        unknown = unknown_from(OSError(number, printable(detail, 200)), source, self._is_root)
+        # Words of the collector say more than those of the kernel.
+        is_own = not unknown.detail and detail != os.strerror(number)
+        return Unknown(unknown.reason, unknown.source, printable(detail, 200)) if is_own else unknown
+
+    def _typed(self, kind: type[T], name: str, *subject: Any, source: str = "") -> Maybe[T]:
+        """Return an answer of this type; MALFORMED: the collector sent another one."""
+        value = self._ask(name, *subject, source=source)
+        if isinstance(value, Unknown | kind):
+            return value
+        return _garbled(source or str(subject[0]))
+
+    def _set_clocks(self, message: Mapping[str, Any], is_new: bool) -> bool:
+        """Take the node's clocks from a message; False: it has none. Those of an old one stand still."""
+        match message:
+            case {"monotonic": float(there), "wall": float(wall)}:
+                pass
+            case _:
+                return False
+        if not (0.0 <= there < _LONGEST_SECONDS and 0.0 <= wall < _LONGEST_SECONDS):  # NaN is not either
+            return False
+        # The collector reads its clocks after the last answer, however long the answers took.
+        self._clocks = time.monotonic() if is_new else None, there, wall
+        return True
+
+    # Files
+
+    def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
+        return map_known(self._typed(str, "file", path, limit), _bytes)
+
+    def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
+        def file_range(value: list[Any]) -> Maybe[FileRange]:
+            match value:
+                case [str(content), int(size), str(file)] if 0 <= size < _MOST_SIZE:
+                    return map_known(_bytes(content), lambda read: FileRange(read, size, printable(file)))
+            return _garbled(path)
+
+        return map_known(self._typed(list, "file_range", path, offset, limit), file_range)
+
+    def names(self, path: str) -> Maybe[tuple[str, ...]]:
+        def checked(value: list[Any]) -> Maybe[tuple[str, ...]]:
+            is_right = all(isinstance(name, str) and name and "/" not in name for name in value)
+            return tuple(value) if is_right else _garbled(path)
+
+        return map_known(self._typed(list, "names", path), checked)
+
+    def link(self, path: str) -> Maybe[str]:
+        return self._typed(str, "link", path)
+
+    def resolve(self, path: str) -> Maybe[str]:
+        return self._typed(str, "resolve", path)
+
+    def size(self, path: str) -> Maybe[int]:
+        size = self._typed(int, "size", path)
+        return map_known(size, lambda count: count if 0 <= count < _MOST_SIZE else _garbled(path))
+
+    def access(self, path: str, write: bool = False) -> Maybe[bool]:
+        return self._typed(bool, "writable" if write else "readable", path)
+
+    def environment(self, name: str) -> Maybe[str]:
+        return map_known(self._typed(str, "environment", name), printable)
+
+    def _is_there(self, path: str) -> bool:
+        return not isinstance(self.size(path), Unknown)
+
+    # Commands, and programs of gdrtop's own
+
+    def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
+        answer = self._typed(list, "run", seconds, *argv, source=argv[0])
+        return map_known(answer, lambda value: _output(value, tuple(argv)))
+
+    def _child(
+        self, file: str, arguments: Sequence[str], seconds: float, name: tuple[str, ...]
+    ) -> Maybe[CommandOutput]:
+        answer = self._typed(list, "program", seconds, plain_source(Path(file)), *arguments, source=name[0])
+        return map_known(answer, lambda value: _output(value, name))
+
+    def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
+        return probe_dmabuf(devices, child=self._child)
+
+    def data_direct_paths(self, devices: Sequence[str]) -> Mapping[str, Maybe[str]]:
+        return probe_data_direct(devices, child=self._child)
+
+    def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
+        missing = next((path for path in CUDA_NEEDS if not self._is_there(path)), None)
+        if missing is not None:
+            return Unknown(Reason.NOT_THERE, "libcuda", f"not queried, because {missing} is missing")
+        why = self._sleeping_gpus.why_not_asked("libcuda")
+        return probe_cuda(child=self._child) if why is None else why
+
+    # NVML: its library is on the node, its Python module perhaps not
+
+    def nvml(self) -> Maybe[NvmlFacts]:
+        facts = map_known(self._smi(), parse_facts)
+        if isinstance(facts, Unknown):
+            return facts
+        more = [map_known(self.run(argv, _SMI_SECONDS), _text) for argv in (CAPABILITIES, NVLINKS)]
+        return with_nvlinks(with_capabilities(facts, more[0]), more[1])
+
+    def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
+        return map_known(self._smi(), parse_live)
+
+    def _smi(self) -> Maybe[str]:
+        """Return the output of nvidia-smi, which may be some seconds old: it takes a second on eight GPUs."""
+        with self._smi_lock:
+            at, text = self._smi_output
+            if isinstance(text, Unknown) or time.monotonic() - at > _SMI_EVERY_SECONDS:
+                text = self._read_smi()
+                self._smi_output = time.monotonic(), text
+            return text
+
+    def _read_smi(self) -> Maybe[str]:
+        if not any(map(self._is_there, DRIVER_LOADED)):
+            return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
+        why = self._sleeping_gpus.why_not_asked("NVML")
+        return map_known(self.run(QUERY, _SMI_SECONDS), _text) if why is None else why
+
+    # Processes and networks
+
+    def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
+        return usage_from_files(self, pids)
+
+    def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
+        return thread_names_from_files(self, pids)
+
+    def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
+        return counters_from_files(self, names)
+
+    def rdma_resources(self) -> Maybe[RdmaResources]:
+        answer = self._resources.read()
+        if not isinstance(answer, Unknown) or answer.reason in (Reason.TIMED_OUT, Reason.NOT_THERE):
+            return answer
+        by_command = resources_from_command(self.run)
+        return answer if isinstance(by_command, Unknown) else by_command
+
+    def datagrams(self, seconds: float, content: str) -> list[tuple[bytes, bool]]:
+        """Return what the kernel answers to an RDMA netlink request, and whether each was cut; or OSError."""
+        answer = self._typed(list, "netlink", seconds, content, source="RDMA netlink")
+        if isinstance(answer, Unknown):
+            raise OSError(_ERRNOS.get(answer.reason, errno.EIO), answer.detail)
+        found: list[tuple[bytes, bool]] = []
+        for row in answer:
+            match row:
+                case [str(datagram), bool(is_cut)]:
+                    found.append((datagram.encode("latin-1", "replace"), is_cut))
+                case _:
+                    raise OSError(errno.EPROTO, "the answer is garbled")
+        return found
+
+    def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
+        return {name: self._ethtool.counters(self._ioctl, name) for name in names}
+
+    def _ioctl(self, name: str, command: bytes, more: int) -> bytes:
+        answer = self._typed(str, "ethtool", name, command.decode("latin-1"), more)
+        content = map_known(answer, _bytes)
+        if isinstance(content, Unknown):
+            raise OSError(_ERRNOS.get(content.reason, errno.EIO), content.detail)
+        return content
+
+    def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
+        state = self.read_range(path, 0, 0)
+        if isinstance(state, Unknown):
+            return state
+        limit = METRICS_BYTES if path.endswith(METRICS_SUFFIX) else TAIL_BYTES
+        end = self.read_range(path, max(0, state.size_bytes - limit), limit)
+        return map_known(end, lambda found: parse(path, found.content))
+
+    def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
+        answer = self._typed(list, "kernel_log", self._log_number, source=KERNEL_LOG)
+        match answer:
+            case Unknown():
+                return answer
+            case [int(newest), list(records)] if abs(newest) < _MOST_SIZE and all(
+                isinstance(record, str) for record in records
+            ):
+                self._log_number = newest
+                found = (parse_record(record.encode("latin-1", "replace")) for record in records)
+                return tuple(message for message in found if message is not None)
+        return _garbled(KERNEL_LOG)
+
+    def is_root(self) -> bool:
+        return self._is_root
+
+    def monotonic(self) -> float:
+        here, there, _ = self._clocks
+        return there if here is None else there + time.monotonic() - here
+
+    def wall_clock(self) -> float:
+        here, _, wall = self._clocks
+        return wall if here is None else wall + time.monotonic() - here
+
+
+class _Kernel:
+    """RDMA netlink on the node: each request goes there by itself, or ahead with the others."""
+
+    def __init__(self, host: CollectedHost, seconds: float) -> None:
+        self._host, self._seconds = host, seconds
+
+    def ask(self, command: Command, device: int | None = None) -> Answer:
+        content = request(command, 1, device).decode("latin-1")
+        datagrams = self._host.datagrams(self._seconds, content)
+        answer = Answer(1)
+        for datagram, is_cut in datagrams:
+            answer.is_interrupted |= is_cut
+            answer.add(datagram)
+        return answer
+
+    def close(self) -> None:
+        """Do nothing: the collector closes its socket after each question."""
+
+
+def _bytes(text: str) -> Maybe[bytes]:
+    try:
+        return text.encode("latin-1")
+    except UnicodeEncodeError:
+        return _garbled("")
+
+
+def _garbled(source: str) -> Unknown:
+    return Unknown(Reason.MALFORMED, printable(source), "the answer is garbled")
+
+
+def _output(value: list[Any], argv: tuple[str, ...]) -> Maybe[CommandOutput]:
+    match value:
+        case [int(status), str(output), str(errors), int(left_out)] if (
+            abs(status) < _MOST_ERRNO and 0 <= left_out < _MOST_SIZE
+        ):
+            return CommandOutput(argv, status, _shown(output), _shown(errors), left_out)
+    return _garbled(argv[0])
+
+
+def _shown(text: str) -> str:
+    return printable_lines(text.encode("latin-1", "replace").decode("utf-8", "replace"))
+
+
+def _text(output: CommandOutput) -> Maybe[str]:
+    if output.exit_status:
+        detail = printable(output.stderr or output.stdout, 200)
+        return Unknown(Reason.DRIVER_ERROR, " ".join(output.argv), detail)
+    return output.stdout

@@ -1,0 +1,340 @@
+"""Ask many nodes at once, by ClusterShell: each gets a collector, and rounds of questions.
+
+The answers are judged in other processes, by a function of the caller: it returns what it concludes, or which
+questions are missing. Of each kind of node one is asked first; the others get its list of questions, so that
+most nodes need one round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future
+from typing import Any, Generic, TypeVar
+
+from ClusterShell.Event import EventHandler
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+from ClusterShell.Task import Task, task_self
+from ClusterShell.Worker.EngineClient import EngineClientEOF
+from ClusterShell.Worker.Exec import ExecClient, ExecWorker
+
+from probes.base.frozen import frozen
+from probes.base.text import printable
+from probes.host.remote.batch_host import Answers, Missing
+from probes.host.remote.collector import GREETING
+from probes.host.remote.transport import (
+    GARBLED,
+    ConnectionFailed,
+    Target,
+    collector_source,
+    pack,
+    unpack,
+    why_failed,
+)
+
+T = TypeVar("T")
+FAN_OUT = 64  # nodes at once
+NODE_SECONDS = 60.0
+_ROUNDS = 8
+_MOST_LINE_BYTES = 16 << 20
+_MOST_NOISE_BYTES = 1 << 20  # of shells and banners, before the collector greets
+_MOST_NODE_BYTES = 64 << 20  # from one node
+_MOST_ERRORS_BYTES = 4096
+_MOST_QUESTIONS = 200_000  # of a round
+_FILES_A_NODE = 4
+_FIRST_SECONDS = 15.0  # then the next node of a kind goes first
+
+
+@frozen
+class Progress:
+    """How far a fleet is read."""
+
+    done: int
+    failed: int
+    total: int
+
+
+@frozen
+class FanOutOptions:
+    """How many nodes at once, and for how long each."""
+
+    fan_out: int = FAN_OUT
+    seconds: float = NODE_SECONDS
+
+
+class _Client(ExecClient):  # type: ignore[misc]
+    """The transport of one node, started without a shell; what it prints is bounded."""
+
+    def _build_cmd(self) -> tuple[list[str], None]:
+        return self.worker.target.argv, None
+
+    def _read(self, sname: str, size: int = 65536) -> bytes:
+        part: bytes = super()._read(sname, size)
+        self.worker.read_bytes += len(part)
+        if len(self.streams[sname].rbuf) + len(part) > _MOST_LINE_BYTES or (
+            self.worker.read_bytes > self.worker.most_bytes
+        ):
+            self.worker.failure = "it sends more than gdrtop takes from a node"
+            raise EngineClientEOF  # ends this stream, and with it the worker
+        return part
+
+
+class _NodeWorker(ExecWorker):  # type: ignore[misc]
+    """One node; ClusterShell's word for what it schedules is worker."""
+
+    SHELL_CLASS = _Client
+
+    def __init__(self, target: Target, handler: EventHandler, seconds: float) -> None:
+        self.target = target
+        self.read_bytes, self.most_bytes = 0, _MOST_NOISE_BYTES
+        # ClusterShell does not report it.
+        is_there = shutil.which(target.argv[0]) is not None
+        self.failure = "" if is_there else f"cannot run {printable(target.argv[0])}: not found"
+        node = NodeSet(target.host, resolver=RESOLVER_NOGROUP)  # "@" begins no group here
+        super().__init__(node, handler, timeout=seconds, command="collector", stderr=True)
+
+
+class _Node(Generic[T]):
+    """What is known of a node while it is asked."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.kind = ""
+        self.is_greeted = False  # the greeting line has come
+        self.answers = Answers(target.host)
+        self.rounds = 0
+        self.errors = b""
+        self.is_judged = False  # a process judges its answers now
+        self.closed = ""  # why the node has ended since
+        self.result: T | None = None
+        self.failure = ""
+
+    @property
+    def is_done(self) -> bool:
+        return self.result is not None or bool(self.failure)
+
+
+class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
+    """One reading of many nodes; `run` returns when all have answered or failed."""
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        judge: Callable[[Answers], T | Missing],
+        executor: Executor,
+        on_progress: Callable[[Progress], None],
+        options: FanOutOptions,
+    ) -> None:
+        super().__init__()
+        self._judge, self._executor, self._on_progress, self._options = judge, executor, on_progress, options
+        self._nodes = {target.host: _Node[T](target) for target in targets}
+        self._workers: dict[str, _NodeWorker] = {}
+        self._first: dict[str, str] = {}  # by kind: the node that is asked first
+        self._lists: dict[
+            str, tuple[list[Any], bytes]
+        ] = {}  # by kind: the questions of that node, and packed
+        self._patience: dict[Any, tuple[str, str]] = {}  # by timer: a kind, and the node that is first
+        self._waiting: defaultdict[str, list[str]] = defaultdict(list)  # nodes of a kind without a list
+        self._done = 0
+        self._port: Any = None
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """End the reading early, from any thread: the nodes that have not answered fail."""
+        self._is_stopped = True
+        # The port does not exist yet, or may close at any moment.
+        with contextlib.suppress(OSError, KeyError, AttributeError):
+            self._port.msg_send(None)
+
+    def run(self) -> tuple[dict[str, T], dict[str, str]]:
+        """Return what was concluded by node, and why the others failed."""
+        if not self._nodes:
+            return {}, {}
+        _be_quiet()
+        task: Task = task_self()
+        for name, value in (("stdout_msgtree", False), ("stderr_msgtree", False), ("auto_tree", False)):
+            task.set_default(name, value)
+        task.set_info("fanout", _fan_out(self._options.fan_out))
+        task.set_info("print_debug", lambda *_: None)
+        self._port = task.port(handler=self)  # closed when the last node is done
+        if self._is_stopped:
+            self.stop()
+        for node in self._nodes.values():
+            worker = _NodeWorker(node.target, self, self._options.seconds)
+            self._workers[node.target.host] = worker
+            task.schedule(worker)
+            worker.write(collector_source())
+        try:
+            task.resume()
+        finally:
+            task.abort(kill=True)  # else ClusterShell keeps a task with open files for each thread
+        found = {name: node.result for name, node in self._nodes.items() if node.result is not None}
+        return found, {name: node.failure for name, node in self._nodes.items() if node.failure}
+
+    # Events of ClusterShell
+
+    def ev_read(self, worker: _NodeWorker, node: str, sname: str, msg: bytes) -> None:
+        """Take a line of a node."""
+        asked = self._nodes[worker.target.host]
+        if asked.is_done:
+            return
+        if sname == worker.SNAME_STDERR:
+            asked.errors = (asked.errors + msg + b"\n")[-_MOST_ERRORS_BYTES:]
+            return
+        try:
+            self._take(asked, msg)
+        except ConnectionFailed as error:
+            self._end(asked, failure=str(error))
+
+    def _take(self, node: _Node[T], line: bytes) -> None:
+        if not node.is_greeted:  # before, banners and shells may print
+            node.is_greeted = line == GREETING.encode()
+            if node.is_greeted:
+                self._workers[node.target.host].most_bytes = _MOST_NODE_BYTES
+            return
+        if not node.kind:
+            greeting = unpack(line)
+            node.kind = printable(str(greeting.get("kind")), 400) or "?"
+            node.answers.is_root = greeting.get("is_root") is True
+            self._begin(node)
+            return
+        node.answers.lines.append(line)
+        if len(node.answers.lines) > len(node.answers.asked):
+            raise ConnectionFailed(GARBLED)  # it was not asked
+        try:
+            future = self._executor.submit(self._judge, node.answers)
+        except BrokenExecutor as error:
+            raise ConnectionFailed(_not_judged(error)) from None
+        node.is_judged = True
+        future.add_done_callback(lambda done: self._send(node.target.host, done))
+
+    def _send(self, host: str, future: Future[T | Missing]) -> None:
+        """Send what was concluded to the task; in a thread of the executor."""
+        # After Ctrl-C the port may close at any moment.
+        with contextlib.suppress(OSError, KeyError, AttributeError):
+            self._port.msg_send((host, future))
+
+    def ev_msg(self, port: Any, msg: tuple[str, Future[T | Missing]] | None) -> None:
+        """Take what was concluded of a node; None: stop."""
+        if msg is None:
+            for node in self._nodes.values():
+                if not node.is_done:
+                    self._end(node, failure="the reading was stopped")
+            return
+        host, future = msg
+        node = self._nodes[host]
+        node.is_judged = False
+        if node.is_done:
+            return
+        error = future.exception()
+        if error is not None:
+            self._end(node, failure=_not_judged(error))
+            return
+        found = future.result()
+        if not isinstance(found, Missing):
+            if node.kind not in self._lists:
+                questions = [question for asked in node.answers.asked for question in asked]
+                self._lists[node.kind] = questions, pack({"ask": questions})
+            self._end(node, result=found)
+            return
+        failure = found.failure or node.closed
+        if not failure and node.rounds >= _ROUNDS:
+            failure = "its answers change with every question"
+        if not failure and len(found.questions) > _MOST_QUESTIONS:
+            failure = "it has more files than gdrtop reads from a node"
+        if failure:
+            self._end(node, failure=failure)
+        else:
+            self._ask(node, found.questions, pack({"ask": found.questions}))
+
+    def ev_close(self, worker: _NodeWorker, timedout: bool) -> None:
+        """Note why a node has ended before it was judged."""
+        node = self._nodes[worker.target.host]
+        if node.is_done:
+            return
+        if worker.failure:
+            failure = worker.failure
+        elif timedout:
+            failure = f"it did not answer within {self._options.seconds:g} s"
+        else:
+            failure = why_failed(node.errors.decode("utf-8", "replace"), node.target)
+        if node.is_judged:  # perhaps nothing is missing
+            node.closed = failure
+        else:
+            self._end(node, failure=failure)
+
+    def ev_timer(self, timer: Any) -> None:
+        """Let another node go first: the first of its kind takes too long."""
+        kind, host = self._patience.pop(timer)
+        if self._first.get(kind) == host and kind not in self._lists:
+            self._release(kind)
+
+    # Rounds
+
+    def _begin(self, node: _Node[T]) -> None:
+        if node.kind in self._lists:
+            self._ask(node, *self._lists[node.kind])
+        elif node.kind in self._first:
+            self._waiting[node.kind].append(node.target.host)
+        else:
+            self._first[node.kind] = node.target.host
+            patience = min(_FIRST_SECONDS, self._options.seconds / 4)
+            timer = task_self().timer(patience, self, autoclose=True)
+            self._patience[timer] = node.kind, node.target.host
+            self._ask(node, [], pack({"ask": []}))
+
+    def _ask(self, node: _Node[T], questions: list[Any], packed: bytes) -> None:
+        node.rounds += 1
+        node.answers.asked.append(questions)
+        self._workers[node.target.host].write(packed)
+
+    def _end(self, node: _Node[T], result: T | None = None, failure: str = "") -> None:
+        node.result, node.failure = result, failure
+        node.answers = Answers(node.target.host)  # they take most of the memory
+        self._done += 1
+        failed = sum(bool(other.failure) for other in self._nodes.values())
+        self._on_progress(Progress(self._done, failed, len(self._nodes)))
+        worker = self._workers[node.target.host]
+        if failure:
+            worker.abort()  # it may never end by itself
+        else:
+            worker.set_write_eof()
+        if node.kind in self._lists or self._first.get(node.kind) == node.target.host:
+            self._release(node.kind)
+        if self._done == len(self._nodes):
+            self._port.abort()
+
+    def _release(self, kind: str) -> None:
+        """Ask the nodes that wait for a list; without a list the next one goes first."""
+        waiting, self._waiting[kind] = self._waiting[kind], []
+        if self._is_stopped:
+            return
+        if kind not in self._lists:
+            self._first.pop(kind, None)
+        for host in waiting:
+            if not self._nodes[host].is_done:
+                self._begin(self._nodes[host])
+
+
+def _fan_out(wanted: int) -> int:
+    """Return how many nodes can be asked at once, as far as this process may open files."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return wanted
+    return max(1, min(wanted, (files - 64) // _FILES_A_NODE))
+
+
+def _be_quiet() -> None:
+    """Keep ClusterShell from printing warnings, such as of a node that reads nothing."""
+    logger = logging.getLogger("ClusterShell")
+    logger.propagate = False
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+
+
+def _not_judged(error: BaseException) -> str:
+    return f"its answers could not be judged: {printable(str(error), 200)}"

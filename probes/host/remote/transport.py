@@ -1,0 +1,182 @@
+"""How a node is reached: a command such as ssh starts the collector there, whose source it gets as input."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import json
+import os
+import re
+import shlex
+import zlib
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from probes.base.frozen import frozen
+from probes.base.text import printable
+from probes.host.remote import collector
+
+LONGEST_SECONDS = 24 * 3600  # then the collector ends by itself
+MOST_ANSWER_BYTES = 64 << 20  # unpacked
+SSH = (
+    *("ssh", "-T", "-oBatchMode=yes", "-oConnectTimeout=10"),
+    *("-oForwardAgent=no", "-oForwardX11=no", "--", "{host}"),
+)
+"""The admin's own ssh, with its configuration, keys and jump hosts; it asks for nothing."""
+NODE_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._:@-]{0,252}[A-Za-z0-9_])?")
+"""Names of nodes: one that begins with "-" would be an option of ssh."""
+_PYTHONS = ("python3", "/usr/libexec/platform-python")
+_NO_PYTHON = "gdrtop: no Python"
+_SUDO = "sudo needs a password there; allow `sudo -n`, or connect as root"
+# What ssh, sudo and the node's shell print, and what to do then.
+_FAILURES = (
+    (
+        "IDENTIFICATION HAS CHANGED",
+        "its host key has changed; find out why, then remove the old one with `ssh-keygen -R {host}`",
+    ),
+    ("Host key verification failed", "its host key is unknown; run `ssh {host}` once to check and accept it"),
+    ("Permission denied (", "it accepts no key of yours; make `ssh {host} true` work without a password"),
+    ("Could not resolve hostname", "no such host"),
+    ("Connection refused", "it refuses connections to its ssh port"),
+    ("Connection timed out", "it does not answer on its ssh port"),
+    ("a password is required", _SUDO),
+    ("interactive authentication is required", _SUDO),
+    ("a terminal is required", _SUDO),
+    ("is not in the sudoers file", "sudo is not allowed there; allow `sudo -n`, or connect as root"),
+    ("sudo: not found", "sudo is not installed there; connect as root"),
+    (
+        _NO_PYTHON,
+        "it has no Python 3.6 or newer; install python3 there, or use --root with a copy of /",
+    ),
+    ("is too old for gdrtop", "its Python is older than 3.6; install a newer python3 there"),
+)
+GARBLED = "its answer is garbled"
+
+
+class ConnectionFailed(Exception):
+    """The node does not answer; the message says why, and what to do."""
+
+
+@frozen
+class Target:
+    """A node, and how to reach it."""
+
+    host: str
+    transport: tuple[str, ...] = SSH  # argv, in which {host} stands for the node
+    is_sudo: bool = False  # run the collector with sudo -n
+
+    @property
+    def argv(self) -> list[str]:
+        """Return the command that starts the collector, which is on its standard input."""
+        return self.python(len(collector_source()))
+
+    def python(self, program_bytes: int) -> list[str]:
+        """Return the command that starts a program of `program`, which comes on standard input."""
+        return self.command(["sh", "-c", _remote_command(self.is_sudo, program_bytes)])
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """Return what starts a program on the node."""
+        # ssh joins its arguments for the shell of the node; the others start a program.
+        is_ssh = any(os.path.basename(word) == "ssh" for word in self.transport)
+        started = [shlex.join(argv)] if is_ssh else list(argv)
+        return [word.replace("{host}", self.host) for word in self.transport] + started
+
+
+def _remote_command(is_sudo: bool, source_bytes: int) -> str:
+    """Return the shell command that starts a program, whose source comes on standard input."""
+    start = (
+        "import sys;"
+        "sys.version_info>=(3,6) or sys.exit('Python %d.%d is too old for gdrtop'%sys.version_info[:2]);"
+        f"import zlib;exec(zlib.decompress(sys.stdin.buffer.read({source_bytes})))"
+    )
+    python = f"{'sudo -n ' if is_sudo else ''}$p -I -S -c {shlex.quote(start)}"
+    pythons = " ".join(_PYTHONS)
+    return (
+        f"for p in {pythons}; do command -v $p >/dev/null 2>&1 && exec {python}; done;"
+        f" echo {shlex.quote(_NO_PYTHON)} >&2; exit 127"
+    )
+
+
+@cache
+def collector_source() -> bytes:
+    """Return the compressed program."""
+    path = Path(str(files(collector.__package__).joinpath("collector.py")))
+    return zlib.compress(f"{plain_source(path)}\nmain({LONGEST_SECONDS})\n".encode())
+
+
+def program(start: str, *modules: ModuleType) -> bytes:
+    """Return modules as a compressed program that ends with the statement `start`.
+
+    Each may import the ones before it, by their full names, and the standard library.
+    """
+    sources = [(module.__name__, plain_source(Path(str(module.__file__)))) for module in modules]
+    load = (
+        "import sys, types\n"
+        f"for name, source in {sources!r}:\n"
+        "    module = sys.modules[name] = types.ModuleType(name)\n"
+        "    exec(compile(source, name, 'exec'), module.__dict__)\n"
+    )
+    return zlib.compress(f"{load}{start}\n".encode())
+
+
+@cache
+def plain_source(file: Path) -> str:
+    """Return a program of gdrtop's without its annotations, which Python 3.6 cannot all evaluate."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return ast.unparse(ast.fix_missing_locations(_Plain().visit(tree)))
+
+
+class _Plain(ast.NodeTransformer):
+    """Drops annotations, and the import that defers them."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+            argument.annotation = None
+        for star in (node.args.vararg, node.args.kwarg):
+            if star is not None:
+                star.annotation = None
+        self.generic_visit(node)
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        is_tuple = any(isinstance(base, ast.Name) and base.id == "NamedTuple" for base in node.bases)
+        return node if is_tuple else self.generic_visit(node)  # its annotations are its fields
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        return None if node.value is None else ast.Assign([node.target], node.value)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        return None if node.module == "__future__" else node
+
+
+def pack(message: dict[str, Any]) -> bytes:
+    """Return a message as a line."""
+    return base64.b64encode(zlib.compress(json.dumps(message).encode())) + b"\n"
+
+
+def unpack(line: bytes) -> dict[str, Any]:
+    """Return the message in a line; ConnectionFailed: it is none, or too long."""
+    try:
+        unpacker = zlib.decompressobj()
+        text = unpacker.decompress(base64.b64decode(line, validate=True), MOST_ANSWER_BYTES)
+        message = json.loads(text)
+    except (zlib.error, ValueError, RecursionError):
+        raise ConnectionFailed(GARBLED) from None
+    if unpacker.unconsumed_tail or not isinstance(message, dict):
+        raise ConnectionFailed(GARBLED)
+    return message
+
+
+def why_failed(errors: str, target: Target) -> str:
+    """Return why a transport has ended, by what it printed, and what to do."""
+    for sign, advice in _FAILURES:
+        if sign in errors:
+            return advice.replace("{host}", target.host)
+    lines = [line for line in map(printable, errors.splitlines()) if line.strip()]
+    program = os.path.basename(target.transport[0])
+    return lines[-1][:200] if lines else f"{printable(program)} closed the connection"

@@ -1,0 +1,166 @@
+"""A node over a connection: round trips, a lost connection, and what is read again after a change."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from probes.base.unknown import Reason, Unknown
+from probes.facts.node import probe_node
+from probes.host.probe_thread import start_probe
+from probes.host.remote import remote_host
+from probes.host.remote.remote_host import RemoteHost
+from probes.host.remote.transport import ConnectionFailed, Target
+from probes.live.live_sampler import LiveSampler
+from probes.live.verdict import examine_with_jobs
+from probes.simulation.host import SimulatedHost
+from probes.snapshot.node_reader import NodeReader
+from tests.probes.host.remote.local_node import SimulatedConnection
+
+
+class Clock:
+    """The time of this machine, which the tests step."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Connected:
+    """A remote node that is simulated in this process, and its connections."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str = "hgx-h100") -> None:
+        self.clock = Clock()
+        self.simulated = SimulatedHost(name, clock=self.clock.monotonic)
+        self.connections: list[SimulatedConnection] = []
+        self.failure = ""
+        for module in (remote_host, "probes.host.remote.collected_host"):
+            target = module if isinstance(module, str) else module.__name__
+            monkeypatch.setattr(f"{target}.time", self.clock)
+        monkeypatch.setattr(remote_host, "Connection", self._connect)
+        self.host = RemoteHost(Target("node"))
+
+    def _connect(self, target: Target) -> SimulatedConnection:
+        if self.failure:
+            raise ConnectionFailed(self.failure)
+        self.connections.append(SimulatedConnection(self.simulated))
+        return self.connections[-1]
+
+    @property
+    def connection(self) -> SimulatedConnection:
+        return self.connections[-1]
+
+    def rounds(self, read: Callable[[], object]) -> int:
+        """The round trips of a reading."""
+        before = self.connection.rounds
+        read()
+        return self.connection.rounds - before
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Connected:
+    return Connected(monkeypatch)
+
+
+def test_a_whole_examination_takes_few_round_trips(node: Connected) -> None:
+    assert node.rounds(lambda: node.host.read_ahead(examine_with_jobs)) <= 8
+    assert node.rounds(lambda: examine_with_jobs(node.host)) == 0
+
+
+def test_a_second_of_the_live_screen_takes_at_most_two_round_trips(node: Connected) -> None:
+    node.host.read_ahead(examine_with_jobs)
+    reader, live = NodeReader(node.host), LiveSampler()
+    probed = reader.probe()
+    assert probed is not None
+    counts = []
+    for _ in range(20):
+        node.clock.now += 1.0
+        counts.append(node.rounds(lambda: live.sample(node.host, probed, reader.read())))
+    assert sum(counts[4:]) <= 2 * len(counts[4:]), counts
+
+
+def test_what_is_read_is_what_the_node_has(node: Connected) -> None:
+    node.host.read_ahead(examine_with_jobs)
+    facts = probe_node(node.host)
+    own = probe_node(node.simulated)
+    assert facts.pci == own.pci
+    assert node.host.monotonic() == node.simulated.monotonic()
+
+
+def test_without_a_connection_all_is_unknown_and_later_it_is_there_again(node: Connected) -> None:
+    assert node.host.size("/proc/version") is not None
+    node.clock.now += 5.0
+    node.connection.failure = node.failure = "it does not answer"
+    for path in ("/proc/version", "/proc/cmdline", "/sys"):
+        answer = node.host.names(path)
+        assert isinstance(answer, Unknown)
+        assert answer.reason is Reason.IO_ERROR
+        assert answer.detail == "no connection to node: it does not answer"
+    assert node.connection.is_closed
+    assert len(node.connections) == 1
+    examination = examine_with_jobs(node.host)  # no traceback either
+    assert isinstance(examination.node.pci, Unknown)
+    node.failure = ""
+    assert isinstance(node.host.names("/sys/bus/pci/devices"), Unknown)  # it is not tried all the time
+    node.clock.now += 11.0
+    assert not isinstance(node.host.names("/sys/bus/pci/devices"), Unknown)
+    assert len(node.connections) == 2
+
+
+def test_garbled_answers_end_the_connection(node: Connected, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node.connection, "ask", lambda questions: {"answers": [1, 2, 3]})
+    assert "its answer is garbled" in str(node.host.size("/proc/version"))
+    assert node.connection.is_closed
+
+
+def test_a_change_is_seen_at_once(node: Connected) -> None:
+    path = "/sys/bus/pci/devices"
+    before = node.host.names(path)
+    assert node.rounds(lambda: node.host.names(path)) == 0
+    node.host.forget()
+    assert node.rounds(lambda: node.host.names(path)) == 1
+    assert node.host.names(path) == before
+
+
+def test_slow_answers_do_not_turn_the_clock_back(node: Connected, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = node.connection.ask
+
+    def slowly(questions: list[object]) -> dict[str, object]:
+        node.clock.now += 20.0
+        return ask(questions)  # type: ignore[arg-type]
+
+    times = [node.host.monotonic()]
+    for _ in range(2):
+        monkeypatch.setattr(node.connection, "ask", slowly)
+        node.clock.now += 4.0
+        node.host.size("/a")
+        times.append(node.host.monotonic())
+        monkeypatch.setattr(node.connection, "ask", ask)
+        node.clock.now += 4.0
+        node.host.size("/a")
+        times.append(node.host.monotonic())
+    assert times == [1000.0, 1024.0, 1028.0, 1052.0, 1056.0]
+
+
+def test_an_answer_that_is_there_does_not_wait_for_a_slow_one(
+    node: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.host.size("/proc/version")
+    ask, asked, go_on = node.connection.ask, threading.Event(), threading.Event()
+
+    def hang(questions: list[object]) -> dict[str, object]:
+        asked.set()
+        go_on.wait(30)
+        return ask(questions)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(node.connection, "ask", hang)
+    probe = start_probe(node.host, "slow", lambda: node.host.size("/proc/cmdline"))
+    assert asked.wait(30)
+    fast = start_probe(node.host, "fast", lambda: node.host.size("/proc/version"))
+    assert fast.answer(30.0) is not None
+    # A round trip may take longer than the time limit of a probe.
+    assert not probe.wait(0.0)
+    go_on.set()
+    assert not (isinstance(answer := probe.answer(0.5), Unknown) and answer.reason is Reason.TIMED_OUT)

@@ -1,0 +1,98 @@
+"""`gdrtop fleet bench` between nodes behind connections, with tools that print what perftest prints."""
+
+import resource
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from probes.host.remote import collector
+from probes.host.remote.transport import program
+from tests.tui.bandwidth.families import ROOT
+from tui.bandwidth import supervisor
+from tui.bandwidth.pairs import node_server, remote_processes
+from tui.cli import main
+from tui.commands.fleet.nodes import allow_open_files
+
+PERFTEST = """#!/bin/sh
+# Both ends of a test; they meet in a file. The server's arguments end with an option.
+echo started >> {directory}/log
+for last; do :; done
+case $last in
+--*) echo '* Waiting for client to connect... *'
+  while [ ! -e {directory}/done ]; do sleep 0.05; done
+  rm {directory}/done;;
+*) echo '                    RDMA_Write BW Test'
+  echo ' #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]'
+  echo ' 1048576    112303           0.00               188.41                       0.022461'
+  touch {directory}/done;;
+esac
+"""
+
+
+def run(words: str, nodes: str) -> int:
+    over = shlex.join([sys.executable, "-m", "tests.tui.commands.fleet.loopback_nodes", nodes, "{host}"])
+    return main(["fleet", "bench", "--memory", "host", "--over", over, *shlex.split(words)])
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory that the nodes trust, with a perftest."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("numactl", "ib_write_bw"):
+        (tools / name).write_text(PERFTEST.format(directory=tmp_path))
+        (tools / name).chmod(0o755)
+    start = (
+        f"import sys\nsys.modules[{collector.__name__!r}].TRUSTED_PATH = ({str(tools)!r},)\n"
+        f"from {node_server.__name__} import main\nmain(60)"
+    )
+    source = program(start, collector, supervisor, node_server)
+    monkeypatch.setattr(remote_processes, "server_source", lambda: source)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_two_nodes_are_measured_and_a_busy_and_a_dead_one_are_left_out(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = "gpu1=pcie-l40s;gpu2=pcie-l40s;gpu3=dead;busy1=pcie-l40s"
+    assert run("-w gpu[1-3],busy1", nodes) == 2
+    assert "not confirmed; nothing was run" in capsys.readouterr().err
+    assert not (directory / "log").exists()
+    status = run("-w gpu[1-3],busy1 --yes", nodes)
+    text = capsys.readouterr().out
+    assert "The usual NIC reaches 188 Gb/s with host memory." in text
+    assert "gpu3: no such host" in text
+    assert "busy1: in use: " in text
+    assert status == 2  # a node was left out
+    assert (directory / "log").read_text() == "started\nstarted\n"
+
+
+def test_nodes_that_do_not_answer_are_listed_with_their_reason(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = run(
+        "-w gpu[1-2] --over 'sh -c \"echo root: Permission denied \\(publickey\\). >&2\" {host}'", ""
+    )
+    assert status == 2
+    printed = capsys.readouterr().err
+    assert "not measured: a pair needs two nodes" in printed
+    assert "gpu2" in printed
+    assert "make `ssh gpu2 true` work" in " ".join(printed.split())
+    assert not (directory / "log").exists()
+
+
+def test_many_nodes_need_more_open_files_than_the_default() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+        allow_open_files(100)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (256, before[1])
+        allow_open_files(200)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (328, before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -1,0 +1,130 @@
+"""`gdrtop diff --since-ok`, and what check and watch save for it."""
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from probes.base.origin import Origin, Source
+from probes.simulation.host import SimulatedHost
+from tests.tui.commands.test_schema import valid
+from tests.tui.commands.watched_node import Watched
+from tui.cli import main
+from tui.commands.check import CheckOptions, write_check
+from tui.commands.fleet.since_ok import write_since_ok
+from tui.commands.watch import Output, Watcher
+from tui.runtime.open_host import NoSuchHost
+
+GOOD, BAD = "hgx-h100", "hgx-h100+nvidia-not-loaded"
+CHANGED = (
+    "  Since it last worked, 3 h ago: NVIDIA driver 570.124.06 (open kernel modules) > none, module nvidia "
+)
+
+
+def this_node(name: str) -> SimulatedHost:
+    """A simulated node as if it were this machine."""
+    host = SimulatedHost(name, clock=lambda: 1000.0)
+    host.origin = Origin(Source.LIVE)
+    return host
+
+
+def checked(name: str, **options: object) -> str:
+    out = io.StringIO()
+    write_check(this_node(name), out, CheckOptions(**options))  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def worked(saved: Path, hours: int = 3) -> Path:
+    """Let the node have worked some hours ago; return the file with its facts."""
+    checked(GOOD)
+    (file,) = saved.iterdir()
+    at = this_node(GOOD).wall_clock() - hours * 3600
+    os.utime(file, (at, at))
+    return file
+
+
+def test_check_shows_below_the_verdict_what_has_changed_since_the_node_worked(saved: Path) -> None:
+    assert "Since it last worked" not in checked(BAD)
+    assert "Since it last worked" not in checked(GOOD)
+    worked(saved)
+    lines = checked(BAD).splitlines()
+    assert lines[1].endswith("BROKEN - 0 of 8 GPUs - 1 critical")
+    assert lines[3] == f"{CHANGED}and 3 more loaded > not loaded"
+
+
+def test_check_json_has_the_changes_by_their_facts(saved: Path) -> None:
+    assert valid("check", checked(GOOD, as_json=True))["since_ok"] is None
+    worked(saved)
+    since = valid("check", checked(BAD, as_json=True))["since_ok"]
+    assert since["time"] == "2023-11-14T19:13:20.000+00:00"
+    assert since["state"] == "ACTIVE"
+    assert since["changes"][0] == {
+        "fact": "driver",
+        "label": "NVIDIA driver",
+        "slots": [],
+        "before": "570.124.06 (open kernel modules)",
+        "now": "none",
+    }
+
+
+def test_saved_facts_that_are_damaged_are_named_once_and_are_no_error(saved: Path) -> None:
+    file = worked(saved)
+    file.write_text("{")
+    assert checked(BAD).count(f"{file} cannot be read: it is damaged; remove it") == 1
+    document = valid("check", checked(BAD, as_json=True))
+    assert document["since_ok"] is None
+    assert document["unknown"]["since_ok"].startswith("malformed: ")
+
+
+def test_read_only_saves_nothing(saved: Path) -> None:
+    checked(GOOD, read_only=True)
+    assert not saved.exists()
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_watch_saves_a_node_that_works(read_only: bool, saved: Path, tmp_path: Path) -> None:
+    watched = Watched(tmp_path / "ring", name=GOOD)
+    watched.host.origin = Origin(Source.LIVE)
+    watched.watcher = Watcher(watched.host, watched.directory, watched.limits, Output(watched.out), read_only)
+    watched.seconds(1)
+    watched.end()
+    assert saved.exists() is not read_only
+
+
+def test_diff_begins_with_the_answer(saved: Path) -> None:
+    worked(saved)
+    out = io.StringIO()
+    assert write_since_ok(this_node(BAD), out, ascii_only=True) == 1
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "2 changes since hgx-h100 last worked, 3 h ago"
+    assert "BROKEN" in lines[2]
+    out = io.StringIO()
+    assert write_since_ok(this_node(GOOD), out) == 0
+    assert out.getvalue().startswith("No change in the facts that gdrtop compares since hgx-h100")
+
+
+def test_diff_prints_json_that_it_can_read_again(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worked(saved)
+    out = io.StringIO()
+    assert write_since_ok(this_node(BAD), out, as_json=True) == 1
+    document = valid("fleet", out.getvalue())
+    assert [node["name"] for node in document["nodes"]] == ["last ok", "hgx-h100"]
+    assert [difference["fact"] for difference in document["differences"]] == ["driver", "module"]
+    (tmp_path / "saved.json").write_text(json.dumps(document))
+    assert main(["diff", str(tmp_path / "saved.json"), str(next(saved.iterdir()))]) == 1
+    assert "3 nodes: 2 ACTIVE, 1 BROKEN" in capsys.readouterr().out
+
+
+def test_a_node_that_never_worked_and_wrong_arguments_are_sentences(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(NoSuchHost, match="has not been READY or ACTIVE since gdrtop first checked"):
+        write_since_ok(this_node(BAD), io.StringIO())
+    assert main(["diff", "--since-ok", "--demo", "gb200"]) == 3
+    assert "--since-ok needs this node" in capsys.readouterr().err
+    assert main(["diff", "--since-ok", "a.tar.gz", "."]) == 3
+    assert "use it without A and B" in capsys.readouterr().err

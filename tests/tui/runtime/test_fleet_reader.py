@@ -1,0 +1,53 @@
+"""The reader of a fleet: one reading at a time, kept for the next screen, failures as text."""
+
+import threading
+
+from tests.tui.fleet_screens import FIRST, SECOND, Found
+from tui.runtime.fleet_reader import FleetReader, Progress
+
+
+def test_only_one_reading_runs_at_a_time_and_the_next_screen_gets_it() -> None:
+    go, begun = threading.Event(), threading.Semaphore(0)
+    readings = [FIRST, SECOND]
+
+    def read(progress: Progress) -> Found:
+        begun.release()
+        assert go.wait(60)
+        return readings.pop(0)
+
+    reader = FleetReader(read)
+    assert reader.seconds_since is None
+    reader.start()
+    assert begun.acquire(timeout=60)
+    reader.start()  # does nothing
+    assert reader.is_reading
+    reader.detach()  # the screen closes meanwhile
+    go.set()
+    reader.wait(60)
+    assert len(readings) == 1
+    reading = reader.take()
+    assert reading is not None
+    assert reading.fleet is not None
+    assert len(reading.fleet.summaries) == 5
+    assert reader.take() is None
+    assert reader.seconds_since is not None
+
+
+def test_progress_and_the_end_are_notified_and_an_error_is_text() -> None:
+    seen: list[tuple[int, int]] = []
+
+    def read(progress: Progress) -> Found:
+        progress(1, 2)
+        progress(1, 2)
+        raise OSError("no processes left")
+
+    reader = FleetReader(read)
+    reader.attach(lambda: seen.append(reader.progress))
+    reader.start()
+    reader.wait(60)
+    assert seen == [(1, 2), (1, 2)]  # once for the progress, once for the end
+    reading = reader.take()
+    assert reading is not None
+    assert reading.fleet is None
+    assert reading.failure == "OSError: no processes left"
+    assert not reader.is_reading

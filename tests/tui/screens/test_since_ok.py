@@ -1,0 +1,56 @@
+"""The line that says what has changed since the node last worked, in the doctor and on the overview."""
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from probes.base.origin import Origin, Source
+from probes.simulation.host import SimulatedHost
+from tests.tui.commands.fleet.test_since_ok import GOOD, worked
+from tests.tui.pilot import SteppedClock, examined, shown, stepped_app
+from tests.tui.screens.test_doctor import seen
+
+BAD = "hgx-h100+acs-on"
+CHANGED = "Since it last worked, 3 h ago: ACS redirect off → on 16 of 16 switch ports"
+
+
+def node(name: str) -> tuple[SimulatedHost, SteppedClock]:
+    clock = SteppedClock()
+    host = SimulatedHost(name, clock=clock)
+    host.origin = Origin(Source.LIVE)
+    return host, clock
+
+
+async def in_doctor(pilot: Pilot[None], clock: SteppedClock) -> str:
+    await examined(pilot, clock)
+    await pilot.press("d")
+    await pilot.pause()
+    return seen(pilot, "summary")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_doctor_and_overview_show_it_in_one_line(size: tuple[int, int], saved: Path) -> None:
+    worked(saved)
+    host, clock = node(BAD)
+    async with stepped_app(host).run_test(size=size) as pilot:
+        summary = (await in_doctor(pilot, clock)).splitlines()
+        assert "DEGRADED" in summary[0]
+        assert summary[-1] == CHANGED
+        assert len(summary) <= 4
+        assert shown(pilot, "findings").splitlines()[-1].startswith("Since it last worked, 3 h ago: ACS")
+
+
+async def test_it_pushes_no_finding_out(saved: Path) -> None:
+    worked(saved)
+    host, clock = node("hgx-h100+acs-on,port-down,nic-firmware-mismatch,memlock-login")
+    async with stepped_app(host).run_test(size=(80, 24)) as pilot:
+        await examined(pilot, clock)
+        assert "Since it last worked" not in shown(pilot, "findings")
+
+
+async def test_the_dashboard_saves_a_node_that_works(saved: Path) -> None:
+    host, clock = node(GOOD)
+    async with stepped_app(host).run_test(size=(80, 24)) as pilot:
+        assert "Since it last worked" not in await in_doctor(pilot, clock)
+    assert [file.name for file in saved.iterdir()] == ["hgx-h100.json"]

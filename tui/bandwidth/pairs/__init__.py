@@ -1,0 +1,1 @@
+"""Bandwidth tests between pairs of nodes."""

@@ -1,0 +1,1 @@
+"""`gdrtop fleet`: what it does with many nodes, one file a command."""

@@ -1,0 +1,115 @@
+"""`gdrtop fleet bench`: measure bandwidth between pairs of nodes, rail by rail."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TextIO
+
+from tui.commands.arguments import whole_number
+
+if TYPE_CHECKING:
+    from tui.bandwidth.pairs.pairs_session import Nodes
+
+_DESCRIPTION = """\
+Measure bandwidth between pairs of nodes with perftest, rail by rail: NIC k of
+a node with NIC k of another one. Each node is measured once. Nodes that are
+10 % below the usual rate are measured again with two other nodes, which shows
+which of the two ends is slow.
+"""
+_EPILOG = """\
+Nodes with running jobs are left out. Nothing keeps running on any node: each
+test ends by itself, and is stopped when gdrtop ends. A run that was interrupted
+goes on where it stopped, if it is started again with the same nodes and options
+within 12 hours.
+
+exit status:
+  0    measured, and nothing is slow
+  1    a node, NIC, rail or pair is slow, or a cable leads to another switch
+  2    not measured: refused, not confirmed, a node was left out, or a test failed
+  3    usage error, or the results could not be written
+  130  interrupted. All ends were stopped; results so far were printed
+"""
+_LARGEST_RAIL = 63
+_CLOSED_AT_ONCE = 32  # nodes
+_RAILS = re.compile(r"\d{1,2}(?:-\d{1,2})?(?:,\d{1,2}(?:-\d{1,2})?){0,63}", re.ASCII)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description, parser.epilog = _DESCRIPTION, _EPILOG
+    parser.add_argument("--full", action="store_true", help="measure every node with every other one")
+    parser.add_argument("--rails", type=_rails, metavar="0-3,5", help="the rails (default: all)")
+    parser.add_argument(
+        "--memory",
+        choices=("host", "gpu", "both"),
+        default="both",
+        help="the memory at both ends (default: both, one after the other)",
+    )
+    seconds = whole_number(2, 600, "seconds")
+    parser.add_argument(
+        "--seconds", type=seconds, default=5, metavar="N", help="duration of each test (default: 5)"
+    )
+    parser.add_argument("--both-ways", action="store_true", help="both directions at once; report the sum")
+    parser.add_argument(
+        "--one-rail-at-a-time",
+        action="store_true",
+        help="do not measure all rails of a pair at once, as training jobs use them",
+    )
+    port = whole_number(1024, 65_535 - _LARGEST_RAIL, "port")
+    parser.add_argument(
+        "--port", type=port, default=18515, metavar="N", help="TCP port of rail 0; rail k uses port N+k"
+    )
+    parser.add_argument("--restart", action="store_true", help="forget the results of an interrupted run")
+    parser.add_argument("--dry-run", action="store_true", help="show nodes and duration; run nothing")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    parser.add_argument("--yes", action="store_true", help="do not ask before the run")
+
+
+def _rails(text: str) -> tuple[int, ...]:
+    """Return the numbers of "0-3,5"."""
+    found: set[int] = set()
+    for part in text.split(",") if _RAILS.fullmatch(text) else ():
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    if not found or max(found) > _LARGEST_RAIL:
+        raise argparse.ArgumentTypeError(f"{text!r} are not rails from 0 to {_LARGEST_RAIL}, such as 0-3,5")
+    return tuple(sorted(found))
+
+
+def demo_nodes(labels: Mapping[str, str]) -> Nodes:
+    """Return simulated nodes on one network.
+
+    `labels`: by node name, the description and faults of each, such as "hgx-h100+half-rate".
+    """
+    from probes.simulation.host import SimulatedHost
+    from tui.bandwidth.pairs.simulated_fleet import connect_simulated
+
+    return connect_simulated(
+        {name: SimulatedHost(label, seed) for seed, (name, label) in enumerate(labels.items())}
+    )
+
+
+def run(
+    options: argparse.Namespace,
+    nodes: Nodes,
+    out: TextIO | None = None,
+    answers: TextIO | None = None,
+    unanswered: Mapping[str, str] | None = None,
+) -> int:
+    """Measure between the nodes, by name; return the exit status. All processes on the nodes are closed.
+
+    `unanswered`: other nodes that were named, and why they could not be reached.
+    """
+    from tui.commands.fleet.bench_run import FleetBench
+
+    try:
+        bench = FleetBench(options, nodes, out or sys.stdout, answers or sys.stdin, unanswered=unanswered)
+        return bench.run()
+    finally:
+        with ThreadPoolExecutor(_CLOSED_AT_ONCE) as threads:
+            list(threads.map(lambda node: node[1].close(), nodes.values()))

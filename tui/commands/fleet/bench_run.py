@@ -1,0 +1,237 @@
+"""One run of `gdrtop fleet bench`: read the nodes, show the plan, ask, measure, print."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+from probes.base.origin import Origin, Source
+from probes.base.text import plural
+from probes.base.unknown import Unknown
+from probes.fleet.attribution import PairMemory, attribute
+from probes.fleet.leaves import check_rails
+from probes.fleet.pair_tests import PairSettings
+from probes.fleet.pairs_report import PairsReport
+from tui.actions.guards import no_actions_here
+from tui.bandwidth.pairs.pairs_session import (
+    NodeLeftOut,
+    Nodes,
+    PairsEvent,
+    PairsPlan,
+    PairsSession,
+    RoundEnded,
+    RoundStarted,
+)
+from tui.commands.bench_run.exit_status import (
+    EXIT_BELOW,
+    EXIT_NOT_MEASURED,
+    EXIT_NOT_WRITTEN,
+    EXIT_STOPPED,
+)
+from tui.commands.bench_run.output import BenchOutput
+from tui.commands.fleet.pairs_json import pairs_json
+from tui.files.pair_results import PairResultsError, PairResultsFile
+from tui.runtime.json_values import document
+from tui.runtime.signals import signals_stop
+from widgets.base.figures import minutes
+from widgets.base.lines import Line, Run, Tone, line, wrapped
+from widgets.fleet.pairs import answers as answers_of
+from widgets.fleet.pairs import draw_left_out, draw_pairs
+
+_MEMORIES = {
+    "host": (PairMemory.HOST,),
+    "gpu": (PairMemory.GPU,),
+    "both": (PairMemory.HOST, PairMemory.GPU),
+}
+
+
+class FleetBench:
+    """The run; `options` are those of tui/commands/fleet/bench.py, with --ascii and --read-only."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        nodes: Nodes,
+        out: TextIO,
+        answers: TextIO,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], object] = time.sleep,
+        results_directory: str | None = None,
+        unanswered: Mapping[str, str] | None = None,
+    ) -> None:
+        """`unanswered`: nodes that could not be reached, and why."""
+        self._options, self._nodes, self._answers = options, nodes, answers
+        self._output = BenchOutput(out, options.json, options.ascii)
+        self._width = self._output.width
+        self._settings = PairSettings(
+            memories=_MEMORIES[options.memory],
+            rails=options.rails,
+            duration_s=options.seconds,
+            is_bidirectional=options.both_ways,
+            first_port=options.port,
+            one_rail_at_a_time=options.one_rail_at_a_time,
+        )
+        origins = [host.origin for host, _ in nodes.values()]
+        self._origin = origins[0] if origins else Origin(Source.LIVE, "")
+        self._file: PairResultsFile | None = None
+        if self._origin.source is not Source.SIMULATED or results_directory is not None:
+            self._file = PairResultsFile([*nodes, *(unanswered or ())], self._settings, results_directory)
+        self._session = PairsSession(nodes, self._settings, self._show, self._file, clock, pause)
+        self._session.left_out.update(unanswered or {})
+        self._interrupted = ""
+        self._has_begun = False
+
+    def run(self) -> int:
+        """Read, ask, measure and print; return the exit status."""
+        if refusal := self._refusal():
+            return self._refuse(refusal)
+        self._progress(f"reading {plural(len(self._nodes), 'node')} …")
+        self._session.read()
+        plan = self._session.plan(self._options.full)
+        if len(plan.nodes) < 2:
+            return self._refuse(f"a pair needs two nodes, and {plural(len(plan.nodes), 'node')} can measure")
+        lines = self._draw_plan(plan)
+        if self._options.dry_run:
+            self._output.show(lines)
+            if self._options.json:
+                self._write_json(plan, None, 0, "nothing was run")
+            return 0
+        self._output.show_on_stderr(lines)
+        if not self._may_run():
+            return self._refuse("not confirmed; nothing was run (use --yes to run without asking)")
+        if self._options.restart and self._file is not None:
+            try:
+                self._file.complete()
+            except PairResultsError as error:
+                self._output.warn(str(error))
+        self._has_begun = True
+        with signals_stop(self._interrupt):
+            self._session.run(self._options.full)
+        return self._print(plan)
+
+    # Before the run
+
+    def _refusal(self) -> str:
+        if len(self._nodes) < 2:
+            return "a pair needs two nodes"
+        for name, (host, _) in self._nodes.items():
+            if refusal := no_actions_here(host.origin, self._options.read_only):
+                return f"{name}: {refusal}"
+        return ""
+
+    def _may_run(self) -> bool:
+        if self._options.yes or self._origin.source is Source.SIMULATED:
+            return True
+        return self._output.ask(self._answers, (), "Run it?")
+
+    def _draw_plan(self, plan: PairsPlan) -> list[Line]:
+        rails = plural(len(plan.rails), "rail")
+        memories = " and ".join(memory.words for memory in self._settings.memories)
+        title = f"{plural(len(plan.nodes), 'node')}, {rails}, {memories}"
+        lines: list[Line] = wrapped(title, self._width, Tone.TITLE)
+        lines += wrapped(
+            f"about {minutes(plan.quick_seconds)} for one round with each node once", self._width
+        )
+        more = f"at least {minutes(plan.repeat_seconds)} more if nodes are slow and measured again"
+        lines += wrapped(more, self._width)
+        if plan.full_seconds:
+            lines += wrapped(f"about {minutes(plan.full_seconds)} for all pairs", self._width)
+        if self._origin.source is Source.SIMULATED:
+            lines += wrapped("simulated: the results are made up, and no job is affected", self._width)
+        if self._file is not None and not self._options.restart and (earlier := self._file.unfinished()):
+            text = (
+                f"an earlier run was interrupted: {plural(len(earlier), 'result')} of it are used"
+                " (--restart measures all again)"
+            )
+            lines += wrapped(text, self._width)
+        return [*lines, *draw_left_out(self._session.left_out, self._session.rails_left_out, self._width)]
+
+    def _refuse(self, reason: str) -> int:
+        lines = draw_left_out(self._session.left_out, self._session.rails_left_out, self._width)
+        if self._options.json:
+            plan = PairsPlan((), (), 0.0, 0.0, 0.0)
+            self._write_json(plan, self._report(plan), EXIT_NOT_MEASURED, reason)
+        else:
+            self._output.show_on_stderr(lines)
+            self._output.warn(f"not measured: {reason}")
+        return EXIT_NOT_MEASURED
+
+    # The run
+
+    def _interrupt(self, why: str) -> None:
+        self._interrupted = self._interrupted or why
+        self._session.stop()
+
+    def _show(self, event: PairsEvent) -> None:
+        """Print the progress to stderr."""
+        if isinstance(event, RoundStarted):
+            count = f"{plural(event.pairs, 'pair')}, {plural(event.tests, 'test')}"
+            self._progress(f"[{event.number}] {event.title}: {count} · about {minutes(event.seconds)}")
+        elif isinstance(event, RoundEnded):
+            failed = sum(isinstance(result.gbps, Unknown) for result in event.results)
+            if failed:
+                self._progress(f"    {plural(failed, 'test')} failed")
+        elif isinstance(event, NodeLeftOut) and self._has_begun:
+            self._progress(f"    {event.node} is left out: {event.reason}")
+
+    def _progress(self, text: str) -> None:
+        self._output.show_on_stderr([line(Run(text, Tone.DIM))])
+
+    # After the run
+
+    def _report(self, plan: PairsPlan) -> PairsReport:
+        session = self._session
+        results = tuple(session.results)
+        return PairsReport(
+            nodes=plan.nodes,
+            results=results,
+            attribution=attribute(results),
+            left_out=session.left_out,
+            rails_left_out=session.rails_left_out,
+            leaves=check_rails(session.leaves),
+        )
+
+    def _print(self, plan: PairsPlan) -> int:
+        report = self._report(plan)
+        status, reason = self._exit(report)
+        if self._session.not_saved:
+            self._output.warn(f"not saved: {self._session.not_saved}")
+        for text in self._session.left_behind:
+            self._output.warn(text)
+        self._output.show(draw_pairs(report, self._width))
+        if self._options.json:
+            self._write_json(plan, report, status, reason)
+        elif status not in (0, EXIT_BELOW):  # what is slow is printed already
+            self._output.warn(reason)
+        return status or (EXIT_NOT_WRITTEN if self._output.lost is not None else 0)
+
+    def _exit(self, report: PairsReport) -> tuple[int, str]:
+        """Return the exit status and its reason."""
+        measured = len(report.results) - report.failed
+        if self._interrupted:
+            return (
+                EXIT_STOPPED,
+                f"{self._interrupted}: all ends stopped, {plural(measured, 'test')} completed",
+            )
+        if not report.results:
+            why = next(iter(report.rails_left_out.values()), "no two nodes have a rail in common")
+            return EXIT_NOT_MEASURED, f"not measured: {why}"
+        if not measured:
+            return EXIT_NOT_MEASURED, f"{report.failed} of {plural(len(report.results), 'test')} failed"
+        if self._session.left_behind:
+            return EXIT_NOT_MEASURED, "a process may still run on a node"
+        if not report.attribution.is_clean or report.misplaced:
+            return EXIT_BELOW, answers_of(report)[0][0]
+        if report.left_out or report.rails_left_out:
+            nodes, rails = plural(len(report.left_out), "node"), plural(len(report.rails_left_out), "rail")
+            return EXIT_NOT_MEASURED, f"{nodes} and {rails} left out"
+        return 0, f"{plural(measured, 'test')}, none is slow"
+
+    def _write_json(self, plan: PairsPlan, report: PairsReport | None, status: int, reason: str) -> None:
+        content = pairs_json(plan, self._settings, report)
+        content["exit_status"], content["exit_reason"] = status, reason
+        name = os.uname().nodename
+        self._output.write_json(document("fleet-bench", name, self._origin, time.time(), content))

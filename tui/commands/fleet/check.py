@@ -1,0 +1,261 @@
+"""`gdrtop fleet check`: judge many nodes, and show which differ from the rest."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, TextIO
+
+from probes.base.origin import Origin, Source
+from probes.base.text import plural, printable
+from probes.checks.judgment import judge
+from probes.fleet.compare import Unanswered, compare, fleet_status
+from probes.fleet.node_set import MOST_NODES
+from probes.fleet.summary import NodeSummary, summarize
+from probes.host.protocol import Host
+from probes.live.verdict import examine_with_jobs
+from tui.commands.arguments import UsageError, whole_number
+from tui.commands.fleet.nodes import demo_fleet, named_nodes, targets
+from tui.commands.fleet.output import print_fleet
+from tui.commands.fleet.saved_nodes import judge_saved
+from tui.files.new_file import NotWritten, make_directory
+
+if TYPE_CHECKING:
+    from probes.host.remote.batch_host import Answers, Missing
+    from probes.host.remote.fan_out import FanOut
+
+_PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
+_STATUS_HELP = """\
+exit status, as gdrtop check has it for one node: the worst of all nodes
+  0    no warning
+  1    warnings, or DEGRADED
+  2    critical findings, or BROKEN
+  3    UNKNOWN, NOT APPLICABLE, or a node does not answer; usage error
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _STATUS_HELP
+    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema fleet)")
+    add_reading_options(parser)
+    parser.add_argument("--save", metavar="DIR", default="", help="write a recording of each node to DIR")
+    parser.add_argument(
+        "--redact", action="store_true", help="with --save: replace names, addresses and serial numbers"
+    )
+    parser.add_argument(
+        "--tolerate",
+        metavar="N",
+        type=whole_number(0, MOST_NODES, "nodes"),
+        default=0,
+        help="ignore the N worst nodes in the exit status",
+    )
+
+
+def add_reading_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of how the nodes are read."""
+    parser.add_argument(
+        "--from", dest="saved", metavar="DIR", default="", help="judge the recordings and documents in DIR"
+    )
+    parser.add_argument(
+        "--fan-out",
+        metavar="N",
+        type=whole_number(1, 1000, "nodes"),
+        default=64,
+        help="ask N nodes at once (default: 64)",
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=whole_number(1, 3600, "seconds"),
+        default=60,
+        help="give up on a node after this time (default: 60)",
+    )
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Judge the nodes that the options name, and return the exit status."""
+    if options.redact and not options.save:
+        raise UsageError("--redact needs --save DIR; the answer itself names nodes")
+    show = _Progress(sys.stderr)
+    if options.saved:
+        if options.save or options.demo is not None or options.nodes or options.hosts or options.slurm:
+            raise UsageError(
+                "--from judges saved nodes; it cannot be used with --save, --demo or names of nodes"
+            )
+        summaries, unanswered = judge_saved(options.saved, options, show)
+        origin = Origin(Source.RECORDED, printable(options.saved, 200))
+    elif options.demo is not None:
+        fleet = demo_fleet(options.demo)
+        summaries, unanswered = _simulated(fleet, options, show), ()
+        origin = Origin(Source.SIMULATED, plural(len(fleet), "node"))
+    else:
+        names = named_nodes(options)
+        judging = partial(judge_answers, files=_files(options, names), redact=options.redact)
+        with judging_processes() as executor:
+            try:
+                summaries, unanswered = read_fleet(options, names, show, executor, judging)
+            except BaseException:
+                executor.shutdown(wait=False, cancel_futures=True)
+                raise
+        origin = Origin(Source.REMOTE, plural(len(names), "node"))
+    show.end()
+    found = compare(summaries, unanswered)
+    return print_fleet(found, out, fleet_status(found, options.tolerate), options.json, options.ascii, origin)
+
+
+def read_fleet(
+    options: argparse.Namespace,
+    names: tuple[str, ...],
+    show: Callable[[int, int], None],
+    executor: Executor,
+    judging: Callable[[Answers], NodeSummary | Missing],
+    begun: Callable[[FanOut[NodeSummary]], object] = lambda _: None,
+) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
+    """Ask and judge the nodes; return their summaries, and why others have none.
+
+    `begun` gets what is running, to stop it.
+    """
+    from probes.host.remote.fan_out import FanOut, FanOutOptions
+
+    fan_out = FanOut(
+        targets(options, names),
+        judging,
+        executor,
+        lambda progress: show(progress.done, progress.total),
+        FanOutOptions(options.fan_out, options.timeout),
+    )
+    begun(fan_out)
+    summaries, failures = fan_out.run()
+    return (
+        tuple(summaries[name] for name in names if name in summaries),
+        tuple(Unanswered(name, printable(failures[name], 255)) for name in names if name in failures),
+    )
+
+
+def judge_answers(
+    answers: Answers, files: Mapping[str, str] | None = None, redact: bool = False
+) -> NodeSummary | Missing:
+    """Judge a node by its answers, or return what it has still to be asked; in a process of the pool.
+
+    `files`: where a recording of each node is written.
+    """
+    from probes.host.remote.batch_host import BatchHost, Missing
+    from probes.host.remote.transport import ConnectionFailed
+
+    try:
+        host = BatchHost(answers)
+    except ConnectionFailed as error:
+        return Missing([], str(error))
+    summary = _summary(host, answers.host)
+    if host.missing:
+        return Missing(list(host.missing))
+    if files:
+        failure = _save(BatchHost(answers), files[answers.host], redact)
+        if failure:
+            return Missing([], failure)
+    return summary
+
+
+def _summary(host: Host, name: str) -> NodeSummary:
+    examination = examine_with_jobs(host)
+    return summarize(examination, judge(examination), name)
+
+
+def _save(host: Host, path: str, redact: bool) -> str:
+    """Write a recording of the node; return why it cannot be written, or ""."""
+    from probes.recording.format import RecordingError
+    from tui.runtime.recorder import Recorder
+
+    try:
+        recorder = Recorder(host, path, redact)
+        recorder.host.note_probe()
+        _summary(recorder.host, "")
+        recorder.host.end_moment()
+        recorder.finish()
+    except RecordingError as error:
+        return str(error)
+    return ""
+
+
+def _files(options: argparse.Namespace, names: Iterable[str]) -> dict[str, str]:
+    """Return the file for the recording of each node; without its name if recordings are redacted.
+
+    UsageError: the directory cannot be made.
+    """
+    if not options.save:
+        return {}
+    try:
+        make_directory(options.save)
+    except NotWritten as error:
+        raise UsageError(str(error)) from None
+    called = [f"node{number:04}" if options.redact else name for number, name in enumerate(names, 1)]
+    return {
+        name: os.path.join(options.save, f"{file}.tar.gz") for name, file in zip(names, called, strict=True)
+    }
+
+
+def judging_processes() -> Executor:
+    """Return as many processes as there are cores; they are forked before any thread runs."""
+    executor = ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork"), _end_with_gdrtop)
+    executor.submit(os.getpid).result()
+    return executor
+
+
+def _end_with_gdrtop() -> None:
+    """Leave Ctrl-C to gdrtop, and end when it is killed; in a process of the pool."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _simulated(
+    fleet: Mapping[str, str], options: argparse.Namespace, show: _Progress
+) -> tuple[NodeSummary, ...]:
+    files = _files(options, fleet)
+    found: list[NodeSummary] = []
+    for number, (name, simulated) in enumerate(fleet.items()):
+        show(number, len(fleet))
+        found.append(
+            judge_simulated(name, simulated, options.seed + number, files.get(name, ""), options.redact)
+        )
+    return tuple(found)
+
+
+def judge_simulated(
+    name: str, simulated: str, seed: int, file: str = "", redact: bool = False
+) -> NodeSummary:
+    """Judge a simulated node; NoSuchHost: there is none with this name."""
+    from tui.runtime.open_host import open_simulated
+
+    if file:
+        failure = _save(open_simulated(simulated, seed), file, redact)
+        if failure:
+            raise UsageError(failure)
+    return _summary(open_simulated(simulated, seed), name)
+
+
+class _Progress:
+    """How many nodes have been read, on a terminal."""
+
+    def __init__(self, out: TextIO | None) -> None:
+        self._out = out if out is not None and out.isatty() else None
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show the progress."""
+        if self._out is not None:
+            self._out.write(f"\r{done} of {plural(total, 'node')}")
+            self._out.flush()
+
+    def end(self) -> None:
+        """Remove it."""
+        if self._out is not None:
+            self._out.write("\r\x1b[K")
+            self._out.flush()

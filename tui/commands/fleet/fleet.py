@@ -1,0 +1,90 @@
+"""`gdrtop fleet`: many nodes at once; each of its commands has its own file."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TextIO
+
+from probes.host.protocol import Host
+from tui.commands.arguments import UsageError, add_node_options
+from tui.commands.fleet.nodes import add_node_set_options, close_nodes, open_nodes
+
+_DEMO_NODES = 4  # of a job on simulated nodes
+PARTS = {
+    "check": "judge the nodes, and show which differ from the rest",
+    "watch": "show the nodes on a screen that is read again every minute, the worst first",
+    "live": "show one job on all of its nodes: each rank's path and rate, and which rank differs",
+    "bench": "measure bandwidth between pairs of nodes",
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the commands of a fleet, with the options of each."""
+    parts = parser.add_subparsers(dest="part", metavar="COMMAND", prog=parser.prog, required=True)
+    for name, summary in PARTS.items():
+        part = parts.add_parser(name, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
+        add_node_options(part)
+        add_node_set_options(part)
+        _add(name, part)
+
+
+def _add(name: str, parser: argparse.ArgumentParser) -> None:
+    if name == "check":
+        from tui.commands.fleet.check import add_options
+    elif name == "watch":
+        from tui.commands.fleet.watch import add_options
+    elif name == "live":
+        from tui.commands.fleet.live import add_options
+    else:
+        from tui.commands.fleet.bench import add_options
+    add_options(parser)
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Run the command of a fleet, and return its exit status."""
+    if options.host or options.replay is not None or options.root != "/" or options.at:
+        raise UsageError(
+            "--host, --root and --replay name a single node; name many with -w, --hosts or --slurm"
+        )
+    if options.part == "check":
+        from tui.commands.fleet import check
+
+        return check.run(options, out)
+    if options.part == "watch":
+        from tui.commands.fleet import watch
+
+        return watch.run(options)
+    if options.part == "live":
+        return _live(options, out)
+    return _bench(options, out)
+
+
+def _live(options: argparse.Namespace, out: TextIO) -> int:
+    from tui.commands.fleet import live
+
+    if options.demo is not None:
+        return live.run(
+            options, live.demo_hosts(options.demo or "hgx-h100", _DEMO_NODES, options.seed), {}, out
+        )
+    opened, unanswered = open_nodes(options)
+    hosts: dict[str, Host] = dict(opened)
+    try:
+        return live.run(options, hosts, unanswered, out)
+    finally:
+        close_nodes(hosts)
+
+
+def _bench(options: argparse.Namespace, out: TextIO) -> int:
+    from tui.commands.fleet import bench
+    from tui.commands.fleet.nodes import demo_fleet
+
+    if options.demo is not None:
+        return bench.run(options, bench.demo_nodes(demo_fleet(options.demo)), out)
+    from tui.bandwidth.pairs.remote_processes import RemoteNodeProcesses
+
+    hosts, unanswered = open_nodes(options)
+    try:
+        nodes = {name: (host, RemoteNodeProcesses(host.target)) for name, host in hosts.items()}
+        return bench.run(options, nodes, out, unanswered=unanswered)
+    finally:
+        close_nodes(hosts)

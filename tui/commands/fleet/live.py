@@ -1,0 +1,243 @@
+"""`gdrtop fleet live`: one job on all of its nodes, rank by rank, and what differs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TextIO
+
+from probes.base.origin import Origin, Source
+from probes.base.unknown import Reason, Unknown
+from probes.fleet.job import JobWatch
+from probes.fleet.job_differences import GDR
+from probes.fleet.job_model import FleetJob, FleetRank
+from probes.fleet.sampler import FleetSampler
+from probes.host.protocol import Host
+from probes.live.model.sample import PathWord
+from tui.commands.arguments import EXIT_INTERRUPTED, UsageError, whole_number
+from tui.runtime.json_values import document, object_of, time_json
+from tui.runtime.printing import print_lines, text_width
+from widgets.fleet.job import MOST_ROWS, draw
+
+DEFAULT_SECONDS = 12  # rates are compared over 10 s
+_MOST_SECONDS = 24 * 3600
+_FIRST_WAIT_SECONDS = 10.0  # the first sample reads the whole node
+_WAIT_SECONDS = 1.0
+_MOST_NAME = 128
+STATUS_HELP = """\
+exit status:
+  0    every rank uses GPUDirect RDMA, and none differs
+  1    a rank or a rail differs, some ranks do not use it, or the job moves no data
+  2    no rank uses GPUDirect RDMA
+  3    a path is unknown, ranks are missing, a node does not answer, no job was found; usage error
+  130  interrupted
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = STATUS_HELP
+    parser.add_argument(
+        "--job",
+        metavar="ID",
+        default="",
+        help="the job: 4711, slurm:4711, train.py (default: the NCCL job with the most ranks)",
+    )
+    parser.add_argument(
+        "--seconds",
+        metavar="N",
+        type=whole_number(2, _MOST_SECONDS),
+        help=f"number of samples, one a second, 2 to {_MOST_SECONDS} (default: {DEFAULT_SECONDS})",
+    )
+    parser.add_argument(
+        "--follow", action="store_true", help="print the job whenever something changes, until Ctrl-C"
+    )
+    parser.add_argument("--all", action="store_true", help="list every rank of a large job")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object per second, one per line (gdrtop schema fleet-live)",
+    )
+
+
+def run(
+    options: argparse.Namespace,
+    hosts: Mapping[str, Host],
+    unanswered: Mapping[str, str],
+    out: TextIO | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], object] = time.sleep,
+    wall: Callable[[], float] = time.time,
+) -> int:
+    """Print the job that runs on these nodes, and return the exit status.
+
+    `hosts`: by the name of the node; each is asked from a thread of its own, one question at a time.
+    `unanswered`: nodes that could not be reached, and why.
+    """
+    if options.follow and options.seconds is not None:
+        raise UsageError("--follow and --seconds cannot be used together")
+    if len(options.job) > _MOST_NAME:
+        raise UsageError(f"--job is longer than {_MOST_NAME} characters")
+    out = sys.stdout if out is None else out
+    most_rows = sys.maxsize if options.all else MOST_ROWS
+    seconds = None if options.follow else options.seconds or DEFAULT_SECONDS
+    latest: FleetJob | None = None
+    printed: object = None
+
+    def print_job(job: FleetJob) -> None:
+        print_lines(draw(job, text_width(out), most_rows), out, options.ascii)
+        out.flush()
+
+    origin = _origin(hosts)
+    try:
+        for latest in _rounds(options.job, seconds, hosts, unanswered, clock, wait, wall):
+            if options.json:
+                json.dump(job_json(latest, origin, wall()), out)
+                out.write("\n")
+                out.flush()
+            elif options.follow and (state := _state(latest)) != printed:
+                if printed is not None:
+                    print_lines([()], out, options.ascii)
+                print_job(latest)
+                printed = state
+    except KeyboardInterrupt:
+        if latest is not None and not options.json and not options.follow:
+            print_job(latest)
+        return EXIT_INTERRUPTED
+    if latest is None:
+        return 3
+    if not options.json and not options.follow:
+        print_job(latest)
+    return exit_status(latest)
+
+
+def _rounds(
+    wanted: str,
+    seconds: int | None,
+    hosts: Mapping[str, Host],
+    unanswered: Mapping[str, str],
+    clock: Callable[[], float],
+    wait: Callable[[float], object],
+    wall: Callable[[], float],
+) -> Iterator[FleetJob]:
+    """Yield the job once a second; the first time when all nodes have answered, or after ten seconds."""
+    sampler, watch = FleetSampler(hosts, clock, wall), JobWatch(wanted)
+    answered: set[str] = set()
+    count = 0
+    while seconds is None or count < seconds:
+        began = clock()
+        seen, late = sampler.read(_WAIT_SECONDS if count else _FIRST_WAIT_SECONDS)
+        answered |= seen.keys()
+        slow = {name: "still reading the node" for name in hosts if name not in answered}
+        yield watch.add(clock(), seen, {**slow, **late, **unanswered})
+        count += 1
+        if not hosts:
+            return
+        if seconds is None or count < seconds:
+            wait(max(0.0, began + 1.0 - clock()))
+
+
+def _origin(hosts: Mapping[str, Host]) -> Origin:
+    """Return where the facts of these nodes are from, as far as they have that in common."""
+    origins = {host.origin.source for host in hosts.values()}
+    return Origin(origins.pop() if len(origins) == 1 else Source.LIVE)
+
+
+def _state(job: FleetJob) -> object:
+    """Return the job without its figures."""
+    return (
+        job.id,
+        [(rank.key, rank.process.path.text, rank.process.ready_nics) for rank in job.ranks],
+        [(odd.aspect, odd.subject) for odd in job.differences],
+        job.silence is None,
+        job.missing_ranks,
+        sorted(job.unanswered),
+    )
+
+
+def exit_status(job: FleetJob) -> int:
+    """Return the status as STATUS_HELP describes it."""
+    words = [rank.process.path.word for rank in job.ranks]
+    if not words or all(word is PathWord.UNKNOWN for word in words):
+        return 3
+    if not any(word in GDR or word is PathWord.UNKNOWN for word in words):
+        return 2
+    if job.differences or job.silence or any(word not in (*GDR, PathWord.UNKNOWN) for word in words):
+        return 1
+    return 3 if job.unanswered or job.missing_ranks or PathWord.UNKNOWN in words else 0
+
+
+def job_json(job: FleetJob, origin: Origin, at: float) -> dict[str, Any]:
+    """Return the JSON document of one moment; `at`: seconds since 1970."""
+    silence = job.silence
+    content = object_of(
+        {
+            "exit_status": exit_status(job),
+            "job": job.id or None,
+            "name": job.name,
+            "world_size": job.world_size,
+            "missing_ranks": job.missing_ranks,
+            "gbps": job.gbps,
+            "ranks": [_rank_json(rank) for rank in job.ranks],
+            "differences": [
+                {
+                    "aspect": odd.aspect,
+                    "subject": odd.subject,
+                    "sentence": odd.sentence,
+                    "ranks": [{"node": node, "pid": pid} for node, pid in odd.ranks],
+                }
+                for odd in job.differences
+            ],
+            "silence": None
+            if silence is None
+            else {
+                "seconds": silence.seconds,
+                "first": silence.first,
+                "sentence": silence.sentence,
+                "time": time_json(silence.at),
+            },
+            "notes": job.notes,
+            "absent": dict(job.absent),
+            "unanswered": dict(job.unanswered),
+            "other_jobs": job.other_jobs,
+            "watched_seconds": job.watched_seconds,
+        }
+    )
+    name = Unknown(Reason.NOT_THERE, "", "the document is about several nodes")
+    return document("fleet-live", name, origin, at, content)
+
+
+def _rank_json(rank: FleetRank) -> dict[str, Any]:
+    process = rank.process
+    return object_of(
+        {
+            "node": rank.node,
+            "rank": process.rank,
+            "pid": process.pid,
+            "gpus": rank.gpus,
+            "nics": process.ready_nics,
+            "rails": rank.rails,
+            "path": process.path.word,
+            "is_likely": process.path.is_likely,
+            "path_text": process.path.text,
+            "gbps": rank.gbps,
+            "is_shared": rank.is_shared,
+            "state": process.state,
+            "gpu_percent": rank.gpu_percent,
+        }
+    )
+
+
+def demo_hosts(demo: str, count: int, seed: int = 0) -> dict[str, Host]:
+    """Return simulated nodes with one job over them, by host name; faults after a "+" are on the second node.
+
+    `demo`: as for `--demo`, already checked: "hgx-h100", "hgx-h100+nic-slow".
+    """
+    from probes.simulation.job_nodes import job_nodes
+
+    name, _, faults = demo.partition("+")
+    return dict(job_nodes(name, count, {min(1, count - 1): faults} if faults else {}, seed))

@@ -1,0 +1,144 @@
+"""Which nodes a fleet command is about, and how they are reached."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from probes.base.text import printable
+from probes.fleet.node_set import (
+    MOST_TEXT,
+    NodeSetError,
+    job_nodes,
+    parse_hosts_file,
+    parse_nodes,
+    partition_nodes,
+)
+from probes.host.local import LocalHost
+from tui.commands.arguments import UsageError
+from tui.files.new_file import shown_path, why
+from tui.files.read_file import read_small
+from tui.files.xdg import group_files
+from tui.runtime.open_host import NoSuchHost, connect, target_of
+
+if TYPE_CHECKING:
+    from probes.host.protocol import Host
+    from probes.host.remote.remote_host import RemoteHost
+    from probes.host.remote.transport import Target
+
+MOST_OPEN = 256  # nodes that are watched at once
+_AT_ONCE = 32  # connections that are being opened
+_FILES_A_NODE = 8  # two connections, each with three pipes and what waits for them
+_OTHER_FILES = 128  # of gdrtop itself
+_DEMO = "hgx-h100*6,hgx-h100+acs-on,hgx-h100+port-down"
+_MOST_DEMO = 1000
+
+
+def add_node_set_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name nodes."""
+    parser.add_argument(
+        "-w", "--nodes", metavar="NODES", default="", help="the nodes: 'gpu[001-064],login1' or @GROUP"
+    )
+    parser.add_argument(
+        "--hosts", metavar="FILE", default="", help="the nodes in a file, a node or set a line"
+    )
+    parser.add_argument(
+        "--slurm",
+        metavar="NAME",
+        default="",
+        help="the nodes of a partition, or of a job if NAME is a number",
+    )
+
+
+def named_nodes(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the nodes that the options name.
+
+    Raises:
+        UsageError: no node is named, or in two ways, or they cannot be found.
+    """
+    ways = [way for way in (options.nodes, options.hosts, options.slurm) if way]
+    if len(ways) != 1:
+        raise UsageError(
+            "name the nodes with -w NODES, --hosts FILE or --slurm NAME" + ", only once" * bool(ways)
+        )
+    try:
+        if options.nodes:
+            return parse_nodes(options.nodes, group_files())
+        if options.slurm:
+            ask = job_nodes if options.slurm[:1].isdigit() else partition_nodes
+            return ask(LocalHost(), options.slurm)
+        text = read_small(options.hosts, MOST_TEXT, "a file of nodes").decode("utf-8", "replace")
+        return parse_hosts_file(text, group_files())
+    except NodeSetError as error:
+        where = f"{shown_path(options.hosts)}: " if options.hosts else ""
+        raise UsageError(f"{where}{error}") from None
+    except OSError as error:
+        raise UsageError(f"{shown_path(options.hosts)} cannot be read: {why(error)}") from None
+
+
+def targets(options: argparse.Namespace, names: Sequence[str]) -> tuple[Target, ...]:
+    """Return how each node is reached; NoSuchHost: --over cannot be used."""
+    return tuple(target_of(name, options.over, options.sudo) for name in names)
+
+
+def demo_fleet(text: str) -> dict[str, str]:
+    """Return simulated nodes by name, "hgx-h100*6,hgx-h100+acs-on": six without a fault, and one with.
+
+    UsageError: the text names none, or more than a thousand.
+    """
+    found: list[str] = []
+    for part in (text or _DEMO).split(","):
+        name, _, count = part.partition("*")
+        if not name or (count and not (count.isascii() and count.isdecimal() and len(count) < 5)):
+            raise UsageError(f"{printable(part, 80)!r} is not NAME or NAME*COUNT, such as hgx-h100+acs-on*3")
+        found.extend([name] * int(count or 1))
+        if not 0 < len(found) <= _MOST_DEMO:
+            raise UsageError(f"--demo of a fleet takes 1 to {_MOST_DEMO} nodes")
+    digits = max(2, len(str(len(found))))
+    return {f"gpu{number:0{digits}}": name for number, name in enumerate(found, 1)}
+
+
+def open_nodes(options: argparse.Namespace) -> tuple[dict[str, RemoteHost], dict[str, str]]:
+    """Connect to the nodes that the options name; return them, and why others could not be reached."""
+    names = named_nodes(options)
+    if len(names) > MOST_OPEN:
+        raise UsageError(f"{len(names)} nodes are named; gdrtop watches at most {MOST_OPEN} at once")
+    allow_open_files(len(names) * _FILES_A_NODE)
+    hosts: dict[str, RemoteHost] = {}
+    unanswered: dict[str, str] = {}
+
+    def open_one(target: Target) -> RemoteHost | str:
+        try:
+            return connect(target)
+        except NoSuchHost as error:
+            return str(error)
+
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        opened = threads.map(open_one, targets(options, names))
+        for name, found in zip(names, opened, strict=True):
+            if isinstance(found, str):
+                unanswered[name] = found.removeprefix(f"cannot read {name}: ")
+            else:
+                hosts[name] = found
+    return hosts, unanswered
+
+
+def allow_open_files(count: int) -> None:
+    """Raise this process's own limit of open files, which is 1024 by default, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+
+
+def close_nodes(hosts: Mapping[str, Host]) -> None:
+    """End the connections."""
+    from probes.host.remote.remote_host import RemoteHost
+
+    for host in hosts.values():
+        if isinstance(host, RemoteHost):
+            host.close()

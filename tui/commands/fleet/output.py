@@ -1,0 +1,79 @@
+"""The answer about many nodes, as text and as the JSON document `gdrtop schema fleet`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Any, TextIO
+
+from probes.base.origin import Origin, Source
+from probes.base.unknown import Reason, Unknown
+from probes.fleet.compare import Difference, Fleet, Kind
+from probes.fleet.node_set import fold_nodes
+from probes.fleet.summary import to_json
+from tui.runtime.json_values import document, plain_value, verdict_json, write_json
+from tui.runtime.printing import print_lines, text_width
+from widgets.fleet.answer import draw_answer
+
+_NO_NODE = Unknown(Reason.NOT_THERE, "", "the document is about several nodes")
+
+
+def print_fleet(
+    fleet: Fleet, out: TextIO, status: int, as_json: bool, ascii_only: bool, origin: Origin
+) -> int:
+    """Print the answer as text or JSON, and return the exit status."""
+    if as_json:
+        write_json(fleet_document(fleet, status, origin), out)
+    else:
+        print_lines(draw_answer(fleet, text_width(out)), out, ascii_only)
+    return status
+
+
+def fleet_document(fleet: Fleet, status: int, origin: Origin) -> dict[str, Any]:
+    """Return the JSON document; `origin`: where the facts are from, with a label for all of them."""
+    content = {
+        "exit_status": status,
+        "verdicts": {state.value: count for state, count in fleet.counts.items()},
+        "groups": [
+            {
+                "node_set": fold_nodes(group.nodes),
+                "nodes": list(group.nodes),
+                "verdict": verdict_json(group.verdict),
+                "findings": plain_value(group.findings),
+            }
+            for group in fleet.groups
+        ],
+        "differences": [_difference_json(difference) for difference in fleet.differences],
+        "uncompared": [
+            {
+                "facts": [fact.id for fact in uncompared.facts],
+                "reason": uncompared.reason,
+                "nodes": list(uncompared.nodes),
+            }
+            for uncompared in fleet.uncompared
+        ],
+        "unanswered": plain_value(fleet.unanswered),
+        "nodes": [to_json(summary) for summary in fleet.summaries],
+    }
+    return document("fleet", _NO_NODE, origin, time.time(), content)
+
+
+def _difference_json(difference: Difference) -> dict[str, Any]:
+    return {
+        "fact": difference.fact.id,
+        "label": difference.fact.label,
+        "slots": list(difference.slots),
+        "machine": difference.role.machine,
+        "rest": None if difference.rest is None else _kind_json(difference.rest),
+        "others": [_kind_json(kind) for kind in difference.others],
+    }
+
+
+def _kind_json(kind: Kind) -> dict[str, Any]:
+    return {"value": kind.value, "node_set": fold_nodes(kind.nodes), "nodes": list(kind.nodes)}
+
+
+def common_origin(origins: Collection[Origin], label: str) -> Origin:
+    """Return the origin of a document about nodes of these origins; of several kinds it is recorded."""
+    sources = {origin.source for origin in origins}
+    return Origin(sources.pop() if len(sources) == 1 else Source.RECORDED, label)

@@ -1,0 +1,170 @@
+"""Nodes that were saved: recordings of `gdrtop record`, and JSON documents of `gdrtop diff` and others."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from probes.base.frozen import frozen
+from probes.base.origin import Origin, Source
+from probes.base.text import printable
+from probes.checks.judgment import judge
+from probes.fleet.compare import Unanswered
+from probes.fleet.node_set import MOST_NODES
+from probes.fleet.summary import NodeSummary, from_json, summarize
+from probes.host.protocol import Host
+from tui.bandwidth.slow_results import saved_results
+from tui.commands.check import examine_host
+from tui.files.new_file import shown_path, why
+from tui.files.read_file import read_small
+from tui.runtime.open_host import NoSuchHost, open_host
+
+_MOST_BYTES = 256 << 20
+_SUFFIXES = (".tar.gz", ".tgz", ".json")
+_WHAT = "a document of gdrtop"
+
+
+@frozen
+class Named:
+    """Nodes from one place: a file, a host, a simulated node. Most places have one node."""
+
+    label: str  # by which a node is called if others have the same name
+    origin: Origin
+    summaries: tuple[NodeSummary, ...]
+    unanswered: tuple[Unanswered, ...] = ()
+    recording: str = ""  # the path of a recording
+
+
+def read_host(host: Host, label: str) -> Named:
+    """Examine and judge a host, or the last moment of a recording."""
+    examination = examine_host(host)
+    summary = summarize(examination, judge(examination), results=saved_results(host.origin))
+    return Named(label, host.origin, (summary,))
+
+
+def read_saved(path: str, options: argparse.Namespace) -> Named:
+    """Return the node of a recording, or all nodes of a JSON document.
+
+    Raises:
+        NoSuchHost: the file cannot be read, or is neither.
+    """
+    label = label_of(path)
+    if path.lower().endswith(".json"):
+        return _read_document(path, label)
+    own = {"replay": path, "demo": None, "root": "/", "host": "", "at": ""}
+    chosen = argparse.Namespace(**{**vars(options), **own})
+    return replace(read_host(open_host(chosen), label), recording=path)
+
+
+def label_of(path: str) -> str:
+    """Return the name of a file without its suffix."""
+    name = os.path.basename(path.rstrip("/"))
+    suffix = next((suffix for suffix in _SUFFIXES if name.lower().endswith(suffix)), "")
+    return printable(name[: len(name) - len(suffix)] or name, 120)
+
+
+def _read_document(path: str, label: str) -> Named:
+    try:
+        content = json.loads(read_small(path, _MOST_BYTES, _WHAT))
+    except OSError as error:
+        raise NoSuchHost(f"{shown_path(path)} cannot be read: {why(error)}") from None
+    except (ValueError, RecursionError):
+        raise NoSuchHost(f"{shown_path(path)} is not valid JSON; write it with --json") from None
+    fields = content if isinstance(content, dict) else {}
+    listed, left_out = fields.get("nodes"), fields.get("unanswered")
+    found = [from_json(node) for node in (listed[:MOST_NODES] if isinstance(listed, list) else [fields])]
+    summaries = tuple(summary for summary in found if summary is not None)
+    unanswered = [_unanswered(node) for node in (left_out[:MOST_NODES] if isinstance(left_out, list) else [])]
+    if not summaries:
+        raise NoSuchHost(f"{shown_path(path)} has no node; save one with gdrtop diff --json or gdrtop record")
+    return Named(
+        label,
+        Origin(Source.RECORDED, label),
+        summaries,
+        tuple(node for node in unanswered if node is not None),
+    )
+
+
+def _unanswered(content: object) -> Unanswered | None:
+    if not isinstance(content, dict):
+        return None
+    node, reason = content.get("node"), content.get("reason")
+    if not isinstance(node, str) or not isinstance(reason, str):
+        return None
+    return Unanswered(printable(node, 255), printable(reason, 255))
+
+
+def judge_saved(
+    directory: str, options: argparse.Namespace, progress: Callable[[int, int], object] = lambda *_: None
+) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
+    """Judge the recordings and JSON documents in a directory, as `read_directory` does."""
+    sides, unanswered = read_directory(directory, options, progress)
+    return with_own_names(sides), unanswered
+
+
+def read_directory(
+    directory: str, options: argparse.Namespace, progress: Callable[[int, int], object]
+) -> tuple[list[Named], tuple[Unanswered, ...]]:
+    """Read the recordings and JSON documents in a directory; a file that cannot be read is unanswered.
+
+    `progress` is called with the number of files that were read and of all files.
+
+    Raises:
+        NoSuchHost: the directory cannot be read, or has no such file, or too many.
+    """
+    try:
+        names = sorted(name for name in os.listdir(directory) if name.lower().endswith(_SUFFIXES))
+    except (OSError, ValueError) as error:
+        raise NoSuchHost(f"{shown_path(directory)} cannot be read: {why(error)}") from None
+    names = [name for name in names if not name.startswith(".")]
+    if not names or len(names) > MOST_NODES:
+        amount = "more than 10000 recordings" if names else "no recording (.tar.gz) and no document (.json)"
+        raise NoSuchHost(f"{shown_path(directory)} has {amount}")
+    sides: list[Named] = []
+    unanswered: list[Unanswered] = []
+    for number, name in enumerate(names):
+        progress(number, len(names))
+        try:
+            sides.append(read_saved(os.path.join(directory, name), options))
+        except NoSuchHost as error:
+            unanswered.append(Unanswered(label_of(name), str(error)))
+    progress(len(names), len(names))
+    unanswered.extend(node for side in sides for node in side.unanswered)
+    return sides, tuple(unanswered)
+
+
+def with_own_names(sides: Sequence[Named]) -> tuple[NodeSummary, ...]:
+    """Return all nodes; those with the same name are called by where they come from."""
+    count = Counter(summary.name for side in sides for summary in side.summaries)
+    renamed = [
+        (side, summary, summary.name if count[summary.name] == 1 else _longer(side, summary))
+        for side in sides
+        for summary in side.summaries
+    ]
+    return tuple(
+        replace(summary, name=name)
+        for (_, summary, _), name in zip(renamed, _numbered(name for _, _, name in renamed), strict=True)
+    )
+
+
+def _longer(side: Named, summary: NodeSummary) -> str:
+    """Return the label of the place, with the node's name if the place has several nodes."""
+    return side.label if len(side.summaries) == 1 else f"{summary.name} in {side.label}"
+
+
+def _numbered(names: Iterable[str]) -> list[str]:
+    """Return the names; one that was there before gets a number: "node", "node (2)"."""
+    found: list[str] = []
+    seen: set[str] = set()
+    for name in names:
+        number, distinct = 1, name
+        while distinct in seen:
+            number += 1
+            distinct = f"{name} ({number})"
+        seen.add(distinct)
+        found.append(distinct)
+    return found

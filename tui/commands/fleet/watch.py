@@ -1,0 +1,187 @@
+"""`gdrtop fleet watch`: the nodes on a screen, and the dashboard of the selected one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING
+
+from probes.base.frozen import frozen
+from probes.base.origin import Origin, Source
+from probes.base.text import plural, printable
+from probes.fleet.compare import Unanswered
+from probes.fleet.summary import NodeSummary
+from probes.host.protocol import Host
+from tui import dashboard
+from tui.commands.arguments import UsageError
+from tui.commands.fleet.check import (
+    add_reading_options,
+    judge_answers,
+    judge_simulated,
+    judging_processes,
+    read_fleet,
+)
+from tui.commands.fleet.nodes import close_nodes, demo_fleet, named_nodes, targets
+from tui.commands.fleet.saved_nodes import read_directory, with_own_names
+from tui.runtime.open_host import NoSuchHost, connect, open_recording, open_simulated
+
+if TYPE_CHECKING:
+    from probes.host.remote.fan_out import FanOut
+    from tui.fleet_app import FleetApp, NodeApp, OpenedNode
+    from tui.runtime.fleet_reader import Progress, Read
+
+_STOP_SECONDS = 2.0  # to end what a reading has started
+_EPILOG = """\
+The nodes are read again a minute after each reading; saved nodes only with r.
+Enter opens the dashboard of a node, and q goes back to the table.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    add_reading_options(parser)
+
+
+@frozen
+class WatchedFleet:
+    """Where the nodes are from, and how they are read and opened."""
+
+    origin: Origin
+    read: Read
+    open_node: Callable[[str], Host]  # raises NoSuchHost
+    is_live: bool = True  # False: they change only with their files
+    stop: Callable[[], object] = lambda: None  # what a running reading has started
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the table until the user quits, and return the exit status."""
+    if refusal := dashboard.refusal():
+        print(f"gdrtop: {refusal}; for text, use gdrtop fleet check", file=sys.stderr)
+        return 3
+    ascii_only = dashboard.prepare(options.ascii)
+    with judging_processes() as executor:  # before any thread starts
+        try:
+            return _show(watched_fleet(options, executor), options, ascii_only)
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+
+def watched_fleet(options: argparse.Namespace, executor: Executor) -> WatchedFleet:
+    """Return the fleet that the options name; UsageError: they name none, or two."""
+    if options.saved:
+        if options.demo is not None or options.nodes or options.hosts or options.slurm:
+            raise UsageError("--from shows saved nodes; it cannot be used with --demo or names of nodes")
+        saved = _SavedFleet(options)
+        origin = Origin(Source.RECORDED, printable(options.saved, 200))
+        return WatchedFleet(origin, saved.read, saved.open_node, is_live=False)
+    if options.demo is not None:
+        simulated = demo_fleet(options.demo)
+        seeds = {name: options.seed + number for number, name in enumerate(simulated)}
+        for label in set(simulated.values()):
+            open_simulated(label)  # before the screen, where a wrong name is printed
+
+        def read_simulated(progress: Progress) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
+            found: list[NodeSummary] = []
+            for summary in executor.map(judge_simulated, simulated, simulated.values(), seeds.values()):
+                found.append(summary)
+                progress(len(found), len(simulated))
+            return tuple(found), ()
+
+        return WatchedFleet(
+            Origin(Source.SIMULATED, plural(len(simulated), "node")),
+            read_simulated,
+            lambda name: open_simulated(simulated[name], seeds[name]),
+        )
+    names = named_nodes(options)
+    target = dict(zip(names, targets(options, names), strict=True))
+    running: list[FanOut[NodeSummary]] = []
+
+    def begun(fan_out: FanOut[NodeSummary]) -> None:
+        running[:] = [fan_out]
+
+    def stop() -> None:
+        for fan_out in running:
+            fan_out.stop()
+
+    return WatchedFleet(
+        Origin(Source.REMOTE, plural(len(names), "node")),
+        lambda progress: read_fleet(options, names, progress, executor, judge_answers, begun),
+        lambda name: connect(target[name]),
+        stop=stop,
+    )
+
+
+class _SavedFleet:
+    """The files of a directory, as they were read last."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._recordings: dict[str, str] = {}  # by node
+
+    def read(self, progress: Progress) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
+        """Judge all files."""
+        sides, unanswered = read_directory(self._options.saved, self._options, progress)
+        summaries = with_own_names(sides)
+        paths = [side.recording for side in sides for _ in side.summaries]
+        self._recordings = {node.name: path for node, path in zip(summaries, paths, strict=True)}
+        return summaries, unanswered
+
+    def open_node(self, name: str) -> Host:
+        """Open the recording of a node."""
+        path = self._recordings.get(name)
+        if not path:
+            raise NoSuchHost(f"there is no recording of {name}; only a recording has a dashboard")
+        chosen = argparse.Namespace(**{**vars(self._options), "replay": path, "root": "/", "host": ""})
+        return open_recording(chosen)
+
+
+def _show(fleet: WatchedFleet, options: argparse.Namespace, ascii_only: bool) -> int:
+    """Show the table and the dashboards of nodes in turn, each as an app that has the terminal alone."""
+    from tui.fleet_app import INTERVAL_SECONDS, FleetApp
+    from tui.runtime.fleet_reader import FleetReader
+    from tui.runtime.memory import collect_garbage_rarely
+    from tui.screens.fleet import FleetState
+
+    collect_garbage_rarely()
+    state, reader = FleetState(fleet.origin), FleetReader(fleet.read)
+    interval = INTERVAL_SECONDS if fleet.is_live else None
+
+    def table() -> FleetApp:
+        return FleetApp(state, reader, fleet.open_node, fleet.origin, interval, ascii_only)
+
+    try:
+        return _alternate(table, options, ascii_only)
+    finally:
+        fleet.stop()
+        reader.wait(_STOP_SECONDS)
+
+
+def _alternate(table: Callable[[], FleetApp], options: argparse.Namespace, ascii_only: bool) -> int:
+    """Show the table, then the dashboard of a node, and so on; return the last exit status."""
+    while True:
+        app = table()
+        status = dashboard.run_fleet(app)
+        if app.return_value is None or status:
+            return status
+        node = node_app(app.return_value, options, ascii_only)
+        try:
+            status = dashboard.run(node)
+        finally:
+            close_nodes({app.return_value.name: app.return_value.host})
+        if not node.goes_back:
+            return status
+
+
+def node_app(node: OpenedNode, options: argparse.Namespace, ascii_only: bool = False) -> NodeApp:
+    """Return the dashboard of a node: live, simulated or recorded."""
+    from probes.recording.replay_host import ReplayHost
+    from tui.fleet_app import NodeApp
+    from tui.runtime.replay_source import ReplaySource
+
+    host = node.host
+    replay = ReplaySource(host) if isinstance(host, ReplayHost) else None
+    return NodeApp(lambda: host, host.origin, options.interval, replay, options.read_only, ascii_only)

@@ -1,0 +1,82 @@
+"""Run the apps on the terminal: whether it can show them, and what is left to do when they have ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from tui.app import GdrtopApp
+    from tui.fleet_app import FleetApp
+
+_EXIT_NOT_WRITTEN = 3
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Return whether a standard stream is a terminal; None is one that was closed."""
+    return stream is not None and stream.isatty()
+
+
+def refusal() -> str:
+    """Return why no app can run here, or ""."""
+    is_dumb = os.environ.get("TERM", "dumb") == "dumb"
+    if _is_terminal(sys.stdin) and _is_terminal(sys.stdout) and not is_dumb:
+        return ""
+    return "the dashboard needs a terminal, and TERM must not be dumb"
+
+
+def prepare(ascii_only: bool) -> bool:
+    """Limit the memory of this process, before Textual is imported; return whether to write ASCII only."""
+    from tui.runtime.memory import limit_malloc
+    from tui.runtime.printing import is_plain
+
+    limit_malloc()
+    return is_plain(sys.stdout, ascii_only)
+
+
+def run(app: GdrtopApp) -> int:
+    """Run the dashboard of a node to its end, and return the exit status."""
+    try:
+        app.run()
+    finally:  # the terminal may be gone while a step is running
+        app.readings.end_ras_events()  # also after an error
+        app.quitting.finish()
+    _show_crash(app, app.quitting.is_stuck)
+    return _end(app)
+
+
+def run_fleet(app: FleetApp) -> int:
+    """Run the table of a fleet to its end, and return the exit status."""
+    app.run()
+    _show_crash(app, app.is_stuck)
+    if app.is_stuck:  # as below
+        os._exit(app.return_code or 0)
+    return app.return_code or 0
+
+
+def _show_crash(app: GdrtopApp | FleetApp, is_stuck: bool) -> None:
+    """Describe the error that has ended an app, if there was one; not on a terminal that takes nothing."""
+    if app.crash is None:
+        return
+    from tui.files.crash_file import describe_crash
+
+    text = describe_crash(app.crash)
+    if not is_stuck:
+        print(text, file=sys.stderr)
+
+
+def _end(app: GdrtopApp) -> int:
+    """Finish a recording that is running, and return the exit status."""
+    from probes.recording.format import RecordingError
+
+    try:
+        recorded = app.readings.end_recording()
+    except RecordingError as error:
+        print(f"gdrtop: {error}", file=sys.stderr)
+        return _EXIT_NOT_WRITTEN
+    if recorded is not None:
+        print(f"recorded {recorded}\n{recorded.privacy()}", file=sys.stderr)
+    if app.quitting.is_stuck:  # a normal exit of Python would wait for the terminal forever
+        os._exit(app.return_code or 0)
+    return app.return_code or 0

@@ -1,0 +1,111 @@
+"""The results of tests between pairs of nodes, so that a run that was interrupted can go on.
+
+One file for the same nodes and settings, in $XDG_DATA_HOME/gdrtop/fleet-bench/. Each pair appends one line; a
+last line says that the run is complete, and then the next run begins again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from probes.base.unknown import Unknown
+from probes.fleet.attribution import PairEnd, PairMemory, PairResult
+from probes.fleet.pair_tests import PairSettings
+from tui.files.append_file import AppendFile
+from tui.files.xdg import DATA, own_directory
+
+FORMAT = "gdrtop/fleet-bench-results/1"
+_READ_BYTES = 64 << 20  # 256 nodes, each with each: 16 MB
+_MOST_SECONDS = 12 * 3600.0  # an older result says little about now
+
+
+class PairResultsError(Exception):
+    """A result could not be saved; the message says why."""
+
+
+class PairResultsFile:
+    """The results of one set of nodes and settings."""
+
+    def __init__(self, nodes: Iterable[str], settings: PairSettings, directory: str | None = None) -> None:
+        """`directory`: by default gdrtop's own."""
+        own = own_directory(DATA)
+        place = os.path.join(own, "fleet-bench") if directory is None and own else directory or ""
+        key = json.dumps([sorted(nodes), asdict(settings)], default=lambda value: value.value, sort_keys=True)
+        name = hashlib.sha256(key.encode()).hexdigest()[:16]
+        self.path = os.path.join(place, f"{name}.jsonl")
+        self._file = AppendFile(
+            self.path, "the file of results", PairResultsError, _READ_BYTES, full_bytes=_READ_BYTES
+        )
+
+    def unfinished(self, now: float | None = None) -> tuple[PairResult, ...]:
+        """Return the measured results of the last run, oldest first, if it was interrupted; else ().
+
+        Results older than 12 hours do not count, nor do failed tests: they are run again.
+        """
+        at = time.time() if now is None else now
+        found: list[PairResult] = []
+        for text in self._file.lines():
+            line = _object(text)
+            if line.get("complete") is True:
+                found.clear()
+            elif line.get("format") == FORMAT and 0.0 <= at - _number(line.get("at")) <= _MOST_SECONDS:
+                found += _results(line)
+        return tuple(found)
+
+    def add(self, results: Iterable[PairResult], now: float | None = None) -> None:
+        """Append the results of a round, a line for each pair and memory; or raise PairResultsError."""
+        pairs: dict[tuple[str, str, PairMemory], list[PairResult]] = {}
+        for result in results:
+            if not isinstance(result.gbps, Unknown):
+                pairs.setdefault((result.server.node, result.client.node, result.memory), []).append(result)
+        for (server, client, memory), rails in pairs.items():
+            line = {
+                "format": FORMAT,
+                "at": time.time() if now is None else now,
+                "server": server,
+                "client": client,
+                "memory": memory.value,
+                "rails": [
+                    [rail.rail, rail.server.nic, rail.client.nic, rail.gbps, rail.limit_gbps]
+                    for rail in rails
+                ],
+            }
+            self._file.append(json.dumps(line))
+
+    def complete(self) -> None:
+        """Note that the run is complete; or raise PairResultsError."""
+        self._file.append(json.dumps({"complete": True}))
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: object) -> float:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else -math.inf  # type: ignore[arg-type]
+
+
+def _results(line: Mapping[str, Any]) -> list[PairResult]:
+    """Return the results of a line; none of a damaged one."""
+    found = []
+    try:
+        server, client, memory = str(line["server"]), str(line["client"]), PairMemory(line["memory"])
+        for rail, near, far, gbps, limit in line["rails"]:
+            if type(rail) is int and math.isfinite(gbps) and (limit is None or math.isfinite(limit)):
+                ends = PairEnd(server, str(near)), PairEnd(client, str(far))
+                found.append(PairResult(*ends, rail, memory, float(gbps), limit))
+    except (KeyError, ValueError, TypeError, OverflowError):
+        return []
+    return found

@@ -1,0 +1,182 @@
+"""The apps of a fleet: the table of the nodes, and the dashboard of one of them, which goes back to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from textual import on
+from textual.message import Message
+
+from tui.app import GdrtopApp
+from tui.runtime.background_task import call_in_thread
+from tui.runtime.fleet_reader import FleetReader
+from tui.runtime.signals import ExitSignals
+from tui.screens.fleet import FleetScreen, FleetState
+from tui.screens.keys import bind
+from tui.terminal.driver import TerminalDriver, driver_of
+from tui.terminal_app import TerminalApp
+
+if TYPE_CHECKING:
+    from probes.base.origin import Origin
+    from probes.host.protocol import Host
+
+INTERVAL_SECONDS = 60.0  # from the end of a reading to the next one
+_TICK_SECONDS = 2.0
+
+
+@dataclass
+class OpenedNode:
+    """A node whose dashboard is to be shown."""
+
+    name: str
+    host: Host
+
+
+class FleetApp(TerminalApp[OpenedNode]):
+    """The table of the nodes; it returns the node whose dashboard is to be shown.
+
+    `state` and `reader` outlive the app: after the dashboard of a node, the next app shows them again.
+    `interval` is in seconds; with None the nodes are read only on request.
+    """
+
+    # Textual does not read that of the first screen by itself.
+    CSS_PATH = ["app.tcss", "screens/panes.tcss"]  # noqa: RUF012 - Textual's own type
+    ENABLE_COMMAND_PALETTE = False
+
+    class Reported(Message):
+        """The reader has something new."""
+
+    def __init__(
+        self,
+        state: FleetState,
+        reader: FleetReader,
+        open_node: Callable[[str], Host],
+        origin: Origin,
+        interval: float | None = INTERVAL_SECONDS,
+        ascii_only: bool = False,
+    ) -> None:
+        super().__init__(ascii_only)
+        self._state, self._reader, self._open_node, self._origin = state, reader, open_node, origin
+        self._interval = interval
+        self._fleet = FleetScreen(state)
+        self._is_notified = False
+        self._signals = ExitSignals(lambda _: self.exit(), self._leave_terminal)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Return whether output still waits for a terminal that takes none; Python would wait for it too."""
+        return (driver := driver_of(self)) is not None and driver.is_stuck
+
+    def _leave_terminal(self) -> None:
+        if (driver := driver_of(self)) is not None:
+            driver.leave()
+
+    def get_default_screen(self) -> FleetScreen:
+        """Return the table."""
+        return self._fleet
+
+    def on_mount(self) -> None:
+        """Show what the reader has found meanwhile, and read again if that is old."""
+        self._signals.watch(asyncio.get_running_loop())
+        self._state.opening = ""
+        self._reader.attach(self._notify)
+        self._show()
+        self._read_if_due()
+        self.set_interval(_TICK_SECONDS, self._read_if_due)
+
+    def on_unmount(self) -> None:
+        """Let the reader go on without a screen."""
+        self._reader.detach()
+        self._signals.restore()
+
+    # Reading
+
+    def _read(self) -> None:
+        self._reader.start()
+        self._show()
+
+    def _read_if_due(self) -> None:
+        age = self._reader.seconds_since
+        if age is None or (self._interval is not None and age >= self._interval):
+            self._read()
+
+    def _notify(self) -> None:
+        """Report once until the screen has taken it; called in the reader's thread."""
+        if not self._is_notified:
+            self._is_notified = True
+            self.post_message(self.Reported())
+
+    @on(Reported)
+    def _take(self) -> None:
+        self._is_notified = False
+        self._show()
+
+    def _show(self) -> None:
+        reading = self._reader.take()
+        self._state.is_reading, self._state.progress = self._reader.is_reading, self._reader.progress
+        if reading is None:
+            self._fleet.draw_summary()
+            return
+        self._state.add(reading)
+        self._fleet.draw()
+
+    @on(FleetScreen.ReadRequested)
+    def _read_now(self) -> None:
+        self._read()
+
+    # The dashboard of a node
+
+    @on(FleetScreen.OpenRequested)
+    def _open(self, message: FleetScreen.OpenRequested) -> None:
+        name = message.node
+        self._state.opening = name
+        self._fleet.draw()
+
+        def fail(why: str) -> None:
+            self._state.opening = ""
+            self._fleet.draw()
+            self.notify(why.partition(": ")[2] or why, severity="error", markup=False)
+
+        call_in_thread(
+            self.call_later,
+            lambda: self._open_node(name),
+            lambda host: self.exit(OpenedNode(name, host)),
+            fail,
+        )
+
+    # Keys
+
+    def action_help(self) -> None:
+        """Show the help for the table."""
+        from tui.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen(self._origin, type(self.screen).__name__))
+
+    @on(TerminalDriver.Gone)
+    def _hang_up(self) -> None:
+        self.exit()
+
+
+class NodeApp(GdrtopApp):
+    """The dashboard of a node of a fleet: `q` and `F` go back to the table, Ctrl-C ends gdrtop."""
+
+    BINDINGS = [bind("quit", "leave"), bind("fleet", "leave")]  # noqa: RUF012 - Textual's own type
+    _was_left = False
+
+    @property
+    def goes_back(self) -> bool:
+        """Return whether the table is to be shown again."""
+        return self._was_left and not self.quitting.has_hung_up and self.crash is None
+
+    async def action_leave(self) -> None:
+        """Go back to the table; ask first if something is running."""
+        self._was_left = True
+        await super().action_quit()
+
+    async def action_quit(self) -> None:
+        """End gdrtop; ask first if something is running."""
+        self._was_left = False
+        await super().action_quit()

@@ -1,0 +1,102 @@
+"""Read a fleet in a thread, one reading at a time; the reader outlives the screens that show it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from probes.base.frozen import frozen
+from probes.fleet.compare import Fleet, Unanswered, compare
+from probes.fleet.summary import NodeSummary
+
+Progress = Callable[[int, int], None]
+"""Takes how many nodes have been read, and how many there are."""
+Read = Callable[[Progress], tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]]
+"""Read the whole fleet."""
+
+
+@frozen
+class FleetReading:
+    """What a reading found, or why it failed."""
+
+    fleet: Fleet | None
+    at: float  # seconds since 1970, of its end
+    failure: str = ""
+
+
+class FleetReader:
+    """Reads on request. A daemon thread, so that quitting does not wait for a node that hangs."""
+
+    def __init__(self, read: Read, clock: Callable[[], float] = time.time) -> None:
+        self._read, self._clock = read, clock
+        self._lock = threading.Lock()
+        self._notify: Callable[[], object] = lambda: None
+        self._reading: FleetReading | None = None
+        self._is_reading = False
+        self._progress = (0, 0)
+        self._ended_at: float | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_reading(self) -> bool:
+        """Return whether a reading is running."""
+        return self._is_reading
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many nodes the running reading has read, and how many there are; 0 of 0 at first."""
+        return self._progress
+
+    @property
+    def seconds_since(self) -> float | None:
+        """The seconds since the end of the newest reading; None before the first."""
+        return None if self._ended_at is None else time.monotonic() - self._ended_at
+
+    def attach(self, notify: Callable[[], object]) -> None:
+        """From now on, call `notify` in the reader's thread when there is something new."""
+        self._notify = notify
+
+    def detach(self) -> None:
+        """Notify no screen: it has closed. A running reading is kept for the next one."""
+        self._notify = lambda: None
+
+    def start(self) -> None:
+        """Begin a reading, unless one is running."""
+        with self._lock:
+            if self._is_reading:
+                return
+            self._is_reading, self._progress = True, (0, 0)
+        self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the end of a running reading."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def take(self) -> FleetReading | None:
+        """Return the newest reading, if it was not taken before."""
+        with self._lock:
+            reading, self._reading = self._reading, None
+        return reading
+
+    def _run(self) -> None:
+        try:
+            summaries, unanswered = self._read(self._note_progress)
+            reading = FleetReading(compare(summaries, unanswered), self._clock())
+        except Exception as error:  # the screen shows it and goes on
+            reading = FleetReading(None, self._clock(), f"{type(error).__name__}: {error}")
+        with self._lock:
+            self._reading, self._is_reading, self._ended_at = reading, False, time.monotonic()
+        self._report()
+
+    def _note_progress(self, done: int, total: int) -> None:
+        if (done, total) != self._progress:
+            self._progress = done, total
+            self._report()
+
+    def _report(self) -> None:
+        with suppress(RuntimeError):  # the screen has just closed
+            self._notify()

@@ -1,0 +1,220 @@
+"""The fleet screen: many nodes in a table, the worst first, and the selected one below."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+from textual.widgets import Input
+
+from probes.base.origin import Origin
+from probes.base.text import plural
+from probes.fleet.compare import Difference, Kind, badness
+from probes.fleet.watch.fleet_watch import FleetWatch, WatchedNode
+from probes.snapshot.verdict import State
+from tui.runtime.fleet_reader import FleetReading
+from tui.screens.key_footer import KeyFooter
+from tui.screens.keys import bind
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, FilteredListScreen, static_view
+from tui.screens.list_state import FilteredListState
+from widgets.base.columns import ColumnWidths
+from widgets.base.figures import local_time
+from widgets.base.lines import Line, Run, Tone, joined, line, plain, wrapped
+from widgets.base.lines_view import LinesView
+from widgets.fleet.answer import headline
+from widgets.fleet.table import differences_of, draw_node, draw_table, type_name, types_of
+from widgets.node.verdict import origin_run
+
+_ORDERS = ("worst first", "by name", "by type", "most differences first", "newest change first")
+_FILTER_WIDTH = 400
+
+
+class FleetState(FilteredListState):
+    """Nodes, selection, order and filter; it outlives the screen while the dashboard of a node is open."""
+
+    def __init__(self, origin: Origin, clock: Callable[[], float] = time.time) -> None:
+        super().__init__()
+        self._origin, self._clock = origin, clock
+        self.watch = FleetWatch()
+        self._differences: Mapping[str, Sequence[tuple[Difference, Kind]]] = {}
+        self._failure = ""
+        self._sorted_by = 0  # of _ORDERS
+        self._shown: list[WatchedNode] = []
+        self._widths = ColumnWidths()
+        self.opening = ""  # the node to which gdrtop connects
+        self.is_reading = False
+        self.progress = (0, 0)
+
+    # What was read
+
+    def add(self, reading: FleetReading) -> None:
+        """Take a reading; one that failed leaves the table as it is."""
+        self._failure = reading.failure
+        if reading.fleet is not None:
+            self.watch.add(reading.fleet, reading.at)
+            self._differences = differences_of(reading.fleet)
+            self._sort()
+
+    def change_order(self) -> None:
+        """Sort by the next column."""
+        self._sorted_by = (self._sorted_by + 1) % len(_ORDERS)
+        self._sort()
+
+    def filter(self, word: str) -> None:
+        """List only nodes whose row contains the word."""
+        self.word = word.strip().lower()
+        self._sort()
+
+    @property
+    def order(self) -> str:
+        """How the nodes are sorted, in words."""
+        return _ORDERS[self._sorted_by]
+
+    def _sort(self) -> None:
+        nodes = list(self.watch.nodes)
+        if self.word:
+            rows = draw_table(nodes, self._differences, self.watch.read_at, self._clock(), _FILTER_WIDTH)
+            nodes = [node for number, node in enumerate(nodes, 1) if self.word in plain(rows[number]).lower()]
+        key: dict[str, Callable[[WatchedNode], object]] = {
+            "worst first": _badness,
+            "by name": lambda node: node.name,
+            "by type": lambda node: type_name(node.summary.role) if node.summary is not None else "",
+            "most differences first": lambda node: -len(self._differences.get(node.name, ())),
+            "newest change first": lambda node: -(node.change.at if node.change is not None else 0.0),
+        }
+        self._shown = sorted(nodes, key=_badness)
+        self._shown.sort(key=key[self.order])  # type: ignore[arg-type]
+        self._keep_selection()
+
+    def _order(self) -> list[str]:
+        return [node.name for node in self._shown]
+
+    @property
+    def selected_row(self) -> int:
+        """The row of the selected node, below the heading; 0 if there is none."""
+        return next((row for row, node in enumerate(self._shown, 1) if node.name == self.selected), 0)
+
+    # Drawing
+
+    def summary(self, width: int) -> list[Line]:
+        """Draw the counts of verdicts and changes, how old they are, and what runs now."""
+        title = line(Run("Fleet ", Tone.TITLE), origin_run(self._origin))
+        done, total = self.progress
+        so_far = f": {done} of {plural(total, 'node')}" if total else " …"
+        if self.watch.fleet is None:
+            head = wrapped(f"Reading the nodes{so_far}", width, Tone.DIM) if self.is_reading else []
+            return [title, *head, *self._notes(width)]
+        as_of = f"reading{so_far}" if self.is_reading else f"read {local_time(self.watch.read_at)}"
+        counts = headline(self.watch.fleet)
+        changed = self.watch.changed
+        marks: Line = (Run(f"◆ {changed} changed", Tone.TITLE),) if changed else ()
+        types = types_of(self.watch.nodes)
+        kind = f"{types.pop()} · " if len(types) == 1 else ""
+        whole = joined([title, (Run(f"{kind}{as_of}", Tone.DIM),)])
+        return [whole, joined(filter(None, (counts, marks)), " · "), *self._notes(width)]
+
+    def _notes(self, width: int) -> list[Line]:
+        lines = (
+            wrapped(f"✗ The last reading failed: {self._failure}", width, Tone.BAD) if self._failure else []
+        )
+        if self.opening:
+            lines.extend(wrapped(f"Opening {self.opening} …", width, Tone.TITLE))
+        return lines
+
+    def list_lines(self, width: int) -> Sequence[Line]:
+        """Draw a row per node."""
+        if self.watch.fleet is None:
+            return []
+        if not self._shown:
+            return wrapped(f"No node contains {self.word!r}." if self.word else "No node.", width, Tone.DIM)
+        now, read_at = self._clock(), self.watch.read_at
+        return draw_table(self._shown, self._differences, read_at, now, width, self.selected, self._widths)
+
+    def detail_lines(self, width: int) -> list[Line]:
+        """Draw the selected node."""
+        node = self.watch.node(self.selected)
+        if node is None:
+            return []
+        return draw_node(node, self._differences.get(node.name, ()), self._clock(), width)
+
+
+def _badness(node: WatchedNode) -> tuple[int, ...]:
+    """Return a key that sorts the worst first: broken nodes, then those that do not answer."""
+    if node.summary is None:
+        return (1, 1)
+    rank = badness(node.summary.verdict)
+    if node.summary.verdict.state is State.BROKEN:
+        return (0, int(node.silent_since is None), *rank)
+    return (1, 0, *rank) if node.silent_since is not None else (2, *rank)
+
+
+class FleetScreen(FilteredListScreen[FleetState]):
+    """The table of the nodes, and the selected one below."""
+
+    BINDINGS = [  # noqa: RUF012 - Textual's own type
+        bind("view", "sort", label="Sort"),
+        FILTER_KEY,
+        REFRESH_KEY,
+        bind("back", "leave", show=False),
+        bind("quit", "app.quit", label="Quit"),
+    ]
+    LIST = "nodes"
+    DETAILS = "node"
+
+    @dataclass
+    class OpenRequested(Message):
+        """Open the dashboard of a node."""
+
+        node: str
+
+    class ReadRequested(Message):
+        """Read all nodes now."""
+
+    def compose(self) -> ComposeResult:
+        """Compose summary, table and node."""
+        yield static_view("summary")
+        with Vertical(id="fleet"):
+            yield LinesView("Nodes", id="nodes")
+            yield LinesView("Node", id="node")
+        yield Input(placeholder="a word: nodes whose row contains it", id="word")
+        yield KeyFooter()
+
+    def _draw_panes(self) -> None:
+        self._list.set_title(f"Nodes, {self._state.order}")
+        self._details.set_title(self._state.selected or "Node")
+        super()._draw_panes()
+
+    def draw_summary(self) -> None:
+        """Draw only how far the reading is."""
+        if self.is_mounted:
+            self.query_one("#summary", LinesView).show(self._state.summary(self.size.width))
+
+    def _show_selected(self) -> None:
+        self._scroll_list(self._state.selected_row)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Enable Open if a node is selected and none is being opened."""
+        if action == "open":
+            return bool(self._state.selected and not self._state.opening)
+        return super().check_action(action, parameters)
+
+    def action_open(self) -> None:
+        """Open the dashboard of the selected node."""
+        self.post_message(self.OpenRequested(self._state.selected))
+
+    def action_sort(self) -> None:
+        """Sort by the next column."""
+        self._state.change_order()
+        self.draw()
+
+    def action_refresh(self) -> None:
+        """Read all nodes now."""
+        self.post_message(self.ReadRequested())
+
+    def action_close(self) -> None:
+        """Go back to the table: the screen is the first one, and only q quits."""
+        self._list.focus()

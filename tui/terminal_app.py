@@ -1,0 +1,108 @@
+"""What gdrtop's apps share: colors, output of few bytes, errors, and keys of a slow link."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+from rich.segment import Segment
+from textual import events, on
+from textual.app import App
+from textual.color import Color
+from textual.filter import LineFilter
+from textual.reactive import Reactive
+from textual.widgets import Input
+
+from tui.files.crash_file import EXIT_CRASHED
+from tui.runtime.printing import ascii_cells
+from tui.screens.keys import bind
+from tui.terminal.diff import MinimalOutput
+from tui.terminal.driver import TerminalDriver
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from textual.geometry import Size
+    from textual.screen import Screen
+    from textual.types import CSSPathType
+
+R = TypeVar("R")
+
+
+class AsciiFilter(LineFilter):
+    """Replace every character outside ASCII, cell by cell."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Replace the characters of a line."""
+        return [Segment(_ascii(text), style, control) for text, style, control in segments]
+
+
+@lru_cache(4096)
+def _ascii(text: str) -> str:
+    return text if text.isascii() else ascii_cells(text)
+
+
+class TerminalApp(App[R]):
+    """An app that writes little to the terminal, and ends at an error with a file that describes it."""
+
+    CSS_PATH: ClassVar[CSSPathType | None] = "app.tcss"
+    TITLE = "gdrtop"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]  # noqa: RUF012 - Textual's own type
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (36, "-tall")]  # noqa: RUF012
+    BINDINGS = [  # noqa: RUF012
+        bind("help", "help"),
+        bind("exit", "quit", show=False, priority=True),
+        bind("repaint", "repaint", show=False),
+    ]
+
+    # The terminal's colors are right on light and dark backgrounds, and take a third of the bytes.
+    # As the default: setting a theme would make Textual read all CSS a second time.
+    theme: Reactive[str] = Reactive("ansi-dark")
+
+    def __init__(self, ascii_only: bool = False) -> None:
+        super().__init__(driver_class=TerminalDriver, ansi_color=True)
+        self._ascii_filters = (AsciiFilter(),) if ascii_only else ()
+        self.animation_level = "none"
+        self._output = MinimalOutput(self)
+        self._last_size: Size | None = None
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Leave at once; Textual would spend seconds on a traceback with the values of all variables."""
+        self._return_code = EXIT_CRASHED
+        if self._exception is None:
+            self._exception = error
+            self._exception_event.set()
+        self._close_messages_no_wait()
+
+    @property
+    def crash(self) -> Exception | None:
+        """The error that has ended the app."""
+        return self._exception
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Return Textual's filters and the one of `--ascii`."""
+        return [*super().get_line_filters(), *self._ascii_filters]
+
+    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
+        super()._display(screen, self._output.minimized(screen, renderable))
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Draw everything again if the terminal got its old size back before Textual saw the other one."""
+        if event.size == self._last_size:
+            self.action_repaint()
+        self._last_size = event.size
+
+    def on_key(self, event: events.Key) -> None:
+        """Give an input what was typed before it had the focus: a slow link delivers several keys at once."""
+        if isinstance(self.focused, Input) and event.is_printable:  # which it would not have let pass
+            event.prevent_default()
+            self.focused.post_message(events.Key(event.key, event.character))
+
+    def action_repaint(self) -> None:
+        """Draw every cell again: something else may have written to the terminal."""
+        self._output.forget()
+        self.screen.refresh()
+
+    @on(TerminalDriver.Restarted)
+    def _repaint(self) -> None:
+        self.action_repaint()

@@ -1,0 +1,91 @@
+"""The answer about many nodes: verdicts counted, equal nodes folded, differences, nodes without an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from probes.base.text import plural
+from probes.fleet.compare import Fleet, Group, Unanswered
+from probes.fleet.node_set import fold_nodes
+from probes.fleet.summary import FoundProblem
+from probes.queries.finding import Severity
+from probes.snapshot.verdict import State
+from widgets.base.lines import Line, Run, Tone, line, plain, width_of, wrapped
+from widgets.fleet.differences import draw_differences, draw_uncompared
+from widgets.node import verdict as verdict_drawing
+
+_MARKS = {Severity.CRITICAL: Run("✗", Tone.BAD), Severity.WARNING: Run("▲", Tone.WARNING)}
+_TONES = {
+    State.ACTIVE: Tone.GOOD,
+    State.READY: Tone.GOOD,
+    State.DEGRADED: Tone.WARNING,
+    State.BROKEN: Tone.BAD,
+    State.UNKNOWN: Tone.WARNING,
+    State.NOT_APPLICABLE: Tone.DIM,
+}
+_MOST_DEVICES = 3
+
+
+def draw_answer(fleet: Fleet, width: int) -> list[Line]:
+    """Draw the whole answer, the worst first."""
+    head = headline(fleet)
+    fits = width_of(head) <= width
+    lines: list[Line] = [head] if fits else wrapped(plain(head), width, Tone.TITLE, "", "  ")
+    lines.append(())
+    for group in fleet.groups:
+        lines.extend(_group(group, width))
+    if len(fleet.summaries) > 1:
+        lines.extend([(), *draw_differences(fleet, width)])
+        if fleet.uncompared:
+            lines.extend([(), *draw_uncompared(fleet, width)])
+    if fleet.unanswered:
+        lines.extend([(), (Run("No answer", Tone.TITLE),), *_unanswered(fleet.unanswered, width)])
+    return lines
+
+
+def headline(fleet: Fleet) -> Line:
+    """Return "64 nodes: 62 READY, 1 DEGRADED, 1 BROKEN · 2 do not answer"."""
+    runs = [Run(plural(len(fleet.summaries), "node"), Tone.TITLE)]
+    for place, (state, count) in enumerate(fleet.counts.items()):
+        runs += [Run(", " if place else ": "), Run(f"{count} {state.value}", _TONES[state])]
+    if fleet.unanswered:
+        count = len(fleet.unanswered)
+        runs += [Run(" · "), Run(f"{count} do{'es' if count == 1 else ''} not answer", Tone.BAD)]
+    return tuple(runs)
+
+
+def _group(group: Group, width: int) -> list[Line]:
+    nodes = fold_nodes(group.nodes)
+    if len(group.nodes) > 1:
+        nodes = f"{nodes} ({len(group.nodes)})"
+    forms = verdict_drawing.forms(group.verdict)
+    verdict = next((form for form in forms if width_of(form) <= width), forms[-1])
+    whole: Line = (*verdict, Run("  "), Run(nodes, Tone.TITLE))
+    lines = [whole] if width_of(whole) <= width else [verdict, *wrapped(nodes, width, Tone.TITLE, "    ")]
+    for problem in group.findings:
+        lines.extend(draw_problem(problem, width))
+    if not group.findings and group.verdict.state not in (State.READY, State.ACTIVE):
+        lines.extend(wrapped(group.verdict.reason, width, Tone.PLAIN, "    "))
+    return lines
+
+
+def draw_problem(problem: FoundProblem, width: int) -> list[Line]:
+    """Draw a finding with its devices and its id."""
+    shown = ", ".join(problem.devices[:_MOST_DEVICES])
+    more = len(problem.devices) - _MOST_DEVICES
+    devices = f": {shown}{f' and {more} more' if more > 0 else ''}" if shown else ""
+    text = f"{problem.title}{devices} ({problem.id})"
+    first, *rest = wrapped(text, width - 6)
+    head = line("    ", _MARKS.get(problem.severity, Run("·")), " ")
+    return [(*head, *first), *(line("      ", *more_words) for more_words in rest)]
+
+
+def _unanswered(nodes: Iterable[Unanswered], width: int) -> list[Line]:
+    reasons: dict[str, list[str]] = {}
+    for unanswered in nodes:
+        reasons.setdefault(unanswered.reason, []).append(unanswered.node)
+    lines: list[Line] = []
+    for reason, names in sorted(reasons.items(), key=lambda pair: -len(pair[1])):
+        count = f" ({len(names)})" if len(names) > 1 else ""
+        lines.extend(wrapped(f"{fold_nodes(names)}{count}: {reason}", width, Tone.BAD, "  ", "  "))
+    return lines

@@ -1,0 +1,175 @@
+"""A job over several nodes: the answer first, then what differs, then one row a rank, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from probes.base.text import capitalized, plural
+from probes.base.unknown import Maybe, Unknown, known
+from probes.fleet.job_differences import GDR, some_names
+from probes.fleet.job_model import FleetJob, FleetRank
+from widgets.base.columns import Column, cells_of, draw_columns
+from widgets.base.figures import UNKNOWN_MARK, gbps, local_time, minutes, percent, short
+from widgets.base.lines import LazyLines, Line, Run, Tone, line, wrapped
+from widgets.live.job_lines import PATH_TONES, path_summary
+from widgets.live.ranks import short_names, state_word
+
+MOST_ROWS = 64
+_INDENT = "  "
+_SILENT = "No port of this job has moved data for {}. It hangs, computes or writes a checkpoint."
+
+
+def draw(job: FleetJob, width: int, most_rows: int = MOST_ROWS) -> list[Line]:
+    """Draw the job; of more than `most_rows` ranks only the worst."""
+    if not job.ranks:
+        return [*_no_ranks(job, width), *_unanswered(job, width)]
+    lines = [*_answer(job, width)]
+    for text in _problems(job):
+        lines += _marked("▲", text, width, Tone.WARNING)
+    lines += _unanswered(job, width)
+    ranks = _worst_first(job)
+    marked = {key for difference in job.differences for key in difference.ranks}
+    lines += [(), *_table(ranks[:most_rows], marked, width)]
+    if len(ranks) > most_rows:
+        more = plural(len(ranks) - most_rows, "more rank")
+        lines.append(line(Run(f"{_INDENT}{more} (--all lists every rank)", Tone.DIM)))
+    for note in _notes(job):
+        lines += wrapped(note, width, Tone.DIM)
+    return lines
+
+
+def _answer(job: FleetJob, width: int) -> list[Line]:
+    """Return the job, its ranks and nodes, the paths, the rate, and how much differs."""
+    processes = [rank.process for rank in job.ranks]
+    count = len(job.ranks)
+    world = job.world_size
+    of_world = f" of {world}" if isinstance(world, int) and world != count else ""
+    ranks = (
+        f"{count}{of_world} rank{'s' * (count != 1 or bool(of_world))} on {plural(len(job.nodes), 'node')}"
+    )
+    paths = "".join(run.text for run in path_summary(processes))
+    odd = len(job.differences) + (job.silence is not None)
+    parts = [ranks, paths, gbps(job.gbps)]
+    if odd:
+        parts.append(plural(odd, "problem"))
+    tone = Tone.WARNING if odd or job.missing_ranks else Tone.TITLE
+    return wrapped(f"{job.name} · {' · '.join(parts)}", width, tone, hanging=_INDENT)
+
+
+def _problems(job: FleetJob) -> list[str]:
+    """Return what differs and what is missing; a stopped rank comes before the silence that it causes."""
+    texts = [difference.sentence for difference in job.differences]
+    if job.silence is not None:
+        at = job.silence.at if job.silence.first else None
+        when = "" if at is None else f" (at {local_time(at)})"
+        silent = f"{_SILENT.format(minutes(job.silence.seconds))} {job.silence.sentence}{when}."
+        texts.insert(sum(difference.aspect == "state" for difference in job.differences), silent)
+    if job.missing_ranks:
+        texts.append(f"No node shows ranks {job.missing_ranks} of {known(job.world_size, 0)}")
+    return texts
+
+
+def _marked(mark: str, text: str, width: int, tone: Tone) -> list[Line]:
+    pieces = wrapped(capitalized(text), max(8, width - 2))
+    return [(Run(f"{mark} " if not number else _INDENT, tone), *piece) for number, piece in enumerate(pieces)]
+
+
+def _unanswered(job: FleetJob, width: int) -> list[Line]:
+    """Return the nodes that do not answer, those with the same reason together."""
+    lines: list[Line] = []
+    for reason, names in _by_reason(job.unanswered).items():
+        verb = "does" if len(names) == 1 else "do"
+        text = f"{plural(len(names), 'node')} {verb} not answer: {some_names(names)} ({reason})"
+        lines += _marked("▲", text, width, Tone.WARNING)
+    return lines
+
+
+def _by_reason(nodes: Mapping[str, str]) -> dict[str, list[str]]:
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in sorted(nodes.items()):
+        by_reason.setdefault(reason, []).append(name)
+    return by_reason
+
+
+def _no_ranks(job: FleetJob, width: int) -> list[Line]:
+    """Return why no rank is shown."""
+    what = f"Job {job.name} has no process" if job.name else "No NCCL job runs"
+    lines = wrapped(f"{what} on the nodes that answer ({len(job.absent)}).", width, Tone.WARNING)
+    for reason, names in _by_reason(job.absent).items():
+        lines += wrapped(f"{some_names(names)}: {reason}", width)
+    if job.other_jobs:
+        lines += wrapped(f"Other jobs on these nodes: {some_names(job.other_jobs)}", width)
+    return lines
+
+
+def _notes(job: FleetJob) -> list[str]:
+    notes = list(job.notes)
+    for reason, names in _by_reason(job.absent).items():
+        verb = "shows" if len(names) == 1 else "show"
+        notes.append(f"{plural(len(names), 'node')} {verb} no rank: {some_names(names)} ({reason})")
+    if job.other_jobs:
+        notes.append(f"Other jobs on these nodes: {some_names(job.other_jobs)}")
+    return notes
+
+
+def _worst_first(job: FleetJob) -> list[FleetRank]:
+    """Return the ranks that differ first, then those without GPUDirect RDMA, then by rank."""
+    place = {key: number for number, odd in reversed(list(enumerate(job.differences))) for key in odd.ranks}
+    return sorted(
+        job.ranks,
+        key=lambda rank: (place.get(rank.key, len(job.differences)), rank.process.path.word in GDR),
+    )
+
+
+def _table(ranks: Sequence[FleetRank], marked: set[tuple[str, int]], width: int) -> Sequence[Line]:
+    """Draw one row a rank."""
+
+    def cells(cell: Callable[[FleetRank], Run]) -> LazyLines:
+        return cells_of(ranks, cell)
+
+    def node(rank: FleetRank) -> Run:
+        return Run(rank.node, Tone.WARNING if rank.key in marked else Tone.PLAIN)
+
+    path = max((len(rank.process.path.text) for rank in ranks), default=0)
+    columns = [
+        Column("node", cells(node), 1, least=4),
+        Column("rank", cells(_number), 1, to_right=True),
+        Column("GPU", cells(lambda rank: Run(",".join(rank.gpus) or "–", Tone.GPU)), 4),
+        Column("path", cells(_path), 2, least=min(path, 20), grows=True),
+        Column("NIC", cells(_nics), 3),
+        Column("Gb/s", cells(_rate), 2, to_right=True, least=5),
+        Column("rail", cells(lambda rank: Run(",".join(map(str, rank.rails)) or "–")), 6, to_right=True),
+        Column("state", cells(_state), 5, least=7),
+        Column("GPU load", cells(_load), 7, to_right=True),
+        Column("pid", cells(lambda rank: Run(str(rank.process.pid))), 8, to_right=True),
+    ]
+    return draw_columns(columns, ["" for _ in ranks], width)
+
+
+def _number(rank: FleetRank) -> Run:
+    number: Maybe[int] = rank.process.rank
+    return Run(UNKNOWN_MARK, Tone.DIM) if isinstance(number, Unknown) else Run(str(number))
+
+
+def _path(rank: FleetRank) -> Run:
+    return Run(rank.process.path.text, PATH_TONES.get(rank.process.path.word, Tone.PLAIN))
+
+
+def _nics(rank: FleetRank) -> Run:
+    names = rank.process.ready_nics
+    return Run(short_names(names), Tone.NIC) if names else Run("–", Tone.DIM)
+
+
+def _rate(rank: FleetRank) -> Run:
+    if not rank.process.ready_nics:
+        return Run("–", Tone.DIM)
+    return Run(f"{'≤' * rank.is_shared}{short(rank.gbps)}")
+
+
+def _state(rank: FleetRank) -> Run:
+    word = state_word(rank.process.state)
+    return Run(word, Tone.BAD if word in ("stopped", "zombie") else Tone.PLAIN)
+
+
+def _load(rank: FleetRank) -> Run:
+    return Run(percent(rank.gpu_percent) if rank.gpus else "–")
