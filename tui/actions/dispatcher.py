@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from probes.base.frozen import frozen
 from probes.base.origin import Source
@@ -46,6 +47,9 @@ from tui.actions.manual_steps import runnable
 from tui.actions.runner import Runner
 from tui.actions.supervisor import DetachedRun, Order
 from tui.runtime.lock import ActionLock, LockTaken, runtime_directory, user_name
+
+if TYPE_CHECKING:
+    from probes.host.remote.remote_host import RemoteHost
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _ACS_OFF = ("acs-redirect-off", "fix:acs-redirect-enabled")
@@ -187,6 +191,8 @@ class Dispatcher:
         get_password: Callable[[], bool] = lambda: False,
     ) -> RunEnded:
         """Run what was confirmed; `typed` is what the user typed as the host name, if it was asked for."""
+        if self._host.origin.source is Source.REMOTE:
+            self._remote().forget()  # the guards judge the node as it is now
         refused = self._refused(prepared, typed)
         if refused:
             ended = RunEnded(RunOutcome.REFUSED, refused, prepared.plan.steps)
@@ -219,10 +225,13 @@ class Dispatcher:
     def _real(self, keep: tuple[int, ...]) -> Commands:
         if self._host.origin.source is not Source.REMOTE:
             return LocalCommands(keep)
+        return RemoteCommands(self._remote(), keep)
+
+    def _remote(self) -> RemoteHost:
         from probes.host.remote.remote_host import RemoteHost
 
         assert isinstance(self._host, RemoteHost)
-        return RemoteCommands(self._host, keep)
+        return self._host
 
     def _simulated(self) -> Commands:
         from probes.simulation.host import SimulatedHost
