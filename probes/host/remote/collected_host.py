@@ -103,9 +103,10 @@ class CollectedHost(HostBase):
     def _set_clocks(self, message: Mapping[str, Any], is_new: bool) -> bool:
         """Take the node's clocks from a message; False: it has none. Those of an old one stand still."""
         there, wall = message.get("monotonic"), message.get("wall")
-        for clock in (there, wall):
-            if not isinstance(clock, float) or not 0.0 <= clock < _LONGEST_SECONDS:  # NaN is not either
-                return False
+        if not isinstance(there, float) or not isinstance(wall, float):
+            return False
+        if not all(0.0 <= clock < _LONGEST_SECONDS for clock in (there, wall)):  # NaN is not either
+            return False
         # The collector reads its clocks after the last answer, however long the answers took.
         self._clocks = time.monotonic() if is_new else None, there, wall
         return True
