@@ -65,8 +65,8 @@ OWN_FILES = {
     "tui/runtime/lock.py": {"makedirs", "ftruncate"},  # the file that is locked, and who has it
     "tui/runtime/ring_directory.py": {"unlink", "ftruncate", "write"},  # what gdrtop watch records
 }
-# Tunes its own process: the allocator; that the processes which judge a fleet end with gdrtop.
-OWN_PROCESS = {"tui/runtime/memory.py": {"ctypes"}, "tui/commands/fleet/check.py": {"ctypes"}}
+# Tunes its own process: the allocator, and whether it ends with its parent.
+OWN_PROCESS = {"tui/runtime/memory.py": {"ctypes"}}
 # Starts tests and ends them: with a supervisor of each, a program of its own that outlives a killed gdrtop.
 TESTS = {
     "tui/bandwidth/processes.py",

@@ -112,12 +112,10 @@ class CollectedHost(HostBase):
 
     def _set_clocks(self, message: Mapping[str, Any], is_new: bool) -> bool:
         """Take the node's clocks from a message; False: it has none. Those of an old one stand still."""
-        match message:
-            case {"monotonic": float(there), "wall": float(wall)}:
-                pass
-            case _:
-                return False
-        if not (0.0 <= there < _LONGEST_SECONDS and 0.0 <= wall < _LONGEST_SECONDS):  # NaN is not either
+        there, wall = message.get("monotonic"), message.get("wall")
+        if not isinstance(there, float) or not isinstance(wall, float):
+            return False
+        if not all(0.0 <= clock < _LONGEST_SECONDS for clock in (there, wall)):  # NaN is not either
             return False
         # The collector reads its clocks after the last answer, however long the answers took.
         self._clocks = time.monotonic() if is_new else None, there, wall

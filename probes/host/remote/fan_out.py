@@ -11,7 +11,7 @@ import contextlib
 import logging
 import resource
 import shutil
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any, Generic, TypeVar
@@ -41,7 +41,7 @@ FAN_OUT = 64  # nodes at once
 NODE_SECONDS = 60.0
 _ROUNDS = 8
 _MOST_LINE_BYTES = 16 << 20
-_MOST_NOISE_BYTES = 1 << 20  # of shells and banners, before the collector greets
+_MOST_NOISE_BYTES = 1 << 16  # of shells and banners, before the collector greets
 _MOST_NODE_BYTES = 64 << 20  # from one node
 _MOST_ERRORS_BYTES = 4096
 _MOST_QUESTIONS = 200_000  # of a round
@@ -74,9 +74,10 @@ class _Client(ExecClient):  # type: ignore[misc]
 
     def _read(self, sname: str, size: int = 65536) -> bytes:
         part: bytes = super()._read(sname, size)
-        self.worker.read_bytes += len(part)
+        self.worker.read_bytes[sname] += len(part)
+        most = _MOST_NOISE_BYTES if sname == self.worker.SNAME_STDERR else self.worker.most_bytes
         if len(self.streams[sname].rbuf) + len(part) > _MOST_LINE_BYTES or (
-            self.worker.read_bytes > self.worker.most_bytes
+            self.worker.read_bytes[sname] > most
         ):
             self.worker.failure = "it sends more than gdrtop takes from a node"
             raise EngineClientEOF  # ends this stream, and with it the worker
@@ -90,7 +91,8 @@ class _NodeWorker(ExecWorker):  # type: ignore[misc]
 
     def __init__(self, target: Target, handler: EventHandler, seconds: float) -> None:
         self.target = target
-        self.read_bytes, self.most_bytes = 0, _MOST_NOISE_BYTES
+        self.read_bytes: Counter[str] = Counter()
+        self.most_bytes = _MOST_NOISE_BYTES
         # ClusterShell does not report it.
         is_there = shutil.which(target.argv[0]) is not None
         self.failure = "" if is_there else f"cannot run {printable(target.argv[0])}: not found"
@@ -170,6 +172,12 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
             worker.write(collector_source())
         try:
             task.resume()
+        except BaseException:
+            self._on_progress = lambda progress: None
+            for worker in self._workers.values():
+                worker.abort()
+            self._port.abort()
+            raise
         finally:
             task.abort(kill=True)  # else ClusterShell keeps a task with open files for each thread
         found = {name: node.result for name, node in self._nodes.items() if node.result is not None}

@@ -123,7 +123,11 @@ class RemoteHost(CollectedHost):
             earliest, new = since - _READING_SECONDS, time.monotonic() - _READING_SECONDS
             others = islice(reversed(self._asked.items()), _MOST_AHEAD)
             asked_before = (other for other, at in others if at >= earliest and other != question)
-            return [question, *(other for other in asked_before if self._fresh[other].at < new)]
+            return [question, *(other for other in asked_before if not self._is_newer(other, new))]
+
+    def _is_newer(self, question: Question, than: float) -> bool:
+        found = self._fresh.get(question)  # none after `forget`
+        return found is not None and found.at >= than
 
     def _exchange(self, questions: list[Question]) -> None:
         """Ask the node; ConnectionFailed: it does not answer, or has not for some seconds."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import signal
 import sys
@@ -26,12 +25,12 @@ from tui.commands.fleet.nodes import demo_fleet, named_nodes, targets
 from tui.commands.fleet.output import print_fleet
 from tui.commands.fleet.saved_nodes import judge_saved
 from tui.files.new_file import NotWritten, make_directory
+from tui.runtime.memory import end_with_parent
 
 if TYPE_CHECKING:
     from probes.host.remote.batch_host import Answers, Missing
     from probes.host.remote.fan_out import FanOut
 
-_PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 _STATUS_HELP = """\
 exit status, as gdrtop check has it for one node: the worst of all nodes
   0    no warning
@@ -213,7 +212,7 @@ def judging_processes() -> Executor:
 def _end_with_gdrtop() -> None:
     """Leave Ctrl-C to gdrtop, and end when it is killed; in a process of the pool."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
 
 
 def _simulated(

@@ -124,6 +124,13 @@ def test_a_change_is_seen_at_once(node: Connected) -> None:
     assert node.host.names(path) == before
 
 
+def test_a_change_does_not_make_a_reading_ask_one_by_one(node: Connected) -> None:
+    node.host.read_ahead(examine_with_jobs)
+    examine_with_jobs(node.host)
+    node.host.forget()
+    assert node.rounds(lambda: examine_with_jobs(node.host)) <= 8
+
+
 def test_slow_answers_do_not_turn_the_clock_back(node: Connected, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = node.connection.ask
 

@@ -1,0 +1,232 @@
+"""Many nodes at once: how each of them ends, and that nothing is left of them."""
+
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+
+import psutil
+import pytest
+from ClusterShell.Task import task_self
+
+from probes.host.remote import fan_out
+from probes.host.remote.batch_host import Answers, BatchHost, Missing
+from probes.host.remote.collector import GREETING
+from probes.host.remote.fan_out import FanOut, FanOutOptions, Progress
+from probes.host.remote.transport import ConnectionFailed, Target, pack
+
+# A node that answers every question with its own name.
+_NODE = f"""
+import base64, json, re, sys, time, zlib
+name, kind = sys.argv[1:3]
+source = sys.stdin.buffer.read(int(re.search(r"read\\(([0-9]+)\\)", sys.argv[-1])[1]))
+def send(message):
+    print(base64.b64encode(zlib.compress(json.dumps(message).encode())).decode(), flush=True)
+print("Welcome\\n{GREETING}")
+send({{"kind": kind, "is_root": True}})
+for line in sys.stdin:
+    asked = json.loads(zlib.decompress(base64.b64decode(line)))["ask"]
+    if name.startswith("hung"):
+        sys.stdin.read()
+    message = {{"answers": [{{"value": len(name)}}] * len(asked), "monotonic": 1.0, "wall": 2.0}}
+    send(message)
+    if name.startswith("eager"):
+        send(message)
+    if name.startswith("leaving") and asked:
+        sys.exit()
+"""
+_SCRIPTS = {
+    "exits": "exit 1",
+    "refuses": "echo 'x: Permission denied (publickey)' >&2; exit 255",
+    "silent": "cat >/dev/null; :",
+    "floods": "exec cat /dev/zero",
+    "noisy": "yes; :",
+    "loud": "yes >&2; :",
+    "garbage": f"printf '{GREETING}\\nno message\\n'; cat >/dev/null",
+    "halfway": f"printf '{GREETING}\\n{pack({'kind': 'x'}).decode().strip()[:20]}'",
+}
+
+
+def target(name: str, kind: str = "kind") -> Target:
+    """A node by its name: what it does before "-" in it."""
+    script = _SCRIPTS.get(re.split(r"[-@]", name)[0])
+    if script is not None:
+        return Target(name, ("sh", "-c", script, "sh", "{host}"))
+    return Target(name, (sys.executable, "-S", "-c", _NODE, "{host}", kind))
+
+
+def judge(answers: Answers) -> int | Missing:
+    """Ask for the sizes of two files, the second after the first."""
+    try:
+        host = BatchHost(answers)
+    except ConnectionFailed as error:
+        return Missing([], str(error))
+    found = [host.size("/first")]
+    if not host.missing:
+        found.append(host.size("/second"))
+    if answers.host.startswith("endless"):
+        host.size(f"/{len(answers.lines)}")
+    if answers.host.startswith("greedy"):
+        return Missing([("size", "/")] * 100)
+    if answers.host.startswith("killing"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if answers.host.startswith("raising"):
+        raise RuntimeError("no \x1b[31mjudgment")
+    return Missing(list(host.missing)) if host.missing else sum(map(int, found))  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """No process and no descriptor of a node is left."""
+    task_self()  # which keeps descriptors for the next time
+    process = psutil.Process()
+    before = {child.pid for child in process.children()}
+    yield
+    assert {child.pid for child in process.children()} <= before
+
+
+@pytest.fixture
+def threads() -> Iterator[Executor]:
+    with ThreadPoolExecutor(2) as executor:
+        yield executor
+
+
+def run(
+    executor: Executor,
+    *names: str,
+    seconds: float = 20.0,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    targets: tuple[Target, ...] = (),
+) -> tuple[dict[str, int], dict[str, str]]:
+    """What was concluded of these nodes, and why others failed."""
+    nodes = (*map(target, names), *targets)
+    return FanOut(nodes, judge, executor, on_progress, FanOutOptions(64, seconds)).run()
+
+
+def test_each_node_ends_with_a_result_or_a_sentence(threads: Executor) -> None:
+    names = ("good-1", "user@good", "exits", "refuses", "floods", "noisy", "loud", "garbage", "halfway")
+    progress: list[Progress] = []
+    missing = Target("unreached", ("/missing/ssh", "{host}"))
+    found, failures = run(threads, *names, on_progress=progress.append, targets=(missing,))
+    assert found == {"good-1": 12, "user@good": 18}
+    flood = "it sends more than gdrtop takes from a node"
+    assert failures == {
+        "exits": "sh closed the connection",
+        "refuses": "it accepts no key of yours; make `ssh refuses true` work without a password",
+        "floods": flood,
+        "noisy": flood,
+        "loud": flood,
+        "garbage": "its answer is garbled",
+        "halfway": "its answer is garbled",
+        "unreached": "cannot run /missing/ssh: not found",
+    }
+    assert (progress[-1].done, progress[-1].failed, progress[-1].total) == (10, 8, 10)
+    assert [step.done for step in progress] == list(range(1, 11))
+
+
+def test_no_node_is_no_work(threads: Executor) -> None:
+    assert run(threads) == ({}, {})
+
+
+def test_a_silent_node_is_given_up(threads: Executor) -> None:
+    found, failures = run(threads, "silent", "good", seconds=1.5)
+    assert failures == {"silent": "it did not answer within 1.5 s"}
+    assert found == {"good": 8}
+
+
+def test_a_first_node_that_hangs_delays_no_other(threads: Executor) -> None:
+    found, failures = run(threads, "hung-1", seconds=0.5)
+    assert failures == {"hung-1": "it did not answer within 0.5 s"}
+    hung = [target(f"hung-{number}", "same") for number in range(2)]
+    found, failures = run(
+        threads, targets=(*hung, target("good-1", "same"), target("good-2", "same")), seconds=4.0
+    )
+    assert found == {"good-1": 12, "good-2": 12}
+    assert sorted(failures) == ["hung-0", "hung-1"]
+
+
+def test_equal_nodes_get_the_list_of_the_first(monkeypatch: pytest.MonkeyPatch, threads: Executor) -> None:
+    rounds: list[int] = []
+    ask = FanOut._ask
+
+    def counted(self: FanOut[int], node: fan_out._Node[int], questions: list[object], packed: bytes) -> None:
+        rounds.append(len(questions))
+        ask(self, node, questions, packed)
+
+    monkeypatch.setattr(FanOut, "_ask", counted)
+    found, _ = run(threads, *(f"good-{number}" for number in range(4)))
+    assert len(found) == 4
+    assert rounds == [0, 1, 1, 2, 2, 2]
+
+
+def test_questions_without_end_are_ended(monkeypatch: pytest.MonkeyPatch, threads: Executor) -> None:
+    monkeypatch.setattr(fan_out, "_MOST_QUESTIONS", 50)
+    _, failures = run(threads, "endless", "greedy", "eager")
+    assert failures == {
+        "endless": "its answers change with every question",
+        "greedy": "it has more files than gdrtop reads from a node",
+        "eager": "its answer is garbled",
+    }
+
+
+class SlowExecutor(Executor):
+    """Judges only after the node has gone."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(1)
+
+    def submit(self, call, /, *arguments, **options):  # type: ignore[no-untyped-def]
+        answers = arguments[0]
+        if len(answers.asked) < 3:
+            return self._threads.submit(call, *arguments)
+        late: Future[object] = Future()
+        threading.Timer(0.3, lambda: late.set_result(call(*arguments))).start()
+        return late
+
+
+def test_a_node_that_is_judged_after_it_has_gone_counts() -> None:
+    found, failures = run(SlowExecutor(), "leaving-2", "leaving-3", seconds=20.0)
+    # It leaves after its first answer; what is missing then cannot be asked any more.
+    assert (found, sorted(failures)) == ({}, ["leaving-2", "leaving-3"])
+    found, failures = run(SlowExecutor(), "slow", seconds=0.45)
+    assert found or failures == {"slow": "it did not answer within 0.45 s"}
+
+
+def test_judging_that_fails_is_the_end_of_its_node_only(threads: Executor) -> None:
+    found, failures = run(threads, "raising", "good")
+    assert (
+        failures == {"raising": "its answers could not be judged: no judgment"}
+        or "no " in failures["raising"]
+    )
+    assert found == {"good": 8}
+    assert failures["raising"].isprintable()
+
+
+def test_a_judging_process_that_is_killed_ends_with_a_sentence(capfd: pytest.CaptureFixture[str]) -> None:
+    with ProcessPoolExecutor(1, get_context("fork")) as processes:
+        processes.submit(os.getpid).result()
+        found, failures = run(processes, "killing", "good-1", "good-2")
+    assert "could not be judged" in failures["killing"]
+    assert set(found) | set(failures) == {"killing", "good-1", "good-2"}
+    assert capfd.readouterr().err == ""
+
+
+def test_an_interrupt_leaves_nothing_and_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    def interrupt(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with ThreadPoolExecutor(2) as executor, pytest.raises(KeyboardInterrupt):
+        run(executor, *(f"good-{number}" for number in range(6)), "silent", on_progress=interrupt)
+    assert capfd.readouterr().err == ""
+    with ThreadPoolExecutor(2) as executor:  # and the next time it works
+        assert run(executor, "good")[0] == {"good": 8}
+
+
+def test_as_many_nodes_at_once_as_files_can_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    for files, expected in ((1024, 64), (164, 25), (16, 1), (fan_out.resource.RLIM_INFINITY, 64)):
+        monkeypatch.setattr(fan_out.resource, "getrlimit", lambda _, files=files: (files, files))
+        assert fan_out._fan_out(64) == expected
