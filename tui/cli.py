@@ -91,6 +91,8 @@ _HINTS = {
     "replay": "; did you mean gdrtop --replay FILE?",
     "demo": "; did you mean gdrtop --demo?",
 }
+# Commands that make garbage for longer than a moment.
+_LONG = ("bench", "diff", "do", "fleet", "live", "nccl-log", "ras", "record", "report", "setup", "watch")
 _NOT_OVER_A_CONNECTION = ("bench", "ras", "watch", "nccl-log")
 _WRONG_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
 
@@ -306,20 +308,9 @@ def _run(options: argparse.Namespace) -> int:
     if sys.stdout is None and options.command != "record":
         print("gdrtop: standard output is closed", file=sys.stderr)
         return EXIT_WRONG_USAGE
-    if options.command in (
-        "bench",
-        "diff",
-        "do",
-        "live",
-        "nccl-log",
-        "ras",
-        "record",
-        "report",
-        "setup",
-        "watch",
-    ):
+    if options.command in _LONG:
         gc.enable()
-    if options.command in ("live", "watch"):
+    if options.command in ("fleet", "live", "watch"):
         from tui.runtime.memory import limit_malloc
 
         limit_malloc()
