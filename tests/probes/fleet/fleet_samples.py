@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,12 +11,25 @@ from probes.base.unknown import Maybe
 from probes.fleet.job import JobWatch
 from probes.fleet.job_model import ClockOffset, FleetJob, NodeSample
 from probes.live.model.sample import LiveProcess, LiveSample
+from probes.simulation.host import SimulatedHost
 from tests.probes.live.live_samples import a_job, a_port, a_process, a_sample
 
 RAILS = {f"mlx5_{number}": number for number in range(8)}
 EXACT = ClockOffset(0.0, 0.001)
 NODES = ("gpu1", "gpu2", "gpu3", "gpu4")
 Rate = Callable[[str, int, float], Maybe[float]]  # of a node, a port's number and a moment
+
+
+class HungHost(SimulatedHost):
+    """A node on which a question hangs until the test lets it go on."""
+
+    def __init__(self, released: threading.Event) -> None:
+        super().__init__("hgx-h100", clock=lambda: 5000.0)
+        self.released = released
+
+    def wall_clock(self) -> float:
+        self.released.wait(60)
+        return super().wall_clock()
 
 
 def full_rate(node: str, port: int, at: float) -> float:

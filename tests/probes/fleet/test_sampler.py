@@ -11,18 +11,7 @@ from probes.fleet.job_model import ClockOffset
 from probes.fleet.sampler import ANSWER_SECONDS, FIRST_ANSWER_SECONDS, FleetSampler, measure_clock, rails_of
 from probes.simulation.host import SimulatedHost
 from probes.simulation.job_nodes import job_nodes
-
-
-class HungHost(SimulatedHost):
-    """A node on which a question hangs until the test lets it go on."""
-
-    def __init__(self, released: threading.Event) -> None:
-        super().__init__("hgx-h100", clock=lambda: 5000.0)
-        self.released = released
-
-    def wall_clock(self) -> float:
-        self.released.wait(60)
-        return super().wall_clock()
+from tests.probes.fleet.fleet_samples import HungHost
 
 
 class FailingHost(SimulatedHost):

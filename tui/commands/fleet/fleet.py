@@ -8,6 +8,7 @@ from typing import TextIO
 from probes.host.protocol import Host
 from tui.commands.arguments import UsageError, add_node_options
 from tui.commands.fleet.nodes import add_node_set_options, close_nodes, open_nodes
+from tui.runtime.open_host import chosen_origin
 
 _DEMO_NODES = 4  # of a job on simulated nodes
 PARTS = {
@@ -63,9 +64,8 @@ def _live(options: argparse.Namespace, out: TextIO) -> int:
     from tui.commands.fleet import live
 
     if options.demo is not None:
-        return live.run(
-            options, live.demo_hosts(options.demo or "hgx-h100", _DEMO_NODES, options.seed), {}, out
-        )
+        name = chosen_origin(options).label
+        return live.run(options, live.demo_hosts(name, _DEMO_NODES, options.seed), {}, out)
     opened, unanswered = open_nodes(options)
     hosts: dict[str, Host] = dict(opened)
     try:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from probes.host.protocol import Host
-from probes.simulation.host import SimulatedHost
 from probes.simulation.job_nodes import job_nodes
+from tests.probes.fleet.fleet_samples import HungHost
 from tests.tui.commands.test_schema import valid
+from tui.cli import main
 from tui.commands.arguments import EXIT_INTERRUPTED, UsageError
 from tui.commands.fleet import live
 
@@ -128,20 +129,15 @@ def test_following_prints_the_job_again_only_when_something_changes() -> None:
     assert "is stopped" in text
 
 
+def test_an_unknown_simulated_node_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fleet", "live", "--demo", "no-such-node"]) == 3
+    assert "unknown simulated node 'no-such-node'" in capsys.readouterr().err
+
+
 def test_options_that_do_not_fit_together_are_refused() -> None:
     for arguments in (("--follow", "--seconds", "3"), ("--job", "x" * 200)):
         with pytest.raises(UsageError):
             Watched(1).run(*arguments)
-
-
-class HungHost(SimulatedHost):
-    def __init__(self, released: threading.Event) -> None:
-        super().__init__("hgx-h100", clock=lambda: 5000.0)
-        self.released = released
-
-    def wall_clock(self) -> float:
-        self.released.wait(60)
-        return super().wall_clock()
 
 
 @pytest.fixture
