@@ -23,11 +23,6 @@ _NAMES = re.compile(r"dma-buf|peer memory|nvidia driver|[a-z0-9]+_\w+")  # modul
 _MOVING = tuple(check for check in CHECKS if check.is_moving)
 
 
-def is_green(verdict: Verdict) -> bool:
-    """Return whether a node with this verdict works: READY or ACTIVE."""
-    return verdict.state in _GREEN
-
-
 @frozen
 class Judgment:
     """The verdict and all findings of one moment: found, unknown and passed."""

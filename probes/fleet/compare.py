@@ -181,8 +181,7 @@ def _groups(nodes: Sequence[NodeSummary]) -> tuple[Group, ...]:
     for node in nodes:
         verdict = node.verdict
         counts = verdict.path, verdict.gpus_served, verdict.gpus, verdict.nics
-        is_green = verdict.state in (State.READY, State.ACTIVE)
-        reason = "" if is_green or node.findings else verdict.reason
+        reason = "" if verdict.is_green or node.findings else verdict.reason
         problems = tuple((problem.id, problem.severity, problem.title) for problem in node.findings)
         found.setdefault((verdict.state, counts, reason, problems), []).append(node)
     groups = [

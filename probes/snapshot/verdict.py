@@ -45,6 +45,11 @@ class Verdict:
     critical: int | None = None  # findings, those with the same cause counted once; None: not checked yet
     warnings: int | None = None
 
+    @property
+    def is_green(self) -> bool:
+        """Whether the node works: READY or ACTIVE."""
+        return self.state in (State.READY, State.ACTIVE)
+
 
 def assess(
     node: Node,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Union
 from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Reason, Unknown, known
-from probes.checks.judgment import Judgment, is_green
+from probes.checks.judgment import Judgment
 from probes.facts.system.platform import PlatformFacts
 from probes.snapshot.examination import Examination
 from tui.files.last_ok_file import LastOkFile, LastOkFileError
@@ -32,7 +32,7 @@ def since_ok(examination: Examination, judgment: Judgment, read_only: bool = Fal
     name = hostname_of(examination)
     if not name:
         return None
-    if is_green(judgment.verdict):
+    if judgment.verdict.is_green:
         if not read_only and not judgment.skipped:
             _save(LastOkFile(name), examination, judgment)
         return None
@@ -74,7 +74,7 @@ def summary_in(content: bytes) -> NodeSummary | None:
         summary = from_json(json.loads(content))
     except (ValueError, RecursionError):
         return None
-    return summary if summary is not None and is_green(summary.verdict) else None
+    return summary if summary is not None and summary.verdict.is_green else None
 
 
 def _unreadable(file: LastOkFile, reason: Reason, why: str) -> Unknown:

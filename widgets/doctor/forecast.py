@@ -111,8 +111,7 @@ def draw_kernels(forecast: Forecast, selected: str, width: int) -> list[Line]:
     ]
     lines = list(draw_columns(columns, ["" for _ in kernels], width, selected))
     for kernel in kernels:
-        is_green = kernel.verdict.state in (State.ACTIVE, State.READY)
-        if not is_green and kernel.release != selected:  # that of the selected kernel is shown above
+        if not kernel.verdict.is_green and kernel.release != selected:
             lines.extend(wrapped(f"{kernel.release}: {kernel.verdict.reason}", width, Tone.DIM, "  "))
     rest = len(forecast.installed) - len(kernels)
     if rest > 0:

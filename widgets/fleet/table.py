@@ -125,7 +125,7 @@ def _problem(node: WatchedNode) -> Run:
     if summary.findings:
         first = summary.findings[0]
         return Run(first.title, Tone.BAD if first.severity is Severity.CRITICAL else Tone.WARNING)
-    return Run("" if verdict_drawing.is_green(summary.verdict) else summary.verdict.reason)
+    return Run("" if summary.verdict.is_green else summary.verdict.reason)
 
 
 def draw_node(
@@ -150,7 +150,7 @@ def draw_node(
         lines.append((Run(plural(len(summary.findings), "finding").capitalize(), Tone.TITLE),))
         for problem in summary.findings:
             lines.extend(draw_problem(problem, width))
-    elif not verdict_drawing.is_green(summary.verdict):
+    elif not summary.verdict.is_green:
         lines.extend(wrapped(summary.verdict.reason, width))
     if differences:
         lines.append((Run("Differs from the rest", Tone.TITLE),))

@@ -43,11 +43,6 @@ def path_name(path: GdrPath) -> str:
     return _PATHS[path]
 
 
-def is_green(verdict: Verdict) -> bool:
-    """Return whether the verdict needs no reason."""
-    return verdict.state in (State.READY, State.ACTIVE)
-
-
 def draw(verdict: Verdict, key: str = "") -> Line:
     """Return "● READY via DMA-BUF · 8 of 8 GPUs · 8 NICs · 1 warning (d)", without the reason.
 

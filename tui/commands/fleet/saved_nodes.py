@@ -41,9 +41,13 @@ class Named:
 
 def read_host(host: Host, label: str) -> Named:
     """Examine and judge a host, or the last moment of a recording."""
+    return Named(label, host.origin, (summary_of_host(host),))
+
+
+def summary_of_host(host: Host, name: str = "") -> NodeSummary:
+    """Examine a host as `gdrtop check` does, and return its summary; `name`: instead of its own."""
     examination = examine_host(host)
-    summary = summarize(examination, judge(examination), results=saved_results(host.origin))
-    return Named(label, host.origin, (summary,))
+    return summarize(examination, judge(examination), name, saved_results(host.origin))
 
 
 def read_saved(path: str, options: argparse.Namespace) -> Named:

@@ -126,9 +126,7 @@ class DoctorState(ExaminedListState):
 
     def _since_line(self, width: int) -> list[Line]:
         """Return the line, if there is one and the node has not begun to work since its last check."""
-        from probes.checks.judgment import is_green
-
-        if self._since_ok is None or self.judgment is None or is_green(self.judgment.verdict):
+        if self._since_ok is None or self.judgment is None or self.judgment.verdict.is_green:
             return []
         from widgets.fleet.since_ok import draw_line
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from probes.checks.judgment import Judgment, is_green, listed
+from probes.checks.judgment import Judgment, listed
 from probes.queries.usable_here import usable_here
 from probes.snapshot.rates import Reading
 from probes.snapshot.verdict import Verdict
@@ -278,7 +278,7 @@ class OverviewState:
     @property
     def _has_since_ok(self) -> bool:
         verdict = self.verdict
-        return self._since_ok is not None and verdict is not None and not is_green(verdict)
+        return self._since_ok is not None and verdict is not None and not verdict.is_green
 
     def since_ok_line(self, width: int, free_rows: int) -> Line:
         """Return what has changed since the node last worked; () if no row below the findings is free."""
