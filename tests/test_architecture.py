@@ -59,7 +59,7 @@ OWN_FILES = {
     "tui/files/new_file.py": {"makedirs", "link", "replace", "unlink", "ftruncate", "write"},
     "tui/files/append_file.py": {"makedirs", "replace", "write"},
     "tui/files/crash_file.py": {"makedirs", "unlink"},
-    "tui/files/job_file.py": {"makedirs", "unlink"},
+    "tui/files/job_file.py": {"unlink"},
     "tui/files/last_ok_file.py": {"makedirs"},
     "tui/bandwidth/results_store.py": {"makedirs"},
     "tui/runtime/lock.py": {"makedirs", "ftruncate"},  # the file that is locked, and who has it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from tui.files.new_file import NewFile, shown_path, why, why_not_as_root
+from tui.files.new_file import NewFile, make_directory, shown_path, why, why_not_as_root
 from tui.files.read_file import read_small
 from tui.files.xdg import NO_HOME, STATE, own_directory
 
@@ -39,10 +39,7 @@ class JobFile:
         """Write the file, instead of one that the same job has left."""
         if others := why_not_as_root(self._directory):
             raise JobFileError(f"{shown_path(self.path)} cannot be written: {others}")
-        try:
-            os.makedirs(self._directory, 0o700, exist_ok=True)
-        except OSError as error:
-            raise JobFileError(f"{shown_path(self._directory)} cannot be created: {why(error)}") from None
+        make_directory(self._directory, JobFileError)
         file = NewFile(self.path, JobFileError, replaces=True)
         try:
             file.write(text.encode())

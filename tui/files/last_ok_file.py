@@ -64,12 +64,12 @@ class LastOkFile:
         Raises:
             LastOkFileError: it cannot be written.
         """
-        from tui.files.new_file import NewFile, why, why_not_as_root
+        from tui.files.new_file import NewFile, make_directory, why, why_not_as_root
 
         if not self.path or len(content) > MOST_BYTES or why_not_as_root(self._directory):
             raise LastOkFileError(self.path)
         try:
-            os.makedirs(self._directory, 0o700, exist_ok=True)
+            make_directory(self._directory, LastOkFileError)
             file = NewFile(self.path, LastOkFileError, replaces=True)
             try:
                 file.write(content)

@@ -124,12 +124,12 @@ class NotWritten(Exception):
     """The file was not written; the message says why."""
 
 
-def make_directory(path: str) -> None:
-    """Make a directory for new files, which only this user can read; NotWritten: it cannot be made."""
+def make_directory(path: str, error_type: type[Exception] = NotWritten) -> None:
+    """Create a directory for new files, which only this user can read; `error_type`: it cannot be created."""
     try:
         os.makedirs(path, 0o700, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise NotWritten(f"{shown_path(path)} cannot be made: {why(error)}") from None
+        raise error_type(f"{shown_path(path)} cannot be created: {why(error)}") from None
 
 
 def check_new(name: str) -> None:

@@ -168,15 +168,21 @@ def _connected(options: argparse.Namespace) -> Host:
 
 def connect(target: Target) -> RemoteHost:
     """Return a node that is elsewhere, of which all has been asked once; NoSuchHost: it does not answer."""
-    from probes.host.remote.remote_host import RemoteHost
     from probes.host.remote.transport import ConnectionFailed
-    from probes.live.verdict import examine_with_jobs
 
     try:
-        host = RemoteHost(target)
-        host.read_ahead(examine_with_jobs)
+        return reach(target)
     except ConnectionFailed as error:
         raise NoSuchHost(f"cannot read {target.host}: {error}") from None
+
+
+def reach(target: Target) -> RemoteHost:
+    """Return the same node; ConnectionFailed: it does not answer, in words that do not name it."""
+    from probes.host.remote.remote_host import RemoteHost
+    from probes.live.verdict import examine_with_jobs
+
+    host = RemoteHost(target)
+    host.read_ahead(examine_with_jobs)
     return host
 
 

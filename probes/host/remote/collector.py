@@ -8,7 +8,7 @@ each compressed JSON in base64:
     {"answers": [{"value": "root=…"}, 2, {"errno": 110, "detail": "no answer"}], "monotonic": …, "wall": …}
 
 Bytes are text whose characters are the bytes. Python 3.6 gets this file without annotations
-(`plain_source` in remote_source.py).
+(`plain_source` in transport.py).
 """
 
 from __future__ import annotations

@@ -17,6 +17,10 @@ from probes.host.remote.collector import GREETING, THREADS, TIMED
 from probes.host.remote.transport import (
     GARBLED,
     MOST_ANSWER_BYTES,
+    MOST_ERRORS_BYTES,
+    MOST_NOISE_BYTES,
+    NOISY,
+    SILENT,
     ConnectionFailed,
     Target,
     collector_source,
@@ -27,8 +31,6 @@ from probes.host.remote.transport import (
 
 CONNECT_SECONDS = 15.0
 ANSWER_SECONDS = 30.0  # of a whole round; its commands have limits of their own
-MOST_NOISE_BYTES = 1 << 16  # what shells and banners print before the collector greets
-_MOST_ERRORS_BYTES = 4096
 _END_SECONDS = 1.0
 
 
@@ -140,7 +142,7 @@ class Connection:
         mark = f"\n{GREETING}\n".encode()
         while mark not in self._received:
             if len(self._received) > MOST_NOISE_BYTES:
-                raise ConnectionFailed("it prints something else than gdrtop's answers")
+                raise ConnectionFailed(NOISY)
             self._receive(deadline)
         del self._received[: self._received.index(mark) + len(mark)]
 
@@ -157,7 +159,7 @@ class Connection:
         """Wait for more of either stream, or until the input takes more."""
         left = deadline - time.monotonic()
         if left <= 0:
-            raise ConnectionFailed("it does not answer")
+            raise ConnectionFailed(SILENT)
         for key, _ in self._selector.select(left):
             if key.data is None:  # the input
                 continue
@@ -165,7 +167,7 @@ class Connection:
             if part:
                 self.received_bytes += len(part)
                 key.data.extend(part)
-                del self._errors[:-_MOST_ERRORS_BYTES]
+                del self._errors[:-MOST_ERRORS_BYTES]
                 if len(self._received) > MOST_ANSWER_BYTES:
                     raise ConnectionFailed(GARBLED)
                 continue
@@ -186,5 +188,5 @@ class Connection:
             if not part:
                 break
             self._errors += part
-            del self._errors[:-_MOST_ERRORS_BYTES]
+            del self._errors[:-MOST_ERRORS_BYTES]
         return ConnectionFailed(why_failed(self._errors.decode("utf-8", "replace"), self.target))

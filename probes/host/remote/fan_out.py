@@ -28,6 +28,9 @@ from probes.host.remote.batch_host import Answers, Missing
 from probes.host.remote.collector import GREETING
 from probes.host.remote.transport import (
     GARBLED,
+    MOST_ERRORS_BYTES,
+    MOST_NOISE_BYTES,
+    ROUNDS,
     ConnectionFailed,
     Target,
     collector_source,
@@ -37,33 +40,19 @@ from probes.host.remote.transport import (
 )
 
 T = TypeVar("T")
-FAN_OUT = 64  # nodes at once
-NODE_SECONDS = 60.0
-_ROUNDS = 8
 _MOST_LINE_BYTES = 16 << 20
-_MOST_NOISE_BYTES = 1 << 16  # of shells and banners, before the collector greets
 _MOST_NODE_BYTES = 64 << 20  # from one node
-_MOST_ERRORS_BYTES = 4096
 _MOST_QUESTIONS = 200_000  # of a round
 _FILES_A_NODE = 4
 _FIRST_SECONDS = 15.0  # then the next node of a kind goes first
 
 
 @frozen
-class Progress:
-    """How far a fleet is read."""
-
-    done: int
-    failed: int
-    total: int
-
-
-@frozen
 class FanOutOptions:
     """How many nodes at once, and for how long each."""
 
-    fan_out: int = FAN_OUT
-    seconds: float = NODE_SECONDS
+    fan_out: int
+    seconds: float
 
 
 class _Client(ExecClient):  # type: ignore[misc]
@@ -75,7 +64,7 @@ class _Client(ExecClient):  # type: ignore[misc]
     def _read(self, sname: str, size: int = 65536) -> bytes:
         part: bytes = super()._read(sname, size)
         self.worker.read_bytes[sname] += len(part)
-        most = _MOST_NOISE_BYTES if sname == self.worker.SNAME_STDERR else self.worker.most_bytes
+        most = MOST_NOISE_BYTES if sname == self.worker.SNAME_STDERR else self.worker.most_bytes
         if len(self.streams[sname].rbuf) + len(part) > _MOST_LINE_BYTES or (
             self.worker.read_bytes[sname] > most
         ):
@@ -92,7 +81,7 @@ class _NodeWorker(ExecWorker):  # type: ignore[misc]
     def __init__(self, target: Target, handler: EventHandler, seconds: float) -> None:
         self.target = target
         self.read_bytes: Counter[str] = Counter()
-        self.most_bytes = _MOST_NOISE_BYTES
+        self.most_bytes = MOST_NOISE_BYTES
         # ClusterShell does not report it.
         is_there = shutil.which(target.argv[0]) is not None
         self.failure = "" if is_there else f"cannot run {printable(target.argv[0])}: not found"
@@ -121,14 +110,17 @@ class _Node(Generic[T]):
 
 
 class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
-    """One reading of many nodes; `run` returns when all have answered or failed."""
+    """One reading of many nodes; `run` returns when all have answered or failed.
+
+    `on_progress` gets how many nodes are done, and how many there are.
+    """
 
     def __init__(
         self,
         targets: Sequence[Target],
         judge: Callable[[Answers], T | Missing],
         executor: Executor,
-        on_progress: Callable[[Progress], None],
+        on_progress: Callable[[int, int], None],
         options: FanOutOptions,
     ) -> None:
         super().__init__()
@@ -136,9 +128,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         self._nodes = {target.host: _Node[T](target) for target in targets}
         self._workers: dict[str, _NodeWorker] = {}
         self._first: dict[str, str] = {}  # by kind: the node that is asked first
-        self._lists: dict[
-            str, tuple[list[Any], bytes]
-        ] = {}  # by kind: the questions of that node, and packed
+        self._lists: dict[str, tuple[list[Any], bytes]] = {}  # by kind: its questions, and packed
         self._patience: dict[Any, tuple[str, str]] = {}  # by timer: a kind, and the node that is first
         self._waiting: defaultdict[str, list[str]] = defaultdict(list)  # nodes of a kind without a list
         self._done = 0
@@ -173,7 +163,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         try:
             task.resume()
         except BaseException:
-            self._on_progress = lambda progress: None
+            self._on_progress = lambda done, total: None
             for worker in self._workers.values():
                 worker.abort()
             self._port.abort()
@@ -191,7 +181,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         if asked.is_done:
             return
         if sname == worker.SNAME_STDERR:
-            asked.errors = (asked.errors + msg + b"\n")[-_MOST_ERRORS_BYTES:]
+            asked.errors = (asked.errors + msg + b"\n")[-MOST_ERRORS_BYTES:]
             return
         try:
             self._take(asked, msg)
@@ -250,7 +240,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
             self._end(node, result=found)
             return
         failure = found.failure or node.closed
-        if not failure and node.rounds >= _ROUNDS:
+        if not failure and node.rounds >= ROUNDS:
             failure = "its answers change with every question"
         if not failure and len(found.questions) > _MOST_QUESTIONS:
             failure = "it has more files than gdrtop reads from a node"
@@ -304,8 +294,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         node.result, node.failure = result, failure
         node.answers = Answers(node.target.host)  # they take most of the memory
         self._done += 1
-        failed = sum(bool(other.failure) for other in self._nodes.values())
-        self._on_progress(Progress(self._done, failed, len(self._nodes)))
+        self._on_progress(self._done, len(self._nodes))
         worker = self._workers[node.target.host]
         if failure:
             worker.abort()  # it may never end by itself

@@ -88,7 +88,7 @@ def _changed(facts: NvmlFacts, change: Callable[[NvmlGpu], NvmlGpu]) -> NvmlFact
 
 
 def _parsed(text: str) -> Maybe[ElementTree.Element]:
-    # Entities are only in a document type of its own; nvidia-smi names a file there, which nobody opens.
+    # Entities are only in a document type of its own; the file that nvidia-smi names there is not opened.
     if "<!ENTITY" in text:
         return Unknown(Reason.MALFORMED, SOURCE, "not the expected XML")
     try:

@@ -21,9 +21,8 @@ from probes.host.protocol import Host
 from probes.host.remote.batch_host import NOT_ASKED_YET
 from probes.host.remote.collected_host import CollectedHost, Question
 from probes.host.remote.connection import ANSWER_SECONDS, Connection
-from probes.host.remote.transport import GARBLED, ConnectionFailed, Target
+from probes.host.remote.transport import GARBLED, ROUNDS, ConnectionFailed, Target
 
-ROUNDS = 8  # a directory leads to files, and these to others
 _FRESH_SECONDS = 3.0  # an answer that was asked ahead is as old as this at most
 _READING_SECONDS = 0.5  # whoever asks again within this belongs to the same reading
 _MOST_AHEAD = 30_000  # questions of one round

@@ -21,6 +21,9 @@ from probes.base.text import printable
 from probes.host.remote import collector
 
 LONGEST_SECONDS = 24 * 3600  # then the collector ends by itself
+ROUNDS = 8  # of questions: a directory leads to files, and these to others
+MOST_NOISE_BYTES = 1 << 16  # what shells and banners print before the program there greets
+MOST_ERRORS_BYTES = 4096  # kept of what a transport prints on its standard error
 MOST_ANSWER_BYTES = 64 << 20  # unpacked
 SSH = (
     *("ssh", "-T", "-oBatchMode=yes", "-oConnectTimeout=10"),
@@ -55,6 +58,8 @@ _FAILURES = (
     ("is too old for gdrtop", "its Python is older than 3.6; install a newer python3 there"),
 )
 GARBLED = "its answer is garbled"
+SILENT = "it does not answer"
+NOISY = "it prints something else than gdrtop's answers"
 
 
 class ConnectionFailed(Exception):

@@ -22,8 +22,18 @@ from typing import Any
 
 from probes.base.text import printable
 from probes.host.remote import collector
-from probes.host.remote.connection import CONNECT_SECONDS, MOST_NOISE_BYTES
-from probes.host.remote.transport import GARBLED, LONGEST_SECONDS, Target, program, why_failed
+from probes.host.remote.connection import CONNECT_SECONDS
+from probes.host.remote.transport import (
+    GARBLED,
+    LONGEST_SECONDS,
+    MOST_ERRORS_BYTES,
+    MOST_NOISE_BYTES,
+    NOISY,
+    SILENT,
+    Target,
+    program,
+    why_failed,
+)
 from tui.bandwidth import supervisor
 from tui.bandwidth.pairs import node_server
 from tui.bandwidth.pairs.node_processes import UNCONFIRMED
@@ -40,7 +50,6 @@ from tui.terminal.program_output import LineSplitter, without_colors
 
 _PIECE_BYTES = 1 << 16
 _MOST_LINE_BYTES = 1 << 18
-_MOST_ERRORS_BYTES = 4096
 _ERRORS_SECONDS = 1.0  # from the end of its output to what the transport prints about it
 _POLL_SECONDS = 0.2
 _CLOSED = "closed"
@@ -153,7 +162,7 @@ class _Connection:
         if self._errors in ready:
             piece = os.read(self._errors, _PIECE_BYTES)
             self._printed_errors += piece
-            del self._printed_errors[:-_MOST_ERRORS_BYTES]
+            del self._printed_errors[:-MOST_ERRORS_BYTES]
             if not piece:
                 self._errors = -1
         if self._output in ready:
@@ -163,7 +172,7 @@ class _Connection:
             if self._errors < 0 or now - self._output_ended_at > _ERRORS_SECONDS:
                 self.lose(why_failed(self._printed_errors.decode("utf-8", "replace"), self.target))
         elif not self._is_greeted and now - self._began > CONNECT_SECONDS:
-            self.lose("it does not answer")
+            self.lose(SILENT)
 
     def _receive(self, piece: bytes | bytearray) -> None:
         if not piece:
@@ -175,7 +184,7 @@ class _Connection:
             _, found, rest = self._received.partition(mark)
             if not found:
                 if len(self._received) > MOST_NOISE_BYTES:
-                    self.lose("it prints something else than gdrtop's answers")
+                    self.lose(NOISY)
                 return
             self._is_greeted = True
             self._received, piece = rest, rest
@@ -283,7 +292,7 @@ class _RemoteProcess:
         self.order_end()
         while self._exit is None:
             if time.monotonic() > (self._overdue_at or 0.0):
-                self._connection.lose("it does not answer")
+                self._connection.lose(SILENT)
             with self._connection.lock:
                 if self._exit is None:
                     self._connection.read(_POLL_SECONDS)

@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, TextIO
 
 from probes.base.origin import Origin, Source
 from probes.base.text import plural, printable
-from probes.checks.judgment import judge
 from probes.fleet.compare import Unanswered, compare, fleet_status
 from probes.fleet.node_set import MOST_NODES
-from probes.fleet.summary import NodeSummary, summarize
+from probes.fleet.summary import NodeSummary
 from probes.host.protocol import Host
-from probes.live.verdict import examine_with_jobs
 from tui.commands.arguments import UsageError, whole_number
 from tui.commands.fleet.nodes import demo_fleet, named_nodes, targets
 from tui.commands.fleet.output import print_fleet
-from tui.commands.fleet.saved_nodes import judge_saved
+from tui.commands.fleet.saved_nodes import judge_saved, summary_of_host
 from tui.files.new_file import NotWritten, make_directory
 from tui.runtime.memory import end_with_parent
 
@@ -129,7 +127,7 @@ def read_fleet(
         targets(options, names),
         judging,
         executor,
-        lambda progress: show(progress.done, progress.total),
+        show,
         FanOutOptions(options.fan_out, options.timeout),
     )
     begun(fan_out)
@@ -154,7 +152,7 @@ def judge_answers(
         host = BatchHost(answers)
     except ConnectionFailed as error:
         return Missing([], str(error))
-    summary = _summary(host, answers.host)
+    summary = summary_of_host(host, answers.host)
     if host.missing:
         return Missing(list(host.missing))
     if files:
@@ -162,11 +160,6 @@ def judge_answers(
         if failure:
             return Missing([], failure)
     return summary
-
-
-def _summary(host: Host, name: str) -> NodeSummary:
-    examination = examine_with_jobs(host)
-    return summarize(examination, judge(examination), name)
 
 
 def _save(host: Host, path: str, redact: bool) -> str:
@@ -177,7 +170,7 @@ def _save(host: Host, path: str, redact: bool) -> str:
     try:
         recorder = Recorder(host, path, redact)
         recorder.host.note_probe()
-        _summary(recorder.host, "")
+        summary_of_host(recorder.host)
         recorder.host.end_moment()
         recorder.finish()
     except RecordingError as error:
@@ -188,7 +181,7 @@ def _save(host: Host, path: str, redact: bool) -> str:
 def _files(options: argparse.Namespace, names: Iterable[str]) -> dict[str, str]:
     """Return the file for the recording of each node; without its name if recordings are redacted.
 
-    UsageError: the directory cannot be made.
+    UsageError: the directory cannot be created.
     """
     if not options.save:
         return {}
@@ -238,7 +231,7 @@ def judge_simulated(
         failure = _save(open_simulated(simulated, seed), file, redact)
         if failure:
             raise UsageError(failure)
-    return _summary(open_simulated(simulated, seed), name)
+    return summary_of_host(open_simulated(simulated, seed), name)
 
 
 class _Progress:

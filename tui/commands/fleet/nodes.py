@@ -22,7 +22,7 @@ from tui.commands.arguments import UsageError
 from tui.files.new_file import shown_path, why
 from tui.files.read_file import read_small
 from tui.files.xdg import group_files
-from tui.runtime.open_host import NoSuchHost, connect, target_of
+from tui.runtime.open_host import reach, target_of
 
 if TYPE_CHECKING:
     from probes.host.protocol import Host
@@ -106,21 +106,23 @@ def open_nodes(options: argparse.Namespace) -> tuple[dict[str, RemoteHost], dict
     names = named_nodes(options)
     if len(names) > MOST_OPEN:
         raise UsageError(f"{len(names)} nodes are named; gdrtop watches at most {MOST_OPEN} at once")
+    from probes.host.remote.transport import ConnectionFailed
+
     allow_open_files(len(names) * _FILES_A_NODE)
     hosts: dict[str, RemoteHost] = {}
     unanswered: dict[str, str] = {}
 
     def open_one(target: Target) -> RemoteHost | str:
         try:
-            return connect(target)
-        except NoSuchHost as error:
+            return reach(target)
+        except ConnectionFailed as error:
             return str(error)
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         opened = threads.map(open_one, targets(options, names))
         for name, found in zip(names, opened, strict=True):
             if isinstance(found, str):
-                unanswered[name] = found.removeprefix(f"cannot read {name}: ")
+                unanswered[name] = found
             else:
                 hosts[name] = found
     return hosts, unanswered

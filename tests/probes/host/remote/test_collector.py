@@ -12,6 +12,7 @@ import pytest
 
 from probes.base.unknown import Unknown
 from probes.host.local import LocalHost
+from probes.host.machine import command
 from probes.host.remote import collector
 from probes.host.remote.remote_host import RemoteHost
 from tests.probes.host.remote.local_node import local_target
@@ -239,3 +240,7 @@ def test_the_kernel_log_is_read_from_where_it_was_opened(
 
 def test_nodes_of_one_kind_say_the_same() -> None:
     assert collector.node_kind() == collector.node_kind()
+
+
+def test_commands_are_found_where_this_machine_finds_them() -> None:
+    assert (collector.TRUSTED_PATH, collector.LOGS) == (command.TRUSTED_PATH, command.LOGS)

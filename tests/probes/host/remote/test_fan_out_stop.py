@@ -17,7 +17,7 @@ def test_nodes_without_an_answer_fail_when_the_reading_is_stopped(fan_out: int) 
 
     hanging = [Target(f"gpu{number}", ("sh", "-c", "exec sleep 600", "{host}")) for number in range(4)]
     with ThreadPoolExecutor(1) as executor:
-        reading = FanOut(hanging, judge, executor, lambda _: None, FanOutOptions(fan_out, 600.0))
+        reading = FanOut(hanging, judge, executor, lambda *_: None, FanOutOptions(fan_out, 600.0))
         reading.stop()
         found, failures = reading.run()
     assert not found
