@@ -48,8 +48,12 @@ def node() -> Iterator[Start]:
 
 
 def servers() -> list[psutil.Process]:
-    """The programs on the nodes."""
-    return [child for child in psutil.Process().children() if "zlib" in " ".join(child.cmdline())]
+    """The programs on the nodes; a child that has ended and is not waited for yet has no command line."""
+    return [
+        child
+        for child in psutil.process_iter(["ppid", "cmdline"])
+        if child.info["ppid"] == os.getpid() and "zlib" in " ".join(child.info["cmdline"] or ())
+    ]
 
 
 def test_processes_of_a_node_share_a_connection_and_print_while_they_run(node: Start, tmp_path: Path) -> None:
