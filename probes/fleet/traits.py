@@ -7,7 +7,6 @@ is known by its place in the PCI tree without bus numbers, which change with eve
 from __future__ import annotations
 
 import math
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 
@@ -43,11 +42,12 @@ _VERSIONS = {
     "machine": "machine",
 }
 # Options of the kernel's command line that name this node's own disks, addresses and keys.
-_OWN_OPTIONS = re.compile(
-    r"BOOT_IMAGE|initrd|root|resume|resume_offset|BOOTIF|ip|nfsroot|nfsaddrs|hostname|rd\..*|ostree|inst\..*"
-    r"|systemd\.(?:machine_id|hostname)|ds|cloud-.*|url|.*(?:uuid|passw|secret|token|credential|key).*",
-    re.IGNORECASE,
+_OWN_OPTIONS = frozenset(
+    "boot_image initrd root resume resume_offset bootif ip nfsroot nfsaddrs hostname ostree ds url"
+    " systemd.machine_id systemd.hostname".split()
 )
+_OWN_BEGINS = ("rd.", "inst.", "cloud-")
+_OWN_WORDS = ("uuid", "passw", "secret", "token", "credential", "key")
 _WITH_DRIVER = ("cuda",)  # without the driver, this says nothing more
 _OTHERS_SERVICES = ("opensm",)  # runs on one or two nodes of a fabric
 
@@ -204,10 +204,15 @@ def options_of(cmdline: str) -> dict[str, str]:
         name, _, value = word.partition("=")
         if word == "--":  # the rest is for init
             break
-        if not _OWN_OPTIONS.fullmatch(name):
+        if not _is_own(name.lower()):
             value = value or "set"
             options[name] = f"{options[name]}, {value}" if name in options else value
     return options
+
+
+def _is_own(name: str) -> bool:
+    is_named = name in _OWN_OPTIONS or name.startswith(_OWN_BEGINS)
+    return is_named or any(word in name for word in _OWN_WORDS)
 
 
 def _limits(facts: MemlockFacts) -> dict[str, str]:
