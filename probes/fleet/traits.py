@@ -43,8 +43,10 @@ _VERSIONS = {
 }
 # Options of the kernel's command line that name this node's own disks, addresses and keys.
 _OWN_OPTIONS = frozenset(
-    "boot_image initrd root resume resume_offset bootif ip nfsroot nfsaddrs hostname ostree ds url"
-    " systemd.machine_id systemd.hostname".split()
+    (
+        *("boot_image", "initrd", "root", "resume", "resume_offset", "bootif", "ip", "nfsroot", "nfsaddrs"),
+        *("hostname", "ostree", "ds", "url", "systemd.machine_id", "systemd.hostname"),
+    )
 )
 _OWN_BEGINS = ("rd.", "inst.", "cloud-")
 _OWN_WORDS = ("uuid", "passw", "secret", "token", "credential", "key")
