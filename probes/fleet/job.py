@@ -10,6 +10,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.fleet.job_differences import differences_of_nodes, different_ranks, some_names
 from probes.fleet.job_model import Difference, FleetJob, FleetRank, NodeSample
 from probes.fleet.job_rates import RateWatch, slow_ports
+from probes.fleet.rails import with_equal_numbers
 from probes.fleet.silence import Port, TrafficWatch
 from probes.host.usage import cpu_list
 from probes.live.model.sample import GpuSample, LiveJob, LiveSample, Role
@@ -66,8 +67,13 @@ class JobWatch:
                 if pair is not None:
                     rates[name, port.device] = pair
         self._rates.add(at, rates)
+        rails = {
+            (name, rail.nic): rail.number
+            for name, own in with_equal_numbers({name: node.rails for name, node in nodes.items()}).items()
+            for rail in known(own, ())
+        }
         ranks = sorted(
-            (rank for name in devices for rank in self._ranks(name, nodes[name], jobs[name])),
+            (rank for name in devices for rank in self._ranks(name, nodes[name], jobs[name], rails)),
             key=lambda rank: (known(rank.process.rank, 1 << 31), rank.key),
         )
         first = next((job for own in jobs.values() for job in own), None)
@@ -83,7 +89,7 @@ class JobWatch:
             gbps=self._rates.mean((name, nic) for name, nics in devices.items() for nic in nics),
             differences=(
                 *different_ranks(ranks, silence is not None),
-                *(() if silence else self._slow_ports(nodes, devices, ranks)),
+                *(() if silence else self._slow_ports(nodes, devices, rails, ranks)),
                 *differences_of_nodes(
                     {name: [odd for job in own for odd in job.odd] for name, own in jobs.items()}, ranks
                 ),
@@ -100,17 +106,19 @@ class JobWatch:
         self,
         nodes: Mapping[str, NodeSample],
         devices: Mapping[str, Sequence[str]],
+        rails: Mapping[Port, int],
         ranks: Sequence[FleetRank],
     ) -> list[Difference]:
         """Return the slow ports, without those whose traffic is not only this job's."""
-        rails = {(name, nic): rail for name in devices for nic, rail in nodes[name].rails.items()}
         own = {
             (name, nic) for name, nics in devices.items() for nic in set(nics) - _shared(nodes[name].sample)
         }
         shares = {port: share for port, share in self._rates.shares().items() if port in own}
         return slow_ports(shares, rails, ranks)
 
-    def _ranks(self, name: str, node: NodeSample, jobs: Sequence[LiveJob]) -> Iterator[FleetRank]:
+    def _ranks(
+        self, name: str, node: NodeSample, jobs: Sequence[LiveJob], rails: Mapping[Port, int]
+    ) -> Iterator[FleetRank]:
         """Yield the ranks of a node: the processes of the job that use a GPU or a NIC."""
         processes = known(node.sample.processes, ())
         users = Counter(nic for process in processes for nic in process.ready_nics)
@@ -121,7 +129,7 @@ class JobWatch:
                 node=name,
                 process=process,
                 gpus=tuple(gpu.bdf if isinstance(gpu.index, Unknown) else f"GPU{gpu.index}" for gpu in own),
-                rails=tuple(sorted(node.rails[nic] for nic in process.ready_nics if nic in node.rails)),
+                rails=tuple(sorted(rails[name, nic] for nic in process.ready_nics if (name, nic) in rails)),
                 gbps=self._rates.mean((name, nic) for nic in process.ready_nics),
                 is_shared=any(users[nic] > 1 for nic in process.ready_nics),
                 gpu_percent=_least_load(own),

@@ -7,6 +7,7 @@ from dataclasses import field
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.fleet.rails import Rails
 from probes.live.model.sample import LiveProcess, LiveSample
 
 _NO_CLOCK = Unknown(Reason.NOT_RECORDED, "clock", "not compared")
@@ -25,7 +26,7 @@ class NodeSample:
     """A sample of one node, with what places its NICs and its clock among those of other nodes."""
 
     sample: LiveSample
-    rails: Mapping[str, int] = field(default_factory=dict)  # RDMA device -> its number on the node, from 0
+    rails: Rails = ()
     clock: Maybe[ClockOffset] = _NO_CLOCK
 
 

@@ -13,10 +13,11 @@ from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.node import Node
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RDMA_CLASS, RdmaDevice, RdmaFacts, is_software
-from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER
+from probes.topology.paths import Topology
 
 
 @frozen
@@ -34,6 +35,9 @@ class Rail:
     is_active: bool  # the port is ACTIVE, or its state unknown
 
 
+Rails = Maybe[tuple[Rail, ...]]  # of a node
+
+
 @frozen
 class _Nic:
     """A NIC that may be a rail, with what decides its place."""
@@ -45,16 +49,16 @@ class _Nic:
     gpu: int | None  # its index
 
 
-def rails_of(examination: Examination) -> Maybe[tuple[Rail, ...]]:
+def rails_of(node: Node, topology: Topology) -> Rails:
     """Return a node's rails: its NICs of the most frequent kind, among those nearest to its GPUs.
 
-    A NIC without an active port keeps its number.
+    A NIC without an active port keeps its number; `with_equal_numbers` compares the nodes.
     """
-    rdma = examination.node.rdma
+    rdma = node.rdma
     if isinstance(rdma, Unknown):
         return rdma
-    nics = _nics(examination, rdma)
-    if examination.topology.gpus and nics:
+    nics = _nics(topology, rdma)
+    if topology.gpus and nics:
         nearest = min(nic.distance for nic in nics)
         nics = [nic for nic in nics if nic.distance == nearest]
     if not nics:
@@ -63,34 +67,32 @@ def rails_of(examination: Examination) -> Maybe[tuple[Rail, ...]]:
     kind = max(kinds, key=lambda each: (kinds[each], each))
     chosen = [nic for nic in nics if nic.kind == kind]
     chosen.sort(key=lambda nic: (nic.gpu is None, nic.gpu or 0, nic.bdf))
-    return tuple(_rail(examination, number, nic) for number, nic in enumerate(chosen))
+    return tuple(_rail(topology, number, nic) for number, nic in enumerate(chosen))
 
 
-def rails_by_node(examinations: Mapping[str, Examination]) -> dict[str, Maybe[tuple[Rail, ...]]]:
-    """Return the rails of several nodes, so that a node with a missing NIC keeps the numbers of the others.
+def with_equal_numbers(nodes: Mapping[str, Rails]) -> dict[str, Rails]:
+    """Renumber the rails of several nodes: a node with a missing NIC gets the numbers of the others.
 
     The PCI addresses that most nodes have are the reference. A node whose addresses are all among them takes
     their numbers; another one, such as another type of node, keeps its own.
     """
-    own = {name: rails_of(examination) for name, examination in examinations.items()}
     places = Counter(
-        tuple(rail.bdf for rail in rails) for rails in own.values() if not isinstance(rails, Unknown)
+        tuple(rail.bdf for rail in own) for own in nodes.values() if not isinstance(own, Unknown)
     )
     if not places:
-        return own
+        return dict(nodes)
     reference = max(places, key=lambda bdfs: (places[bdfs], len(bdfs), bdfs))
-    return {name: _renumbered(rails, reference) for name, rails in own.items()}
+    return {name: _renumbered(own, reference) for name, own in nodes.items()}
 
 
-def _renumbered(rails: Maybe[tuple[Rail, ...]], reference: tuple[str, ...]) -> Maybe[tuple[Rail, ...]]:
+def _renumbered(rails: Rails, reference: tuple[str, ...]) -> Rails:
     if isinstance(rails, Unknown) or not {rail.bdf for rail in rails} < set(reference):
         return rails
     numbered = (replace(rail, number=reference.index(rail.bdf)) for rail in rails)
     return tuple(sorted(numbered, key=lambda rail: rail.number))
 
 
-def _nics(examination: Examination, rdma: RdmaFacts) -> list[_Nic]:
-    topology = examination.topology
+def _nics(topology: Topology, rdma: RdmaFacts) -> list[_Nic]:
     indexes = {gpu.id: place for place, gpu in enumerate(topology.gpus)}
     found = []
     for device in rdma.devices:
@@ -114,8 +116,7 @@ def _port(device: RdmaDevice) -> tuple[int, Maybe[str]]:
     return active.number, active.link_layer
 
 
-def _rail(examination: Examination, number: int, nic: _Nic) -> Rail:
-    topology = examination.topology
+def _rail(topology: Topology, number: int, nic: _Nic) -> Rail:
     port = next(port for port in nic.device.ports if port.number == _port(nic.device)[0])
     # A GPU that has this NIC as its best one; of two equally near ones the first.
     gpus = [gpu for gpu in topology.gpus if topology.best_nics.get(gpu.id, ())[:1] == (nic.device.name,)]

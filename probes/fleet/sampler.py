@@ -8,17 +8,21 @@ from dataclasses import dataclass
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node
-from probes.facts.pci.functions import PciFunction
 from probes.fleet.job_model import ClockOffset, NodeSample
+from probes.fleet.rails import Rails, rails_of
 from probes.host.probe_thread import RunningProbe, start_probe
 from probes.host.protocol import Host
 from probes.live.live_sampler import LiveSampler
-from probes.live.odd_ranks import places_of
+from probes.nccl import topology_file
+from probes.nccl.topology_file import tree_in_use
 from probes.snapshot.node_reader import NodeReader
+from probes.topology.paths import build
 
 ANSWER_SECONDS = 10.0  # for a sample; a node that takes longer does not answer
 FIRST_ANSWER_SECONDS = 60.0  # for the first sample, which reads the whole node
 _CLOCK_QUESTIONS = 3
+# A rail does not move because a job names a topology file: only the node's own one counts.
+_NO_PROCESSES = Unknown(Reason.NOT_RECORDED, "processes", "not asked")
 
 
 def measure_clock(host: Host, wall: Callable[[], float] = time.time) -> Maybe[ClockOffset]:
@@ -34,28 +38,6 @@ def measure_clock(host: Host, wall: Callable[[], float] = time.time) -> Maybe[Cl
     return best or Unknown(Reason.MALFORMED, "clock", "this machine's clock was set back")
 
 
-def rails_of(node: Node) -> dict[str, int]:
-    """Number the NICs of a node from 0: those below the switch of the first GPU first, then by PCI address.
-
-    A NIC that shares no switch with a GPU comes last, and a device without a PCI function is left out.
-    """
-    places = places_of(node)
-    gpus = [gpu for bdf in sorted(places.gpu_nodes) if (gpu := places.functions.get(bdf)) is not None]
-
-    def order(name: str) -> tuple[int, str]:
-        nic = places.functions[places.nics[name]]
-        shared = [_shared_bridges(gpu, nic) for gpu in gpus]
-        most = max(shared, default=0)
-        return (shared.index(most) if most > 1 else len(gpus)), places.nics[name]
-
-    names = [name for name, bdf in places.nics.items() if bdf in places.functions]
-    return {name: number for number, name in enumerate(sorted(names, key=order))}
-
-
-def _shared_bridges(gpu: PciFunction, nic: PciFunction) -> int:
-    return sum(a == b for a, b in zip(gpu.chain, nic.chain, strict=False))
-
-
 class _NodeSampler:
     """The samples of one node; only one thread asks for them at a time."""
 
@@ -64,7 +46,7 @@ class _NodeSampler:
         self._reader = NodeReader(host)
         self._live = LiveSampler(settles=False)
         self._node: Node | None = None
-        self._rails: dict[str, int] = {}
+        self._rails: Rails = ()
         self._clock: Maybe[ClockOffset] | None = None
 
     def sample(self) -> NodeSample:
@@ -72,7 +54,8 @@ class _NodeSampler:
         if self._clock is None:
             self._clock = measure_clock(self._host, self._wall)
         if (node := self._reader.probe()) is not None:
-            self._node, self._rails = node, rails_of(node)
+            files = topology_file.probe(self._host, _NO_PROCESSES)
+            self._node, self._rails = node, rails_of(node, build(node, tree_in_use(files)))
         assert self._node is not None
         return NodeSample(
             self._live.sample(self._host, self._node, self._reader.read()), self._rails, self._clock

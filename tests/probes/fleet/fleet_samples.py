@@ -10,11 +10,15 @@ from typing import Any
 from probes.base.unknown import Maybe
 from probes.fleet.job import JobWatch
 from probes.fleet.job_model import ClockOffset, FleetJob, NodeSample
+from probes.fleet.rails import Rail
 from probes.live.model.sample import LiveProcess, LiveSample
 from probes.simulation.host import SimulatedHost
 from tests.probes.live.live_samples import a_job, a_port, a_process, a_sample
 
-RAILS = {f"mlx5_{number}": number for number in range(8)}
+RAILS = tuple(
+    Rail(n, f"mlx5_{n}", 1, None, f"GPU{n}", f"0000:{n:02x}:00.0", "InfiniBand", "", is_active=True)
+    for n in range(8)
+)
 EXACT = ClockOffset(0.0, 0.001)
 NODES = ("gpu1", "gpu2", "gpu3", "gpu4")
 Rate = Callable[[str, int, float], Maybe[float]]  # of a node, a port's number and a moment

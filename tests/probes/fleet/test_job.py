@@ -10,6 +10,7 @@ from probes.fleet.job_model import NodeSample
 from probes.live.model.sample import NicUse, OddOne, PathJudgment, PathWord
 from tests.probes.fleet.fleet_samples import (
     NODES,
+    RAILS,
     Rate,
     a_node,
     changed,
@@ -111,6 +112,15 @@ def test_a_rail_that_is_slow_on_all_nodes_is_one_difference() -> None:
     assert len(job.differences[0].ranks) == 4
     three = watched(rate=slow(*((node, 3) for node in NODES[:3])))
     assert "rail 3 (mlx5_3) on 3 of 4 nodes carries" in sentences(three)[0]
+
+
+def test_a_node_with_a_missing_nic_counts_its_rails_as_the_others_do() -> None:
+    rest = [rail for rail in RAILS if rail.number != 2]
+    missing = tuple(replace(rail, number=number) for number, rail in enumerate(rest))
+    job = JobWatch("4711").add(
+        0.0, {"gpu1": a_node("gpu1", 0.0), "gpu2": replace(a_node("gpu2", 0.0), rails=missing)}, {}
+    )
+    assert [rank.rails for rank in job.ranks[8:]] == [(0,), (1,), (), *((number,) for number in range(3, 8))]
 
 
 def test_a_node_all_of_whose_ports_are_slow_is_one_difference() -> None:

@@ -33,7 +33,7 @@ def end(
     label: str = "hgx-h100",
     settings: PairSettings = SETTINGS,
 ) -> NodeRail | Refused:
-    rails = rails_of(examined(label))
+    rails = rails_of(examined(label).node, examined(label).topology)
     assert isinstance(rails, tuple)
     return node_rail(node, examined(label), rails[rail], memory, settings)
 

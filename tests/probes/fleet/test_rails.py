@@ -3,7 +3,7 @@
 from functools import cache
 
 from probes.base.unknown import Reason, Unknown
-from probes.fleet.rails import Rail, rails_by_node, rails_of
+from probes.fleet.rails import Rail, Rails, rails_of, with_equal_numbers
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 
@@ -13,8 +13,12 @@ def examined(name: str) -> Examination:
     return examine(SimulatedHost(name))
 
 
+def maybe_rails(name: str) -> Rails:
+    return rails_of(examined(name).node, examined(name).topology)
+
+
 def rails(name: str) -> tuple[Rail, ...]:
-    found = rails_of(examined(name))
+    found = maybe_rails(name)
     assert isinstance(found, tuple)
     return found
 
@@ -35,7 +39,7 @@ def test_a_port_that_is_down_keeps_its_number() -> None:
 
 def test_a_node_with_a_missing_nic_keeps_the_numbers_of_the_others() -> None:
     names = {"gpu1": "hgx-h100", "gpu2": "hgx-h100", "gpu3": "hgx-h100+nic-without-rdma-device"}
-    found = rails_by_node({node: examined(name) for node, name in names.items()})
+    found = with_equal_numbers({node: maybe_rails(name) for node, name in names.items()})
     whole, missing = found["gpu1"], found["gpu3"]
     assert isinstance(whole, tuple)
     assert isinstance(missing, tuple)
@@ -46,7 +50,7 @@ def test_a_node_with_a_missing_nic_keeps_the_numbers_of_the_others() -> None:
 
 
 def test_without_a_nic_that_verbs_can_use_the_rails_are_unknown() -> None:
-    found = rails_of(examined("slingshot"))
+    found = maybe_rails("slingshot")
     assert isinstance(found, Unknown)
     assert found.reason is Reason.NOT_THERE
-    assert rails_by_node({"x": examined("slingshot")}) == {"x": found}
+    assert with_equal_numbers({"x": found}) == {"x": found}

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from probes.base.unknown import Unknown
-from probes.facts.node import probe_node
 from probes.fleet.job_model import ClockOffset
-from probes.fleet.sampler import ANSWER_SECONDS, FIRST_ANSWER_SECONDS, FleetSampler, measure_clock, rails_of
+from probes.fleet.rails import rails_of
+from probes.fleet.sampler import ANSWER_SECONDS, FIRST_ANSWER_SECONDS, FleetSampler, measure_clock
 from probes.simulation.host import SimulatedHost
 from probes.simulation.job_nodes import job_nodes
+from probes.snapshot.examination import examine
 from tests.probes.fleet.fleet_samples import HungHost
 
 
@@ -68,17 +69,9 @@ def test_a_clock_is_compared_by_the_fastest_answer() -> None:
     assert isinstance(measure_clock(host, lambda: next(back)), Unknown)
 
 
-@pytest.mark.parametrize(("name", "last"), [("hgx-h100", ("mlx5_4", "mlx5_9")), ("dgx-a100", ())])
-def test_rails_are_in_the_order_of_the_nearest_gpus(name: str, last: tuple[str, ...]) -> None:
-    host = SimulatedHost(name, clock=lambda: 5000.0)
-    rails = rails_of(probe_node(host))
-    assert sorted(rails.values()) == list(range(len(rails)))
-    assert len(rails) == len(host.tree.nics)
-    if last:  # storage, without a GPU below its switch
-        assert {nic for nic, rail in rails.items() if rail >= 8} == set(last)
-
-
-def test_nodes_of_one_job_have_the_same_rails() -> None:
-    nodes = job_nodes("hgx-h100", 2, clock=lambda: 5000.0).values()
-    first, second = (rails_of(probe_node(node)) for node in nodes)
-    assert first == second
+def test_nodes_of_a_job_have_the_rails_that_their_bandwidth_tests_name() -> None:
+    hosts = job_nodes("hgx-h100", 2, clock=lambda: 5000.0)
+    seen, _ = FleetSampler(hosts).read(60.0)
+    for name, host in hosts.items():
+        examination = examine(host)
+        assert seen[name].rails == rails_of(examination.node, examination.topology)

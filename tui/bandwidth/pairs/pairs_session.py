@@ -25,7 +25,7 @@ from probes.fleet.pairs import (
     repeated_rounds,
     seconds_of,
 )
-from probes.fleet.rails import Rail, rails_by_node
+from probes.fleet.rails import Rail, rails_of, with_equal_numbers
 from probes.host.probe_thread import LONGEST_SECONDS, start_probe
 from probes.host.protocol import Host
 from probes.snapshot.examination import Examination, examine
@@ -131,7 +131,8 @@ class PairsSession:
         before = self._ask("readings", lambda host: read(host, probe_node(host)), self._nodes)
         self._pause(READ_INTERVAL_SECONDS)
         self._examinations = self._known(self._ask("examination", examine, self._nodes))
-        for name, rails in rails_by_node(self._examinations).items():
+        own = {name: rails_of(node.node, node.topology) for name, node in self._examinations.items()}
+        for name, rails in with_equal_numbers(own).items():
             if isinstance(rails, Unknown):
                 self._leave_out(name, f"NICs unknown: {rails}")
             else:

@@ -23,7 +23,7 @@ def test_of(scene: Fleet, server: str, client: str) -> PairTest:
         label = scene.hosts[name].origin.label
         examination = seen[label] if label in seen else examine(scene.hosts[name])
         seen[label] = examination
-        rails = rails_of(examination)
+        rails = rails_of(examination.node, examination.topology)
         assert isinstance(rails, tuple)
         end = node_rail(name, examination, rails[0], PairMemory.HOST, SETTINGS)
         ends.append(end)
