@@ -35,7 +35,12 @@ _SOURCES = {
 
 def text_of(content: bytes) -> str:
     """Decode a file's content like `Host.read`; some sysfs attributes end with a NUL (cpulist)."""
-    return printable_lines(content.decode("utf-8", errors="replace").strip(_BLANKS))
+    return clean_text(content.decode("utf-8", errors="replace"))
+
+
+def clean_text(text: str) -> str:
+    """Return a file's decoded content like `Host.read`."""
+    return printable_lines(text.strip(_BLANKS))
 
 
 class HostBase(ABC):

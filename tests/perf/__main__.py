@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import median
 
 from tests.perf.compare import print_comparison
+from tests.perf.fleet import bench_fleet, bench_remote_live
 from tests.perf.live import bench_live, bench_sampling
 from tests.perf.monitors import bench_running
 from tests.perf.scale import bench_crowded_dashboard, bench_hours, bench_pci, bench_topologies
@@ -240,6 +241,8 @@ BENCHES: tuple[Callable[[], None], ...] = (
     bench_recording,
     bench_text,
     bench_log,
+    bench_fleet,
+    bench_remote_live,
 )
 
 

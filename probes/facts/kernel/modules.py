@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
+from functools import cache
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
@@ -230,6 +231,7 @@ def vendor_cards(pci: PciFacts, prefix: str) -> tuple[str, ...]:
     )
 
 
+@cache  # there are 65,536 device ids
 def _family(device_id: int) -> str:
     if any(device_id in ids for ids in _MLX4):
         return "mlx4"

@@ -16,7 +16,7 @@ from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.answers import CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import METRICS_BYTES, METRICS_SUFFIX, TAIL_BYTES, CollectiveSpeed, parse
-from probes.host.host_base import HostBase
+from probes.host.host_base import HostBase, clean_text, text_of
 from probes.host.local import DRIVER_LOADED, SleepingGpus
 from probes.host.machine.ethtool_socket import EthtoolReader
 from probes.host.machine.files import unknown_from
@@ -86,7 +86,9 @@ class CollectedHost(HostBase):
     def _ask(self, kind: str, *subject: Any, source: str = "") -> Maybe[Any]:
         """Return the value that the collector answers to a question."""
         source = source or str(subject[0])
-        answer = self._answer_to((kind, *subject), source)
+        return self._value(self._answer_to((kind, *subject), source), source)
+
+    def _value(self, answer: Maybe[Any], source: str) -> Maybe[Any]:
         if isinstance(answer, Unknown):
             return answer
         if type(answer) is int and 0 < answer < _MOST_ERRNO:
@@ -105,10 +107,12 @@ class CollectedHost(HostBase):
 
     def _typed(self, kind: type[T], name: str, *subject: Any, source: str = "") -> Maybe[T]:
         """Return an answer of this type; MALFORMED: the collector sent another one."""
-        value = self._ask(name, *subject, source=source)
-        if isinstance(value, Unknown | kind):
+        source = source or str(subject[0])
+        answer = self._answer_to((name, *subject), source)
+        if isinstance(answer, dict) and isinstance(value := answer.get("value"), kind):  # mostly
             return value
-        return _garbled(source or str(subject[0]))
+        value = self._value(answer, source)
+        return value if isinstance(value, (Unknown, kind)) else _garbled(source)
 
     def _set_clocks(self, message: Mapping[str, Any], is_new: bool) -> bool:
         """Take the node's clocks from a message; False: it has none. Those of an old one stand still."""
@@ -125,6 +129,12 @@ class CollectedHost(HostBase):
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
         return map_known(self._typed(str, "file", path, limit), _bytes)
+
+    def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
+        content = self._typed(str, "file", path, limit)
+        if isinstance(content, str) and content.isascii():  # mostly: there is nothing to decode
+            return clean_text(content)
+        return map_known(map_known(content, _bytes), text_of)
 
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
         def file_range(value: list[Any]) -> Maybe[FileRange]:
@@ -253,7 +263,7 @@ class CollectedHost(HostBase):
         content = map_known(answer, _bytes)
         if isinstance(content, Unknown):
             raise OSError(_ERRNOS.get(content.reason, errno.EIO), content.detail)
-        return content
+        return content.ljust(len(command) + more, b"\0")
 
     def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
         state = self.read_range(path, 0, 0)

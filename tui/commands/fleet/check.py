@@ -154,7 +154,8 @@ def judge_answers(
         return Missing([], str(error))
     summary = summary_of_host(host, answers.host)
     if host.missing:
-        return Missing(list(host.missing))
+        # In order, whichever probe asked first: like paths are next to each other, which compresses better.
+        return Missing(sorted(host.missing, key=repr))
     if files:
         failure = _save(BatchHost(answers), files[answers.host], redact)
         if failure:
