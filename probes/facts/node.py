@@ -82,7 +82,9 @@ class Node:
     kernel: Maybe[KernelFacts] = _probed("kernel", lambda run: kernel.probe(run.host))
     numa: Maybe[NumaFacts] = _probed("numa", lambda run: numa.probe(run.host))
     pci: Maybe[PciFacts] = _probed(
-        "pci", lambda run: map_known(pci.probe(run.host), lambda found: with_management(run.host, found))
+        "pci",
+        lambda run: map_known(pci.probe(run.host), lambda found: with_management(run.host, found)),
+        recall_by=lambda run: (),
     )
     gpus: Maybe[GpuFacts] = _probed("gpus", _gpus, needs=("pci", "nvml"))
     rdma: Maybe[RdmaFacts] = _probed("rdma", _rdma, needs=("pci",))

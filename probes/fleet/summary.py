@@ -127,6 +127,14 @@ def summarize(
     )
 
 
+def with_shared_traits(summary: NodeSummary, seen: dict[Trait, Trait]) -> NodeSummary:
+    """Return the summary with the objects of equal traits in `seen`, to which it adds its others.
+
+    Most traits of most nodes of a fleet are equal: each object of its own, they take 56 kB a node.
+    """
+    return replace(summary, traits=tuple(seen.setdefault(each, each) for each in summary.traits))
+
+
 def _role(examination: Examination) -> Role:
     node = examination.node
     platform = node.platform

@@ -5,7 +5,8 @@ A new probe is one field of `probes.facts.node.Node` or `probes.snapshot.examina
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import field, fields
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -33,6 +34,20 @@ class Probe(Generic[P]):
     needs: tuple[str, ...] = ()  # fields whose answers it uses: it starts when they are there
     directories: tuple[str, ...] = ()  # a dumped tree without one of them says nothing about this field
     in_background: bool = False  # works in a library: the next probe starts at once
+    recall_by: Callable[[P], Hashable] | None = (
+        None  # what it uses besides files, links and names; for `Recalling`
+    )
+
+
+class Recalling(ABC):
+    """A host that knows what a probe concluded from the same answers of another node."""
+
+    @abstractmethod
+    def recall(self, key: Hashable, ask: Callable[[], Maybe[T]]) -> Maybe[T]:
+        """Return the conclusion of `ask`, without calling it if it would get the same answers again.
+
+        `key`: the probe, and what it uses besides the host's answers. It may not use the host's clocks.
+        """
 
 
 class ProbedFields(Generic[P]):
@@ -44,9 +59,11 @@ class ProbedFields(Generic[P]):
         ask: Callable[[P], Maybe[T]],
         needs: tuple[str, ...] = (),
         directories: tuple[str, ...] = (),
+        recall_by: Callable[[P], Hashable] | None = None,
     ) -> Maybe[T]:
         """Declare a field; for the type checker, its value has the type of the answer."""
-        declared: Any = field(metadata={"probe": Probe(name, ask, needs, directories)})
+        probe = Probe(name, ask, needs, directories, recall_by=recall_by)
+        declared: Any = field(metadata={"probe": probe})
         answer: Maybe[T] = declared
         return answer
 
@@ -94,4 +111,6 @@ class Probing:
             for directory in probe.directories:
                 if isinstance(self.host.names(directory), Unknown):
                     return Unknown(Reason.NOT_RECORDED, directory, f"this tree has no {directory}")
+        if probe.recall_by is not None and isinstance(self.host, Recalling):
+            return self.host.recall((probe.name, probe.recall_by(self)), partial(probe.ask, self))
         return probe.ask(self)

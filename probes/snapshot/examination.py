@@ -96,10 +96,12 @@ class Examination:
     is_root: bool
     taken_at: float  # seconds since 1970, by the host's clock
     config_space: Maybe[ConfigSpaceFacts] = _probed(
-        "config space", lambda run: config_space.probe(run.host, run.functions)
+        "config space",
+        lambda run: config_space.probe(run.host, run.functions),
+        recall_by=lambda run: run.functions,
     )
     pcie_errors: Maybe[PcieErrorFacts] = _probed(
-        "PCIe errors", lambda run: aer.probe(run.host, run.functions)
+        "PCIe errors", lambda run: aer.probe(run.host, run.functions), recall_by=lambda run: run.functions
     )
     kernel_log: Maybe[KernelLogFacts] = _probed("kernel log", lambda run: kernel_log.probe(run.host))
     processes: Maybe[ProcessFacts] = _probed("processes", lambda run: processes.probe(run.host, run.pids))

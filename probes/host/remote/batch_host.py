@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.probe_table import Recalling
 from probes.host.remote.collected_host import CollectedHost, Question
 from probes.host.remote.transport import GARBLED, ConnectionFailed, unpack
 
+T = TypeVar("T")
 NOT_ASKED_YET = Unknown(Reason.NOT_RECORDED, "", "not asked yet")
 
 
@@ -30,14 +34,27 @@ class Missing:
     failure: str = ""
 
 
-class BatchHost(CollectedHost):
-    """A node whose answers have come in batches."""
+_Trace = dict[Question, Any]  # what a probe asked, and the answers
+_MOST_RECALLED = 8  # conclusions of a probe: of several kinds of nodes, and of some with a fault
+_MOST_KEYS = 64
+_MOST_CHARACTERS = 4 << 20  # of the answers to a probe; a node has half a million
+_recalled: dict[Hashable, list[tuple[_Trace, Any]]] = {}
+_MISSING = object()
+
+
+class BatchHost(CollectedHost, Recalling):
+    """A node whose answers have come in batches.
+
+    Most nodes of a fleet answer most questions alike, such as those about five hundred PCI functions. What
+    was concluded from them is kept in this process, and is taken for the next node that answers the same.
+    """
 
     def __init__(self, answers: Answers) -> None:
         """Unpack the answers; ConnectionFailed: they are garbled."""
         super().__init__(answers.host, answers.is_root)
         self._answers: dict[Question, Any] = {}
         self.missing: dict[Question, None] = {}
+        self._traces = threading.local()  # of the probe of this thread
         for asked, line in zip(answers.asked, answers.lines, strict=True):
             message = unpack(line)
             found = message.get("answers")
@@ -50,7 +67,31 @@ class BatchHost(CollectedHost):
             self._answers.update(zip(map(tuple, asked), found, strict=True))
 
     def _answer_to(self, question: Question, source: str) -> Maybe[Any]:
-        if question in self._answers:
-            return self._answers[question]
-        self.missing[question] = None
-        return NOT_ASKED_YET
+        answer = self._answers.get(question, NOT_ASKED_YET)
+        if answer is NOT_ASKED_YET:
+            self.missing[question] = None
+        trace: _Trace | None = getattr(self._traces, "current", None)
+        if trace is not None:
+            trace[question] = answer
+        return answer
+
+    def recall(self, key: Hashable, ask: Callable[[], Maybe[T]]) -> Maybe[T]:
+        """Return what `ask` would conclude, from this node's answers or those of an earlier one."""
+        key = self._is_root, key
+        if key not in _recalled and len(_recalled) >= _MOST_KEYS:
+            _recalled.clear()
+        kept = _recalled.setdefault(key, [])
+        for place, (trace, conclusion) in enumerate(kept):
+            if all(self._answers.get(question, _MISSING) == answer for question, answer in trace.items()):
+                kept.insert(0, kept.pop(place))
+                return conclusion  # type: ignore[no-any-return]
+        self._traces.current = trace = {}
+        try:
+            conclusion = ask()
+        finally:
+            self._traces.current = None
+        characters = sum(len(repr(answer)) for answer in trace.values())
+        if NOT_ASKED_YET not in trace.values() and characters <= _MOST_CHARACTERS:
+            kept.insert(0, (trace, conclusion))
+            del kept[_MOST_RECALLED:]
+        return conclusion

@@ -112,7 +112,8 @@ class _Node(Generic[T]):
 class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
     """One reading of many nodes; `run` returns when all have answered or failed.
 
-    `on_progress` gets how many nodes are done, and how many there are.
+    `on_progress` gets how many nodes are done, and how many there are. `keep` gets what a process of the
+    executor concluded, and returns what is kept until all are done.
     """
 
     def __init__(
@@ -122,8 +123,10 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         executor: Executor,
         on_progress: Callable[[int, int], None],
         options: FanOutOptions,
+        keep: Callable[[T], T] = lambda concluded: concluded,
     ) -> None:
         super().__init__()
+        self._keep = keep
         self._judge, self._executor, self._on_progress, self._options = judge, executor, on_progress, options
         self._nodes = {target.host: _Node[T](target) for target in targets}
         self._workers: dict[str, _NodeWorker] = {}
@@ -237,7 +240,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
             if node.kind not in self._lists:
                 questions = [question for asked in node.answers.asked for question in asked]
                 self._lists[node.kind] = questions, pack({"ask": questions})
-            self._end(node, result=found)
+            self._end(node, result=self._keep(found))
             return
         failure = found.failure or node.closed
         if not failure and node.rounds >= ROUNDS:

@@ -16,7 +16,7 @@ from probes.base.origin import Origin, Source
 from probes.base.text import plural, printable
 from probes.fleet.compare import Unanswered, compare, fleet_status
 from probes.fleet.node_set import MOST_NODES
-from probes.fleet.summary import NodeSummary
+from probes.fleet.summary import NodeSummary, with_shared_traits
 from probes.host.protocol import Host
 from tui.commands.arguments import UsageError, whole_number
 from tui.commands.fleet.nodes import demo_fleet, named_nodes, targets
@@ -129,6 +129,7 @@ def read_fleet(
         executor,
         show,
         FanOutOptions(options.fan_out, options.timeout),
+        partial(with_shared_traits, seen={}),
     )
     begun(fan_out)
     summaries, failures = fan_out.run()
