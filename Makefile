@@ -38,8 +38,9 @@ bench: $(VENV)/.developing ## the time and memory budgets, against peers in the 
 screenshots: $(VENV)/.developing ## the pictures in screenshots/
 	$(BIN)/python -m tests.screenshots
 
-man: $(VENV)/.developing ## the man page, from the command line and the manual
+man: $(VENV)/.developing ## the man page and the completions, from the command line and the manual
 	$(BIN)/python -m tests.man_page
+	$(BIN)/python -m tests.completion
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

@@ -18,7 +18,7 @@ except ModuleNotFoundError:  # Python 3.10
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("tui", "probes", "widgets")
-DATA = {".css", ".j2", ".json", ".tcss", ".toml", ".txt"}
+DATA = {".bash", ".css", ".fish", ".j2", ".json", ".tcss", ".toml", ".txt"}
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +63,20 @@ def test_git_does_not_ignore_a_data_file() -> None:
     assert asked.stdout == ""
 
 
-def test_the_wheel_holds_code_data_and_the_man_page(tmp_path: Path) -> None:
+def test_the_wheel_holds_code_data_the_man_page_and_completions(tmp_path: Path) -> None:
     wheel = pytest.importorskip("hatchling.builders.wheel")
     (built,) = wheel.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     assert Path(built).name.startswith(f"gdrtop-{build_version()}-")
     names = set(zipfile.ZipFile(built).namelist())
     assert files(".py", *DATA) <= names
-    folder, _, rest = next(name for name in names if ".data/" in name).partition(".data/")
-    assert (folder, rest) == (f"gdrtop-{build_version()}", "data/share/man/man1/gdrtop.1")
+    folder = f"gdrtop-{build_version()}"
+    shared = {name.partition(".data/data/share/")[2] for name in names if name.startswith(f"{folder}.data/")}
+    assert shared == {
+        "man/man1/gdrtop.1",
+        "bash-completion/completions/gdrtop",
+        "zsh/site-functions/_gdrtop",
+        "fish/vendor_completions.d/gdrtop.fish",
+    }
     packages = {name.split("/")[0] for name in names if not name.startswith(f"{folder}.d")}
     assert packages == set(PACKAGES)
 

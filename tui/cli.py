@@ -74,6 +74,7 @@ _COMMANDS = {
     "record": "record this node to a file that can be replayed anywhere",
     "report": "write one page about this node for a ticket or a handover",
     "help": "show the manual",
+    "completion": "print what completes commands and options in bash, zsh or fish",
 }
 _FLEET = ("check", "live", "bench", "watch")  # what gdrtop fleet does; without a word it checks
 # Commands in a folder of tui/commands.
@@ -165,7 +166,7 @@ def _command(name: str) -> Command:
 
 
 def _fill(name: str, parser: argparse.ArgumentParser) -> None:
-    if name not in ("nccl-log", "schema", "help"):
+    if name not in ("nccl-log", "schema", "help", "completion"):
         add_node_options(parser)
     _command(name).add_options(parser)
 
@@ -335,6 +336,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             arguments = _arguments(sys.argv[1:] if argv is None else argv)
+            if arguments[:1] == ["__complete"]:
+                from tui.commands.completion.words import words
+
+                print(*words(*arguments[1:3]), sep="\n")
+                return 0
             status = _run(_parser(_commands_in(arguments)).parse_args(arguments))
         except SystemExit as stop:  # argparse has printed its message
             status = stop.code if isinstance(stop.code, int) else EXIT_WRONG_USAGE
