@@ -6,7 +6,7 @@ DEMO ?= hgx-h100
 # Some tests wait for programs that they start: one worker more than cores.
 WORKERS ?= $(shell expr $$(nproc) + 2)
 
-.PHONY: help demo test test-slow test-all test-vm lint bench screenshots man clean
+.PHONY: help demo test test-slow test-all test-vm lint bench screenshots man dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -17,7 +17,7 @@ demo: $(VENV)/.installed ## the dashboard on a simulated node; DEMO=gb200 choose
 test: lint ## ruff, mypy, codespell and the fast tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-test-slow: $(VENV)/.developing ## the slow tests only
+test-slow: $(VENV)/.developing $(VENV)/.packaging ## the slow tests only
 	$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist worksteal
 
 test-all: test test-slow ## the fast and the slow tests
@@ -42,6 +42,9 @@ man: $(VENV)/.developing ## the man page and the completions, from the command l
 	$(BIN)/python -m tests.man_page
 	$(BIN)/python -m tests.completion
 
+dist: $(VENV)/.developing $(VENV)/.packaging ## all packages, in dist/; CONSTRAINTS=file fixes the dependencies
+	$(BIN)/python -m tests.packages dist $(if $(CONSTRAINTS),--constraints $(CONSTRAINTS))
+
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "gdrtop needs Python 3.10 or newer; choose one: make PYTHON=python3.11 …" >&2; exit 1; }
@@ -56,6 +59,11 @@ $(VENV)/.installed: $(VENV)/.made pyproject.toml
 
 $(VENV)/.developing: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+$(VENV)/.packaging: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m venv $(VENV)/packaging
+	$(BIN)/python -m pip --python $(VENV)/packaging/bin/python install --quiet --group packaging
 	@touch $@
 
 clean: ## remove the environment and all caches
