@@ -1,0 +1,35 @@
+"""Metrics in Prometheus' text format and as OpenMetrics, written by prometheus_client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from probes.export.families import Family
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+def encode(families: Sequence[Family], form: str = TEXT) -> bytes:
+    """Return metrics as TEXT or OPEN_METRICS, without timestamps and without any about this process."""
+    from prometheus_client import Metric
+    from prometheus_client.registry import Collector
+
+    if form == OPEN_METRICS:
+        from prometheus_client.openmetrics.exposition import generate_latest
+    else:
+        from prometheus_client.exposition import generate_latest
+    metrics: list[Metric] = []
+    for family in families:
+        metric = Metric(family.metric.base, family.metric.help, family.metric.kind.value)
+        for sample in family.samples:
+            metric.add_sample(family.metric.name, dict(sample.labels), sample.value)
+        metrics.append(metric)
+
+    class Families(Collector):
+        """What prometheus_client asks for metrics."""
+
+        def collect(self) -> list[Metric]:
+            return metrics
+
+    return generate_latest(Families())
