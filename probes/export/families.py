@@ -1,4 +1,4 @@
-"""Metrics as data: a name, what it means, and samples with labels. Prometheus' formats are written elsewhere."""
+"""Metrics as data: a name, what it means, and samples with labels."""
 
 from __future__ import annotations
 

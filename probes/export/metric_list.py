@@ -1,7 +1,8 @@
 """Every metric that gdrtop exports: its name, its type and what it means.
 
-Base units, "_total" for counters. Labels that mean the same as node_exporter's (device, port) and dcgm-exporter's
-(gpu, pci_bus_id) have the same values, so that both can be joined. None has a pid, a job or a command.
+Base units, "_total" for counters. Labels that mean the same as node_exporter's (device, port) and
+dcgm-exporter's (gpu, pci_bus_id) have the same values, so that both can be joined. None has a pid, a job or
+a command.
 """
 
 from __future__ import annotations
@@ -60,9 +61,7 @@ PORT_EVENTS = {
     "to_retransmits": _port_events("timeout_retransmits_packets", "Packets sent again after a timeout."),
     # hw_counters of EFA
     "retrans_pkts": _port_events("retransmitted_packets", "Packets sent again."),
-    "retrans_timeout_events": _port_events(
-        "retransmit_timeouts", "Timeouts after which packets are sent again."
-    ),
+    "retrans_timeout_events": _port_events("retransmit_timeouts", "Timeouts before packets are sent again."),
     "unresponsive_remote_events": _port_events("unresponsive_peers", "Times that a peer did not answer."),
     "rx_drops": _port_events("receive_drops_packets", "Received packets that were dropped."),
 }

@@ -12,13 +12,10 @@ OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 def encode(families: Sequence[Family], form: str = TEXT) -> bytes:
     """Return metrics as TEXT or OPEN_METRICS, without timestamps and without any about this process."""
-    from prometheus_client import Metric
+    from prometheus_client import Metric, generate_latest
+    from prometheus_client.openmetrics import exposition as openmetrics
     from prometheus_client.registry import Collector
 
-    if form == OPEN_METRICS:
-        from prometheus_client.openmetrics.exposition import generate_latest
-    else:
-        from prometheus_client.exposition import generate_latest
     metrics: list[Metric] = []
     for family in families:
         metric = Metric(family.metric.base, family.metric.help, family.metric.kind.value)
@@ -32,4 +29,6 @@ def encode(families: Sequence[Family], form: str = TEXT) -> bytes:
         def collect(self) -> list[Metric]:
             return metrics
 
+    if form == OPEN_METRICS:
+        return bytes(openmetrics.generate_latest(Families()))  # type: ignore[no-untyped-call]
     return generate_latest(Families())
