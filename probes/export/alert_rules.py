@@ -56,5 +56,5 @@ groups:
           severity: warning
         annotations:
           summary: "{{ $labels.device }} on {{ $labels.instance }} is paused"
-          description: "For {{ $value | humanizePercentage }} of the time: the network is congested, or a peer is too slow."
+          description: "For {{ $value | humanizePercentage }} of the time: congestion, or a slow peer."
 """

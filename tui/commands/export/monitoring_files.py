@@ -16,9 +16,8 @@ from tui.commands.arguments import EXIT_WRONG_USAGE
 from tui.commands.watch_unit import escaped, program, quoted
 from tui.files.new_file import NotWritten, check_new, make_directory, shown_path, write_new
 
-TEXTFILE = (
-    "/var/lib/prometheus/node-exporter/gdrtop.prom"  # Debian's directory; elsewhere there is no default
-)
+# Debian's directory; others have no default.
+_TEXTFILE = "/var/lib/prometheus/node-exporter/gdrtop.prom"
 _SERVICE = """\
 # Write the metrics of this node for node_exporter's textfile collector.
 #   install -m 0644 gdrtop-metrics.service gdrtop-metrics.timer /etc/systemd/system/
@@ -86,7 +85,7 @@ def monitoring_files(textfile: str) -> Mapping[str, str]:
 
 def write_monitoring_files(options: argparse.Namespace, out: TextIO) -> int:
     """Write the files to new ones in the directory that -o names, or print them."""
-    files = monitoring_files(options.textfile or TEXTFILE)
+    files = monitoring_files(options.textfile or _TEXTFILE)
     if options.output is None:
         for name, text in files.items():
             out.write(f"# ==> {name} <==\n{text}\n")
