@@ -9,7 +9,7 @@ from itertools import chain, product
 
 from probes.base.evidence import Severity
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, any_of, known, map_known
 from probes.checks.judgment import Judgment, with_severity
 from probes.export import metric_list
 from probes.export.families import Family, Labels, Sample, family
@@ -120,11 +120,14 @@ def _paths(examination: Examination) -> _Values:
 
 
 def _peermem(examination: Examination) -> Iterator[Family]:
-    def is_loaded(modules: ModuleFacts) -> float:
-        found = (modules.modules.get(name) for name in _PEERMEM)
-        return float(any(module is not None and module.state is ModuleState.LIVE for module in found))
+    def is_loaded(facts: ModuleFacts) -> Maybe[bool]:
+        found = (facts.modules[name].state for name in _PEERMEM if name in facts.modules)
+        return any_of(map_known(state, lambda state: state is ModuleState.LIVE) for state in found)
 
-    yield family(metric_list.PEERMEM_LOADED, [({}, map_known(examination.node.modules, is_loaded))])
+    loaded = map_known(examination.node.modules, is_loaded)
+    if isinstance(loaded, Unknown):  # that /proc/modules is not there does not say that the module is not
+        loaded = Unknown(Reason.FILE_MISSING, loaded.source)
+    yield family(metric_list.PEERMEM_LOADED, [({}, map_known(loaded, float))])
     yield family(metric_list.PEERMEM_REFCNT, [({}, examination.reading.peermem.refcnt)])
 
 

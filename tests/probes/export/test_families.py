@@ -12,14 +12,8 @@ from tui.commands.export.exposition import OPEN_METRICS, encode
 
 GAUGE = Metric("gdrtop_sample", "A sample.")
 HOSTILE = (
-    'mlx5_0"} 1\ngdrtop_verdict{state="active',
-    "\\",
-    "a\\nb",
-    "\x1b[31m\x00",
-    "\ud800",
-    "{}",
-    "é",
-    "#",
+    *('mlx5_0"} 1\ngdrtop_verdict{state="active', "\\", "a\\nb", "\x1b[31m\x00"),
+    *("\ud800", "{}", "é", "#"),
 )
 
 

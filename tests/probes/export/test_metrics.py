@@ -1,12 +1,14 @@
 """What Prometheus reads about simulated nodes."""
 
 import re
+from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from probes.checks.judgment import judge
+from probes.export.families import Family, Sample
 from probes.export.metric_list import METRICS
 from probes.host.local import LocalHost
 from probes.simulation.host import SimulatedHost
@@ -40,6 +42,8 @@ def test_every_metric_has_a_name_in_base_units_and_a_help_text() -> None:
         assert re.fullmatch(r"gdrtop_[a-z0-9_]+", metric.name)
         assert not re.search(r"_(percent|gbps|ms|kb|mib)(_|$)", metric.name)
         assert metric.help.endswith(".")
+        read = next(iter(parse_text(encode([Family(metric, (Sample({}, 1.0),))]).decode())))
+        assert (read.type, read.documentation) == (metric.kind.value, metric.help)
 
 
 @pytest.mark.parametrize("name", [HGX, ACS, "dgx-spark"])
@@ -52,9 +56,8 @@ def test_verdict_and_findings_are_those_of_check(name: str) -> None:
     counts = {("critical",): verdict.critical, ("warning",): verdict.warnings}
     assert values(families, "gdrtop_findings", "severity") == counts
     assert values(families, "gdrtop_gpus_direct") == {(): verdict.gpus_served}
-    active = {
-        (id_, word) for id_, word in values(families, "gdrtop_finding", "id", "severity") if word != "note"
-    }
+    found = values(families, "gdrtop_finding", "id", "severity")
+    active = {(name, severity) for name, severity in found if severity != "note"}
     assert active == {(finding.id, finding.severity.value) for finding in judgment.listed}
 
 
@@ -95,7 +98,7 @@ def test_peermem_that_is_not_loaded_has_no_reference_count() -> None:
 
 
 def test_congestion_shows_in_pauses_and_waits() -> None:
-    name = "bare-roce+congestion"
+    name = "oci-h100+congestion"
     families = families_of(name, seconds=40)
     pauses = values(families, "gdrtop_port_pause_seconds_total", "direction", "priority")
     assert pauses["received", "3"] > 1
@@ -112,12 +115,9 @@ def test_bytes_are_left_to_node_exporter_unless_asked_for() -> None:
     assert sent["mlx5_0", "1"] == pytest.approx(4 * int(str(host.read(file))), rel=1e-3)
 
 
-def test_a_tree_of_files_has_no_jobs_and_no_ratios_and_says_so(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    root = tmp_path_factory.mktemp("tree")
-    write_tree(SimulatedHost(HGX, clock=lambda: 1000.0), root)
-    families = MetricsReader(LocalHost(str(root)), wait=lambda _: None).read()
+def test_a_tree_of_files_has_no_jobs_and_no_ratios_and_says_so(tmp_path: Path) -> None:
+    write_tree(SimulatedHost(HGX, clock=lambda: 1000.0), tmp_path)
+    families = MetricsReader(LocalHost(str(tmp_path)), wait=lambda _: None).read()
     unknown = values(families, "gdrtop_unknown_values", "metric")
     for name in ("gdrtop_jobs", "gdrtop_port_transmit_wait_ratio"):
         assert values(families, name) == {}
@@ -125,8 +125,8 @@ def test_a_tree_of_files_has_no_jobs_and_no_ratios_and_says_so(
     assert values(families, "gdrtop_build_info", "source") == {("tree",): 1}
 
 
-def test_a_node_that_cannot_be_read_counts_no_gpus(tmp_path_factory: pytest.TempPathFactory) -> None:
-    families = MetricsReader(LocalHost(str(tmp_path_factory.mktemp("empty"))), wait=lambda _: None).read()
+def test_a_node_that_cannot_be_read_counts_no_gpus(tmp_path: Path) -> None:
+    families = MetricsReader(LocalHost(str(tmp_path)), wait=lambda _: None).read()
     states = values(families, "gdrtop_verdict", "state")
     assert states["unknown",] == 1
     assert values(families, "gdrtop_gpus") == {}

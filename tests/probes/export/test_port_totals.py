@@ -50,9 +50,8 @@ class Refusing(SimulatedHost):
 
 def test_a_nic_that_refuses_a_counter_is_asked_for_no_other() -> None:
     host = Refusing("bare-roce", clock=lambda: 1000.0)
-    read = read_port_totals(
-        host, probe_node(SimulatedHost("bare-roce")), (WAIT, "np_cnp_sent", "out_of_buffer")
-    )
+    wanted = (WAIT, "np_cnp_sent", "out_of_buffer")
+    read = read_port_totals(host, probe_node(SimulatedHost("bare-roce")), wanted)
     assert isinstance(read, tuple)
     assert host.asked == len(read)
     assert all(isinstance(value, Unknown) for port in read for value in port.counters.values())
