@@ -84,6 +84,7 @@ class MetricsServer(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 64
 
     def __init__(self, address: tuple[str, int], latest: LatestCheck) -> None:
         self.latest = latest
