@@ -78,7 +78,7 @@ def _read_counters(
 def wait_ratio(before: PortTotals | None, now: PortTotals) -> Maybe[float]:
     """Return wait ticks / (wait ticks + words of 4 octets sent) between two readings, from 0 to 1.
 
-    A tick's length is the NIC's own (IBTA PortXmitWait), so this is no share of time.
+    A tick's length is the NIC's own (IBTA PortXmitWait), so this does not measure time.
     """
     after = now.counters.get(WAIT, Unknown(Reason.NOT_THERE, WAIT))
     if isinstance(after, Unknown):
