@@ -86,7 +86,7 @@ IMPORT_ORDER = (
     ("probes/plans", "probes/bandwidth"),
     ("probes/live",),
     ("probes/checks", "probes/simulation"),
-    ("probes/setup",),
+    ("probes/setup", "probes/export"),
     ("probes/fleet",),
     ("widgets/base",),
     ("widgets/node",),

@@ -48,6 +48,8 @@ examples:
   gdrtop env                      print the variables that jobs on this node need
   gdrtop env --lint job.sbatch    check what a script, a pod or nccl.conf sets
   gdrtop watch                    save a recording around every event, without a screen
+  gdrtop metrics --textfile /var/lib/prometheus/node-exporter/gdrtop.prom
+                                  write metrics for Prometheus
   gdrtop diff old.tar.gz .        show what has changed on this node since a recording
   gdrtop record node.tar.gz       record 10 s of this node to a file
   gdrtop report node.html         write one page for a ticket or a handover
@@ -71,6 +73,7 @@ _COMMANDS = {
     "bench": "measure bandwidth and latency between GPUs and NICs",
     "schema": "print the JSON Schema of a command's JSON output",
     "watch": "keep the most recent hours on disk, and save a recording around every event",
+    "metrics": "write the verdict, findings, paths and counters of this node for Prometheus",
     "record": "record this node to a file that can be replayed anywhere",
     "report": "write one page about this node for a ticket or a handover",
     "help": "show the manual",
@@ -78,7 +81,7 @@ _COMMANDS = {
 }
 _FLEET = ("check", "live", "bench", "watch")  # what gdrtop fleet does; without a word it checks
 # Commands in a folder of tui/commands.
-_FOLDERS = {"diff": "fleet", "fleet": "fleet"}
+_FOLDERS = {"diff": "fleet", "fleet": "fleet", "metrics": "export"}
 # What people type from other tools, and what they mean here.
 _HINTS = {
     **dict.fromkeys(("doctor", "diagnose", "status", "health", "verdict"), "; did you mean gdrtop check?"),
@@ -88,13 +91,14 @@ _HINTS = {
     **dict.fromkeys(("nccl", "log", "logs"), "; did you mean gdrtop nccl-log?"),
     **dict.fromkeys(("environment", "variables", "lint", "explain"), "; did you mean gdrtop env?"),
     **dict.fromkeys(("compare", "difference"), "; did you mean gdrtop diff?"),
+    **dict.fromkeys(("prometheus", "exporter", "export"), "; did you mean gdrtop metrics?"),
     "manual": "; did you mean gdrtop help?",
     "replay": "; did you mean gdrtop --replay FILE?",
     "demo": "; did you mean gdrtop --demo?",
 }
 # Commands that make garbage for longer than a moment.
 _LONG = ("bench", "diff", "do", "fleet", "live", "nccl-log", "ras", "record", "report", "setup", "watch")
-_NOT_OVER_A_CONNECTION = ("bench", "ras", "watch", "nccl-log")
+_NOT_OVER_A_CONNECTION = ("bench", "ras", "watch", "nccl-log", "metrics")
 _WRONG_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
 
 

@@ -60,13 +60,21 @@ def examine_with_jobs(
     host: Host, node: Node | None = None, before: Examination | None = None, sample: LiveSample | None = None
 ) -> Examination:
     """Examine the node (see `examine`) with its jobs and their logs; without a `sample`, take one."""
+    return examine_and_sample(host, node, before, sample)[0]
+
+
+def examine_and_sample(
+    host: Host, node: Node | None = None, before: Examination | None = None, sample: LiveSample | None = None
+) -> tuple[Examination, LiveSample]:
+    """Return the same examination, and the sample that it has the jobs from."""
     examination = examine(host, node, before)
     if sample is None:
         sample = LiveSampler(settles=False).sample(host, examination.node, examination.reading)
     processes, jobs = sample.processes, sample.jobs
-    return replace(
+    examination = replace(
         examination,
         usability=with_jobs(examination.usability, processes, jobs),
         job_logs=read_job_logs(host, processes, jobs),
         watched=sample.watched,
     )
+    return examination, sample

@@ -16,7 +16,10 @@ _TIMES = 5
 
 def bench_text() -> None:
     """Commands on a simulated node, which they build first, and a check of the same node's files in /sys."""
-    commands = (("check --demo", _SECONDS), ("topo --demo", _GRAPH_SECONDS), ("modules --demo", _SECONDS))
+    commands = (
+        *(("check --demo", _SECONDS), ("metrics --demo", _SECONDS)),
+        *(("topo --demo", _GRAPH_SECONDS), ("modules --demo", _SECONDS)),
+    )
     for command, budget in commands:
         _row(f"gdrtop {command}", _times_of([*GDRTOP[:3], *command.split()]), budget)
     with mounted_node() as (before, _):

@@ -28,6 +28,7 @@ KINDS = {
     "modules-load": "systemd: modules to load at boot (--drop-in: for openibd)",
     "slurm-prolog": "Slurm: Prolog that checks the node before each job; for peermem, it loads the module",
     "container": "containers: Dockerfile snippet and run options",
+    "metrics": "Prometheus: systemd timer, alert rules, Grafana dashboard (-o: a directory; --textfile)",
 }
 _PATHS = {"dmabuf": GdrPath.DMABUF, "peermem": GdrPath.PEERMEM}
 _LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,40}[a-z0-9])?")
@@ -67,6 +68,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drop-in", action="store_true", help="modules-load: print the drop-in for openibd.service instead"
     )
+    parser.add_argument(
+        "--textfile",
+        metavar="FILE",
+        help="metrics: the file that the timer writes, in node_exporter's textfile directory "
+        "(default: /var/lib/prometheus/node-exporter/gdrtop.prom)",
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="write to a new file instead of stdout")
 
 
@@ -79,6 +86,14 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError(f"--role {options.role!r} is not a name of lowercase letters, digits and hyphens")
     if options.drop_in and options.kind != "modules-load":
         raise UsageError("--drop-in applies only to modules-load")
+    if options.textfile is not None and options.kind != "metrics":
+        raise UsageError("--textfile applies only to metrics")
+    if options.kind == "metrics":
+        from tui.commands.export.monitoring_files import write_monitoring_files
+
+        if options.textfile is not None and not options.textfile.endswith(".prom"):
+            raise UsageError("--textfile: node_exporter reads only files that end in .prom")
+        return write_monitoring_files(options, out)
     talos = _talos_version(options.talos_version)
     try:
         if options.output is not None:

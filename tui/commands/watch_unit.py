@@ -80,8 +80,8 @@ _PATH = "/etc/systemd/system/gdrtop-watch.service"
 def unit_text(options: argparse.Namespace) -> str:
     """Return the unit, which runs this gdrtop with the options given."""
     asked = None if options.dir is None else os.path.abspath(options.dir)
-    directory = "%S/gdrtop/watch" if asked is None else _escaped(asked)
-    words = [_escaped(program()), "watch", "--dir", directory]
+    directory = "%S/gdrtop/watch" if asked is None else escaped(asked)
+    words = [escaped(program()), "watch", "--dir", directory]
     words += [
         "--keep",
         _in_units(int(options.keep), _TIMES),
@@ -102,7 +102,7 @@ def unit_text(options: argparse.Namespace) -> str:
         return text
     # Without the directory, systemd does not start the unit, in which only this path can be written.
     text = text.replace("#   systemctl", f"#   install -d -m 0700 {shown}\n#   systemctl", 1)
-    return text.replace("UMask=0077\n", f"UMask=0077\nReadWritePaths={_quoted(asked)}\n")
+    return text.replace("UMask=0077\n", f"UMask=0077\nReadWritePaths={quoted(asked)}\n")
 
 
 def shown_directory(asked: str | None) -> str:
@@ -123,12 +123,12 @@ def _in_units(number: int, units: dict[str, int]) -> str:
     return f"{number // unit}{name}"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Return a word for ExecStart=, where "$" begins a variable (systemd.service(5))."""
-    return _quoted(text.replace("$", "$$"))
+    return quoted(text.replace("$", "$$"))
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Return a word, quoted if necessary; "%" begins a specifier (systemd.unit(5))."""
     text = printable(text).replace("%", "%%")
     if any(character in text for character in " \t\"'\\;"):

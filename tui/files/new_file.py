@@ -27,15 +27,17 @@ def shown_path(path: str) -> str:
 
 
 class NewFile:
-    """An unfinished file, readable by its owner alone; deleted unless `keep` is called.
+    """An unfinished file; deleted unless `keep` is called.
 
     `error` is raised, with a sentence, if it cannot be written, or if it exists and `replaces` is not set.
+    `mode`: who may use the finished file, whatever the umask.
     """
 
-    def __init__(self, path: str, error: type[Exception], replaces: bool = False) -> None:
+    def __init__(self, path: str, error: type[Exception], replaces: bool = False, mode: int = 0o600) -> None:
         self.path = path
         self._error = error
         self._replaces = replaces
+        self._mode = mode
         directory, name = os.path.split(path)
         if not name:
             raise self._error(f"{shown_path(path)!r} is not a file name")
@@ -77,6 +79,7 @@ class NewFile:
     def keep(self) -> None:
         """Move the file to its final name."""
         try:
+            os.fchmod(self._descriptor, self._mode)
             os.fsync(self._descriptor)
             self._place()
             directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -148,14 +151,34 @@ def write_new(name: str, text: str) -> str:
     return shown_path(file.path)
 
 
-def _new(name: str) -> NewFile:
+def replace_public(name: str, content: bytes) -> None:
+    """Write a file that every user may read, in place of an older one; NotWritten: the older one stays."""
+    path = _absolute(name)
     try:
-        path = os.path.join(os.getcwd(), name)
+        is_file = stat.S_ISREG(os.lstat(path).st_mode)
+    except (OSError, ValueError):  # NewFile says why it cannot be written, if it cannot
+        is_file = True
+    if not is_file:
+        raise NotWritten(f"{shown_path(path)} is not a regular file; choose another name")
+    file = NewFile(path, NotWritten, replaces=True, mode=0o644)
+    try:
+        file.write(content)
+        file.keep()
+    finally:
+        file.drop()
+
+
+def _new(name: str) -> NewFile:
+    return NewFile(_absolute(name), NotWritten)
+
+
+def _absolute(name: str) -> str:
+    try:
+        return os.path.join(os.getcwd(), name)
     except OSError:
         raise NotWritten(
             "the current directory no longer exists; start gdrtop in another directory"
         ) from None
-    return NewFile(path, NotWritten)
 
 
 def why_not_as_root(directory: str) -> str:

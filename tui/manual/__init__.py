@@ -20,6 +20,7 @@ SUBJECTS = (
     "recording",
     "report",
     "watch",
+    "metrics",
     "remote",
     "fleet",
     "fleet-live",

@@ -1,0 +1,60 @@
+"""Alert rules for Prometheus, as the YAML of a rule file."""
+
+from __future__ import annotations
+
+RULES = """\
+# Alert rules for gdrtop metrics. Check them with promtool check rules, and name the file under rule_files in
+# prometheus.yml.
+# A node without these metrics raises no alert here: use up == 0, or absent() with the names of your nodes.
+groups:
+  - name: gdrtop
+    rules:
+      - alert: GdrtopBroken
+        expr: gdrtop_verdict{state="broken"} == 1
+        for: 5m
+        labels:
+          severity: critical
+        annotations:
+          summary: "GPUDirect RDMA is broken on {{ $labels.instance }}"
+          description: "Run gdrtop check on the node to see the cause and the fix."
+      - alert: GdrtopDegraded
+        expr: gdrtop_verdict{state="degraded"} == 1
+        for: 15m
+        labels:
+          severity: warning
+        annotations:
+          summary: "GPUDirect RDMA is degraded on {{ $labels.instance }}"
+          description: "Run gdrtop check on the node to see the cause and the fix."
+      - alert: GdrtopCriticalFinding
+        expr: max without (device, pci_bus_id) (gdrtop_finding{severity="critical"}) == 1
+        for: 5m
+        labels:
+          severity: critical
+        annotations:
+          summary: "{{ $labels.title }} on {{ $labels.instance }}"
+          description: "Run gdrtop check {{ $labels.id }} on the node."
+      - alert: GdrtopVerdictUnknown
+        expr: gdrtop_verdict{state="unknown"} == 1
+        for: 30m
+        labels:
+          severity: warning
+        annotations:
+          summary: "gdrtop cannot judge GPUDirect RDMA on {{ $labels.instance }}"
+          description: "Run gdrtop check on the node as root to see what could not be read."
+      - alert: GdrtopDataStale
+        expr: time() - gdrtop_last_check_timestamp_seconds > 900
+        for: 5m
+        labels:
+          severity: warning
+        annotations:
+          summary: "gdrtop has not checked {{ $labels.instance }} for {{ $value | humanizeDuration }}"
+          description: "See systemctl status gdrtop-metrics.timer gdrtop-metrics.service on the node."
+      - alert: GdrtopPortPaused
+        expr: max without (direction, priority) (rate(gdrtop_port_pause_seconds_total[5m])) > 0.1
+        for: 10m
+        labels:
+          severity: warning
+        annotations:
+          summary: "{{ $labels.device }} on {{ $labels.instance }} is paused"
+          description: "For {{ $value | humanizePercentage }} of the time: congestion, or a slow peer."
+"""

@@ -1,0 +1,196 @@
+"""The metrics of a node that has just been judged."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain, product
+
+from probes.base.evidence import Severity
+from probes.base.frozen import frozen
+from probes.base.unknown import Maybe, Reason, Unknown, any_of, known, map_known
+from probes.checks.judgment import Judgment, with_severity
+from probes.export import metric_list
+from probes.export.families import Family, Labels, Sample, family
+from probes.export.port_totals import PortTotals, wait_ratio
+from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.kernel.modules import ModuleFacts, ModuleState
+from probes.live.model.sample import LiveSample, PathWord
+from probes.live.port_counters import pcie_stall_percent
+from probes.queries.finding import Finding, Status
+from probes.snapshot.examination import Examination
+from probes.snapshot.verdict import State
+
+_Values = Iterator[tuple[Labels, Maybe[float]]]
+_PEERMEM = ("nvidia_peermem", "nv_peer_mem")
+_PAUSE = re.compile(r"([rt])x_prio([0-7])_pause_duration")  # µs
+_DIRECTIONS = {"r": "received", "t": "transmitted"}
+_BDF = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
+
+
+@frozen
+class Observation:
+    """A node at one moment, as `gdrtop metrics` reads it."""
+
+    version: str  # gdrtop's
+    examination: Examination
+    judgment: Judgment
+    sample: LiveSample | None  # None: a tree of files has no processes
+    ports: Maybe[tuple[PortTotals, ...]]
+    ports_before: Maybe[tuple[PortTotals, ...]]  # an earlier reading, for ratios
+    seconds: float  # that the check took
+
+
+def families(seen: Observation, with_bytes: bool = False) -> tuple[Family, ...]:
+    """Return all metrics of a node; `with_bytes`: also the ports' bytes, which node_exporter has as well."""
+    found = [
+        *_judged(seen),
+        family(metric_list.PATH, _paths(seen.examination)),
+        *_peermem(seen.examination),
+        *_jobs(seen.sample),
+        *_ports(seen, with_bytes),
+        family(metric_list.LAST_CHECK, [({}, seen.examination.taken_at)]),
+        family(metric_list.DURATION, [({}, seen.seconds)]),
+    ]
+    found = [each for each in found if each.samples or each.unknown]
+    unknown = (Sample({"metric": each.metric.name}, each.unknown) for each in found)
+    omitted = Sample({}, sum(each.omitted for each in found))
+    return (*found, Family(metric_list.UNKNOWN, tuple(unknown)), Family(metric_list.OMITTED, (omitted,)))
+
+
+def _judged(seen: Observation) -> Iterator[Family]:
+    verdict, findings = seen.judgment.verdict, seen.judgment.findings
+    source = seen.examination.node.origin.source.value
+    yield family(metric_list.BUILD, [({"version": seen.version, "source": source}, 1)])
+    states = (({"state": state.name.lower()}, float(state is verdict.state)) for state in State)
+    yield family(metric_list.VERDICT, states)
+    counts = (
+        (metric_list.GPUS, verdict.gpus),
+        (metric_list.GPUS_DIRECT, verdict.gpus_served),
+        (metric_list.NICS_DIRECT, verdict.nics),
+    )
+    unread = Unknown(Reason.NOT_YET, "", verdict.reason)
+    for metric, count in counts:  # the count of an UNKNOWN node is 0, for lack of anything better
+        yield family(metric, [({}, unread if verdict.state is State.UNKNOWN and not count else count)])
+    yield family(metric_list.FINDING, _findings(findings))
+    by_severity = {Severity.CRITICAL: verdict.critical, Severity.WARNING: verdict.warnings}
+    yield family(
+        metric_list.FINDINGS,
+        (({"severity": word.value}, count) for word, count in by_severity.items() if count is not None),
+    )
+    ended = Counter(finding.status for finding in findings)
+    yield family(metric_list.CHECKS, (({"status": status.value}, ended[status]) for status in Status))
+
+
+def _findings(findings: tuple[Finding, ...]) -> _Values:
+    """Yield the active findings, one for each cause: each with its first device, then the further devices."""
+    order = (Severity.CRITICAL, Severity.WARNING, Severity.NOTE)
+    active = [finding for severity in order for finding in with_severity(findings, severity)]
+    firsts = ((finding, next(iter(finding.devices), "")) for finding in active)
+    others = ((finding, device) for finding in active for device in finding.devices[1:])
+    for finding, device in chain(firsts, others):
+        labels = {"id": finding.id, "severity": finding.severity.value, "title": finding.title}
+        yield {**labels, "device": device, "pci_bus_id": _bus_id(device)}, 1
+
+
+def _bus_id(bdf: str) -> str:
+    """Return "0000:1a:00.0" as NVML writes it, "00000000:1A:00.0"; "" for the name of a device."""
+    match = _BDF.fullmatch(bdf)
+    return f"{match[1]:0>8}:{match[2]}".upper() if match else ""
+
+
+def _paths(examination: Examination) -> _Values:
+    node, topology = examination.node, examination.topology
+    facts = {gpu.bdf: gpu for gpu in node.gpus.gpus} if isinstance(node.gpus, GpuFacts) else {}
+    nics = [nic.id for nic in topology.nics if nic.id in topology.devices]
+    for gpu, nic in product((gpu.id for gpu in topology.gpus), nics):
+        path = topology.paths[gpu, nic]
+        card = facts.get(gpu)
+        labels = {
+            "gpu": str(card.index) if card else "",
+            "uuid": known(card.uuid, "") if card else "",
+            "pci_bus_id": _bus_id(gpu),
+            "device": nic,
+            "nvidia_smi": map_known(path.smi, lambda word: word.value),
+            "path": map_known(path.nccl, lambda word: word.value),
+        }
+        shown = {name: known(text, "") for name, text in labels.items()}
+        yield shown, map_known(path.nccl, lambda _: 1)
+
+
+def _peermem(examination: Examination) -> Iterator[Family]:
+    def is_loaded(facts: ModuleFacts) -> Maybe[bool]:
+        found = (facts.modules[name].state for name in _PEERMEM if name in facts.modules)
+        return any_of(map_known(state, lambda state: state is ModuleState.LIVE) for state in found)
+
+    loaded = map_known(examination.node.modules, is_loaded)
+    if isinstance(loaded, Unknown):  # that /proc/modules is not there does not say that the module is not
+        loaded = Unknown(Reason.FILE_MISSING, loaded.source)
+    yield family(metric_list.PEERMEM_LOADED, [({}, map_known(loaded, float))])
+    yield family(metric_list.PEERMEM_REFCNT, [({}, examination.reading.peermem.refcnt)])
+
+
+def _jobs(sample: LiveSample | None) -> Iterator[Family]:
+    """Yield how many jobs and processes have each path; 0 only where all processes can be seen."""
+    metrics = (metric_list.JOBS, metric_list.PROCESSES)
+    unread = Unknown(Reason.NOT_RECORDED, "processes")
+    if sample is None or isinstance(sample.processes, Unknown):
+        for metric in metrics:
+            yield family(metric, [({}, unread)])
+        return
+    counted = Counter(process.path.word for process in sample.processes)
+    with_word = Counter(word for _, word in {(each.job, each.path.word) for each in sample.processes})
+    for metric, count in zip(metrics, (with_word, counted), strict=True):
+        values = [
+            ({"path": word.name.lower()}, unread if sample.missing and not count[word] else count[word])
+            for word in PathWord
+        ]
+        yield family(metric, values)
+
+
+def _ports(seen: Observation, with_bytes: bool) -> Iterator[Family]:
+    metrics = [metric_list.WAIT, metric_list.STALL, metric_list.PAUSE, *metric_list.PORT_EVENTS.values()]
+    metrics += [metric_list.SENT, metric_list.RECEIVED] if with_bytes else []
+    if isinstance(seen.ports, Unknown):
+        for metric in metrics:
+            yield family(metric, [({}, seen.ports)])
+        return
+    earlier = {(port.device, port.port): port for port in known(seen.ports_before, ())}
+    named = [({"device": port.device, "port": str(port.port)}, port) for port in seen.ports]
+    yield family(
+        metric_list.WAIT,
+        ((labels, wait_ratio(earlier.get((port.device, port.port)), port)) for labels, port in named),
+    )
+    yield family(metric_list.STALL, ((labels, _stall(port)) for labels, port in named))
+    yield family(metric_list.PAUSE, (value for labels, port in named for value in _pauses(labels, port)))
+    for name, metric in metric_list.PORT_EVENTS.items():
+        yield family(metric, ((labels, _count(port, name)) for labels, port in named))
+    if with_bytes:
+        # A netdev's bytes are not those of the port alone.
+        own = [(labels, port.bytes) for labels, port in named if not port.bytes.interface]
+        yield family(metric_list.SENT, ((labels, read.sent_bytes) for labels, read in own))
+        yield family(metric_list.RECEIVED, ((labels, read.received_bytes) for labels, read in own))
+
+
+def _stall(port: PortTotals) -> Maybe[float]:
+    if isinstance(port.ethtool, Unknown):
+        return port.ethtool
+    percent = pcie_stall_percent(dict(port.ethtool))
+    return percent if isinstance(percent, Unknown) else percent / 100
+
+
+def _pauses(labels: Labels, port: PortTotals) -> _Values:
+    if isinstance(port.ethtool, Unknown):
+        yield labels, port.ethtool
+        return
+    for name, microseconds in port.ethtool.items():
+        if match := _PAUSE.fullmatch(name):
+            yield {**labels, "direction": _DIRECTIONS[match[1]], "priority": match[2]}, microseconds / 1e6
+
+
+def _count(port: PortTotals, name: str) -> Maybe[float]:
+    if name in port.counters:
+        return port.counters[name]
+    absent = Unknown(Reason.NOT_THERE, name)
+    return map_known(port.ethtool, lambda counters: counters.get(name, absent))

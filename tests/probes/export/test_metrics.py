@@ -1,0 +1,135 @@
+"""What Prometheus reads about simulated nodes."""
+
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from probes.checks.judgment import judge
+from probes.export.families import Family, Sample
+from probes.export.metric_list import METRICS
+from probes.host.local import LocalHost
+from probes.simulation.host import SimulatedHost
+from tests.probes.checks.doctor import examination_of
+from tests.probes.export.observed import families_of, values
+from tests.simulated_tree import write_tree
+from tui.commands.export.exposition import OPEN_METRICS, encode
+from tui.commands.export.reading import MetricsReader
+
+HGX, ROCE, ACS = "hgx-h100", "bare-roce", "hgx-h100+acs-on"
+NODES = (HGX, ROCE, ACS, "aws-p5", "cloud-vm", "dgx-spark")
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_both_parsers_read_every_metric_back(name: str) -> None:
+    families = families_of(name)
+    text = encode(families).decode()
+    read = list(parse_text(text))
+    strict = list(parse_openmetrics(encode(families, OPEN_METRICS).decode()))
+    assert {family.name for family in read} == {family.name for family in strict}
+    samples = [sample for family in read for sample in family.samples]
+    assert len(samples) == sum(len(family.samples) for family in families)
+    assert len(samples) < 800
+    assert all(sample.timestamp is None for sample in samples)  # node_exporter skips a file with timestamps
+    assert not {"pid", "job", "command", "comm", "instance"} & {name for s in samples for name in s.labels}
+
+
+def test_every_metric_has_a_name_in_base_units_and_a_help_text() -> None:
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+    for metric in METRICS:
+        assert re.fullmatch(r"gdrtop_[a-z0-9_]+", metric.name)
+        assert not re.search(r"_(percent|gbps|ms|kb|mib)(_|$)", metric.name)
+        assert metric.help.endswith(".")
+        read = next(iter(parse_text(encode([Family(metric, (Sample({}, 1.0),))]).decode())))
+        assert (read.type, read.documentation) == (metric.kind.value, metric.help)
+
+
+@pytest.mark.parametrize("name", [HGX, ACS, "dgx-spark"])
+def test_verdict_and_findings_are_those_of_check(name: str) -> None:
+    families, judgment = families_of(name), judge(examination_of(name))
+    verdict = judgment.verdict
+    states = values(families, "gdrtop_verdict", "state")
+    assert [state for state, value in states.items() if value] == [(verdict.state.name.lower(),)]
+    assert len(states) == 6
+    counts = {("critical",): verdict.critical, ("warning",): verdict.warnings}
+    assert values(families, "gdrtop_findings", "severity") == counts
+    assert values(families, "gdrtop_gpus_direct") == {(): verdict.gpus_served}
+    found = values(families, "gdrtop_finding", "id", "severity")
+    active = {(name, severity) for name, severity in found if severity != "note"}
+    assert active == {(finding.id, finding.severity.value) for finding in judgment.listed}
+
+
+def test_labels_can_be_joined_with_node_exporter_and_dcgm() -> None:
+    families = families_of(HGX)
+    paths = values(families, "gdrtop_path_info", "device", "gpu", "uuid", "pci_bus_id", "path")
+    assert len(paths) == 80
+    for device, gpu, uuid, bus_id, path in paths:
+        assert re.fullmatch(r"mlx5_\d", device)
+        assert re.fullmatch(r"[0-7]", gpu)
+        assert uuid.startswith("GPU-")
+        assert re.fullmatch(r"0000[0-9A-F]{4}:[0-9A-F]{2}:[0-9A-F]{2}\.0", bus_id)
+        assert path in ("PIX", "PXB", "PXN", "PHB", "SYS")
+    ports = values(families, "gdrtop_port_transmit_wait_ratio", "device", "port")
+    assert ("mlx5_0", "1") in ports
+
+
+def test_a_finding_names_its_devices() -> None:
+    devices = values(families_of(ACS), "gdrtop_finding", "id", "device", "pci_bus_id")
+    assert devices
+    assert any(bus_id == f"0000{device}".upper() for _, device, bus_id in devices)
+
+
+def test_jobs_are_counted_by_path() -> None:
+    jobs = values(families_of(HGX), "gdrtop_jobs", "path")
+    assert jobs["peermem",] == 1
+    assert jobs["staged",] == 0
+    assert values(families_of(HGX), "gdrtop_job_processes", "path")["peermem",] == 8
+    staged = families_of("hgx-h100+job-tcp")
+    assert values(staged, "gdrtop_jobs", "path")["tcp",] >= 1
+
+
+def test_peermem_that_is_not_loaded_has_no_reference_count() -> None:
+    families = families_of("hgx-h100+peermem-not-loaded")
+    assert values(families, "gdrtop_peermem_loaded") == {(): 0}
+    assert values(families, "gdrtop_peermem_refcnt") == {}
+    assert values(families_of(HGX), "gdrtop_peermem_loaded") == {(): 1}
+
+
+def test_congestion_shows_in_pauses_and_waits() -> None:
+    name = "oci-h100+congestion"
+    families = families_of(name, seconds=40)
+    pauses = values(families, "gdrtop_port_pause_seconds_total", "direction", "priority")
+    assert pauses["received", "3"] > 1
+    assert pauses["received", "4"] == 0
+    assert max(values(families, "gdrtop_port_transmit_wait_ratio", "device").values()) > 0
+
+
+def test_bytes_are_left_to_node_exporter_unless_asked_for() -> None:
+    name = "gdrtop_port_data_transmitted_bytes_total"
+    assert values(families_of(HGX), name) == {}
+    sent = values(families_of(HGX, with_bytes=True), name, "device", "port")
+    host = SimulatedHost(HGX, clock=lambda: 1001.0)
+    file = "/sys/class/infiniband/mlx5_0/ports/1/counters/port_xmit_data"
+    assert sent["mlx5_0", "1"] == pytest.approx(4 * int(str(host.read(file))), rel=1e-3)
+
+
+def test_a_tree_of_files_has_no_jobs_and_no_ratios_and_says_so(tmp_path: Path) -> None:
+    write_tree(SimulatedHost(HGX, clock=lambda: 1000.0), tmp_path)
+    families = MetricsReader(LocalHost(str(tmp_path)), wait=lambda _: None).read()
+    unknown = values(families, "gdrtop_unknown_values", "metric")
+    for name in ("gdrtop_jobs", "gdrtop_port_transmit_wait_ratio"):
+        assert values(families, name) == {}
+        assert unknown[name,] >= 1
+    assert values(families, "gdrtop_build_info", "source") == {("tree",): 1}
+
+
+def test_a_node_that_cannot_be_read_counts_no_gpus(tmp_path: Path) -> None:
+    families = MetricsReader(LocalHost(str(tmp_path)), wait=lambda _: None).read()
+    states = values(families, "gdrtop_verdict", "state")
+    assert states["unknown",] == 1
+    assert values(families, "gdrtop_gpus") == {}
+    assert values(families, "gdrtop_gpus_direct") == {}
+    assert values(families, "gdrtop_peermem_loaded") == {}
+    assert values(families, "gdrtop_unknown_values", "metric")["gdrtop_gpus_direct",] == 1

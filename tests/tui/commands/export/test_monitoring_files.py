@@ -1,0 +1,155 @@
+"""`gdrtop manifest metrics`: units, alert rules and a dashboard that fit the metrics."""
+
+import json
+import re
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from probes.export.alert_rules import RULES
+from probes.export.dashboard import dashboard
+from probes.export.metric_list import METRICS
+from tests.probes.export.observed import families_of
+from tests.tui.test_cli import printed
+from tui.cli import main
+from tui.commands.export.monitoring_files import monitoring_files
+
+FILE = "/srv/100% of $it/gdrtop.prom"
+DURATION = re.compile(r"\d+[smhd]")
+METRIC = re.compile(r"gdrtop_\w+")
+
+
+def rules() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load(RULES)["groups"]
+    assert group["name"] == "gdrtop"
+    return list(group["rules"])
+
+
+def panels() -> list[dict[str, Any]]:
+    return list(json.loads(dashboard())["panels"])
+
+
+def expressions() -> list[str]:
+    queries = [target["expr"] for panel in panels() for target in panel["targets"]]
+    return [*(rule["expr"] for rule in rules()), *queries]
+
+
+def test_rules_and_panels_use_only_metrics_that_are_written() -> None:
+    used = {name for text in expressions() for name in METRIC.findall(text)}
+    assert used <= {metric.name for metric in METRICS}
+    nodes = ("hgx-h100", "hgx-h100+acs-on")
+    written = {family.metric.name for node in nodes for family in families_of(node)}
+    assert used <= written
+
+
+def test_their_labels_and_states_are_written_too() -> None:
+    labels: dict[str, set[str]] = {}
+    for node in ("hgx-h100", "hgx-h100+acs-on"):
+        for family in families_of(node):
+            for sample in family.samples:
+                labels.setdefault(family.metric.name, {"instance"}).update(sample.labels)
+    for text in expressions():
+        for name, matchers in re.findall(r"(gdrtop_\w+)\{([^}]*)\}", text):
+            assert set(re.findall(r"(\w+)=", matchers)) <= labels[name]
+    states = {s.labels["state"] for f in families_of("hgx-h100") for s in f.samples if "state" in s.labels}
+    assert {word for text in expressions() for word in re.findall(r'state="(\w+)"', text)} <= states
+
+
+def test_rules_have_the_form_that_prometheus_reads() -> None:
+    assert len({rule["alert"] for rule in rules()}) == len(rules())
+    for rule in rules():
+        assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
+        assert re.fullmatch(r"[A-Z][A-Za-z]+", rule["alert"])
+        assert DURATION.fullmatch(rule["for"])
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert set(rule["annotations"]) == {"summary", "description"}
+        for text in rule["annotations"].values():
+            assert re.sub(r"\{\{ [$\w. |]+ \}\}", "", text).count("{") == 0
+        for opening, closing in ("()", "{}", "[]"):
+            assert rule["expr"].count(opening) == rule["expr"].count(closing)
+    assert any("gdrtop_last_check_timestamp_seconds" in rule["expr"] for rule in rules())
+
+
+def test_the_dashboard_can_be_imported() -> None:
+    content = json.loads(dashboard())
+    assert "id" not in content
+    assert "__inputs" not in content
+    assert {variable["name"] for variable in content["templating"]["list"]} == {"datasource", "instance"}
+    assert len({panel["id"] for panel in panels()}) == len(panels())
+    cells: set[tuple[int, int]] = set()
+    for panel in panels():
+        place = panel["gridPos"]
+        own = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & own
+        assert max(x for x, _ in own) < 24
+        cells |= own
+        assert {target["datasource"]["uid"] for target in panel["targets"]} == {"${datasource}"}
+        assert all('instance=~"$instance"' in target["expr"] for target in panel["targets"])
+
+
+def test_the_timer_writes_the_file_that_was_asked_for() -> None:
+    service = monitoring_files(FILE)["gdrtop-metrics.service"]
+    (command,) = re.findall(r"^ExecStart=(.*)$", service, re.M)
+    assert command.endswith('gdrtop metrics --textfile "/srv/100%% of $$it/gdrtop.prom"')
+    assert 'ReadWritePaths="/srv/100%% of $it"\n' in service
+    assert "PrivateDevices=no" in service  # NVML needs /dev/nvidia*
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize("textfile", ["/var/lib/prometheus/node-exporter/gdrtop.prom", FILE])
+def test_systemd_accepts_the_units(textfile: str, tmp_path: Path) -> None:
+    files = monitoring_files(textfile)
+    for name in ("gdrtop-metrics.service", "gdrtop-metrics.timer"):
+        text = re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", files[name], flags=re.M)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    units = [str(tmp_path / name) for name in ("gdrtop-metrics.service", "gdrtop-metrics.timer")]
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True)
+    assert (done.returncode, [line for line in done.stderr.splitlines() if "gdrtop" in line]) == (0, [])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool")
+def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
+    (tmp_path / "rules.yml").write_text(RULES, encoding="utf-8")
+    done = subprocess.run(["promtool", "check", "rules", str(tmp_path / "rules.yml")], capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_files_are_printed_or_written_to_a_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = printed(capsys, "manifest", "metrics")
+    assert [name for name in monitoring_files(FILE) if f"# ==> {name} <==\n" in text] == list(
+        monitoring_files(FILE)
+    )
+    directory = tmp_path / "monitoring"
+    arguments = ["manifest", "metrics", "--textfile", FILE, "-o", str(directory)]
+    assert main(arguments) == 0
+    written = {path.name: path.read_text(encoding="utf-8") for path in directory.iterdir()}
+    assert written == dict(monitoring_files(FILE))
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    capsys.readouterr()
+    (directory / "gdrtop-rules.yml").unlink()
+    assert main(arguments) == 3  # nothing is overwritten, and nothing half written
+    assert "already exists" in capsys.readouterr().err
+    assert not (directory / "gdrtop-rules.yml").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [(["helm", "--textfile", FILE], "only to metrics"), (["metrics", "--textfile", "/a.txt"], ".prom")],
+)
+def test_wrong_usage_is_status_3(
+    arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["manifest", *arguments]) == 3
+    assert error in capsys.readouterr().err

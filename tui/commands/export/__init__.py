@@ -1,0 +1,1 @@
+"""Commands that give other programs what gdrtop knows."""
