@@ -19,8 +19,11 @@ from tui.commands.arguments import (
     UsageError,
     add_node_options,
     did_you_mean,
+    set_configured_defaults,
 )
 from tui.runtime.open_host import NoSuchHost, chosen_origin, moment_of, open_host, open_recording
+from tui.settings.current import Configuration, use
+from tui.settings.load import load
 
 _DESCRIPTION = """\
 htop for GPUDirect RDMA: is it working on this node, and if not, why?
@@ -69,6 +72,7 @@ _COMMANDS = {
     "manifest": "write what other nodes like this one need: Kubernetes objects, boot files, scripts",
     "env": "print the NCCL, UCX and NVSHMEM variables that jobs on this node need; explain or check them",
     "bench": "measure bandwidth and latency between GPUs and NICs",
+    "config": "show what is configured, and where each value is from; edit the file",
     "schema": "print the JSON Schema of a command's JSON output",
     "watch": "keep the most recent hours on disk, and save a recording around every event",
     "record": "record this node to a file that can be replayed anywhere",
@@ -77,7 +81,7 @@ _COMMANDS = {
 }
 _FLEET = ("check", "live", "bench", "watch")  # what gdrtop fleet does; without a word it checks
 # Commands in a folder of tui/commands.
-_FOLDERS = {"diff": "fleet", "fleet": "fleet"}
+_FOLDERS = {"config": "config", "diff": "fleet", "fleet": "fleet"}
 # What people type from other tools, and what they mean here.
 _HINTS = {
     **dict.fromkeys(("doctor", "diagnose", "status", "health", "verdict"), "; did you mean gdrtop check?"),
@@ -87,6 +91,7 @@ _HINTS = {
     **dict.fromkeys(("nccl", "log", "logs"), "; did you mean gdrtop nccl-log?"),
     **dict.fromkeys(("environment", "variables", "lint", "explain"), "; did you mean gdrtop env?"),
     **dict.fromkeys(("compare", "difference"), "; did you mean gdrtop diff?"),
+    **dict.fromkeys(("settings", "configuration", "configure"), "; did you mean gdrtop config?"),
     "manual": "; did you mean gdrtop help?",
     "replay": "; did you mean gdrtop --replay FILE?",
     "demo": "; did you mean gdrtop --demo?",
@@ -94,6 +99,7 @@ _HINTS = {
 # Commands that make garbage for longer than a moment.
 _LONG = ("bench", "diff", "do", "fleet", "live", "nccl-log", "ras", "record", "report", "setup", "watch")
 _NOT_OVER_A_CONNECTION = ("bench", "ras", "watch", "nccl-log")
+_WITHOUT_CONFIGURATION = ("config", "schema", "help")  # they run when it has errors, too
 _WRONG_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
 
 
@@ -165,9 +171,10 @@ def _command(name: str) -> Command:
 
 
 def _fill(name: str, parser: argparse.ArgumentParser) -> None:
-    if name not in ("nccl-log", "schema", "help"):
+    if name not in ("nccl-log", "config", "schema", "help"):
         add_node_options(parser)
     _command(name).add_options(parser)
+    set_configured_defaults(parser, name)
 
 
 def _parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
@@ -193,6 +200,7 @@ def _parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
         action="store_true",
         help="with --version: also print Python and Textual versions, and the dashboard's output driver",
     )
+    set_configured_defaults(parser)
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", parser_class=_Parser, prog=parser.prog
     )
@@ -284,6 +292,20 @@ def _dashboard(options: argparse.Namespace) -> int:
     )
 
 
+def _refuses(configuration: Configuration, options: argparse.Namespace) -> bool:
+    """Print what is wrong with the configuration; return whether nothing may run because of it."""
+    if options.version or options.command in _WITHOUT_CONFIGURATION:
+        return False
+    for sentence in (*configuration.errors, *configuration.notes):
+        print(f"gdrtop: {sentence}", file=sys.stderr)
+    if configuration.errors:
+        print(
+            "gdrtop: nothing was run; gdrtop config shows the configuration and all of its errors",
+            file=sys.stderr,
+        )
+    return bool(configuration.errors)
+
+
 def _run(options: argparse.Namespace) -> int:
     if options.version:
         from tui.files.version import version
@@ -335,7 +357,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             arguments = _arguments(sys.argv[1:] if argv is None else argv)
-            status = _run(_parser(_commands_in(arguments)).parse_args(arguments))
+            configuration = load()
+            use(configuration)
+            options = _parser(_commands_in(arguments)).parse_args(arguments)
+            status = EXIT_WRONG_USAGE if _refuses(configuration, options) else _run(options)
         except SystemExit as stop:  # argparse has printed its message
             status = stop.code if isinstance(stop.code, int) else EXIT_WRONG_USAGE
         if sys.stdout is not None:

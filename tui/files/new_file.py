@@ -30,10 +30,19 @@ class NewFile:
     """An unfinished file, readable by its owner alone; deleted unless `keep` is called.
 
     `error` is raised, with a sentence, if it cannot be written, or if it exists and `replaces` is not set.
+    `mode`: of the file, instead of 0600; `owner`: its uid and gid.
     """
 
-    def __init__(self, path: str, error: type[Exception], replaces: bool = False) -> None:
+    def __init__(
+        self,
+        path: str,
+        error: type[Exception],
+        replaces: bool = False,
+        mode: int | None = None,
+        owner: tuple[int, int] | None = None,
+    ) -> None:
         self.path = path
+        self._mode, self._owner = mode, owner
         self._error = error
         self._replaces = replaces
         directory, name = os.path.split(path)
@@ -77,6 +86,10 @@ class NewFile:
     def keep(self) -> None:
         """Move the file to its final name."""
         try:
+            if self._owner is not None:
+                os.fchown(self._descriptor, *self._owner)
+            if self._mode is not None:
+                os.fchmod(self._descriptor, self._mode)
             os.fsync(self._descriptor)
             self._place()
             directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -124,10 +137,10 @@ class NotWritten(Exception):
     """The file was not written; the message says why."""
 
 
-def make_directory(path: str, error_type: type[Exception] = NotWritten) -> None:
-    """Create a directory for new files, which only this user can read; `error_type`: it cannot be created."""
+def make_directory(path: str, error_type: type[Exception] = NotWritten, mode: int = 0o700) -> None:
+    """Create a directory for new files, by default only for this user; `error_type`: it cannot be created."""
     try:
-        os.makedirs(path, 0o700, exist_ok=True)
+        os.makedirs(path, mode, exist_ok=True)
     except (OSError, ValueError) as error:
         raise error_type(f"{shown_path(path)} cannot be created: {why(error)}") from None
 

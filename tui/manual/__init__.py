@@ -27,6 +27,7 @@ SUBJECTS = (
     "ras",
     "manifests",
     "json",
+    "config",
     "files",
     "simulation",
     "install",

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from probes.base.codec import Codec
 from probes.base.origin import Origin
 from probes.base.plan import Plan, Step
+from probes.base.silence import Silence
 from probes.base.unknown import Maybe
 from probes.facts.node import Node
 from probes.facts.system.platform import PlatformFacts
@@ -123,6 +124,17 @@ def finding_json(finding: Finding) -> dict[str, Any]:
         "since": time_json(finding.since),
         "fix": [] if finding.fix is None else _fix_json(finding.fix),
         "reference": finding.reference,
+    }
+
+
+def silence_json(silence: Silence, at: float) -> dict[str, Any]:
+    """Return why a finding is silenced; `at`: seconds since 1970."""
+    return {
+        "device": silence.device or None,
+        "reason": silence.reason,
+        "until": silence.until.isoformat(),
+        "origin": silence.origin,
+        "expired": silence.is_expired(at),
     }
 
 

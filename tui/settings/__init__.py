@@ -1,0 +1,1 @@
+"""gdrtop's settings: the table of them, where their values are from, and the file that has them."""
