@@ -55,5 +55,5 @@ def _require_owner(status: os.stat_result, name: str) -> None:
     if status.st_uid not in (0, os.geteuid()):
         raise NotTrusted(0, f"{name} belongs to uid {status.st_uid}, and gdrtop runs as root")
     if status.st_mode & _OTHERS_WRITE:
-        mode = stat.S_IMODE(status.st_mode)
-        raise NotTrusted(0, f"other users can write to {name} (mode {mode:04o}); run chmod go-w")
+        mode = f"mode {stat.S_IMODE(status.st_mode):04o}"
+        raise NotTrusted(0, f"other users can write to {name} ({mode}), and gdrtop runs as root")

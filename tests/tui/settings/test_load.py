@@ -88,7 +88,7 @@ def test_a_file_of_the_site_that_others_can_write_is_an_error(
     monkeypatch.setattr(trusted_file, "is_root", lambda: True)
     os.chmod(machine.site_file, 0o666)
     found = load({})
-    assert "other users can write to it (mode 0666); run chmod go-w" in found.errors[0]
+    assert "other users can write to it (mode 0666), and gdrtop runs as root" in found.errors[0]
 
 
 def test_as_root_a_command_is_read_from_the_site_only(

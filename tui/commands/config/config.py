@@ -110,7 +110,9 @@ def _json(found: Configuration, values: dict[str, Configured], errors: Sequence[
         "keys": [
             {"name": name, "value": keys.value, "origin": keys.origin} for name, keys in found.keys.items()
         ],
-        "silences": [{"id": silence.id, **silence_json(silence, now)} for silence in found.silences],
+        "silences": [
+            {"id": silence.id, **silence_json(silence, silence.is_expired(now))} for silence in found.silences
+        ],
         "files": [{"path": file.path, "state": file.state} for file in found.files],
         "errors": list(errors),
         "notes": list(found.notes),
