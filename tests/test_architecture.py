@@ -312,6 +312,7 @@ def test_text_commands_do_not_import_textual(command: str) -> None:
     modules = modules_after(f"from tui.cli import main\nmain([{command!r}, '--demo'])")
     assert "tui.runtime.printing" in modules
     assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file", "yaml"}
+    assert not modules & {"tui.settings.table", "tui.settings.merge"}  # nothing is configured
     is_graph_drawn = command == "topo"
     assert ("networkx" in modules) == is_graph_drawn
     assert is_graph_drawn or "importlib.resources" not in modules  # networkx imports it

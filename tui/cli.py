@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any, NoReturn, Protocol, TextIO, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, cast
 
 from probes.base.text import printable
 from tui.commands.arguments import (
@@ -22,8 +22,11 @@ from tui.commands.arguments import (
     set_configured_defaults,
 )
 from tui.runtime.open_host import NoSuchHost, chosen_origin, moment_of, open_host, open_recording
-from tui.settings.current import Configuration, use
-from tui.settings.load import load
+from tui.settings.current import use
+from tui.settings.load import is_any, load
+
+if TYPE_CHECKING:
+    from tui.settings.configuration import Configuration
 
 _DESCRIPTION = """\
 htop for GPUDirect RDMA: is it working on this node, and if not, why?
@@ -292,9 +295,9 @@ def _dashboard(options: argparse.Namespace) -> int:
     )
 
 
-def _refuses(configuration: Configuration, options: argparse.Namespace) -> bool:
+def _refuses(configuration: Configuration | None, options: argparse.Namespace) -> bool:
     """Print what is wrong with the configuration; return whether nothing may run because of it."""
-    if options.version or options.command in _WITHOUT_CONFIGURATION:
+    if configuration is None or options.version or options.command in _WITHOUT_CONFIGURATION:
         return False
     for sentence in (*configuration.errors, *configuration.notes):
         print(f"gdrtop: {sentence}", file=sys.stderr)
@@ -357,7 +360,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             arguments = _arguments(sys.argv[1:] if argv is None else argv)
-            configuration = load()
+            configuration = load() if is_any() else None
             use(configuration)
             options = _parser(_commands_in(arguments)).parse_args(arguments)
             status = EXIT_WRONG_USAGE if _refuses(configuration, options) else _run(options)

@@ -14,7 +14,7 @@ from textual.app import App
 from tests.tui.settings_machine import Machine
 from tests.tui.snapshot_difference import failure
 from tui.settings import load
-from tui.settings.current import EMPTY, use
+from tui.settings.current import use
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     monkeypatch.setattr(load, "SITE_DIRECTORY", str(built.site))
     monkeypatch.setattr(load, "TOP", str(tmp_path))
     yield built
-    use(EMPTY)
+    use(None)
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.origin import Source
 from tui.runtime.open_host import NoSuchHost
-from tui.settings.current import current
-from tui.settings.table import SETTINGS
+from tui.settings.current import current, is_configured
 
 if TYPE_CHECKING:
     from probes.host.protocol import Host
@@ -93,13 +92,15 @@ def set_configured_defaults(parser: argparse.ArgumentParser, command: str = "") 
 
     Options whose default is suppressed stay as they are: the main parser has theirs.
     """
+    if not is_configured():
+        return
+    from tui.settings.table import SETTINGS
+
     configured = {
         setting.option: current().values[name]
         for name, setting in SETTINGS.items()
         if setting.option and name in current().values and setting.command in ("", command)
     }
-    if not configured:
-        return
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for part in action.choices.values():

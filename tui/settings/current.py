@@ -1,59 +1,34 @@
-"""The configuration of this run: values with their origins, and what is wrong with the files."""
+"""The configuration of this run. A node without one loads nothing more."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from probes.base.frozen import frozen
-from probes.base.silence import Silence, set_silences
-from tui.settings.table import SETTINGS, Value
+if TYPE_CHECKING:
+    from tui.settings.configuration import Configuration
 
-DEFAULT = "default"
-
-
-@frozen
-class Configured:
-    """A value, and where it is from."""
-
-    value: Value
-    origin: str = DEFAULT  # "/etc/gdrtop/config.toml:3", "GDRTOP_INTERVAL", "command line"
-    is_locked: bool = False  # the site has set it, and no user can undo it
+PREFIX = "GDRTOP_"  # of the environment variables of settings
+_current: list[Configuration | None] = [None]
 
 
-@frozen
-class ConfigFile:
-    """A file or folder where settings may be."""
+def use(configuration: Configuration | None) -> None:
+    """Make this the configuration of the run, None for none; its silences apply to every judgment."""
+    before, _current[0] = _current[0], configuration
+    if configuration is not None or before is not None:
+        from probes.base.silence import set_silences
 
-    path: str
-    state: str  # "read", "not there", or why it was not read
-
-
-@frozen
-class Configuration:
-    """What is configured; a setting that is not in `values` has its default."""
-
-    values: Mapping[str, Configured]
-    keys: Mapping[str, Configured]  # names of the key table → keys
-    silences: tuple[Silence, ...] = ()
-    files: tuple[ConfigFile, ...] = ()
-    errors: tuple[str, ...] = ()  # sentences; with one, no command runs
-    notes: tuple[str, ...] = ()
-
-    def configured(self, name: str) -> Configured:
-        """Return the value of a setting and where it is from."""
-        return self.values.get(name) or Configured(SETTINGS[name].default)
+        set_silences(() if configuration is None else configuration.silences)
 
 
-EMPTY = Configuration({}, {})
-_current = [EMPTY]
-
-
-def use(configuration: Configuration) -> None:
-    """Make this the configuration of the run; its silences apply to every judgment."""
-    _current[0] = configuration
-    set_silences(configuration.silences)
+def is_configured() -> bool:
+    """Return whether this run has a configuration."""
+    return _current[0] is not None
 
 
 def current() -> Configuration:
-    """Return the configuration of the run."""
+    """Return the configuration of the run; without one, that in which all is default."""
+    if _current[0] is None:
+        from tui.settings.configuration import EMPTY
+
+        return EMPTY
     return _current[0]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from probes.base.text import printable
-from tui.files.trusted_file import NotTrusted, is_root, read_trusted
 from tui.files.xdg import CONFIG, own_directory
-from tui.settings.current import EMPTY, ConfigFile, Configuration
-from tui.settings.table import PREFIX
+from tui.settings.current import PREFIX
+
+if TYPE_CHECKING:
+    from tui.settings.configuration import Configuration
 
 SITE_DIRECTORY = "/etc/gdrtop"
 TOP = "/"  # as root, the directories of a file are checked up to this one
@@ -31,11 +32,31 @@ def user_file() -> str:
     return os.path.join(directory, FILE) if directory else ""
 
 
+def is_any() -> bool:
+    """Return whether there is anything to read, or to report because it cannot be read."""
+    paths = (os.path.join(SITE_DIRECTORY, FILE), os.path.join(SITE_DIRECTORY, FOLDER), user_file())
+    return any(map(_exists, paths)) or any(name.startswith(PREFIX) for name in os.environ)
+
+
+def _exists(path: str) -> bool:
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def load(environment: Mapping[str, str] | None = None) -> Configuration:
     """Return the configuration of this machine and user, with all its errors.
 
     `environment`: by default that of the process.
     """
+    from tui.files.trusted_file import NotTrusted, is_root, read_trusted
+    from tui.settings.configuration import ConfigFile
+    from tui.settings.merge import merge
+
     environment = os.environ if environment is None else environment
     variables = {name: text for name, text in environment.items() if name.startswith(PREFIX)}
     errors: list[str] = []
@@ -57,10 +78,6 @@ def load(environment: Mapping[str, str] | None = None) -> Configuration:
             is_left_out = isinstance(error, NotTrusted) and not is_site
             (notes if is_left_out else errors).append(f"{printable(path)} is {state}")
         files.append(ConfigFile(printable(path), state))
-    if not (texts or variables or errors or notes):
-        return replace(EMPTY, files=tuple(files))
-    from tui.settings.merge import merge
-
     return merge(texts, variables, tuple(files), errors, notes, is_root=is_root())
 
 

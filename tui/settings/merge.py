@@ -10,7 +10,7 @@ from difflib import get_close_matches
 
 from probes.base.silence import Silence
 from probes.base.text import printable
-from tui.settings.current import ConfigFile, Configuration, Configured
+from tui.settings.configuration import ConfigFile, Configuration, Configured
 from tui.settings.table import KEYS, SETTINGS, SILENCE, TABLES, checked, from_text, keys_in, shown
 
 if sys.version_info >= (3, 11):

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
+from tui.settings.current import PREFIX
 
 Value: TypeAlias = "bool | int | float | str"
-PREFIX = "GDRTOP_"
 KEYS, SILENCE = "keys", "silence"  # the tables [keys] and [[silence]]
 _MOST_TEXT = 1000
 _WORDS = {

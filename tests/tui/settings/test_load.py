@@ -6,7 +6,6 @@ import pytest
 
 from tests.tui.settings_machine import Machine
 from tui.files import trusted_file
-from tui.settings import load as load_module
 from tui.settings.load import load
 
 
@@ -97,7 +96,7 @@ def test_as_root_a_command_is_read_from_the_site_only(
     command = "[fleet]\nover = 'srun -w {host}'\n"
     machine.user_file.write_text(command)
     assert load({}).configured("fleet.over").value == "srun -w {host}" or os.geteuid() == 0
-    monkeypatch.setattr(load_module, "is_root", lambda: True)
+    monkeypatch.setattr(trusted_file, "is_root", lambda: True)
     found = load({})
     assert found.errors == (
         f"{machine.user_file}:2: fleet.over names a command; as root, gdrtop reads it only from /etc/gdrtop",
@@ -108,7 +107,7 @@ def test_as_root_a_command_is_read_from_the_site_only(
 
 
 def test_a_user_without_root_may_name_a_command(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_module, "is_root", lambda: False)
+    monkeypatch.setattr(trusted_file, "is_root", lambda: False)
     machine.user_file.write_text("[fleet]\nover = 'srun -w {host}'\n")
     assert load({}).configured("fleet.over").value == "srun -w {host}"
 

@@ -15,7 +15,9 @@ from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.commands.config.validation import more_errors
 from tui.runtime.json_values import document, silence_json, write_json
 from tui.runtime.printing import print_lines, text_width
-from tui.settings.current import Configuration, Configured, current
+from tui.settings.configuration import Configuration, Configured
+from tui.settings.current import current, is_configured
+from tui.settings.load import load
 from tui.settings.table import KEYS, SETTINGS, shown
 from widgets.base.lines import Line, Run, Tone, wrapped
 
@@ -41,7 +43,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         from tui.commands.config.edit import edit
 
         return edit(out)
-    found = current()
+    found = current() if is_configured() else load()
     if options.path:
         print_lines([(Run(file.path),) for file in found.files], out, options.ascii)
         return 0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from probes.base.text import printable
 from tui.commands.arguments import did_you_mean
-from tui.settings.current import Configuration
+from tui.settings.configuration import Configuration
 
 
 def more_errors(found: Configuration) -> Iterator[str]:
@@ -19,11 +19,7 @@ def more_errors(found: Configuration) -> Iterator[str]:
             if silence.id not in ids:
                 hint = did_you_mean(silence.id, ids) or "; gdrtop check --all lists them"
                 yield f"{silence.origin}: unknown check {printable(silence.id, 80)!r}{hint}"
-    if found.keys:
-        from tui.screens.own_keys import KeyProblem, rebound
+    if found.keys or "theme" in found.values:
+        from tui.screens.own_settings import wrong_settings
 
-        try:
-            rebound({name: str(keys.value) for name, keys in found.keys.items()})
-        except KeyProblem as problem:
-            origin = found.keys[problem.name].origin
-            yield f"{origin}: {problem}"
+        yield from wrong_settings(found)
