@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tui.settings.configuration import Configuration
 
-PREFIX = "GDRTOP_"  # of the environment variables of settings
 _current: list[Configuration | None] = [None]
 
 

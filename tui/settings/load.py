@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.text import printable
 from tui.files.xdg import CONFIG, own_directory
-from tui.settings.current import PREFIX
+from tui.settings import PREFIX
 
 if TYPE_CHECKING:
     from tui.settings.configuration import Configuration

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from tui.settings.current import PREFIX
+from tui.settings import PREFIX
 
 Value: TypeAlias = "bool | int | float | str"
 KEYS, SILENCE = "keys", "silence"  # the tables [keys] and [[silence]]
