@@ -19,6 +19,8 @@ for _name in ("NO_COLOR", "COLUMNS", "LINES", "PYTHONIOENCODING", "LC_ALL"):
 # Bytecode that is kept saves each worker and each program that a test starts a compilation of everything.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# What this user has configured is none of the tests' business.
+os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
 # Screens show local time.
 os.environ["TZ"] = "UTC"
 time.tzset()

@@ -62,11 +62,12 @@ OWN_FILES = {
     "tui/files/job_file.py": {"unlink"},
     "tui/files/last_ok_file.py": {"makedirs"},
     "tui/bandwidth/results_store.py": {"makedirs"},
+    "tui/commands/config/edit.py": {"unlink"},  # the copy that was edited
     "tui/runtime/lock.py": {"makedirs", "ftruncate"},  # the file that is locked, and who has it
     "tui/runtime/ring_directory.py": {"unlink", "ftruncate", "write"},  # what gdrtop watch records
 }
-# Tunes its own process: the allocator, and whether it ends with its parent.
-OWN_PROCESS = {"tui/runtime/memory.py": {"ctypes"}}
+# Tunes its own process: the allocator, and whether it ends with its parent. Runs the user's editor.
+OWN_PROCESS = {"tui/runtime/memory.py": {"ctypes"}, "tui/commands/config/edit.py": {"subprocess"}}
 # Starts tests and ends them: with a supervisor of each, a program of its own that outlives a killed gdrtop.
 TESTS = {
     "tui/bandwidth/processes.py",
@@ -93,6 +94,7 @@ IMPORT_ORDER = (
     ("widgets/doctor", "widgets/bandwidth", "widgets/live", "widgets/nccl"),
     ("widgets/setup", "widgets/report", "widgets/fleet"),
     ("tui/files", "tui/manual", "tui/terminal"),
+    ("tui/settings",),
     ("tui/runtime",),
     ("tui/actions",),
     ("tui/bandwidth",),
@@ -310,6 +312,7 @@ def test_text_commands_do_not_import_textual(command: str) -> None:
     modules = modules_after(f"from tui.cli import main\nmain([{command!r}, '--demo'])")
     assert "tui.runtime.printing" in modules
     assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file", "yaml"}
+    assert not modules & {"tui.settings.table", "tui.settings.merge"}  # nothing is configured
     is_graph_drawn = command == "topo"
     assert ("networkx" in modules) == is_graph_drawn
     assert is_graph_drawn or "importlib.resources" not in modules  # networkx imports it

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any, NoReturn, Protocol, TextIO, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, cast
 
 from probes.base.text import printable
 from tui.commands.arguments import (
@@ -19,8 +19,14 @@ from tui.commands.arguments import (
     UsageError,
     add_node_options,
     did_you_mean,
+    set_configured_defaults,
 )
 from tui.runtime.open_host import NoSuchHost, chosen_origin, moment_of, open_host, open_recording
+from tui.settings.current import use
+from tui.settings.load import is_any, load
+
+if TYPE_CHECKING:
+    from tui.settings.configuration import Configuration
 
 _DESCRIPTION = """\
 htop for GPUDirect RDMA: is it working on this node, and if not, why?
@@ -71,6 +77,7 @@ _COMMANDS = {
     "manifest": "write what other nodes like this one need: Kubernetes objects, boot files, scripts",
     "env": "print the NCCL, UCX and NVSHMEM variables that jobs on this node need; explain or check them",
     "bench": "measure bandwidth and latency between GPUs and NICs",
+    "config": "show what is configured, and where each value is from; edit the file",
     "schema": "print the JSON Schema of a command's JSON output",
     "watch": "keep the most recent hours on disk, and save a recording around every event",
     "metrics": "write the verdict, findings, paths and counters of this node for Prometheus",
@@ -81,7 +88,7 @@ _COMMANDS = {
 }
 _FLEET = ("check", "live", "bench", "watch")  # what gdrtop fleet does; without a word it checks
 # Commands in a folder of tui/commands.
-_FOLDERS = {"diff": "fleet", "fleet": "fleet", "metrics": "export"}
+_FOLDERS = {"config": "config", "diff": "fleet", "fleet": "fleet", "metrics": "export"}
 # What people type from other tools, and what they mean here.
 _HINTS = {
     **dict.fromkeys(("doctor", "diagnose", "status", "health", "verdict"), "; did you mean gdrtop check?"),
@@ -92,6 +99,7 @@ _HINTS = {
     **dict.fromkeys(("environment", "variables", "lint", "explain"), "; did you mean gdrtop env?"),
     **dict.fromkeys(("compare", "difference"), "; did you mean gdrtop diff?"),
     **dict.fromkeys(("prometheus", "exporter", "export"), "; did you mean gdrtop metrics?"),
+    **dict.fromkeys(("settings", "configuration", "configure"), "; did you mean gdrtop config?"),
     "manual": "; did you mean gdrtop help?",
     "replay": "; did you mean gdrtop --replay FILE?",
     "demo": "; did you mean gdrtop --demo?",
@@ -99,6 +107,8 @@ _HINTS = {
 # Commands that make garbage for longer than a moment.
 _LONG = ("bench", "diff", "do", "fleet", "live", "nccl-log", "ras", "record", "report", "setup", "watch")
 _NOT_OVER_A_CONNECTION = ("bench", "ras", "watch", "nccl-log", "metrics")
+_WITHOUT_CONFIGURATION = ("config", "schema", "help", "completion")  # they run when it has errors, too
+_WITHOUT_NODE = ("nccl-log", "config", "schema", "help", "completion")
 _WRONG_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
 
 
@@ -170,9 +180,10 @@ def _command(name: str) -> Command:
 
 
 def _fill(name: str, parser: argparse.ArgumentParser) -> None:
-    if name not in ("nccl-log", "schema", "help", "completion"):
+    if name not in _WITHOUT_NODE:
         add_node_options(parser)
     _command(name).add_options(parser)
+    set_configured_defaults(parser, name)
 
 
 def _parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
@@ -198,6 +209,7 @@ def _parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
         action="store_true",
         help="with --version: also print Python and Textual versions, and the dashboard's output driver",
     )
+    set_configured_defaults(parser)
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", parser_class=_Parser, prog=parser.prog
     )
@@ -289,6 +301,20 @@ def _dashboard(options: argparse.Namespace) -> int:
     )
 
 
+def _refuses(configuration: Configuration | None, options: argparse.Namespace) -> bool:
+    """Print what is wrong with the configuration; return whether nothing may run because of it."""
+    if configuration is None or options.version or options.command in _WITHOUT_CONFIGURATION:
+        return False
+    for sentence in (*configuration.errors, *configuration.notes):
+        print(f"gdrtop: {sentence}", file=sys.stderr)
+    if configuration.errors:
+        print(
+            "gdrtop: nothing was run; gdrtop config shows the configuration and all of its errors",
+            file=sys.stderr,
+        )
+    return bool(configuration.errors)
+
+
 def _run(options: argparse.Namespace) -> int:
     if options.version:
         from tui.files.version import version
@@ -345,7 +371,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
                 print(*words(*arguments[1:3]), sep="\n")
                 return 0
-            status = _run(_parser(_commands_in(arguments)).parse_args(arguments))
+            configuration = load() if is_any() else None
+            use(configuration)
+            options = _parser(_commands_in(arguments)).parse_args(arguments)
+            status = EXIT_WRONG_USAGE if _refuses(configuration, options) else _run(options)
         except SystemExit as stop:  # argparse has printed its message
             status = stop.code if isinstance(stop.code, int) else EXIT_WRONG_USAGE
         if sys.stdout is not None:

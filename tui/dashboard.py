@@ -6,6 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, TextIO
 
+from tui.settings.current import current, is_configured
+
 if TYPE_CHECKING:
     from tui.app import GdrtopApp
     from tui.fleet_app import FleetApp
@@ -20,18 +22,36 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 def refusal() -> str:
     """Return why no app can run here, or ""."""
+    if wrong := _wrong_settings():
+        return wrong
     is_dumb = os.environ.get("TERM", "dumb") == "dumb"
     if _is_terminal(sys.stdin) and _is_terminal(sys.stdout) and not is_dumb:
         return ""
     return "the dashboard needs a terminal, and TERM must not be dumb"
 
 
+def _wrong_settings() -> str:
+    """Return why the configured keys or theme cannot be used, or ""."""
+    if is_configured() and ((found := current()).keys or "theme" in found.values):
+        from tui.screens.own_settings import wrong_settings
+
+        return next(wrong_settings(found), "")
+    return ""
+
+
 def prepare(ascii_only: bool) -> bool:
-    """Limit the memory of this process, before Textual is imported; return whether to write ASCII only."""
+    """Limit the memory of this process, before Textual is imported; return whether to write ASCII only.
+
+    The configured keys come into force here, before any screen is imported.
+    """
     from tui.runtime.memory import limit_malloc
     from tui.runtime.printing import is_plain
 
     limit_malloc()
+    if is_configured() and (keys := current().keys):
+        from tui.screens.own_keys import use_keys
+
+        use_keys({name: str(configured.value) for name, configured in keys.items()})
     return is_plain(sys.stdout, ascii_only)
 
 

@@ -17,6 +17,7 @@ from textual.widgets import Input
 from tui.files.crash_file import EXIT_CRASHED
 from tui.runtime.printing import ascii_cells
 from tui.screens.keys import bind
+from tui.settings.current import current, is_configured
 from tui.terminal.diff import MinimalOutput
 from tui.terminal.driver import TerminalDriver
 
@@ -61,6 +62,8 @@ class TerminalApp(App[R]):
 
     def __init__(self, ascii_only: bool = False) -> None:
         super().__init__(driver_class=TerminalDriver, ansi_color=True)
+        if is_configured():
+            self.set_reactive(TerminalApp.theme, str(current().configured("theme").value))
         self._ascii_filters = (AsciiFilter(),) if ascii_only else ()
         self.animation_level = "none"
         self._output = MinimalOutput(self)

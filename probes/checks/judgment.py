@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
+from probes.checks.silenced import with_silences
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.condition import Watched
 from probes.snapshot.examination import Examination
@@ -51,7 +52,7 @@ def judge(examination: Examination, only: Collection[str] = (), skip: Collection
     """Run all checks, or those whose ids are chosen, and conclude the verdict."""
     chosen = [check for check in CHECKS if (not only or check.id in only) and check.id not in skip]
     left_out = {check.id for check in CHECKS} - {check.id for check in chosen}
-    found = findings_of(run_checks(examination, chosen))
+    found = findings_of(with_silences(run_checks(examination, chosen), examination))
     return Judgment(conclude(examination.usability, found), found, tuple(sorted(left_out)))
 
 
@@ -82,19 +83,26 @@ def degrading(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdict:
     """Return the verdict: a function of the requirements and the findings, and of nothing else.
 
-    `findings` None: the checks have not run yet.
+    A silenced finding is no reason for a word or a status, but what it takes away stays away: its GPUs and
+    NICs are not counted, and without any GPU left the node is BROKEN. `findings` None: the checks have not
+    run yet.
     """
-    found = (finding for finding in findings or () if finding.status is Status.FOUND)
-    loud = [finding for finding in found if finding.severity is not Severity.NOTE]
-    taken = {end for finding in loud for end in finding.takes}
+    present = [finding for finding in findings or () if finding.is_present]
+    serious = [finding for finding in present if finding.severity is not Severity.NOTE]
+    loud = [finding for finding in serious if finding.status is Status.FOUND]
+    taken = {end for finding in serious for end in finding.takes}
     served = [gpu for gpu in usability.gpus if gpu in usability.nics and gpu not in taken]
     nics = {nic for gpu in served for nic in usability.nics[gpu]} - taken
     # Also by what is part of another finding. What only warnings take may work, by a farther NIC.
-    lost = {end for finding in loud if finding.severity is Severity.CRITICAL for end in finding.takes}
+    lost = {end for finding in serious if finding.severity is Severity.CRITICAL for end in finding.takes}
+    is_lost = bool(usability.gpus) and lost.issuperset(usability.gpus)
     state, path, reason = usability.state, usability.path, usability.reason
     reasons = degrading(loud)
-    if state in _GREEN and reasons:
-        state = State.BROKEN if usability.gpus and lost.issuperset(usability.gpus) else State.DEGRADED
+    if state in _GREEN and is_lost and not reasons:
+        state = State.BROKEN
+        reason = f"{next(finding.title for finding in serious if finding.takes)} (silenced)"
+    elif state in _GREEN and reasons:
+        state = State.BROKEN if is_lost else State.DEGRADED
         others = len(reasons) - 1
         more = f", and {others} other finding{'s' if others > 1 else ''}" if others else ""
         reason = f"{reasons[0].title}{more}"
@@ -109,6 +117,7 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
         len(nics) if state in (*_GREEN, State.DEGRADED) else 0,
         None if findings is None else len(with_severity(loud, Severity.CRITICAL)),
         None if findings is None else len(with_severity(loud, Severity.WARNING)),
+        sum(finding.status is Status.SILENCED and not finding.part_of for finding in present),
     )
 
 
@@ -172,7 +181,7 @@ class Judge:
     def _use(self, examination: Examination, outcomes: Outcomes, at: float) -> Judgment:
         self._outcomes = outcomes
         self._moved = tuple(pair for pair in outcomes if pair[0].is_moving)
-        findings = findings_of(outcomes)
+        findings = findings_of(with_silences(outcomes, examination))
         earlier = self._since
         since = {
             finding.id: finding.since

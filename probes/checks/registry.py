@@ -75,7 +75,7 @@ AREAS: tuple[Area, ...] = (
 )
 CHECKS: tuple[Check, ...] = tuple(check for area in AREAS for check in area.checks)
 
-_STATUSES = (Status.FOUND, Status.UNKNOWN, Status.PASSED)
+_STATUSES = (Status.FOUND, Status.SILENCED, Status.UNKNOWN, Status.PASSED)
 _SEVERITIES = tuple(Severity)
 
 
@@ -110,14 +110,13 @@ def _rank(finding: Finding) -> tuple[int, int, bool, bool]:
 def _group_by_cause(all_findings: list[Finding], outcomes: Outcomes) -> Iterable[Finding]:
     """Put each finding under the root of its chain of causes; the root gets the highest severity below it.
 
-    In a circle of causes the check that is registered first is the root.
+    In a circle of causes the check that is registered first is the root. What has a silenced cause is
+    silenced, too: findings with one cause are one finding.
     """
-    found = {
-        finding.id: number for number, finding in enumerate(all_findings) if finding.status is Status.FOUND
-    }
+    found = {finding.id: number for number, finding in enumerate(all_findings) if finding.is_present}
     causes = {}
     for check, outcome in outcomes:
-        if outcome.status is Status.FOUND:
+        if check.id in found:
             candidates = (*outcome.part_of, *check.part_of)
             causes[check.id] = next((name for name in candidates if name in found and name != check.id), "")
     roots = {name: _root(name, causes, found) for name in found}
@@ -125,9 +124,14 @@ def _group_by_cause(all_findings: list[Finding], outcomes: Outcomes) -> Iterable
         if finding.id not in found:
             yield finding
         elif roots[finding.id] != finding.id:
-            yield replace(finding, part_of=roots[finding.id])
+            root = all_findings[found[roots[finding.id]]]
+            if root.status is Status.SILENCED:
+                finding = replace(finding, status=root.status, silence=root.silence)
+            yield replace(finding, part_of=root.id)
         else:
             parts = [all_findings[found[name]] for name, root in roots.items() if root == finding.id]
+            if finding.status is Status.FOUND:
+                parts = [part for part in parts if part.status is Status.FOUND]
             severity = min((part.severity for part in parts), key=_SEVERITIES.index)
             data_path = any(part.data_path and part.severity is not Severity.NOTE for part in parts)
             data_path = data_path or (finding.data_path and finding.severity is severity)
@@ -175,4 +179,5 @@ def _finding(check: Check, outcome: Outcome) -> Finding:
         ranks=outcome.ranks,
         jobs=outcome.jobs,
         since=outcome.since,
+        silence=outcome.silence,
     )

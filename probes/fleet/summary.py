@@ -112,6 +112,7 @@ def summarize(
             verdict.nics,
             verdict.critical,
             verdict.warnings,
+            verdict.silenced,
         ),
         role=_role(examination),
         findings=tuple(

@@ -10,6 +10,7 @@ from probes.base.evidence import Evidence as Evidence  # checks import it with t
 from probes.base.evidence import Severity as Severity
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
+from probes.base.silence import Silence
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import TREE_ONLY
 
@@ -25,6 +26,7 @@ class Status(Enum):
     """How a check ended."""
 
     FOUND = "found"
+    SILENCED = "silenced"  # found, and an admin has silenced it until a date
     PASSED = "passed"
     UNKNOWN = "unknown"  # the check could not run; the cause says what it needs
 
@@ -46,6 +48,7 @@ class Outcome:
     ranks: tuple[str, ...] = ()  # "rank 5", "pid 4716"
     jobs: tuple[str, ...] = ()  # names of the jobs that it affects
     since: float | None = None  # seconds since 1970, where the time is known
+    silence: Silence | None = None  # of the configuration; one that has expired if the status is FOUND
 
 
 @frozen
@@ -88,6 +91,12 @@ class Finding:
     ranks: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
     since: float | None = None
+    silence: Silence | None = None  # as in Outcome, or that of its cause
+
+    @property
+    def is_present(self) -> bool:
+        """Whether the problem is there: found, silenced or not."""
+        return self.status in (Status.FOUND, Status.SILENCED)
 
 
 def found(

@@ -7,9 +7,8 @@ from enum import Enum
 from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known
-from probes.checks.judgment import conclude
+from probes.checks.judgment import conclude, judge
 from probes.checks.judgment import exit_status as status_of
-from probes.checks.registry import findings
 from probes.facts.gpudirect import hardware_of
 from probes.facts.kernel import boot
 from probes.facts.kernel.installed_modules import MODULES_DIRECTORY
@@ -79,7 +78,7 @@ def _container(image: Host, hardware: Host, examination: Examination, label: str
     boot_facts = boot.probe(hardware, distribution.probe(hardware), examination.node.kernel_release)
     node = start_twin(hardware, examination, boot_facts, release)
     inside = examine(with_disk(node, examination, image))
-    found = tuple(finding for finding in findings(inside) if finding.area in _CONTAINER_AREAS)
+    found = tuple(finding for finding in judge(inside).findings if finding.area in _CONTAINER_AREAS)
     verdict = conclude(examine(node).usability, found)
     none = Forecast((), release, "a container image has no kernel")
     return ImageCheck(ImageKind.CONTAINER, label, product, none, verdict, found)

@@ -44,6 +44,7 @@ class Verdict:
     nics: int = 0  # NICs that serve these GPUs
     critical: int | None = None  # findings, those with the same cause counted once; None: not checked yet
     warnings: int | None = None
+    silenced: int = 0  # findings that an admin has silenced, those with the same cause counted once
 
     @property
     def is_green(self) -> bool:

@@ -2,7 +2,7 @@
 
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,10 @@ from pytest_textual_snapshot import SVGImageExtension, node_to_report_path
 from syrupy.assertion import SnapshotAssertion
 from textual.app import App
 
+from tests.tui.settings_machine import Machine
 from tests.tui.snapshot_difference import failure
+from tui.settings import load
+from tui.settings.current import use
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +28,20 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "state" / "last-ok"
     monkeypatch.setattr("tui.files.last_ok_file.last_ok_directory", lambda: str(directory))
     return directory
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """A machine with a configuration of its own, and no GDRTOP_ variables."""
+    os.chmod(tmp_path, 0o755)
+    built = Machine(tmp_path)
+    for name in [name for name in os.environ if name.startswith("GDRTOP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(built.home))
+    monkeypatch.setattr(load, "SITE_DIRECTORY", str(built.site))
+    monkeypatch.setattr(load, "TOP", str(tmp_path))
+    yield built
+    use(None)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from probes.plans.common import may_take_down_netdevs, netdevs_taken_down
 from probes.plans.pcie import why_no_setpci
 from probes.snapshot.examination import Examination
 from tui.actions.manual_steps import runnable, why_manual
+from tui.settings.current import current
 from widgets.doctor.plan import command_of
 
 _MOST_NAMED = 8
@@ -48,7 +49,9 @@ class Clearance:
 def no_actions_here(origin: Origin, read_only: bool) -> str:
     """Return why nothing runs on this host, or ""."""
     if read_only:
-        return "gdrtop was started with --read-only"
+        configured = current().configured("read_only")
+        by_configuration = f"gdrtop is read-only here ({configured.origin})"
+        return by_configuration if configured.value else "gdrtop was started with --read-only"
     if origin.source is Source.TREE:
         return "this is a tree of files, not a running node"
     return "this is a recording, not a running node" if origin.source is Source.RECORDED else ""

@@ -30,6 +30,7 @@ from tui.bandwidth.processes import LocalProcessStarter, ProcessStarter
 from tui.bandwidth.series_runner import SeriesRunner
 from tui.files.expected_file import read_table, site_table
 from tui.runtime.lock import ActionLock, LockTaken
+from tui.settings.current import current
 
 _LOCK: str | None = None  # directory of the lock file; None: this user's
 
@@ -234,5 +235,8 @@ def expected_rows(host: Host, given: str | None = None) -> tuple[tuple[ExpectedP
         return rows_of(read_table(given)), ""
     if host.origin.source is not Source.LIVE:
         return rows_of(None), ""
-    table, trouble = site_table()
+    table, trouble = site_table(
+        str(current().configured("bandwidth.expected").value),
+        is_required="bandwidth.expected" in current().values,
+    )
     return rows_of(table), trouble

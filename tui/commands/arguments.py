@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.origin import Source
 from tui.runtime.open_host import NoSuchHost
+from tui.settings.current import current, is_configured
 
 if TYPE_CHECKING:
     from probes.host.protocol import Host
@@ -84,6 +85,33 @@ def whole_number(least: int, most: int, what: str = "") -> Callable[[str], int]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}{meaning}")
 
     return read
+
+
+def set_configured_defaults(parser: argparse.ArgumentParser, command: str = "") -> None:
+    """Give the options of a parser, and of the commands in it, the defaults of the configuration.
+
+    Options whose default is suppressed stay as they are: the main parser has theirs.
+    """
+    if not is_configured():
+        return
+    from tui.settings.table import SETTINGS
+
+    configured = {
+        setting.option: current().values[name]
+        for name, setting in SETTINGS.items()
+        if setting.option and name in current().values and setting.command in ("", command)
+    }
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for part in action.choices.values():
+                set_configured_defaults(part, command)
+        elif action.dest in configured and action.default is not argparse.SUPPRESS:
+            default = configured[action.dest]
+            action.default = default.value
+            if action.help and "(default: " in action.help:
+                head, _, tail = action.help.partition("(default: ")
+                shown = f"{default.value}, from {default.origin}".replace("%", "%%")
+                action.help = f"{head}(default: {shown}{tail[tail.find(')') :]}"
 
 
 def require_running_node(host: Host, command: str) -> None:

@@ -213,6 +213,7 @@ def check_json(
         "skipped": list(skipped),
         "since_ok": _since_json(since),
         "findings": [finding_json(finding) for finding in ran if finding.status is Status.FOUND],
+        "silenced": [_silenced_json(finding) for finding in ran if finding.status is Status.SILENCED],
         "checks": [_check_row_json(finding, in_full) for finding in ran],
     }
     if isinstance(since, Unknown):
@@ -237,6 +238,11 @@ def _since_json(since: SinceOk) -> dict[str, Any] | None:
             for change in since.changes
         ],
     }
+
+
+def _silenced_json(finding: Finding) -> dict[str, Any]:
+    whole = finding_json(finding)
+    return {name: whole[name] for name in ("id", "severity", "title", "devices", "silence")}
 
 
 def _check_row_json(finding: Finding, in_full: bool) -> dict[str, Any]:
@@ -271,7 +277,7 @@ def _text(node: Node, judgment: Judgment, width: int, options: CheckOptions, sin
     if entries:
         lines.extend([(), *draw_entries(entries, width)])
     for entry in entries:
-        if entry.is_found or (with_passed and entry.first.status is Status.UNKNOWN):
+        if entry.is_found or (with_passed and entry.first.status in (Status.SILENCED, Status.UNKNOWN)):
             lines.extend([(), *draw_entry(entry, width)])
     hint = "gdrtop check ID shows one check in detail"
     hint += "" if with_passed else "; --all also lists checks that are ok"

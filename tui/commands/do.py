@@ -152,12 +152,16 @@ class Do:
         finding = checks.get(name)
         if finding is None:
             return None
+        no_command = (
+            f"no command fixes this; try fix:{finding.part_of}, which has the same cause"
+            if finding.part_of
+            else "no command fixes this"
+        )
         why = {
             Status.PASSED: NothingToDo(f"{title_of(finding)}, or the check does not apply"),
             Status.UNKNOWN: f"the check could not run: {finding.cause}",
-            Status.FOUND: f"no command fixes this; try fix:{finding.part_of}, which has the same cause"
-            if finding.part_of
-            else "no command fixes this",
+            Status.FOUND: no_command,
+            Status.SILENCED: no_command,
         }[finding.status]
         return Offer(name, f"Fix: {finding.title}", None, why)
 

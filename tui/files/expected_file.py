@@ -22,13 +22,13 @@ def read_table(path: str) -> ExpectedTable:
         raise TableError(f"{shown_path(path)} is not valid: {error}") from None
 
 
-def site_table(path: str = "") -> tuple[ExpectedTable | None, str]:
+def site_table(path: str = "", is_required: bool = False) -> tuple[ExpectedTable | None, str]:
     """Return the site's table, None without one; and why it is not used, "" if it is or does not exist.
 
-    `path`: another place than SITE_TABLE.
+    `path`: another place than SITE_TABLE; `is_required`: it should exist.
     """
     try:
         return read_table(path or SITE_TABLE), ""
     except TableError as error:
-        is_absent = isinstance(error.__context__, (FileNotFoundError, NotADirectoryError))
+        is_absent = not is_required and isinstance(error.__context__, (FileNotFoundError, NotADirectoryError))
         return None, "" if is_absent else f"{error}. gdrtop uses its own figures"

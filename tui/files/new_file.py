@@ -30,14 +30,21 @@ class NewFile:
     """An unfinished file; deleted unless `keep` is called.
 
     `error` is raised, with a sentence, if it cannot be written, or if it exists and `replaces` is not set.
-    `mode`: who may use the finished file, whatever the umask.
+    `mode`: who may use the finished file, whatever the umask; `owner`: its uid and gid, if not this user's.
     """
 
-    def __init__(self, path: str, error: type[Exception], replaces: bool = False, mode: int = 0o600) -> None:
+    def __init__(
+        self,
+        path: str,
+        error: type[Exception],
+        replaces: bool = False,
+        mode: int = 0o600,
+        owner: tuple[int, int] | None = None,
+    ) -> None:
         self.path = path
+        self._mode, self._owner = mode, owner
         self._error = error
         self._replaces = replaces
-        self._mode = mode
         directory, name = os.path.split(path)
         if not name:
             raise self._error(f"{shown_path(path)!r} is not a file name")
@@ -79,6 +86,8 @@ class NewFile:
     def keep(self) -> None:
         """Move the file to its final name."""
         try:
+            if self._owner is not None:
+                os.fchown(self._descriptor, *self._owner)
             os.fchmod(self._descriptor, self._mode)
             os.fsync(self._descriptor)
             self._place()
@@ -127,10 +136,10 @@ class NotWritten(Exception):
     """The file was not written; the message says why."""
 
 
-def make_directory(path: str, error_type: type[Exception] = NotWritten) -> None:
-    """Create a directory for new files, which only this user can read; `error_type`: it cannot be created."""
+def make_directory(path: str, error_type: type[Exception] = NotWritten, mode: int = 0o700) -> None:
+    """Create a directory for new files, by default only for this user; `error_type`: it cannot be created."""
     try:
-        os.makedirs(path, 0o700, exist_ok=True)
+        os.makedirs(path, mode, exist_ok=True)
     except (OSError, ValueError) as error:
         raise error_type(f"{shown_path(path)} cannot be created: {why(error)}") from None
 

@@ -6,12 +6,12 @@ import os
 
 DATA = ("XDG_DATA_HOME", ".local/share")
 STATE = ("XDG_STATE_HOME", ".local/state")
-_CONFIG = ("XDG_CONFIG_HOME", ".config")
+CONFIG = ("XDG_CONFIG_HOME", ".config")
 NO_HOME = "there is no home directory: set HOME, or XDG_DATA_HOME and XDG_STATE_HOME"
 
 
 def own_directory(kind: tuple[str, str]) -> str:
-    """Return gdrtop's DATA or STATE directory, which need not exist; "" without a home directory."""
+    """Return gdrtop's DATA, STATE or CONFIG directory, which need not exist; "" without a home directory."""
     base = _base(kind)
     return os.path.join(base, "gdrtop") if base else ""
 
@@ -32,7 +32,7 @@ def group_files() -> tuple[str, ...]:
 
     The last one counts. Not among them: the examples that come with ClusterShell itself.
     """
-    own = _base(_CONFIG)
+    own = _base(CONFIG)
     directories = ("/etc/clustershell", *([os.path.join(own, "clustershell")] if own else []))
     return tuple(os.path.join(directory, "groups.conf") for directory in directories)
 

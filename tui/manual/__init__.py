@@ -28,6 +28,7 @@ SUBJECTS = (
     "ras",
     "manifests",
     "json",
+    "config",
     "files",
     "simulation",
     "install",

@@ -14,10 +14,11 @@ from typing import Any, TextIO
 from probes.base.codec import Codec
 from probes.base.origin import Origin
 from probes.base.plan import Plan, Step
+from probes.base.silence import Silence
 from probes.base.unknown import Maybe
 from probes.facts.node import Node
 from probes.facts.system.platform import PlatformFacts
-from probes.queries.finding import Finding
+from probes.queries.finding import Finding, Status
 from probes.snapshot.verdict import Verdict
 from tui.files.version import version
 
@@ -121,8 +122,22 @@ def finding_json(finding: Finding) -> dict[str, Any]:
         "ranks": list(finding.ranks),
         "jobs": list(finding.jobs),
         "since": time_json(finding.since),
+        "silence": None
+        if finding.silence is None
+        else silence_json(finding.silence, is_expired=finding.status is Status.FOUND),
         "fix": [] if finding.fix is None else _fix_json(finding.fix),
         "reference": finding.reference,
+    }
+
+
+def silence_json(silence: Silence, is_expired: bool) -> dict[str, Any]:
+    """Return why a finding is silenced, or was."""
+    return {
+        "device": silence.device or None,
+        "reason": silence.reason,
+        "until": silence.until.isoformat(),
+        "origin": silence.origin,
+        "expired": is_expired,
     }
 
 

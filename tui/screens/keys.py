@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from textual.binding import Binding
@@ -91,7 +92,15 @@ KEYS: dict[str, Key] = {
     "back": Key("escape", "Esc", "Back", "Close the prompt, filter or selection, or go back"),
     "exit": Key("ctrl+c,ctrl+q", "Ctrl+C", "Quit", "Quit gdrtop. Asks if a test or an action is running"),
 }
-RANKS = {name: rank for rank, key in enumerate(KEYS.values()) for name in key.keys.split(",")}
+
+
+def ranks_of(table: Mapping[str, Key]) -> dict[str, int]:
+    """Return the place in the footer of each key of a table."""
+    return {name: rank for rank, key in enumerate(table.values()) for name in key.keys.split(",")}
+
+
+RANKS = ranks_of(KEYS)
+_NONE = "no_key"  # of a meaning whose keys the user has disabled; no terminal sends it
 
 
 def bind(
@@ -100,10 +109,10 @@ def bind(
     """Bind a key of the table, or some of its `keys`, to an action; `label` names it for this screen."""
     key = KEYS[name]
     return Binding(
-        keys or key.keys,
+        keys or key.keys or _NONE,
         action,
         label or key.label,
-        show=show,
+        show=show and bool(key.keys),
         key_display=key.display,
         priority=priority,
         tooltip=key.meaning,

@@ -31,11 +31,13 @@ _MOST_DEVICE_CELLS = 15
 
 
 def mark_of(finding: Finding) -> Run:
-    """Return `✗` critical, `▲` warning, `·` note, `?` could not run, `✓` ok."""
+    """Return `✗` critical, `▲` warning, `·` note, `–` silenced, `?` could not run, `✓` ok."""
     if finding.status is Status.PASSED:
         return Run("✓", Tone.GOOD)
     if finding.status is Status.UNKNOWN:
         return Run("?", Tone.DIM)
+    if finding.status is Status.SILENCED:
+        return Run("–", Tone.DIM)
     return Run(_MARKS[finding.severity], _TONES[finding.severity])
 
 
@@ -65,6 +67,8 @@ def counted(findings: Iterable[Finding]) -> str:
         for kind in Severity
         if (count := severities[kind])
     ]
+    silenced = sum(f.status is Status.SILENCED and not f.part_of for f in counted_findings)
+    counts += [f"{silenced} silenced"] if silenced else []
     unknown, passed = statuses[Status.UNKNOWN], statuses[Status.PASSED]
     rest = [f"{plural(unknown, 'check')} could not run"] if unknown else []
     quantity = str(passed) if unknown else plural(passed, "check")
@@ -95,7 +99,7 @@ class Entry:
 
 
 def entries_of(findings: Sequence[Finding]) -> list[Entry]:
-    """Return findings with those of the same cause below, checks that could not run, checks that are ok."""
+    """Return findings with those of the same cause below, silenced ones, checks without a finding."""
     found = {finding.id: finding for finding in findings if finding.status is Status.FOUND}
     entries: list[Entry] = []
     for finding in found.values():
@@ -104,6 +108,8 @@ def entries_of(findings: Sequence[Finding]) -> list[Entry]:
             entries.extend(Entry(part.id, (part,), 1) for part in _parts_of(finding, found))
     listed = {entry.id for entry in entries}
     entries.extend(Entry(name, (finding,)) for name, finding in found.items() if name not in listed)
+    silenced = (finding for finding in findings if finding.status is Status.SILENCED)
+    entries.extend(Entry(finding.id, (finding,)) for finding in silenced)
     needs: dict[str, list[Finding]] = {}
     for finding in findings:
         if finding.status is Status.UNKNOWN:
@@ -152,6 +158,9 @@ def _row(entry: Entry, cells: int, width: int, is_selected: bool) -> Line:
     tone = Tone.CURSOR if is_selected else Tone.PLAIN if entry.is_found else Tone.DIM
     if finding.status is Status.UNKNOWN:
         return (mark_of(finding), Run(" "), Run(needs_text(entry), tone, entry.id))
+    if finding.status is Status.SILENCED:
+        row = (mark_of(finding), Run(" "), Run(finding.title, tone, entry.id))
+        return (*row, Run(f"  {silence_text(finding)}", Tone.DIM))
     if finding.status is Status.PASSED:
         room = width - len(finding.id) - 3
         return (
@@ -177,6 +186,15 @@ def _title_and_device(finding: Finding, title: Run, width: int) -> Line:
     return (*shown, Run(device, Tone.DIM))
 
 
+def silence_text(finding: Finding) -> str:
+    """Return "silenced until 2026-12-31: BIOS update planned", or that the silence has expired."""
+    silence = finding.silence
+    if silence is None:
+        return ""
+    is_expired = finding.status is Status.FOUND
+    return f"{'silence expired after' if is_expired else 'silenced until'} {silence.until}: {silence.reason}"
+
+
 # One entry
 
 
@@ -200,7 +218,7 @@ def draw_details(finding: Finding, width: int) -> list[Line]:
     """Draw title, impact, cause, evidence, fix and reference."""
     room = width - _LABEL_CELLS
     lines = _title(finding, title_of(finding), width)
-    word = finding.severity.value if finding.status is Status.FOUND else "ok or not applicable"
+    word = finding.severity.value if finding.is_present else "ok or not applicable"
     devices = f" · {devices_text(finding)}" if finding.devices else ""
     lines.extend(wrapped(f"{finding.id} · {word}{devices}", width, Tone.DIM, "  "))
     affected = affected_text(finding)
@@ -208,15 +226,18 @@ def draw_details(finding: Finding, width: int) -> list[Line]:
         lines.extend(wrapped(affected, width, Tone.DIM, "  "))
     if finding.part_of:
         lines.extend(wrapped(f"same cause as {finding.part_of}", width, Tone.DIM, "  "))
+    if finding.silence is not None:
+        text = f"{silence_text(finding)} ({finding.silence.origin})"
+        lines.extend(wrapped(text, width, Tone.WARNING if finding.status is Status.FOUND else Tone.DIM, "  "))
     lines.append(())
-    if finding.status is Status.FOUND and finding.impact:
+    if finding.is_present and finding.impact:
         lines.extend(_labelled("Impact", wrapped(finding.impact, room)))
     if finding.cause:
         lines.extend(_labelled("Cause", wrapped(finding.cause, room)))
     folded = folded_evidence(finding.evidence)
     evidence = [line for piece, more in folded for line in _evidence(piece, more, room)]
     lines.extend(_labelled("Evidence", evidence))
-    if finding.status is Status.FOUND:
+    if finding.is_present:
         lines.extend(_labelled("Fix", _fix(finding, room)))
     lines.extend(_labelled("More", wrapped(finding.reference, room, Tone.DIM)))
     return lines

@@ -76,7 +76,9 @@ def _findings(verdict: Verdict, key: str) -> list[Run]:
     words = [f"{verdict.critical} critical"] if verdict.critical else []
     if verdict.warnings:
         words.append(plural(verdict.warnings, "warning"))
+    if verdict.silenced:
+        words.append(f"{verdict.silenced} silenced")
     if not words:
         return []
-    tone = Tone.BAD if verdict.critical else Tone.WARNING
+    tone = Tone.BAD if verdict.critical else Tone.WARNING if verdict.warnings else Tone.DIM
     return [Run(" · "), Run(", ".join(words), tone), Run(f" ({key})" if key else "", Tone.DIM)]

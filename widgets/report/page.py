@@ -28,6 +28,7 @@ from widgets.doctor.findings import (
     mark_of,
     marks_of,
     needs_text,
+    silence_text,
     why_no_fix,
 )
 from widgets.doctor.plan import command_of, consequences, step_groups
@@ -140,7 +141,7 @@ def page_of(report: Report, version: str) -> Page:
         tone=drawn[0].tone,
         reason=printable(report.verdict.reason),
         counts=counted(report.findings),
-        findings=tuple(_finding(entry.first) for entry in entries if entry.is_found),
+        findings=tuple(_finding(entry.first) for entry in entries if entry.first.is_present),
         not_run=tuple(
             printable(needs_text(entry)) for entry in entries if entry.first.status is Status.UNKNOWN
         ),
@@ -213,7 +214,7 @@ def _finding(finding: Finding) -> FindingText:
     return FindingText(
         mark=mark.text,
         tone=mark.tone,
-        severity=finding.severity.value,
+        severity=", ".join(filter(None, (finding.severity.value, printable(silence_text(finding))))),
         id=finding.id,
         title=printable(finding.title),
         devices=printable(devices_text(finding)),

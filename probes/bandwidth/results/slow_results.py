@@ -17,7 +17,7 @@ from probes.base.evidence import Evidence
 from probes.base.origin import Origin, origin_word
 from probes.base.unknown import known
 from probes.facts.system.platform import PlatformFacts
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Severity
 from probes.queries.pcie_paths import functions_of
 from probes.snapshot.condition import BELOW_LIMIT, Condition
 from probes.snapshot.examination import Examination
@@ -92,7 +92,7 @@ def open_findings(
     concerned = [
         finding
         for finding in findings
-        if finding.status is Status.FOUND
+        if finding.is_present
         and finding.id != BELOW_LIMIT  # an earlier result is no reason for this one
         and (finding.data_path or finding.severity is not Severity.NOTE)
         and (

@@ -51,7 +51,7 @@ class CheckedStep(StepDefinition):
         own = self.findings_of(facts)
         if path is GdrPath.DMABUF:
             own = [finding for finding in own if not finding.id.startswith(_ONLY_PEERMEM)]
-        found = [finding for finding in own if finding.status is Status.FOUND]
+        found = [finding for finding in own if finding.is_present]
         counted = [finding for finding in found if self.notes_count or finding.severity is not Severity.NOTE]
         if counted:
             return self.step(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from probes.bandwidth.model.request import MemoryPath, Request, Scope
 from probes.facts.gpudirect import GdrPath, hardware_of
 from probes.facts.system.tool_names import NCCL_TESTS
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Severity
 from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.boot_commands import with_pass_through, with_redirects_off
 from probes.setup.steps.checked import CheckedStep
@@ -34,7 +34,7 @@ class _OtherFindings(CheckedStep):
         return [
             finding
             for finding in facts.findings.values()
-            if finding.status is Status.FOUND
+            if finding.is_present
             and finding.severity is not Severity.NOTE
             and finding.id != _WHOLE_NODE
             and finding.part_of not in facts.findings  # it ends with its cause

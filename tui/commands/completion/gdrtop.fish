@@ -50,8 +50,8 @@ function _shtab_gdrtop_using
   test "$_shtab_gdrtop_cmdpath" = "$argv"
 end
 
-set -g _shtab_gdrtop_commands check topo modules live nccl-log ras do setup fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet bench' diff manifest env bench schema watch record report help completion
-set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --connect --count --demo --dir --disturb --driver --end --expected --explain --fan-out --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --lint --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --port --queue-pairs --rails --replay --role --root --save --seconds --seed --size --skip --slurm --ssh --talos-version --test --text --timeout --to --tolerate --unskip --watch -o -w
+set -g _shtab_gdrtop_commands check topo modules live nccl-log ras do setup fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet bench' diff manifest env bench config schema watch metrics record report help completion
+set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --connect --count --demo --dir --disturb --driver --end --every --expected --explain --fan-out --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --port --queue-pairs --rails --replay --role --root --save --seconds --seed --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --watch -o -w
 
 complete -c gdrtop -e
 complete -c gdrtop -f
@@ -319,6 +319,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using manifest' -l driver -xka "host operat
 complete -c gdrtop -n '_shtab_gdrtop_using manifest' -l role -x -d 'machineconfig: the pool of nodes (default: worker)'
 complete -c gdrtop -n '_shtab_gdrtop_using manifest' -l talos-version -x -d 'talos: its version, such as 1.14 (default: this node'"'"'s)'
 complete -c gdrtop -n '_shtab_gdrtop_using manifest' -l drop-in -d 'modules-load: print the drop-in for openibd.service instead'
+complete -c gdrtop -n '_shtab_gdrtop_using manifest' -l textfile -xka "(__fish_complete_path (commandline -ct))" -d 'metrics: the file that the timer writes, in node_exporter'"'"'s textfile directory (default: /var/lib/prometheus/node-exporter/gdrtop.prom)'
 complete -c gdrtop -n '_shtab_gdrtop_using manifest' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'write to a new file instead of stdout'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a env -d 'Print the NCCL, UCX and NVSHMEM variables that jobs on this node need; explain or check them.'
 complete -c gdrtop -n '_shtab_gdrtop_using env' -s h -l help -d 'show this help message and exit'
@@ -378,9 +379,14 @@ complete -c gdrtop -n '_shtab_gdrtop_using bench' -l min-gbps -x -d 'fail if a t
 complete -c gdrtop -n '_shtab_gdrtop_using bench' -l expected -xka "(__fish_complete_path (commandline -ct))" -d 'table of expected figures (default: /etc/gdrtop/expected.toml, then gdrtop'"'"'s own)'
 complete -c gdrtop -n '_shtab_gdrtop_using bench' -l save-baseline -d 'save the results as the baseline of this machine type; ask if a result is low'
 complete -c gdrtop -n '_shtab_gdrtop_using bench' -l yes -d 'do not ask: run even if jobs are affected, save even a low baseline'
+complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a config -d 'Show what is configured, and where each value is from; edit the file.'
+complete -c gdrtop -n '_shtab_gdrtop_using config' -s h -l help -d 'show this help message and exit'
+complete -c gdrtop -n '_shtab_gdrtop_using config' -l edit -d 'edit your file with $VISUAL or $EDITOR, as root that in /etc/gdrtop; it is checked, then saved'
+complete -c gdrtop -n '_shtab_gdrtop_using config' -l path -d 'print the files that are read, one a line'
+complete -c gdrtop -n '_shtab_gdrtop_using config' -l json -d 'print JSON (gdrtop schema config)'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a schema -d 'Print the JSON Schema of a command'"'"'s JSON output.'
 complete -c gdrtop -n '_shtab_gdrtop_using schema' -s h -l help -d 'show this help message and exit'
-complete -c gdrtop -n '_shtab_gdrtop_using schema; and test $_shtab_gdrtop_npos -eq 0' -ka "check forecast image topo modules live nccl-log ras watch do setup env bench report fleet fleet-bench fleet-live job-counters" -d 'check, forecast, image, topo, modules, live, nccl-log, ras, watch, do, setup, env, bench, report, fleet, fleet-bench, fleet-live, job-counters; without it, list the schemas'
+complete -c gdrtop -n '_shtab_gdrtop_using schema; and test $_shtab_gdrtop_npos -eq 0' -ka "check forecast image topo modules live nccl-log ras watch do setup env bench report config fleet fleet-bench fleet-live job-counters" -d 'check, forecast, image, topo, modules, live, nccl-log, ras, watch, do, setup, env, bench, report, config, fleet, fleet-bench, fleet-live, job-counters; without it, list the schemas'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a watch -d 'Keep the most recent hours on disk, and save a recording around every event.'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -s h -l help -d 'show this help message and exit'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'
@@ -401,6 +407,21 @@ complete -c gdrtop -n '_shtab_gdrtop_using watch' -l after -x -d 'saved after th
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -l redact -d 'redact the saved recordings as gdrtop record does; the ring is not redacted'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -l json -d 'print events as JSON, one object per line (gdrtop schema watch)'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -l unit -d 'print a systemd unit with these options and exit'
+complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a metrics -d 'Write the verdict, findings, paths and counters of this node for Prometheus.'
+complete -c gdrtop -n '_shtab_gdrtop_using metrics' -s h -l help -d 'show this help message and exit'
+complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'
+complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l host -xka "(gdrtop __complete hosts (commandline -ct))" -d 'read this node over ssh; nothing is installed or written there'
+complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l over -x -d 'with --host: use this command instead of ssh, for example '"'"'srun -w {host}'"'"'; {host} is the node'
+complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l sudo -d 'with --host: read the node with sudo -n'
+complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l demo -xka "(gdrtop __complete demos (commandline -ct))" -d 'use a simulated node; --demo list shows them all'
+complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l replay -xka "(__fish_complete_path (commandline -ct))" -d 'use a file written by gdrtop record'
+complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l at -x -d 'with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after its start); default: the last one'
+complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l seed -x -d 'vary the figures of a simulated node'
+complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l ascii -d 'use ASCII characters only'
+complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l textfile -xka "(__fish_complete_path (commandline -ct))" -d 'replace this file, for node_exporter'"'"'s textfile collector; its name ends in .prom'
+complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l listen -x -d 'answer Prometheus at http://ADDR:PORT/metrics (default ADDR: 127.0.0.1)'
+complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l every -x -d 'with --listen: the time between two checks (default: 60)'
+complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l with-counters -d 'also the bytes of each port, where node_exporter does not export them'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a record -d 'Record this node to a file that can be replayed anywhere.'
 complete -c gdrtop -n '_shtab_gdrtop_using record' -s h -l help -d 'show this help message and exit'
 complete -c gdrtop -n '_shtab_gdrtop_using record' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'
@@ -433,7 +454,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using report' -l redact -d 'replace names, 
 complete -c gdrtop -n '_shtab_gdrtop_using report; and test $_shtab_gdrtop_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'the new file to write, .md, .html or .json; - is standard output'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a help -d 'Show the manual.'
 complete -c gdrtop -n '_shtab_gdrtop_using help' -s h -l help -d 'show this help message and exit'
-complete -c gdrtop -n '_shtab_gdrtop_using help; and test $_shtab_gdrtop_npos -eq 0' -ka "verdict dashboard live doctor setup environment actions safety bandwidth topology nccl-log recording report watch remote fleet fleet-live fleet-bench ras manifests json files simulation install" -d 'page to show; without it, list the pages'
+complete -c gdrtop -n '_shtab_gdrtop_using help; and test $_shtab_gdrtop_npos -eq 0' -ka "verdict dashboard live doctor setup environment actions safety bandwidth topology nccl-log recording report watch metrics remote fleet fleet-live fleet-bench ras manifests json config files simulation install" -d 'page to show; without it, list the pages'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a completion -d 'Print what completes commands and options in bash, zsh or fish.'
 complete -c gdrtop -n '_shtab_gdrtop_using completion' -s h -l help -d 'show this help message and exit'
 complete -c gdrtop -n '_shtab_gdrtop_using completion; and test $_shtab_gdrtop_npos -eq 0' -ka "bash zsh fish" -d 'bash, zsh, fish'

@@ -98,7 +98,8 @@ class DoctorState(ExaminedListState):
     @property
     def has_fix(self) -> bool:
         """Return whether the selected finding has a fix."""
-        return self._entry is not None and self._entry.is_found and self._entry.first.fix is not None
+        entry = self._entry
+        return entry is not None and entry.first.is_present and entry.first.fix is not None
 
     @property
     def details_title(self) -> str:

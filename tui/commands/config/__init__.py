@@ -1,0 +1,1 @@
+"""`gdrtop config`: what is configured, and the file that has it."""

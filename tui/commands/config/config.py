@@ -1,0 +1,122 @@
+"""`gdrtop config`: every setting with its value and where it is from."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from probes.base.origin import Origin, Source
+from probes.base.silence import Silence
+from probes.base.text import plural, printable
+from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
+from tui.commands.config.validation import more_errors
+from tui.runtime.json_values import document, silence_json, write_json
+from tui.runtime.printing import print_lines, text_width
+from tui.settings.configuration import Configuration, Configured
+from tui.settings.current import current, is_configured
+from tui.settings.load import load
+from tui.settings.table import KEYS, SETTINGS, shown
+from widgets.base.lines import Line, Run, Tone, wrapped
+
+_COMMAND_LINE = "command line"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument(
+        "--edit",
+        action="store_true",
+        help="edit your file with $VISUAL or $EDITOR, as root that in /etc/gdrtop; it is checked, then saved",
+    )
+    parser.add_argument("--path", action="store_true", help="print the files that are read, one a line")
+    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema config)")
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Show the configuration, or edit a file of it."""
+    if options.edit + options.path + options.json > 1:
+        raise UsageError("use only one of --edit, --path and --json")
+    if options.edit:
+        from tui.commands.config.edit import edit
+
+        return edit(out)
+    found = current() if is_configured() else load()
+    if options.path:
+        print_lines([(Run(file.path),) for file in found.files], out, options.ascii)
+        return 0
+    values = {name: _in_force(found, name, options) for name in SETTINGS}
+    errors = (*found.errors, *more_errors(found))
+    if options.json:
+        write_json(_json(found, values, errors), out)
+    else:
+        print_lines(_text(found, values, errors, text_width(out)), out, options.ascii)
+    return EXIT_WRONG_USAGE if errors else 0
+
+
+def _in_force(found: Configuration, name: str, options: argparse.Namespace) -> Configured:
+    """Return a value; an option of the command line counts more than the files."""
+    configured, option = found.configured(name), SETTINGS[name].option
+    given = getattr(options, option, configured.value) if option else configured.value
+    return configured if given == configured.value else Configured(given, _COMMAND_LINE)
+
+
+def _text(
+    found: Configuration, values: dict[str, Configured], errors: Sequence[str], width: int
+) -> list[Line]:
+    named = {**values, **{f"{KEYS}.{name}": keys for name, keys in found.keys.items()}}
+    cells = max(map(len, named))
+    texts = {name: shown(configured.value) for name, configured in named.items()}
+    room = min(40, max(map(len, texts.values())))
+    lines: list[Line] = []
+    for name, configured in named.items():
+        lock = " (no user can undo it)" if configured.is_locked else ""
+        origin = Run(f"{configured.origin}{lock}", Tone.DIM)
+        lines.append((Run(f"{name:<{cells}}  "), Run(f"{texts[name]:<{room}}  "), origin))
+    lines += [(), (Run(_silenced_title(found.silences), Tone.TITLE),)] if found.silences else []
+    for silence in found.silences:
+        on = f" on {printable(silence.device, 40)}" if silence.device else ""
+        ended = "expired, last day" if silence.is_expired(time.time()) else "until"
+        text = (
+            f"{printable(silence.id, 80)}{on}, {ended} {silence.until}: {silence.reason} ({silence.origin})"
+        )
+        lines.extend(wrapped(text, width, Tone.PLAIN, "  "))
+    lines += [(), (Run("Files, the last one counts", Tone.TITLE),)]
+    lines += [(Run(f"  {file.path}  "), Run(file.state, Tone.DIM)) for file in found.files]
+    for title, texts_, tone in (("Errors", errors, Tone.BAD), ("Notes", found.notes, Tone.WARNING)):
+        if texts_:
+            lines += [(), (Run(title, Tone.TITLE),)]
+            lines += [line for text in texts_ for line in wrapped(text, width, tone, "  ")]
+    return lines
+
+
+def _silenced_title(silences: Sequence[Silence]) -> str:
+    return f"{plural(len(silences), 'silence')}"
+
+
+def _json(found: Configuration, values: dict[str, Configured], errors: Sequence[str]) -> dict[str, Any]:
+    now = time.time()
+    content = {
+        "values": [
+            {
+                "name": name,
+                "value": configured.value,
+                "default": SETTINGS[name].default,
+                "origin": configured.origin,
+                "locked": configured.is_locked,
+            }
+            for name, configured in values.items()
+        ],
+        "keys": [
+            {"name": name, "value": keys.value, "origin": keys.origin} for name, keys in found.keys.items()
+        ],
+        "silences": [
+            {"id": silence.id, **silence_json(silence, silence.is_expired(now))} for silence in found.silences
+        ],
+        "files": [{"path": file.path, "state": file.state} for file in found.files],
+        "errors": list(errors),
+        "notes": list(found.notes),
+    }
+    return document("config", os.uname().nodename, Origin(Source.LIVE), now, content)

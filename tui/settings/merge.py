@@ -1,0 +1,231 @@
+"""Merge the layers of the configuration: tables merge, and of one value the last layer counts."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from difflib import get_close_matches
+
+from probes.base.silence import Silence
+from probes.base.text import printable
+from tui.settings.configuration import ConfigFile, Configuration, Configured
+from tui.settings.table import KEYS, SETTINGS, SILENCE, TABLES, checked, from_text, keys_in, shown
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_LOCKED = "read_only"
+_FIELDS = ("id", "device", "reason", "until")
+_OPTIONAL = "device"
+_MOST_SILENCES = 1000
+_MOST_ERRORS = 20
+_NAME = r"""(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')"""
+_DOTTED = rf"{_NAME}(?:[ \t]*\.[ \t]*{_NAME})*"
+_HEADER = re.compile(rf"[ \t]*(\[\[?)[ \t]*({_DOTTED})[ \t]*\]")
+_KEY = re.compile(rf"[ \t]*({_DOTTED})[ \t]*=")
+_PARTS = re.compile(_NAME)
+
+
+def merge(
+    texts: Iterable[tuple[str, bool, bytes]],
+    variables: Mapping[str, str],
+    files: tuple[ConfigFile, ...] = (),
+    errors: Iterable[str] = (),
+    notes: Iterable[str] = (),
+    is_root: bool = False,
+) -> Configuration:
+    """Return the configuration of these files, (path, whether it is the site's, content), and variables.
+
+    `is_root`: a user's file may not name a command.
+    """
+    layers = _Layers(is_root, list(errors), list(notes))
+    for path, is_site, content in texts:
+        layers.add_file(printable(path), is_site, content)
+    for variable, text in sorted(variables.items()):
+        layers.add_variable(variable, text)
+    more = len(layers.errors) - _MOST_ERRORS
+    shown_errors = [*layers.errors[:_MOST_ERRORS], *([f"and {more} more errors"] if more > 0 else ())]
+    return Configuration(
+        layers.values, layers.keys, tuple(layers.silences), files, tuple(shown_errors), tuple(layers.notes)
+    )
+
+
+class _Layers:
+    """The layers so far."""
+
+    def __init__(self, is_root: bool, errors: list[str], notes: list[str]) -> None:
+        self._is_root = is_root
+        self.values: dict[str, Configured] = {}
+        self.keys: dict[str, Configured] = {}
+        self.silences: list[Silence] = []
+        self.errors, self.notes = errors, notes
+        self._path, self._is_site = "", False
+        self._lines: dict[tuple[str, ...], int] = {}
+
+    def add_file(self, path: str, is_site: bool, content: bytes) -> None:
+        """Put a file on top."""
+        self._path, self._is_site = path, is_site
+        try:
+            text = content.decode("utf-8-sig")
+            tables = tomllib.loads(text)
+        except (ValueError, RecursionError) as error:
+            is_encoding = isinstance(error, UnicodeDecodeError)
+            what = "it is not UTF-8 text" if is_encoding else printable(str(error) or "too deep", 200)
+            self.errors.append(f"{path} is not valid TOML: {what}")
+            return
+        self._lines = lines_of(text)
+        for key, value in tables.items():
+            if key == KEYS:
+                self._add_keys(value)
+            elif key == SILENCE:
+                self._add_silences(value)
+            elif key in TABLES and not isinstance(value, dict):
+                self._error((key,), f"{key} must be a table: [{key}]")
+            elif key in TABLES:
+                for inner, item in value.items():
+                    self._add(key, inner, item)
+            else:
+                self._add("", key, value)
+
+    def add_variable(self, variable: str, text: str) -> None:
+        """Put an environment variable on top; one that is no setting's may be another program's."""
+        settings = {setting.variable: setting for setting in SETTINGS.values()}
+        setting = settings.get(variable)
+        if setting is None:
+            near = get_close_matches(variable, settings, n=1, cutoff=0.85)
+            if near:
+                self.notes.append(f"{printable(variable, 80)} is not a setting; did you mean {near[0]}?")
+            return
+        try:
+            self._set(setting.name, Configured(from_text(setting, text), variable))
+        except ValueError as error:
+            self.errors.append(f"{variable} {error}")
+
+    def _add(self, table: str, key: str, value: object) -> None:
+        name = f"{table}.{key}" if table else key
+        path = (table, key) if table else (key,)
+        setting = SETTINGS.get(name)
+        if setting is None or "." in key:
+            self._error(path, unknown_key(key, keys_in(table), table))
+            return
+        if setting.runs_command and self._is_root and not self._is_site:
+            self._error(path, f"{name} names a command; as root, gdrtop reads it only from /etc/gdrtop")
+            return
+        try:
+            configured = Configured(checked(setting, value), self._origin(path), self._is_lock(name, value))
+        except ValueError as error:
+            self._error(path, f"{name} {error}")
+        else:
+            self._set(name, configured)
+
+    def _is_lock(self, name: str, value: object) -> bool:
+        return name == _LOCKED and self._is_site and value is True
+
+    def _set(self, name: str, configured: Configured) -> None:
+        before = self.values.get(name)
+        if before is None or not before.is_locked:
+            self.values[name] = configured
+        elif configured.value != before.value:
+            locked = f"{name} = {shown(before.value)} in {before.origin} cannot be undone"
+            self.notes.append(f"{configured.origin} has no effect: {locked}")
+
+    def _add_keys(self, value: object) -> None:
+        if not isinstance(value, dict):
+            self._error((KEYS,), f"{KEYS} must be a table: [{KEYS}]")
+            return
+        for name, keys in value.items():
+            if not isinstance(keys, str) or not keys.isprintable() or len(keys) > 200:
+                self._error((KEYS, name), f'{KEYS}.{printable(name, 40)} must be keys such as "f,f5"')
+                continue
+            self.keys[printable(name, 40)] = Configured(keys, self._origin((KEYS, name)))
+
+    def _add_silences(self, value: object) -> None:
+        if not isinstance(value, list):
+            self._error((SILENCE,), f"{SILENCE} must be a list of tables: [[{SILENCE}]]")
+            return
+        for number, fields in enumerate(value):
+            place = (SILENCE, str(number))
+            if len(self.silences) >= _MOST_SILENCES:
+                self._error(place, f"more than {_MOST_SILENCES} findings are silenced")
+                return
+            silence = self._silence(place, fields)
+            if silence is not None:
+                self.silences.append(silence)
+
+    def _silence(self, place: tuple[str, ...], fields: object) -> Silence | None:
+        """Return a silence, or None after noting its errors."""
+        count = len(self.errors)
+        if not isinstance(fields, dict):
+            self._error(place, f"each of {SILENCE} must be a table: [[{SILENCE}]]")
+            return None
+        for key in fields:
+            if key not in _FIELDS:
+                self._error((*place, key), unknown_key(key, _FIELDS, f"[{SILENCE}]"))
+        texts = {}
+        for key in ("id", "reason", _OPTIONAL):
+            text = fields.get(key, "")
+            if not isinstance(text, str) or not text.isprintable() or len(text) > 500:
+                self._error((*place, key), f"{key} must be a text on one line")
+            elif not text.strip() and key != _OPTIONAL:
+                self._error(place, f"a silence needs {key}")
+            texts[key] = str(text)
+        until = fields.get("until")
+        if not isinstance(until, date) or isinstance(until, datetime):
+            self._error((*place, "until"), "a silence needs until, a date without quotes such as 2026-12-31")
+        if len(self.errors) > count or not isinstance(until, date):
+            return None
+        return Silence(texts["id"], texts["reason"], until, texts[_OPTIONAL], self._origin(place))
+
+    def _origin(self, path: tuple[str, ...]) -> str:
+        lines = (self._lines.get(path[:depth]) for depth in range(len(path), 0, -1))
+        line = next(filter(None, lines), None)
+        return f"{self._path}:{line}" if line else self._path
+
+    def _error(self, path: tuple[str, ...], message: str) -> None:
+        self.errors.append(f"{self._origin(path)}: {message}")
+
+
+def unknown_key(key: str, known: Sequence[str], table: str = "") -> str:
+    """Return the sentence about a key that is not known, with the nearest ones and all that are."""
+    elsewhere = next((name for name in SETTINGS if "." in name and name.rpartition(".")[2] == key), "")
+    near = get_close_matches(key, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else "."
+    if elsewhere and key not in near:
+        hint = f"; did you mean {elsewhere}?"
+    where = f" in [{table}]" if table else ""
+    return f"unknown key {shown(key)}{where}{hint} The keys here are {', '.join(known)}"
+
+
+def lines_of(text: str) -> dict[tuple[str, ...], int]:
+    """Return the line of each key, by its path: ("interval",), ("fleet", "fanout"), ("silence", "0", "id").
+
+    The parsers of TOML do not keep it. What looks like a key within a text of many lines has one too.
+    """
+    found: dict[tuple[str, ...], int] = {}
+    counts: dict[str, int] = {}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.split("\n"), 1):
+        if header := _HEADER.match(line):
+            table = _parts(header[2])
+            if header[1] == "[[":
+                counts[header[2]] = count = counts.get(header[2], -1) + 1
+                table = (*table, str(count))
+        elif key := _KEY.match(line):
+            found.setdefault((*table, *_parts(key[1])), number)
+            continue
+        if table:
+            found.setdefault(table, number)
+    return found
+
+
+def _parts(dotted: str) -> tuple[str, ...]:
+    return tuple(name.strip("\"'") for name in _PARTS.findall(dotted))
+
+
+def problems_of(content: bytes, path: str, is_site: bool, is_root: bool = False) -> tuple[str, ...]:
+    """Return what is wrong in a file of its own."""
+    return merge([(path, is_site, content)], {}, is_root=is_root).errors

@@ -1,0 +1,175 @@
+"""All settings: name, default, what it does, what it may be, and the option that it is the default of."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TypeAlias
+
+from probes.base.frozen import frozen
+from probes.base.text import printable
+from tui.settings import PREFIX
+
+Value: TypeAlias = "bool | int | float | str"
+KEYS, SILENCE = "keys", "silence"  # the tables [keys] and [[silence]]
+_MOST_TEXT = 1000
+_WORDS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+
+
+@frozen
+class Setting:
+    """One value of the configuration; its type is that of its default."""
+
+    name: str  # "interval", "fleet.fanout"
+    default: Value
+    meaning: str  # one sentence
+    least: float = 0  # of a number
+    most: float = 0
+    pattern: str = ""  # of a text
+    expects: str = ""  # what a text may be: "the name of a theme"
+    option: str = ""  # where argparse stores the option that has this default
+    command: str = ""  # the command that has the option; "": several
+    runs_command: bool = False  # as root, only a file of the site may set it
+
+    @property
+    def variable(self) -> str:
+        """Return the environment variable that sets it."""
+        return PREFIX + self.name.upper().replace(".", "_")
+
+    @property
+    def key(self) -> str:
+        """Return its key within its table."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def kind(self) -> str:
+        """Return what it must be."""
+        if isinstance(self.default, bool):
+            return "true or false"
+        if isinstance(self.default, str):
+            return self.expects
+        number = "a whole number" if isinstance(self.default, int) else "a number"
+        return f"{number} from {self.least:g} to {self.most:g}"
+
+
+SETTINGS = {
+    setting.name: setting
+    for setting in (
+        Setting(
+            "interval",
+            1.0,
+            "Seconds between two readings of the dashboard.",
+            0.1,
+            60,
+            option="interval",
+        ),
+        Setting(
+            "read_only",
+            False,
+            "Disable all actions and bandwidth tests. Set in /etc/gdrtop, no user can undo it.",
+            option="read_only",
+        ),
+        Setting(
+            "theme",
+            "ansi-dark",
+            "The theme of the dashboard. The ansi themes use the terminal's own colors.",
+            pattern=r"[a-z0-9_-]{1,40}",
+            expects="the name of a theme",
+        ),
+        Setting(
+            "bandwidth.expected",
+            "/etc/gdrtop/expected.toml",
+            "The table of what the machines of this site reach.",
+            pattern=r"/.*",
+            expects="the absolute path of a file",
+        ),
+        Setting(
+            "fleet.fanout",
+            64,
+            "How many nodes are asked at once.",
+            1,
+            1000,
+            option="fan_out",
+            command="fleet",
+        ),
+        Setting(
+            "fleet.timeout",
+            60,
+            "Give up on a node after this many seconds.",
+            1,
+            3600,
+            option="timeout",
+            command="fleet",
+        ),
+        Setting(
+            "fleet.over",
+            "",
+            "The command that reaches a node instead of ssh, such as 'srun -w {host}'; also of --host.",
+            pattern=r"|.*\{host\}.*",
+            expects="a command with {host} in it",
+            option="over",
+            runs_command=True,
+        ),
+        Setting("fleet.sudo", False, "Read the nodes with sudo -n; also with --host.", option="sudo"),
+        Setting(
+            "fleet.tolerate",
+            0,
+            "Ignore this many of the worst nodes in the exit status of gdrtop fleet check.",
+            0,
+            100_000,
+            option="tolerate",
+            command="fleet",
+        ),
+    )
+}
+TABLES = tuple(dict.fromkeys(name.partition(".")[0] for name in SETTINGS if "." in name))
+
+
+def keys_in(table: str) -> tuple[str, ...]:
+    """Return the keys of a table, such as "fleet"; of the top level for ""."""
+    own = tuple(setting.key for name, setting in SETTINGS.items() if name.rpartition(".")[0] == table)
+    return own if table else (*own, *TABLES, KEYS, SILENCE)
+
+
+def checked(setting: Setting, value: object) -> Value:
+    """Return a value as the setting has it; ValueError, "must be true or false, not 3", if it cannot be."""
+    default = setting.default
+    if isinstance(default, bool):
+        if isinstance(value, bool):
+            return value
+    elif isinstance(default, str):
+        is_text = isinstance(value, str) and value.isprintable() and len(value) <= _MOST_TEXT
+        if is_text and re.fullmatch(setting.pattern, str(value)):
+            return str(value)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        is_whole = isinstance(value, int) or not isinstance(default, int)
+        if is_whole and setting.least <= value <= setting.most:  # nan is in no range
+            return type(default)(value)
+    raise ValueError(f"must be {setting.kind}, not {shown(value)}")
+
+
+def from_text(setting: Setting, text: str) -> Value:
+    """Return the value of an environment variable; ValueError as `checked`."""
+    value: object = text
+    try:
+        if isinstance(setting.default, bool):
+            value = _WORDS.get(text.lower(), text)
+        elif not isinstance(setting.default, str):
+            value = type(setting.default)(text)
+    except ValueError:
+        value = text
+    return checked(setting, value)
+
+
+def shown(value: object) -> str:
+    """Return a value as TOML has it, on one line, of at most 80 characters."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(printable(value, 80), ensure_ascii=False)
+    if isinstance(value, int | float):
+        return f"{value:g}" if isinstance(value, float) else printable(str(value)[:80], 80)
+    return {"dict": "a table", "list": "a list"}.get(type(value).__name__, printable(str(value)[:80], 80))
