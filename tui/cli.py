@@ -19,6 +19,7 @@ from tui.commands.arguments import (
     UsageError,
     add_node_options,
     did_you_mean,
+    interval,
     set_configured_defaults,
 )
 from tui.runtime.open_host import NoSuchHost, chosen_origin, moment_of, open_host, open_recording
@@ -164,16 +165,6 @@ class _Parser(argparse.ArgumentParser):
         self.exit(EXIT_WRONG_USAGE, f"gdrtop: {printable(message)}; try {self.prog} --help\n")
 
 
-def _interval(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= 60.0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.1 to 60")
-    return seconds
-
-
 def _command(name: str) -> Command:
     folder = f"{_FOLDERS[name]}." if name in _FOLDERS else ""
     return cast(Command, import_module(f"tui.commands.{folder}{name.replace('-', '_')}"))
@@ -198,7 +189,7 @@ def _parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
     parser.add_argument(
         "--interval",
         metavar="SECONDS",
-        type=_interval,
+        type=interval,
         default=1.0,
         help="refresh interval of the dashboard, 0.1 to 60 (default: 1)",
     )

@@ -75,6 +75,17 @@ def add_node_options(parser: argparse.ArgumentParser, with_defaults: bool = Fals
     )
 
 
+def interval(text: str) -> float:
+    """Parse the seconds between two samples, for argparse."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 60.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.1 to 60")
+    return seconds
+
+
 def whole_number(least: int, most: int, what: str = "") -> Callable[[str], int]:
     """Return the type of an option that is a whole number; `what` it counts stands in the error."""
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from datetime import datetime
+from functools import partial
 from itertools import zip_longest
 from typing import Any, TextIO
 
@@ -23,7 +24,7 @@ from probes.live.processes.job_summaries import path_summary
 from probes.queries.finding import Finding
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import note_slow_results
-from tui.commands.arguments import UsageError, require_running_node, whole_number
+from tui.commands.arguments import UsageError, interval, require_running_node, whole_number
 from tui.runtime.json_values import document, host_name, object_of, plain_value, time_json, with_time
 from tui.runtime.node_monitor import NodeMonitor, read_judged, read_up_to
 from tui.runtime.open_host import open_host
@@ -58,7 +59,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="print one JSON object per second, one per line (gdrtop schema live)",
     )
     parser.add_argument(
+        "--csv", action="store_true", help="print a row for each job, port, GPU and event, with its figures"
+    )
+    parser.add_argument(
+        "--perfetto", metavar="FILE", help="print nothing; write a trace that ui.perfetto.dev opens to FILE"
+    )
+    parser.add_argument(
         "--changes",
+        "--changes-only",
         action="store_true",
         help="with --json, print an object only when the verdict, a finding or a job changes, or at an event",
     )
@@ -66,7 +74,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--seconds",
         metavar="N",
         type=whole_number(1, _MOST_SECONDS),
-        help=f"number of samples, one a second, 1 to {_MOST_SECONDS} (default: until Ctrl-C)",
+        help=f"end after this time, 1 to {_MOST_SECONDS} (default: until Ctrl-C)",
+    )
+    parser.add_argument(
+        "--interval",
+        dest="sample_interval",
+        metavar="SECONDS",
+        type=interval,
+        default=1.0,
+        help="time between two samples, 0.1 to 60 (default: 1)",
     )
     parser.add_argument(
         "--ras-events",
@@ -101,14 +117,35 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--yes needs --ras-events")
     if options.changes and not options.json:
         raise UsageError("--changes needs --json; the text shows only changes anyway")
+    if options.csv + options.json + (options.perfetto is not None) > 1:
+        raise UsageError("only one of --json, --csv and --perfetto can be used")
     monitor = NodeMonitor(host)
     try:
         if options.ras_events and host.origin.source is not Source.RECORDED:
             follow_ras_events(host, monitor, options.yes)
-        form = (options.json, options.seconds, options.ascii)
-        return write_live(host, out, *form, monitor=monitor, changes=options.changes)
+        return _written(options, host, out, monitor)
     finally:
         monitor.ras.stop(host)
+
+
+def _written(options: argparse.Namespace, host: Host, out: TextIO, monitor: NodeMonitor) -> int:
+    """Write the samples in the form that the options name, and return the exit status."""
+    write = partial(
+        write_live,
+        *(host, out, options.json, options.seconds, options.ascii),
+        monitor=monitor,
+        changes=options.changes,
+        interval=options.sample_interval,
+    )
+    if options.csv:
+        from tui.commands.export.live_rows import CsvWriter
+
+        return write(each=CsvWriter(out).write)
+    if options.perfetto is not None:
+        from tui.commands.export.perfetto_trace import save_trace
+
+        return save_trace(options.perfetto, write)
+    return write()
 
 
 def follow_ras_events(
@@ -158,10 +195,13 @@ def write_live(
     wait: Callable[[float], object] = time.sleep,
     monitor: NodeMonitor | None = None,
     changes: bool = False,
+    interval: float = 1.0,
+    each: Callable[[Node, LiveSample], None] | None = None,
 ) -> int:
-    """Print a sample each second, and return the exit status of the last one.
+    """Print a sample each `interval` seconds, and return the exit status of the last one.
 
     `changes`: of the JSON documents, only the first one and those in which more than figures changed.
+    `each` gets the samples instead, and writes them.
     The first sample is not printed, because it has no rates, unless a recording has no other. The moments of
     a recording follow each other at once.
     """
@@ -169,8 +209,13 @@ def write_live(
     jobs = JobText()
     latest: LiveSample | None = None
     before: object = None
-    for number, sample in enumerate(_samples(host, monitor, seconds, clock, wait)):
+    for number, sample in enumerate(_samples(host, monitor, seconds, interval, clock, wait)):
         assert monitor.node is not None
+        if each is not None:
+            latest = sample
+            each(monitor.node, sample)
+            out.flush()
+            continue
         if not number and not as_json:
             print_lines([heading(monitor.node)], out, ascii_only)
         latest = sample
@@ -203,6 +248,7 @@ def _samples(
     host: Host,
     monitor: NodeMonitor,
     seconds: int | None,
+    interval: float,
     clock: Callable[[], float],
     wait: Callable[[float], object],
 ) -> Iterator[LiveSample]:
@@ -220,11 +266,11 @@ def _samples(
         monitor.read()
     note_slow_results(monitor, host)
     monitor.check()
-    next_at = clock() + 1.0
+    next_at = clock() + interval
     count = 0
-    while seconds is None or count < seconds:
+    while seconds is None or count * interval < seconds:
         wait(max(0.0, next_at - clock()))
-        next_at = max(next_at, clock()) + 1.0  # never faster, however slow the node was
+        next_at = max(next_at, clock()) + interval  # never faster, however slow the node was
         yield read_judged(monitor)
         count += 1
 

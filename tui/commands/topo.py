@@ -71,7 +71,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", dest="format", action="store_const", const="json", help="the same as --format json"
     )
-
+    parser.add_argument(
+        "--hops", action="store_true", help="with --json: also the hops of each path, which are most of it"
+    )
     parser.add_argument(
         "--nccl-xml",
         metavar="FILE",
@@ -83,8 +85,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Print the topology of the node that the options name, or a topology file of NCCL."""
+    if options.hops and options.format != "json":
+        raise UsageError("--hops needs --json")
     if options.nccl_xml is None:
-        write_topology(open_host(options), out, options.format, options.ascii)
+        write_topology(open_host(options), out, options.format, options.ascii, options.hops)
     elif options.format != "text":
         raise UsageError(f"--nccl-xml cannot be used with --format {options.format}")
     elif options.nccl_xml:
@@ -103,8 +107,10 @@ def show_nccl_xml(host: Host, name: str, out: TextIO, ascii_only: bool = False) 
     print_lines([line(printable(name, 256)), *nccl_tree.draw(system, text_width(out))], out, ascii_only)
 
 
-def write_topology(host: Host, out: TextIO, form: str = "text", ascii_only: bool = False) -> None:
-    """Print the topology in one of FORMATS.
+def write_topology(
+    host: Host, out: TextIO, form: str = "text", ascii_only: bool = False, hops: bool = False
+) -> None:
+    """Print the topology in one of FORMATS; `hops`: in JSON with those of each path.
 
     The verdict counts the findings, so that every command reports the same about a node.
     """
@@ -114,7 +120,7 @@ def write_topology(host: Host, out: TextIO, form: str = "text", ascii_only: bool
     topology = examination.topology
     if form == "json":
         usable, at = usable_here(examination), host.wall_clock()
-        write_json(topology_json(examination.node, topology, verdict, at, found, usable), out)
+        write_json(topology_json(examination.node, topology, verdict, at, found, usable, hops), out)
     elif form == "graphml":
         out.write(export.graphml(marked_graph(topology, found)))
     elif form == "dot":
@@ -179,10 +185,12 @@ def topology_json(
     at: float,
     found: Sequence[Finding] = (),
     usable: UsableHere | None = None,
+    hops: bool = True,
 ) -> dict[str, Any]:
     """Return the document; a path's "unknown" is one reason, that of its smi and nccl.
 
-    `at`: seconds since 1970; `usable`: what this session may use, left out if not given.
+    `at`: seconds since 1970; `usable`: what this session may use, left out if not given; `hops`: whether each
+    path has its hops.
     """
     gpus = {gpu.bdf: gpu for gpu in node.gpus.gpus} if isinstance(node.gpus, GpuFacts) else {}
     roles = roles_of(node, topology)
@@ -191,7 +199,7 @@ def topology_json(
         "verdict": verdict_json(verdict),
         "gpus": [_gpu_json(node, topology, end, gpus.get(end.id), usable) for end in topology.gpus],
         "nics": [_nic_json(node, end, roles.get(end.id), usable) for end in topology.nics],
-        "paths": [_path_json(topology.path(a.id, b.id)) for a, b in combinations(ends, 2)],
+        "paths": [_path_json(topology.path(a.id, b.id), hops) for a, b in combinations(ends, 2)],
         "graph": node_link(marked_graph(topology, found)),
         "gpudirect": plain_value(node.gpudirect),
     }
@@ -286,7 +294,7 @@ def _fields(facts: object, leave_out: tuple[str, ...]) -> dict[str, object]:
     return {name: getattr(facts, name) for name in names if name not in leave_out}
 
 
-def _path_json(path: Path) -> dict[str, Any]:
+def _path_json(path: Path, hops: bool) -> dict[str, Any]:
     fields = object_of(
         {"from": path.a, "to": path.b, "smi": path.smi, "nccl": path.nccl, "nccl_pcie": path.nccl_pcie}
     )
@@ -294,6 +302,7 @@ def _path_json(path: Path) -> dict[str, Any]:
     fields["nvlinks"] = path.nvlinks
     fields["gbps"] = None if isinstance(path.gbps, Unknown) else round(path.gbps, 1)
     fields["weakest"] = path.weakest
-    fields["hops"] = [plain_value(hop) for hop in path.hops]
+    if hops:
+        fields["hops"] = [plain_value(hop) for hop in path.hops]
     reasons = [str(word) for word in (path.smi, path.nccl) if isinstance(word, Unknown)]
     return {**fields, "unknown": reasons[0]} if reasons else fields

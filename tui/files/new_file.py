@@ -149,11 +149,11 @@ def check_new(name: str) -> None:
     _new(name).drop()
 
 
-def write_new(name: str, text: str) -> str:
-    """Write a text to a file that must not exist yet; return its printable path."""
+def write_new(name: str, content: str | bytes) -> str:
+    """Write a text or bytes to a file that must not exist yet; return its printable path."""
     file = _new(name)
     try:
-        file.write(text.encode("utf-8", "replace"))
+        file.write(content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
         file.keep()
     finally:
         file.drop()

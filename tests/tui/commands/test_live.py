@@ -1,5 +1,7 @@
 """`gdrtop live` as an admin over SSH, a script and a monitoring system use it."""
 
+import csv
+import gzip
 import io
 import json
 from dataclasses import replace
@@ -246,3 +248,59 @@ def test_a_pipe_that_closes_ends_it_quietly(
     with pytest.raises(BrokenPipeError):  # gdrtop's main ends without a message, as for head(1)
         write_live(SimulatedHost("hgx-h100", clock=clock), Closed(), True, None, False, clock, lambda _: None)
     assert capsys.readouterr().err == ""
+
+
+# Rows and traces
+
+
+def rows_of(*words: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, str]]:
+    main(["--demo", "hgx-h100", "live", "--csv", *words])
+    return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+
+
+def test_csv_has_a_row_for_the_node_each_job_port_and_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = rows_of("--seconds", "1", capsys=capsys)
+    kinds = [row["kind"] for row in rows if row["kind"] != "event"]
+    assert kinds == ["node", "job", *["port"] * 10, *["gpu"] * 8]
+    node, job, port = rows[0], rows[1], rows[2]
+    assert (node["state"], node["text"]) == ("ACTIVE", "SIMULATED hgx-h100")
+    assert "train.py" in job["name"]
+    assert float(job["sent_gbps"]) > 0
+    assert (port["name"], port["state"]) == ("mlx5_0/1", "ACTIVE")
+    assert float(port["sent_gbps"]) > 0
+    assert port["pause_percent"] == ""  # InfiniBand has no pauses, and that is not 0
+    assert datetime.fromisoformat(node["time"]).tzinfo is not None
+
+
+def test_samples_come_as_often_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = rows_of("--seconds", "1", "--interval", "0.25", capsys=capsys)
+    assert len({row["time"] for row in rows if row["kind"] == "node"}) == 4
+    assert main(["--demo", "live", "--interval", "0.01"]) == 3
+    assert main(["--demo", "live", "--csv", "--json"]) == 3
+    assert "only one of" in capsys.readouterr().err
+
+
+def test_a_trace_is_what_perfetto_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    protos = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
+    path = tmp_path / "node.pftrace"
+    trace = ["--demo", "hgx-h100", "live", "--seconds", "2", "--interval", "0.5", "--perfetto", str(path)]
+    assert main(trace) in (0, 1, 2, 3)
+    assert "ui.perfetto.dev" in capsys.readouterr().err
+    assert main(trace) == 3
+    assert "already exists" in capsys.readouterr().err
+    packets = protos.Trace.FromString(gzip.decompress(path.read_bytes())).packet
+    described = [packet.track_descriptor for packet in packets if packet.HasField("track_descriptor")]
+    tracks = {track.uuid: track for track in described}
+    events = [packet for packet in packets if packet.HasField("track_event")]
+    names = {track.name for track in described}
+    assert "node hgx-h100 (SIMULATED hgx-h100)" in names
+    assert {"port mlx5_0/1", "gpu GPU0", "sent_gbps"} <= names
+    times: dict[int, int] = {}
+    for packet in events:
+        event = packet.track_event
+        assert tracks[event.track_uuid].HasField("counter") == (event.type == event.TYPE_COUNTER)
+        if event.type == event.TYPE_COUNTER:
+            assert packet.timestamp >= times.get(event.track_uuid, 0)
+            times[event.track_uuid] = packet.timestamp
+    assert max(times.values()) > 1e9  # nanoseconds since the first sample
+    assert {"Gb/s", "%"} <= {track.counter.unit_name for track in described}

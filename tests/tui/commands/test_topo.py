@@ -23,6 +23,7 @@ from probes.snapshot.verdict import assess
 from probes.topology.paths import build
 from tests.nccl_xml import pairs_below_switches
 from tests.trees import NVIDIA, add_function, add_rdma_device
+from tests.tui.commands.test_schema import valid
 from tui.cli import main
 from tui.commands.modules import write_modules
 from tui.commands.topo import topology_json, write_topology
@@ -379,3 +380,14 @@ def test_a_nearer_nic_is_best(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert text.count("•") == 5  # one a GPU, and the legend
     assert "equally close" not in text
+
+
+def test_hops_are_printed_only_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = []
+    for words in ([], ["--hops"]):
+        assert main(["--demo", "hgx-h100", "topo", "--json", *words]) == 0
+        told = valid("topo", capsys.readouterr().out)
+        assert all(("hops" in path) == bool(words) for path in told["paths"])
+        sizes.append(len(json.dumps(told)))
+    assert sizes[0] < sizes[1] / 3
+    assert main(["--demo", "hgx-h100", "topo", "--hops"]) == 3

@@ -51,7 +51,7 @@ function _shtab_gdrtop_using
 end
 
 set -g _shtab_gdrtop_commands check topo modules live nccl-log ras do setup fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet bench' diff manifest env bench config schema watch metrics record report help completion
-set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --connect --count --demo --dir --disturb --driver --end --every --expected --explain --fan-out --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --port --queue-pairs --rails --replay --role --root --save --seconds --seed --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --watch -o -w
+set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --connect --count --demo --dir --disturb --driver --end --every --expected --explain --fan-out --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --port --queue-pairs --rails --replay --role --root --save --seconds --seed --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --watch -o -w
 
 complete -c gdrtop -e
 complete -c gdrtop -f
@@ -104,6 +104,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using topo' -l seed -x -d 'vary the figures
 complete -c gdrtop -n '_shtab_gdrtop_using topo' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using topo' -l format -xka "text json dot graphml" -d 'what to print (default: text)'
 complete -c gdrtop -n '_shtab_gdrtop_using topo' -l json -d 'the same as --format json'
+complete -c gdrtop -n '_shtab_gdrtop_using topo' -l hops -d 'with --json: also the hops of each path, which are most of it'
 complete -c gdrtop -n '_shtab_gdrtop_using topo' -l nccl-xml -xka "(__fish_complete_path (commandline -ct))" -d 'show an NCCL topology file; without FILE, write this node'"'"'s'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a modules -d 'Print the kernel modules in load order, and why one is missing.'
 complete -c gdrtop -n '_shtab_gdrtop_using modules' -s h -l help -d 'show this help message and exit'
@@ -129,8 +130,11 @@ complete -c gdrtop -n '_shtab_gdrtop_using live' -l at -x -d 'with --replay: the
 complete -c gdrtop -n '_shtab_gdrtop_using live' -l seed -x -d 'vary the figures of a simulated node'
 complete -c gdrtop -n '_shtab_gdrtop_using live' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using live' -l json -d 'print one JSON object per second, one per line (gdrtop schema live)'
-complete -c gdrtop -n '_shtab_gdrtop_using live' -l changes -d 'with --json, print an object only when the verdict, a finding or a job changes, or at an event'
-complete -c gdrtop -n '_shtab_gdrtop_using live' -l seconds -x -d 'number of samples, one a second, 1 to 604800 (default: until Ctrl-C)'
+complete -c gdrtop -n '_shtab_gdrtop_using live' -l csv -d 'print a row for each job, port, GPU and event, with its figures'
+complete -c gdrtop -n '_shtab_gdrtop_using live' -l perfetto -xka "(__fish_complete_path (commandline -ct))" -d 'print nothing; write a trace that ui.perfetto.dev opens to FILE'
+complete -c gdrtop -n '_shtab_gdrtop_using live' -l changes -l changes-only -d 'with --json, print an object only when the verdict, a finding or a job changes, or at an event'
+complete -c gdrtop -n '_shtab_gdrtop_using live' -l seconds -x -d 'end after this time, 1 to 604800 (default: until Ctrl-C)'
+complete -c gdrtop -n '_shtab_gdrtop_using live' -l interval -x -d 'time between two samples, 0.1 to 60 (default: 1)'
 complete -c gdrtop -n '_shtab_gdrtop_using live' -l ras-events -d 'also follow a job'"'"'s RAS events (MONITOR); needs NCCL 2.29.2, asks first'
 complete -c gdrtop -n '_shtab_gdrtop_using live' -l yes -d 'with --ras-events, do not ask'
 complete -c gdrtop -n '_shtab_gdrtop_using live' -l begin -x -d 'only save this node'"'"'s port counters for a job, in a prolog'
