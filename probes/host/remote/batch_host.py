@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.remote.collected_host import CollectedHost, Question
+from probes.base.unknown import Maybe
+from probes.host.remote.collected_host import NOT_ASKED_YET, CollectedHost, Question
 from probes.host.remote.transport import GARBLED, ConnectionFailed, unpack
-
-NOT_ASKED_YET = Unknown(Reason.NOT_RECORDED, "", "not asked yet")
 
 
 @dataclass

@@ -179,6 +179,8 @@ def _flood(listener: socket.socket, sent: bytes) -> None:
 @contextlib.contextmanager
 def network(directory: Path) -> Iterator[Network]:
     """Nodes without any server; it ends with all that it has started."""
+    if os.geteuid() == 0:
+        os.makedirs(_SEPARATED, mode=0o755, exist_ok=True)
     found = Network(directory)
     try:
         yield found
@@ -189,11 +191,7 @@ def network(directory: Path) -> Iterator[Network]:
 def complaint() -> str:
     """Why no server can be started here, or ""."""
     packages = missing_packages(PROGRAMS)
-    if packages:
-        return f"not installed: {', '.join(packages)}"
-    if os.geteuid() == 0:
-        os.makedirs(_SEPARATED, mode=0o755, exist_ok=True)
-    return ""
+    return f"not installed: {', '.join(packages)}" if packages else ""
 
 
 if __name__ == "__main__":
