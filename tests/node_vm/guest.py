@@ -123,7 +123,12 @@ class Guest:
             return Answer(124, "", f"no answer for {seconds:.0f} s")
         return Answer(done.returncode, done.stdout, done.stderr)
 
-    def _ssh(self, argv: Sequence[str]) -> list[str]:
+    @property
+    def over(self) -> str:
+        """What --over of gdrtop on this machine needs to reach the guest, whose name is 127.0.0.1 then."""
+        return shlex.join([*self._client(), f"{self._user}@{{host}}"])
+
+    def _client(self) -> list[str]:
         options = {
             "IdentityFile": str(self._key),
             "IdentitiesOnly": "yes",
@@ -140,9 +145,12 @@ class Guest:
         ssh = ["ssh", "-F", "none", "-p", str(self._port)]
         for name, value in options.items():
             ssh += ["-o", f"{name}={value}"]
+        return ssh
+
+    def _ssh(self, argv: Sequence[str]) -> list[str]:
         # sshd hands one string to the user's shell: quoted here, it is the argv again.
         remote = f"PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin LANG=C.UTF-8 {shlex.join(argv)}"
-        return [*ssh, f"{self._user}@127.0.0.1", remote]
+        return [*self._client(), f"{self._user}@127.0.0.1", remote]
 
     def gdrtop(self, *arguments: str, seconds: float = COMMAND_SECONDS) -> Answer:
         """Runs a gdrtop command in a fork of a process that has gdrtop imported (`ask-gdrtop`).

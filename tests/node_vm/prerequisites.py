@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 
 # A program, and the Debian package that has it.
 PROGRAMS = {
@@ -19,10 +20,19 @@ PROGRAMS = {
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def missing_packages() -> list[str]:
+def missing_packages(programs: Mapping[str, str] = PROGRAMS) -> list[str]:
     """Debian packages to install, sorted; empty when all is there."""
-    absent = {package for program, package in PROGRAMS.items() if not shutil.which(program, path=SYSTEM_PATH)}
+    absent = {package for program, package in programs.items() if not shutil.which(program, path=SYSTEM_PATH)}
     return sorted(absent)
+
+
+def install(packages: Sequence[str]) -> None:
+    """Install Debian packages, if this is root on Debian; CalledProcessError: apt-get fails."""
+    if packages and os.geteuid() == 0 and shutil.which("apt-get"):
+        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        command = ["apt-get", "install", "-qq", "--yes", "--no-install-recommends", *packages]
+        for each in (["apt-get", "update", "-qq"], command):
+            subprocess.run(each, env=quiet, stdout=subprocess.DEVNULL, check=True)
 
 
 def complaint() -> str | None:
@@ -39,12 +49,7 @@ def complaint() -> str | None:
 
 
 def main() -> int:
-    packages = missing_packages()
-    if packages and os.geteuid() == 0 and shutil.which("apt-get"):
-        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        install = ["apt-get", "install", "-qq", "--yes", "--no-install-recommends", *packages]
-        for command in (["apt-get", "update", "-qq"], install):
-            subprocess.run(command, env=quiet, stdout=subprocess.DEVNULL, check=True)
+    install(missing_packages())
     told = complaint()
     if told is not None:
         print(f"test-vm: {told}", file=sys.stderr)

@@ -53,6 +53,10 @@ class Kernel(Protocol):
     def ask(self, command: Command, device: int | None = None) -> Answer:
         """Return the answer, or raise OSError."""
 
+
+class Connection(Kernel, Protocol):
+    """A kernel that has to be closed."""
+
     def close(self) -> None:
         """End the round."""
 
@@ -98,7 +102,7 @@ class ResourceReader:
     Only for a kernel that has ib_core loaded: opening the socket would load it.
     """
 
-    def __init__(self, connect: Callable[[float], Kernel] = _Connection) -> None:
+    def __init__(self, connect: Callable[[float], Connection] = _Connection) -> None:
         self._connect = connect
         self._parser = ResourceParser()
 
@@ -109,13 +113,18 @@ class ResourceReader:
         except OSError as error:
             return _unknown(error.errno or 0)
         try:
+            return self.read_from(connection, seconds)
+        finally:
+            connection.close()
+
+    def read_from(self, connection: Kernel, seconds: float = SECONDS) -> Maybe[rdma.RdmaResources]:
+        """Return the resources that this kernel lists; `seconds`: its time limit."""
+        try:
             return self._read(connection)
         except TimeoutError:
             return Unknown(Reason.TIMED_OUT, SOURCE, f"no answer after {seconds:g} s")
         except OSError as error:
             return _unknown(error.errno or 0)
-        finally:
-            connection.close()
 
     def _read(self, connection: Kernel) -> Maybe[rdma.RdmaResources]:
         listed = connection.ask(Command.GET)
@@ -148,15 +157,20 @@ def resources_from_command(
 ) -> Maybe[rdma.RdmaResources]:
     """Return the resources that the `rdma` command lists."""
     texts = {}
+    not_recorded: Unknown | None = None
     for kind in COMMAND_KINDS:
         output = run(("rdma", "-j", "-d", "resource", "show", kind), _COMMAND_SECONDS)
         if isinstance(output, Unknown):
-            return output
-        if output.exit_status == 0:
+            if output.reason is not Reason.NOT_RECORDED:
+                return output
+            not_recorded = output  # a connection learns here what to ask, in one round
+        elif output.exit_status == 0:
             texts[kind] = output.stdout
         elif kind in ("qp", "mr"):  # the others only name owners; an old command does not have all of them
             return Unknown(Reason.DRIVER_ERROR, " ".join(output.argv), printable(output.stderr, 200))
     system = run(("rdma", "system", "show"), _COMMAND_SECONDS)
+    if not_recorded is not None:
+        return not_recorded
     return parse_resources(texts, "" if isinstance(system, Unknown) else system.stdout)
 
 

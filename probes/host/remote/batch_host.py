@@ -7,13 +7,12 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe
 from probes.host.probe_table import Recalling
-from probes.host.remote.collected_host import CollectedHost, Question
+from probes.host.remote.collected_host import NOT_ASKED_YET, CollectedHost, Question
 from probes.host.remote.transport import GARBLED, ConnectionFailed, unpack
 
 T = TypeVar("T")
-NOT_ASKED_YET = Unknown(Reason.NOT_RECORDED, "", "not asked yet")
 
 
 @dataclass

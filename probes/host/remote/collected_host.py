@@ -23,7 +23,7 @@ from probes.host.machine.files import unknown_from
 from probes.host.machine.kernel_log_reader import parse_record
 from probes.host.machine.library_probes import CUDA_NEEDS, probe_cuda, probe_data_direct, probe_dmabuf
 from probes.host.machine.rdma_netlink import Answer, Command, request
-from probes.host.machine.rdma_reader import ResourceReader, resources_from_command
+from probes.host.machine.rdma_reader import SECONDS, ResourceReader, resources_from_command
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.rdma_resources import RdmaResources
@@ -49,6 +49,7 @@ from probes.host.usage import (
 T = TypeVar("T")
 Question = tuple[Any, ...]
 """A question of the collector: its kind, then its arguments."""
+NOT_ASKED_YET = Unknown(Reason.NOT_RECORDED, "", "not asked yet")
 _SMI_SECONDS = 20.0  # without the persistence daemon it initializes every GPU
 _SMI_EVERY_SECONDS = 5.0
 _MOST_ERRNO = 4096  # MAX_ERRNO of the kernel
@@ -72,7 +73,7 @@ class CollectedHost(HostBase):
         self._is_root = is_root
         self._sleeping_gpus = SleepingGpus(self)
         self._ethtool = EthtoolReader()
-        self._resources = ResourceReader(lambda seconds: _Kernel(self, seconds))
+        self._resources = ResourceReader()
         self._smi_lock = threading.Lock()
         self._smi_output: tuple[float, Maybe[str]] = 0.0, Unknown(Reason.NOT_RECORDED, "NVML")
         self._log_number = -1  # of the newest message of the kernel that was returned
@@ -235,7 +236,10 @@ class CollectedHost(HostBase):
         return counters_from_files(self, names)
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
-        answer = self._resources.read()
+        kernel = _Kernel(self)
+        answer = self._resources.read_from(kernel)
+        if kernel.is_unasked:
+            return NOT_ASKED_YET
         if not isinstance(answer, Unknown) or answer.reason in (Reason.TIMED_OUT, Reason.NOT_THERE):
             return answer
         by_command = resources_from_command(self.run)
@@ -301,20 +305,22 @@ class CollectedHost(HostBase):
 class _Kernel:
     """RDMA netlink on the node: each request goes there by itself, or ahead with the others."""
 
-    def __init__(self, host: CollectedHost, seconds: float) -> None:
-        self._host, self._seconds = host, seconds
+    def __init__(self, host: CollectedHost) -> None:
+        self._host = host
+        self.is_unasked = False  # a question has no answer yet
 
     def ask(self, command: Command, device: int | None = None) -> Answer:
         content = request(command, 1, device).decode("latin-1")
-        datagrams = self._host.datagrams(self._seconds, content)
         answer = Answer(1)
+        try:
+            datagrams = self._host.datagrams(SECONDS, content)
+        except BlockingIOError:  # an empty answer lets the reader ask all of its questions in one round
+            self.is_unasked = True
+            return answer
         for datagram, is_cut in datagrams:
             answer.is_interrupted |= is_cut
             answer.add(datagram)
         return answer
-
-    def close(self) -> None:
-        """Do nothing: the collector closes its socket after each question."""
 
 
 def _bytes(text: str) -> Maybe[bytes]:

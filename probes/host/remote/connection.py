@@ -44,6 +44,7 @@ class Connection:
         self._lock = threading.Lock()
         self._received = bytearray()
         self._errors = bytearray()
+        self._is_greeted = False
         try:
             self._process = subprocess.Popen(
                 target.argv,
@@ -141,10 +142,11 @@ class Connection:
     def _skip_noise(self, deadline: float) -> None:
         mark = f"\n{GREETING}\n".encode()
         while mark not in self._received:
-            if len(self._received) > MOST_NOISE_BYTES:
+            if self.received_bytes > MOST_NOISE_BYTES:  # of both streams
                 raise ConnectionFailed(NOISY)
             self._receive(deadline)
         del self._received[: self._received.index(mark) + len(mark)]
+        self._is_greeted = True
 
     def _message(self, deadline: float) -> dict[str, Any]:
         searched = 0  # bytes without a line end
@@ -189,4 +191,5 @@ class Connection:
                 break
             self._errors += part
             del self._errors[:-MOST_ERRORS_BYTES]
-        return ConnectionFailed(why_failed(self._errors.decode("utf-8", "replace"), self.target))
+        noise = b"" if self._is_greeted else bytes(self._received)
+        return ConnectionFailed(why_failed(bytes(self._errors), self.target, noise))

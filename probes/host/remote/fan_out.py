@@ -30,6 +30,7 @@ from probes.host.remote.transport import (
     GARBLED,
     MOST_ERRORS_BYTES,
     MOST_NOISE_BYTES,
+    NOISY,
     ROUNDS,
     ConnectionFailed,
     Target,
@@ -43,6 +44,7 @@ T = TypeVar("T")
 _MOST_LINE_BYTES = 16 << 20
 _MOST_NODE_BYTES = 64 << 20  # from one node
 _MOST_QUESTIONS = 200_000  # of a round
+_TOO_MUCH = "it sends more than gdrtop takes from a node"
 _FILES_A_NODE = 4
 _FIRST_SECONDS = 15.0  # then the next node of a kind goes first
 
@@ -68,7 +70,8 @@ class _Client(ExecClient):  # type: ignore[misc]
         if len(self.streams[sname].rbuf) + len(part) > _MOST_LINE_BYTES or (
             self.worker.read_bytes[sname] > most
         ):
-            self.worker.failure = "it sends more than gdrtop takes from a node"
+            is_greeted = self.worker.most_bytes > MOST_NOISE_BYTES
+            self.worker.failure = _TOO_MUCH if is_greeted else NOISY
             raise EngineClientEOF  # ends this stream, and with it the worker
         return part
 
@@ -99,6 +102,7 @@ class _Node(Generic[T]):
         self.answers = Answers(target.host)
         self.rounds = 0
         self.errors = b""
+        self.noise = b""  # the last line before the greeting
         self.is_judged = False  # a process judges its answers now
         self.closed = ""  # why the node has ended since
         self.result: T | None = None
@@ -181,7 +185,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
     def ev_read(self, worker: _NodeWorker, node: str, sname: str, msg: bytes) -> None:
         """Take a line of a node."""
         asked = self._nodes[worker.target.host]
-        if asked.is_done:
+        if asked.is_done or worker.failure:  # then this is the rest of what was too much
             return
         if sname == worker.SNAME_STDERR:
             asked.errors = (asked.errors + msg + b"\n")[-MOST_ERRORS_BYTES:]
@@ -194,6 +198,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
     def _take(self, node: _Node[T], line: bytes) -> None:
         if not node.is_greeted:  # before, banners and shells may print
             node.is_greeted = line == GREETING.encode()
+            node.noise = b"" if node.is_greeted else line[-MOST_ERRORS_BYTES:].strip() or node.noise
             if node.is_greeted:
                 self._workers[node.target.host].most_bytes = _MOST_NODE_BYTES
             return
@@ -262,7 +267,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         elif timedout:
             failure = f"it did not answer within {self._options.seconds:g} s"
         else:
-            failure = why_failed(node.errors.decode("utf-8", "replace"), node.target)
+            failure = why_failed(node.errors, node.target, node.noise)
         if node.is_judged:  # perhaps nothing is missing
             node.closed = failure
         else:

@@ -18,8 +18,7 @@ from typing import Any
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.probe_thread import note
 from probes.host.protocol import Host
-from probes.host.remote.batch_host import NOT_ASKED_YET
-from probes.host.remote.collected_host import CollectedHost, Question
+from probes.host.remote.collected_host import NOT_ASKED_YET, CollectedHost, Question
 from probes.host.remote.connection import ANSWER_SECONDS, Connection
 from probes.host.remote.transport import GARBLED, ROUNDS, ConnectionFailed, Target
 
@@ -66,8 +65,11 @@ class RemoteHost(CollectedHost):
                 with self._lock:
                     missing, self._missing = list(self._missing), None
             if not missing:
-                return
+                break
             self._exchange(missing)
+        with self._lock:
+            # What is too old by now on a slow node is asked again in one round.
+            self._asked.update(dict.fromkeys(self._fresh, time.monotonic()))
 
     def forget(self) -> None:
         """Ask for everything again, because the node was changed."""

@@ -21,7 +21,7 @@ from probes.base.text import printable
 from probes.host.remote import collector
 
 LONGEST_SECONDS = 24 * 3600  # then the collector ends by itself
-ROUNDS = 8  # of questions: a directory leads to files, and these to others
+ROUNDS = 16  # of questions: a directory leads to files, and these to others
 MOST_NOISE_BYTES = 1 << 16  # what shells and banners print before the program there greets
 MOST_ERRORS_BYTES = 4096  # kept of what a transport prints on its standard error
 MOST_ANSWER_BYTES = 64 << 20  # unpacked
@@ -46,6 +46,12 @@ _FAILURES = (
     ("Could not resolve hostname", "no such host"),
     ("Connection refused", "it refuses connections to its ssh port"),
     ("Connection timed out", "it does not answer on its ssh port"),
+    ("invalid format", "what listens on its ssh port is no ssh server"),
+    ("stdio forwarding failed", "its jump host cannot reach its ssh port"),
+    (
+        "kex_exchange_identification: ",
+        "its ssh server closes connections before login; check MaxStartups there, or who may connect",
+    ),
     ("a password is required", _SUDO),
     ("interactive authentication is required", _SUDO),
     ("a terminal is required", _SUDO),
@@ -177,11 +183,23 @@ def unpack(line: bytes) -> dict[str, Any]:
     return message
 
 
-def why_failed(errors: str, target: Target) -> str:
-    """Return why a transport has ended, by what it printed, and what to do."""
+def why_failed(errors: bytes, target: Target, noise: bytes = b"") -> str:
+    """Return why a transport has ended, by what it printed, and what to do.
+
+    `noise`: what came on standard output before the program there greeted, as from nologin(8).
+    """
+    text = errors.decode("utf-8", "replace")
     for sign, advice in _FAILURES:
-        if sign in errors:
+        if sign in text:
             return advice.replace("{host}", target.host)
-    lines = [line for line in map(printable, errors.splitlines()) if line.strip()]
-    program = os.path.basename(target.transport[0])
-    return lines[-1][:200] if lines else f"{printable(program)} closed the connection"
+    if last := _last_line(text):
+        return last
+    closed = f"{printable(os.path.basename(target.transport[0]))} closed the connection"
+    last = _last_line(noise.decode("utf-8", "replace"))
+    return f"{closed}; the node printed: {last}" if last else closed
+
+
+def _last_line(text: str) -> str:
+    """Return the last line that has words, or ""."""
+    lines = [line for line in map(printable, text.splitlines()) if line.strip()]
+    return lines[-1][:200] if lines else ""

@@ -170,7 +170,7 @@ class _Connection:
         now = time.monotonic()
         if self._output_ended_at is not None:
             if self._errors < 0 or now - self._output_ended_at > _ERRORS_SECONDS:
-                self.lose(why_failed(self._printed_errors.decode("utf-8", "replace"), self.target))
+                self.lose(why_failed(bytes(self._printed_errors), self.target))
         elif not self._is_greeted and now - self._began > CONNECT_SECONDS:
             self.lose(SILENT)
 

@@ -41,6 +41,7 @@ def leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("script", "said"),
     [
         ("exit 1", "sh closed the connection"),
+        ("echo closed for service; exit 1", "sh closed the connection; the node printed: closed for service"),
         ("echo some words >&2; exit 1", "some words"),
         ("printf 'red \\033[31m\\n' >&2; exit 1", "red "),
         ("echo 'ssh: Could not resolve hostname n: x' >&2; exit 255", "no such host"),
@@ -53,7 +54,13 @@ def leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             "its host key has changed; find out why, then remove the old one with `ssh-keygen -R node`",
         ),
         ("echo 'connect to host n port 22: Connection refused' >&2; exit 255", "it refuses connections"),
+        (
+            "echo 'stdio forwarding failed' >&2;"
+            " echo 'kex_exchange_identification: Connection closed by remote host' >&2; exit 255",
+            "its jump host cannot reach its ssh port",
+        ),
         ("yes", "it prints something else than gdrtop's answers"),
+        ("yes >&2; :", "it prints something else than gdrtop's answers"),
         ("exec head -c 100000000 /dev/zero", "it prints something else than gdrtop's answers"),
         (f"printf '\\n{GREETING}\\nno message\\n'; sleep 9", "its answer is garbled"),
         (f"printf '\\n{GREETING}\\n'", "sh closed the connection"),
@@ -68,7 +75,7 @@ def test_a_node_that_cannot_be_read_gets_a_sentence(script: str, said: str) -> N
 
 def test_a_silent_node_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.2)
-    for script in ("cat >/dev/null; :", "exec sleep 100", "yes >&2; :"):
+    for script in ("cat >/dev/null; :", "exec sleep 100"):
         with pytest.raises(ConnectionFailed, match="does not answer"):
             Connection(script_target(script))
 
@@ -216,9 +223,9 @@ def test_a_message_that_grows_when_it_is_unpacked_is_refused(monkeypatch: pytest
 
 
 @settings(max_examples=30)
-@given(st.text(max_size=300))
-def test_what_a_transport_prints_is_shown_without_control_characters(text: str) -> None:
-    shown = why_failed(text, Target("node"))
+@given(st.binary(max_size=300), st.binary(max_size=300))
+def test_what_a_transport_prints_is_shown_without_control_characters(errors: bytes, noise: bytes) -> None:
+    shown = why_failed(errors, Target("node"), noise)
     assert shown.isprintable()
     assert 0 < len(shown) <= 250
 

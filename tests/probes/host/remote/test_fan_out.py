@@ -44,6 +44,8 @@ _SCRIPTS = {
     "refuses": "echo 'x: Permission denied (publickey)' >&2; exit 255",
     "silent": "cat >/dev/null; :",
     "floods": "exec cat /dev/zero",
+    "nologin": "echo; printf 'This account is currently not available.'; exit 1",
+    "pours": f"printf '\\n{GREETING}\\n'; exec cat /dev/zero",
     "noisy": "yes; :",
     "loud": "yes >&2; :",
     "garbage": f"printf '{GREETING}\\nno message\\n'; cat >/dev/null",
@@ -109,13 +111,14 @@ def run(
 
 def test_each_node_ends_with_a_result_or_a_sentence(threads: Executor) -> None:
     names = ("good-1", "user@good", "exits", "refuses", "floods", "noisy", "loud", "garbage", "halfway")
+    names = (*names, "nologin", "pours")
     progress: list[tuple[int, int]] = []
     missing = Target("unreached", ("/missing/ssh", "{host}"))
     found, failures = run(
         threads, *names, on_progress=lambda *counts: progress.append(counts), targets=(missing,)
     )
     assert found == {"good-1": 12, "user@good": 18}
-    flood = "it sends more than gdrtop takes from a node"
+    flood = "it prints something else than gdrtop's answers"
     assert failures == {
         "exits": "sh closed the connection",
         "refuses": "it accepts no key of yours; make `ssh refuses true` work without a password",
@@ -124,10 +127,11 @@ def test_each_node_ends_with_a_result_or_a_sentence(threads: Executor) -> None:
         "loud": flood,
         "garbage": "its answer is garbled",
         "halfway": "its answer is garbled",
+        "nologin": "sh closed the connection; the node printed: This account is currently not available.",
+        "pours": "it sends more than gdrtop takes from a node",
         "unreached": "cannot run /missing/ssh: not found",
     }
-    assert len(failures) == 8
-    assert progress == [(done, 10) for done in range(1, 11)]
+    assert progress == [(done, 12) for done in range(1, 13)]
 
 
 def test_no_node_is_no_work(threads: Executor) -> None:

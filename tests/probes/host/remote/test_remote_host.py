@@ -69,6 +69,18 @@ def test_a_whole_examination_takes_few_round_trips(node: Connected) -> None:
     assert node.rounds(lambda: examine_with_jobs(node.host)) == 0
 
 
+def test_a_slow_node_is_not_asked_one_by_one(node: Connected, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = node.connection.ask
+
+    def slowly(questions: list[object]) -> dict[str, object]:
+        node.clock.now += 1.0
+        return ask(questions)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(node.connection, "ask", slowly)
+    node.host.read_ahead(examine_with_jobs)
+    assert node.rounds(lambda: examine_with_jobs(node.host)) <= 4
+
+
 def test_a_second_of_the_live_screen_takes_at_most_two_round_trips(node: Connected) -> None:
     node.host.read_ahead(examine_with_jobs)
     reader, live = NodeReader(node.host), LiveSampler()

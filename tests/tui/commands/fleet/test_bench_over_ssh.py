@@ -7,28 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from probes.host.remote import collector
-from probes.host.remote.transport import program
 from tests.tui.bandwidth.families import ROOT
-from tui.bandwidth import supervisor
-from tui.bandwidth.pairs import node_server, remote_processes
+from tests.tui.commands.fleet.loopback_nodes import server_source, write_perftest
+from tui.bandwidth.pairs import remote_processes
 from tui.cli import main
 from tui.commands.fleet.nodes import allow_open_files
-
-PERFTEST = """#!/bin/sh
-# Both ends of a test; they meet in a file. The server's arguments end with an option.
-echo started >> {directory}/log
-for last; do :; done
-case $last in
---*) echo '* Waiting for client to connect... *'
-  while [ ! -e {directory}/done ]; do sleep 0.05; done
-  rm {directory}/done;;
-*) echo '                    RDMA_Write BW Test'
-  echo ' #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]'
-  echo ' 1048576    112303           0.00               188.41                       0.022461'
-  touch {directory}/done;;
-esac
-"""
 
 
 def run(words: str, nodes: str) -> int:
@@ -41,16 +24,8 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory that the nodes trust, with a perftest."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for name in ("numactl", "ib_write_bw"):
-        (tools / name).write_text(PERFTEST.format(directory=tmp_path))
-        (tools / name).chmod(0o755)
-    start = (
-        f"import sys\nsys.modules[{collector.__name__!r}].TRUSTED_PATH = ({str(tools)!r},)\n"
-        f"from {node_server.__name__} import main\nmain(60)"
-    )
-    source = program(start, collector, supervisor, node_server)
+    tools = write_perftest(tmp_path)
+    source = server_source(tools)
     monkeypatch.setattr(remote_processes, "server_source", lambda: source)
     return tmp_path
 
