@@ -179,17 +179,17 @@ class Connection:
 
     def _failure(self) -> ConnectionFailed:
         """Return why the transport has ended, by what it printed."""
-        stderr = self._process.stderr
         deadline = time.monotonic() + _END_SECONDS
-        while stderr is not None and not stderr.closed and time.monotonic() < deadline:
-            with selectors.DefaultSelector() as selector:
-                selector.register(stderr, selectors.EVENT_READ)
-                if not selector.select(max(0.0, deadline - time.monotonic())):
+        for stream, kept in ((self._process.stderr, self._errors), (self._process.stdout, self._received)):
+            while stream is not None and not stream.closed and time.monotonic() < deadline:
+                with selectors.DefaultSelector() as selector:
+                    selector.register(stream, selectors.EVENT_READ)
+                    if not selector.select(max(0.0, deadline - time.monotonic())):
+                        break
+                part = os.read(stream.fileno(), 1 << 16)
+                if not part:
                     break
-            part = os.read(stderr.fileno(), 1 << 16)
-            if not part:
-                break
-            self._errors += part
-            del self._errors[:-MOST_ERRORS_BYTES]
+                kept += part
+                del kept[:-MOST_ERRORS_BYTES]
         noise = b"" if self._is_greeted else bytes(self._received)
         return ConnectionFailed(why_failed(bytes(self._errors), self.target, noise))
