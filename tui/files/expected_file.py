@@ -1,12 +1,10 @@
-"""A site's table of what its machines reach, /etc/gdrtop/expected.toml or the file of --expected."""
+"""A site's table of what its machines reach: the file that is configured, or that of --expected."""
 
 from __future__ import annotations
 
 from probes.bandwidth.model.expected import MAX_TABLE_BYTES, ExpectedTable, TableError, parse_table
 from tui.files.new_file import shown_path, why
 from tui.files.read_file import read_small
-
-SITE_TABLE = "/etc/gdrtop/expected.toml"
 
 
 def read_table(path: str) -> ExpectedTable:
@@ -22,13 +20,13 @@ def read_table(path: str) -> ExpectedTable:
         raise TableError(f"{shown_path(path)} is not valid: {error}") from None
 
 
-def site_table(path: str = "", is_required: bool = False) -> tuple[ExpectedTable | None, str]:
+def site_table(path: str, is_required: bool = False) -> tuple[ExpectedTable | None, str]:
     """Return the site's table, None without one; and why it is not used, "" if it is or does not exist.
 
-    `path`: another place than SITE_TABLE; `is_required`: it should exist.
+    `is_required`: it should exist.
     """
     try:
-        return read_table(path or SITE_TABLE), ""
+        return read_table(path), ""
     except TableError as error:
         is_absent = not is_required and isinstance(error.__context__, (FileNotFoundError, NotADirectoryError))
         return None, "" if is_absent else f"{error}. gdrtop uses its own figures"

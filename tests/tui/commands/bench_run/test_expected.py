@@ -1,11 +1,14 @@
 """Expected figures of machine types in `gdrtop bench`: verdict, exit status, JSON, a site's file."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.tui.commands.bench_run.scene import Scene
 from tests.tui.commands.test_schema import valid
+from tui.settings.current import use
+from tui.settings.load import load
 
 _OURS = '[[pair]]\nname = "our H100 nodes"\nproduct = "supermicro*"\nat_least_gbps = {}\n'
 
@@ -58,17 +61,29 @@ def test_a_given_table_that_cannot_be_used_is_wrong_usage(
     assert "unknown field port" in capsys.readouterr().err
 
 
-def test_a_sites_table_is_used_on_a_real_node_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.files.expected_file.SITE_TABLE", table(tmp_path, 399))
+@pytest.fixture
+def configured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Configure the site's table."""
+
+    def configure(path: str) -> None:
+        monkeypatch.setenv("GDRTOP_BANDWIDTH_EXPECTED", path)
+        use(load())
+
+    yield configure
+    use(None)
+
+
+def test_a_sites_table_is_used_on_a_real_node_only(tmp_path: Path, configured: Callable[[str], None]) -> None:
+    configured(table(tmp_path, 399))
     assert "our H100 nodes" not in Scene().run("--dry-run")[1]
     assert "our H100 nodes" in Scene(live=True).run("--dry-run")[1]
 
 
 def test_a_sites_bad_table_is_reported_and_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, configured: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "expected.toml"
     path.write_text("nonsense")
-    monkeypatch.setattr("tui.files.expected_file.SITE_TABLE", str(path))
+    configured(str(path))
     assert Scene(live=True).run("--dry-run")[0] == 0
     assert "gdrtop uses its own figures" in capsys.readouterr().err
