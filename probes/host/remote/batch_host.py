@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from probes.base.unknown import Maybe
 from probes.host.probe_table import Recalling
+from probes.host.probe_thread import AnsweredHost
 from probes.host.remote.collected_host import NOT_ASKED_YET, CollectedHost, Question
 from probes.host.remote.transport import GARBLED, ConnectionFailed, unpack
 
@@ -41,7 +42,7 @@ _recalled: dict[Hashable, list[tuple[_Trace, Any]]] = {}
 _MISSING = object()
 
 
-class BatchHost(CollectedHost, Recalling):
+class BatchHost(CollectedHost, AnsweredHost, Recalling):
     """A node whose answers have come in batches.
 
     Most nodes of a fleet answer most questions alike, such as those about five hundred PCI functions. What

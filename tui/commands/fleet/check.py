@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import sys
@@ -125,7 +126,7 @@ def read_fleet(
 
     fan_out = FanOut(
         targets(options, names),
-        judging,
+        partial(_judged, judging),
         executor,
         show,
         FanOutOptions(options.fan_out, options.timeout),
@@ -137,6 +138,13 @@ def read_fleet(
         tuple(summaries[name] for name in names if name in summaries),
         tuple(Unanswered(name, printable(failures[name], 255)) for name in names if name in failures),
     )
+
+
+def _judged(judging: Callable[[Answers], NodeSummary | Missing], answers: Answers) -> NodeSummary | Missing:
+    """Judge a node, and free what is left of it: garbage of several nodes would take twice the memory."""
+    found = judging(answers)
+    gc.collect()
+    return found
 
 
 def judge_answers(
@@ -208,6 +216,8 @@ def _end_with_gdrtop() -> None:
     """Leave Ctrl-C to gdrtop, and end when it is killed; in a process of the pool."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
+    gc.freeze()  # what gdrtop has loaded before is no garbage
+    gc.disable()
 
 
 def _simulated(
