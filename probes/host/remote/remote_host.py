@@ -19,7 +19,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.probe_thread import note
 from probes.host.protocol import Host
 from probes.host.remote.collected_host import NOT_ASKED_YET, CollectedHost, Question
-from probes.host.remote.connection import ANSWER_SECONDS, Connection
+from probes.host.remote.connection import ANSWER_SECONDS, Connection, Connections
 from probes.host.remote.transport import GARBLED, ROUNDS, ConnectionFailed, Target
 
 _FRESH_SECONDS = 3.0  # an answer that was asked ahead is as old as this at most
@@ -41,10 +41,11 @@ class _Answer:
 class RemoteHost(CollectedHost):
     """A node behind a connection; after it has failed, all answers are unknown until it is there again."""
 
-    def __init__(self, target: Target) -> None:
-        """Connect; ConnectionFailed: the node does not answer."""
+    def __init__(self, target: Target, among: Connections | None = None) -> None:
+        """Connect; ConnectionFailed: the node does not answer. It ends with the connections `among`."""
         self.target = target
-        self.connection: Connection | None = Connection(target)
+        self._among = among or Connections()
+        self.connection: Connection | None = Connection(target, self._among)
         super().__init__(target.host, self.connection.greeting.get("is_root") is True)
         self._lock = threading.Lock()  # of what follows
         self._exchanging = threading.Lock()
@@ -158,7 +159,7 @@ class RemoteHost(CollectedHost):
             if time.monotonic() - at < _RETRY_SECONDS:
                 raise ConnectionFailed(why)
             try:
-                self.connection = Connection(self.target)
+                self.connection = Connection(self.target, self._among)
             except ConnectionFailed as error:
                 self._lost = time.monotonic(), str(error)
                 raise

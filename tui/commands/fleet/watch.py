@@ -23,7 +23,7 @@ from tui.commands.fleet.check import (
     judging_processes,
     read_fleet,
 )
-from tui.commands.fleet.nodes import close_nodes, demo_fleet, named_nodes, targets
+from tui.commands.fleet.nodes import demo_fleet, named_nodes, targets
 from tui.commands.fleet.saved_nodes import read_directory, with_own_names
 from tui.runtime.open_host import NoSuchHost, connect, open_recording, open_simulated
 
@@ -171,9 +171,17 @@ def _alternate(table: Callable[[], FleetApp], options: argparse.Namespace, ascii
         try:
             status = dashboard.run(node)
         finally:
-            close_nodes({app.return_value.name: app.return_value.host})
+            _close(app.return_value.host)
         if not node.goes_back:
             return status
+
+
+def _close(host: Host) -> None:
+    """End the connection to a node, if it has one."""
+    from probes.host.remote.remote_host import RemoteHost
+
+    if isinstance(host, RemoteHost):
+        host.close()
 
 
 def node_app(node: OpenedNode, options: argparse.Namespace, ascii_only: bool = False) -> NodeApp:

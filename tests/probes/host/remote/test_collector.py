@@ -144,7 +144,7 @@ def running(word: str) -> list[int]:
 def test_the_collector_and_its_children_end_with_the_connection() -> None:
     host = RemoteHost(local_target())
     assert host.connection is not None
-    pid = host.connection._process.pid
+    pid = host.connection.process.pid
     asking = threading.Thread(target=host.run, args=[("sleep", "601.75"), 60.0], daemon=True)
     asking.start()
     while not running("601.75"):

@@ -42,7 +42,7 @@ class Connected:
         monkeypatch.setattr(remote_host, "Connection", self._connect)
         self.host = RemoteHost(Target("node"))
 
-    def _connect(self, target: Target) -> SimulatedConnection:
+    def _connect(self, target: Target, among: object) -> SimulatedConnection:
         if self.failure:
             raise ConnectionFailed(self.failure)
         self.connections.append(SimulatedConnection(self.simulated))
