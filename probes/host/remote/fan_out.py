@@ -269,7 +269,8 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         found = future.result()
         if not isinstance(found, Missing):
             if node.kind not in self._lists:
-                questions = [question for asked in node.answers.asked for question in asked]
+                asked = (tuple(question) for questions in node.answers.asked for question in questions)
+                questions = list(dict.fromkeys(asked))  # that of a long command was asked several times
                 self._lists[node.kind] = questions, pack({"ask": questions})
             self._end(node, result=self._keep(found))
             return

@@ -18,7 +18,7 @@ from typing import Any
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.probe_thread import note
 from probes.host.protocol import Host
-from probes.host.remote.collected_host import NOT_ASKED_YET, CollectedHost, Question
+from probes.host.remote.collected_host import NOT_ASKED_YET, CollectedHost, Question, is_unfinished
 from probes.host.remote.connection import ANSWER_SECONDS, Connection, Connections
 from probes.host.remote.transport import GARBLED, ROUNDS, ConnectionFailed, Target
 
@@ -67,7 +67,7 @@ class RemoteHost(CollectedHost):
                     missing, self._missing = list(self._missing), None
             if not missing:
                 break
-            self._exchange(missing)
+            self._exchange(missing, waits=True)
         with self._lock:
             # What is too old by now on a slow node is asked again in one round.
             self._asked.update(dict.fromkeys(self._fresh, time.monotonic()))
@@ -131,8 +131,11 @@ class RemoteHost(CollectedHost):
         found = self._fresh.get(question)  # none after `forget`
         return found is not None and found.at >= than
 
-    def _exchange(self, questions: list[Question]) -> None:
-        """Ask the node; ConnectionFailed: it does not answer, or has not for some seconds."""
+    def _exchange(self, questions: list[Question], waits: bool = False) -> None:
+        """Ask the node; ConnectionFailed: it does not answer, or has not for some seconds.
+
+        `waits`: what takes long there will be asked again.
+        """
         connection = self._connected()
         try:
             message = connection.ask(questions)
@@ -148,7 +151,9 @@ class RemoteHost(CollectedHost):
             raise
         now = time.monotonic()
         with self._lock:
-            self._fresh.update(zip(questions, (_Answer(now, answer) for answer in answers), strict=True))
+            for asked, answer in zip(questions, answers, strict=True):
+                if not waits or not is_unfinished(answer):
+                    self._fresh[asked] = _Answer(now, answer)
             if len(self._fresh) > _MOST_KEPT:  # processes come and go
                 self._fresh = {asked: kept for asked, kept in self._fresh.items() if now - kept.at < 60.0}
                 self._asked = {asked: at for asked, at in self._asked.items() if asked in self._fresh}

@@ -21,7 +21,7 @@ from probes.base.text import printable
 from probes.host.remote import collector
 
 LONGEST_SECONDS = 24 * 3600  # then the collector ends by itself
-ROUNDS = 16  # of questions: a directory leads to files, and these to others
+ROUNDS = 40  # of questions: a directory leads to files, these to others, and a long command needs several
 MOST_NOISE_BYTES = 1 << 16  # what shells and banners print before the program there greets
 MOST_ERRORS_BYTES = 4096  # kept of what a transport prints on its standard error
 MOST_ANSWER_BYTES = 64 << 20  # unpacked

@@ -71,7 +71,7 @@ def test_a_set_names_its_nodes(text: str, names: list[str]) -> None:
         ("n1!n1", "names no node"),
         (
             "@rack1",
-            "there is no group @rack1; gdrtop looked for groups in no file; for a Slurm partition, use --slurm",
+            "no group @rack1; gdrtop looked for groups in no file; for a Slurm partition, use --slurm rack1",
         ),
         ("@$(id)", "is not a node name"),
         (f"n[1-{MOST_NODES + 1}]", "names more than 10000 nodes"),

@@ -109,7 +109,10 @@ def run(
     return FanOut(nodes, judge, executor, on_progress, FanOutOptions(64, seconds)).run()
 
 
-def test_each_node_ends_with_a_result_or_a_sentence(threads: Executor) -> None:
+def test_each_node_ends_with_a_result_or_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, threads: Executor
+) -> None:
+    monkeypatch.setattr(fan_out, "_MOST_LINE_BYTES", 1 << 20)
     names = ("good-1", "user@good", "exits", "refuses", "floods", "noisy", "loud", "garbage", "halfway")
     names = (*names, "nologin", "pours")
     progress: list[tuple[int, int]] = []
