@@ -17,8 +17,8 @@ from probes.host.protocol import Host
 from tui import dashboard
 from tui.commands.arguments import UsageError
 from tui.commands.fleet.check import (
+    Judged,
     add_reading_options,
-    judge_answers,
     judge_simulated,
     judging_processes,
     read_fleet,
@@ -98,18 +98,22 @@ def watched_fleet(options: argparse.Namespace, executor: Executor) -> WatchedFle
         )
     names = named_nodes(options)
     target = dict(zip(names, targets(options, names), strict=True))
-    running: list[FanOut[NodeSummary]] = []
+    running: list[FanOut[Judged]] = []
 
-    def begun(fan_out: FanOut[NodeSummary]) -> None:
+    def begun(fan_out: FanOut[Judged]) -> None:
         running[:] = [fan_out]
 
     def stop() -> None:
         for fan_out in running:
             fan_out.stop()
 
+    def read(progress: Progress) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
+        judged, unanswered = read_fleet(options, names, progress, executor, begun)
+        return tuple(each.summary for each in judged), unanswered
+
     return WatchedFleet(
         Origin(Source.REMOTE, plural(len(names), "node")),
-        lambda progress: read_fleet(options, names, progress, executor, judge_answers, begun),
+        read,
         lambda name: connect(target[name]),
         stop=stop,
     )
