@@ -21,6 +21,7 @@ SUBJECTS = (
     "report",
     "watch",
     "metrics",
+    "slurm",
     "remote",
     "fleet",
     "fleet-live",
