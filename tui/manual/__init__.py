@@ -21,6 +21,7 @@ SUBJECTS = (
     "report",
     "watch",
     "metrics",
+    "consumers",
     "remote",
     "fleet",
     "fleet-live",
