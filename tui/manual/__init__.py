@@ -22,6 +22,7 @@ SUBJECTS = (
     "watch",
     "metrics",
     "consumers",
+    "slurm",
     "remote",
     "fleet",
     "fleet-live",

@@ -50,8 +50,8 @@ function _shtab_gdrtop_using
   test "$_shtab_gdrtop_cmdpath" = "$argv"
 end
 
-set -g _shtab_gdrtop_commands check topo modules live nccl-log ras do setup fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet bench' diff manifest env bench config schema watch metrics record report help completion
-set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --connect --count --demo --dir --disturb --driver --end --every --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --watch -o -w
+set -g _shtab_gdrtop_commands check topo modules live nccl-log ras do setup fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet bench' diff manifest env bench config schema watch prolog epilog health-check metrics record report help completion
+set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --connect --count --demo --dir --disturb --driver --end --every --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --watch -o -w
 
 complete -c gdrtop -e
 complete -c gdrtop -f
@@ -414,6 +414,48 @@ complete -c gdrtop -n '_shtab_gdrtop_using watch' -l after -x -d 'saved after th
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -l redact -d 'redact the saved recordings as gdrtop record does; the ring is not redacted'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -l json -d 'print events as JSON, one object per line (gdrtop schema watch)'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -l unit -d 'print a systemd unit with these options and exit'
+complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a prolog -d 'Check the GPUs of a Slurm job and the NICs near them, before it starts.'
+complete -c gdrtop -n '_shtab_gdrtop_using prolog' -s h -l help -d 'show this help message and exit'
+complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'
+complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l host -xka "(gdrtop __complete hosts (commandline -ct))" -d 'read this node over ssh; nothing is installed or written there'
+complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l over -x -d 'with --host: use this command instead of ssh, for example '"'"'srun -w {host}'"'"'; {host} is the node'
+complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l sudo -d 'with --host: read the node with sudo -n'
+complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l demo -xka "(gdrtop __complete demos (commandline -ct))" -d 'use a simulated node; --demo list shows them all'
+complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l replay -xka "(__fish_complete_path (commandline -ct))" -d 'use a file written by gdrtop record'
+complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l at -x -d 'with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after its start); default: the last one'
+complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l seed -x -d 'vary the figures of a simulated node'
+complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l ascii -d 'use ASCII characters only'
+complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l dry-run -d 'say what would be done, change nothing and exit with 0'
+complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l limit -x -d 'give up and exit with 0 after this time (default: 20)'
+complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l heal -d 'load missing modules if that affects no job, then check again'
+complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l no-drain -d 'leave it to slurmd to drain the node, with its own reason'
+complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a epilog -d 'Save what the ports did during a Slurm job.'
+complete -c gdrtop -n '_shtab_gdrtop_using epilog' -s h -l help -d 'show this help message and exit'
+complete -c gdrtop -n '_shtab_gdrtop_using epilog' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'
+complete -c gdrtop -n '_shtab_gdrtop_using epilog' -l host -xka "(gdrtop __complete hosts (commandline -ct))" -d 'read this node over ssh; nothing is installed or written there'
+complete -c gdrtop -n '_shtab_gdrtop_using epilog' -l over -x -d 'with --host: use this command instead of ssh, for example '"'"'srun -w {host}'"'"'; {host} is the node'
+complete -c gdrtop -n '_shtab_gdrtop_using epilog' -l sudo -d 'with --host: read the node with sudo -n'
+complete -c gdrtop -n '_shtab_gdrtop_using epilog' -l demo -xka "(gdrtop __complete demos (commandline -ct))" -d 'use a simulated node; --demo list shows them all'
+complete -c gdrtop -n '_shtab_gdrtop_using epilog' -l replay -xka "(__fish_complete_path (commandline -ct))" -d 'use a file written by gdrtop record'
+complete -c gdrtop -n '_shtab_gdrtop_using epilog' -l at -x -d 'with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after its start); default: the last one'
+complete -c gdrtop -n '_shtab_gdrtop_using epilog' -l seed -x -d 'vary the figures of a simulated node'
+complete -c gdrtop -n '_shtab_gdrtop_using epilog' -l ascii -d 'use ASCII characters only'
+complete -c gdrtop -n '_shtab_gdrtop_using epilog' -l dry-run -d 'say what would be done, change nothing and exit with 0'
+complete -c gdrtop -n '_shtab_gdrtop_using epilog' -l limit -x -d 'give up and exit with 0 after this time (default: 20)'
+complete -c gdrtop -n '_shtab_gdrtop_using epilog' -l save -xka "(__fish_complete_directories)" -d 'save the difference in this directory, of the newest 1,000 jobs (default: /var/lib/gdrtop/jobs, without root ~/.local/state/gdrtop/jobs)'
+complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a health-check -d 'Drain this node of Slurm while a critical finding is there.'
+complete -c gdrtop -n '_shtab_gdrtop_using health-check' -s h -l help -d 'show this help message and exit'
+complete -c gdrtop -n '_shtab_gdrtop_using health-check' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'
+complete -c gdrtop -n '_shtab_gdrtop_using health-check' -l host -xka "(gdrtop __complete hosts (commandline -ct))" -d 'read this node over ssh; nothing is installed or written there'
+complete -c gdrtop -n '_shtab_gdrtop_using health-check' -l over -x -d 'with --host: use this command instead of ssh, for example '"'"'srun -w {host}'"'"'; {host} is the node'
+complete -c gdrtop -n '_shtab_gdrtop_using health-check' -l sudo -d 'with --host: read the node with sudo -n'
+complete -c gdrtop -n '_shtab_gdrtop_using health-check' -l demo -xka "(gdrtop __complete demos (commandline -ct))" -d 'use a simulated node; --demo list shows them all'
+complete -c gdrtop -n '_shtab_gdrtop_using health-check' -l replay -xka "(__fish_complete_path (commandline -ct))" -d 'use a file written by gdrtop record'
+complete -c gdrtop -n '_shtab_gdrtop_using health-check' -l at -x -d 'with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after its start); default: the last one'
+complete -c gdrtop -n '_shtab_gdrtop_using health-check' -l seed -x -d 'vary the figures of a simulated node'
+complete -c gdrtop -n '_shtab_gdrtop_using health-check' -l ascii -d 'use ASCII characters only'
+complete -c gdrtop -n '_shtab_gdrtop_using health-check' -l dry-run -d 'say what would be done, change nothing and exit with 0'
+complete -c gdrtop -n '_shtab_gdrtop_using health-check' -l limit -x -d 'give up and exit with 0 after this time (default: 50)'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a metrics -d 'Write the verdict, findings, paths and counters of this node for Prometheus.'
 complete -c gdrtop -n '_shtab_gdrtop_using metrics' -s h -l help -d 'show this help message and exit'
 complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'
@@ -461,7 +503,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using report' -l redact -d 'replace names, 
 complete -c gdrtop -n '_shtab_gdrtop_using report; and test $_shtab_gdrtop_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'the new file to write, .md, .html or .json; - is standard output'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a help -d 'Show the manual.'
 complete -c gdrtop -n '_shtab_gdrtop_using help' -s h -l help -d 'show this help message and exit'
-complete -c gdrtop -n '_shtab_gdrtop_using help; and test $_shtab_gdrtop_npos -eq 0' -ka "verdict dashboard live doctor setup environment actions safety bandwidth topology nccl-log recording report watch metrics consumers remote fleet fleet-live fleet-bench ras manifests json config files simulation install" -d 'page to show; without it, list the pages'
+complete -c gdrtop -n '_shtab_gdrtop_using help; and test $_shtab_gdrtop_npos -eq 0' -ka "verdict dashboard live doctor setup environment actions safety bandwidth topology nccl-log recording report watch metrics consumers slurm remote fleet fleet-live fleet-bench ras manifests json config files simulation install" -d 'page to show; without it, list the pages'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a completion -d 'Print what completes commands and options in bash, zsh or fish.'
 complete -c gdrtop -n '_shtab_gdrtop_using completion' -s h -l help -d 'show this help message and exit'
 complete -c gdrtop -n '_shtab_gdrtop_using completion; and test $_shtab_gdrtop_npos -eq 0' -ka "bash zsh fish" -d 'bash, zsh, fish'
