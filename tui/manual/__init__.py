@@ -21,6 +21,7 @@ SUBJECTS = (
     "report",
     "watch",
     "metrics",
+    "consumers",
     "slurm",
     "remote",
     "fleet",

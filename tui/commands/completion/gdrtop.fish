@@ -51,7 +51,7 @@ function _shtab_gdrtop_using
 end
 
 set -g _shtab_gdrtop_commands check topo modules live nccl-log ras do setup fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet bench' diff manifest env bench config schema watch prolog epilog health-check metrics record report help completion
-set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --connect --count --demo --dir --disturb --driver --end --every --expected --explain --fan-out --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --port --queue-pairs --rails --replay --role --root --save --seconds --seed --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --watch -o -w
+set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --connect --count --demo --dir --disturb --driver --end --every --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --watch -o -w
 
 complete -c gdrtop -e
 complete -c gdrtop -f
@@ -83,6 +83,9 @@ complete -c gdrtop -n '_shtab_gdrtop_using check' -l seed -x -d 'vary the figure
 complete -c gdrtop -n '_shtab_gdrtop_using check' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using check' -l json -d 'print JSON (gdrtop schema check)'
 complete -c gdrtop -n '_shtab_gdrtop_using check' -l one-line -d 'print only the verdict, with its reason'
+complete -c gdrtop -n '_shtab_gdrtop_using check' -l for -xka "nagios npd nhc slurm junit sarif" -d 'print what another program expects, and exit as it expects (gdrtop help consumers)'
+complete -c gdrtop -n '_shtab_gdrtop_using check' -l severity-map -x -d 'print what automation should do: isolate, reset, watch or none; NAME is a check, critical, warning, note, unknown or not-applicable'
+complete -c gdrtop -n '_shtab_gdrtop_using check' -s q -l quiet -d 'print nothing; only exit'
 complete -c gdrtop -n '_shtab_gdrtop_using check' -l only -x -d 'run only these checks'
 complete -c gdrtop -n '_shtab_gdrtop_using check' -l skip -x -d 'do not run these checks'
 complete -c gdrtop -n '_shtab_gdrtop_using check' -l all -d 'also list checks that are ok; with --json, all details of each'
@@ -500,7 +503,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using report' -l redact -d 'replace names, 
 complete -c gdrtop -n '_shtab_gdrtop_using report; and test $_shtab_gdrtop_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'the new file to write, .md, .html or .json; - is standard output'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a help -d 'Show the manual.'
 complete -c gdrtop -n '_shtab_gdrtop_using help' -s h -l help -d 'show this help message and exit'
-complete -c gdrtop -n '_shtab_gdrtop_using help; and test $_shtab_gdrtop_npos -eq 0' -ka "verdict dashboard live doctor setup environment actions safety bandwidth topology nccl-log recording report watch metrics slurm remote fleet fleet-live fleet-bench ras manifests json config files simulation install" -d 'page to show; without it, list the pages'
+complete -c gdrtop -n '_shtab_gdrtop_using help; and test $_shtab_gdrtop_npos -eq 0' -ka "verdict dashboard live doctor setup environment actions safety bandwidth topology nccl-log recording report watch metrics consumers slurm remote fleet fleet-live fleet-bench ras manifests json config files simulation install" -d 'page to show; without it, list the pages'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a completion -d 'Print what completes commands and options in bash, zsh or fish.'
 complete -c gdrtop -n '_shtab_gdrtop_using completion' -s h -l help -d 'show this help message and exit'
 complete -c gdrtop -n '_shtab_gdrtop_using completion; and test $_shtab_gdrtop_npos -eq 0' -ka "bash zsh fish" -d 'bash, zsh, fish'
