@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import io
-from collections.abc import Collection, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TextIO
 
 from probes.base.frozen import frozen
-from probes.base.origin import Source
+from probes.base.origin import Origin, Source
 from probes.base.text import plural, printable
 from probes.base.unknown import Unknown, known
 from probes.checks.judgment import Judgment, exit_status, judge
@@ -20,18 +22,23 @@ from probes.queries.finding import Finding, Status
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import with_slow_results
-from tui.commands.arguments import UsageError, did_you_mean, whole_number
+from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean, whole_number
 from tui.commands.consumers.actions import Action, rows_of, severity_map, strongest
+from tui.commands.consumers.checked_node import CheckedNode, in_short
+from tui.files.new_file import NotWritten
 from tui.files.since_ok import SinceOk, since_ok
+from tui.files.verdict_file import CHECK_JSON, VERDICT_LINE, save_verdict
 from tui.runtime.json_values import document, finding_json, host_name, time_json, verdict_json, write_json
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import heading, print_lines, text_width
-from widgets.base.lines import Line, Run, Tone, line, wrapped
+from tui.runtime.printing import heading, print_lines, source_word, text_width
+from widgets.base.lines import Line, Run, Tone, line, plain, wrapped
 from widgets.doctor.findings import Entry, counted, draw_entries, draw_entry, entries_of, title_of
 from widgets.node import verdict as verdict_drawing
 
 _MOST_NAMED = 4  # skipped checks
 _MOST_SECONDS = 3600
+ONE_LINE_BYTES = 80  # what Node Problem Detector and others keep of a line
+_PAUSE_SECONDS = 5.0  # between two checks of --wait
 _STATUS_HELP = """\
 exit status (the monitoring plugin convention):
   0    no warning
@@ -68,6 +75,8 @@ class CheckOptions:
     read_only: bool = False  # save no facts of a node that works
     consumer: str = ""  # print what this one of CONSUMERS expects
     actions: Mapping[str, Action] | None = None  # of --severity-map; None: it is not given
+    wait_seconds: int = 0  # check again while a finding is critical
+    save: str = ""  # directory of the saved verdict
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +84,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema check)")
-    parser.add_argument("--one-line", action="store_true", help="print only the verdict, with its reason")
+    parser.add_argument(
+        "--one-line",
+        action="store_true",
+        help=f"print only the verdict, with its reason, in at most {ONE_LINE_BYTES} bytes",
+    )
+    parser.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        type=whole_number(1, _MOST_SECONDS),
+        default=0,
+        help="while a finding is critical, check again for up to this time, as after boot",
+    )
+    parser.add_argument(
+        "--save",
+        metavar="DIR",
+        default="",
+        help=f"also save the line of --one-line in DIR/{VERDICT_LINE} and the JSON in DIR/{CHECK_JSON}",
+    )
     parser.add_argument(
         "--for",
         dest="consumer",
@@ -156,8 +182,11 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 
         return run_on_image(options, out)
     host = open_host(options)
-    if options.seconds and host.origin.source in (Source.TREE, Source.RECORDED):
+    is_still = host.origin.source in (Source.TREE, Source.RECORDED)
+    if options.seconds and is_still:
         raise UsageError("--seconds needs a running node; a recording is judged at --at TIME")
+    if options.wait and is_still:
+        raise UsageError("--wait needs a running node, which may change")
     if options.after_reboot:
         from tui.commands.check_forecast import write_forecast
 
@@ -174,6 +203,8 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         options.read_only,
         options.consumer,
         options.severity_map,
+        options.wait,
+        options.save,
     )
     return write_check(host, out, asked)
 
@@ -201,14 +232,34 @@ def _refuse_conflicts(options: argparse.Namespace) -> None:
             raise UsageError(
                 f"{option} takes no ID, --only, --skip, --all, --one-line, --for or --severity-map"
             )
+        if options.wait or options.save:
+            raise UsageError(f"{option} takes no --wait and no --save")
 
 
-def write_check(host: Host, out: TextIO, options: CheckOptions) -> int:
+def write_check(
+    host: Host, out: TextIO, options: CheckOptions, wait: Callable[[float], object] = time.sleep
+) -> int:
     """Check the node, print the findings, and return the exit status of the checks that ran."""
+    began = host.monotonic()
     examination = examine_host(host, options.seconds)
     judgment = judge(examination, options.only, options.skip)
+    while judgment.verdict.critical and host.monotonic() - began < options.wait_seconds:
+        wait(_PAUSE_SECONDS)
+        examination = examine_host(host, options.seconds, examination)
+        judgment = judge(examination, options.only, options.skip)
     verdict, found, skipped = judgment.verdict, judgment.findings, judgment.skipped
     since = since_ok(examination, judgment, options.read_only)
+    if options.save:
+        text = io.StringIO()
+        at = host.wall_clock()
+        write_json(check_json(examination.node, at, verdict, found, skipped, since=since), text)
+        when = time.strftime("%m-%d %H:%M", time.localtime(at))
+        line = plain(one_line(judgment, examination.node.origin, f"gdrtop {when} "))
+        try:
+            save_verdict(options.save, line, text.getvalue())
+        except NotWritten as error:
+            print(f"gdrtop: {error}", file=sys.stderr)
+            return EXIT_WRONG_USAGE
     if options.consumer:
         return _write_for(examination.node, host.wall_clock(), judgment, out, options)
     if options.as_json:
@@ -217,8 +268,7 @@ def write_check(host: Host, out: TextIO, options: CheckOptions) -> int:
         at = host.wall_clock()
         write_json(check_json(examination.node, at, verdict, shown, skipped, in_full, since), out)
     elif options.one_line:
-        why = Run(f": {verdict.reason}" if verdict.reason else "")
-        print_lines([(*verdict_drawing.draw(verdict), why)], out, options.ascii_only)
+        print_lines([one_line(judgment, examination.node.origin)], out, options.ascii_only)
     elif options.actions is not None:
         _write_actions(judgment, options.actions, out)
     else:
@@ -227,9 +277,21 @@ def write_check(host: Host, out: TextIO, options: CheckOptions) -> int:
     return exit_status(verdict)
 
 
+def one_line(judgment: Judgment, origin: Origin, prefix: str = "") -> Line:
+    """Return the state and its reason in at most ONE_LINE_BYTES bytes."""
+    head = verdict_drawing.draw(judgment.verdict)[0]
+    mark = head._replace(text=head.text.partition(" ")[0])
+    word = source_word(origin)
+    before = f"{prefix}{word} " if word else prefix
+    room = ONE_LINE_BYTES - len(f"{before}{mark.text} ".encode())
+    text = in_short(judgment).encode()
+    if len(text) > room:
+        text = text[: room - len("…".encode())].decode(errors="ignore").encode() + "…".encode()
+    return line(before, mark, f" {text.decode()}")
+
+
 def _write_for(node: Node, at: float, judgment: Judgment, out: TextIO, options: CheckOptions) -> int:
     from tui.commands.consumers.catalogue import CONTRACTS
-    from tui.commands.consumers.checked_node import CheckedNode
 
     name = known(host_name(node), "")
     answer = CONTRACTS[options.consumer](CheckedNode(judgment, name, node.origin, at, options.actions or {}))

@@ -28,6 +28,7 @@ KINDS = {
     "modules-load": "systemd: modules to load at boot (--drop-in: for openibd)",
     "slurm-prolog": "Slurm: Prolog that checks the node before each job; for peermem, it loads the module",
     "container": "containers: Dockerfile snippet and run options",
+    "boot-check": "systemd: check once after boot, with a line at login (-o: a directory)",
     "metrics": "Prometheus: systemd timer, alert rules, Grafana dashboard (-o: a directory; --textfile)",
 }
 _PATHS = {"dmabuf": GdrPath.DMABUF, "peermem": GdrPath.PEERMEM}
@@ -88,6 +89,10 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--drop-in applies only to modules-load")
     if options.textfile is not None and options.kind != "metrics":
         raise UsageError("--textfile applies only to metrics")
+    if options.kind == "boot-check":
+        from tui.commands.export.boot_files import write_boot_files
+
+        return write_boot_files(options, out)
     if options.kind == "metrics":
         from tui.commands.export.monitoring_files import write_monitoring_files
 

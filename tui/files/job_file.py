@@ -49,7 +49,8 @@ class JobFile:
         """Write the file, instead of one that the same job has left."""
         if others := why_not_as_root(self._directory):
             raise JobFileError(f"{shown_path(self.path)} cannot be written: {others}")
-        make_directory(self._directory, JobFileError)
+        # Root's is also that of the locks, where every user may look for their holder.
+        make_directory(self._directory, JobFileError, 0o755 if os.geteuid() == 0 else 0o700)
         file = NewFile(self.path, JobFileError, replaces=True)
         try:
             file.write(text.encode())

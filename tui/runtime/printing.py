@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich.cells import cell_len
 
+from probes.base.origin import Origin, Source
 from probes.base.unknown import known
 from widgets.base.lines import Line, line, plain, unwrapped
 
@@ -102,6 +103,11 @@ def text_width(out: TextIO) -> int:
 def _has_width(out: TextIO) -> bool:
     asked = os.environ.get("COLUMNS", "")
     return out.isatty() or (asked.isascii() and asked.isdecimal() and 0 < len(asked) < 5 and int(asked) > 0)
+
+
+def source_word(origin: Origin) -> str:
+    """Return "SIMULATED" or "RECORDED" for a line without a heading; "" for a node that is there now."""
+    return {Source.SIMULATED: "SIMULATED", Source.RECORDED: "RECORDED"}.get(origin.source, "")
 
 
 def heading(node: Node) -> Line:

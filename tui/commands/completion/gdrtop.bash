@@ -8,7 +8,7 @@
 _shtab_gdrtop_fleet_subparsers=(check watch live bench)
 _shtab_gdrtop_subparsers=(check topo modules live nccl-log ras do setup fleet diff manifest env bench config schema watch prolog epilog health-check metrics record report help completion)
 
-_shtab_gdrtop_check_option_strings=(-h --help --root --host --over --sudo --demo --replay --at --seed --ascii --json --one-line --for --severity-map -q --quiet --only --skip --all --seconds --after-reboot --kernel --as)
+_shtab_gdrtop_check_option_strings=(-h --help --root --host --over --sudo --demo --replay --at --seed --ascii --json --one-line --wait --save --for --severity-map -q --quiet --only --skip --all --seconds --after-reboot --kernel --as)
 _shtab_gdrtop_topo_option_strings=(-h --help --root --host --over --sudo --demo --replay --at --seed --ascii --format --json --hops --nccl-xml)
 _shtab_gdrtop_modules_option_strings=(-h --help --root --host --over --sudo --demo --replay --at --seed --ascii --json)
 _shtab_gdrtop_live_option_strings=(-h --help --root --host --over --sudo --demo --replay --at --seed --ascii --json --csv --perfetto --changes --changes-only --seconds --interval --ras-events --yes --begin --end)
@@ -42,6 +42,7 @@ _shtab_gdrtop_check___root_COMPGEN=_shtab_compgen_dirs
 _shtab_gdrtop_check___host_COMPGEN=_gdrtop_hosts
 _shtab_gdrtop_check___demo_COMPGEN=_gdrtop_demos
 _shtab_gdrtop_check___replay_COMPGEN=_shtab_compgen_files
+_shtab_gdrtop_check___save_COMPGEN=_shtab_compgen_dirs
 _shtab_gdrtop_check___as_COMPGEN=_gdrtop_demos
 _shtab_gdrtop_topo___root_COMPGEN=_shtab_compgen_dirs
 _shtab_gdrtop_topo___host_COMPGEN=_gdrtop_hosts

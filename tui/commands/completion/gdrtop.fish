@@ -51,7 +51,7 @@ function _shtab_gdrtop_using
 end
 
 set -g _shtab_gdrtop_commands check topo modules live nccl-log ras do setup fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet bench' diff manifest env bench config schema watch prolog epilog health-check metrics record report help completion
-set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --connect --count --demo --dir --disturb --driver --end --every --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --watch -o -w
+set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --connect --count --demo --dir --disturb --driver --end --every --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --wait --watch -o -w
 
 complete -c gdrtop -e
 complete -c gdrtop -f
@@ -82,7 +82,9 @@ complete -c gdrtop -n '_shtab_gdrtop_using check' -l at -x -d 'with --replay: th
 complete -c gdrtop -n '_shtab_gdrtop_using check' -l seed -x -d 'vary the figures of a simulated node'
 complete -c gdrtop -n '_shtab_gdrtop_using check' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using check' -l json -d 'print JSON (gdrtop schema check)'
-complete -c gdrtop -n '_shtab_gdrtop_using check' -l one-line -d 'print only the verdict, with its reason'
+complete -c gdrtop -n '_shtab_gdrtop_using check' -l one-line -d 'print only the verdict, with its reason, in at most 80 bytes'
+complete -c gdrtop -n '_shtab_gdrtop_using check' -l wait -x -d 'while a finding is critical, check again for up to this time, as after boot'
+complete -c gdrtop -n '_shtab_gdrtop_using check' -l save -xka "(__fish_complete_directories)" -d 'also save the line of --one-line in DIR/verdict and the JSON in DIR/check.json'
 complete -c gdrtop -n '_shtab_gdrtop_using check' -l for -xka "nagios npd nhc slurm junit sarif" -d 'print what another program expects, and exit as it expects (gdrtop help consumers)'
 complete -c gdrtop -n '_shtab_gdrtop_using check' -l severity-map -x -d 'print what automation should do: isolate, reset, watch or none; NAME is a check, critical, warning, note, unknown or not-applicable'
 complete -c gdrtop -n '_shtab_gdrtop_using check' -s q -l quiet -d 'print nothing; only exit'

@@ -7,17 +7,16 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from probes.base.frozen import frozen
-from probes.base.origin import Origin, Source
+from probes.base.origin import Origin
 from probes.base.text import plural, printable
 from probes.checks.judgment import Judgment
 from probes.queries.finding import Finding
 from probes.snapshot.verdict import State, Verdict
 from tui.commands.consumers.actions import Action
-from tui.runtime.printing import ascii_text
+from tui.runtime.printing import ascii_text, source_word
 from widgets.node.verdict import path_name
 
 _MOST_DEVICES = 2
-_SOURCES = {Source.SIMULATED: "SIMULATED", Source.RECORDED: "RECORDED"}
 # A shell, a macro or a perfdata parser gives every other character a meaning of its own.
 _UNSAFE = re.compile(r"[^A-Za-z0-9 .,:;()+/_%=@#-]")
 
@@ -35,7 +34,7 @@ class CheckedNode:
     @property
     def source(self) -> str:
         """Return "SIMULATED hgx-h100: "; "" for a node that is there now."""
-        word = _SOURCES.get(self.origin.source)
+        word = source_word(self.origin)
         return f"{word} {self.origin.label}: " if word else ""
 
 
@@ -86,3 +85,12 @@ def first_problem(judgment: Judgment) -> str:
     if not judgment.verdict.is_green:
         return judgment.verdict.reason
     return judgment.listed[0].title if judgment.listed else ""
+
+
+def in_short(judgment: Judgment) -> str:
+    """Return "DEGRADED (1 critical): A GPU has fallen off the bus", or "READY via DMA-BUF, 8 of 8 GPUs"."""
+    verdict, problem = judgment.verdict, first_problem(judgment)
+    if not problem:
+        return f"{verdict.state.value} {served(verdict)}".rstrip()
+    counts = counts_of(verdict)
+    return f"{verdict.state.value}{f' ({counts})' if counts else ''}: {problem}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from probes.checks.judgment import exit_status
 from probes.snapshot.verdict import State
-from tui.commands.consumers.checked_node import Answer, CheckedNode, counts_of, first_problem, safe, served
+from tui.commands.consumers.checked_node import Answer, CheckedNode, in_short, safe
 
 MOST_BYTES = 80
 _OK, _PROBLEM, _UNKNOWN = 0, 1, 3
@@ -24,10 +24,4 @@ def node_problem_detector(node: CheckedNode) -> Answer:
     status = _STATUSES[exit_status(verdict)]
     if verdict.state is State.DEGRADED:
         status = _PROBLEM
-    problem = first_problem(node.judgment)
-    counts = counts_of(verdict)
-    if problem:
-        text = f"{verdict.state.value}{f' ({counts})' if counts else ''}: {problem}"
-    else:
-        text = f"{verdict.state.value} {served(verdict)}"
-    return Answer(safe(f"{node.source}{text}".strip(), MOST_BYTES), status)
+    return Answer(safe(f"{node.source}{in_short(node.judgment)}", MOST_BYTES), status)
