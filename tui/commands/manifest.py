@@ -27,6 +27,11 @@ KINDS = {
     "talos": "Talos: patch of the machine configuration (--talos-version)",
     "modules-load": "systemd: modules to load at boot (--drop-in: for openibd)",
     "slurm-prolog": "Slurm: Prolog that checks the node before each job; for peermem, it loads the module",
+    "nfd": "Node Feature Discovery: feature file with labels such as gdrtop.io/path",
+    "npd": "Node Problem Detector: plugin for the condition GPUDirectRDMADegraded",
+    "daemonset": "Kubernetes: keeps labels and condition of each GPU node up to date",
+    "dra": "Kubernetes DRA: a GPU and a NIC below the same PCIe root",
+    "gres": "Slurm: lines of gres.conf for this node",
     "container": "containers: Dockerfile snippet and run options",
     "metrics": "Prometheus: systemd timer, alert rules, Grafana dashboard (-o: a directory; --textfile)",
 }
