@@ -60,9 +60,9 @@ def npd(request: ManifestRequest) -> str | Refused:
 
 
 def image_lines() -> list[str]:
-    """Return comments that say how to build the image, which nobody publishes."""
+    """Return comments that say how to build the image; none is published."""
     lines = comment_lines(
-        "Build the image yourself; nobody publishes one. Make wheels/ as in gdrtop help install (Without "
+        "Build the image yourself; none is published. Make wheels/ as in gdrtop help install (Without "
         "internet), with Python 3.11 for this base:"
     )
     return [*lines, *map(command_line, _DOCKERFILE)]
