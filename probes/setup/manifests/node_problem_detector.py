@@ -117,7 +117,7 @@ def _plugin() -> dict[str, Any]:
             {
                 "type": "permanent",
                 "condition": CONDITION,
-                "reason": "GPUDirectRDMAProblem",
+                "reason": "GPUDirectRDMABroken",
                 "path": GDRTOP,
                 "args": ["check", "--for", "npd", *HOST],
                 "timeout": f"{_SECONDS}s",
