@@ -25,9 +25,7 @@ from tui.bandwidth.slow_results import with_slow_results
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean, whole_number
 from tui.commands.consumers.actions import Action, rows_of, severity_map, strongest
 from tui.commands.consumers.checked_node import CheckedNode, in_short
-from tui.files.new_file import NotWritten
 from tui.files.since_ok import SinceOk, since_ok
-from tui.files.verdict_file import CHECK_JSON, VERDICT_LINE, save_verdict
 from tui.runtime.json_values import document, finding_json, host_name, time_json, verdict_json, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, source_word, text_width
@@ -100,7 +98,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--save",
         metavar="DIR",
         default="",
-        help=f"also save the line of --one-line in DIR/{VERDICT_LINE} and the JSON in DIR/{CHECK_JSON}",
+        help="also save the line of --one-line in DIR/verdict and the JSON in DIR/check.json",
     )
     parser.add_argument(
         "--for",
@@ -249,17 +247,11 @@ def write_check(
         judgment = judge(examination, options.only, options.skip)
     verdict, found, skipped = judgment.verdict, judgment.findings, judgment.skipped
     since = since_ok(examination, judgment, options.read_only)
-    if options.save:
-        text = io.StringIO()
-        at = host.wall_clock()
-        write_json(check_json(examination.node, at, verdict, found, skipped, since=since), text)
-        when = time.strftime("%m-%d %H:%M", time.localtime(at))
-        line = plain(one_line(judgment, examination.node.origin, f"gdrtop {when} "))
-        try:
-            save_verdict(options.save, line, text.getvalue())
-        except NotWritten as error:
-            print(f"gdrtop: {error}", file=sys.stderr)
-            return EXIT_WRONG_USAGE
+    if options.save and (
+        failure := _save(examination.node, host.wall_clock(), judgment, options.save, since)
+    ):
+        print(f"gdrtop: {failure}", file=sys.stderr)
+        return EXIT_WRONG_USAGE
     if options.consumer:
         return _write_for(examination.node, host.wall_clock(), judgment, out, options)
     if options.as_json:
@@ -275,6 +267,23 @@ def write_check(
         lines = _text(examination.node, judgment, text_width(out), options, since)
         print_lines(lines, out, options.ascii_only)
     return exit_status(verdict)
+
+
+def _save(node: Node, at: float, judgment: Judgment, directory: str, since: SinceOk | None) -> str:
+    """Save the verdict for other programs; return why that failed, or ""."""
+    from tui.files.new_file import NotWritten
+    from tui.files.verdict_file import save_verdict
+
+    text = io.StringIO()
+    content = check_json(node, at, judgment.verdict, judgment.findings, judgment.skipped, since=since)
+    write_json(content, text)
+    when = time.strftime("%m-%d %H:%M", time.localtime(at))
+    line_saved = plain(one_line(judgment, node.origin, f"gdrtop {when} "))
+    try:
+        save_verdict(directory, line_saved, text.getvalue())
+    except NotWritten as error:
+        return str(error)
+    return ""
 
 
 def one_line(judgment: Judgment, origin: Origin, prefix: str = "") -> Line:

@@ -430,6 +430,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l ascii -d 'use ASCII charac
 complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l dry-run -d 'say what would be done, change nothing and exit with 0'
 complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l limit -x -d 'give up and exit with 0 after this time (default: 20)'
 complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l heal -d 'load missing modules if that affects no job, then check again'
+complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l log-only -d 'log what is wrong, change nothing and exit with 0'
 complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l no-drain -d 'leave it to slurmd to drain the node, with its own reason'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a epilog -d 'Save what the ports did during a Slurm job.'
 complete -c gdrtop -n '_shtab_gdrtop_using epilog' -s h -l help -d 'show this help message and exit'

@@ -37,6 +37,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--heal", action="store_true", help="load missing modules if that affects no job, then check again"
     )
     parser.add_argument(
+        "--log-only", action="store_true", help="log what is wrong, change nothing and exit with 0"
+    )
+    parser.add_argument(
         "--no-drain", action="store_true", help="leave it to slurmd to drain the node, with its own reason"
     )
 
@@ -57,13 +60,15 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         examination = examine(host)
         judgment = judge(examination)
         wrong = _wrong_with(job, session, examination, judgment)
-    if wrong and options.heal and _is_healed(session, examination, judgment):
+    if wrong and options.heal and not options.log_only and _is_healed(session, examination, judgment):
         with session.time_limit():
             examination = examine(host)
             wrong = _wrong_with(job, session, examination, judge(examination))
     if not wrong:
         return 0
     session.say(described(wrong), syslog.LOG_ERR)
+    if options.log_only:
+        return 0
     if not options.no_drain:
         node = session.slurm_node()
         if node is not None:

@@ -63,14 +63,14 @@ def test_a_directory_that_cannot_be_written_is_an_error(
 
 def test_it_waits_until_nothing_is_critical() -> None:
     clock = SteppedClock()
-    host = SimulatedHost("dgx-a100+no-gdr-path", clock=clock)
+    host = SimulatedHost("hgx-h100+fabric-manager-down", clock=clock)
     waited: list[float] = []
 
     def wait(seconds: float) -> None:
         clock.now += seconds
         waited.append(seconds)
         if len(waited) == 2:
-            host.perform(("modprobe", "nvidia_peermem"))
+            assert host.perform(("systemctl", "start", "nvidia-fabricmanager")).exit_status == 0
 
     assert write_check(host, io.StringIO(), CheckOptions(wait_seconds=60), wait) in (0, 1)
     assert len(waited) == 2

@@ -82,6 +82,14 @@ def test_a_dry_run_says_what_it_would_do(slurmd: Slurmd) -> None:
     assert host.tree.drained_for is None
 
 
+def test_only_logging_stops_no_job(slurmd: Slurmd) -> None:
+    host = node(LOST)
+    status, told = slurmd(host, "prolog", "--log-only", "--heal")
+    assert status == 0
+    assert "xid-79-fell-off-bus: " in told
+    assert host.tree.drained_for is None
+
+
 def test_the_reason_of_somebody_else_stays(slurmd: Slurmd) -> None:
     host = node(LOST)
     host.tree.drained_for = "kernel update tonight"
