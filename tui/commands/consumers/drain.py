@@ -7,13 +7,12 @@ other status takes the node offline; `die` passes its text to a shell, in single
 
 from __future__ import annotations
 
+from probes.scheduler.drain import LEADER, reason_for
 from tui.commands.consumers.actions import rows_of
-from tui.commands.consumers.checked_node import Answer, CheckedNode, safe, with_devices
+from tui.commands.consumers.checked_node import Answer, CheckedNode, safe
 
 _HEALTHY, _UNHEALTHY = 0, 1
 _MOST_REASON = 120
-OURS = "gdrtop:"
-"""The first word of a reason for Slurm: whoever clears reasons clears only those that begin with it."""
 
 
 def nhc(node: CheckedNode) -> Answer:
@@ -25,18 +24,18 @@ def nhc(node: CheckedNode) -> Answer:
 
 
 def slurm(node: CheckedNode) -> Answer:
-    """Return the reason for `scontrol update state=DRAIN`."""
+    """Return the reason for `scontrol update state=DRAIN`, as gdrtop health-check has it."""
     reason = _reason(node)
     if not reason:
         return Answer("", _HEALTHY)
-    return Answer(f"{OURS} {safe(f'{node.source}{reason}', _MOST_REASON)}", _UNHEALTHY)
+    return Answer(safe(f"{LEADER} {node.source}{reason}", _MOST_REASON), _UNHEALTHY)
 
 
 def _reason(node: CheckedNode) -> str:
-    """Return "port-down mlx5_3 (+2 findings)"; "" if the node may get jobs."""
+    """Return "port-down mlx5_3 +2"; "" if the node may get jobs."""
     rows = [row for row in rows_of(node.judgment, node.actions) if row.action.keeps_jobs_away]
-    if not rows:
-        return ""
-    verdict, first = node.judgment.verdict, rows[0].finding
-    text = f"{verdict.state.value}: {verdict.reason}" if first is None else with_devices(first)
-    return f"{text} (+{len(rows) - 1})" if len(rows) > 1 else text
+    findings = tuple(row.finding for row in rows if row.finding is not None)
+    if findings:
+        return reason_for(findings).removeprefix(LEADER).strip()
+    verdict = node.judgment.verdict
+    return f"{verdict.state.value}: {verdict.reason}" if rows else ""

@@ -26,38 +26,12 @@ def block(heading: str, place: int = 0) -> str:
     return textwrap.dedent(blocks[place])
 
 
-def programs(folder: Path, node: str, reason: str = "none") -> dict[str, str]:
-    """Replace gdrtop by one that reads a simulated node, and Slurm's commands."""
-    scripts = {
-        "gdrtop": f'exec {sys.executable} -m tui --demo {node} "$@"' if node else "exit 3",
-        "sinfo": f"echo '{reason}'; echo '{reason}'",  # a line for each partition
-        "scontrol": 'printf "%s\\n" "$@"',
-    }
-    for name, text in scripts.items():
-        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-        (folder / name).chmod(0o755)
-    root = str(Path(__file__).parents[4])
-    return {"PATH": f"{folder}:{os.defpath}", "PYTHONPATH": root, "SLURMD_NODENAME": "gpu07"}
-
-
-@pytest.mark.parametrize(
-    ("node", "reason", "printed"),
-    [
-        ("hgx-h100+no-gdr-path", "none", "reason=gdrtop: SIMULATED hgx-h100+no-gdr-path: peermem-not-loaded"),
-        ("hgx-h100+no-gdr-path", "gdrtop: port-down mlx5_3", "reason=gdrtop: SIMULATED hgx-h100+no-gdr-path"),
-        ("hgx-h100+no-gdr-path", "disk is being replaced", ""),
-        ("hgx-h100+acs-on", "none", ""),
-        ("", "none", ""),
-    ],
-)
-def test_slurm_drains_a_broken_node_and_keeps_the_reason_of_others(
-    node: str, reason: str, printed: str, tmp_path: Path
-) -> None:
-    environment = programs(tmp_path, node, reason)
-    script = block("Slurm").replace("PATH=/usr/sbin", f"PATH={tmp_path}:/usr/sbin")
-    done = subprocess.run(["sh", "-c", script], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(f"update\nnodename=gpu07\nstate=DRAIN\n{printed}" if printed else "")
-    assert bool(done.stdout) is bool(printed)
+def with_gdrtop(folder: Path, node: str) -> dict[str, str]:
+    """Return the environment in which gdrtop reads a simulated node, or fails if it has no name."""
+    text = f'exec {sys.executable} -m tui --demo {node} "$@"' if node else "exit 3"
+    (folder / "gdrtop").write_text(f"#!/bin/sh\n{text}\n")
+    (folder / "gdrtop").chmod(0o755)
+    return {"PATH": f"{folder}:{os.defpath}", "PYTHONPATH": str(Path(__file__).parents[4])}
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="NHC is a bash program")
@@ -74,7 +48,7 @@ def test_nhc_takes_a_broken_node_offline_and_no_other(
 ) -> None:
     script = f"{NHC}{block('Node Health Check')}\ncheck_gdrtop"
     done = subprocess.run(
-        ["bash", "-c", script], env=programs(tmp_path, node), capture_output=True, text=True, check=False
+        ["bash", "-c", script], env=with_gdrtop(tmp_path, node), capture_output=True, text=True, check=False
     )
     assert (done.returncode, bool(done.stdout)) == (status, bool(printed))
     assert done.stdout.startswith(printed)
