@@ -18,6 +18,7 @@ from tui.commands.arguments import (
     EXIT_WRONG_USAGE,
     UsageError,
     add_node_options,
+    add_output_options,
     did_you_mean,
     interval,
     set_configured_defaults,
@@ -174,6 +175,7 @@ def _fill(name: str, parser: argparse.ArgumentParser) -> None:
     if name not in _WITHOUT_NODE:
         add_node_options(parser)
     _command(name).add_options(parser)
+    add_output_options(parser)
     set_configured_defaults(parser, name)
 
 
@@ -186,6 +188,7 @@ def _parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_node_options(parser, with_defaults=True)
+    add_output_options(parser, with_defaults=True)
     parser.add_argument(
         "--interval",
         metavar="SECONDS",
@@ -195,11 +198,6 @@ def _parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
     )
     parser.add_argument("--read-only", action="store_true", help="disable all actions and bandwidth tests")
     parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
-    parser.add_argument(
-        "--verbose",
-        action="store_true",
-        help="with --version: also print Python and Textual versions, and the dashboard's output driver",
-    )
     set_configured_defaults(parser)
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", parser_class=_Parser, prog=parser.prog
@@ -219,8 +217,12 @@ def _commands_in(arguments: Sequence[str]) -> list[str]:
 
 
 def _arguments(argv: Sequence[str]) -> list[str]:
-    """Mark a `--demo` directly before a command as one without a name."""
+    """Mark a `--demo` directly before a command as one without a name; move a `--json` behind the command."""
     arguments = list(argv)
+    place = next((place for place, word in enumerate(arguments) if word in _COMMANDS), 0)
+    if "--json" in arguments[:place]:
+        arguments.remove("--json")
+        arguments.insert(arguments.index("--") if "--" in arguments else len(arguments), "--json")
     for place, word in enumerate(arguments[:-1]):
         if word == "--demo" and arguments[place + 1] in (*_COMMANDS, *_FLEET):
             arguments[place] = "--demo="
@@ -265,7 +267,7 @@ def _dashboard(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return EXIT_WRONG_USAGE
-    ascii_only = dashboard.prepare(options.ascii)
+    ascii_only = dashboard.prepare(options.ascii, options.color)
     from tui.app import GdrtopApp
     from tui.runtime.memory import collect_garbage_rarely
 
@@ -316,14 +318,14 @@ def _run(options: argparse.Namespace) -> int:
 
             print(f"Python {sys.version.partition(' ')[0]}\n{description()}")
         return 0
-    if options.verbose:
-        print("gdrtop: --verbose needs --version", file=sys.stderr)
-        return EXIT_WRONG_USAGE
     if options.demo == "list":
         _list_demos()
         return 0
     if options.host and options.command in _NOT_OVER_A_CONNECTION:
         print(f"gdrtop: --host does not work with {options.command}; run it on the node", file=sys.stderr)
+        return EXIT_WRONG_USAGE
+    if options.command is None and options.verbose:
+        print("gdrtop: --verbose needs a command or --version", file=sys.stderr)
         return EXIT_WRONG_USAGE
     if options.command is None:
         return _dashboard(options)
@@ -336,6 +338,9 @@ def _run(options: argparse.Namespace) -> int:
         from tui.runtime.memory import limit_malloc
 
         limit_malloc()
+    from tui.runtime.printing import choose_color
+
+    choose_color(options.color)
     try:
         return _command(options.command).run(options, sys.stdout)
     except UsageError as error:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 # As monitoring plugins have it: 0 ok, 1 warning, 2 critical, 3 unknown. argparse's own 2 would mean critical.
 EXIT_WRONG_USAGE = 3
 EXIT_INTERRUPTED = 130
+VERBOSE_HELP = (
+    "after the output, print on stderr which sources were read, how long each took, and which failed; with "
+    "--version: also print Python and Textual versions, and the dashboard's output driver"
+)
 
 
 class UsageError(Exception):
@@ -70,9 +74,28 @@ def add_node_options(parser: argparse.ArgumentParser, with_defaults: bool = Fals
     parser.add_argument(
         "--seed", metavar="N", type=int, default=default(0), help="vary the figures of a simulated node"
     )
+
+
+def add_output_options(parser: argparse.ArgumentParser, with_defaults: bool = False) -> None:
+    """Add the options that every command has for what it prints; they have their defaults as above.
+
+    A command that gives --verbose a further meaning has added it before.
+    """
+
+    def default(value: object) -> object:
+        return value if with_defaults else argparse.SUPPRESS
+
     parser.add_argument(
         "--ascii", action="store_true", default=default(False), help="use ASCII characters only"
     )
+    parser.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default=default("auto"),
+        help="color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)",
+    )
+    if "--verbose" not in parser._option_string_actions:
+        parser.add_argument("-v", "--verbose", action="store_true", default=default(False), help=VERBOSE_HELP)
 
 
 def interval(text: str) -> float:
