@@ -98,6 +98,28 @@ def add_output_options(parser: argparse.ArgumentParser, with_defaults: bool = Fa
         parser.add_argument("-v", "--verbose", action="store_true", default=default(False), help=VERBOSE_HELP)
 
 
+def add_table_options(parser: argparse.ArgumentParser, kind: str) -> None:
+    """Add the options of a command that prints a table; `kind`: its schema (gdrtop schema KIND)."""
+    parser.add_argument(
+        "-o",
+        "--output",
+        dest="format",
+        choices=("table", "wide", "json", "yaml"),
+        default="table",
+        help="print a table (default), one with more columns, or the document of --json as JSON or YAML",
+    )
+    parser.add_argument(
+        "--json",
+        dest="format",
+        action="store_const",
+        const="json",
+        help=f"print JSON (gdrtop schema {kind}); the same as -o json",
+    )
+    parser.add_argument(
+        "--no-header", action="store_true", help="with a table: print only its rows, for scripts"
+    )
+
+
 def interval(text: str) -> float:
     """Parse the seconds between two samples, for argparse."""
     try:

@@ -37,6 +37,16 @@ def write_json(content: object, out: TextIO) -> None:
     out.write(f"{_json_text(content, '')}\n")
 
 
+def write_document(content: object, out: TextIO, form: str) -> None:
+    """Write a document as "json" or "yaml"."""
+    if form == "yaml":
+        from tui.runtime.yaml_text import yaml_text  # PyYAML takes as long as a small node to load
+
+        out.write(yaml_text(content))
+    else:
+        write_json(content, out)
+
+
 def _json_text(value: object, indent: str) -> str:
     text = json.dumps(value, ensure_ascii=True)
     if len(text) <= _LINE or not isinstance(value, (dict, list, tuple)):
