@@ -329,6 +329,12 @@ def _run(options: argparse.Namespace) -> int:
         return EXIT_WRONG_USAGE
     if options.command is None:
         return _dashboard(options)
+    if options.verbose and options.command == "fleet":
+        print(
+            "gdrtop: --verbose explains a single node; use gdrtop check --verbose --host NODE",
+            file=sys.stderr,
+        )
+        return EXIT_WRONG_USAGE
     if sys.stdout is None and options.command != "record":
         print("gdrtop: standard output is closed", file=sys.stderr)
         return EXIT_WRONG_USAGE
@@ -341,6 +347,10 @@ def _run(options: argparse.Namespace) -> int:
     from tui.runtime.printing import choose_color
 
     choose_color(options.color)
+    if options.verbose:
+        from probes.host import source_log
+
+        source_log.begin()
     try:
         return _command(options.command).run(options, sys.stdout)
     except UsageError as error:
@@ -348,6 +358,21 @@ def _run(options: argparse.Namespace) -> int:
         hint = "" if text.endswith("?") else f"; try gdrtop {options.command} --help"
         print(f"gdrtop: {text}{hint}", file=sys.stderr)
         return EXIT_WRONG_USAGE
+    finally:
+        if options.verbose:
+            _print_sources(options.ascii)
+
+
+def _print_sources(ascii_only: bool) -> None:
+    """Print on stderr which sources were read, below what the command has printed."""
+    from probes.host import source_log
+    from tui.runtime.printing import print_lines
+    from widgets.node.sources import draw_sources
+
+    sources = source_log.end()
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    print_lines(draw_sources(sources), sys.stderr, ascii_only)
 
 
 def _discard_output() -> None:

@@ -14,6 +14,7 @@ from probes.facts.kernel.log import KernelLogFacts
 from probes.facts.kernel.module_blockers import explain, refusal_of
 from probes.facts.kernel.modules import ModuleFacts, ModuleState, Rung
 from probes.facts.node import Node, probe_node
+from probes.host.probe_thread import ask_here
 from probes.host.protocol import Host
 from tui.commands.arguments import add_table_options
 from tui.runtime.json_values import document, host_name, object_of, plain_value, write_document
@@ -50,7 +51,7 @@ def write_modules(
 
     `form`: "table", "wide" with more columns, "json" or "yaml"; `no_header`: only the rows of the table.
     """
-    node, log = probe_node(host), kernel_log.probe(host)
+    node, log = probe_node(host), ask_here(host, "kernel log", lambda: kernel_log.probe(host))
     if form in ("json", "yaml"):
         write_document(modules_json(node, log, host.wall_clock()), out, form)
     elif no_header:
