@@ -13,7 +13,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.fleet.compare import Unanswered, compare
 from tests.probes.fleet.nodes import node, nodes, with_value
 from tui.cli import main
-from tui.runtime.yaml_text import yaml_text
+from tui.runtime.json_values import yaml_text
 from widgets.base.lines import plain
 from widgets.fleet.node_rows import draw_node_rows
 
@@ -36,7 +36,7 @@ def document(text: Any) -> Any:
 @pytest.mark.parametrize(
     "command",
     [("modules", "--demo", "pcie-l40s"), ("topo", "--demo", "cloud-vm", "--hops")],
-    ids=lambda it: it[0],
+    ids=lambda words: words[0],
 )
 def test_yaml_is_the_document_of_json(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     as_yaml = yaml.safe_load(printed(capsys, *command, "-o", "yaml"))

@@ -73,7 +73,7 @@ def test_values_that_are_unknown_within_an_answer_are_counted_by_reason() -> Non
 
 def test_places_are_counted_and_named_without_processes_and_the_node() -> None:
     asked = [f"gpu01: /proc/{pid}/fd/3" for pid in (7, 8)] + ["gpu01: /sys/bus/pci/devices/x", "dmesg", "x"]
-    assert drawn(None, *asked) == "pci    0.250      5  /proc/*/fd, /sys/bus/pci, 2 more  ✓ ok"
+    assert drawn(None, *asked) == "pci       0.250      5  /proc/*/fd, /sys/bus/pci, 2 more  ✓ ok"
 
 
 def test_a_source_that_hangs_is_timed_out_even_if_its_answer_comes_later(logged: None) -> None:
