@@ -82,6 +82,9 @@ _COMMANDS = {
     "config": "show what is configured, and where each value is from; edit the file",
     "schema": "print the JSON Schema of a command's JSON output",
     "watch": "keep the most recent hours on disk, and save a recording around every event",
+    "prolog": "check the GPUs of a Slurm job and the NICs near them, before it starts",
+    "epilog": "save what the ports did during a Slurm job",
+    "health-check": "drain this node of Slurm while a critical finding is there",
     "metrics": "write the verdict, findings, paths and counters of this node for Prometheus",
     "record": "record this node to a file that can be replayed anywhere",
     "report": "write one page about this node for a ticket or a handover",
@@ -90,7 +93,15 @@ _COMMANDS = {
 }
 _FLEET = ("check", "live", "bench", "watch")  # what gdrtop fleet does; without a word it checks
 # Commands in a folder of tui/commands.
-_FOLDERS = {"config": "config", "diff": "fleet", "fleet": "fleet", "metrics": "export"}
+_FOLDERS = {
+    "config": "config",
+    "diff": "fleet",
+    "fleet": "fleet",
+    "metrics": "export",
+    **dict.fromkeys(("prolog", "epilog", "health-check"), "slurm"),
+}
+# slurmd drains a node for any status but 0, so what goes wrong in gdrtop itself is none for it.
+_RUN_BY_SLURMD = ("prolog", "epilog", "health-check")
 # What people type from other tools, and what they mean here.
 _HINTS = {
     **dict.fromkeys(("doctor", "diagnose", "status", "health", "verdict"), "; did you mean gdrtop check?"),
@@ -108,7 +119,7 @@ _HINTS = {
 }
 # Commands that make garbage for longer than a moment.
 _LONG = ("bench", "diff", "do", "fleet", "live", "nccl-log", "ras", "record", "report", "setup", "watch")
-_NOT_OVER_A_CONNECTION = ("bench", "ras", "watch", "nccl-log", "metrics")
+_NOT_OVER_A_CONNECTION = ("bench", "ras", "watch", "nccl-log", "metrics", *_RUN_BY_SLURMD)
 _WITHOUT_CONFIGURATION = ("config", "schema", "help", "completion")  # they run when it has errors, too
 _WITHOUT_NODE = ("nccl-log", "config", "schema", "help", "completion")
 _WRONG_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
@@ -160,7 +171,7 @@ class _Parser(argparse.ArgumentParser):
         wrong = _WRONG_COMMAND.match(message)
         if wrong:
             word = wrong[1]
-            names = [name for name in _COMMANDS if name not in ("schema", "help")]
+            names = [name for name in _COMMANDS if name not in ("schema", "help", "health-check")]
             hint = _HINTS.get(word) or did_you_mean(word, names) or f"; try {self.prog} --help"
             self.exit(EXIT_WRONG_USAGE, f"gdrtop: unknown command {printable(word)!r}{hint}\n")
         self.exit(EXIT_WRONG_USAGE, f"gdrtop: {printable(message)}; try {self.prog} --help\n")
@@ -382,11 +393,21 @@ def _discard_output() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `gdrtop` and return the exit status."""
+    arguments = _arguments(sys.argv[1:] if argv is None else argv)
+    status = _main(arguments)
+    if status > 1 and next((word for word in arguments if word in _COMMANDS), "") in _RUN_BY_SLURMD:
+        from tui.commands.slurm.session import report_failure
+
+        report_failure(status)
+        return 0
+    return status
+
+
+def _main(arguments: list[str]) -> int:
     status = 0
     gc.disable()  # imports leave no garbage, and looking for it would take a tenth of the time of a check
     try:
         try:
-            arguments = _arguments(sys.argv[1:] if argv is None else argv)
             if arguments[:1] == ["__complete"]:
                 from tui.commands.completion.words import words
 
