@@ -36,6 +36,7 @@ class Terminal(io.StringIO):
 
 def test_a_value_for_the_kernel_command_line_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
     terminal = Terminal()
     write_check(SimulatedHost("hgx-h100+acs-on"), terminal, CheckOptions())
     (option,) = (line for line in terminal.getvalue().splitlines() if "disable_acs_redir" in line)
