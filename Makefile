@@ -6,10 +6,10 @@ DEMO ?= hgx-h100
 # Some tests wait for programs that they start: one worker more than cores.
 WORKERS ?= $(shell expr $$(nproc) + 2)
 
-.PHONY: help demo test test-slow test-all test-vm lint bench screenshots man dist clean
+.PHONY: help demo test test-slow test-every-case test-all test-vm lint bench screenshots man dist clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  make %-16s %s\n", $$1, $$2 }'
 
 demo: $(VENV)/.installed ## the dashboard on a simulated node; DEMO=gb200 chooses another one
 	$(BIN)/gdrtop --demo $(DEMO)
@@ -19,6 +19,9 @@ test: lint ## ruff, mypy, codespell and the fast tests
 
 test-slow: $(VENV)/.developing $(VENV)/.packaging ## the slow tests only
 	$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist worksteal
+
+test-every-case: $(VENV)/.developing ## the slow tests that try a share of the faults and nodes, with all; two hours
+	EVERY_CASE=1 $(BIN)/python -m pytest -m slow -n $(WORKERS) --dist worksteal $$(grep -rlE 'nodes_to_try|import share' tests --include='test_*.py')
 
 test-all: test test-slow ## the fast and the slow tests
 

@@ -1,11 +1,16 @@
 """The two tiers: `make test` runs the usual cases of a long list, `make test-slow` the rest."""
 
+import os
 from collections.abc import Collection, Iterable
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import pytest
 
+from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.node.model.names import SIMULATED_NAMES
+
+T = TypeVar("T")
 
 # Nodes whose every test is in the fast tier. conftest.py puts what a test does with another one in the slow
 # tier; a loop over nodes inside a fast test uses these.
@@ -49,6 +54,34 @@ def usual(values: Iterable[Any], chosen: Collection[Any]) -> list[Any]:
         value if value in chosen else pytest.param(value, marks=pytest.mark.slow, id=str(value))
         for value in values
     ]
+
+
+# `make test-every-case` sets it.
+_WITH_EVERY_CASE = bool(os.environ.get("EVERY_CASE"))
+
+
+def share(cases: Iterable[T], turn: int, parts: int) -> list[T]:
+    """One of so many parts of the cases, or all with EVERY_CASE: products of two long lists take an hour.
+
+    The first turn has the first case of each row of so many, the next turn the second.
+    """
+    return list(cases) if _WITH_EVERY_CASE else list(islice(cases, turn % parts, None, parts))
+
+
+def number_of(fault: str) -> int:
+    """The place of a fault in the catalog, by which its turn comes."""
+    return list(FAULTS).index(fault)
+
+
+def nodes_to_try(fault: str) -> tuple[str, ...]:
+    """The nodes on which a slow test tries a fault: its own, and a fifth of the others.
+
+    The next fault is tried on the next ones, so that each node has faults of every area. A node may lack what
+    the fault needs.
+    """
+    own = FAULTS[fault].on
+    others = (name for name in SIMULATED_NAMES if name != own)
+    return (own, *share(others, turn=number_of(fault), parts=5))
 
 
 def is_newer_node(value: object) -> bool:

@@ -23,9 +23,6 @@ DEVICES = "/sys/bus/pci/devices"
 OUT_OF_SERVICE = "every job on this node, which must be taken out of service"
 NO_GPU_OR_NIC = Evidence(DEVICES, "no GPU or no RDMA NIC")
 BRIDGES = ("root port", "upstream port", "downstream port")
-_NVIDIA = 0x10DE
-# Grace's and Vera's: rdma-core kernel-boot/rdma_topo
-_GRACE_ROOT_PORTS = (0x22B1, 0x22B2, 0x22B8, 0x2F95, 0x2F96)
 _VGPU_HOST = "nvidia_vgpu_vfio"
 
 
@@ -134,12 +131,8 @@ def is_grace(examination: Examination) -> bool:
     gpus = examination.node.gpus
     if not isinstance(gpus, Unknown) and any(known(gpu.c2c_links, 0) for gpu in gpus.gpus):
         return True
-    return any(
-        function.kind is PciKind.BRIDGE
-        and function.vendor_id == _NVIDIA
-        and function.device_id in _GRACE_ROOT_PORTS
-        for function in functions_of(examination).values()
-    )
+    pci = examination.node.pci
+    return not isinstance(pci, Unknown) and pci.has_grace_root_ports
 
 
 def config_of(examination: Examination, bdf: str) -> Maybe[ConfigSpace]:

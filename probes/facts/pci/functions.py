@@ -97,12 +97,23 @@ class PciFacts:
         """The functions that are NICs."""
         return tuple(function for function in self.functions.values() if function.kind is PciKind.NIC)
 
+    @cached_property
+    def has_grace_root_ports(self) -> bool:
+        """Whether a bridge is a root port of a Grace or Vera CPU."""
+        return any(
+            function.kind is PciKind.BRIDGE
+            and function.vendor_id == _NVIDIA
+            and function.device_id in _GRACE_ROOT_PORTS
+            for function in self.functions.values()
+        )
+
 
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _WITHOUT_FILE = (Reason.NOT_THERE, Reason.MALFORMED)  # an odd tree: the function counts as any other
 _HEX = re.compile(r"(?:0x)?[0-9a-fA-F]{1,6}")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _NVIDIA, _MELLANOX = 0x10DE, 0x15B3
+_GRACE_ROOT_PORTS = (0x22B1, 0x22B2, 0x22B8, 0x2F95, 0x2F96)  # and Vera's: rdma-core kernel-boot/rdma_topo
 _NOT_READ = Unknown(Reason.NOT_THERE, "", "not read for this kind of function")
 _NUMA_KNOWN = Unknown(Reason.NOT_THERE, "", "not read, because the NUMA node is known")
 _NO_LINK = PciLink(_NOT_READ, _NOT_READ, _NOT_READ, _NOT_READ)

@@ -16,11 +16,13 @@ from itertools import islice
 from typing import Any
 
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host import source_log
 from probes.host.probe_thread import note
 from probes.host.protocol import Host
 from probes.host.remote.collected_host import NOT_ASKED_YET, CollectedHost, Question, is_unfinished
 from probes.host.remote.connection import ANSWER_SECONDS, Connection, Connections
 from probes.host.remote.transport import GARBLED, ROUNDS, ConnectionFailed, Target
+from probes.host.source_log import ReadSource
 
 _FRESH_SECONDS = 3.0  # an answer that was asked ahead is as old as this at most
 _READING_SECONDS = 0.5  # whoever asks again within this belongs to the same reading
@@ -38,15 +40,21 @@ class _Answer:
     taken_at: float | None = None
 
 
+def _is_text(part: object) -> bool:
+    return isinstance(part, str)
+
+
 class RemoteHost(CollectedHost):
     """A node behind a connection; after it has failed, all answers are unknown until it is there again."""
 
     def __init__(self, target: Target, among: Connections | None = None) -> None:
         """Connect; ConnectionFailed: the node does not answer. It ends with the connections `among`."""
         self.target = target
+        began = time.monotonic()
         self._among = among or Connections()
         self.connection: Connection | None = Connection(target, self._among)
         super().__init__(target.host, self.connection.greeting.get("is_root") is True)
+        self._log("connection", began)
         self._lock = threading.Lock()  # of what follows
         self._exchanging = threading.Lock()
         self._fresh: dict[Question, _Answer] = {}
@@ -137,6 +145,7 @@ class RemoteHost(CollectedHost):
         `waits`: what takes long there will be asked again.
         """
         connection = self._connected()
+        began = time.monotonic()
         try:
             message = connection.ask(questions)
             answers = message.get("answers")
@@ -145,11 +154,14 @@ class RemoteHost(CollectedHost):
             if not self._set_clocks(message, True):
                 raise ConnectionFailed(GARBLED)
         except ConnectionFailed as error:
+            failed = Unknown(Reason.IO_ERROR, "", str(error))
+            self._log(f"round trip {connection.rounds}", began, questions, failed)
             connection.close()
             self.connection = None
             self._lost = time.monotonic(), str(error)
             raise
         now = time.monotonic()
+        self._log(f"round trip {connection.rounds}", began, questions)
         with self._lock:
             for asked, answer in zip(questions, answers, strict=True):
                 if not waits or not is_unfinished(answer):
@@ -157,6 +169,14 @@ class RemoteHost(CollectedHost):
             if len(self._fresh) > _MOST_KEPT:  # processes come and go
                 self._fresh = {asked: kept for asked, kept in self._fresh.items() if now - kept.at < 60.0}
                 self._asked = {asked: at for asked, at in self._asked.items() if asked in self._fresh}
+
+    def _log(
+        self, name: str, began: float, questions: list[Question] | None = None, answer: Unknown | None = None
+    ) -> None:
+        if source_log.is_on():
+            asked = (next(filter(_is_text, asked[1:]), asked[0]) for asked in questions or ())
+            seconds = time.monotonic() - began
+            source_log.log(ReadSource(self.origin, name, seconds, answer, tuple(asked)))
 
     def _connected(self) -> Connection:
         if self.connection is None:

@@ -71,6 +71,7 @@ def test_steps_are_plain_commands_with_a_reason(node: str) -> None:
                 assert not argv or "/" not in argv[0]
                 assert not SHELL & set("".join(argv))
                 assert not {"sh", "bash", "sudo", "awk", "tee"} & {*argv}
+                assert not {"dma_buf", "dma-buf"} & {*argv}, "it is no module"
 
 
 @pytest.mark.parametrize("node", NODES)

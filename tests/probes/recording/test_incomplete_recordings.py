@@ -17,7 +17,7 @@ from tests.probes.recording.incomplete import (
     replayed,
     single_questions,
 )
-from tests.tiers import usual
+from tests.tiers import share, usual
 from tests.tui.pilot import SteppedClock
 
 NODES = (
@@ -38,13 +38,18 @@ def nodes(*fast: str) -> list[Any]:
     return [pytest.param(name, marks=[] if name in fast else [pytest.mark.slow]) for name in NODES]
 
 
+def share_of(name: str, choices: Iterable[Removed]) -> list[Removed]:
+    """Return a share of the choices, another one for the next node: most nodes are asked the same."""
+    return share(choices, turn=NODES.index(name), parts=len(NODES) - 1)
+
+
 def without(name: str, choices: Iterable[Removed]) -> dict[str, str]:
     """Return the first question of each choice whose loss makes gdrtop say something else."""
     moment = recorded_moment(name)
     complete = judged(replayed(moment, frozenset()))
     return {
         text: " ".join((question.kind, *question.subject))
-        for removed in choices
+        for removed in share_of(name, choices)
         for question in sorted(removed)[:1]
         for text in contradictions(complete, judged(replayed(moment, removed)))
     }
@@ -55,7 +60,7 @@ def refused(name: str, reason: Reason, choices: Iterable[Removed]) -> dict[str, 
     complete = judged(SimulatedHost(name, clock=SteppedClock()))
     return {
         text: " ".join((question.kind, *question.subject))
-        for removed in choices
+        for removed in share_of(name, choices)
         for question in sorted(removed)[:1]
         for text in contradictions(
             complete, judged(RefusingHost(SimulatedHost(name, clock=SteppedClock()), removed, reason))

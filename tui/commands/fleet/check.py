@@ -22,7 +22,7 @@ from probes.fleet.node_set import MOST_NODES
 from probes.fleet.summary import NodeSummary, with_shared_traits
 from probes.fleet.traits import Trait
 from probes.host.protocol import Host
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, whole_number
+from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, add_table_options, whole_number
 from tui.commands.fleet.nodes import demo_fleet, named_nodes, targets
 from tui.commands.fleet.output import print_fleet
 from tui.commands.fleet.saved_nodes import judge_saved, summary_of_host
@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
-    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema fleet)")
+    add_table_options(parser, "fleet")
     add_reading_options(parser)
     parser.add_argument("--save", metavar="DIR", default="", help="write a recording of each node to DIR")
     parser.add_argument(
@@ -124,7 +124,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     found = compare([each.summary for each in judged], unanswered)
     not_saved = [each.not_saved for each in judged if each.not_saved]
     status = EXIT_WRONG_USAGE if not_saved else fleet_status(found, options.tolerate)
-    print_fleet(found, out, status, options.json, options.ascii, origin)
+    print_fleet(found, out, status, options, origin)
     for why in not_saved[:_MOST_NOT_SAVED]:
         print(f"gdrtop: not saved: {why}", file=sys.stderr)
     if (more := len(not_saved) - _MOST_NOT_SAVED) > 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TextIO
 
-from tui.commands.arguments import UsageError, add_node_options
+from tui.commands.arguments import UsageError, add_node_options, add_output_options
 from tui.commands.fleet.nodes import add_node_set_options, opened_nodes
 from tui.runtime.open_host import chosen_origin
 
@@ -26,6 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         add_node_options(part)
         add_node_set_options(part)
         _add(name, part)
+        add_output_options(part)
 
 
 def _add(name: str, parser: argparse.ArgumentParser) -> None:
