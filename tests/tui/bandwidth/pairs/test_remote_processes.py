@@ -204,8 +204,8 @@ def test_a_lost_connection_ends_the_test_there_and_the_next_start_connects_again
 
 def test_a_node_that_hangs_does_not_hang_the_end(node: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_processes, "OVERDUE_SECONDS", 0.3)
-    # The transport survives what runs behind it, as ssh does.
-    process, pids = start_family(node('shift; "$@"; exit'), "")
+    # As with ssh, what runs on the node has a session of its own, and survives its transport.
+    process, pids = start_family(node('shift; setsid "$@"; exit'), "")
     (server,) = [each for each in psutil.Process().children(recursive=True) if each.ppid() != os.getpid()][:1]
     server.suspend()
     assert process.lines(0.0) == []
