@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
+from probes.base.origin import Origin, Source
 from probes.simulation.host import SimulatedHost
 from tests.tui.action_screens import QuickHost, asked, ended, seen
 from tests.tui.bandwidth_screens import set_up, started
-from tests.tui.pilot import SteppedClock, examined, readings, stepped_app
+from tests.tui.fleet_screens import Found
+from tests.tui.fleet_screens import read as read_fleet
+from tests.tui.pilot import SteppedClock, examined, readings, stepped_app, until
 from tests.tui.screens.test_doctor import opened
 from tests.tui.setup_screens import to_setup
+from tui.commands.fleet.check import judge_simulated
+from tui.fleet_app import FleetApp
+from tui.runtime.fleet_reader import FleetReader, Progress
+from tui.runtime.open_host import open_simulated
+from tui.screens.fleet import FleetState
 
 DIRECTORY = Path(__file__).parents[1] / "screenshots"
+_READ_AT = 1_790_000_000.0  # a fleet, in seconds since 1970
 SIZES = ((80, 24), (120, 40), (200, 60))
 
 
@@ -90,6 +100,31 @@ async def take_bandwidth(name: str, columns: int, lines: int) -> None:
         (DIRECTORY / f"bandwidth-{what}-{columns}x{lines}.svg").write_text(picture, encoding="utf-8")
 
 
+async def take_fleet(columns: int, lines: int) -> None:
+    """Saves a picture of sixteen nodes, of which some have changed since the reading before."""
+    names = [f"gpu{number:02}" for number in range(1, 17)]
+    before = {names[2]: "mtu-mismatch", names[10]: "port-down"}
+    after = {**before, names[6]: "nvidia-not-loaded", names[11]: "acs-on", names[10]: ""}
+    readings_left = [before, after]
+
+    def read_nodes(progress: Progress) -> Found:
+        faults = readings_left.pop(0)
+        nodes = {name: f"hgx-h100+{faults[name]}" if faults.get(name) else "hgx-h100" for name in names}
+        kinds = {node: judge_simulated("", node, 0) for node in set(nodes.values())}
+        return tuple(replace(kinds[node], name=name) for name, node in nodes.items()), ()
+
+    origin = Origin(Source.SIMULATED, f"{len(names)} nodes")
+    state, reader = FleetState(origin, lambda: _READ_AT), FleetReader(read_nodes, lambda: _READ_AT)
+    app = FleetApp(state, reader, open_simulated, origin, None)
+    async with app.run_test(size=(columns, lines)) as pilot:
+        await read_fleet(pilot, 2)
+        await until(pilot, lambda: "changed" in seen(pilot, "summary"))
+        await pilot.press("g")
+        await pilot.pause()
+        picture = app.export_screenshot(title="gdrtop --demo fleet watch")
+    (DIRECTORY / f"fleet-{columns}x{lines}.svg").write_text(picture, encoding="utf-8")
+
+
 def main() -> None:
     """All pictures."""
     DIRECTORY.mkdir(exist_ok=True)
@@ -101,6 +136,7 @@ def main() -> None:
     asyncio.run(take_setup("hgx-h100+iommu-translated,acs-on,memlock-login", 120, 40))
     asyncio.run(take_actions("hgx-h100+nvidia-not-loaded", 120, 40))
     asyncio.run(take_bandwidth("hgx-h100", 120, 40))
+    asyncio.run(take_fleet(120, 40))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from probes.base.text import printable
 from probes.base.unknown import Reason, Unknown
 from probes.host.protocol import Host
 from probes.host.remote.transport import NODE_NAME
+
+if TYPE_CHECKING:
+    from ClusterShell.NodeUtils import GroupResolver
 
 MOST_NODES = 10_000
 MOST_TEXT = 1 << 20  # characters of a set, and of a file of nodes
@@ -60,15 +64,20 @@ def parse_nodes(text: str, group_files: Sequence[str] = ()) -> tuple[str, ...]:
     from ClusterShell.NodeUtils import GroupResolverConfig, GroupResolverError
 
     resolver = GroupResolverConfig(list(group_files), illegal_chars=set("@,!&^*"))
+    files = " and ".join(map(printable, group_files)) or "no file"
     try:
+        unknown = next((item for item in items if item[:1] == "@" and not _is_group(item, resolver)), "")
+        if unknown:
+            hint = f"; for a Slurm partition, use --slurm {name}" if (name := unknown[1:]).isalnum() else ""
+            raise NodeSetError(f"there is no group {unknown}; gdrtop looked for groups in {files}{hint}")
         nodes = NodeSet(text, resolver=resolver)
         names = tuple(map(str, nodes)) if len(nodes) <= MOST_NODES else None
     except NodeSetException as error:
         raise NodeSetError(f"{shown!r} is not a set of nodes: {_clause(str(error))}") from None
     except GroupResolverError as error:
-        files = " and ".join(map(printable, group_files)) or "no file"
-        reason = f"{shown!r} names an unknown group ({_clause(str(error))})"
-        raise NodeSetError(f"{reason}; gdrtop looked for groups in {files}") from None
+        raise NodeSetError(f"groups of nodes cannot be read from {files}: {_clause(str(error))}") from None
+    except NodeSetError:
+        raise
     except Exception as error:  # ClusterShell reads files of groups, and YAML in them
         raise NodeSetError(f"{shown!r} cannot be read as a set of nodes: {_clause(str(error))}") from None
     if names is None:
@@ -79,6 +88,19 @@ def parse_nodes(text: str, group_files: Sequence[str] = ()) -> tuple[str, ...]:
     if wrong is not None:
         raise NodeSetError(_wrong_item(wrong, shown))
     return names
+
+
+def _is_group(item: str, resolver: GroupResolver) -> bool:
+    """Return whether "@name" or "@source:name" is defined: to ClusterShell, others are empty."""
+    from ClusterShell.NodeUtils import GroupResolverSourceError, GroupSourceNoUpcall
+
+    source, _, name = item[1:].rpartition(":")
+    try:
+        return name in ("*", *resolver.grouplist(source or None))
+    except GroupSourceNoUpcall:  # a command that cannot list its groups
+        return name == "*" or bool(resolver.group_nodes(name, source or None))
+    except GroupResolverSourceError:
+        return False
 
 
 def _wrong_item(item: str, shown: str) -> str:
@@ -170,7 +192,8 @@ def _from_slurm(host: Host, argv: tuple[str, ...], what: str) -> tuple[str, ...]
     answer = host.run(argv, _SLURM_SECONDS)
     if isinstance(answer, Unknown):
         if answer.reason is Reason.NOT_THERE:
-            raise NodeSetError(f"{argv[0]} is not installed on this machine; name the nodes instead")
+            where = "on this machine, or not in a trusted directory (gdrtop help safety)"
+            raise NodeSetError(f"{argv[0]} is not installed {where}; name the nodes with -w or --hosts")
         raise NodeSetError(f"{argv[0]} did not answer ({answer}); name the nodes instead")
     if answer.exit_status:
         why = _clause(answer.stderr) or f"exit status {answer.exit_status}"

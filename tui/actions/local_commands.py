@@ -177,8 +177,10 @@ class RemoteCommands(LocalCommands):
             self._host.forget()
 
     def _program(self, argv: Sequence[str], by_sudo: bool) -> list[str] | str:
-        clean = ["env", f"PATH={':'.join(TRUSTED_PATH)}", "LC_ALL=C.UTF-8"]
-        return self._host.target.command([*(("sudo", "-n", "--") if by_sudo else ()), *clean, *argv])
+        from probes.host.remote.transport import CLEAN
+
+        target = self._host.target
+        return target.root_command(argv) if by_sudo else target.command([*CLEAN, *argv])
 
     def _environment(self) -> Mapping[str, str]:
         return os.environ  # the transport needs SSH_AUTH_SOCK, KRB5CCNAME, HOME, KUBECONFIG

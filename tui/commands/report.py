@@ -8,6 +8,7 @@ import sys
 from typing import Any, TextIO
 
 from probes.base.origin import Source
+from probes.base.unknown import Reason, Unknown
 from probes.queries.usable_here import usable_here
 from probes.setup.report import Report
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
@@ -18,6 +19,7 @@ from tui.commands.topo import topology_json
 from tui.controllers.report_reader import read_report
 from tui.files.new_file import NotWritten, check_new, write_new
 from tui.files.setup_log import REPORTED, SetupLogError, open_setup_log
+from tui.files.since_ok import SinceOk, since_ok
 from tui.files.version import version
 from tui.runtime.json_values import document, host_name, object_of, plain_value, with_time, write_json
 from tui.runtime.open_host import open_host
@@ -117,7 +119,7 @@ def report_json(report: Report) -> dict[str, Any]:
     content: dict[str, Any] = {
         "redacted": report.is_redacted,
         "versions": object_of(dict(report.versions)),
-        "check": check_json(node, at, verdict, found),
+        "check": check_json(node, at, verdict, found, since=_since_ok(report)),
         "topo": topology_json(node, examination.topology, verdict, at, found, usable_here(examination)),
         "live": None if report.sample is None else live_json(node, report.sample),
         "bench": document("bench", host_name(node), node.origin, at, results),
@@ -128,6 +130,14 @@ def report_json(report: Report) -> dict[str, Any]:
     if report.sample is None:
         content["unknown"] = {"live": _NO_PROCESSES}
     return document("report", host_name(node), node.origin, at, content)
+
+
+def _since_ok(report: Report) -> SinceOk:
+    """Return what has changed since the node last worked: what was saved then has its identifiers."""
+    is_live = report.examination.node.origin.source is Source.LIVE
+    if report.is_redacted and is_live and not report.verdict.is_green:
+        return Unknown(Reason.NOT_RECORDED, "since_ok", "left out of a redacted report")
+    return since_ok(report.examination, report.judgment, read_only=True)
 
 
 def write_to(out: TextIO, report: Report, form: str, ascii_only: bool) -> None:

@@ -18,6 +18,7 @@ from probes.simulation.node.model.names import SIMULATED_NAMES
 
 if TYPE_CHECKING:
     from probes.host.protocol import Host
+    from probes.host.remote.connection import Connections
     from probes.host.remote.remote_host import RemoteHost
     from probes.host.remote.transport import Target
     from probes.queries.finding import Finding
@@ -176,12 +177,15 @@ def connect(target: Target) -> RemoteHost:
         raise NoSuchHost(f"cannot read {target.host}: {error}") from None
 
 
-def reach(target: Target) -> RemoteHost:
-    """Return the same node; ConnectionFailed: it does not answer, in words that do not name it."""
+def reach(target: Target, among: Connections | None = None) -> RemoteHost:
+    """Return the same node; ConnectionFailed: it does not answer, in words that do not name it.
+
+    It ends with the connections that it is `among`.
+    """
     from probes.host.remote.remote_host import RemoteHost
     from probes.live.verdict import examine_with_jobs
 
-    host = RemoteHost(target)
+    host = RemoteHost(target, among)
     host.read_ahead(examine_with_jobs)
     return host
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from probes.base.unknown import Maybe
 from probes.host.probe_table import Recalling
 from probes.host.probe_thread import AnsweredHost
-from probes.host.remote.collected_host import NOT_ASKED_YET, CollectedHost, Question
+from probes.host.remote.collected_host import NOT_ASKED_YET, CollectedHost, Question, is_unfinished
 from probes.host.remote.transport import GARBLED, ConnectionFailed, unpack
 
 T = TypeVar("T")
@@ -64,7 +64,9 @@ class BatchHost(CollectedHost, AnsweredHost, Recalling):
                 or not self._set_clocks(message, False)
             ):
                 raise ConnectionFailed(GARBLED)
-            self._answers.update(zip(map(tuple, asked), found, strict=True))
+            for question, answer in zip(map(tuple, asked), found, strict=True):
+                if not is_unfinished(answer):
+                    self._answers[question] = answer
 
     def _answer_to(self, question: Question, source: str) -> Maybe[Any]:
         answer = self._answers.get(question, NOT_ASKED_YET)

@@ -27,7 +27,7 @@ from probes.host.machine.rdma_reader import SECONDS, ResourceReader, resources_f
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.rdma_resources import RdmaResources
-from probes.host.remote.collector import KERNEL_LOG
+from probes.host.remote.collector import KERNEL_LOG, UNFINISHED
 from probes.host.remote.nvidia_smi import (
     CAPABILITIES,
     NVLINKS,
@@ -61,6 +61,11 @@ _ERRNOS = {
     Reason.TIMED_OUT: errno.ETIMEDOUT,
     Reason.NOT_RECORDED: errno.EAGAIN,
 }
+
+
+def is_unfinished(answer: Any) -> bool:
+    """Return whether an answer comes only when the question is asked again: a command there takes long."""
+    return isinstance(answer, dict) and answer.get("errno") == UNFINISHED
 
 
 class CollectedHost(HostBase):
@@ -101,6 +106,8 @@ class CollectedHost(HostBase):
         number, detail = answer.get("errno"), answer.get("detail")
         if type(number) is not int or not 0 < number < _MOST_ERRNO or not isinstance(detail, str):
             return _garbled(source)
+        if number == UNFINISHED:
+            return Unknown(Reason.TIMED_OUT, source, printable(detail, 200))
         unknown = unknown_from(OSError(number, printable(detail, 200)), source, self._is_root)
         # Words of the collector say more than those of the kernel.
         is_own = not unknown.detail and detail != os.strerror(number)

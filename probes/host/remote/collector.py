@@ -37,6 +37,8 @@ from typing import Any
 GREETING = "gdrtop collector 1"
 KERNEL_LOG = "/dev/kmsg"
 FILE_SECONDS = 3.0
+COMMAND_SECONDS = 3.0  # for which the other answers of a round wait for a command
+UNFINISHED = errno.EINPROGRESS  # the answer comes when the question is asked again
 THREADS = 4  # that answer questions
 MOST_THREADS = 32  # with those whose question never returns
 MOST_NAMES = 65536
@@ -363,51 +365,82 @@ def _short(found: dict[str, Any]) -> Any:
     return number if number and found["detail"] == os.strerror(number) else found
 
 
+_UNFINISHED: dict[str, list[Any]] = {}  # by question: when its command began, and the answer or None
+_CHANGED = threading.Condition()  # of all rounds: a command may end in a later one
+
+
 class Round:
     """The questions of one request, answered by several threads.
 
     A read that hangs in the kernel cannot be ended: its question gets "timed out", and another thread goes
-    on with the next ones.
+    on with the next ones. A command that takes long gets UNFINISHED and goes on: its question does not start
+    it again, and only a round without other questions waits for it.
     """
 
     def __init__(self, questions: list[list[Any]]) -> None:
         self.questions = questions
         self.answers: list[Any] = [None] * len(questions)
-        self.waiting = list(range(len(questions)))
+        self.older = [number for number in range(len(questions)) if self._key(number) in _UNFINISHED]
+        self.waiting = [number for number in range(len(questions)) if number not in self.older]
         self.waiting.reverse()
         self.began: dict[int, float] = {}
-        self.changed = threading.Condition()
 
     def work(self) -> None:
         """Answer questions until none is left; in a thread."""
         while True:
-            with self.changed:
+            with _CHANGED:
                 if not self.waiting:
                     return
                 number = self.waiting.pop()
                 self.began[number] = time.monotonic()
             found = answer(self.questions[number])
-            with self.changed:
-                if self.began.pop(number, None) is None:
-                    return  # too late
+            with _CHANGED:
+                if self.began.pop(number, None) is None:  # too late for this round
+                    if self._key(number) in _UNFINISHED:
+                        _UNFINISHED[self._key(number)][1] = found
+                        _CHANGED.notify_all()
+                    return
                 self.answers[number] = found
                 if not self.began and not self.waiting:
-                    self.changed.notify()
+                    _CHANGED.notify_all()
 
     def finish(self, threads: Threads) -> list[Any]:
         """Return all answers."""
-        with self.changed:
+        with _CHANGED:
+            is_alone = len(self.older) == len(self.questions)
             while self.began or self.waiting:
-                self.changed.wait(0.2)
+                _CHANGED.wait(0.2)
                 now = time.monotonic()
                 late = [number for number, at in self.began.items() if now - at > self._limit(number)]
                 for number in late:
-                    del self.began[number]
-                    self.answers[number] = {"errno": errno.ETIMEDOUT, "detail": "no answer"}
+                    began = self.began.pop(number)
+                    if self._key(number):
+                        _UNFINISHED[self._key(number)] = [began, None]
+                        self.older.append(number)
+                    else:
+                        self.answers[number] = {"errno": errno.ETIMEDOUT, "detail": "no answer"}
                     # If no thread is left, those of this round go on with the rest.
                     if not threads.start(self.work) and not self.began:
                         self.give_up()
+            if is_alone:
+                _CHANGED.wait_for(lambda: all(map(self._is_over, self.older)), COMMAND_SECONDS)
+            for number in self.older:
+                self.answers[number] = self._older_answer(number)
+            for key in {self._key(number) for number in self.older}:
+                if _UNFINISHED[key][1] is not None:
+                    del _UNFINISHED[key]
             return self.answers
+
+    def _older_answer(self, number: int) -> dict[str, Any]:
+        """Return the answer of a command that an earlier question has begun, as far as there is one."""
+        began, found = _UNFINISHED[self._key(number)]
+        seconds = time.monotonic() - began
+        if found is None and seconds > FILE_SECONDS + self.questions[number][1]:  # it cannot even be killed
+            return {"errno": errno.ETIMEDOUT, "detail": "no answer"}
+        return found or {"errno": UNFINISHED, "detail": f"still running after {seconds:.0f} s"}
+
+    def _is_over(self, number: int) -> bool:
+        return self._older_answer(number).get("errno") != UNFINISHED
 
     def give_up(self) -> list[Any]:
         """Answer that no thread is left; called by `finish`, or before any thread has started."""
@@ -417,8 +450,12 @@ class Round:
         return self.answers
 
     def _limit(self, number: int) -> float:
+        return COMMAND_SECONDS if self._key(number) else FILE_SECONDS
+
+    def _key(self, number: int) -> str:
+        """Return what names a command; "" for other questions."""
         question = self.questions[number]
-        return FILE_SECONDS + (question[1] if question[0] in TIMED else 0.0)
+        return repr(question) if question and question[0] in TIMED else ""
 
 
 class Threads:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
-import signal
-import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from probes.base.text import printable
@@ -28,16 +26,55 @@ from probes.host.remote.transport import (
     unpack,
     why_failed,
 )
+from probes.host.remote.transport_process import (
+    END_SECONDS,
+    close_pipes,
+    kill_session,
+    start_transport,
+    wait_or_kill,
+)
 
 CONNECT_SECONDS = 15.0
 ANSWER_SECONDS = 30.0  # of a whole round; its commands have limits of their own
-_END_SECONDS = 1.0
+
+
+class Connections:
+    """The connections of a command, which end together: none waits for another, or for one that hangs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._started: list[Connection] = []
+        self.is_closed = False
+
+    @contextmanager
+    def starting(self, connection: Connection) -> Iterator[None]:
+        """Note a connection whose transport is started here; ConnectionFailed: all have been closed."""
+        with self._lock:
+            if self.is_closed:
+                raise ConnectionFailed("gdrtop has closed its connections")
+            yield
+            self._started = [*(each for each in self._started if not each.is_ended), connection]
+
+    def close(self) -> None:
+        """End all connections, and those that are still being opened; no other one can be opened."""
+        with self._lock:
+            self.is_closed = True
+            started, self._started = self._started, []
+        end_together(started)
+
+
+def end_together(connections: Sequence[Connection]) -> None:
+    """End connections; the collector of each ends when its input does."""
+    for each in connections:
+        each.end_input()
+    wait_or_kill([each.process for each in connections], END_SECONDS)
 
 
 class Connection:
     """An open connection; questions may come from several threads, and are asked in turn."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, among: Connections | None = None) -> None:
+        """Connect; ConnectionFailed: the node does not answer. It ends with those that it is `among`."""
         self.target = target
         self.rounds = 0
         self.sent_bytes = self.received_bytes = 0
@@ -45,33 +82,28 @@ class Connection:
         self._received = bytearray()
         self._errors = bytearray()
         self._is_greeted = False
-        try:
-            self._process = subprocess.Popen(
-                target.argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,  # Ctrl-C is gdrtop's
-            )
-        except OSError as error:
-            raise ConnectionFailed(f"cannot run {printable(target.argv[0])}: {error.strerror}") from None
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        self._input = self._process.stdin
-        os.set_blocking(self._input.fileno(), False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._process.stdout, selectors.EVENT_READ, self._received)
-        self._selector.register(self._process.stderr, selectors.EVENT_READ, self._errors)
-        try:
-            deadline = time.monotonic() + CONNECT_SECONDS
-            self._send(collector_source(), deadline)
-            self._skip_noise(deadline)
-            self.greeting = self._message(deadline)
-        except BaseException:
-            self._end()
-            raise
+        with self._lock:
+            try:
+                with (among or Connections()).starting(self):
+                    self.process = start_transport(target.argv)
+            except OSError as error:
+                raise ConnectionFailed(f"cannot run {printable(target.argv[0])}: {error.strerror}") from None
+            assert self.process.stdin is not None
+            assert self.process.stdout is not None
+            assert self.process.stderr is not None
+            self._input = self.process.stdin
+            os.set_blocking(self._input.fileno(), False)
+            self._selector = selectors.DefaultSelector()
+            self._selector.register(self.process.stdout, selectors.EVENT_READ, self._received)
+            self._selector.register(self.process.stderr, selectors.EVENT_READ, self._errors)
+            try:
+                deadline = time.monotonic() + CONNECT_SECONDS
+                self._send(collector_source(), deadline)
+                self._skip_noise(deadline)
+                self.greeting = self._message(deadline)
+            except BaseException:
+                self._end()
+                raise
 
     def ask(self, questions: Sequence[Sequence[Any]]) -> dict[str, Any]:
         """Return the answers to all of these questions, and the node's clocks.
@@ -91,35 +123,34 @@ class Connection:
                 self._end()
                 raise
 
+    @property
+    def is_ended(self) -> bool:
+        """Return whether its transport has ended."""
+        return self.process.poll() is not None
+
     def close(self) -> None:
-        """End the connection; the collector ends when its input does."""
+        """End the connection."""
+        end_together([self])
+
+    def end_input(self) -> None:
+        """Let the transport end, and do not wait."""
         if not self._lock.acquire(blocking=False):  # a thread waits for an answer
-            self._kill()
-            if not self._lock.acquire(timeout=_END_SECONDS):
-                return
+            if not self.is_ended:
+                kill_session(self.process.pid)
+            return
         try:
-            self._end()
+            self._close_files()
         finally:
             self._lock.release()
 
     def _end(self) -> None:
-        """End the transport, and close what leads to it; called by the thread that uses it."""
-        self._selector.close()
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
-        try:
-            self._process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # of another user, by sudo
-                self._process.wait(_END_SECONDS)
+        """End the transport; called by the thread that uses it."""
+        self._close_files()
+        wait_or_kill([self.process], END_SECONDS)
 
-    def _kill(self) -> None:
-        """Kill the transport, and what it has started here."""
-        if self._process.poll() is None:
-            with contextlib.suppress(OSError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+    def _close_files(self) -> None:
+        self._selector.close()
+        close_pipes(self.process)
 
     def _send(self, content: bytes, deadline: float) -> None:
         self.sent_bytes += len(content)
@@ -179,8 +210,8 @@ class Connection:
 
     def _failure(self) -> ConnectionFailed:
         """Return why the transport has ended, by what it printed."""
-        deadline = time.monotonic() + _END_SECONDS
-        for stream, kept in ((self._process.stderr, self._errors), (self._process.stdout, self._received)):
+        deadline = time.monotonic() + END_SECONDS
+        for stream, kept in ((self.process.stderr, self._errors), (self.process.stdout, self._received)):
             while stream is not None and not stream.closed and time.monotonic() < deadline:
                 with selectors.DefaultSelector() as selector:
                     selector.register(stream, selectors.EVENT_READ)

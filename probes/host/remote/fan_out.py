@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import resource
+import os
 import shutil
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
@@ -19,13 +20,15 @@ from typing import Any, Generic, TypeVar
 from ClusterShell.Event import EventHandler
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 from ClusterShell.Task import Task, task_self
-from ClusterShell.Worker.EngineClient import EngineClientEOF
+from ClusterShell.Worker.EngineClient import E_READ, E_WRITE, EngineClientEOF
 from ClusterShell.Worker.Exec import ExecClient, ExecWorker
+from ClusterShell.Worker.fastsubprocess import PIPE, Popen
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.host.remote.batch_host import Answers, Missing
 from probes.host.remote.collector import GREETING
+from probes.host.remote.open_files import allow_nodes
 from probes.host.remote.transport import (
     GARBLED,
     MOST_ERRORS_BYTES,
@@ -39,6 +42,7 @@ from probes.host.remote.transport import (
     unpack,
     why_failed,
 )
+from probes.host.remote.transport_process import END_SECONDS, kill_session
 
 T = TypeVar("T")
 _MOST_LINE_BYTES = 16 << 20
@@ -46,6 +50,7 @@ _MOST_NODE_BYTES = 64 << 20  # from one node
 _MOST_QUESTIONS = 200_000  # of a round
 _TOO_MUCH = "it sends more than gdrtop takes from a node"
 _FILES_A_NODE = 4
+_POLL_SECONDS = 0.01  # until a transport has ended whose output has
 _FIRST_SECONDS = 15.0  # then the next node of a kind goes first
 
 
@@ -62,6 +67,27 @@ class _Client(ExecClient):  # type: ignore[misc]
 
     def _build_cmd(self) -> tuple[list[str], None]:
         return self.worker.target.argv, None
+
+    def _exec_nonblock(
+        self, commandlist: list[str], shell: bool = False, env: dict[str, str] | None = None
+    ) -> Popen:
+        """Start the transport as EngineClient does, in a session of its own: Ctrl-C is gdrtop's."""
+        process = Popen(
+            commandlist, bufsize=0, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=env, preexec_fn=os.setsid
+        )
+        self.streams.set_stream(self.worker.SNAME_STDERR, process.stderr, E_READ)
+        self.streams.set_stream(self.worker.SNAME_STDOUT, process.stdout, E_READ)
+        self.streams.set_stream(self.worker.SNAME_STDIN, process.stdin, E_WRITE, retain=False)
+        return process
+
+    def _close(self, abort: bool, timeout: bool) -> None:
+        """End the transport with all that it has started; ClusterShell would wait for it without a limit."""
+        until = time.monotonic() + (0.0 if abort else END_SECONDS)
+        while self.popen.poll() is None and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
+        if self.popen.poll() is None:
+            kill_session(self.popen.pid)
+        super()._close(abort, timeout)
 
     def _read(self, sname: str, size: int = 65536) -> bytes:
         part: bytes = super()._read(sname, size)
@@ -157,7 +183,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         task: Task = task_self()
         for name, value in (("stdout_msgtree", False), ("stderr_msgtree", False), ("auto_tree", False)):
             task.set_default(name, value)
-        task.set_info("fanout", _fan_out(self._options.fan_out))
+        task.set_info("fanout", allow_nodes(self._options.fan_out, _FILES_A_NODE))
         task.set_info("print_debug", lambda *_: None)
         self._port = task.port(handler=self)  # closed when the last node is done
         if self._is_stopped:
@@ -243,7 +269,8 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         found = future.result()
         if not isinstance(found, Missing):
             if node.kind not in self._lists:
-                questions = [question for asked in node.answers.asked for question in asked]
+                asked = (tuple(question) for questions in node.answers.asked for question in questions)
+                questions = list(dict.fromkeys(asked))  # that of a long command was asked several times
                 self._lists[node.kind] = questions, pack({"ask": questions})
             self._end(node, result=self._keep(found))
             return
@@ -323,14 +350,6 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         for host in waiting:
             if not self._nodes[host].is_done:
                 self._begin(self._nodes[host])
-
-
-def _fan_out(wanted: int) -> int:
-    """Return how many nodes can be asked at once, as far as this process may open files."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files == resource.RLIM_INFINITY:
-        return wanted
-    return max(1, min(wanted, (files - 64) // _FILES_A_NODE))
 
 
 def _be_quiet() -> None:

@@ -19,8 +19,8 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host import source_log
 from probes.host.probe_thread import note
 from probes.host.protocol import Host
-from probes.host.remote.collected_host import NOT_ASKED_YET, CollectedHost, Question
-from probes.host.remote.connection import ANSWER_SECONDS, Connection
+from probes.host.remote.collected_host import NOT_ASKED_YET, CollectedHost, Question, is_unfinished
+from probes.host.remote.connection import ANSWER_SECONDS, Connection, Connections
 from probes.host.remote.transport import GARBLED, ROUNDS, ConnectionFailed, Target
 from probes.host.source_log import ReadSource
 
@@ -47,11 +47,12 @@ def _is_text(part: object) -> bool:
 class RemoteHost(CollectedHost):
     """A node behind a connection; after it has failed, all answers are unknown until it is there again."""
 
-    def __init__(self, target: Target) -> None:
-        """Connect; ConnectionFailed: the node does not answer."""
+    def __init__(self, target: Target, among: Connections | None = None) -> None:
+        """Connect; ConnectionFailed: the node does not answer. It ends with the connections `among`."""
         self.target = target
         began = time.monotonic()
-        self.connection: Connection | None = Connection(target)
+        self._among = among or Connections()
+        self.connection: Connection | None = Connection(target, self._among)
         super().__init__(target.host, self.connection.greeting.get("is_root") is True)
         self._log("connection", began)
         self._lock = threading.Lock()  # of what follows
@@ -74,7 +75,7 @@ class RemoteHost(CollectedHost):
                     missing, self._missing = list(self._missing), None
             if not missing:
                 break
-            self._exchange(missing)
+            self._exchange(missing, waits=True)
         with self._lock:
             # What is too old by now on a slow node is asked again in one round.
             self._asked.update(dict.fromkeys(self._fresh, time.monotonic()))
@@ -138,8 +139,11 @@ class RemoteHost(CollectedHost):
         found = self._fresh.get(question)  # none after `forget`
         return found is not None and found.at >= than
 
-    def _exchange(self, questions: list[Question]) -> None:
-        """Ask the node; ConnectionFailed: it does not answer, or has not for some seconds."""
+    def _exchange(self, questions: list[Question], waits: bool = False) -> None:
+        """Ask the node; ConnectionFailed: it does not answer, or has not for some seconds.
+
+        `waits`: what takes long there will be asked again.
+        """
         connection = self._connected()
         began = time.monotonic()
         try:
@@ -159,7 +163,9 @@ class RemoteHost(CollectedHost):
         now = time.monotonic()
         self._log(f"round trip {connection.rounds}", began, questions)
         with self._lock:
-            self._fresh.update(zip(questions, (_Answer(now, answer) for answer in answers), strict=True))
+            for asked, answer in zip(questions, answers, strict=True):
+                if not waits or not is_unfinished(answer):
+                    self._fresh[asked] = _Answer(now, answer)
             if len(self._fresh) > _MOST_KEPT:  # processes come and go
                 self._fresh = {asked: kept for asked, kept in self._fresh.items() if now - kept.at < 60.0}
                 self._asked = {asked: at for asked, at in self._asked.items() if asked in self._fresh}
@@ -178,7 +184,7 @@ class RemoteHost(CollectedHost):
             if time.monotonic() - at < _RETRY_SECONDS:
                 raise ConnectionFailed(why)
             try:
-                self.connection = Connection(self.target)
+                self.connection = Connection(self.target, self._among)
             except ConnectionFailed as error:
                 self._lost = time.monotonic(), str(error)
                 raise

@@ -21,7 +21,7 @@ from probes.base.text import printable
 from probes.host.remote import collector
 
 LONGEST_SECONDS = 24 * 3600  # then the collector ends by itself
-ROUNDS = 16  # of questions: a directory leads to files, and these to others
+ROUNDS = 40  # of questions: a directory leads to files, these to others, and a long command needs several
 MOST_NOISE_BYTES = 1 << 16  # what shells and banners print before the program there greets
 MOST_ERRORS_BYTES = 4096  # kept of what a transport prints on its standard error
 MOST_ANSWER_BYTES = 64 << 20  # unpacked
@@ -33,6 +33,13 @@ SSH = (
 NODE_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._:@-]{0,252}[A-Za-z0-9_])?")
 """Names of nodes: one that begins with "-" would be an option of ssh."""
 _PYTHONS = ("python3", "/usr/libexec/platform-python")
+CLEAN = ("env", f"PATH={':'.join(collector.TRUSTED_PATH)}", "LC_ALL=C.UTF-8")
+_START_PROGRAM = (
+    "import os,shutil,sys;"
+    f"e={{'PATH':'{':'.join(collector.TRUSTED_PATH)}','LC_ALL':'C.UTF-8'}};"
+    "p=shutil.which(sys.argv[1],path=e['PATH']) or sys.exit(sys.argv[1]+' is not installed');"
+    "os.execve(p,sys.argv[1:],e)"
+)
 _NO_PYTHON = "gdrtop: no Python"
 _SUDO = "sudo needs a password there; allow `sudo -n`, or connect as root"
 # What ssh, sudo and the node's shell print, and what to do then.
@@ -89,6 +96,16 @@ class Target:
         """Return the command that starts a program of `program`, which comes on standard input."""
         return self.command(["sh", "-c", _remote_command(self.is_sudo, program_bytes)])
 
+    def root_command(self, argv: Sequence[str]) -> list[str]:
+        """Return what starts a program of the trusted path as root.
+
+        sudoers may allow only Python, which reads the node as root, or only some commands, by their paths: so
+        nothing else is between sudo and them.
+        """
+        if self.is_sudo:
+            return self.command(["sh", "-c", _with_python(_START_PROGRAM, True, ' "$@"'), "sh", *argv])
+        return self.command([*CLEAN, "sudo", "-n", "--", *argv])
+
     def command(self, argv: Sequence[str]) -> list[str]:
         """Return what starts a program on the node."""
         # ssh joins its arguments for the shell of the node; the others start a program.
@@ -104,7 +121,12 @@ def _remote_command(is_sudo: bool, source_bytes: int) -> str:
         "sys.version_info>=(3,6) or sys.exit('Python %d.%d is too old for gdrtop'%sys.version_info[:2]);"
         f"import zlib;exec(zlib.decompress(sys.stdin.buffer.read({source_bytes})))"
     )
-    python = f"{'sudo -n ' if is_sudo else ''}$p -I -S -c {shlex.quote(start)}"
+    return _with_python(start, is_sudo)
+
+
+def _with_python(start: str, is_sudo: bool, arguments: str = "") -> str:
+    """Return the shell command that runs a line of Python with the first Python that is there."""
+    python = f"{'sudo -n ' if is_sudo else ''}$p -I -S -c {shlex.quote(start)}{arguments}"
     pythons = " ".join(_PYTHONS)
     return (
         f"for p in {pythons}; do command -v $p >/dev/null 2>&1 && exec {python}; done;"

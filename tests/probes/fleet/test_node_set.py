@@ -69,7 +69,10 @@ def test_a_set_names_its_nodes(text: str, names: list[str]) -> None:
         ("a,,b", "has an empty name"),
         ("n;reboot", "is not a node name"),
         ("n1!n1", "names no node"),
-        ("@rack1", "unknown group"),
+        (
+            "@rack1",
+            "no group @rack1; gdrtop looked for groups in no file; for a Slurm partition, use --slurm rack1",
+        ),
         ("@$(id)", "is not a node name"),
         (f"n[1-{MOST_NODES + 1}]", "names more than 10000 nodes"),
         ("n[1-999999999]", "names more than 10000 nodes"),
@@ -88,14 +91,39 @@ def test_groups_are_those_of_the_site_and_never_the_examples_of_clustershell(tmp
     assert parse_nodes("@rack1,login", (str(config),)) == ("gpu1", "gpu2", "gpu3", "login")
     with pytest.raises(NodeSetError, match="is not a node name"):
         parse_nodes("@odd", (str(config),))
-    with pytest.raises(NodeSetError, match="gdrtop looked for groups in no file"):
+    with pytest.raises(NodeSetError, match="there is no group @gpu; gdrtop looked for groups in no file"):
         parse_nodes("@gpu")  # ClusterShell's own example has such a group
+
+
+@pytest.mark.parametrize(
+    ("text", "group"),
+    [
+        ("@rack7", "@rack7"),
+        ("gpu1,@rack7", "@rack7"),
+        ("gpu[1-3]!@rack7", "@rack7"),
+        ("@site:rack7", "@site:rack7"),
+        ("@other:rack1", "@other:rack1"),
+    ],
+)
+def test_a_group_that_is_not_defined_is_never_an_empty_one(tmp_path: Path, text: str, group: str) -> None:
+    config = tmp_path / "groups.conf"
+    config.write_text("[Main]\ndefault: site\nautodir: $CFGDIR\n[listed]\nmap: echo $GROUP\n")
+    (tmp_path / "site.yaml").write_text("site:\n  rack1: 'gpu[1-3]'\n  idle: ''\n  all: '@rack1'\n")
+    with pytest.raises(NodeSetError) as refused:
+        parse_nodes(text, (str(config),))
+    assert str(refused.value).startswith(f"there is no group {group}; gdrtop looked for groups in {config}")
+    assert parse_nodes("@site:rack1!@idle", (str(config),)) == ("gpu1", "gpu2", "gpu3")
+    assert parse_nodes("@*,@listed:n1", (str(config),)) == ("gpu1", "gpu2", "gpu3", "n1")
 
 
 def test_a_damaged_group_file_is_an_error_and_no_crash(tmp_path: Path) -> None:
     config = tmp_path / "groups.conf"
     config.write_bytes(b"\xff\xfe[[[")
     with pytest.raises(NodeSetError):
+        parse_nodes("@rack1", (str(config),))
+    config.write_text("[Main]\ndefault: site\nautodir: $CFGDIR\n")
+    (tmp_path / "site.yaml").write_text("site: [")
+    with pytest.raises(NodeSetError, match="groups of nodes cannot be read from "):
         parse_nodes("@rack1", (str(config),))
 
 
@@ -137,7 +165,7 @@ def test_slurm_that_does_not_answer_or_answers_otherwise_is_an_error() -> None:
     slow = Slurm()
     slow.answer = Unknown(Reason.TIMED_OUT, "sinfo", "still running after 10 s")
     for host, problem in (
-        (absent, "sinfo is not installed on this machine; name the nodes instead"),
+        (absent, "sinfo is not installed on this machine, or not in a trusted directory"),
         (slow, "sinfo did not answer"),
         (Slurm(status=1, stderr="sinfo: error: no\x1b[31m such partition"), "does not list the nodes"),
         (Slurm(""), "Slurm's partition h100 has no node"),

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -14,10 +15,15 @@ from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.network.network_dependencies import NetworkDependency, NetworkDependencyFacts, probe
 from probes.host.local import LocalHost
 from probes.host.probe_thread import start_probe
+from probes.host.protocol import Host
+from probes.host.remote import remote_host
+from probes.host.remote.remote_host import RemoteHost
+from probes.host.remote.transport import Target
 from probes.plans.catalogue import Offer
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices.network import route_over
 from probes.snapshot.examination import Examination, examine
+from tests.probes.host.remote.local_node import SimulatedConnection
 from tests.tui.action_screens import QuickHost
 from tui.actions.audit_log import MemoryLog
 from tui.actions.dispatcher import Dispatcher, Prepared
@@ -124,7 +130,7 @@ def test_unloading_the_driver_differs_from_unloading_its_users() -> None:
 # The dispatcher
 
 
-def prepared_of(host: SimulatedHost, name: str, read_only: bool = False) -> tuple[Dispatcher, Prepared]:
+def prepared_of(host: Host, name: str, read_only: bool = False) -> tuple[Dispatcher, Prepared]:
     dispatcher = Dispatcher(host, read_only)
     seen = examine(host)
     offer = next(offer for offer in dispatcher.offers(seen, findings(seen)) if offer.id == name)
@@ -291,6 +297,45 @@ def test_the_wrong_name_cuts_nothing() -> None:
     dispatcher, prepared = prepared_of(host, "restart-openibd")
     assert len(prepared.clearance.cuts) == 2
     assert dispatcher.run(prepared, "", lambda event: None).outcome is RunOutcome.REFUSED
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Callable[[SimulatedHost], RemoteHost]:
+    """Connect to a simulated node as to one that is elsewhere; its commands cannot be started."""
+
+    def connect(simulated: SimulatedHost) -> RemoteHost:
+        monkeypatch.setattr(remote_host, "Connection", lambda target, among: SimulatedConnection(simulated))
+        host = RemoteHost(Target("node7", ("/missing/ssh", "{host}")))
+        host.read_ahead(examine)
+        return host
+
+    return connect
+
+
+def test_a_plan_that_may_cut_off_another_node_is_refused(
+    elsewhere: Callable[[SimulatedHost], RemoteHost],
+) -> None:
+    host = elsewhere(with_openibd(f"{IDLE},ssh-over-nic"))
+    dispatcher, prepared = prepared_of(host, "restart-openibd")
+    assert prepared.clearance.cuts[0].endswith(
+        "takes down ens4np0, which carries this SSH session (from 10.0.0.5)"
+    )
+    refused = "it may cut off this connection; run gdrtop on the node itself"
+    assert prepared.clearance.refused == refused
+    ended = dispatcher.run(prepared, prepared.clearance.word, lambda event: None)
+    assert (ended.outcome, ended.why) == (RunOutcome.REFUSED, refused)
+
+
+def test_a_route_of_another_node_that_changed_after_the_plan_was_shown_is_noticed(
+    elsewhere: Callable[[SimulatedHost], RemoteHost],
+) -> None:
+    simulated = with_openibd("pcie-l40s")
+    dispatcher, prepared = prepared_of(elsewhere(simulated), "restart-openibd")
+    assert not prepared.clearance.refused
+    route_over(simulated.tree, "ens0np0")
+    ended = dispatcher.run(prepared, prepared.clearance.word, lambda event: None)
+    assert ended.outcome is RunOutcome.REFUSED
+    assert "changed since the plan was shown (systemctl restart openibd takes down ens0np0" in ended.why
 
 
 def test_a_session_that_started_after_the_plan_was_shown_is_noticed() -> None:

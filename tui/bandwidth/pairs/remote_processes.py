@@ -11,12 +11,10 @@ import codecs
 import json
 import os
 import select
-import subprocess
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -34,6 +32,7 @@ from probes.host.remote.transport import (
     program,
     why_failed,
 )
+from probes.host.remote.transport_process import END_SECONDS, close_pipes, start_transport, wait_or_kill
 from tui.bandwidth import supervisor
 from tui.bandwidth.pairs import node_server
 from tui.bandwidth.pairs.node_processes import UNCONFIRMED
@@ -96,14 +95,7 @@ class _Connection:
         self.lost = ""
         """Why it is of no more use."""
         self.lock = threading.RLock()
-        self._transport = subprocess.Popen(
-            target.python(len(server_source())),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,  # Ctrl-C is gdrtop's
-        )
+        self._transport = start_transport(target.python(len(server_source())))
         assert self._transport.stdin is not None
         assert self._transport.stdout is not None
         assert self._transport.stderr is not None
@@ -225,15 +217,8 @@ class _Connection:
             for process in self._processes.values():
                 process.set_end(ProcessExit(None, time.monotonic() - process.began, self._end_of(process)))
             self._processes.clear()
-            for stream in (self._transport.stdin, self._transport.stdout, self._transport.stderr):
-                if stream is not None:
-                    stream.close()
-        try:
-            self._transport.wait(_ERRORS_SECONDS if why == _CLOSED else 0.0)
-        except subprocess.TimeoutExpired:
-            self._transport.kill()
-            with suppress(subprocess.TimeoutExpired):  # it is stuck in the kernel
-                self._transport.wait(_ERRORS_SECONDS)
+            close_pipes(self._transport)
+        wait_or_kill([self._transport], END_SECONDS if why == _CLOSED else 0.0)
 
     def _end_of(self, process: _RemoteProcess) -> str:
         """Return what is known of a process on a connection that is lost."""
@@ -242,6 +227,11 @@ class _Connection:
             return f"not started on {host}: {self.lost}"
         limit = f"it ends after {process.time_limit_s:.0f} s by its own time limit"
         return f"lost the connection to {host} ({self.lost}): {UNCONFIRMED}; {limit}"
+
+    def lose_unless_greeted(self) -> None:
+        """Do not wait for a node that has not answered yet: nothing was ordered there, so nothing runs."""
+        if not self._is_greeted:
+            self.lose("it was stopped before the node answered")
 
     def close(self) -> None:
         """End all processes, then the connection."""
@@ -289,6 +279,7 @@ class _RemoteProcess:
             self._connection.send({"end": self._number})
 
     def end(self) -> None:
+        self._connection.lose_unless_greeted()
         self.order_end()
         while self._exit is None:
             if time.monotonic() > (self._overdue_at or 0.0):

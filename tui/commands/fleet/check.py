@@ -9,17 +9,20 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, TextIO
 
+from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
 from probes.base.text import plural, printable
 from probes.fleet.compare import Unanswered, compare, fleet_status
 from probes.fleet.node_set import MOST_NODES
 from probes.fleet.summary import NodeSummary, with_shared_traits
+from probes.fleet.traits import Trait
 from probes.host.protocol import Host
-from tui.commands.arguments import UsageError, add_table_options, whole_number
+from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, add_table_options, whole_number
 from tui.commands.fleet.nodes import demo_fleet, named_nodes, targets
 from tui.commands.fleet.output import print_fleet
 from tui.commands.fleet.saved_nodes import judge_saved, summary_of_host
@@ -30,13 +33,22 @@ if TYPE_CHECKING:
     from probes.host.remote.batch_host import Answers, Missing
     from probes.host.remote.fan_out import FanOut
 
+_MOST_NOT_SAVED = 5  # that are named
 _STATUS_HELP = """\
 exit status, as gdrtop check has it for one node: the worst of all nodes
   0    no warning
   1    warnings, or DEGRADED
   2    critical findings, or BROKEN
-  3    UNKNOWN, NOT APPLICABLE, or a node does not answer; usage error
+  3    UNKNOWN, NOT APPLICABLE, or a node does not answer; usage error, or a recording was not written
 """
+
+
+@frozen
+class Judged:
+    """A node, and why the recording of it was not written."""
+
+    summary: NodeSummary
+    not_saved: str = ""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -89,25 +101,35 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
             raise UsageError(
                 "--from judges saved nodes; it cannot be used with --save, --demo or names of nodes"
             )
-        summaries, unanswered = judge_saved(options.saved, options, show)
+        saved, unanswered = judge_saved(options.saved, options, show)
+        judged = tuple(map(Judged, saved))
         origin = Origin(Source.RECORDED, printable(options.saved, 200))
     elif options.demo is not None:
         fleet = demo_fleet(options.demo)
-        summaries, unanswered = _simulated(fleet, options, show), ()
+        judged, unanswered = _simulated(fleet, options, show), ()
         origin = Origin(Source.SIMULATED, plural(len(fleet), "node"))
     else:
         names = named_nodes(options)
-        judging = partial(judge_answers, files=_files(options, names), redact=options.redact)
+        files = _files(options, names)
         with judging_processes() as executor:
             try:
-                summaries, unanswered = read_fleet(options, names, show, executor, judging)
+                judged, unanswered = read_fleet(
+                    options, names, show, executor, files=files, redact=options.redact
+                )
             except BaseException:
                 executor.shutdown(wait=False, cancel_futures=True)
                 raise
         origin = Origin(Source.REMOTE, plural(len(names), "node"))
     show.end()
-    found = compare(summaries, unanswered)
-    return print_fleet(found, out, fleet_status(found, options.tolerate), options, origin)
+    found = compare([each.summary for each in judged], unanswered)
+    not_saved = [each.not_saved for each in judged if each.not_saved]
+    status = EXIT_WRONG_USAGE if not_saved else fleet_status(found, options.tolerate)
+    print_fleet(found, out, status, options, origin)
+    for why in not_saved[:_MOST_NOT_SAVED]:
+        print(f"gdrtop: not saved: {why}", file=sys.stderr)
+    if (more := len(not_saved) - _MOST_NOT_SAVED) > 0:
+        print(f"gdrtop: not saved: {plural(more, 'more node')}", file=sys.stderr)
+    return status
 
 
 def read_fleet(
@@ -115,45 +137,52 @@ def read_fleet(
     names: tuple[str, ...],
     show: Callable[[int, int], None],
     executor: Executor,
-    judging: Callable[[Answers], NodeSummary | Missing],
-    begun: Callable[[FanOut[NodeSummary]], object] = lambda _: None,
-) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
-    """Ask and judge the nodes; return their summaries, and why others have none.
+    begun: Callable[[FanOut[Judged]], object] = lambda _: None,
+    files: Mapping[str, str] | None = None,
+    redact: bool = False,
+) -> tuple[tuple[Judged, ...], tuple[Unanswered, ...]]:
+    """Ask and judge the nodes; return what was concluded, and why others could not be judged.
 
-    `begun` gets what is running, to stop it.
+    `begun` gets what is running, to stop it; `files`: where a recording of each node is written.
     """
     from probes.host.remote.fan_out import FanOut, FanOutOptions
 
     fan_out = FanOut(
         targets(options, names),
-        partial(_judged, judging),
+        partial(_judged, files=files or {}, redact=redact),
         executor,
         show,
         FanOutOptions(options.fan_out, options.timeout),
-        partial(with_shared_traits, seen={}),
+        partial(_with_shared_traits, seen={}),
     )
     begun(fan_out)
-    summaries, failures = fan_out.run()
+    judged, failures = fan_out.run()
     return (
-        tuple(summaries[name] for name in names if name in summaries),
+        tuple(judged[name] for name in names if name in judged),
         tuple(Unanswered(name, printable(failures[name], 255)) for name in names if name in failures),
     )
 
 
-def _judged(judging: Callable[[Answers], NodeSummary | Missing], answers: Answers) -> NodeSummary | Missing:
-    """Judge a node, and free what is left of it: garbage of several nodes would take twice the memory."""
-    found = judging(answers)
+def _judged(answers: Answers, files: Mapping[str, str], redact: bool) -> Judged | Missing:
+    """Judge and save a node, and free what is left of it: garbage of several would take twice the memory."""
+    from probes.host.remote.batch_host import BatchHost, Missing
+
+    found = judge_answers(answers)
+    judged: Judged | Missing
+    if isinstance(found, Missing):
+        judged = found
+    else:
+        judged = Judged(found, save_node(BatchHost(answers), files[answers.host], redact) if files else "")
     gc.collect()
-    return found
+    return judged
 
 
-def judge_answers(
-    answers: Answers, files: Mapping[str, str] | None = None, redact: bool = False
-) -> NodeSummary | Missing:
-    """Judge a node by its answers, or return what it has still to be asked; in a process of the pool.
+def _with_shared_traits(judged: Judged, seen: dict[Trait, Trait]) -> Judged:
+    return replace(judged, summary=with_shared_traits(judged.summary, seen))
 
-    `files`: where a recording of each node is written.
-    """
+
+def judge_answers(answers: Answers) -> NodeSummary | Missing:
+    """Judge a node by its answers, or return what it has still to be asked; in a process of the pool."""
     from probes.host.remote.batch_host import BatchHost, Missing
     from probes.host.remote.transport import ConnectionFailed
 
@@ -165,26 +194,27 @@ def judge_answers(
     if host.missing:
         # In order, whichever probe asked first: like paths are next to each other, which compresses better.
         return Missing(sorted(host.missing, key=repr))
-    if files:
-        failure = _save(BatchHost(answers), files[answers.host], redact)
-        if failure:
-            return Missing([], failure)
     return summary
 
 
-def _save(host: Host, path: str, redact: bool) -> str:
+def save_node(host: Host, path: str, redact: bool = False) -> str:
     """Write a recording of the node; return why it cannot be written, or ""."""
     from probes.recording.format import RecordingError
     from tui.runtime.recorder import Recorder
 
     try:
         recorder = Recorder(host, path, redact)
+    except RecordingError as error:
+        return str(error)
+    try:
         recorder.host.note_probe()
         summary_of_host(recorder.host)
         recorder.host.end_moment()
         recorder.finish()
     except RecordingError as error:
         return str(error)
+    finally:
+        recorder.drop()
     return ""
 
 
@@ -220,29 +250,24 @@ def _end_with_gdrtop() -> None:
     gc.disable()
 
 
-def _simulated(
-    fleet: Mapping[str, str], options: argparse.Namespace, show: _Progress
-) -> tuple[NodeSummary, ...]:
+def _simulated(fleet: Mapping[str, str], options: argparse.Namespace, show: _Progress) -> tuple[Judged, ...]:
+    from tui.runtime.open_host import open_simulated
+
     files = _files(options, fleet)
-    found: list[NodeSummary] = []
+    found: list[Judged] = []
     for number, (name, simulated) in enumerate(fleet.items()):
         show(number, len(fleet))
-        found.append(
-            judge_simulated(name, simulated, options.seed + number, files.get(name, ""), options.redact)
-        )
+        seed = options.seed + number
+        summary = judge_simulated(name, simulated, seed)
+        failure = save_node(open_simulated(simulated, seed), files[name], options.redact) if files else ""
+        found.append(Judged(summary, failure))
     return tuple(found)
 
 
-def judge_simulated(
-    name: str, simulated: str, seed: int, file: str = "", redact: bool = False
-) -> NodeSummary:
+def judge_simulated(name: str, simulated: str, seed: int) -> NodeSummary:
     """Judge a simulated node; NoSuchHost: there is none with this name."""
     from tui.runtime.open_host import open_simulated
 
-    if file:
-        failure = _save(open_simulated(simulated, seed), file, redact)
-        if failure:
-            raise UsageError(failure)
     return summary_of_host(open_simulated(simulated, seed), name)
 
 

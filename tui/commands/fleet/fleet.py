@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TextIO
 
-from probes.host.protocol import Host
 from tui.commands.arguments import UsageError, add_node_options, add_output_options
-from tui.commands.fleet.nodes import add_node_set_options, close_nodes, open_nodes
+from tui.commands.fleet.nodes import add_node_set_options, opened_nodes
 from tui.runtime.open_host import chosen_origin
 
 _DEMO_NODES = 4  # of a job on simulated nodes
@@ -67,12 +66,8 @@ def _live(options: argparse.Namespace, out: TextIO) -> int:
     if options.demo is not None:
         name = chosen_origin(options).label
         return live.run(options, live.demo_hosts(name, _DEMO_NODES, options.seed), {}, out)
-    opened, unanswered = open_nodes(options)
-    hosts: dict[str, Host] = dict(opened)
-    try:
+    with opened_nodes(options) as (hosts, unanswered):
         return live.run(options, hosts, unanswered, out)
-    finally:
-        close_nodes(hosts)
 
 
 def _bench(options: argparse.Namespace, out: TextIO) -> int:
@@ -83,9 +78,6 @@ def _bench(options: argparse.Namespace, out: TextIO) -> int:
         return bench.run(options, bench.demo_nodes(demo_fleet(options.demo)), out)
     from tui.bandwidth.pairs.remote_processes import RemoteNodeProcesses
 
-    hosts, unanswered = open_nodes(options)
-    try:
+    with opened_nodes(options) as (hosts, unanswered):
         nodes = {name: (host, RemoteNodeProcesses(host.target)) for name, host in hosts.items()}
         return bench.run(options, nodes, out, unanswered=unanswered)
-    finally:
-        close_nodes(hosts)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import resource
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from probes.base.text import printable
@@ -25,14 +27,13 @@ from tui.files.xdg import group_files
 from tui.runtime.open_host import reach, target_of
 
 if TYPE_CHECKING:
-    from probes.host.protocol import Host
+    from probes.host.remote.connection import Connections
     from probes.host.remote.remote_host import RemoteHost
     from probes.host.remote.transport import Target
 
 MOST_OPEN = 256  # nodes that are watched at once
 _AT_ONCE = 32  # connections that are being opened
 _FILES_A_NODE = 8  # two connections, each with three pipes and what waits for them
-_OTHER_FILES = 128  # of gdrtop itself
 _DEMO = "hgx-h100*6,hgx-h100+acs-on,hgx-h100+port-down"
 _MOST_DEMO = 1000
 
@@ -101,46 +102,64 @@ def demo_fleet(text: str) -> dict[str, str]:
     return {f"gpu{number:0{digits}}": name for number, name in enumerate(found, 1)}
 
 
-def open_nodes(options: argparse.Namespace) -> tuple[dict[str, RemoteHost], dict[str, str]]:
-    """Connect to the nodes that the options name; return them, and why others could not be reached."""
+@contextmanager
+def opened_nodes(
+    options: argparse.Namespace,
+) -> Iterator[tuple[dict[str, RemoteHost], dict[str, str]]]:
+    """Connect to the nodes that the options name; give them, and why others could not be reached.
+
+    In the end, also after Ctrl-C while nodes are still being reached, all connections end together.
+    """
     names = named_nodes(options)
     if len(names) > MOST_OPEN:
         raise UsageError(f"{len(names)} nodes are named; gdrtop watches at most {MOST_OPEN} at once")
+    from probes.host.remote.connection import Connections
+    from probes.host.remote.open_files import allow_nodes
+
+    allowed = allow_nodes(len(names), _FILES_A_NODE)
+    if allowed < len(names):
+        raise UsageError(
+            f"{len(names)} nodes are named, and this process may open files for {allowed};"
+            " raise the limit of open files (ulimit -n)"
+        )
+    connections = Connections()
+    try:
+        found = _reach_all(targets(options, names), connections)
+        yield (
+            {name: host for name in names if not isinstance(host := found[name], str)},
+            {name: why for name in names if isinstance(why := found[name], str)},
+        )
+    finally:
+        connections.close()
+
+
+def _reach_all(targets: Sequence[Target], connections: Connections) -> dict[str, RemoteHost | str]:
+    """Connect to nodes, some at once; return why a node could not be reached instead of it.
+
+    The threads are daemons, which Ctrl-C does not wait for.
+    """
     from probes.host.remote.transport import ConnectionFailed
 
-    allow_open_files(len(names) * _FILES_A_NODE)
-    hosts: dict[str, RemoteHost] = {}
-    unanswered: dict[str, str] = {}
+    waiting = deque(targets)
+    found: SimpleQueue[tuple[str, RemoteHost | str | Exception]] = SimpleQueue()
 
-    def open_one(target: Target) -> RemoteHost | str:
-        try:
-            return reach(target)
-        except ConnectionFailed as error:
-            return str(error)
+    def work() -> None:
+        while waiting and not connections.is_closed:
+            with suppress(IndexError):  # another thread took the last one
+                target = waiting.popleft()
+                try:
+                    found.put((target.host, reach(target, connections)))
+                except ConnectionFailed as error:
+                    found.put((target.host, str(error)))
+                except Exception as error:
+                    found.put((target.host, error))
 
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        opened = threads.map(open_one, targets(options, names))
-        for name, found in zip(names, opened, strict=True):
-            if isinstance(found, str):
-                unanswered[name] = found
-            else:
-                hosts[name] = found
-    return hosts, unanswered
-
-
-def allow_open_files(count: int) -> None:
-    """Raise this process's own limit of open files, which is 1024 by default, as far as it may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + _OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
-
-
-def close_nodes(hosts: Mapping[str, Host]) -> None:
-    """End the connections."""
-    from probes.host.remote.remote_host import RemoteHost
-
-    for host in hosts.values():
-        if isinstance(host, RemoteHost):
-            host.close()
+    for _ in range(min(_AT_ONCE, len(targets))):
+        threading.Thread(target=work, daemon=True).start()
+    reached: dict[str, RemoteHost | str] = {}
+    while len(reached) < len(targets):
+        name, host = found.get()
+        if isinstance(host, Exception):
+            raise host
+        reached[name] = host
+    return reached

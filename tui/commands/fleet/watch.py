@@ -17,13 +17,13 @@ from probes.host.protocol import Host
 from tui import dashboard
 from tui.commands.arguments import UsageError
 from tui.commands.fleet.check import (
+    Judged,
     add_reading_options,
-    judge_answers,
     judge_simulated,
     judging_processes,
     read_fleet,
 )
-from tui.commands.fleet.nodes import close_nodes, demo_fleet, named_nodes, targets
+from tui.commands.fleet.nodes import demo_fleet, named_nodes, targets
 from tui.commands.fleet.saved_nodes import read_directory, with_own_names
 from tui.runtime.open_host import NoSuchHost, connect, open_recording, open_simulated
 
@@ -98,18 +98,22 @@ def watched_fleet(options: argparse.Namespace, executor: Executor) -> WatchedFle
         )
     names = named_nodes(options)
     target = dict(zip(names, targets(options, names), strict=True))
-    running: list[FanOut[NodeSummary]] = []
+    running: list[FanOut[Judged]] = []
 
-    def begun(fan_out: FanOut[NodeSummary]) -> None:
+    def begun(fan_out: FanOut[Judged]) -> None:
         running[:] = [fan_out]
 
     def stop() -> None:
         for fan_out in running:
             fan_out.stop()
 
+    def read(progress: Progress) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
+        judged, unanswered = read_fleet(options, names, progress, executor, begun)
+        return tuple(each.summary for each in judged), unanswered
+
     return WatchedFleet(
         Origin(Source.REMOTE, plural(len(names), "node")),
-        lambda progress: read_fleet(options, names, progress, executor, judge_answers, begun),
+        read,
         lambda name: connect(target[name]),
         stop=stop,
     )
@@ -171,9 +175,17 @@ def _alternate(table: Callable[[], FleetApp], options: argparse.Namespace, ascii
         try:
             status = dashboard.run(node)
         finally:
-            close_nodes({app.return_value.name: app.return_value.host})
+            _close(app.return_value.host)
         if not node.goes_back:
             return status
+
+
+def _close(host: Host) -> None:
+    """End the connection to a node, if it has one."""
+    from probes.host.remote.remote_host import RemoteHost
+
+    if isinstance(host, RemoteHost):
+        host.close()
 
 
 def node_app(node: OpenedNode, options: argparse.Namespace, ascii_only: bool = False) -> NodeApp:

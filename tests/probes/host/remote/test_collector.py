@@ -144,7 +144,7 @@ def running(word: str) -> list[int]:
 def test_the_collector_and_its_children_end_with_the_connection() -> None:
     host = RemoteHost(local_target())
     assert host.connection is not None
-    pid = host.connection._process.pid
+    pid = host.connection.process.pid
     asking = threading.Thread(target=host.run, args=[("sleep", "601.75"), 60.0], daemon=True)
     asking.start()
     while not running("601.75"):
@@ -186,6 +186,50 @@ def test_reads_that_hang_time_out_and_the_others_go_on(monkeypatch: pytest.Monke
     assert [answer.get("errno") for answer in answers] == [errno.ETIMEDOUT] * 6 + [None] * 3
     assert answers[-1] == {"value": 9000}
     hung.set()
+
+
+def test_a_command_that_takes_long_delays_no_other_answer_and_comes_later(
+    monkeypatch: pytest.MonkeyPatch, files: Path
+) -> None:
+    done, started = threading.Event(), []
+
+    def run(seconds: float, name: str) -> list[Any]:
+        started.append(name)
+        done.wait(60)
+        return [0, name, "", 0]
+
+    monkeypatch.setitem(collector.QUESTIONS, "run", run)
+    monkeypatch.setattr(collector, "COMMAND_SECONDS", 0.05)
+    monkeypatch.setattr(collector, "_UNFINISHED", {})
+    threads, slow, quick = collector.Threads(), ["run", 60.0, "nvidia-smi"], ["size", f"{files}/big"]
+    for questions in ([slow, quick], [quick, slow], [slow]):
+        answers = dict(zip(map(str, questions), ask(questions, threads), strict=True))
+        assert answers[str(slow)] == {"errno": collector.UNFINISHED, "detail": "still running after 0 s"}
+        assert answers.get(str(quick), {"value": 9000}) == {"value": 9000}
+    done.set()
+    monkeypatch.setattr(collector, "COMMAND_SECONDS", 60.0)  # alone, the question waits
+    assert ask([slow], threads) == [{"value": [0, "nvidia-smi", "", 0]}]
+    assert started == ["nvidia-smi"]
+    assert ask([slow, slow], threads) == [{"value": [0, "nvidia-smi", "", 0]}] * 2  # again, from the start
+    assert len(started) == 3
+
+
+def test_a_command_that_cannot_be_killed_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck, started = threading.Event(), []
+
+    def run(seconds: float, name: str) -> None:
+        started.append(name)
+        stuck.wait(60)
+
+    monkeypatch.setitem(collector.QUESTIONS, "run", run)
+    monkeypatch.setattr(collector, "COMMAND_SECONDS", 0.02)
+    monkeypatch.setattr(collector, "FILE_SECONDS", 0.0)
+    monkeypatch.setattr(collector, "_UNFINISHED", {})
+    threads = collector.Threads()
+    for _ in range(3):
+        assert ask([["run", 0.01, "stuck"]], threads) == [{"errno": errno.ETIMEDOUT, "detail": "no answer"}]
+    assert started == ["stuck"]
+    stuck.set()
 
 
 def test_with_no_thread_left_all_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ _GREETED = f"printf '\\n{GREETING}\\n'; echo {pack({'kind': 'x', 'is_root': Fals
 def leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Short limits; no descriptor and no process is left."""
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 10.0)
-    monkeypatch.setattr(connection, "_END_SECONDS", 0.1)
+    monkeypatch.setattr(connection, "END_SECONDS", 0.1)
     process = psutil.Process()
     before = len(os.listdir("/proc/self/fd")), len(process.children())
     yield

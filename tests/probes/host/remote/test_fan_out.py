@@ -109,7 +109,10 @@ def run(
     return FanOut(nodes, judge, executor, on_progress, FanOutOptions(64, seconds)).run()
 
 
-def test_each_node_ends_with_a_result_or_a_sentence(threads: Executor) -> None:
+def test_each_node_ends_with_a_result_or_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, threads: Executor
+) -> None:
+    monkeypatch.setattr(fan_out, "_MOST_LINE_BYTES", 1 << 20)
     names = ("good-1", "user@good", "exits", "refuses", "floods", "noisy", "loud", "garbage", "halfway")
     names = (*names, "nologin", "pours")
     progress: list[tuple[int, int]] = []
@@ -232,7 +235,8 @@ def test_an_interrupt_leaves_nothing_and_prints_nothing(capfd: pytest.CaptureFix
         assert run(executor, "good")[0] == {"good": 8}
 
 
-def test_as_many_nodes_at_once_as_files_can_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    for files, expected in ((1024, 64), (164, 25), (16, 1), (fan_out.resource.RLIM_INFINITY, 64)):
-        monkeypatch.setattr(fan_out.resource, "getrlimit", lambda _, files=files: (files, files))
-        assert fan_out._fan_out(64) == expected
+def test_a_transport_that_closes_its_output_and_stays_is_ended_with_its_children(threads: Executor) -> None:
+    stays = Target("stays", ("sh", "-c", "exec >&- 2>&-; sleep 600 & wait", "{host}"))
+    found, failures = run(threads, "good", targets=(stays,))
+    assert found == {"good": 8}
+    assert failures == {"stays": "sh closed the connection"}

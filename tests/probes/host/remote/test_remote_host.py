@@ -10,6 +10,8 @@ from probes.facts.node import probe_node
 from probes.host import source_log
 from probes.host.probe_thread import start_probe
 from probes.host.remote import remote_host
+from probes.host.remote.collector import UNFINISHED
+from probes.host.remote.nvidia_smi import QUERY
 from probes.host.remote.remote_host import RemoteHost
 from probes.host.remote.transport import ConnectionFailed, Target
 from probes.live.live_sampler import LiveSampler
@@ -43,7 +45,7 @@ class Connected:
         monkeypatch.setattr(remote_host, "Connection", self._connect)
         self.host = RemoteHost(Target("node"))
 
-    def _connect(self, target: Target) -> SimulatedConnection:
+    def _connect(self, target: Target, among: object) -> SimulatedConnection:
         if self.failure:
             raise ConnectionFailed(self.failure)
         self.connections.append(SimulatedConnection(self.simulated))
@@ -94,6 +96,31 @@ def test_a_slow_node_is_not_asked_one_by_one(node: Connected, monkeypatch: pytes
     monkeypatch.setattr(node.connection, "ask", slowly)
     node.host.read_ahead(examine_with_jobs)
     assert node.rounds(lambda: examine_with_jobs(node.host)) <= 4
+
+
+def test_a_long_command_holds_no_sample_and_is_waited_for_in_the_first_reading(
+    node: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, left = node.connection.ask, [3]
+
+    def slow_smi(questions: list[tuple[object, ...]]) -> dict[str, list[object]]:
+        message = ask(questions)
+        for number, question in enumerate(questions):
+            if question[2:] == QUERY and left[0] > 0:
+                left[0] -= 1
+                message["answers"][number] = {"errno": UNFINISHED, "detail": "still running after 3 s"}
+        return message
+
+    monkeypatch.setattr(node.connection, "ask", slow_smi)
+    node.host.read_ahead(examine_with_jobs)
+    assert left == [0]
+    node.clock.now += 6.0
+    left[0] = 1
+    late = node.host.nvml_live()
+    assert isinstance(late, Unknown)
+    assert (late.reason, late.detail) == (Reason.TIMED_OUT, "still running after 3 s")
+    node.clock.now += 1.0
+    assert not isinstance(node.host.nvml_live(), Unknown)
 
 
 def test_a_second_of_the_live_screen_takes_at_most_two_round_trips(node: Connected) -> None:

@@ -1,6 +1,5 @@
 """`gdrtop fleet bench` between nodes behind connections, with tools that print what perftest prints."""
 
-import resource
 import shlex
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ from tests.tui.bandwidth.families import ROOT
 from tests.tui.commands.fleet.loopback_nodes import server_source, write_perftest
 from tui.bandwidth.pairs import remote_processes
 from tui.cli import main
-from tui.commands.fleet.nodes import allow_open_files
 
 
 def run(words: str, nodes: str) -> int:
@@ -59,15 +57,3 @@ def test_nodes_that_do_not_answer_are_listed_with_their_reason(
     assert "gpu2" in printed
     assert "make `ssh gpu2 true` work" in " ".join(printed.split())
     assert not (directory / "log").exists()
-
-
-def test_many_nodes_need_more_open_files_than_the_default() -> None:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
-        allow_open_files(100)
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (256, before[1])
-        allow_open_files(200)
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (328, before[1])
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -14,7 +14,9 @@ from tests.tui.commands.watched_node import Watched
 from tui.cli import main
 from tui.commands.check import CheckOptions, write_check
 from tui.commands.fleet.since_ok import write_since_ok
+from tui.commands.report import text_of
 from tui.commands.watch import Output, Watcher
+from tui.controllers.report_reader import read_report
 from tui.runtime.open_host import NoSuchHost
 
 GOOD, BAD = "hgx-h100", "hgx-h100+nvidia-not-loaded"
@@ -67,6 +69,20 @@ def test_check_json_has_the_changes_by_their_facts(saved: Path) -> None:
         "before": "570.124.06 (open kernel modules)",
         "now": "none",
     }
+
+
+@pytest.mark.slow
+def test_the_report_has_the_same_changes_and_a_redacted_one_says_that_they_are_left_out(saved: Path) -> None:
+    worked(saved)
+    before = sorted(saved.iterdir())
+    plain, redacted = (
+        valid("report", text_of(read_report(this_node(BAD), redact, lambda _: None), "json"))["check"]
+        for redact in (False, True)
+    )
+    assert plain["since_ok"] == valid("check", checked(BAD, as_json=True))["since_ok"]
+    assert redacted["since_ok"] is None
+    assert "left out of a redacted report" in redacted["unknown"]["since_ok"]
+    assert sorted(saved.iterdir()) == before
 
 
 def test_saved_facts_that_are_damaged_are_named_once_and_are_no_error(saved: Path) -> None:

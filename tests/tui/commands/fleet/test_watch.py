@@ -15,9 +15,9 @@ from tests.tui.fleet_screens import FIRST, ORIGIN, FleetOnDemand
 from tui.cli import main
 from tui.commands.arguments import UsageError
 from tui.commands.fleet import watch
-from tui.commands.fleet.check import judge_simulated
+from tui.commands.fleet.check import save_node
 from tui.fleet_app import FleetApp, NodeApp, OpenedNode
-from tui.runtime.open_host import NoSuchHost
+from tui.runtime.open_host import NoSuchHost, open_simulated
 
 POOL = ThreadPoolExecutor(1)
 
@@ -68,7 +68,7 @@ def test_named_nodes_are_remote_and_not_yet_connected() -> None:
 
 
 def test_a_saved_node_opens_its_recording_and_a_document_has_none(tmp_path: Path) -> None:
-    judge_simulated("gpu1", "cloud-vm", 0, str(tmp_path / "gpu1.tar.gz"))
+    assert save_node(open_simulated("cloud-vm"), str(tmp_path / "gpu1.tar.gz")) == ""
     (tmp_path / "gpu2.json").write_text(json.dumps(to_json(a_summary("gpu2"))))
     fleet = watch.watched_fleet(options(saved=str(tmp_path)), POOL)
     summaries, _ = fleet.read(lambda *_: None)
