@@ -16,11 +16,10 @@ def wrong_settings(found: Configuration) -> Iterator[str]:
     except KeyProblem as problem:
         yield f"{found.keys[problem.name].origin}: {problem}"
     if "theme" in found.values:
-        from textual.theme import BUILTIN_THEMES
+        from widgets.base.themes import theme_meanings
 
-        theme = found.configured("theme")
-        if theme.value not in BUILTIN_THEMES:
-            near = get_close_matches(str(theme.value), BUILTIN_THEMES, n=1)
+        theme, names = found.configured("theme"), theme_meanings()
+        if theme.value not in names:
+            near = get_close_matches(str(theme.value), names, n=1)
             hint = f"; did you mean {near[0]}?" if near else "."
-            names = ", ".join(sorted(BUILTIN_THEMES))
-            yield f"{theme.origin}: there is no theme {theme.value!r}{hint} The themes are {names}"
+            yield f"{theme.origin}: there is no theme {theme.value!r}{hint} The themes are {', '.join(names)}"
