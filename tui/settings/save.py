@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from probes.base.text import printable
 from tui.files.new_file import NewFile, make_directory, shown_path, why, why_not_as_root
-from tui.files.trusted_file import is_root, read_trusted
+from tui.files.trusted_file import is_root, read_trusted, require_directories
 from tui.files.xdg import NO_HOME
 from tui.settings import load
 from tui.settings.merge import lines_of
@@ -56,6 +56,7 @@ def save(name: str, value: str) -> str:
             problem = "it is not UTF-8 text" if is_encoding else printable(str(error), 200)
             raise NotSaved(f"{shown_path(path)} stays as it is: {problem}; {_EDIT}") from None
         make_directory(directory, NotSaved)
+        _require_trust(path)
         replace_file(path, changed.encode(), status, MODE)
     return shown_path(path)
 
@@ -68,6 +69,15 @@ def read_file(path: str) -> tuple[bytes | None, os.stat_result | None]:
         return None, None
     except OSError as error:
         raise NotSaved(f"{shown_path(path)} cannot be edited: {why(error)}") from None
+
+
+def _require_trust(path: str) -> None:
+    """Raise NotSaved if gdrtop, as root, would not read the file at its next start."""
+    try:
+        if is_root():
+            require_directories(path, load.TOP)
+    except OSError as error:
+        raise NotSaved(f"{shown_path(path)} would not be read: {why(error)}") from None
 
 
 def replace_file(path: str, content: bytes, status: os.stat_result | None, mode: int) -> None:

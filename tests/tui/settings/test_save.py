@@ -126,6 +126,14 @@ def test_root_does_not_write_into_the_home_of_a_user(
     assert not machine.user_file.exists()
 
 
+def test_root_saves_nothing_that_it_would_not_read(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(save_module, "is_root", lambda: True)
+    machine.home.chmod(0o777)
+    with pytest.raises(NotSaved, match=r"would not be read: .*(other users can write|belongs to)"):
+        save("theme", "nord")
+    assert not machine.user_file.exists()
+
+
 def test_a_directory_that_cannot_be_made_is_said(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     (machine.home / "file").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(machine.home / "file"))
