@@ -9,7 +9,7 @@ from typing import TypeAlias
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from tui.settings import PREFIX
-from widgets.live.columns import NAMES
+from widgets.live import TABLE_NAMES
 
 Value: TypeAlias = "bool | int | float | str"
 KEYS, SILENCE = "keys", "silence"  # the tables [keys] and [[silence]]
@@ -88,7 +88,7 @@ SETTINGS = {
                 pattern=r".*",
                 expects="names of columns with commas between them",
             )
-            for table, what in NAMES.items()
+            for table, what in TABLE_NAMES.items()
         ),
         Setting(
             "bandwidth.expected",

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 
 from probes.base.frozen import frozen
 
-NAMES = {"ranks": "ranks", "nics": "NICs", "gpus": "GPUs"}  # of the tables
-
 
 @frozen
 class TableColumn:

@@ -10,7 +10,8 @@ from textual.screen import ModalScreen
 from tui.screens.keys import bind, leave_keys, move_keys
 from widgets.base.lines import Line, Run, Tone, fit, rows_of, wrapped
 from widgets.base.lines_view import LinesView
-from widgets.live.columns import COLUMNS, NAMES
+from widgets.live import TABLE_NAMES
+from widgets.live.columns import COLUMNS
 
 _END = 1 << 20
 _TITLE_CELLS = 22
@@ -32,7 +33,7 @@ class ColumnsScreen(ModalScreen[tuple[str, ...]]):
         """List the columns of a table of COLUMNS; `hidden`: names."""
         super().__init__()
         self._columns = COLUMNS[table]
-        self._title = f"Columns of {NAMES[table]}"
+        self._title = f"Columns of {TABLE_NAMES[table]}"
         self._hidden = {column.key for column in self._columns if column.key in hidden}
         self._selected = next(column.key for column in self._columns if not column.is_fixed)
 

@@ -20,7 +20,8 @@ from tui.screens.save_setting import save_setting
 from tui.terminal.partial_compositor import DirectLinesView
 from widgets.base.lines import Line, rows_of
 from widgets.base.lines_view import LinesView
-from widgets.live.columns import COLUMNS, NAMES
+from widgets.live import TABLE_NAMES
+from widgets.live.columns import COLUMNS
 
 _TITLES = {"ranks": "Ranks", "nics": "NICs", "gpus": "GPUs · Gb/s", "changes": "What changed"}
 _END = 1 << 20
@@ -381,7 +382,7 @@ class LiveScreen(PanesScreen):
             if hidden is not None and frozenset(hidden) != frozenset(before):
                 self._state.hidden[pane] = hidden
                 self.draw()
-                save_setting(self.app, f"{HIDE}{pane}", ", ".join(hidden), f"Columns of {NAMES[pane]}")
+                save_setting(self.app, f"{HIDE}{pane}", ", ".join(hidden), f"Columns of {TABLE_NAMES[pane]}")
 
         self.app.push_screen(ColumnsScreen(pane, before), apply)
 
