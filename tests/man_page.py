@@ -16,7 +16,9 @@ PATH = Path(__file__).parents[1] / "tui" / "manual" / "gdrtop.1"
 SETTINGS = {"output_encoding": "unicode", "report_level": 5, "myst_enable_extensions": ["deflist"]}
 TABLE = re.compile(r"^\|[^|\n]+\|[^|\n]+\|\n\|---\|---\|\n((?:\|.*\|\n)+)", re.M)  # of two columns
 ROW = re.compile(r"^\| (.*?) \| (.*) \|\n", re.M)
-LAST = ("Exit status", "Files", "Environment")
+CODE = re.compile(r"(?:^    .*\n)+", re.M)
+EXAMPLE = re.compile(r" *(gdrtop.*?) {2,}(\S.*)")
+LAST = ("Exit status", "Environment", "Files")  # in the order of man-pages(7)
 DESCRIPTION = """\
 With GPUDirect RDMA a NIC reads and writes GPU memory directly. Without it NCCL copies through host memory,
 and multi-node training can be several times slower. gdrtop shows whether it works on this node, whether jobs
@@ -26,10 +28,23 @@ COMMON = "Most commands also take the options above that choose the node."
 SEE_ALSO = "ibstat(8), ibv_devinfo(1), lspci(8), modprobe(8), modules-load.d(5), nvidia-smi(1), rdma(8)"
 
 
+def examples(text: str) -> list[tuple[str, str]]:
+    """Commands and what they do, if each line has both; a line that is indented deeper continues one."""
+    rows = [EXAMPLE.fullmatch(line) for line in re.sub(r"\n {8,}", "  ", text).splitlines()]
+    return [(row[1], " ".join(row[2].split())) for row in rows if row] if all(rows) else []
+
+
+def explained(code: re.Match[str]) -> str:
+    """Examples as a list, in which they fit into 80 columns; other code as it is."""
+    return "".join(f"`{command}`\n: {text}\n\n" for command, text in examples(code[0])) or code[0]
+
+
 def roff(markdown: str) -> tuple[str, str]:
     """Return docutils' macros, and the text without its title; tables of two columns become lists."""
-    listed = TABLE.sub(lambda table: ROW.sub(r"\1\n: \2\n\n", table[1]), f"{markdown}\n")
-    whole = publish_string(listed, parser=Parser(), writer="manpage", settings_overrides=SETTINGS)
+    lists = TABLE.sub(lambda table: ROW.sub(r"\1\n: \2\n\n", table[1]), f"{markdown}\n")
+    whole = publish_string(
+        CODE.sub(explained, lists), parser=Parser(), writer="manpage", settings_overrides=SETTINGS
+    )
     macros, _, rest = whole.partition(".TH ")
     _, _, body = rest.partition(".SH Name\n")
     return macros, body.partition("\n")[2].partition('.\\" End of generated')[0].strip() + "\n"
@@ -107,7 +122,8 @@ def man_page() -> str:
     commands = commands_of(parser)
     common = {action.help for action in parser._actions if action.help}
     summaries = "".join(listed(f"gdrtop {name}", text) for name, (text, _) in commands.items())
-    prose, last, macros = "", "", ""
+    prose, macros = "", ""
+    last = dict.fromkeys(LAST, "")
     for subject in SUBJECTS:
         text, own = own_sections(page(subject))
         if text.strip() != f"# {title(subject)}":
@@ -115,14 +131,14 @@ def man_page() -> str:
             prose += section(title(subject), body.replace("\n.SH ", "\n.SS "))
         for name, markdown in own.items():
             macros, body = roff(f"# {name}\n\n{markdown}")
-            last += section(name, body)
+            last[name] += body
     of_commands = "".join(
         f'.SS "gdrtop {plain(name)}"\n{plain(command.description or "")}\n'
         f"{usage(command, f'gdrtop {name}')}{options(command, common)}{'.PP' if command.epilog else ''}\n"
         f"{verbatim(command.epilog or '')}"
         for name, (_, command) in commands.items()
     )
-    examples = (parser.epilog or "").removeprefix("examples:\n").partition("\n\n")[0]
+    shown = (parser.epilog or "").removeprefix("examples:\n").partition("\n\n")[0]
     return "".join(
         (
             macros,
@@ -131,11 +147,11 @@ def man_page() -> str:
             section("Synopsis", ".B gdrtop\n[OPTION ...] [COMMAND] [ARGUMENT ...]\n"),
             section("Description", plain(DESCRIPTION)),
             section("Commands", summaries),
-            section("Examples", verbatim(examples)),
-            prose,
             section("Options", options(parser)),
+            prose,
             section("Options of each command", f"{COMMON}\n{of_commands}"),
-            last,
+            *(section(name, body) for name, body in last.items()),
+            section("Examples", "".join(listed(*example) for example in examples(shown))),
             section("See also", f"{plain(SEE_ALSO)}\n"),
         )
     )

@@ -87,7 +87,7 @@ IMPORT_ORDER = (
     ("probes/plans", "probes/bandwidth"),
     ("probes/live",),
     ("probes/checks", "probes/simulation"),
-    ("probes/setup", "probes/export"),
+    ("probes/setup", "probes/export", "probes/scheduler"),
     ("probes/fleet",),
     ("widgets/base",),
     ("widgets/node",),

@@ -68,6 +68,11 @@ def share(cases: Iterable[T], turn: int, parts: int) -> list[T]:
     return list(cases) if _WITH_EVERY_CASE else list(islice(cases, turn % parts, None, parts))
 
 
+def number_of(fault: str) -> int:
+    """The place of a fault in the catalog, by which its turn comes."""
+    return list(FAULTS).index(fault)
+
+
 def nodes_to_try(fault: str) -> tuple[str, ...]:
     """The nodes on which a slow test tries a fault: its own, and a fifth of the others.
 
@@ -76,7 +81,7 @@ def nodes_to_try(fault: str) -> tuple[str, ...]:
     """
     own = FAULTS[fault].on
     others = (name for name in SIMULATED_NAMES if name != own)
-    return (own, *share(others, turn=list(FAULTS).index(fault), parts=5))
+    return (own, *share(others, turn=number_of(fault), parts=5))
 
 
 def is_newer_node(value: object) -> bool:

@@ -18,6 +18,7 @@ from tui.commands.arguments import (
     EXIT_WRONG_USAGE,
     UsageError,
     add_node_options,
+    add_output_options,
     did_you_mean,
     interval,
     set_configured_defaults,
@@ -81,6 +82,9 @@ _COMMANDS = {
     "config": "show what is configured, and where each value is from; edit the file",
     "schema": "print the JSON Schema of a command's JSON output",
     "watch": "keep the most recent hours on disk, and save a recording around every event",
+    "prolog": "check the GPUs of a Slurm job and the NICs near them, before it starts",
+    "epilog": "save what the ports did during a Slurm job",
+    "health-check": "drain this node of Slurm while a critical finding is there",
     "metrics": "write the verdict, findings, paths and counters of this node for Prometheus",
     "record": "record this node to a file that can be replayed anywhere",
     "report": "write one page about this node for a ticket or a handover",
@@ -89,7 +93,15 @@ _COMMANDS = {
 }
 _FLEET = ("check", "live", "bench", "watch")  # what gdrtop fleet does; without a word it checks
 # Commands in a folder of tui/commands.
-_FOLDERS = {"config": "config", "diff": "fleet", "fleet": "fleet", "metrics": "export"}
+_FOLDERS = {
+    "config": "config",
+    "diff": "fleet",
+    "fleet": "fleet",
+    "metrics": "export",
+    **dict.fromkeys(("prolog", "epilog", "health-check"), "slurm"),
+}
+# slurmd drains a node for any status but 0, so what goes wrong in gdrtop itself is none for it.
+_RUN_BY_SLURMD = ("prolog", "epilog", "health-check")
 # What people type from other tools, and what they mean here.
 _HINTS = {
     **dict.fromkeys(("doctor", "diagnose", "status", "health", "verdict"), "; did you mean gdrtop check?"),
@@ -107,7 +119,7 @@ _HINTS = {
 }
 # Commands that make garbage for longer than a moment.
 _LONG = ("bench", "diff", "do", "fleet", "live", "nccl-log", "ras", "record", "report", "setup", "watch")
-_NOT_OVER_A_CONNECTION = ("bench", "ras", "watch", "nccl-log", "metrics")
+_NOT_OVER_A_CONNECTION = ("bench", "ras", "watch", "nccl-log", "metrics", *_RUN_BY_SLURMD)
 _WITHOUT_CONFIGURATION = ("config", "schema", "help", "completion")  # they run when it has errors, too
 _WITHOUT_NODE = ("nccl-log", "config", "schema", "help", "completion")
 _WRONG_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
@@ -159,7 +171,7 @@ class _Parser(argparse.ArgumentParser):
         wrong = _WRONG_COMMAND.match(message)
         if wrong:
             word = wrong[1]
-            names = [name for name in _COMMANDS if name not in ("schema", "help")]
+            names = [name for name in _COMMANDS if name not in ("schema", "help", "health-check")]
             hint = _HINTS.get(word) or did_you_mean(word, names) or f"; try {self.prog} --help"
             self.exit(EXIT_WRONG_USAGE, f"gdrtop: unknown command {printable(word)!r}{hint}\n")
         self.exit(EXIT_WRONG_USAGE, f"gdrtop: {printable(message)}; try {self.prog} --help\n")
@@ -174,6 +186,7 @@ def _fill(name: str, parser: argparse.ArgumentParser) -> None:
     if name not in _WITHOUT_NODE:
         add_node_options(parser)
     _command(name).add_options(parser)
+    add_output_options(parser)
     set_configured_defaults(parser, name)
 
 
@@ -186,6 +199,7 @@ def _parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_node_options(parser, with_defaults=True)
+    add_output_options(parser, with_defaults=True)
     parser.add_argument(
         "--interval",
         metavar="SECONDS",
@@ -195,11 +209,6 @@ def _parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
     )
     parser.add_argument("--read-only", action="store_true", help="disable all actions and bandwidth tests")
     parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
-    parser.add_argument(
-        "--verbose",
-        action="store_true",
-        help="with --version: also print Python and Textual versions, and the dashboard's output driver",
-    )
     set_configured_defaults(parser)
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", parser_class=_Parser, prog=parser.prog
@@ -219,8 +228,12 @@ def _commands_in(arguments: Sequence[str]) -> list[str]:
 
 
 def _arguments(argv: Sequence[str]) -> list[str]:
-    """Mark a `--demo` directly before a command as one without a name."""
+    """Mark a `--demo` directly before a command as one without a name; move a `--json` behind the command."""
     arguments = list(argv)
+    place = next((place for place, word in enumerate(arguments) if word in _COMMANDS), 0)
+    if "--json" in arguments[:place]:
+        arguments.remove("--json")
+        arguments.insert(arguments.index("--") if "--" in arguments else len(arguments), "--json")
     for place, word in enumerate(arguments[:-1]):
         if word == "--demo" and arguments[place + 1] in (*_COMMANDS, *_FLEET):
             arguments[place] = "--demo="
@@ -265,7 +278,7 @@ def _dashboard(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return EXIT_WRONG_USAGE
-    ascii_only = dashboard.prepare(options.ascii)
+    ascii_only = dashboard.prepare(options.ascii, options.color)
     from tui.app import GdrtopApp
     from tui.runtime.memory import collect_garbage_rarely
 
@@ -316,17 +329,23 @@ def _run(options: argparse.Namespace) -> int:
 
             print(f"Python {sys.version.partition(' ')[0]}\n{description()}")
         return 0
-    if options.verbose:
-        print("gdrtop: --verbose needs --version", file=sys.stderr)
-        return EXIT_WRONG_USAGE
     if options.demo == "list":
         _list_demos()
         return 0
     if options.host and options.command in _NOT_OVER_A_CONNECTION:
         print(f"gdrtop: --host does not work with {options.command}; run it on the node", file=sys.stderr)
         return EXIT_WRONG_USAGE
+    if options.command is None and options.verbose:
+        print("gdrtop: --verbose needs a command or --version", file=sys.stderr)
+        return EXIT_WRONG_USAGE
     if options.command is None:
         return _dashboard(options)
+    if options.verbose and options.command == "fleet":
+        print(
+            "gdrtop: --verbose explains a single node; use gdrtop check --verbose --host NODE",
+            file=sys.stderr,
+        )
+        return EXIT_WRONG_USAGE
     if sys.stdout is None and options.command != "record":
         print("gdrtop: standard output is closed", file=sys.stderr)
         return EXIT_WRONG_USAGE
@@ -336,6 +355,13 @@ def _run(options: argparse.Namespace) -> int:
         from tui.runtime.memory import limit_malloc
 
         limit_malloc()
+    from tui.runtime.printing import choose_color
+
+    choose_color(options.color)
+    if options.verbose:
+        from probes.host import source_log
+
+        source_log.begin()
     try:
         return _command(options.command).run(options, sys.stdout)
     except UsageError as error:
@@ -343,6 +369,21 @@ def _run(options: argparse.Namespace) -> int:
         hint = "" if text.endswith("?") else f"; try gdrtop {options.command} --help"
         print(f"gdrtop: {text}{hint}", file=sys.stderr)
         return EXIT_WRONG_USAGE
+    finally:
+        if options.verbose:
+            _print_sources(options.ascii)
+
+
+def _print_sources(ascii_only: bool) -> None:
+    """Print on stderr which sources were read, below what the command has printed."""
+    from probes.host import source_log
+    from tui.runtime.printing import print_lines
+    from widgets.node.sources import draw_sources
+
+    sources = source_log.end()
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    print_lines(draw_sources(sources), sys.stderr, ascii_only)
 
 
 def _discard_output() -> None:
@@ -352,11 +393,21 @@ def _discard_output() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `gdrtop` and return the exit status."""
+    arguments = _arguments(sys.argv[1:] if argv is None else argv)
+    status = _main(arguments)
+    if status > 1 and next((word for word in arguments if word in _COMMANDS), "") in _RUN_BY_SLURMD:
+        from tui.commands.slurm.session import report_failure
+
+        report_failure(status)
+        return 0
+    return status
+
+
+def _main(arguments: list[str]) -> int:
     status = 0
     gc.disable()  # imports leave no garbage, and looking for it would take a tenth of the time of a check
     try:
         try:
-            arguments = _arguments(sys.argv[1:] if argv is None else argv)
             if arguments[:1] == ["__complete"]:
                 from tui.commands.completion.words import words
 

@@ -39,15 +39,20 @@ def _wrong_settings() -> str:
     return ""
 
 
-def prepare(ascii_only: bool) -> bool:
+def prepare(ascii_only: bool, color: str = "auto") -> bool:
     """Limit the memory of this process, before Textual is imported; return whether to write ASCII only.
 
-    The configured keys come into force here, before any screen is imported.
+    The configured keys come into force here, before any screen is imported, and so does `color`, the option:
+    Textual reads NO_COLOR.
     """
     from tui.runtime.memory import limit_malloc
     from tui.runtime.printing import is_plain
 
     limit_malloc()
+    if color == "never":
+        os.environ["NO_COLOR"] = "1"
+    elif color == "always":
+        os.environ.pop("NO_COLOR", None)
     if is_configured() and (keys := current().keys):
         from tui.screens.own_keys import use_keys
 

@@ -75,6 +75,8 @@ AREAS: tuple[Area, ...] = (
 )
 CHECKS: tuple[Check, ...] = tuple(check for area in AREAS for check in area.checks)
 
+FAILED_BY_A_BUG = "this check failed because of a bug in gdrtop"
+"""The cause of a check that could not run because it raised an exception."""
 _STATUSES = (Status.FOUND, Status.SILENCED, Status.UNKNOWN, Status.PASSED)
 _SEVERITIES = tuple(Severity)
 
@@ -157,7 +159,7 @@ def _outcome(check: Check, examination: Examination) -> Outcome:
         return ended.outcome
     except Exception as error:  # a check that fails must not affect the others
         message = printable(f"{type(error).__name__}: {error}", 200)
-        return unknown("this check failed because of a bug in gdrtop", Evidence("gdrtop", message))
+        return unknown(FAILED_BY_A_BUG, Evidence("gdrtop", message))
 
 
 def _finding(check: Check, outcome: Outcome) -> Finding:

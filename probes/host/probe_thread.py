@@ -15,7 +15,9 @@ from typing import Any, Generic, TypeVar
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host import source_log
 from probes.host.protocol import Host
+from probes.host.source_log import ReadSource
 
 T = TypeVar("T")
 
@@ -30,6 +32,7 @@ class Progress:
         self.question = ""
         self.asked_at = time.monotonic()
         self.allowed_seconds = 0.0  # the time limit of a command
+        self.questions: list[str] | None = [] if source_log.is_on() else None  # all of them
 
     def quiet_seconds(self) -> float:
         """Return the seconds for which the newest question has been open beyond its own limit."""
@@ -53,6 +56,8 @@ def note(question: str, allowed_seconds: float = 0.0) -> None:
     now = time.monotonic()
     for noted in (progress, _NEWEST):
         noted.question, noted.allowed_seconds, noted.asked_at = question, allowed_seconds, now
+    if progress.questions is not None:
+        progress.questions.append(question)
 
 
 def quiet_seconds() -> float:
@@ -105,6 +110,7 @@ class RunningProbe(Generic[T]):
         self._ask = ask
         self._began = time.monotonic()
         self._progress = Progress()
+        self._is_given_up = False
         self._done = threading.Lock()  # locked until there is an answer; cheaper than an Event
         self._done.acquire()
         self._answer: Maybe[T] = Unknown(Reason.TIMED_OUT, name)
@@ -140,7 +146,10 @@ class RunningProbe(Generic[T]):
             if self.wait(max(0.0, left)):
                 return self._answer
             if left <= 0:
-                return self._timed_out(seconds)
+                answer = self._timed_out(seconds)
+                self._log(answer)
+                self._is_given_up = True
+                return answer
 
     def _timed_out(self, seconds: float) -> Unknown:
         if self._progress.quiet_seconds() < seconds:
@@ -162,11 +171,36 @@ class RunningProbe(Generic[T]):
         detail = printable(f"the probe failed: {type(error).__name__}: {error}", 200)
         return Unknown(reason, self.name, detail)
 
+    def _log(self, answer: object) -> None:
+        """Log the answer that counts; one that comes too late does not."""
+        if not source_log.is_on() or self._is_given_up:
+            return
+        questions = tuple(self._progress.questions or ())
+        seconds = time.monotonic() - self._began
+        source_log.log(ReadSource(self._host.origin, self.name, seconds, answer, questions))
+
     def end(self) -> None:
         """Let those who wait have the answer."""
+        self._log(self._answer)
         with _LOCK:
             _RUNNING.pop((id(self._host), self.name), None)
         self._done.release()
+
+
+def ask_here(host: Host, name: str, ask: Callable[[], T]) -> T:
+    """Ask in this thread what is no probe, and log it like one."""
+    if not source_log.is_on():
+        return ask()
+    before = getattr(_OF_THREAD, "progress", None)
+    progress, began = Progress(), time.monotonic()
+    follow(progress)
+    try:
+        answer = ask()
+    finally:
+        _OF_THREAD.progress = before
+    seconds = time.monotonic() - began
+    source_log.log(ReadSource(host.origin, name, seconds, answer, tuple(progress.questions or ())))
+    return answer
 
 
 # Probes that have not returned, by host and name. A read that hangs in the kernel cannot be ended, so the

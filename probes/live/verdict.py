@@ -8,6 +8,7 @@ from dataclasses import replace
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.gpudirect import GdrPath
 from probes.facts.node import Node
+from probes.host.probe_thread import ask_here
 from probes.host.protocol import Host
 from probes.live.live_sampler import LiveSampler
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role
@@ -69,12 +70,15 @@ def examine_and_sample(
     """Return the same examination, and the sample that it has the jobs from."""
     examination = examine(host, node, before)
     if sample is None:
-        sample = LiveSampler(settles=False).sample(host, examination.node, examination.reading)
+        sampler = LiveSampler(settles=False)
+        sample = ask_here(
+            host, "running jobs", lambda: sampler.sample(host, examination.node, examination.reading)
+        )
     processes, jobs = sample.processes, sample.jobs
     examination = replace(
         examination,
         usability=with_jobs(examination.usability, processes, jobs),
-        job_logs=read_job_logs(host, processes, jobs),
+        job_logs=ask_here(host, "NCCL logs of jobs", lambda: read_job_logs(host, processes, jobs)),
         watched=sample.watched,
     )
     return examination, sample

@@ -45,6 +45,7 @@ from probes.facts.system.services import ServiceFacts
 from probes.facts.system.tools import ToolFacts
 from probes.host.nvml import NvmlLive
 from probes.host.probe_table import ProbedFields, Probing, probes_of
+from probes.host.probe_thread import ask_here
 from probes.host.protocol import Host
 from probes.nccl import topology_file
 from probes.nccl.log.job_log import JobLogReading
@@ -171,7 +172,7 @@ def examine(
     `node`: the node if it has just been probed; `before`: the examination before, for errors that rise.
     """
     node = probe_node(host) if node is None else node
-    reading = read(host, node)
+    reading = ask_here(host, "counters and GPU state", lambda: read(host, node))
     answers = _Examining(host, seconds, node, reading).run(PROBES)
     topology = build(node, tree_in_use(answers["topology_files"]))
     return Examination(

@@ -98,6 +98,29 @@ def test_a_demo_without_a_name_may_stand_before_the_command(capsys: pytest.Captu
     assert lasting(before) == lasting(after)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (("--json", "--demo", "pcie-l40s", "modules"), ("modules", "--demo", "pcie-l40s", "--json")),
+        (("--json", "fleet", "--demo", "cloud-vm"), ("fleet", "check", "--demo", "cloud-vm", "--json")),
+    ],
+)
+def test_json_stands_before_or_after_the_command(
+    before: tuple[str, ...], after: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = []
+    for arguments in (before, after):
+        main(arguments)
+        documents.append(json.loads(capsys.readouterr().out))
+    assert documents[0].keys() == documents[1].keys()
+    assert documents[0]["schema"] == documents[1]["schema"]
+
+
+def test_json_before_a_command_without_it_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--json", "completion", "bash"]) == 3
+    assert "unrecognized arguments: --json" in capsys.readouterr().err
+
+
 def test_another_seed_shows_the_same_node(capsys: pytest.CaptureFixture[str]) -> None:
     assert "SIMULATED gb200" in printed(capsys, "--seed", "7", "topo", "--demo", "gb200")
 
@@ -226,7 +249,6 @@ def test_an_encoding_without_boxes_gets_ascii_only() -> None:
         ("no-such-command",),
         ("topo", "--no-such-option"),
         ("--verbose",),
-        ("--verbose", "topo", "--demo"),
         ("no-such\ncommand",),
         ("--seed", "many", "topo"),
     ],

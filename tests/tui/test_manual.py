@@ -13,6 +13,7 @@ import pytest
 from probes.facts.system.tool_names import PROGRAMS
 from probes.simulation.node.model.description import simulated_names
 from tests.man_page import PATH, man_page
+from tui.cli import _COMMANDS
 from tui.commands.help import command
 from tui.commands.manifest import KINDS
 from tui.manual import SUBJECTS, page, title
@@ -55,8 +56,9 @@ def test_every_simulated_node_and_kind_of_section_is_in_the_manual() -> None:
     missing = [name for name in simulated_names() if name not in simulation]
     assert not missing, f"add {missing} to tui/manual/simulation.md"
     sections = re.findall(r'^\.SH "?([A-Z ]+)"?$', man_page(), re.M)
-    assert sections[:5] == ["NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "EXAMPLES"]
-    assert sections[-4:] == ["EXIT STATUS", "FILES", "ENVIRONMENT", "SEE ALSO"]
+    assert sections[:5] == ["NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "OPTIONS"]
+    assert sections[-5:] == ["EXIT STATUS", "ENVIRONMENT", "FILES", "EXAMPLES", "SEE ALSO"]
+    assert len(set(sections)) == len(sections)
 
 
 def test_every_kind_of_manifest_is_in_the_manual() -> None:
@@ -93,9 +95,14 @@ def test_man_shows_the_page_without_a_warning_and_breaks_no_option() -> None:
         env={"PATH": os.defpath, "LC_ALL": "C.UTF-8", "MANWIDTH": "80"},
     )
     assert done.stderr == ""
-    of_bench = done.stdout.partition("       gdrtop bench [-h]")[2].partition("\n\n")[0]
-    assert of_bench.count("[") > 20
-    assert all(line.count("[") == line.count("]") for line in of_bench.splitlines())
+    usages = re.findall(r"^       gdrtop [a-z-]+ \[-h\].*(?:\n {14}.*)*", done.stdout, re.M)
+    assert len(usages) == len(_COMMANDS)
+    lines = [line for usage in usages for line in usage.splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert all(line.count("[") == line.count("]") for line in lines)
+    _, _, examples = done.stdout.rpartition("\nEXAMPLES\n")
+    assert "       gdrtop check\n" in examples
+    assert max(map(len, examples.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)

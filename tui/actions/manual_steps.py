@@ -22,6 +22,7 @@ _PROGRAMS = {
     "perfquery",
     "rdma",
     "rmmod",
+    "scontrol",
     "setpci",
     "show_gids",
     "sminfo",

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 # As monitoring plugins have it: 0 ok, 1 warning, 2 critical, 3 unknown. argparse's own 2 would mean critical.
 EXIT_WRONG_USAGE = 3
 EXIT_INTERRUPTED = 130
+VERBOSE_HELP = (
+    "after the output, print on stderr which sources were read, how long each took, and which failed; with "
+    "--version: also print Python and Textual versions, and the dashboard's output driver"
+)
 
 
 class UsageError(Exception):
@@ -70,8 +74,49 @@ def add_node_options(parser: argparse.ArgumentParser, with_defaults: bool = Fals
     parser.add_argument(
         "--seed", metavar="N", type=int, default=default(0), help="vary the figures of a simulated node"
     )
+
+
+def add_output_options(parser: argparse.ArgumentParser, with_defaults: bool = False) -> None:
+    """Add the options that every command has for what it prints; they have their defaults as above.
+
+    A command that gives --verbose a further meaning has added it before.
+    """
+
+    def default(value: object) -> object:
+        return value if with_defaults else argparse.SUPPRESS
+
     parser.add_argument(
         "--ascii", action="store_true", default=default(False), help="use ASCII characters only"
+    )
+    parser.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default=default("auto"),
+        help="color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)",
+    )
+    if "--verbose" not in parser._option_string_actions:
+        parser.add_argument("-v", "--verbose", action="store_true", default=default(False), help=VERBOSE_HELP)
+
+
+def add_table_options(parser: argparse.ArgumentParser, kind: str) -> None:
+    """Add the options of a command that prints a table; `kind`: its schema (gdrtop schema KIND)."""
+    parser.add_argument(
+        "-o",
+        "--output",
+        dest="format",
+        choices=("table", "wide", "json", "yaml"),
+        default="table",
+        help="print a table (default), one with more columns, or the document of --json as JSON or YAML",
+    )
+    parser.add_argument(
+        "--json",
+        dest="format",
+        action="store_const",
+        const="json",
+        help=f"print JSON (gdrtop schema {kind}); the same as -o json",
+    )
+    parser.add_argument(
+        "--no-header", action="store_true", help="with a table: print only its rows, for scripts"
     )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
+import io
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TextIO
 
 from probes.base.frozen import frozen
-from probes.base.origin import Source
-from probes.base.text import plural
-from probes.base.unknown import Unknown
+from probes.base.origin import Origin, Source
+from probes.base.text import plural, printable
+from probes.base.unknown import Unknown, known
 from probes.checks.judgment import Judgment, exit_status, judge
 from probes.checks.registry import CHECKS
 from probes.facts.node import Node
@@ -19,17 +22,21 @@ from probes.queries.finding import Finding, Status
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import with_slow_results
-from tui.commands.arguments import UsageError, did_you_mean, whole_number
+from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean, whole_number
+from tui.commands.consumers.actions import Action, rows_of, severity_map, strongest
+from tui.commands.consumers.checked_node import CheckedNode, in_short
 from tui.files.since_ok import SinceOk, since_ok
 from tui.runtime.json_values import document, finding_json, host_name, time_json, verdict_json, write_json
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import heading, print_lines, text_width
-from widgets.base.lines import Line, Run, Tone, line, wrapped
+from tui.runtime.printing import heading, print_lines, source_word, text_width
+from widgets.base.lines import Line, Run, Tone, line, plain, wrapped
 from widgets.doctor.findings import Entry, counted, draw_entries, draw_entry, entries_of, title_of
 from widgets.node import verdict as verdict_drawing
 
 _MOST_NAMED = 4  # skipped checks
 _MOST_SECONDS = 3600
+ONE_LINE_BYTES = 80  # what Node Problem Detector and others keep of a line
+_PAUSE_SECONDS = 5.0  # between two checks of --wait
 _STATUS_HELP = """\
 exit status (the monitoring plugin convention):
   0    no warning
@@ -37,7 +44,18 @@ exit status (the monitoring plugin convention):
   2    critical findings, or BROKEN
   3    UNKNOWN or NOT APPLICABLE; usage error
 with --after-reboot and --as: the same, for the node after its next boot
+with --for npd, nhc and slurm: what they expect (gdrtop help consumers)
 """
+# Without the contracts themselves, which --help does not need.
+CONSUMERS = {
+    "nagios": "Nagios and Icinga",
+    "npd": "Node Problem Detector",
+    "nhc": "Node Health Check",
+    "slurm": "Slurm",
+    "junit": "CI",
+    "sarif": "viewers",
+}
+_DRAINING = ("nhc", "slurm")  # they act on what --severity-map says
 
 
 @frozen
@@ -53,6 +71,10 @@ class CheckOptions:
     seconds: int = 0  # watch the node first
     one_line: bool = False  # print the verdict only
     read_only: bool = False  # save no facts of a node that works
+    consumer: str = ""  # print what this one of CONSUMERS expects
+    actions: Mapping[str, Action] | None = None  # of --severity-map; None: it is not given
+    wait_seconds: int = 0  # check again while a finding is critical
+    save: str = ""  # directory of the saved verdict
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +82,41 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema check)")
-    parser.add_argument("--one-line", action="store_true", help="print only the verdict, with its reason")
+    parser.add_argument(
+        "--one-line",
+        action="store_true",
+        help=f"print only the verdict, with its reason, in at most {ONE_LINE_BYTES} bytes",
+    )
+    parser.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        type=whole_number(1, _MOST_SECONDS),
+        default=0,
+        help="while a finding is critical, check again for up to this time, as after boot",
+    )
+    parser.add_argument(
+        "--save",
+        metavar="DIR",
+        default="",
+        help="also save the line of --one-line in DIR/verdict and the JSON in DIR/check.json",
+    )
+    parser.add_argument(
+        "--for",
+        dest="consumer",
+        choices=tuple(CONSUMERS),
+        default="",
+        help="print what another program expects, and exit as it expects (gdrtop help consumers)",
+    )
+    parser.add_argument(
+        "--severity-map",
+        metavar="NAME=ACTION,…",
+        nargs="?",
+        type=severity_map,
+        const={},
+        help="print what automation should do: isolate, reset, watch or none; NAME is a check, critical, "
+        "warning, note, unknown or not-applicable",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing; only exit")
     parser.add_argument("--only", metavar="ID,…", type=_ids, default=(), help="run only these checks")
     parser.add_argument("--skip", metavar="ID,…", type=_ids, default=(), help="do not run these checks")
     parser.add_argument(
@@ -114,12 +170,9 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     """Check the node that the options name and return its exit status."""
     if options.kernel and not options.after_reboot:
         raise UsageError("--kernel needs --after-reboot")
-    if options.one_line and (options.json or options.all or options.ids):
-        raise UsageError("--one-line prints the verdict only; use it without --json, --all and ID")
-    if options.after_reboot or options.assumed:
-        option = "--as" if options.assumed else "--after-reboot"
-        if options.ids or options.only or options.skip or options.all or options.one_line:
-            raise UsageError(f"{option} takes no ID, --only, --skip, --all or --one-line")
+    _refuse_conflicts(options)
+    if options.quiet:
+        out = io.StringIO()
     if options.assumed:
         if options.after_reboot:
             raise UsageError("--as includes what --after-reboot shows; use one of them")
@@ -127,8 +180,11 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 
         return run_on_image(options, out)
     host = open_host(options)
-    if options.seconds and host.origin.source in (Source.TREE, Source.RECORDED):
+    is_still = host.origin.source in (Source.TREE, Source.RECORDED)
+    if options.seconds and is_still:
         raise UsageError("--seconds needs a running node; a recording is judged at --at TIME")
+    if options.wait and is_still:
+        raise UsageError("--wait needs a running node, which may change")
     if options.after_reboot:
         from tui.commands.check_forecast import write_forecast
 
@@ -143,28 +199,123 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         options.seconds,
         options.one_line,
         options.read_only,
+        options.consumer,
+        options.severity_map,
+        options.wait,
+        options.save,
     )
     return write_check(host, out, asked)
 
 
-def write_check(host: Host, out: TextIO, options: CheckOptions) -> int:
+def _refuse_conflicts(options: argparse.Namespace) -> None:
+    """Raise UsageError where two options want different output."""
+    forms = {
+        "--for": options.consumer,
+        "--one-line": options.one_line,
+        "--json": options.json,
+        "--severity-map": options.severity_map is not None and options.consumer not in _DRAINING,
+    }
+    chosen = [form for form, is_chosen in forms.items() if is_chosen]
+    if len(chosen) > 1:
+        hint = (
+            "" if chosen != ["--for", "--severity-map"] else f"; only {' and '.join(_DRAINING)} use the map"
+        )
+        raise UsageError(f"{' and '.join(chosen)} exclude each other{hint}")
+    if chosen and chosen != ["--json"] and (options.all or options.ids):
+        raise UsageError(f"{chosen[0]} takes no ID and no --all")
+    if options.after_reboot or options.assumed:
+        option = "--as" if options.assumed else "--after-reboot"
+        others = (options.ids, options.only, options.skip, options.all, options.severity_map is not None)
+        if any(others) or chosen not in ([], ["--json"]):
+            raise UsageError(
+                f"{option} takes no ID, --only, --skip, --all, --one-line, --for or --severity-map"
+            )
+        if options.wait or options.save:
+            raise UsageError(f"{option} takes no --wait and no --save")
+
+
+def write_check(
+    host: Host, out: TextIO, options: CheckOptions, wait: Callable[[float], object] = time.sleep
+) -> int:
     """Check the node, print the findings, and return the exit status of the checks that ran."""
+    began = host.monotonic()
     examination = examine_host(host, options.seconds)
     judgment = judge(examination, options.only, options.skip)
+    while judgment.verdict.critical and host.monotonic() - began < options.wait_seconds:
+        wait(_PAUSE_SECONDS)
+        examination = examine_host(host, options.seconds, examination)
+        judgment = judge(examination, options.only, options.skip)
     verdict, found, skipped = judgment.verdict, judgment.findings, judgment.skipped
     since = since_ok(examination, judgment, options.read_only)
+    if options.save and (
+        failure := _save(examination.node, host.wall_clock(), judgment, options.save, since)
+    ):
+        print(f"gdrtop: {failure}", file=sys.stderr)
+        return EXIT_WRONG_USAGE
+    if options.consumer:
+        return _write_for(examination.node, host.wall_clock(), judgment, out, options)
     if options.as_json:
         shown = [finding for finding in found if not options.ids or finding.id in options.ids]
         in_full = options.with_passed or bool(options.ids)
         at = host.wall_clock()
         write_json(check_json(examination.node, at, verdict, shown, skipped, in_full, since), out)
     elif options.one_line:
-        why = Run(f": {verdict.reason}" if verdict.reason else "")
-        print_lines([(*verdict_drawing.draw(verdict), why)], out, options.ascii_only)
+        print_lines([one_line(judgment, examination.node.origin)], out, options.ascii_only)
+    elif options.actions is not None:
+        _write_actions(judgment, options.actions, out)
     else:
         lines = _text(examination.node, judgment, text_width(out), options, since)
         print_lines(lines, out, options.ascii_only)
     return exit_status(verdict)
+
+
+def _save(node: Node, at: float, judgment: Judgment, directory: str, since: SinceOk | None) -> str:
+    """Save the verdict for other programs; return why that failed, or ""."""
+    from tui.files.new_file import NotWritten
+    from tui.files.verdict_file import save_verdict
+
+    text = io.StringIO()
+    content = check_json(node, at, judgment.verdict, judgment.findings, judgment.skipped, since=since)
+    write_json(content, text)
+    when = time.strftime("%m-%d %H:%M", time.localtime(at))
+    line_saved = plain(one_line(judgment, node.origin, f"gdrtop {when} "))
+    try:
+        save_verdict(directory, line_saved, text.getvalue())
+    except NotWritten as error:
+        return str(error)
+    return ""
+
+
+def one_line(judgment: Judgment, origin: Origin, prefix: str = "") -> Line:
+    """Return the state and its reason in at most ONE_LINE_BYTES bytes."""
+    head = verdict_drawing.draw(judgment.verdict)[0]
+    mark = head._replace(text=head.text.partition(" ")[0])
+    word = source_word(origin)
+    before = f"{prefix}{word} " if word else prefix
+    room = ONE_LINE_BYTES - len(f"{before}{mark.text} ".encode())
+    text = in_short(judgment).encode()
+    if len(text) > room:
+        text = text[: room - len("…".encode())].decode(errors="ignore").encode() + "…".encode()
+    return line(before, mark, f" {text.decode()}")
+
+
+def _write_for(node: Node, at: float, judgment: Judgment, out: TextIO, options: CheckOptions) -> int:
+    from tui.commands.consumers.catalogue import CONTRACTS
+
+    name = known(host_name(node), "")
+    answer = CONTRACTS[options.consumer](CheckedNode(judgment, name, node.origin, at, options.actions or {}))
+    if answer.text:
+        out.write(f"{answer.text}\n")
+    return answer.status
+
+
+def _write_actions(judgment: Judgment, chosen: Mapping[str, Action], out: TextIO) -> None:
+    """Print the action for the node, then one line for each finding: action, check, devices."""
+    rows = rows_of(judgment, chosen)
+    out.write(f"{strongest(rows).value}\n")
+    for row in rows:
+        devices = "" if row.finding is None else ",".join(row.finding.devices)
+        out.write(f"{printable(f'{row.action.value} {row.id} {devices}').rstrip()}\n")
 
 
 def examine_host(host: Host, seconds: int = 0, before: Examination | None = None) -> Examination:

@@ -8,7 +8,7 @@ from typing import TextIO
 
 from tui.commands.arguments import UsageError
 from tui.manual import SUBJECTS, page, title
-from tui.runtime.printing import ascii_text, is_plain, text_width
+from tui.runtime.printing import ascii_text, has_color, is_plain, text_width
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -39,8 +39,14 @@ def command(subject: str | None, out: TextIO, ascii_only: bool = False) -> int:
 
     text = io.StringIO()
     is_ascii = is_plain(out, ascii_only)
-    styled = out.isatty() and not is_ascii
-    console = Console(file=text, width=text_width(out), force_terminal=styled or None)
+    styled = has_color(out)
+    console = Console(
+        file=text,
+        width=text_width(out),
+        force_terminal=styled,
+        color_system="standard" if styled else None,
+        no_color=not styled,
+    )
     print_markdown(page(subject), console)
     lines = (line.rstrip() for line in text.getvalue().splitlines())
     printed = "\n".join(lines) + "\n"

@@ -26,8 +26,14 @@ KINDS = {
     "machineconfig": "OpenShift: MachineConfig, with its pool if needed (--role)",
     "talos": "Talos: patch of the machine configuration (--talos-version)",
     "modules-load": "systemd: modules to load at boot (--drop-in: for openibd)",
-    "slurm-prolog": "Slurm: Prolog that checks the node before each job; for peermem, it loads the module",
+    "slurm-prolog": "Slurm: Prolog that checks a job's GPUs and NICs; for peermem, it loads the module",
+    "nfd": "Node Feature Discovery: feature file with labels such as gdrtop.io/path",
+    "npd": "Node Problem Detector: plugin for the condition GPUDirectRDMADegraded",
+    "daemonset": "Kubernetes: keeps labels and condition of each GPU node up to date",
+    "dra": "Kubernetes DRA: a GPU and a NIC below the same PCIe root",
+    "gres": "Slurm: lines of gres.conf for this node",
     "container": "containers: Dockerfile snippet and run options",
+    "boot-check": "systemd: check once after boot, with a line at login (-o: a directory)",
     "metrics": "Prometheus: systemd timer, alert rules, Grafana dashboard (-o: a directory; --textfile)",
 }
 _PATHS = {"dmabuf": GdrPath.DMABUF, "peermem": GdrPath.PEERMEM}
@@ -88,6 +94,10 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--drop-in applies only to modules-load")
     if options.textfile is not None and options.kind != "metrics":
         raise UsageError("--textfile applies only to metrics")
+    if options.kind == "boot-check":
+        from tui.commands.export.boot_files import write_boot_files
+
+        return write_boot_files(options, out)
     if options.kind == "metrics":
         from tui.commands.export.monitoring_files import write_monitoring_files
 

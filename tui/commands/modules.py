@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, TextIO
@@ -13,11 +14,14 @@ from probes.facts.kernel.log import KernelLogFacts
 from probes.facts.kernel.module_blockers import explain, refusal_of
 from probes.facts.kernel.modules import ModuleFacts, ModuleState, Rung
 from probes.facts.node import Node, probe_node
+from probes.host.probe_thread import ask_here
 from probes.host.protocol import Host
-from tui.runtime.json_values import document, host_name, object_of, plain_value, write_json
+from tui.commands.arguments import add_table_options
+from tui.runtime.json_values import document, host_name, object_of, plain_value, write_document
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines
-from widgets.base.lines import Line, Run, line, width_of
+from widgets.base.columns import Column, draw_columns
+from widgets.base.lines import Line, Run, line
 from widgets.node import modules as modules_drawing
 
 _STATUS_HELP = """\
@@ -32,21 +36,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
-    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema modules)")
+    add_table_options(parser, "modules")
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Print the modules of the node that the options name, and return the exit status."""
-    return write_modules(open_host(options), out, as_json=options.json, ascii_only=options.ascii)
+    return write_modules(open_host(options), out, options.format, options.ascii, options.no_header)
 
 
-def write_modules(host: Host, out: TextIO, as_json: bool = False, ascii_only: bool = False) -> int:
-    """Print the modules in load order, what is missing and why it matters; or all of it as JSON."""
-    node, log = probe_node(host), kernel_log.probe(host)
-    if as_json:
-        write_json(modules_json(node, log, host.wall_clock()), out)
+def write_modules(
+    host: Host, out: TextIO, form: str = "table", ascii_only: bool = False, no_header: bool = False
+) -> int:
+    """Print the modules in load order, what is missing and why it matters.
+
+    `form`: "table", "wide" with more columns, "json" or "yaml"; `no_header`: only the rows of the table.
+    """
+    node, log = probe_node(host), ask_here(host, "kernel log", lambda: kernel_log.probe(host))
+    if form in ("json", "yaml"):
+        write_document(modules_json(node, log, host.wall_clock()), out, form)
+    elif no_header:
+        rows = () if isinstance(node.modules, Unknown) else _table(node, node.modules, form == "wide")[1:]
+        print_lines(rows, out, ascii_only)
     else:
-        print_lines([heading(node), *_text(node, log)], out, ascii_only)
+        print_lines([heading(node), *_text(node, log, form == "wide")], out, ascii_only)
     return exit_status(node)
 
 
@@ -62,7 +74,7 @@ def exit_status(node: Node) -> int:
     return 3 if any(isinstance(state, Unknown) for _, state in states) else 0
 
 
-def _text(node: Node, log: Maybe[KernelLogFacts]) -> list[Line]:
+def _text(node: Node, log: Maybe[KernelLogFacts], is_wide: bool) -> list[Line]:
     facts = node.modules
     if isinstance(facts, Unknown):
         return [(), line(f"The modules could not be read: {facts}")]
@@ -71,7 +83,7 @@ def _text(node: Node, log: Maybe[KernelLogFacts]) -> list[Line]:
     if isinstance(state, Unknown):
         unread = f"The state of every module is unknown: {state.detail or state} ({state.source})"
         return [(), line(unread), line("To try a simulated node: gdrtop modules --demo")]
-    lines = [modules_drawing.summary(node, facts), (), *_table(node, facts)]
+    lines = [modules_drawing.summary(node, facts), (), *_table(node, facts, is_wide)]
     for rung in facts.ladder:
         mark, _ = modules_drawing.mark_of(node, rung, facts.modules[rung.module])
         refusal = refusal_of(facts, log, rung.module)
@@ -87,6 +99,7 @@ def _text(node: Node, log: Maybe[KernelLogFacts]) -> list[Line]:
     return lines
 
 
+_NARROW = 7  # columns; the others with a heading are those of -o wide
 # The columns: heading ("": in JSON only), JSON key, and the value for a module.
 _COLUMNS: tuple[tuple[str, str, Callable[[ModuleFacts, Rung], object]], ...] = (
     ("MODULE", "name", lambda facts, rung: rung.module),
@@ -96,11 +109,11 @@ _COLUMNS: tuple[tuple[str, str, Callable[[ModuleFacts, Rung], object]], ...] = (
     ("FROM", "origin", lambda facts, rung: facts.modules[rung.module].origin),
     ("NEEDS", "needs", lambda facts, rung: rung.needs),
     ("USED BY", "used_by", lambda facts, rung: facts.modules[rung.module].used_by),
-    ("", "on_disk", lambda facts, rung: facts.modules[rung.module].on_disk),
-    ("", "srcversion", lambda facts, rung: facts.modules[rung.module].srcversion),
-    ("", "blacklisted", lambda facts, rung: facts.modules[rung.module].blacklisted),
+    ("ON DISK", "on_disk", lambda facts, rung: facts.modules[rung.module].on_disk),
+    ("SRCVERSION", "srcversion", lambda facts, rung: facts.modules[rung.module].srcversion),
+    ("BLACKLISTED", "blacklisted", lambda facts, rung: facts.modules[rung.module].blacklisted),
     ("", "install_line", lambda facts, rung: _install_line(facts, rung)),
-    ("", "persistent", lambda facts, rung: facts.modules[rung.module].persistent),
+    ("LOADED AT BOOT", "persistent", lambda facts, rung: facts.modules[rung.module].persistent),
     ("", "parameters", lambda facts, rung: facts.modules[rung.module].parameters),
     ("", "core", lambda facts, rung: rung.core),
     ("", "why", lambda facts, rung: rung.why),
@@ -116,26 +129,24 @@ def _install_line(facts: ModuleFacts, rung: Rung) -> str | None:
 def _cell(value: object) -> str:
     if isinstance(value, Unknown):
         return "-" if value.reason is Reason.NOT_THERE else f"? ({value.reason.value})"
+    if value is None:
+        return "-"
     if isinstance(value, Enum):
         return str(value.value)
     return ",".join(map(str, value)) or "-" if isinstance(value, tuple) else str(value)
 
 
-def _table(node: Node, facts: ModuleFacts) -> list[Line]:
-    shown = [(heading, value) for heading, _, value in _COLUMNS if heading]
-    rows = [["  " + shown[0][0], *(heading for heading, _ in shown[1:])]]
-    for rung in facts.ladder:
-        mark, _ = modules_drawing.mark_of(node, rung, facts.modules[rung.module])
-        cells = [_cell(value(facts, rung)) for _, value in shown]
-        rows.append([f"{mark} {cells[0]}", *cells[1:]])
-    widths = [max(width_of(line(row[column])) for row in rows) for column in range(len(shown))]
-    return [
-        tuple(
-            Run(cell + " " * (width - width_of(line(cell)) + 2))
-            for cell, width in zip(row, widths, strict=True)
-        )
-        for row in rows
-    ]
+def _table(node: Node, facts: ModuleFacts, is_wide: bool) -> list[Line]:
+    """Return a heading and a row a module, every cell in full."""
+    columns: list[Column] = []
+    for place, (title, _, value) in enumerate(_COLUMNS):
+        if title and (is_wide or place < _NARROW):
+            cells: list[Line] = [(Run(_cell(value(facts, rung))),) for rung in facts.ladder]
+            columns.append(Column(title, cells, 1))
+    marks = [Run(*modules_drawing.mark_of(node, rung, facts.modules[rung.module])) for rung in facts.ladder]
+    names = [(mark, Run(" "), *name) for mark, name in zip(marks, columns[0].cells, strict=True)]
+    columns[0] = Column(f"  {columns[0].title}", names, 1)
+    return list(draw_columns(columns, [""] * len(names), sys.maxsize))
 
 
 def modules_json(node: Node, log: Maybe[KernelLogFacts], at: float) -> dict[str, Any]:

@@ -43,9 +43,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _HELP
     parser.add_argument("files", metavar="FILE", nargs="+", help="a log written with NCCL_DEBUG=INFO, or -")
-    parser.add_argument(
-        "--ascii", action="store_true", default=argparse.SUPPRESS, help="use ASCII characters only"
-    )
     parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema nccl-log)")
 
 

@@ -50,7 +50,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
-    parser.add_argument("--verbose", action="store_true", help="have RAS name more ranks (VERBOSE STATUS)")
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="have RAS name more ranks (VERBOSE STATUS); also print the sources, as with other commands",
+    )
     parser.add_argument(
         "--diagnostics",
         action="store_true",

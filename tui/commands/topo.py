@@ -32,7 +32,7 @@ from probes.topology.export import Mark, node_link, plain_graph
 from probes.topology.paths import Path, Topology, build
 from tui.commands.arguments import UsageError
 from tui.commands.check import examine_host
-from tui.runtime.json_values import document, host_name, object_of, plain_value, verdict_json, write_json
+from tui.runtime.json_values import document, host_name, object_of, plain_value, verdict_json, write_document
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, heading, is_plain, print_lines, text_width
 from widgets.base.lines import Line, Run, line
@@ -47,11 +47,12 @@ from widgets.node.path import label_of
 if TYPE_CHECKING:
     import networkx as nx
 
-FORMATS = ("text", "json", "dot", "graphml")
+FORMATS = ("text", "table", "json", "yaml", "dot", "graphml")
 _FORMAT_HELP = """\
 formats:
-  text     boxes, the matrix of GPUs and NICs, and each GPU's best NIC (default)
+  text     boxes, the matrix of GPUs and NICs, and each GPU's best NIC (default); table is the same
   json     devices, every path with its hops, and the graph as node-link data (gdrtop schema topo)
+  yaml     the same document as YAML
   dot      the graph for Graphviz: gdrtop topo --format dot | dot -Tsvg > topology.svg
   graphml  the graph for Gephi, yEd, Cytoscape or networkx.read_graphml
 
@@ -67,12 +68,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _FORMAT_HELP
-    parser.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
     parser.add_argument(
-        "--json", dest="format", action="store_const", const="json", help="the same as --format json"
+        "-o",
+        "--output",
+        "--format",
+        dest="format",
+        choices=FORMATS,
+        default="text",
+        help="what to print (default: text)",
     )
     parser.add_argument(
-        "--hops", action="store_true", help="with --json: also the hops of each path, which are most of it"
+        "--json", dest="format", action="store_const", const="json", help="the same as -o json"
+    )
+    parser.add_argument(
+        "--hops",
+        action="store_true",
+        help="with json and yaml: also the hops of each path, which are most of it",
     )
     parser.add_argument(
         "--nccl-xml",
@@ -85,11 +96,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Print the topology of the node that the options name, or a topology file of NCCL."""
-    if options.hops and options.format != "json":
-        raise UsageError("--hops needs --json")
+    if options.hops and options.format not in ("json", "yaml"):
+        raise UsageError("--hops needs --json or -o yaml")
     if options.nccl_xml is None:
         write_topology(open_host(options), out, options.format, options.ascii, options.hops)
-    elif options.format != "text":
+    elif options.format not in ("text", "table"):
         raise UsageError(f"--nccl-xml cannot be used with --format {options.format}")
     elif options.nccl_xml:
         show_nccl_xml(open_host(options), options.nccl_xml, out, options.ascii)
@@ -118,9 +129,10 @@ def write_topology(
     judgment = judge(examination)
     verdict, found = judgment.verdict, judgment.findings
     topology = examination.topology
-    if form == "json":
+    if form in ("json", "yaml"):
         usable, at = usable_here(examination), host.wall_clock()
-        write_json(topology_json(examination.node, topology, verdict, at, found, usable, hops), out)
+        content = topology_json(examination.node, topology, verdict, at, found, usable, hops)
+        write_document(content, out, form)
     elif form == "graphml":
         out.write(export.graphml(marked_graph(topology, found)))
     elif form == "dot":

@@ -1,15 +1,25 @@
-"""The file that holds what a job's begin saved for its end, one for each job ID."""
+"""The files of a job: what its begin saved for its end, and what changed between them."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 
-from tui.files.new_file import NewFile, make_directory, shown_path, why, why_not_as_root
+from tui.files.new_file import (
+    NewFile,
+    NotWritten,
+    make_directory,
+    replace_public,
+    shown_path,
+    why,
+    why_not_as_root,
+)
 from tui.files.read_file import read_small
 from tui.files.xdg import NO_HOME, STATE, own_directory
 
 ROOTS_DIRECTORY = "/run/gdrtop"  # is empty again after a reboot, like the counters
+MOST_DIFFERENCES = 1000  # files in a directory; older ones are deleted
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
@@ -33,13 +43,14 @@ class JobFile:
         if not os.path.isabs(directory):
             raise JobFileError(NO_HOME)
         self._directory = directory
-        self.path = os.path.join(directory, f"job-{job}.json")
+        self.path = os.path.join(directory, _name(job))
 
     def save(self, text: str) -> None:
         """Write the file, instead of one that the same job has left."""
         if others := why_not_as_root(self._directory):
             raise JobFileError(f"{shown_path(self.path)} cannot be written: {others}")
-        make_directory(self._directory, JobFileError)
+        # Root's is also that of the locks, where every user may look for their holder.
+        make_directory(self._directory, JobFileError, 0o755 if os.geteuid() == 0 else 0o700)
         file = NewFile(self.path, JobFileError, replaces=True)
         try:
             file.write(text.encode())
@@ -63,3 +74,45 @@ class JobFile:
             os.unlink(self.path)
         except OSError as error:
             raise JobFileError(f"{shown_path(self.path)} cannot be deleted: {why(error)}") from None
+
+
+def differences_directory() -> str:
+    """Return where the differences are saved by default; "" without a home directory."""
+    if os.geteuid() == 0:
+        return "/var/lib/gdrtop/jobs"
+    own = own_directory(STATE)
+    return os.path.join(own, "jobs") if own else ""
+
+
+def save_difference(directory: str, job: str, content: bytes) -> None:
+    """Save what changed during a job in a file that every user may read; JobFileError: it is not saved."""
+    assert is_job_id(job)
+    if not os.path.isabs(directory):
+        raise JobFileError(f"{shown_path(directory)!r} is not an absolute path" if directory else NO_HOME)
+    if others := why_not_as_root(directory):
+        raise JobFileError(f"the counters of job {job} cannot be saved: {others}")
+    make_directory(directory, JobFileError, mode=0o755)
+    try:
+        replace_public(os.path.join(directory, _name(job)), content)
+    except NotWritten as error:
+        raise JobFileError(str(error)) from None
+    _delete_oldest(directory)
+
+
+def _name(job: str) -> str:
+    return f"job-{job}.json"
+
+
+def _delete_oldest(directory: str) -> None:
+    """Keep the newest differences; other files of the directory stay."""
+    with contextlib.suppress(OSError):
+        with os.scandir(directory) as entries:
+            files = [
+                (entry.stat(follow_symlinks=False).st_mtime, entry.path)
+                for entry in entries
+                if entry.is_file(follow_symlinks=False)
+                and is_job_id(entry.name.removeprefix("job-").removesuffix(".json"))
+                and entry.name == _name(entry.name[4:-5])
+            ]
+        for _, path in sorted(files, reverse=True)[MOST_DIFFERENCES:]:
+            os.unlink(path)

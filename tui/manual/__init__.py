@@ -21,6 +21,8 @@ SUBJECTS = (
     "report",
     "watch",
     "metrics",
+    "consumers",
+    "slurm",
     "remote",
     "fleet",
     "fleet-live",

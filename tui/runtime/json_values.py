@@ -7,6 +7,7 @@ each kind.
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import fields
 from datetime import datetime
 from typing import Any, TextIO
@@ -35,6 +36,35 @@ _CODEC = Codec(unknown_beside=True)
 def write_json(content: object, out: TextIO) -> None:
     """Write it as JSON, in ASCII: a container that fits is one line, which halves a topology's size."""
     out.write(f"{_json_text(content, '')}\n")
+
+
+def write_document(content: object, out: TextIO, form: str) -> None:
+    """Write a document as "json" or "yaml"."""
+    if form == "yaml":
+        out.write(yaml_text(content))
+    else:
+        write_json(content, out)
+
+
+def yaml_text(content: object) -> str:
+    """Return a document as YAML, in ASCII; YAML 1.1 and 1.2 read the same keys and values in it."""
+    import yaml  # only here: no other output needs it
+
+    base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml is six times as fast
+
+    class Dumper(base):  # type: ignore[misc]
+        def ignore_aliases(self, data: object) -> bool:
+            """Return that a value that is used twice is written twice, as in JSON."""
+            return True
+
+    def represent_text(dumper: Any, text: str) -> Any:
+        """Quote what YAML 1.1 and 1.2 read differently, such as 1e3 and 0o17."""
+        whole = text.encode("utf-8", "replace").decode("utf-8")  # libyaml takes no lone surrogates
+        style = None if whole[:1].isalpha() and whole.isprintable() else '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", whole, style)
+
+    Dumper.add_representer(str, represent_text)
+    return str(yaml.dump(content, Dumper=Dumper, sort_keys=False, width=sys.maxsize >> 32))
 
 
 def _json_text(value: object, indent: str) -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, TextIO
 
 from rich.cells import cell_len
 
+from probes.base.origin import Origin, Source
 from probes.base.unknown import known
-from widgets.base.lines import Line, line, plain, unwrapped
+from widgets.base.lines import TONE_STYLES, Line, line, plain, unwrapped
 
 if TYPE_CHECKING:  # the dashboard paints before it imports facts
     from probes.facts.node import Node
@@ -56,6 +60,26 @@ _ASCII = str.maketrans(
     }
 )
 
+# The terminal's own colors, as on the screen: Select Graphic Rendition (ECMA-48, 8.3.117).
+_SGR = {
+    **{"success": "32", "warning": "33", "error": "31", "secondary": "36"},
+    **{"bold": "1", "dim": "2", "underline": "4", "reverse": "7"},
+}
+_chosen_color = "auto"
+
+
+def choose_color(choice: str) -> None:
+    """Set --color for all that is printed from now on: "auto", "always" or "never"."""
+    global _chosen_color
+    _chosen_color = choice
+
+
+def has_color(out: TextIO) -> bool:
+    """Return whether to color text; what is not written to stdout or stderr, such as a file, never is."""
+    if _chosen_color != "auto":
+        return _chosen_color == "always" and out in (sys.stdout, sys.stderr)
+    return out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+
 
 def ascii_text(text: str) -> str:
     """Return the text in ASCII; a character without a counterpart becomes "?"."""
@@ -82,14 +106,31 @@ def is_plain(out: TextIO, ascii_only: bool) -> bool:
 
 
 def print_lines(lines: Sequence[Line], out: TextIO, ascii_only: bool) -> None:
-    """Write lines without tones; no control character from the node reaches the terminal.
+    """Write lines, in color where `has_color`; no control character from the node reaches the terminal.
 
     In a pipe a sentence is one line, for grep. On a terminal no address or command is broken: people copy it.
     """
-    is_ascii = is_plain(out, ascii_only)
+    is_ascii, is_colored = is_plain(out, ascii_only), has_color(out)
     for shown in unwrapped(lines, only_words=_has_width(out)):
         text = plain(shown)
-        out.write((ascii_text(text) if is_ascii else text) + "\n")
+        if is_colored:
+            out.write(_colored(text, shown, is_ascii) + "\n")
+        else:
+            out.write((ascii_text(text) if is_ascii else text) + "\n")
+
+
+def _colored(text: str, shown: Line, is_ascii: bool) -> str:
+    """Return the `plain` text of a line with the colors of its runs."""
+    pieces: list[str] = []
+    start = 0
+    for tone, runs in groupby(shown, attrgetter("tone")):
+        end = start + sum(len(run.text) for run in runs)
+        piece, start = text[start:end], end
+        piece = ascii_text(piece) if is_ascii else piece
+        color, attributes = TONE_STYLES[tone]
+        codes = ";".join(_SGR[word] for word in (*attributes.split(), color) if word)
+        pieces.append(f"\x1b[{codes}m{piece}\x1b[m" if codes and piece else piece)
+    return "".join(pieces)
 
 
 def text_width(out: TextIO) -> int:
@@ -102,6 +143,11 @@ def text_width(out: TextIO) -> int:
 def _has_width(out: TextIO) -> bool:
     asked = os.environ.get("COLUMNS", "")
     return out.isatty() or (asked.isascii() and asked.isdecimal() and 0 < len(asked) < 5 and int(asked) > 0)
+
+
+def source_word(origin: Origin) -> str:
+    """Return "SIMULATED" or "RECORDED" for a line without a heading; "" for a node that is there now."""
+    return {Source.SIMULATED: "SIMULATED", Source.RECORDED: "RECORDED"}.get(origin.source, "")
 
 
 def heading(node: Node) -> Line:

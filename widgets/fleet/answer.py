@@ -26,12 +26,13 @@ _TONES = {
 _MOST_DEVICES = 3
 
 
-def draw_answer(fleet: Fleet, width: int) -> list[Line]:
+def draw_answer(fleet: Fleet, width: int, with_headline: bool = True) -> list[Line]:
     """Draw the whole answer, the worst first."""
-    head = headline(fleet)
-    fits = width_of(head) <= width
-    lines: list[Line] = [head] if fits else wrapped(plain(head), width, Tone.TITLE, "", "  ")
-    lines.append(())
+    lines: list[Line] = []
+    if with_headline:
+        head = headline(fleet)
+        lines = [head] if width_of(head) <= width else wrapped(plain(head), width, Tone.TITLE, "", "  ")
+        lines.append(())
     for group in fleet.groups:
         lines.extend(_group(group, width))
     if len(fleet.summaries) > 1:

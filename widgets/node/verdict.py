@@ -29,7 +29,7 @@ _SOURCES = {
     Source.SIMULATED: "SIMULATED",
     Source.RECORDED: "RECORDED",
 }
-_WITHOUT_NUMBERS = (State.UNKNOWN, State.NOT_APPLICABLE)
+WITHOUT_NUMBERS = (State.UNKNOWN, State.NOT_APPLICABLE)
 
 
 def origin_run(origin: Origin) -> Run:
@@ -52,9 +52,9 @@ def draw(verdict: Verdict, key: str = "") -> Line:
     if verdict.critical is None and tone is Tone.GOOD:
         mark, tone = _UNCHECKED
     runs = [Run(f"{mark} {verdict.state.value}", tone)]
-    if verdict.path is not None and verdict.state not in _WITHOUT_NUMBERS:
+    if verdict.path is not None and verdict.state not in WITHOUT_NUMBERS:
         runs.append(Run(f" via {path_name(verdict.path)}"))
-    if verdict.gpus and verdict.state not in _WITHOUT_NUMBERS:
+    if verdict.gpus and verdict.state not in WITHOUT_NUMBERS:
         runs.append(Run(f" · {verdict.gpus_served} of {plural(verdict.gpus, 'GPU')}"))
         if verdict.nics:
             runs.append(Run(f" · {plural(verdict.nics, 'NIC')}"))

@@ -19,8 +19,8 @@ class SlurmFacts:
     """What Slurm's files say; NOT_THERE inside: the file or the line is absent."""
 
     version: Maybe[str]
-    config: Maybe[str]  # "/etc/slurm/slurm.conf"; configless nodes have /run/slurm/conf/slurm.conf
-    prolog: Maybe[str]
+    config: Maybe[str]  # "/etc/slurm/slurm.conf"; on configless nodes CONFIGLESS
+    prologs: Maybe[tuple[str, ...]]  # of all lines, in their order
     health_check: Maybe[str]
     propagate_except: Maybe[str]  # PropagateResourceLimitsExcept
     memlock_unlimited: Maybe[bool]  # LimitMEMLOCK of slurmd's unit
@@ -29,10 +29,12 @@ class SlurmFacts:
 UNIT = "slurmd.service"
 _PROGRAM = "/usr/sbin/slurmd"
 # The last one is on nodes without their own file (configless): what slurmctld sent (slurm.conf(5)).
-_CONFIGS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
+CONFIGLESS = "/run/slurm/conf/slurm.conf"
+_CONFIGS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", CONFIGLESS)
 _OPTION = re.compile(r"\s-f\s+(/[\w./-]{1,200})")
 _FILE_LIMIT_BYTES = 256 * 1024  # a big cluster lists its nodes in it
 _MAX_INCLUDES = 8
+_MAX_LINES = 16  # of one setting
 # Lines that are read; slurm.conf(5): names and their "=" in any case.
 _SETTING = re.compile(
     r"\s*(prolog|healthcheckprogram|propagateresourcelimitsexcept)\s*=\s*([^\s#]{1,256})", re.IGNORECASE
@@ -55,7 +57,7 @@ def probe(host: Host) -> Maybe[SlurmFacts]:
     return SlurmFacts(
         version=_version(host) if has_program else Unknown(Reason.NOT_THERE, _PROGRAM),
         config=config,
-        prolog=map_known(text, lambda lines: parse_setting(lines, "Prolog")),
+        prologs=map_known(text, lambda lines: parse_settings(lines, "Prolog")),
         health_check=map_known(text, lambda lines: parse_setting(lines, "HealthCheckProgram")),
         propagate_except=map_known(text, lambda lines: parse_setting(lines, "PropagateResourceLimitsExcept")),
         memlock_unlimited=_unlimited(host) if has_unit else Unknown(Reason.NOT_THERE, UNIT, "no such unit"),
@@ -92,9 +94,16 @@ def included_files(text: str) -> tuple[str, ...]:
 
 def parse_setting(text: str, name: str) -> Maybe[str]:
     """Parse a setting of slurm.conf(5), the last one if it has several lines; NOT_THERE: not set."""
+    return map_known(parse_settings(text, name), lambda values: values[-1])
+
+
+def parse_settings(text: str, name: str) -> Maybe[tuple[str, ...]]:
+    """Parse all lines of a setting, as Prolog may have; NOT_THERE: it has none."""
     matches = (_SETTING.match(line) for line in text.split("\n"))
-    values = [match[2] for match in matches if match and match[1].lower() == name.lower()]
-    return printable(values[-1], 256) if values else Unknown(Reason.NOT_THERE, "slurm.conf", f"no {name}")
+    values = tuple(
+        printable(match[2], 256) for match in matches if match and match[1].lower() == name.lower()
+    )
+    return values[:_MAX_LINES] or Unknown(Reason.NOT_THERE, "slurm.conf", f"no {name}")
 
 
 def _unlimited(host: Host) -> Maybe[bool]:

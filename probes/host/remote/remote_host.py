@@ -16,11 +16,13 @@ from itertools import islice
 from typing import Any
 
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host import source_log
 from probes.host.probe_thread import note
 from probes.host.protocol import Host
 from probes.host.remote.collected_host import NOT_ASKED_YET, CollectedHost, Question
 from probes.host.remote.connection import ANSWER_SECONDS, Connection
 from probes.host.remote.transport import GARBLED, ROUNDS, ConnectionFailed, Target
+from probes.host.source_log import ReadSource
 
 _FRESH_SECONDS = 3.0  # an answer that was asked ahead is as old as this at most
 _READING_SECONDS = 0.5  # whoever asks again within this belongs to the same reading
@@ -38,14 +40,20 @@ class _Answer:
     taken_at: float | None = None
 
 
+def _is_text(part: object) -> bool:
+    return isinstance(part, str)
+
+
 class RemoteHost(CollectedHost):
     """A node behind a connection; after it has failed, all answers are unknown until it is there again."""
 
     def __init__(self, target: Target) -> None:
         """Connect; ConnectionFailed: the node does not answer."""
         self.target = target
+        began = time.monotonic()
         self.connection: Connection | None = Connection(target)
         super().__init__(target.host, self.connection.greeting.get("is_root") is True)
+        self._log("connection", began)
         self._lock = threading.Lock()  # of what follows
         self._exchanging = threading.Lock()
         self._fresh: dict[Question, _Answer] = {}
@@ -133,6 +141,7 @@ class RemoteHost(CollectedHost):
     def _exchange(self, questions: list[Question]) -> None:
         """Ask the node; ConnectionFailed: it does not answer, or has not for some seconds."""
         connection = self._connected()
+        began = time.monotonic()
         try:
             message = connection.ask(questions)
             answers = message.get("answers")
@@ -141,16 +150,27 @@ class RemoteHost(CollectedHost):
             if not self._set_clocks(message, True):
                 raise ConnectionFailed(GARBLED)
         except ConnectionFailed as error:
+            failed = Unknown(Reason.IO_ERROR, "", str(error))
+            self._log(f"round trip {connection.rounds}", began, questions, failed)
             connection.close()
             self.connection = None
             self._lost = time.monotonic(), str(error)
             raise
         now = time.monotonic()
+        self._log(f"round trip {connection.rounds}", began, questions)
         with self._lock:
             self._fresh.update(zip(questions, (_Answer(now, answer) for answer in answers), strict=True))
             if len(self._fresh) > _MOST_KEPT:  # processes come and go
                 self._fresh = {asked: kept for asked, kept in self._fresh.items() if now - kept.at < 60.0}
                 self._asked = {asked: at for asked, at in self._asked.items() if asked in self._fresh}
+
+    def _log(
+        self, name: str, began: float, questions: list[Question] | None = None, answer: Unknown | None = None
+    ) -> None:
+        if source_log.is_on():
+            asked = (next(filter(_is_text, asked[1:]), asked[0]) for asked in questions or ())
+            seconds = time.monotonic() - began
+            source_log.log(ReadSource(self.origin, name, seconds, answer, tuple(asked)))
 
     def _connected(self) -> Connection:
         if self.connection is None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from probes.base.text import printable
 from probes.facts.system.tools import DIRECTORIES
 from probes.host.protocol import Host
-from probes.simulation.commands import coreutils, modprobe, nvidia, ports, setpci, system, systemctl
+from probes.simulation.commands import coreutils, modprobe, nvidia, ports, setpci, slurm, system, systemctl
 from probes.simulation.commands.command_result import CommandResult, Handler, Invocation, unsupported
 from probes.simulation.node.model.tree import Tree
 
@@ -23,6 +23,7 @@ HANDLERS: Mapping[str, Handler] = {
     **nvidia.COMMANDS,
     **ports.COMMANDS,
     **coreutils.COMMANDS,
+    **slurm.COMMANDS,
     **system.COMMANDS,
 }
 

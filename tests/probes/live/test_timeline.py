@@ -97,13 +97,13 @@ def test_big_samples_are_kept_further_apart_so_that_an_hour_fits(monkeypatch: py
 
 
 @pytest.mark.slow
-def test_144000_samples_take_no_more_memory_than_an_hour() -> None:
-    """40 hours at one sample a second."""
+def test_six_hours_take_no_more_memory_than_one() -> None:
+    """At one sample a second."""
     timeline = Timeline()
     parts = [a_sample(ports=tuple(a_port(n, 370.0 + n / (k + 1)) for n in range(10))) for k in range(50)]
     tracemalloc.start()
     peak_of_an_hour = 0
-    for number in range(144_000):
+    for number in range(21_600):
         part = parts[number % 50]
         events = (event(float(number)),) if number % 20 == 0 else ()
         timeline.add(replace(part, at=float(number), taken_at=BEGAN + number, events=events))

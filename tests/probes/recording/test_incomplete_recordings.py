@@ -38,9 +38,9 @@ def nodes(*fast: str) -> list[Any]:
     return [pytest.param(name, marks=[] if name in fast else [pytest.mark.slow]) for name in NODES]
 
 
-def third(name: str, choices: Iterable[Removed]) -> list[Removed]:
-    """Return a third of the choices, another one for the next node: most nodes are asked the same."""
-    return share(choices, turn=NODES.index(name), parts=3)
+def share_of(name: str, choices: Iterable[Removed]) -> list[Removed]:
+    """Return a share of the choices, another one for the next node: most nodes are asked the same."""
+    return share(choices, turn=NODES.index(name), parts=len(NODES) - 1)
 
 
 def without(name: str, choices: Iterable[Removed]) -> dict[str, str]:
@@ -49,7 +49,7 @@ def without(name: str, choices: Iterable[Removed]) -> dict[str, str]:
     complete = judged(replayed(moment, frozenset()))
     return {
         text: " ".join((question.kind, *question.subject))
-        for removed in third(name, choices)
+        for removed in share_of(name, choices)
         for question in sorted(removed)[:1]
         for text in contradictions(complete, judged(replayed(moment, removed)))
     }
@@ -60,7 +60,7 @@ def refused(name: str, reason: Reason, choices: Iterable[Removed]) -> dict[str, 
     complete = judged(SimulatedHost(name, clock=SteppedClock()))
     return {
         text: " ".join((question.kind, *question.subject))
-        for removed in third(name, choices)
+        for removed in share_of(name, choices)
         for question in sorted(removed)[:1]
         for text in contradictions(
             complete, judged(RefusingHost(SimulatedHost(name, clock=SteppedClock()), removed, reason))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.base.unknown import Maybe
+from probes.base.unknown import Maybe, Unknown
 from probes.facts.system.services import ServiceFacts, ServiceState
 from probes.facts.system.services import probe as probe_services
 from probes.host.nvml import NvmlFacts
@@ -339,6 +339,23 @@ def test_chmod_opens_and_closes_a_device_file_to_others() -> None:
     assert host.access(path, write=True) is False
     assert run(host, f"chmod 0666 {path}") == (0, "")
     assert host.access(path, write=True) is True
+
+
+def test_scontrol_drains_this_node_and_no_other() -> None:
+    host = node("hgx-h100")
+    asked = ("sinfo", "--noheader", "--nodes", "hgx-h100", "--format", "%T|%E")
+
+    def state() -> str:
+        answer = host.run(asked)
+        return "" if isinstance(answer, Unknown) else answer.stdout
+
+    assert state() == "mixed|none\n"
+    assert run(host, "scontrol update NodeName=other State=DRAIN Reason=x")[0] == 1
+    assert run(host, "scontrol update NodeName=hgx-h100 State=DRAIN")[0] == 127
+    assert run(host, "scontrol update NodeName=hgx-h100 State=DRAIN Reason=test") == (0, "")
+    assert state() == "draining|test\n"
+    assert run(host, "scontrol update NodeName=hgx-h100 State=UNDRAIN") == (0, "")
+    assert state() == "mixed|none\n"
 
 
 # anything at all

@@ -82,7 +82,10 @@ def test_an_image_as_text_and_json(tmp_path: Path, capsys: pytest.CaptureFixture
     [
         (["--kernel", "6.8.0"], "--kernel needs --after-reboot"),
         (["--after-reboot", "--kernel", "9.9"], "kernel '9.9' is not installed; installed: 6.8.0-60-generic"),
-        (["--after-reboot", "--all"], "--after-reboot takes no ID, --only, --skip, --all or --one-line"),
+        (
+            ["--after-reboot", "--all"],
+            "--after-reboot takes no ID, --only, --skip, --all, --one-line, --for or --severity-map",
+        ),
         (["--as", "hgx-h100"], "give its directory with --root"),
         (["--as", "hgx-h100", "--after-reboot"], "use one of them"),
     ],

@@ -12,7 +12,7 @@ from tui.commands.manifest import KINDS
 
 
 def test_every_kind_can_be_written() -> None:
-    assert list(KINDS) == [*WRITERS, "metrics"]
+    assert list(KINDS) == [*WRITERS, "boot-check", "metrics"]
 
 
 def test_a_manifest_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,7 +44,7 @@ NODES = [
     "cloud-vm+gpu-without-driver",
 ]
 
-WRITERS = (("topo", partial(write_topology, form="json")), ("modules", partial(write_modules, as_json=True)))
+WRITERS = (("topo", partial(write_topology, form="json")), ("modules", partial(write_modules, form="json")))
 
 
 @cache

@@ -134,6 +134,7 @@ def test_drawings_keep_to_the_columns_asked_for(
     hgx: SimulatedHost, terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.setenv("NO_COLOR", "1")
     assert widest(topology_text(hgx, Stream(terminal=terminal))) == 90
 
 
@@ -234,7 +235,7 @@ def test_a_node_without_devices_has_empty_lists(tmp_path: Path) -> None:
 
 def test_json_of_the_modules_is_the_ladder_in_load_order(host: SimulatedHost) -> None:
     out = Stream()
-    write_modules(host, out, as_json=True)
+    write_modules(host, out, form="json")
     rungs = json.loads(out.text())["modules"]
     names = [rung["name"] for rung in rungs]
     wanted = {"state", "refcnt", "version", "origin", "on_disk", "used_by", "needs", "core", "why"}
@@ -249,7 +250,7 @@ def test_modules_that_could_not_be_read_are_null(hgx: SimulatedHost, monkeypatch
     node = replace(probe_node(hgx), modules=lost)
     monkeypatch.setattr("tui.commands.modules.probe_node", lambda _: node)
     out, text = Stream(), Stream()
-    write_modules(hgx, out, as_json=True)
+    write_modules(hgx, out, form="json")
     write_modules(hgx, text)
     document = json.loads(out.text())
     assert document["modules"] is None

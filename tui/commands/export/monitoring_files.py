@@ -85,14 +85,18 @@ def monitoring_files(textfile: str) -> Mapping[str, str]:
 
 def write_monitoring_files(options: argparse.Namespace, out: TextIO) -> int:
     """Write the files to new ones in the directory that -o names, or print them."""
-    files = monitoring_files(options.textfile or _TEXTFILE)
-    if options.output is None:
+    return write_files(monitoring_files(options.textfile or _TEXTFILE), options.output, out)
+
+
+def write_files(files: Mapping[str, str], directory: str | None, out: TextIO) -> int:
+    """Write new files in a directory, or print them one after another; return the exit status."""
+    if directory is None:
         for name, text in files.items():
             out.write(f"# ==> {name} <==\n{text}\n")
         return 0
-    paths = {os.path.join(options.output, name): text for name, text in files.items()}
+    paths = {os.path.join(directory, name): text for name, text in files.items()}
     try:
-        make_directory(options.output)
+        make_directory(directory)
         for path in paths:
             check_new(path)
         for path, text in paths.items():
@@ -100,5 +104,5 @@ def write_monitoring_files(options: argparse.Namespace, out: TextIO) -> int:
     except NotWritten as error:
         print(f"gdrtop: {error}", file=sys.stderr)
         return EXIT_WRONG_USAGE
-    print(f"wrote {', '.join(files)} in {shown_path(options.output)}", file=sys.stderr)
+    print(f"wrote {', '.join(files)} in {shown_path(directory)}", file=sys.stderr)
     return 0

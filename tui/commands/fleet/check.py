@@ -19,7 +19,7 @@ from probes.fleet.compare import Unanswered, compare, fleet_status
 from probes.fleet.node_set import MOST_NODES
 from probes.fleet.summary import NodeSummary, with_shared_traits
 from probes.host.protocol import Host
-from tui.commands.arguments import UsageError, whole_number
+from tui.commands.arguments import UsageError, add_table_options, whole_number
 from tui.commands.fleet.nodes import demo_fleet, named_nodes, targets
 from tui.commands.fleet.output import print_fleet
 from tui.commands.fleet.saved_nodes import judge_saved, summary_of_host
@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
-    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema fleet)")
+    add_table_options(parser, "fleet")
     add_reading_options(parser)
     parser.add_argument("--save", metavar="DIR", default="", help="write a recording of each node to DIR")
     parser.add_argument(
@@ -107,7 +107,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         origin = Origin(Source.REMOTE, plural(len(names), "node"))
     show.end()
     found = compare(summaries, unanswered)
-    return print_fleet(found, out, fleet_status(found, options.tolerate), options.json, options.ascii, origin)
+    return print_fleet(found, out, fleet_status(found, options.tolerate), options, origin)
 
 
 def read_fleet(

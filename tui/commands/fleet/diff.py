@@ -9,7 +9,7 @@ from typing import TextIO
 from probes.base.text import printable
 from probes.fleet.compare import Fleet, compare
 from probes.fleet.node_set import is_node_name
-from tui.commands.arguments import UsageError
+from tui.commands.arguments import UsageError, add_table_options
 from tui.commands.fleet.output import common_origin, print_fleet
 from tui.commands.fleet.saved_nodes import Named, read_host, read_saved, with_own_names
 from tui.runtime.open_host import connect, open_host, target_of
@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
-    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema fleet)")
+    add_table_options(parser, "fleet")
     parser.add_argument(
         "--since-ok", action="store_true", help="show what has changed on this node since it last worked"
     )
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     unanswered = [node for side in sides for node in side.unanswered]
     fleet = compare(summaries, unanswered, by_type=False)
     origin = common_origin([side.origin for side in sides], ", ".join(side.label for side in sides))
-    return print_fleet(fleet, out, diff_status(fleet), options.json, options.ascii, origin)
+    return print_fleet(fleet, out, diff_status(fleet), options, origin)
 
 
 def open_side(text: str, options: argparse.Namespace) -> Named:

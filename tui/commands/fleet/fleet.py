@@ -6,7 +6,7 @@ import argparse
 from typing import TextIO
 
 from probes.host.protocol import Host
-from tui.commands.arguments import UsageError, add_node_options
+from tui.commands.arguments import UsageError, add_node_options, add_output_options
 from tui.commands.fleet.nodes import add_node_set_options, close_nodes, open_nodes
 from tui.runtime.open_host import chosen_origin
 
@@ -27,6 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         add_node_options(part)
         add_node_set_options(part)
         _add(name, part)
+        add_output_options(part)
 
 
 def _add(name: str, parser: argparse.ArgumentParser) -> None:

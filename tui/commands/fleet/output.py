@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Collection
 from typing import Any, TextIO
@@ -11,21 +12,23 @@ from probes.base.unknown import Reason, Unknown
 from probes.fleet.compare import Difference, Fleet, Kind
 from probes.fleet.node_set import fold_nodes
 from probes.fleet.summary import to_json
-from tui.runtime.json_values import document, plain_value, verdict_json, write_json
+from tui.runtime.json_values import document, plain_value, verdict_json, write_document
 from tui.runtime.printing import print_lines, text_width
 from widgets.fleet.answer import draw_answer
+from widgets.fleet.node_rows import draw_node_rows
 
 _NO_NODE = Unknown(Reason.NOT_THERE, "", "the document is about several nodes")
 
 
-def print_fleet(
-    fleet: Fleet, out: TextIO, status: int, as_json: bool, ascii_only: bool, origin: Origin
-) -> int:
-    """Print the answer as text or JSON, and return the exit status."""
-    if as_json:
-        write_json(fleet_document(fleet, status, origin), out)
+def print_fleet(fleet: Fleet, out: TextIO, status: int, options: argparse.Namespace, origin: Origin) -> int:
+    """Print the answer in the format that the options name, and return the exit status."""
+    if options.format in ("json", "yaml"):
+        write_document(fleet_document(fleet, status, origin), out, options.format)
+    elif options.format == "wide":
+        print_lines(draw_node_rows(fleet)[options.no_header :], out, options.ascii)
     else:
-        print_lines(draw_answer(fleet, text_width(out)), out, ascii_only)
+        lines = draw_answer(fleet, text_width(out), with_headline=not options.no_header)
+        print_lines(lines, out, options.ascii)
     return status
 
 

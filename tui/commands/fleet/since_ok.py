@@ -15,7 +15,7 @@ from tui.commands.arguments import UsageError
 from tui.commands.check import examine_host
 from tui.commands.fleet.output import fleet_document
 from tui.files.since_ok import hostname_of, last_ok
-from tui.runtime.json_values import write_json
+from tui.runtime.json_values import write_document
 from tui.runtime.open_host import NoSuchHost, open_host
 from tui.runtime.printing import print_lines, text_width
 from widgets.fleet.since_ok import draw_changes
@@ -30,13 +30,15 @@ def run_since_ok(options: argparse.Namespace, out: TextIO) -> int:
     """Compare this node with its last good check; return 1 if a fact has changed, else 0."""
     if options.sides:
         raise UsageError("--since-ok compares this node with itself; use it without A and B")
+    if options.format == "wide" or options.no_header:
+        raise UsageError("--since-ok prints no table; use it without -o wide and --no-header")
     host = open_host(options)
     if host.origin.source is not Source.LIVE:
         raise UsageError("--since-ok needs this node; use it without --demo, --root, --replay and --host")
-    return write_since_ok(host, out, options.json, options.ascii)
+    return write_since_ok(host, out, options.format, options.ascii)
 
 
-def write_since_ok(host: Host, out: TextIO, as_json: bool = False, ascii_only: bool = False) -> int:
+def write_since_ok(host: Host, out: TextIO, form: str = "table", ascii_only: bool = False) -> int:
     """Print what has changed on a node since it last worked.
 
     Raises:
@@ -51,8 +53,8 @@ def write_since_ok(host: Host, out: TextIO, as_json: bool = False, ascii_only: b
     now = summarize(examination, judge(examination))
     since = changes_between(before, now)
     status = int(bool(since.changes))
-    if as_json:
-        write_json(fleet_document(compare_moments(before, now), status, host.origin), out)
+    if form in ("json", "yaml"):
+        write_document(fleet_document(compare_moments(before, now), status, host.origin), out, form)
     else:
         print_lines(draw_changes(since, text_width(out)), out, ascii_only)
     return status

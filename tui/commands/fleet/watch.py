@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     if refusal := dashboard.refusal():
         print(f"gdrtop: {refusal}; for text, use gdrtop fleet check", file=sys.stderr)
         return 3
-    ascii_only = dashboard.prepare(options.ascii)
+    ascii_only = dashboard.prepare(options.ascii, options.color)
     with judging_processes() as executor:  # before any thread starts
         try:
             return _show(watched_fleet(options, executor), options, ascii_only)

@@ -144,6 +144,14 @@ def add_slurm(tree: Tree) -> None:
     tree.add(f"{UNITS}/slurmd.service", _SLURM_UNIT)
     tree.link(f"{WANTS}/slurmd.service", f"{UNITS}/slurmd.service")
     tree.units["slurmd"] = "active"
+    tree.commands["sinfo"] = lambda argv, seconds: _sinfo(tree, argv)
+
+
+def _sinfo(tree: Tree, argv: tuple[str, ...]) -> str:
+    """Return state and reason of this node; nothing for any other node or format."""
+    if argv[1:] != ("--noheader", "--nodes", tree.description.hostname, "--format", "%T|%E"):
+        return ""
+    return "mixed|none\n" if tree.drained_for is None else f"draining|{tree.drained_for or 'none'}\n"
 
 
 def description_after(tree: Tree) -> NodeDescription:

@@ -44,10 +44,18 @@ def test_settings_in_any_case_and_with_comments(tmp_path: Path) -> None:
     facts = slurm(tmp_path)
     assert facts.config == "/etc/slurm/slurm.conf"
     assert facts.propagate_except == "MEMLOCK,NOFILE"
-    assert facts.prolog == "/etc/slurm/prolog.sh"
+    assert facts.prologs == ("/etc/slurm/prolog.sh",)
     assert reason(facts.health_check) is Reason.NOT_THERE
     assert facts.memlock_unlimited is True
     assert reason(facts.version) is Reason.NOT_THERE
+
+
+def test_all_lines_of_prolog_count_and_the_last_of_others(tmp_path: Path) -> None:
+    lines = "Prolog=/a\nHealthCheckProgram=/old\nprolog=b.sh\nPrologFlags=Alloc\nHealthCheckProgram=/new\n"
+    write(tmp_path, "/etc/slurm/slurm.conf", lines)
+    facts = slurm(tmp_path)
+    assert facts.prologs == ("/a", "b.sh")
+    assert facts.health_check == "/new"
 
 
 def test_a_configless_node(tmp_path: Path) -> None:
@@ -62,7 +70,7 @@ def test_the_file_that_slurmd_is_started_with_counts(tmp_path: Path) -> None:
     write(tmp_path, "/etc/slurm/slurm.conf", "Prolog=/old\n")
     write(tmp_path, "/cm/slurm/slurm.conf", "Prolog=/new\n")
     write(tmp_path, UNIT, "[Service]\nExecStart=/usr/sbin/slurmd -f /cm/slurm/slurm.conf -D\n")
-    assert slurm(tmp_path).prolog == "/new"
+    assert slurm(tmp_path).prologs == ("/new",)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.node import probe_node
+from probes.host import source_log
 from probes.host.probe_thread import start_probe
 from probes.host.remote import remote_host
 from probes.host.remote.remote_host import RemoteHost
@@ -62,6 +63,20 @@ class Connected:
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Connected:
     return Connected(monkeypatch)
+
+
+def test_round_trips_are_sources_and_a_lost_connection_is_why_one_failed(node: Connected) -> None:
+    source_log.begin()
+    node.host.read_ahead(probe_node)
+    node.connection.failure = "it does not answer"
+    node.host.forget()
+    node.host.read("/proc/version")
+    found = {source.name: source for source in source_log.end()}
+    trips = [source for name, source in found.items() if name.startswith("round trip ")]
+    assert len(trips) > 1
+    assert "/proc/sys/kernel/osrelease" in [path for trip in trips for path in trip.questions]
+    assert str(trips[-1].answer) == "I/O error: it does not answer"
+    assert {"pci", "modules"} <= found.keys()
 
 
 def test_a_whole_examination_takes_few_round_trips(node: Connected) -> None:

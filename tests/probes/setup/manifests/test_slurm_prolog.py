@@ -20,29 +20,29 @@ from tests.probes.setup.manifests.parsed import (
 )
 
 HGX = "hgx-h100"
-ASKED = '[ "$*" = "check --one-line --ascii" ] || exit 3'
+ASKED = '[ "$1" = prolog ] || exit 3; [ "$2" = --log-only ] && exit 0'
 
 
 @pytest.mark.parametrize(
-    ("check", "on_critical", "status", "logged"),
+    ("check", "options", "status", "logged"),
     [
-        ("exit 0", "log", 0, ""),
-        (f"{ASKED}; echo verdict-line; exit 1", "fail", 0, "warning: verdict-line"),
-        (f"{ASKED}; echo verdict-line; exit 2", "log", 0, "critical: verdict-line"),
-        (f"{ASKED}; echo verdict-line; exit 2", "fail", 1, "critical: verdict-line"),
-        ("exit 3", "fail", 0, "has no result (exit status 3)"),
-        ("sleep 30", "fail", 0, "did not finish within 0.2 s"),
-        (None, "fail", 0, "gdrtop is not installed"),
+        (f"{ASKED}; exit 1", "--log-only", 0, ""),
+        (f"{ASKED}; exit 0", "", 0, ""),
+        (f"{ASKED}; exit 1", "", 1, ""),
+        (f'{ASKED}; [ "$2 $3" = "--heal --no-drain" ] && exit 1', "'--heal --no-drain'", 1, ""),
+        ("exit 3", "", 0, "has no result (exit status 3)"),
+        ("sleep 30", "", 0, "did not finish within 0.2 s"),
+        (None, "", 0, "gdrtop is not installed"),
     ],
 )
 def test_the_prolog_stops_a_job_only_if_asked_to(
-    tmp_path: Path, check: str | None, on_critical: str, status: int, logged: str
+    tmp_path: Path, check: str | None, options: str, status: int, logged: str
 ) -> None:
     script = text_of("slurm-prolog", request_of(HGX))
     for old, new in (
         ("PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin", f"PATH={tmp_path}"),
-        ("ON_CRITICAL=log", f"ON_CRITICAL={on_critical}"),
-        ("LIMIT_SECONDS=20", "LIMIT_SECONDS=0.2"),
+        ("OPTIONS=--log-only", f"OPTIONS={options}"),
+        ("LIMIT_SECONDS=60", "LIMIT_SECONDS=0.2"),
     ):
         assert script.count(old) == 1
         script = script.replace(old, new)
@@ -59,23 +59,54 @@ def test_the_prolog_stops_a_job_only_if_asked_to(
     assert log.exists() == bool(logged)
 
 
+def prolog_beside(*prologs: str, config: str = "/etc/slurm/slurm.conf") -> str:
+    """The script's text for a node whose slurm.conf has these Prologs already."""
+    slurm = SlurmFacts(ABSENT, config, prologs or ABSENT, ABSENT, "MEMLOCK,NOFILE", True)
+    return text_of("slurm-prolog", request_of(changed(situation_of(HGX), slurm=slurm)))
+
+
 def test_the_prolog_mentions_what_slurm_conf_already_has() -> None:
-    slurm = SlurmFacts(ABSENT, "/etc/slurm/slurm.conf", "/etc/slurm/own.sh", ABSENT, "MEMLOCK,NOFILE", True)
-    text = text_of("slurm-prolog", request_of(changed(situation_of(HGX), slurm=slurm)))
-    assert "already has a Prolog: /etc/slurm/own.sh" in text
+    text = prolog_beside("/etc/slurm/own.sh", "second.sh")
+    assert "already has a Prolog: /etc/slurm/own.sh, /etc/slurm/second.sh" in text
     assert "PropagateResourceLimitsExcept" not in text
     lines = text.splitlines()
-    keep, change = (
+    first, second, change = (
         next(number for number, line in enumerate(lines) if words in line)
-        for words in ("/etc/slurm/own.sh /etc/slurm/prolog.d/", "Prolog=/etc/slurm/prolog.d/*")
+        for words in (
+            "/etc/slurm/own.sh /etc/slurm/prolog.d/own.sh",
+            "/etc/slurm/second.sh /etc/slurm/prolog.d/second.sh",
+            "Prolog=/etc/slurm/prolog.d/*",
+        )
     )
-    assert keep < change
-    pattern = replace(slurm, prolog="/opt/site/prolog.d/*")
-    added = text_of("slurm-prolog", request_of(changed(situation_of(HGX), slurm=pattern)))
-    assert "/opt/site/prolog.d/50-gdrtop.sh" in added
-    assert "Prolog=" not in added
+    assert first < second < change
+    assert "in place of the other Prolog lines" in lines[change]
     unread = text_of("slurm-prolog", request_of(changed(situation_of(HGX), slurm=ABSENT)))
     assert "PropagateResourceLimitsExcept=MEMLOCK" in unread
+
+
+@pytest.mark.parametrize(
+    ("pattern", "place"),
+    [
+        ("/opt/site/prolog.d/*", "FILE /opt/site/prolog.d/50-gdrtop.sh"),
+        ("prolog.d/*.sh", "FILE /etc/slurm/prolog.d/50-gdrtop.sh"),
+        ("/opt/p/[0-9]*.py", "FILE /opt/p/NAME    with a NAME that /opt/p/[0-9]*.py matches"),
+    ],
+)
+def test_a_directory_of_prologs_gets_one_script_more(pattern: str, place: str) -> None:
+    text = prolog_beside("/etc/slurm/own.sh", pattern)
+    assert place in text
+    assert "Prolog=" not in text
+    assert "reverse alphabetical order" in text.replace("\n#       ", " ")
+
+
+def test_slurmctld_sends_a_configless_node_no_pattern() -> None:
+    configless = "/run/slurm/conf/slurm.conf"
+    for present in ((), ("/opt/own.sh",)):
+        text = prolog_beside(*present, config=configless)
+        assert "Prolog=50-gdrtop.sh" in text
+        assert "prolog.d" not in text
+        assert ("Leave that line" in text) == bool(present)
+    assert "FILE /opt/site/50-gdrtop.sh" in prolog_beside("/opt/site/*", config=configless)
 
 
 def test_the_prolog_loads_peermem_where_the_host_owns_the_driver() -> None:

@@ -10,7 +10,7 @@ from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.perftest_command import PerftestSettings, loopback
 from probes.simulation.faults.catalogue import FAULTS
 from tests.probes.simulation.bandwidth.node import Node, Pair, Run, both, run_pair, settings_on
-from tests.tiers import usual
+from tests.tiers import number_of, share, usual
 
 # Usual ones that a test of bandwidth notices.
 FAULTS_OF_TESTS = {
@@ -92,7 +92,7 @@ def test_the_cause_is_told(name: str, gpu: int | None, changes: dict[str, object
 @pytest.mark.slow
 def test_with_every_fault_a_test_ends_and_says_why(name: str) -> None:
     node = Node(f"{FAULTS[name].on}+{name}")
-    for gpu in (0, None):
+    for gpu in share((0, None), turn=number_of(name), parts=2):
         try:
             settings = settings_on(node, gpu)
         except AssertionError:  # there is nothing to test with, and the groundwork says so

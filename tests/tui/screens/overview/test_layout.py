@@ -1,6 +1,7 @@
 """The overview's rows: a larger terminal never shows fewer GPUs and NICs."""
 
 import inspect
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.rates import read
 from probes.snapshot.verdict import Usability, assess
 from probes.topology.paths import build
-from tests.tiers import usual
+from tests.tiers import share, usual
 from tests.tui.pilot import SteppedClock
 from tests.tui.screens.test_overview import many_devices
 from tui.runtime.reading_thread import Probed, Sampled
@@ -28,6 +29,7 @@ from tui.screens.overview.state import OverviewState
 from widgets.base.lines import plain, rows_of
 
 WIDTHS, HEIGHTS = range(80, 221, 10), range(24, 61, 2)
+Sizes = tuple[list[int], list[int]]
 HEAD_ROWS = 2
 
 
@@ -67,10 +69,20 @@ def test_every_panel_has_its_place_rows_and_drawing() -> None:
     assert panels == arranged, "tui/screens/overview/layout.py gives a panel no rows on the largest screen"
 
 
-def check(state: OverviewState) -> None:
-    seen = {(width, height): visible(state, width, height) for width in WIDTHS for height in HEIGHTS}
+def sizes_for(name: str) -> Sizes:
+    """All sizes for the usual node, a quarter for another one, and other ones for the next."""
+    if name == "hgx-h100":
+        return [*WIDTHS], [*HEIGHTS]
+    turn = simulated_names().index(name)
+    return share(WIDTHS, turn, parts=2), share(HEIGHTS, turn, parts=2)
+
+
+def check(state: OverviewState, sizes: Sizes) -> None:
+    widths, heights = sizes
+    seen = {(width, height): visible(state, width, height) for width in widths for height in heights}
+    wider, higher = dict(itertools.pairwise(widths)), dict(itertools.pairwise(heights))
     for (width, height), ends in seen.items():
-        for larger in ((width + WIDTHS.step, height), (width, height + HEIGHTS.step)):
+        for larger in ((wider.get(width), height), (width, higher.get(height))):
             assert ends <= seen.get(larger, ends), f"{width}x{height} shows more than {larger}"
 
 
@@ -78,7 +90,7 @@ def check(state: OverviewState) -> None:
 def test_a_larger_terminal_shows_no_fewer_gpus_and_nics(name: str) -> None:
     clock = SteppedClock()
     state = state_of(SimulatedHost(name, clock=clock), clock)
-    check(state)
+    check(state, sizes_for(name))
     everything = visible(state, 220, 60)
     assert visible(state, 120, 40) == everything
     if len(everything) <= 32:  # the 40 GPUs and NICs of aws-p5 scroll on smaller screens
@@ -122,7 +134,7 @@ def test_the_list_of_ports_that_come_up_is_as_if_they_had_always_been_up() -> No
 @pytest.mark.slow
 def test_a_larger_terminal_shows_no_fewer_of_many(tmp_path: Path) -> None:
     many_devices(tmp_path)
-    check(state_of(LocalHost(str(tmp_path)), SteppedClock()))
+    check(state_of(LocalHost(str(tmp_path)), SteppedClock()), (share(WIDTHS, 0, 2), share(HEIGHTS, 0, 2)))
 
 
 @pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100"}))
@@ -130,8 +142,9 @@ def test_a_larger_terminal_shows_no_fewer_of_many(tmp_path: Path) -> None:
 def test_the_panels_fill_the_terminal_and_no_more(name: str) -> None:
     clock = SteppedClock()
     state = state_of(SimulatedHost(name, clock=clock), clock)
-    for width in WIDTHS:
-        for height in HEIGHTS:
+    widths, heights = sizes_for(name)
+    for width in widths:
+        for height in heights:
             arranged = state.arrange(width, height, HEAD_ROWS)
             column = ("findings", "topology", "matrix", "rates")
             other = ("path", "traffic", "gpudirect", "modules")

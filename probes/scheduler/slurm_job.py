@@ -1,0 +1,99 @@
+"""The GPUs of a Slurm job on this node, the NICs near them, and the findings that concern them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from probes.base.frozen import frozen
+from probes.base.text import printable
+from probes.base.unknown import Unknown, known
+from probes.facts.gpu.gpus import GpuFacts
+from probes.queries.finding import Finding
+from probes.snapshot.examination import Examination
+
+_MOST_GPUS = 256
+_RANGE = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,80}")
+_JOB = re.compile(r"[0-9]{1,10}")
+
+
+@frozen
+class SlurmJob:
+    """What slurmd says of a job to its Prolog and Epilog (prolog_epilog.shtml, environment variables)."""
+
+    id: str  # "" if slurmd has not said it
+    gpus: tuple[str, ...]  # "0", or a UUID where gres.conf has Flags=env_uuid; () for a job without GPUs
+    unreadable: str = ""  # what could not be read of the list of GPUs
+
+
+@frozen
+class JobDevices:
+    """The devices of a job on this node."""
+
+    gpus: tuple[str, ...]  # BDFs
+    nics: tuple[str, ...]  # RDMA device names: the nearest of each GPU
+    unplaced: tuple[str, ...]  # GPUs of the job that this node does not have, or MIG instances
+
+
+def parse_job(environment: Mapping[str, str]) -> SlurmJob:
+    """Return the job; numbers in SLURM_JOB_GPUS are places in the order of PCI addresses, as NVML's are."""
+    job = environment.get("SLURM_JOB_ID", "")
+    text = environment.get("SLURM_JOB_GPUS") or environment.get("CUDA_VISIBLE_DEVICES") or ""
+    gpus: list[str] = []
+    unreadable = ""
+    for word in text[:4096].split(","):
+        number = _RANGE.fullmatch(word.strip())
+        if number:
+            first, last = int(number[1]), int(number[2] or number[1])
+            gpus += [str(index) for index in range(first, min(last, first + _MOST_GPUS) + 1)]
+        elif _UUID.fullmatch(word.strip()):
+            gpus.append(word.strip())
+        elif word.strip() not in ("", "NoDevFiles"):  # Slurm's word for a job without GPUs
+            unreadable = unreadable or printable(word, 40)
+    own = tuple(dict.fromkeys(gpus[:_MOST_GPUS]))
+    return SlurmJob(job if _JOB.fullmatch(job) else "", own, unreadable)
+
+
+def devices_of(job: SlurmJob, examination: Examination) -> JobDevices:
+    """Return the GPUs of the job and the NICs near them; of equally near NICs, all."""
+    topology = examination.topology
+    names = {gpu.label.removeprefix("GPU"): gpu.id for gpu in topology.gpus}
+    gpus = examination.node.gpus
+    if isinstance(gpus, GpuFacts):
+        names.update({known(gpu.uuid, ""): gpu.bdf for gpu in gpus.gpus})
+    found = tuple(dict.fromkeys(names[name] for name in job.gpus if name in names))
+    near: list[str] = []
+    for gpu in found:
+        best = topology.best_nic.get(gpu)
+        near += [best] if best else topology.best_nics.get(gpu, ())
+    unplaced = tuple(name for name in job.gpus if name not in names)
+    return JobDevices(found, tuple(dict.fromkeys(near)), unplaced)
+
+
+def concerning(
+    findings: Iterable[Finding], devices: JobDevices, examination: Examination
+) -> tuple[Finding, ...]:
+    """Return the findings that concern the job: those of its devices, and those of no single device.
+
+    What other jobs do is none of its business.
+    """
+    every = set(_names(examination, None))
+    own = set(_names(examination, {*devices.gpus, *devices.nics}))
+    chosen = []
+    for finding in findings:
+        if finding.jobs or finding.ranks:
+            continue
+        places = every & set(finding.takes or finding.devices)
+        if not places or places & own:
+            chosen.append(finding)
+    return tuple(chosen)
+
+
+def _names(examination: Examination, ids: set[str] | None) -> Iterator[str]:
+    """Yield the ids and addresses of these GPUs and NICs; None: of all."""
+    for endpoint in (*examination.topology.gpus, *examination.topology.nics):
+        if ids is None or endpoint.id in ids:
+            yield endpoint.id
+            if not isinstance(endpoint.bdf, Unknown):
+                yield endpoint.bdf

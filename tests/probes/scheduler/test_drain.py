@@ -1,0 +1,67 @@
+"""A node is drained with gdrtop's reason only where nobody else has set one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.base.plan import Plan
+from probes.base.unknown import Reason, Unknown
+from probes.checks.judgment import with_severity
+from probes.queries.finding import Severity
+from probes.scheduler.drain import SlurmNode, drain_plan, parse_sinfo, reason_for, resume_plan
+from tests.probes.checks.doctor import findings_on
+
+WHY = "gdrtop: xid-79-fell-off-bus 0000:9b:00.0"
+
+
+def test_sinfo_is_read() -> None:
+    # A node of two partitions is listed twice.
+    assert parse_sinfo("gpu01", "idle|none\nidle|none\n") == SlurmNode("gpu01", "idle", "")
+    assert parse_sinfo("gpu01", "drained*|a | b\n") == SlurmNode("gpu01", "drained*", "a | b")
+    answer = parse_sinfo("gpu09", "")
+    assert isinstance(answer, Unknown)
+    assert answer.reason is Reason.NOT_THERE
+
+
+@given(st.text())
+def test_any_answer_is_read(text: str) -> None:
+    node = parse_sinfo("gpu01", text)
+    assert isinstance(node, Unknown) or node.reason.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "drains", "resumes"),
+    [
+        ("idle", "", True, False),
+        ("mixed", "", True, False),
+        ("idle", "kernel update tonight", False, False),
+        ("drained", "kernel update tonight", False, False),
+        ("draining", "", False, False),
+        ("drained", WHY, False, True),
+        ("draining", "gdrtop: no-gdr-path", True, True),
+        ("idle", "gdrtop: no-gdr-path", True, False),
+        ("down", "Not responding", False, False),
+    ],
+)
+def test_reasons_that_others_have_set_stay(state: str, reason: str, drains: bool, resumes: bool) -> None:
+    node = SlurmNode("gpu01", state, reason)
+    for plan, wanted in ((drain_plan(node, WHY), drains), (resume_plan(node), resumes)):
+        assert isinstance(plan, Plan) == wanted, plan
+        if not isinstance(plan, Plan):
+            assert "gpu01" in plan
+
+
+def test_the_plans_are_scontrol_commands() -> None:
+    plan = drain_plan(SlurmNode("gpu01", "idle", ""), WHY)
+    assert isinstance(plan, Plan)
+    (step,) = plan.steps
+    assert step.argv == ("scontrol", "update", "NodeName=gpu01", "State=DRAIN", f"Reason={WHY}")
+    assert step.undo == ("scontrol", "update", "NodeName=gpu01", "State=UNDRAIN")
+
+
+def test_the_reason_names_the_finding_and_its_device() -> None:
+    critical = with_severity(findings_on("hgx-h100+xid-79-fell-off-bus").values(), Severity.CRITICAL)
+    assert reason_for(critical) == WHY
+    assert reason_for((*critical, *critical)) == f"{WHY} +1"

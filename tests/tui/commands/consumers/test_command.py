@@ -1,0 +1,61 @@
+"""`gdrtop check` with --for, --severity-map and --quiet, as a user types them."""
+
+import pytest
+
+from tui.cli import main
+from tui.commands.check import CONSUMERS
+
+
+def run(capsys: pytest.CaptureFixture[str], name: str, *arguments: str) -> tuple[int, str]:
+    status = main(["--demo", name, "check", *arguments])
+    return status, capsys.readouterr().out
+
+
+def test_the_same_node_for_each_consumer(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = {name: run(capsys, "hgx-h100+no-gdr-path", "--for", name) for name in CONSUMERS}
+    statuses = {name: status for name, (status, _) in printed.items()}
+    assert statuses == {"nagios": 2, "npd": 1, "nhc": 1, "slurm": 1, "junit": 2, "sarif": 2}
+    assert all(text.endswith("\n") for _, text in printed.values())
+    assert printed["slurm"][1].startswith("gdrtop: SIMULATED hgx-h100+no-gdr-path: peermem-not-loaded")
+
+
+def test_a_healthy_node_is_silent_for_nhc(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "hgx-h100", "--for", "nhc") == (0, "")
+    assert run(capsys, "hgx-h100+acs-on", "--for", "nhc", "--severity-map", "warning=isolate")[0] == 1
+
+
+def test_automation_reads_the_action_in_the_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = run(capsys, "hgx-h100+port-down", "--severity-map")
+    assert (status, text.splitlines()) == (1, ["watch", "watch ib-port-not-active mlx5_1"])
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",), ("--for", "nagios"), ("--one-line",)])
+def test_quiet_prints_nothing_and_keeps_the_exit_status(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, "hgx-h100+port-down", "-q", *arguments) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--for", "nagios", "--json"), "--for and --json exclude each other"),
+        (("--one-line", "--json"), "--one-line and --json exclude each other"),
+        (
+            ("--for", "npd", "--severity-map", "critical=watch"),
+            "--for and --severity-map exclude each other; only nhc and slurm use the map",
+        ),
+        (("--for", "slurm", "--all"), "--for takes no ID and no --all"),
+        (("--one-line", "acs-redirect-enabled"), "--one-line takes no ID and no --all"),
+        (("--for", "slurm", "--after-reboot"), "--after-reboot takes no ID"),
+        (("--for", "zabbix"), "invalid choice: 'zabbix'"),
+        (("--severity-map", "critical=drain"), "the actions are isolate, reset, watch, none"),
+    ],
+)
+def test_options_that_exclude_each_other(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--demo", "hgx-h100", "check", *arguments]) == 3
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.out == ""

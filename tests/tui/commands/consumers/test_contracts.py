@@ -1,0 +1,266 @@
+"""What other programs read of `gdrtop check --for`: text and exit status, by their own parsers and rules."""
+
+import json
+import re
+import subprocess
+from dataclasses import replace
+from datetime import date
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from junitparser import Error, Failure, JUnitXml, Skipped
+
+from probes.base.origin import Origin, Source
+from probes.base.silence import Silence
+from probes.checks.judgment import Judgment, conclude, exit_status
+from probes.checks.registry import FAILED_BY_A_BUG
+from probes.queries.finding import Status
+from probes.snapshot.verdict import State
+from tests.probes.checks.doctor import examination_of
+from tests.tiers import USUAL_NODES
+from tests.tui.commands.consumers.checked_nodes import checked, with_texts
+from tests.tui.commands.consumers.sarif_schema import SARIF
+from tui.commands.check import CONSUMERS
+from tui.commands.consumers.catalogue import CONTRACTS
+from tui.commands.consumers.checked_node import CheckedNode
+from tui.commands.consumers.drain import nhc, slurm
+from tui.commands.consumers.junit import junit
+from tui.commands.consumers.nagios import nagios
+from tui.commands.consumers.node_problem_detector import node_problem_detector
+from tui.commands.consumers.sarif import sarif
+
+# Monitoring Plugins Development Guidelines, "Performance data": value, range, range, minimum, maximum.
+VALUE, RANGE = r"-?\d+(?:\.\d+)?", r"@?(?:~|-?[\d.]+)?:?(?:-?[\d.]+)?"
+PERFORMANCE = re.compile(rf"([^' =]+)=({VALUE})(?:;({RANGE})(?:;({RANGE})(?:;({VALUE})(?:;({VALUE}))?)?)?)?")
+NODES = (
+    *USUAL_NODES,
+    *("dgx-spark", "hgx-h100+port-down", "hgx-h100+acs-on", "hgx-h100+no-gdr-path"),
+    *("hgx-h100+xid-79-fell-off-bus", "pcie-l40s+roce-gid-wrong"),
+)
+
+
+def figures(line: str) -> dict[str, tuple[str | None, ...]]:
+    """The performance data of a plugin's first line: label → value, warning, critical, minimum, maximum."""
+    parsed = {}
+    for word in line.partition("|")[2].split():
+        match = PERFORMANCE.fullmatch(word)
+        assert match, word
+        parsed[match[1]] = match.groups()[1:]
+    return parsed
+
+
+def silenced(name: str) -> CheckedNode:
+    """A node whose findings an admin has silenced."""
+    node = checked(name)
+    silence = Silence("port-down", "cable is ordered", date(2030, 1, 1))
+    findings = tuple(
+        replace(finding, status=Status.SILENCED, silence=silence) if finding.is_present else finding
+        for finding in node.judgment.findings
+    )
+    verdict = conclude(examination_of(name).usability, findings)
+    return replace(node, judgment=Judgment(verdict, findings))
+
+
+def test_help_names_every_contract() -> None:
+    assert tuple(CONSUMERS) == tuple(CONTRACTS)
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_every_consumer_agrees_with_the_verdict(name: str) -> None:
+    node = checked(name)
+    own = exit_status(node.judgment.verdict)
+    assert nagios(node).status == junit(node).status == sarif(node).status == own
+    is_degraded = node.judgment.verdict.state is State.DEGRADED
+    assert node_problem_detector(node).status == {0: 0, 1: int(is_degraded), 2: 1, 3: 3}[own]
+    for contract in (nhc, slurm):
+        answer = contract(node)
+        assert answer.status == (1 if own == 2 else 0), answer
+        assert bool(answer.text) is bool(answer.status)
+
+
+# Nagios
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_the_figures_of_nagios_are_those_of_the_verdict(name: str) -> None:
+    node = checked(name)
+    verdict = node.judgment.verdict
+    line = nagios(node).text.partition("\n")[0]
+    assert line.startswith(f"GDRTOP {('OK', 'WARNING', 'CRITICAL', 'UNKNOWN')[nagios(node).status]} - ")
+    data = figures(line)
+    assert data["critical"] == (str(verdict.critical), "", "0", "0", None)
+    assert data["warnings"] == (str(verdict.warnings), "0", "", "0", None)
+    unread = sum(finding.status is Status.UNKNOWN for finding in node.judgment.findings)
+    assert data["checks_unknown"] == (str(unread), "", "", "0", None)
+    if verdict.state in (State.UNKNOWN, State.NOT_APPLICABLE):
+        assert "gpus_direct" not in data, "an unknown count is not 0"
+    else:
+        assert data["gpus_direct"] == (str(verdict.gpus_served), "", "", "0", str(verdict.gpus))
+
+
+def test_nagios_alerts_one_line_and_lists_the_findings_below() -> None:
+    first, *below = nagios(checked("pcie-l40s+roce-gid-wrong")).text.splitlines()
+    assert first.startswith("GDRTOP CRITICAL - BROKEN") or first.startswith("GDRTOP CRITICAL - DEGRADED")
+    assert any(row.startswith("critical nccl-gid-index-missing") for row in below)
+    assert [row.split()[0] for row in below] == sorted(row.split()[0] for row in below)
+
+
+def test_many_findings_fit_into_what_nagios_reads() -> None:
+    node = checked("pcie-l40s+roce-gid-wrong")
+    (finding, *_) = node.judgment.listed
+    many = tuple(replace(finding, id=f"check-{number}") for number in range(200))
+    text = nagios(replace(node, judgment=replace(node.judgment, findings=many))).text
+    assert len(text) < 4096
+    listed = text.count("\ncritical ")
+    assert text.endswith(f"{200 - listed} more; gdrtop check lists them")
+
+
+# Node Problem Detector
+
+
+def test_the_node_problem_detector_gets_the_problem_in_80_bytes() -> None:
+    assert node_problem_detector(checked("hgx-h100")).text == "ACTIVE via peermem, 8 of 8 GPUs, 8 NICs"
+    answer = node_problem_detector(checked("hgx-h100+port-down"))
+    assert (answer.text, answer.status) == ("DEGRADED (1 warning): An RDMA port has no link", 1)
+
+
+def test_a_message_without_news_stays_the_same() -> None:
+    """The reason of an ACTIVE node counts memory regions: with it, each check would be an event."""
+    node = checked("hgx-h100")
+    moved = replace(node, judgment=replace(node.judgment, verdict=replace(node.judgment.verdict, reason="9")))
+    assert node_problem_detector(node) == node_problem_detector(moved)
+
+
+# Node Health Check and Slurm
+
+
+def test_a_warning_never_drains_a_node_and_a_critical_finding_does() -> None:
+    assert slurm(checked("hgx-h100+acs-on")).status == 0
+    answer = slurm(checked("hgx-h100+xid-79-fell-off-bus"))
+    assert (answer.text, answer.status) == ("gdrtop: xid-79-fell-off-bus 0000:9b:00.0", 1)
+    assert nhc(checked("hgx-h100+xid-79-fell-off-bus")).text == "xid-79-fell-off-bus 0000:9b:00.0"
+
+
+def test_a_name_from_the_node_cannot_leave_the_quotes_of_nhc() -> None:
+    """NHC's die() passes the text to `eval $OFFLINE_NODE "'$HOSTNAME'" "'$*'"`."""
+    node = with_texts(checked("hgx-h100+xid-79-fell-off-bus"), "it's", ("x'; echo owned; '", "$(echo owned)"))
+    text = nhc(node).text
+    done = subprocess.run(
+        ["sh", "-c", "eval printf '%s' \"'$1'\"", "sh", text], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == text
+    assert "'" not in text
+
+
+# JUnit
+
+
+@pytest.mark.parametrize("name", ["hgx-h100+port-down", "pcie-l40s+roce-gid-wrong", "cloud-vm"])
+def test_ci_counts_the_findings_of_the_verdict_as_failures(name: str) -> None:
+    node = checked(name)
+    (suite,) = JUnitXml.fromstring(junit(node).text.encode())
+    cases = {case.name: case for case in suite}
+    assert len(cases) == suite.tests == len(node.judgment.findings) + 1
+    failed = {
+        name for name, case in cases.items() if any(isinstance(result, Failure) for result in case.result)
+    }
+    assert failed - {"verdict"} == {finding.id for finding in node.judgment.listed}
+    assert suite.failures == len(failed)
+    unread = {finding.id for finding in node.judgment.findings if finding.status is Status.UNKNOWN}
+    assert all(isinstance(cases[id_].result[0], Skipped) for id_ in unread)
+    assert isinstance(cases["verdict"].result[0], Skipped if name == "cloud-vm" else Failure)
+    assert suite.hostname == "gpu07"
+
+
+def test_ci_shows_the_fix_of_a_failure() -> None:
+    (suite,) = JUnitXml.fromstring(junit(checked("hgx-h100+no-gdr-path")).text.encode())
+    (case,) = (case for case in suite if case.name == "peermem-not-loaded")
+    assert case.result[0].message == "nvidia_peermem is not loaded"
+    assert "modprobe nvidia_peermem" in case.result[0].text
+
+
+def test_a_bug_of_gdrtop_is_an_error_and_not_a_failure() -> None:
+    node = checked("hgx-h100")
+    findings = list(node.judgment.findings)
+    findings[0] = replace(findings[0], status=Status.UNKNOWN, cause=FAILED_BY_A_BUG)
+    node = replace(node, judgment=replace(node.judgment, findings=tuple(findings)))
+    (suite,) = JUnitXml.fromstring(junit(node).text.encode())
+    broken = [case.name for case in suite if any(isinstance(result, Error) for result in case.result)]
+    assert (broken, suite.errors, suite.failures) == ([findings[0].id], 1, 0)
+
+
+# SARIF
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_sarif_has_a_result_for_each_finding(name: str) -> None:
+    node = checked(name)
+    log = json.loads(sarif(node).text)
+    jsonschema.validate(log, SARIF)
+    (run,) = log["runs"]
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    assert {result["ruleId"] for result in run["results"]} == {finding.id for finding in node.judgment.found}
+    assert all(rules[result["ruleIndex"]] == result["ruleId"] for result in run["results"])
+    levels = [result["level"] for result in run["results"] if "properties" not in result]
+    verdict = node.judgment.verdict
+    assert (levels.count("error"), levels.count("warning")) == (verdict.critical, verdict.warnings)
+    notified = [note["associatedRule"]["id"] for note in run["invocations"][0]["toolExecutionNotifications"]]
+    unread = [finding.id for finding in node.judgment.findings if finding.status is Status.UNKNOWN]
+    assert notified == unread
+
+
+def test_silenced_findings_are_suppressed_and_skipped() -> None:
+    node = silenced("hgx-h100+port-down")
+    log = json.loads(sarif(node).text)
+    jsonschema.validate(log, SARIF)
+    suppressions = [result["suppressions"] for result in log["runs"][0]["results"]]
+    assert suppressions
+    assert all(each == [{"kind": "external", "justification": "cable is ordered"}] for each in suppressions)
+    (suite,) = JUnitXml.fromstring(junit(node).text.encode())
+    assert suite.failures == 0
+    (case,) = (case for case in suite if case.name == "ib-port-not-active")
+    assert case.result[0].message.startswith("silenced until 2030-01-01: ")
+    assert nagios(node).status == node_problem_detector(node).status == 0
+
+
+# Hostile texts
+
+
+SPECIAL = st.sampled_from("|'\"\\$`;\n\r\0\x1b\x85\u2028\ufffe\ud800<&>]🙂é=%")
+HOSTILE = st.lists(SPECIAL | st.characters(), max_size=60).map("".join)
+
+
+@settings(max_examples=25)
+@given(
+    HOSTILE, st.lists(HOSTILE, max_size=4).map(tuple), st.sampled_from(["hgx-h100+no-gdr-path", "cloud-vm"])
+)
+def test_no_text_breaks_a_contract(text: str, devices: tuple[str, ...], name: str) -> None:
+    node = with_texts(checked(name), text, devices)
+    own = exit_status(node.judgment.verdict)
+    first, *below = nagios(node).text.split("\n")
+    assert figures(first)
+    assert first.count("|") == 1
+    assert not any("|" in row for row in below)
+    for contract in (nagios, node_problem_detector, nhc, slurm):
+        for row in contract(node).text.split("\n"):
+            assert row.isascii()
+            assert row.isprintable()
+            assert not set(row) & set("'\"\\$`<>&")
+    assert len(node_problem_detector(node).text.encode()) <= 80
+    assert "\n" not in node_problem_detector(node).text + nhc(node).text + slurm(node).text
+    assert slurm(node).status == 0 or slurm(node).text.startswith("gdrtop: ")
+    (suite,) = JUnitXml.fromstring(junit(node).text.encode())
+    assert suite.tests == len(node.judgment.findings) + 1
+    jsonschema.validate(json.loads(sarif(node).text), SARIF)
+    assert nagios(node).status == junit(node).status == sarif(node).status == own
+
+
+def test_simulated_and_recorded_nodes_say_so() -> None:
+    for source, word in ((Source.SIMULATED, "SIMULATED"), (Source.RECORDED, "RECORDED")):
+        node = checked("hgx-h100+no-gdr-path", origin=Origin(source, "lab"))
+        for contract in (nagios, node_problem_detector, nhc, slurm):
+            assert f"{word} lab: " in contract(node).text
+        assert f"{source.value} lab" in junit(node).text
+        assert json.loads(sarif(node).text)["runs"][0]["properties"]["source"] == source.value

@@ -1,0 +1,220 @@
+"""What slurmd runs: Prolog, Epilog and HealthCheckProgram, on simulated nodes that Slurm knows."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from probes.base.origin import Origin, Source
+from probes.simulation.host import SimulatedHost
+from tests.tui.pilot import SteppedClock
+from tests.tui.test_cli import ROOT
+from tui.cli import main
+
+LOST = "dgx-a100+xid-79-fell-off-bus"  # GPU 5
+REASON = "gdrtop: xid-79-fell-off-bus 0000:86:00.0"
+Slurmd = Callable[..., tuple[int, str]]
+
+
+def node(name: str) -> SimulatedHost:
+    return SimulatedHost(name, clock=SteppedClock())
+
+
+@pytest.fixture(autouse=True)
+def job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.setenv("SLURM_JOB_GPUS", "5")
+    monkeypatch.setenv("SLURMD_NODENAME", "dgx-a100")
+    monkeypatch.setattr("tui.commands.slurm.session.write_syslog", lambda *_: None)
+
+
+@pytest.fixture
+def slurmd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Slurmd:
+    def run(host: SimulatedHost, command: str, *options: str) -> tuple[int, str]:
+        module = command.replace("-", "_")
+        monkeypatch.setattr(f"tui.commands.slurm.{module}.open_host", lambda _: host)
+        return main([command, *options]), capsys.readouterr().err
+
+    return run
+
+
+def test_a_job_that_gets_a_lost_gpu_does_not_start(slurmd: Slurmd) -> None:
+    host = node(LOST)
+    status, told = slurmd(host, "prolog")
+    assert status == 1
+    assert "prolog, job 4711: xid-79-fell-off-bus: " in told
+    assert "Drain dgx-a100: done" in told
+    assert host.tree.drained_for == REASON
+
+
+def test_a_job_with_other_gpus_starts(slurmd: Slurmd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_GPUS", "0-4")
+    host = node(LOST)
+    assert slurmd(host, "prolog") == (0, "")
+    assert host.tree.drained_for is None
+
+
+def test_a_job_without_gpus_starts_without_a_look_at_the_node(
+    slurmd: Slurmd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_GPUS")
+    monkeypatch.setattr("tui.commands.slurm.prolog.examine", lambda _: pytest.fail("it looks at the node"))
+    assert slurmd(node(LOST), "prolog") == (0, "")
+
+
+def test_warnings_never_stop_a_job(slurmd: Slurmd) -> None:
+    assert slurmd(node("dgx-a100+acs-on"), "prolog")[0] == 0
+
+
+def test_a_dry_run_says_what_it_would_do(slurmd: Slurmd) -> None:
+    host = node(LOST)
+    status, told = slurmd(host, "prolog", "--dry-run")
+    assert status == 0
+    assert "would do: Drain dgx-a100" in told
+    assert "would exit with 1" in told
+    assert host.tree.drained_for is None
+
+
+def test_only_logging_stops_no_job(slurmd: Slurmd) -> None:
+    host = node(LOST)
+    status, told = slurmd(host, "prolog", "--log-only", "--heal")
+    assert status == 0
+    assert "xid-79-fell-off-bus: " in told
+    assert host.tree.drained_for is None
+
+
+def test_the_reason_of_somebody_else_stays(slurmd: Slurmd) -> None:
+    host = node(LOST)
+    host.tree.drained_for = "kernel update tonight"
+    status, told = slurmd(host, "prolog")
+    assert status == 1
+    assert "dgx-a100 is draining already, with the reason “kernel update tonight”" in told
+    assert host.tree.drained_for == "kernel update tonight"
+
+
+def test_a_missing_module_is_loaded_only_if_asked(slurmd: Slurmd) -> None:
+    host = node("dgx-a100+no-gdr-path")
+    assert slurmd(host, "prolog", "--no-drain")[0] == 1
+    status, told = slurmd(host, "prolog", "--heal")
+    assert status == 0, told
+    assert "Load missing modules: done" in told
+    assert host.tree.drained_for is None
+
+
+def test_without_slurm_the_job_is_stopped_and_the_node_left_to_slurmd(
+    slurmd: Slurmd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURMD_NODENAME")
+    status, told = slurmd(node(LOST), "prolog")
+    assert status == 1
+    assert "SLURMD_NODENAME is not set" in told
+
+
+def test_the_health_check_drains_and_resumes_its_own(slurmd: Slurmd) -> None:
+    host = node(LOST)
+    assert slurmd(host, "health-check")[0] == 0
+    assert host.tree.drained_for == REASON
+    healthy = node("dgx-a100")
+    healthy.tree.drained_for = REASON
+    status, told = slurmd(healthy, "health-check")
+    assert status == 0
+    assert "Resume dgx-a100: done" in told
+    assert healthy.tree.drained_for is None
+
+
+def test_the_health_check_resumes_no_other_node(slurmd: Slurmd) -> None:
+    healthy = node("dgx-a100")
+    healthy.tree.drained_for = "kernel update tonight"
+    assert slurmd(healthy, "health-check") == (0, "")
+    assert healthy.tree.drained_for == "kernel update tonight"
+
+
+@pytest.mark.parametrize("command", ["prolog", "epilog", "health-check"])
+def test_a_mistake_in_its_options_drains_no_node(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--nonsense"]) == 0
+    assert "which says nothing about the node" in capsys.readouterr().err
+
+
+def test_a_crash_drains_no_node(slurmd: Slurmd, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(_: object) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr("tui.commands.slurm.prolog.examine", crash)
+    monkeypatch.setattr("tui.files.crash_file.describe_crash", lambda error: f"crashed: {error}")
+    status, told = slurmd(node(LOST), "prolog")
+    assert status == 0
+    assert "gdrtop failed with status 70" in told
+
+
+def test_a_node_that_hangs_ends_in_time(tmp_path: Path) -> None:
+    hang = "import time, sys; import tui.commands.slurm.prolog as p; p.examine = lambda _: time.sleep(60); "
+    hang += "from tui.cli import main; sys.exit(main(['--demo', 'dgx-a100', 'prolog', '--limit', '1']))"
+    began = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-c", hang],
+        cwd=ROOT,
+        env={"SLURM_JOB_GPUS": "0", "SLURM_JOB_ID": "1", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert ended.returncode == 0
+    assert "no result within 1 s" in ended.stderr
+    assert time.monotonic() - began < 40
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimulatedHost:
+    """A simulated node that says it is this machine."""
+    monkeypatch.setattr("tui.files.job_file.ROOTS_DIRECTORY", str(tmp_path / "run"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("tui.files.job_file.why_not_as_root", lambda _: "")
+    host = node("dgx-a100")
+    host.origin = Origin(Source.LIVE)
+    return host
+
+
+def test_the_epilog_saves_what_the_ports_did(slurmd: Slurmd, here: SimulatedHost, tmp_path: Path) -> None:
+    saved = tmp_path / "jobs"
+    assert slurmd(here, "prolog") == (0, "")
+    clock = here._clock
+    assert isinstance(clock, SteppedClock)
+    clock.now += 60.0
+    assert slurmd(here, "epilog", "--save", str(saved))[0] == 0
+    (path,) = saved.iterdir()
+    assert path.name == "job-4711.json"
+    document = json.loads(path.read_text())
+    assert document["job"] == "4711"
+    assert document["seconds"] == pytest.approx(60.0)
+    assert any(port["sent_bytes"] for port in document["ports"])
+    assert not list((tmp_path / "run").glob("*"))
+
+
+def test_an_epilog_without_a_prolog_says_so(slurmd: Slurmd, here: SimulatedHost, tmp_path: Path) -> None:
+    status, told = slurmd(here, "epilog", "--save", str(tmp_path / "jobs"))
+    assert status == 0
+    assert "job-4711.json does not exist" in told
+
+
+def test_only_the_newest_files_are_kept(
+    slurmd: Slurmd, here: SimulatedHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tui.files.job_file.MOST_DIFFERENCES", 2)
+    saved = tmp_path / "jobs"
+    saved.mkdir()
+    (saved / "notes.txt").write_text("mine")
+    for number in range(4):
+        monkeypatch.setenv("SLURM_JOB_ID", str(number))
+        slurmd(here, "prolog")
+        slurmd(here, "epilog", "--save", str(saved))
+        time.sleep(0.02)
+    assert sorted(path.name for path in saved.iterdir()) == ["job-2.json", "job-3.json", "notes.txt"]

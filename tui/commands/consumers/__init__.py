@@ -1,0 +1,1 @@
+"""What other programs expect of `gdrtop check`: one contract a file."""

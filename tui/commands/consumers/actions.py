@@ -1,0 +1,111 @@
+"""What automation does with a finding: isolate, reset, watch or nothing, by the map of --severity-map.
+
+The words follow DCGM's error severities (MONITOR, ISOLATE, RESET; docs.nvidia.com/datacenter/dcgm, Diagnostic
+Errors). gdrtop does none of them: it prints the word.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from enum import Enum
+
+from probes.base.frozen import frozen
+from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU
+from probes.checks.judgment import Judgment
+from probes.checks.registry import CHECKS
+from probes.queries.finding import Finding, Severity, Status
+from probes.snapshot.verdict import State
+from tui.commands.arguments import did_you_mean
+
+
+class Action(Enum):
+    """What a node needs, the most drastic first."""
+
+    ISOLATE = "isolate"  # give it no new jobs until someone has repaired it
+    RESET = "reset"  # the same until its GPUs are reset or it is rebooted
+    WATCH = "watch"  # it may run jobs, and someone should know
+    NONE = "none"
+
+    @property
+    def keeps_jobs_away(self) -> bool:
+        """Whether the node must not get new jobs."""
+        return self in (Action.ISOLATE, Action.RESET)
+
+
+DEFAULTS = {
+    Severity.CRITICAL.value: Action.ISOLATE,
+    Severity.WARNING.value: Action.WATCH,
+    Severity.NOTE.value: Action.NONE,
+    "unknown": Action.WATCH,
+    "not-applicable": Action.NONE,
+}
+# Their fix is a reset or a reboot, as NVIDIA's Xid catalog has it, where they take GPUs away.
+_RESET = (LOST_GPU, GSP_TIMEOUT, "gpu-recovery-action")
+_ORDER = tuple(Action)
+
+
+@frozen
+class Row:
+    """One reason for an action: a finding, or the verdict where no finding explains it."""
+
+    action: Action
+    id: str  # of the check, or "verdict"
+    finding: Finding | None = None
+
+
+def severity_map(text: str) -> dict[str, Action]:
+    """Parse "critical=isolate,port-down=watch", for argparse; "" is the default map."""
+    actions = {action.value: action for action in Action}
+    names = {*DEFAULTS, *(check.id for check in CHECKS)}
+    chosen = {}
+    for part in text.split(",") if text else ():
+        name, equals, word = (piece.strip() for piece in part.partition("="))
+        if not equals or word not in actions:
+            expected = f"NAME=ACTION; the actions are {', '.join(actions)}"
+            raise argparse.ArgumentTypeError(f"{part.strip()!r} is not {expected}")
+        if name not in names:
+            hint = did_you_mean(name, names) or f"; besides checks there are {', '.join(DEFAULTS)}"
+            raise argparse.ArgumentTypeError(f"no check or severity {name!r}{hint}")
+        chosen[name] = actions[word]
+    return chosen
+
+
+def rows_of(judgment: Judgment, chosen: Mapping[str, Action]) -> tuple[Row, ...]:
+    """Return the action that each finding asks for, the most drastic first; findings of one cause once.
+
+    `chosen`: the map of the user, which precedes the defaults; in it a check's id precedes its severity.
+    """
+    if judgment.verdict.state is State.NOT_APPLICABLE:
+        return (_verdict_row("not-applicable", chosen),)
+    found = [finding for finding in judgment.found if not finding.part_of]
+    rows = [Row(_action_of(finding, chosen), finding.id, finding) for finding in found]
+    if cause := _unexplained(judgment):
+        rows.append(_verdict_row(cause, chosen))
+    return tuple(sorted(rows, key=lambda row: _ORDER.index(row.action)))
+
+
+def strongest(rows: tuple[Row, ...]) -> Action:
+    """Return the action for the node: the most drastic one."""
+    return rows[0].action if rows else Action.NONE
+
+
+def _action_of(finding: Finding, chosen: Mapping[str, Action]) -> Action:
+    severity = finding.severity.value
+    default = Action.RESET if finding.id in _RESET and finding.takes else DEFAULTS[severity]
+    return chosen.get(finding.id, chosen.get(severity, default))
+
+
+def _verdict_row(name: str, chosen: Mapping[str, Action]) -> Row:
+    return Row(chosen.get(name, DEFAULTS[name]), "verdict")
+
+
+def _unexplained(judgment: Judgment) -> str:
+    """Return how severe a verdict is that no finding explains; "" if one does, or the node works."""
+    severities = {finding.severity for finding in judgment.listed if finding.status is Status.FOUND}
+    state = judgment.verdict.state
+    if state is State.UNKNOWN:
+        return "unknown"
+    if state is State.BROKEN and Severity.CRITICAL not in severities:
+        return Severity.CRITICAL.value
+    return Severity.WARNING.value if state is State.DEGRADED and not severities else ""

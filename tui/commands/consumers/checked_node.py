@@ -1,0 +1,96 @@
+"""What a contract is made from: one judgment of one node, and the texts that several contracts share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from probes.base.frozen import frozen
+from probes.base.origin import Origin
+from probes.base.text import plural, printable
+from probes.checks.judgment import Judgment
+from probes.queries.finding import Finding
+from probes.snapshot.verdict import State, Verdict
+from tui.commands.consumers.actions import Action
+from tui.runtime.printing import ascii_text, source_word
+from widgets.node.verdict import path_name
+
+_MOST_DEVICES = 2
+# A shell, a macro or a perfdata parser gives every other character a meaning of its own.
+_UNSAFE = re.compile(r"[^A-Za-z0-9 .,:;()+/_%=@#-]")
+
+
+@frozen
+class CheckedNode:
+    """A judgment, and when and where it was made."""
+
+    judgment: Judgment
+    host_name: str  # "" if unknown
+    origin: Origin
+    at: float  # seconds since 1970
+    actions: Mapping[str, Action]  # of --severity-map
+
+    @property
+    def source(self) -> str:
+        """Return "SIMULATED hgx-h100: "; "" for a node that is there now."""
+        word = source_word(self.origin)
+        return f"{word} {self.origin.label}: " if word else ""
+
+
+@frozen
+class Answer:
+    """What a program prints for its consumer, and its exit status."""
+
+    text: str  # without the last newline; "": nothing is printed
+    status: int
+
+
+Contract: TypeAlias = Callable[[CheckedNode], Answer]
+
+
+def safe(text: str, limit: int) -> str:
+    """Return at most `limit` ASCII characters, none of which a shell or a monitoring system interprets."""
+    plain = _UNSAFE.sub("?", ascii_text(printable(text)).replace("'", "").replace("|", "/"))
+    return plain if len(plain) <= limit else f"{plain[: limit - 3]}..."
+
+
+def with_devices(finding: Finding) -> str:
+    """Return "port-down mlx5_3, mlx5_4 +2": the id, the first devices, and how many more there are."""
+    shown = ", ".join(finding.devices[:_MOST_DEVICES])
+    more = len(finding.devices) - _MOST_DEVICES
+    return f"{finding.id} {shown}{f' +{more}' if more > 0 else ''}".rstrip()
+
+
+def counts_of(verdict: Verdict) -> str:
+    """Return "1 critical, 2 warnings"; "" if there are none."""
+    critical = f"{verdict.critical} critical" if verdict.critical else ""
+    warnings = plural(verdict.warnings, "warning") if verdict.warnings else ""
+    return ", ".join(filter(None, (critical, warnings)))
+
+
+def served(verdict: Verdict) -> str:
+    """Return "via DMA-BUF, 8 of 8 GPUs, 8 NICs"; "" if there is no path."""
+    if verdict.path is None or verdict.state in (State.UNKNOWN, State.NOT_APPLICABLE):
+        return ""
+    gpus = f"{verdict.gpus_served} of {plural(verdict.gpus, 'GPU')}"
+    return f"via {path_name(verdict.path)}, {gpus}, {plural(verdict.nics, 'NIC')}"
+
+
+def first_problem(judgment: Judgment) -> str:
+    """Return why the verdict is not green, or the first finding of a green node; "" if there is neither.
+
+    The reason of a green verdict has figures that move, so it is not a problem and not in the text.
+    """
+    if not judgment.verdict.is_green:
+        return judgment.verdict.reason
+    return judgment.listed[0].title if judgment.listed else ""
+
+
+def in_short(judgment: Judgment) -> str:
+    """Return "DEGRADED (1 critical): A GPU has fallen off the bus", or "READY via DMA-BUF, 8 of 8 GPUs"."""
+    verdict, problem = judgment.verdict, first_problem(judgment)
+    if not problem:
+        return f"{verdict.state.value} {served(verdict)}".rstrip()
+    counts = counts_of(verdict)
+    return f"{verdict.state.value}{f' ({counts})' if counts else ''}: {problem}"

@@ -1,0 +1,52 @@
+"""`gdrtop health-check`: drain this node while a critical finding is there, as HealthCheckProgram."""
+
+from __future__ import annotations
+
+import argparse
+import syslog
+from typing import TextIO
+
+from probes.checks.judgment import judge, with_severity
+from probes.live.verdict import examine_with_jobs
+from probes.queries.finding import Severity
+from probes.scheduler.drain import drain_plan, reason_for, resume_plan
+from probes.snapshot.verdict import State
+from tui.commands.slurm.session import Session, add_common_options, described
+from tui.runtime.open_host import open_host
+
+_SECONDS = 50  # slurmd kills the program after 60 (slurm.conf(5), HealthCheckProgram)
+_EPILOG = """\
+environment: SLURMD_NODENAME, which slurmd sets
+Only a reason that begins with "gdrtop:" is replaced or cleared. Running jobs go on.
+
+exit status: always 0; slurmd does not use it
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    add_common_options(parser, _SECONDS)
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Check the node; drain it, or resume it if gdrtop has drained it."""
+    del out
+    host = open_host(options)
+    session = Session(host, "health check", options)
+    with session.time_limit():
+        examination = examine_with_jobs(host)
+        judgment = judge(examination)
+        wrong = with_severity(judgment.findings, Severity.CRITICAL)
+    if not wrong and judgment.verdict.state is State.UNKNOWN:
+        session.say(f"no verdict: {judgment.verdict.reason}", syslog.LOG_WARNING)
+        return 0
+    node = session.slurm_node()
+    if wrong:
+        session.say(described(wrong), syslog.LOG_ERR)
+        if node is not None:
+            session.carry_out(examination, "drain", drain_plan(node, reason_for(wrong)))
+    elif node is not None and node.has_own_reason and node.is_draining:
+        session.carry_out(examination, "resume", resume_plan(node))
+    return 0

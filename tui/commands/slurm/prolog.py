@@ -1,0 +1,107 @@
+"""`gdrtop prolog`: whether a job may start with the GPUs that Slurm gives it, as slurm.conf's Prolog."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import syslog
+from typing import TextIO
+
+from probes.base.origin import Source
+from probes.base.text import plural
+from probes.checks.judgment import Judgment, judge, with_severity
+from probes.queries.finding import Finding, Severity
+from probes.scheduler.drain import drain_plan, reason_for
+from probes.scheduler.slurm_job import SlurmJob, concerning, devices_of, parse_job
+from probes.snapshot.examination import Examination, examine
+from tui.commands.slurm.session import Session, add_common_options, described
+from tui.runtime.open_host import open_host
+
+EXIT_NOT_FIT = 1  # slurmd drains the node and requeues the job
+_SECONDS = 20
+_EPILOG = """\
+environment: SLURM_JOB_GPUS or CUDA_VISIBLE_DEVICES, SLURM_JOB_ID and SLURMD_NODENAME, which slurmd sets
+
+exit status:
+  0    the job may start, or there is no verdict: nothing but a critical finding keeps a job from starting
+  1    a critical finding concerns the job's GPUs or the NICs near them
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    add_common_options(parser, _SECONDS)
+    parser.add_argument(
+        "--heal", action="store_true", help="load missing modules if that affects no job, then check again"
+    )
+    parser.add_argument(
+        "--log-only", action="store_true", help="log what is wrong, change nothing and exit with 0"
+    )
+    parser.add_argument(
+        "--no-drain", action="store_true", help="leave it to slurmd to drain the node, with its own reason"
+    )
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Check the devices of the job, and return the exit status."""
+    del out
+    job = parse_job(os.environ)
+    host = open_host(options)
+    session = Session(host, f"prolog, job {job.id or '?'}", options)
+    if job.unreadable:
+        session.say(f"the job's GPUs cannot be read: {job.unreadable!r} is neither a number nor a UUID")
+    if not job.gpus:
+        return 0
+    with session.time_limit():
+        if job.id and not options.dry_run and host.origin.source is Source.LIVE:
+            _save_counters(session, job.id)
+        examination = examine(host)
+        judgment = judge(examination)
+        wrong = _wrong_with(job, session, examination, judgment)
+    if wrong and options.heal and not options.log_only and _is_healed(session, examination, judgment):
+        with session.time_limit():
+            examination = examine(host)
+            wrong = _wrong_with(job, session, examination, judge(examination))
+    if not wrong:
+        return 0
+    session.say(described(wrong), syslog.LOG_ERR)
+    if options.log_only:
+        return 0
+    if not options.no_drain:
+        node = session.slurm_node()
+        if node is not None:
+            session.carry_out(examination, "drain", drain_plan(node, reason_for(wrong)))
+    if options.dry_run:
+        session.say(f"would exit with {EXIT_NOT_FIT}: Slurm requeues the job and drains the node")
+        return 0
+    return EXIT_NOT_FIT
+
+
+def _wrong_with(
+    job: SlurmJob, session: Session, examination: Examination, judgment: Judgment
+) -> tuple[Finding, ...]:
+    """Return the critical findings that concern the job."""
+    devices = devices_of(job, examination)
+    if devices.unplaced:
+        which = f"{plural(len(devices.unplaced), 'GPU')} of the job ({', '.join(devices.unplaced[:4])})"
+        session.say(f"{which} cannot be found on this node", syslog.LOG_WARNING)
+    return concerning(with_severity(judgment.findings, Severity.CRITICAL), devices, examination)
+
+
+def _is_healed(session: Session, examination: Examination, judgment: Judgment) -> bool:
+    """Load what is missing; return whether something was loaded."""
+    plan = session.plan(examination, judgment.findings, "load-modules")
+    return plan is not None and session.carry_out(examination, "load-modules", plan)
+
+
+def _save_counters(session: Session, job: str) -> None:
+    """Save the port counters for `gdrtop epilog`."""
+    from probes.fleet.job_counters import read_counters, to_text
+    from tui.files.job_file import JobFile, JobFileError
+
+    try:
+        JobFile(job).save(to_text(read_counters(session.host, job)))
+    except JobFileError as error:
+        session.say(str(error), syslog.LOG_WARNING)

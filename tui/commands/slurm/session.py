@@ -1,0 +1,140 @@
+"""What the commands of slurmd share: the log, the time limit, and the state of the node in Slurm.
+
+slurmd drains a node whose Prolog or Epilog exits with anything but 0, and kills a HealthCheckProgram after
+60 s (slurm.conf(5)). So none of these fails because of gdrtop itself: what goes wrong is logged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import syslog
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from probes.base.origin import Source
+from probes.base.plan import Plan
+from probes.base.text import printable
+from probes.base.unknown import Unknown
+from probes.host.protocol import Host
+from probes.plans.catalogue import Offer
+from probes.queries.finding import Finding
+from probes.scheduler.drain import SlurmNode, is_node_name, read_node
+from probes.snapshot.examination import Examination
+from tui.actions.dispatcher import Dispatcher
+from tui.actions.events import RunOutcome
+from tui.commands.arguments import whole_number
+
+_NAMED = 3  # findings in a line of the log
+
+
+def add_common_options(parser: argparse.ArgumentParser, seconds: int) -> None:
+    """Add the options of all three."""
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be done, change nothing and exit with 0"
+    )
+    parser.add_argument(
+        "--limit",
+        metavar="SECONDS",
+        type=whole_number(1, 300, "seconds"),
+        default=seconds,
+        help=f"give up and exit with 0 after this time (default: {seconds})",
+    )
+
+
+class Session:
+    """One run for slurmd, on one node."""
+
+    def __init__(self, host: Host, name: str, options: argparse.Namespace) -> None:
+        """`name`: what the log calls it, "prolog, job 4711"."""
+        self.host, self._name = host, name
+        self.dry_run, self._seconds = bool(options.dry_run), float(options.limit)
+        self._dispatcher = Dispatcher(host, options.read_only)
+
+    def say(self, text: str, priority: int = syslog.LOG_NOTICE) -> None:
+        """Write a line to stderr, which slurmd logs if the command fails, and to the system log."""
+        line = printable(f"{self._name}: {text}", 1000)
+        print(f"gdrtop {line}", file=sys.stderr, flush=True)
+        if self.host.origin.source is Source.LIVE and not self.dry_run:
+            write_syslog(line, priority)
+
+    @contextmanager
+    def time_limit(self) -> Iterator[None]:
+        """End the process with 0 if the node does not answer in time; not while something is changed."""
+        before = signal.signal(signal.SIGALRM, self._expire)
+        signal.setitimer(signal.ITIMER_REAL, self._seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
+
+    def _expire(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self.say(f"no result within {self._seconds:.0f} s", syslog.LOG_WARNING)
+        sys.stdout.flush()
+        os._exit(0)  # a probe may hang in the kernel, and a thread that hangs keeps Python from ending
+
+    def slurm_node(self) -> SlurmNode | None:
+        """Return this node's state in Slurm, or say why it is unknown."""
+        name = os.environ.get("SLURMD_NODENAME", "")
+        if not is_node_name(name):
+            self.say("SLURMD_NODENAME is not set, so its state in Slurm is unknown; slurmd sets it")
+            return None
+        node = read_node(self.host, name)
+        if isinstance(node, Unknown):
+            self.say(f"the state of {name} in Slurm is unknown: sinfo: {node}", syslog.LOG_WARNING)
+            return None
+        return node
+
+    def carry_out(self, examination: Examination, name: str, plan: Plan | str) -> bool:
+        """Run a plan that affects no job, or say why it is not run; return whether it is done."""
+        if isinstance(plan, str):
+            self.say(plan)
+            return False
+        prepared = self._dispatcher.prepared(Offer(name, plan.title, plan), examination)
+        if isinstance(prepared, str):
+            self.say(f"{plan.title}: {prepared}", syslog.LOG_WARNING)
+            return False
+        clearance = prepared.clearance
+        if clearance.refused or clearance.word:
+            affected = next(iter((*clearance.affected, *clearance.cuts)), "")
+            why = clearance.refused or f"jobs or the network would be affected ({affected})"
+            self.say(f"{plan.title} was not done: {why}", syslog.LOG_WARNING)
+            return False
+        if self.dry_run:
+            self.say(f"would do: {plan.title}")
+            return False
+        ended = self._dispatcher.run(prepared, "", lambda _: None)
+        is_done = ended.outcome in (RunOutcome.DONE, RunOutcome.LEFT)
+        why = f" ({ended.why})" if ended.why else ""
+        self.say(f"{plan.title}: {ended.summary}{why}", syslog.LOG_NOTICE if is_done else syslog.LOG_ERR)
+        return is_done
+
+    def plan(self, examination: Examination, findings: Sequence[Finding], name: str) -> Plan | None:
+        """Return the plan of an action; None if it has none on this node."""
+        offers = self._dispatcher.offers(examination, findings)
+        return next((offer.plan for offer in offers if offer.id == name), None)
+
+
+def report_failure(status: int) -> None:
+    """Log that gdrtop itself has failed; slurmd gets 0."""
+    line = f"gdrtop failed with status {status}, which says nothing about the node; try it with --dry-run"
+    print(line, file=sys.stderr)
+    write_syslog(line, syslog.LOG_ERR)
+
+
+def write_syslog(line: str, priority: int) -> None:
+    """Write a line to the system log."""
+    syslog.openlog("gdrtop", syslog.LOG_PID, syslog.LOG_DAEMON)
+    syslog.syslog(priority, line)
+
+
+def described(findings: Sequence[Finding]) -> str:
+    """Return the findings in a line: "port-down: mlx5_3 has no link; +2"."""
+    texts = [f"{finding.id}: {finding.cause}" for finding in findings[:_NAMED]]
+    more = len(findings) - len(texts)
+    return "; ".join((*texts, *((f"{more} more",) if more else ())))
