@@ -753,10 +753,16 @@ COLUMN = Recipe(
             '        Column("minor", cells(lambda process: Run(str(process.pid % 10))), 11),\n',
             before='        *([Column("bus GB/s"',
         ),
+        Change(
+            "widgets/live/columns.py",
+            '        TableColumn("minor", "the last digit of its process ID"),\n',
+            before='        TableColumn("bus GB/s"',
+        ),
         Change("tui/manual/live.md", "| `minor` | the last digit of the pid |\n", before="| `CNP/s` |"),
     ),
-    ("tests/tui/test_manual.py", "tests/widgets/test_live_panes.py"),
+    ("tests/tui/test_manual.py", "tests/widgets/live/test_columns.py", "tests/widgets/test_live_panes.py"),
     {
+        "widgets/live/columns.py": ("tests/widgets/live/test_columns.py", "name each column in COLUMNS"),
         "tui/manual/live.md": ("tests/tui/test_manual.py", "minor"),
         "tui/manual/gdrtop.1": ("tests/tui/test_manual.py", "run `make man`"),
     },

@@ -21,6 +21,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from build_version import build_version
+from tui.settings.template import template
 
 ROOT = Path(__file__).parents[1]
 TOOLS = Path(os.environ.get("PACKAGING_TOOLS", Path(sys.prefix) / "packaging" / "bin"))
@@ -153,6 +154,8 @@ class Build:
             (self.work / name).chmod(0o755)
         page = self.work / "gdrtop.1.gz"
         page.write_bytes(gzip.compress((self.work / "share/man/man1/gdrtop.1").read_bytes(), 9, mtime=0))
+        example = self.work / "config.toml"
+        example.write_text(template(), encoding="utf-8")
         completions = {
             "bash-completion/completions/gdrtop": ("deb", "rpm"),
             "fish/vendor_completions.d/gdrtop.fish": ("deb", "rpm"),
@@ -193,6 +196,8 @@ class Build:
                 },
                 {"src": str(self.lib), "dst": "/usr/lib/gdrtop", "type": "tree"},
                 {"src": str(page), "dst": "/usr/share/man/man1/gdrtop.1.gz"},
+                # Not in /etc, where every start would read it: `gdrtop config --edit` begins with it, too.
+                {"src": str(example), "dst": "/usr/share/doc/gdrtop/config.toml"},
                 *shared,
                 {**zsh, "dst": "/usr/share/zsh/vendor-completions/_gdrtop"},
             ],

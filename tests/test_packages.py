@@ -142,3 +142,16 @@ def test_nothing_names_the_machine_that_built_it(built: Path, tmp_path: Path) ->
     for path in tmp_path.rglob("*"):
         if path.is_file():
             assert str(ROOT).encode() not in path.read_bytes(), path
+
+
+@pytest.mark.skipif(not shutil.which("podman"), reason="there is no container builder")
+def test_the_container_starts(built: Path, tmp_path: Path) -> None:
+    if subprocess.run(["podman", "pull", "python:3.12-slim"], capture_output=True).returncode:
+        pytest.skip("the base image cannot be had here")
+    shutil.copytree(built, tmp_path / "dist")
+    containerfile = ROOT / ".ci" / "Containerfile"
+    subprocess.run(
+        ["podman", "build", "-f", containerfile, "-t", "gdrtop-test", "."], cwd=tmp_path, check=True
+    )
+    run = ["podman", "run", "--rm", "gdrtop-test", "--version"]
+    assert subprocess.run(run, capture_output=True, text=True).stdout.startswith("gdrtop 0.")

@@ -273,6 +273,20 @@ class GdrtopApp(TerminalApp[None]):
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette())
 
+    def action_themes(self) -> None:
+        """List the themes in the palette."""
+        from tui.controllers.palette import Palette, ThemesProvider
+
+        self.push_screen(Palette(ThemesProvider, "theme"))
+
+    def action_theme(self, name: str) -> None:
+        """Use a theme, and save it."""
+        from tui.screens.save_setting import save_setting
+
+        self.theme = name
+        hint = ". NO_COLOR is set, so no colors are shown" if self.no_color else ""
+        save_setting(self, "theme", name, f"Theme {name}{hint}")
+
     async def action_quit(self) -> None:
         """Quit; ask first if something is running. While gdrtop waits for a step: ask to stop waiting."""
         if self._shared.is_leaving:

@@ -31,8 +31,8 @@ def refusal() -> str:
 
 
 def _wrong_settings() -> str:
-    """Return why the configured keys or theme cannot be used, or ""."""
-    if is_configured() and ((found := current()).keys or "theme" in found.values):
+    """Return why the configured keys, theme or columns cannot be used, or ""."""
+    if is_configured() and (found := current()).is_about_screens:
         from tui.screens.own_settings import wrong_settings
 
         return next(wrong_settings(found), "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, TypeVar
@@ -20,11 +21,13 @@ from tui.screens.keys import bind
 from tui.settings.current import current, is_configured
 from tui.terminal.diff import MinimalOutput
 from tui.terminal.driver import TerminalDriver
+from widgets.base.themes import OWN_THEMES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from textual.geometry import Size
     from textual.screen import Screen
+    from textual.theme import Theme
     from textual.types import CSSPathType
 
 R = TypeVar("R")
@@ -36,6 +39,10 @@ class AsciiFilter(LineFilter):
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Replace the characters of a line."""
         return [Segment(_ascii(text), style, control) for text, style, control in segments]
+
+
+def _configured_theme() -> str:
+    return str(current().configured("theme").value) if is_configured() else "ansi-dark"
 
 
 @lru_cache(4096)
@@ -57,17 +64,22 @@ class TerminalApp(App[R]):
     ]
 
     # The terminal's colors are right on light and dark backgrounds, and take a third of the bytes.
-    # As the default: setting a theme would make Textual read all CSS a second time.
-    theme: Reactive[str] = Reactive("ansi-dark")
+    # As the default: Textual computes all colors when it is constructed, and again when a theme is set.
+    theme: Reactive[str] = Reactive(_configured_theme)
 
     def __init__(self, ascii_only: bool = False) -> None:
-        super().__init__(driver_class=TerminalDriver, ansi_color=True)
-        if is_configured():
-            self.set_reactive(TerminalApp.theme, str(current().configured("theme").value))
+        # With NO_COLOR, Textual removes the terminal's own colors, but turns those of a theme into grays.
+        is_ansi = True if "NO_COLOR" in os.environ else None  # None: as the theme says
+        super().__init__(driver_class=TerminalDriver, ansi_color=is_ansi)
         self._ascii_filters = (AsciiFilter(),) if ascii_only else ()
         self.animation_level = "none"
         self._output = MinimalOutput(self)
         self._last_size: Size | None = None
+
+    @property
+    def available_themes(self) -> dict[str, Theme]:
+        """The themes of Textual and those of gdrtop, by name."""
+        return super().available_themes | OWN_THEMES
 
     def _handle_exception(self, error: Exception) -> None:
         """Leave at once; Textual would spend seconds on a traceback with the values of all variables."""

@@ -10,6 +10,7 @@ from textual.widgets import Input
 
 from tests.tui.action_screens import QuickHost
 from tests.tui.pilot import SteppedClock, overview, readings, stepped_app, until
+from tests.tui.settings_machine import Machine
 from tui.screens.ask import AskScreen
 from tui.screens.keys import KEYS
 
@@ -49,8 +50,8 @@ async def storm(pilot: Pilot[None], seed: int, count: int) -> None:
 
 
 @pytest.fixture(autouse=True)
-def files_of_the_keys_go_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recordings and scripts are written to the current directory."""
+def files_of_the_keys_go_elsewhere(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recordings and scripts go to the current directory, settings to the configuration of the machine."""
     monkeypatch.chdir(tmp_path)
 
 

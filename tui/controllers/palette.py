@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -41,11 +41,14 @@ class _Actions(Protocol):
 class _Gdrtop(Protocol):
     """What the palette uses of the application."""
 
+    theme: str
+
     @property
     def actions(self) -> _Actions: ...
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None: ...
     def run_action(self, action: str) -> Awaitable[bool]: ...
     def action_act(self, offer: str) -> Any: ...
+    def action_theme(self, name: str) -> Any: ...
 
 
 class _Command(NamedTuple):
@@ -55,8 +58,8 @@ class _Command(NamedTuple):
     is_possible: bool = True
 
 
-class CommandsProvider(Provider):
-    """The program's commands, and every action. An action opens its plan; nothing runs from the palette."""
+class _Commands(Provider):
+    """A list of commands, found by the words of their names."""
 
     @property
     def _gdrtop(self) -> _Gdrtop:
@@ -64,21 +67,8 @@ class CommandsProvider(Provider):
         gdrtop: _Gdrtop = app
         return gdrtop
 
-    async def startup(self) -> None:
-        """Ask for what is possible now."""
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._gdrtop.actions.refresh(), _PATIENCE_SECONDS)
-
-    def _commands(self) -> Iterator[_Command]:
-        app = self._gdrtop
-        for name, action in _COMMANDS.items():
-            if app.check_action(action, ()):
-                key = KEYS[name]
-                meaning = key.meaning.removeprefix(f"{key.label}: ")
-                yield _Command(key.label, f"{key.display}  {meaning}", partial(app.run_action, action))
-        for offer in app.actions.state.offers:
-            why_not = "" if offer.plan is not None else f"Not possible: {offer.why_not}"
-            yield _Command(offer.title, why_not, partial(app.action_act, offer.id), offer.plan is not None)
+    def _commands(self) -> Iterable[_Command]:
+        raise NotImplementedError
 
     async def discover(self) -> Hits:
         """List all that is possible, before anything is typed."""
@@ -99,6 +89,38 @@ class CommandsProvider(Provider):
                 yield Hit(score, shown, command.run, text=command.title, help=_plain(command.help))
 
 
+class CommandsProvider(_Commands):
+    """The program's commands, and every action. An action opens its plan; nothing runs from the palette."""
+
+    async def startup(self) -> None:
+        """Ask for what is possible now."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._gdrtop.actions.refresh(), _PATIENCE_SECONDS)
+
+    def _commands(self) -> Iterable[_Command]:
+        app = self._gdrtop
+        for name, action in _COMMANDS.items():
+            if app.check_action(action, ()):
+                key = KEYS[name]
+                meaning = key.meaning.removeprefix(f"{key.label}: ")
+                yield _Command(key.label, f"{key.display}  {meaning}", partial(app.run_action, action))
+        yield _Command("Theme", f"Choose the colors. Now: {app.theme}", partial(app.run_action, "themes"))
+        for offer in app.actions.state.offers:
+            why_not = "" if offer.plan is not None else f"Not possible: {offer.why_not}"
+            yield _Command(offer.title, why_not, partial(app.action_act, offer.id), offer.plan is not None)
+
+
+class ThemesProvider(_Commands):
+    """The themes; the chosen one is used at once and saved."""
+
+    def _commands(self) -> Iterable[_Command]:
+        from widgets.base.themes import theme_meanings
+
+        app = self._gdrtop
+        for name, meaning in theme_meanings().items():
+            yield _Command(name, meaning, partial(app.action_theme, name))
+
+
 def _plain(text: str) -> str:
     """Escape a text: names of devices and files may look like Textual's markup."""
     return text.replace("[", "\\[")
@@ -109,8 +131,8 @@ class Palette(CommandPalette):
 
     BINDINGS = [bind("exit", "app.quit", priority=True)]  # noqa: RUF012 - Textual's own type
 
-    def __init__(self) -> None:
-        super().__init__({CommandsProvider}, placeholder="Type a command name. Esc: close")
+    def __init__(self, provider: type[Provider] = CommandsProvider, what: str = "command") -> None:
+        super().__init__({provider}, placeholder=f"Type a {what} name. Esc: close")
 
     def _action_command_list(self, action: str) -> None:
         # Right after a key the list has no lines yet, and Textual 8.2 looks for the row to page from.

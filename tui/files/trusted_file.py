@@ -40,15 +40,20 @@ def read_trusted(path: str, most_bytes: int, what: str, top: str = "/") -> bytes
         raise
     try:
         _require_owner(os.fstat(descriptor), "it")
-        directory = os.path.dirname(os.path.realpath(path))
-        while True:
-            _require_owner(os.stat(directory), directory)
-            if directory in (top, "/"):
-                break
-            directory = os.path.dirname(directory)
+        require_directories(path, top)
         return read_open(descriptor, most_bytes, what)
     finally:
         os.close(descriptor)
+
+
+def require_directories(path: str, top: str = "/") -> None:
+    """Raise NotTrusted if another user can write to a directory of a file, up to `top`."""
+    directory = os.path.dirname(os.path.realpath(path))
+    while True:
+        _require_owner(os.stat(directory), directory)
+        if directory in (top, "/"):
+            break
+        directory = os.path.dirname(directory)
 
 
 def _require_owner(status: os.stat_result, name: str) -> None:

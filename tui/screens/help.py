@@ -30,8 +30,8 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "LIVE",
         "Jobs, their ranks, paths and rates, now and in the last hour, and what changed.",
         (
-            *("open", "moment", "event", "ras", "ras_events", "moments", "ends", "filter", "write"),
-            *("copy", "pause", "record"),
+            *("open", "moment", "event", "ras", "ras_events", "moments", "ends", "filter", "columns"),
+            *("write", "copy", "pause", "record"),
         ),
     ),
     "NcclScreen": (

@@ -50,6 +50,7 @@ KEYS: dict[str, Key] = {
         "T", "T", "Rehearse", "Plan: run it on a simulated copy of this node, and show the expected verdict"
     ),
     "filter": Key("slash", "/", "Filter", "Show only lines that contain a word"),
+    "columns": Key("C", "C", "Columns", "Live: choose the columns of this table"),
     "explain": Key("e", "e", "Explain", "Explain in plain words what the finding means"),
     "all": Key("a", "a", "All", "Show everything, including ok checks and similar steps"),
     "peer": Key("p", "p", "Peer", "Type the host name of the peer"),
@@ -69,7 +70,7 @@ KEYS: dict[str, Key] = {
     "zoom": Key("z", "z", "Zoom", "Maximize this panel, or show all panels"),
     "load": Key("l", "l", "Load", "Show the plan that loads the missing modules"),
     "history": Key("H", "H", "History", "History: what gdrtop ran on this node, and how to undo it"),
-    "pause": Key("space", "Space", "Pause", "Pause or resume the readings"),
+    "pause": Key("space", "Space", "Pause", "Pause or resume the readings. In a list of marks: change one"),
     "refresh": Key("r,f5", "r", "Refresh", "Read and check the whole node again"),
     "repaint": Key("ctrl+l", "Ctrl+L", "Repaint", "Redraw the screen if something else wrote over it"),
     "record": Key("R", "R", "Record", "Start or stop recording this node to a file"),

@@ -1,4 +1,4 @@
-"""What is wrong with the settings of screens: the keys and the theme."""
+"""What is wrong with the settings of screens: the keys, the theme and hidden columns."""
 
 from __future__ import annotations
 
@@ -6,21 +6,42 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from tui.screens.own_keys import KeyProblem, rebound
-from tui.settings.configuration import Configuration
+from tui.settings.configuration import Configuration, Configured
+
+HIDE = "live.hide_"  # begins the settings of hidden columns, by table
 
 
 def wrong_settings(found: Configuration) -> Iterator[str]:
-    """Yield a sentence for the first key and the theme that cannot be used."""
+    """Yield a sentence for the first key, the theme and each column that cannot be used."""
     try:
         rebound({name: str(keys.value) for name, keys in found.keys.items()})
     except KeyProblem as problem:
         yield f"{found.keys[problem.name].origin}: {problem}"
     if "theme" in found.values:
-        from textual.theme import BUILTIN_THEMES
+        from widgets.base.themes import theme_meanings
 
-        theme = found.configured("theme")
-        if theme.value not in BUILTIN_THEMES:
-            near = get_close_matches(str(theme.value), BUILTIN_THEMES, n=1)
+        theme, names = found.configured("theme"), theme_meanings()
+        if theme.value not in names:
+            near = get_close_matches(str(theme.value), names, n=1)
             hint = f"; did you mean {near[0]}?" if near else "."
-            names = ", ".join(sorted(BUILTIN_THEMES))
-            yield f"{theme.origin}: there is no theme {theme.value!r}{hint} The themes are {names}"
+            yield f"{theme.origin}: there is no theme {theme.value!r}{hint} The themes are {', '.join(names)}"
+    for name, configured in found.values.items():
+        if name.startswith(HIDE):
+            yield from _wrong_columns(name, configured)
+
+
+def _wrong_columns(setting: str, configured: Configured) -> Iterator[str]:
+    """Yield a sentence for each name that is not that of a column, or of one that is always shown."""
+    from widgets.live.columns import COLUMNS, names_in
+
+    columns = {column.key: column for column in COLUMNS[setting.removeprefix(HIDE)]}
+    for name in names_in(str(configured.value)):
+        column = columns.get(name)
+        if column is None:
+            by_lower = {key.lower(): key for key in columns}
+            near = get_close_matches(name.lower(), by_lower, n=1)
+            hint = f"; did you mean {by_lower[near[0]]}?" if near else "."
+            names = ", ".join(key for key, column in columns.items() if not column.is_fixed)
+            yield f"{configured.origin}: {setting} has no column {name!r}{hint} The columns are {names}"
+        elif column.is_fixed:
+            yield f"{configured.origin}: {setting} cannot hide {name}, which identifies the row"

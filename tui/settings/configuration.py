@@ -39,6 +39,11 @@ class Configuration:
     errors: tuple[str, ...] = ()  # sentences; with one, no command runs
     notes: tuple[str, ...] = ()
 
+    @property
+    def is_about_screens(self) -> bool:
+        """Return whether something is set that only tui/screens/own_settings.py can check."""
+        return bool(self.keys) or any(name == "theme" or name.startswith("live.") for name in self.values)
+
     def configured(self, name: str) -> Configured:
         """Return the value of a setting and where it is from."""
         return self.values.get(name) or Configured(SETTINGS[name].default)

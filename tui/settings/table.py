@@ -9,6 +9,7 @@ from typing import TypeAlias
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from tui.settings import PREFIX
+from widgets.live import TABLE_NAMES
 
 Value: TypeAlias = "bool | int | float | str"
 KEYS, SILENCE = "keys", "silence"  # the tables [keys] and [[silence]]
@@ -78,6 +79,16 @@ SETTINGS = {
             "The theme of the dashboard. The ansi themes use the terminal's own colors.",
             pattern=r"[a-z0-9_-]{1,40}",
             expects="the name of a theme",
+        ),
+        *(
+            Setting(
+                f"live.hide_{table}",
+                "",
+                f"Columns of the {what} that Live does not show; the key C chooses them.",
+                pattern=r".*",
+                expects="names of columns with commas between them",
+            )
+            for table, what in TABLE_NAMES.items()
         ),
         Setting(
             "bandwidth.expected",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -74,11 +74,14 @@ def draw_columns(
     width: int,
     selected: str = "",
     widths: ColumnWidths | None = None,
+    hidden: Collection[str] = (),
 ) -> LazyLines:
     """Draw a heading and one row an id; the first cell of the selected row is marked.
 
     `widths`: those of the drawing before; then only the cells of the rows that are asked for are made.
+    `hidden`: titles of columns that are left out.
     """
+    columns = [column for column in columns if column.title not in hidden]
     widths = widths or ColumnWidths()
     shown = [(columns[column.index], column) for column in widths.fit(columns, ids, width)]
     total = sum(fitted.width for _, fitted in shown) + _GAP * (len(shown) - 1)

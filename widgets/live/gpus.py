@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from probes.base.unknown import Maybe, Unknown
 from probes.host.nvml import NvmlLive
@@ -14,9 +14,17 @@ from widgets.live.figures import gpu_labels
 
 
 def draw(
-    sample: LiveSample, width: int, selected: str = "", only: str = "", widths: ColumnWidths | None = None
+    sample: LiveSample,
+    width: int,
+    selected: str = "",
+    only: str = "",
+    widths: ColumnWidths | None = None,
+    hidden: Collection[str] = (),
 ) -> Sequence[Line]:
-    """Draw a row a GPU, or one GPU `only`; a GPU that does not respond shows why."""
+    """Draw a row a GPU, or one GPU `only`; a GPU that does not respond shows why.
+
+    `widths`: of the drawing before; `hidden`: titles of columns.
+    """
     if not sample.gpus:
         return [(Run("No NVIDIA GPU.", Tone.DIM),)]
     labels = gpu_labels(sample)
@@ -42,7 +50,7 @@ def draw(
         column("SM MHz", 10, lambda live: _integer(live, "sm_clock_mhz")),
         Column("throttled", cells(lambda gpu: _throttle(gpu.live)), 4, least=9, grows=True),
     ]
-    return draw_columns(columns, [gpu.bdf for gpu in shown], width, selected, widths)
+    return draw_columns(columns, [gpu.bdf for gpu in shown], width, selected, widths, hidden)
 
 
 def _name(gpu: GpuSample, labels: dict[str, str]) -> Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 
 from probes.base.text import plural
@@ -29,10 +29,12 @@ def draw(
     graph: Callable[[str], Graph] | None = None,
     only: str = "",
     widths: ColumnWidths | None = None,
+    hidden: Collection[str] = (),
 ) -> Sequence[Line]:
     """Draw a row a port, or one port `only`.
 
-    `graph`: returns the busier direction of a port in the last two minutes; `widths`: of the drawing before.
+    `graph`: returns the busier direction of a port in the last two minutes; `widths`: of the drawing before;
+    `hidden`: titles of columns.
     """
     if not sample.ports:
         return wrapped(sample.no_ports or "There is no RDMA port.", width, Tone.DIM)
@@ -71,7 +73,7 @@ def draw(
     if graph is not None:
         blocks = cells(lambda port: _graph(graph(port.name), port))
         columns.append(Column("2 min, █ = line rate", blocks, 11, least=_LEAST_GRAPH))
-    return draw_columns(columns, [port.name for port in ports], width, selected, widths)
+    return draw_columns(columns, [port.name for port in ports], width, selected, widths, hidden)
 
 
 def graph_cells(sample: LiveSample, width: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from rich.cells import cell_len
 
@@ -38,10 +38,11 @@ def draw(
     events: Sequence[LiveEvent] = (),
     only: int | None = None,
     widths: ColumnWidths | None = None,
+    hidden: Collection[str] = (),
 ) -> Sequence[Line]:
     """Draw a row a process in the order of jobs and ranks, or one process `only`.
 
-    `events`: those so far, oldest first; `widths`: of the drawing before.
+    `events`: those so far, oldest first; `widths`: of the drawing before; `hidden`: titles of columns.
     """
     if isinstance(sample.processes, Unknown):
         return wrapped(f"Processes are unknown ({sample.processes}).", width, Tone.WARNING)
@@ -81,7 +82,7 @@ def draw(
             "last event", cells(lambda process: _event(newest.get(process.pid))), 12, least=16, grows=True
         ),
     ]
-    return draw_columns(columns, [str(process.pid) for process in processes], width, selected, widths)
+    return draw_columns(columns, [str(process.pid) for process in processes], width, selected, widths, hidden)
 
 
 def in_order(sample: LiveSample) -> list[LiveProcess]:

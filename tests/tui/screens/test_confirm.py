@@ -137,7 +137,7 @@ async def test_the_palette_opens_a_plan() -> None:
         await readings(pilot, clock, 2)
         await pilot.press("ctrl+p")
         await pilot.press(*"every boot")
-        await until(pilot, lambda: pilot.app.screen.query("CommandList").first().option_count)
+        await until(pilot, lambda: pilot.app.screen.query("CommandList").first().option_count == 1)
         await pilot.press("down", "enter")
         await on(pilot, ConfirmScreen)
         assert "at every boot" in seen(pilot, "summary")

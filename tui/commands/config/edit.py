@@ -10,20 +10,14 @@ from typing import TextIO
 
 from tui.commands.arguments import EXIT_WRONG_USAGE
 from tui.commands.config.validation import more_errors
-from tui.files.new_file import NewFile, NotWritten, make_directory, shown_path, why, write_new
+from tui.files.new_file import NotWritten, make_directory, shown_path, why, write_new
 from tui.files.read_file import read_small
-from tui.files.trusted_file import is_root, read_trusted
+from tui.files.trusted_file import is_root
 from tui.files.xdg import NO_HOME
 from tui.settings import load
 from tui.settings.merge import merge
+from tui.settings.save import MODE, SITE_MODE, WHAT, NotSaved, read_file, replace_file
 from tui.settings.template import template
-
-_WHAT = "a configuration"
-_MODE, _SITE_MODE = 0o600, 0o644  # every user reads the site's
-
-
-class NotSaved(Exception):
-    """The file is as it was; the message says why, and where the copy is."""
 
 
 def edit(out: TextIO) -> int:
@@ -41,14 +35,14 @@ def _edit(out: TextIO) -> int:
     if not path:
         raise NotSaved(NO_HOME)
     path = path if is_site else os.path.realpath(path)  # a link of dotfiles stays one
-    before, status = _read(path)
+    before, status = read_file(path)
     make_directory(os.path.dirname(path), NotSaved, 0o755 if is_site else 0o700)
     base = template().encode() if before is None else before
     copy = os.path.join(os.path.dirname(path), f"config.{os.getpid()}.edit.toml")
     write_new(copy, base.decode("utf-8", "replace"))
     while True:
         _run_editor(copy)
-        edited = read_small(copy, load.MOST_BYTES, _WHAT)
+        edited = read_small(copy, load.MOST_BYTES, WHAT)
         if edited == base:
             os.unlink(copy)
             out.write(f"{shown_path(path)} is unchanged\n")
@@ -60,29 +54,12 @@ def _edit(out: TextIO) -> int:
         if not _asks_again():
             print(f"gdrtop: nothing was saved; your copy is {shown_path(copy)}", file=sys.stderr)
             return EXIT_WRONG_USAGE
-    if _read(path)[0] != before:
+    if read_file(path)[0] != before:
         raise NotSaved(f"{shown_path(path)} changed meanwhile; your copy is {shown_path(copy)}")
-    mode = (_SITE_MODE if is_site else _MODE) if status is None else status.st_mode & 0o7777
-    owner = None if status is None else (status.st_uid, status.st_gid)
-    file = NewFile(path, NotSaved, replaces=True, mode=mode, owner=owner)
-    try:
-        file.write(edited)
-        file.keep()
-    finally:
-        file.drop()
+    replace_file(path, edited, status, SITE_MODE if is_site else MODE)
     os.unlink(copy)
     out.write(f"saved {shown_path(path)}\n")
     return 0
-
-
-def _read(path: str) -> tuple[bytes | None, os.stat_result | None]:
-    """Return content and status of a file, None and None if there is none."""
-    try:
-        return read_trusted(path, load.MOST_BYTES, _WHAT, load.TOP), os.stat(path)
-    except FileNotFoundError:
-        return None, None
-    except OSError as error:
-        raise NotSaved(f"{shown_path(path)} cannot be edited: {why(error)}") from None
 
 
 def _errors(content: bytes, path: str, is_site: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""What only the tables of checks and keys can refuse in a configuration."""
+"""What only the tables of checks, keys, themes and columns can refuse in a configuration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tui.settings.configuration import Configuration
 
 
 def more_errors(found: Configuration) -> Iterator[str]:
-    """Yield what is wrong with silences and keys. Other commands do not load the tables that know it."""
+    """Yield what is wrong with silences, keys, theme and columns. Other commands do not load those tables."""
     if found.silences:
         from probes.checks.registry import CHECKS
 
@@ -19,7 +19,7 @@ def more_errors(found: Configuration) -> Iterator[str]:
             if silence.id not in ids:
                 hint = did_you_mean(silence.id, ids) or "; gdrtop check --all lists them"
                 yield f"{silence.origin}: unknown check {printable(silence.id, 80)!r}{hint}"
-    if found.keys or "theme" in found.values:
+    if found.is_about_screens:
         from tui.screens.own_settings import wrong_settings
 
         yield from wrong_settings(found)

@@ -13,10 +13,15 @@ from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, PanesScreen, static_view
+from tui.screens.live.columns import ColumnsScreen
 from tui.screens.live.state import PANES, LiveState
+from tui.screens.own_settings import HIDE
+from tui.screens.save_setting import save_setting
 from tui.terminal.partial_compositor import DirectLinesView
 from widgets.base.lines import Line, rows_of
 from widgets.base.lines_view import LinesView
+from widgets.live import TABLE_NAMES
+from widgets.live.columns import COLUMNS
 
 _TITLES = {"ranks": "Ranks", "nics": "NICs", "gpus": "GPUs · Gb/s", "changes": "What changed"}
 _END = 1 << 20
@@ -50,6 +55,7 @@ class LiveScreen(PanesScreen):
         bind("ras", "app.ras"),
         bind("ras_events", "app.ras_events", show=False),
         FILTER_KEY,
+        bind("columns", "columns"),
         bind("pane", "pane(1)", "tab"),
         bind("pane", "pane(-1)", "shift+tab", show=False),
         *leave_keys("live"),
@@ -213,7 +219,9 @@ class LiveScreen(PanesScreen):
     # Keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable Open if no row is open, and Copy in the details of a Python rank."""
+        """Enable Open and Columns if no row is open, and Copy in the details of a Python rank."""
+        if action == "columns":
+            return not self._is_opened and self._pane in COLUMNS
         if action == "copy":
             return self._is_opened and bool(self._state.stack_command(self._pane))
         return action != "open" or not self._is_opened
@@ -249,6 +257,7 @@ class LiveScreen(PanesScreen):
         if focused in PANES and focused != self._pane:
             self._pane = focused
             self.draw()
+            self.refresh_bindings()
 
     def action_pane(self, step: int) -> None:
         """Focus the next pane."""
@@ -260,6 +269,7 @@ class LiveScreen(PanesScreen):
         self._pane = pane
         self.draw()
         self._view(pane).focus()
+        self.refresh_bindings()
         self.call_after_refresh(self._show_selected)
 
     def action_open(self) -> None:
@@ -362,6 +372,19 @@ class LiveScreen(PanesScreen):
         key = self._state.keep_selection("ranks") if self._pane == "ranks" else ""
         process = sample.process(int(key)) if sample is not None and key.isdecimal() else None
         self.post_message(self.LogRequested(process.job if process is not None else ""))
+
+    def action_columns(self) -> None:
+        """Choose the columns of the focused table."""
+        pane = self._pane
+        before = self._state.hidden[pane]
+
+        def apply(hidden: tuple[str, ...] | None) -> None:
+            if hidden is not None and frozenset(hidden) != frozenset(before):
+                self._state.hidden[pane] = hidden
+                self.draw()
+                save_setting(self.app, f"{HIDE}{pane}", ", ".join(hidden), f"Columns of {TABLE_NAMES[pane]}")
+
+        self.app.push_screen(ColumnsScreen(pane, before), apply)
 
     def action_copy(self) -> None:
         """Copy the command that shows the Python stacks of the opened rank."""

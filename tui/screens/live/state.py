@@ -18,10 +18,13 @@ from probes.checks.judgment import Judgment
 from probes.live.model.sample import LiveEvent, LiveSample
 from probes.live.timeline import KEPT_SECONDS, Timeline
 from tui.runtime.node_monitor import with_judgment
+from tui.screens.own_settings import HIDE
+from tui.settings.current import current
 from widgets.base.columns import ColumnWidths
 from widgets.base.figures import local_time, minutes
 from widgets.base.lines import LazyLines, Line, Run, Tone, cut, plain, width_of, wrapped
 from widgets.live import changes, detail, gpus, job_lines, nics, ranks
+from widgets.live.columns import COLUMNS, names_in, titles_of
 from widgets.live.figures import memory_peers, rate_of
 from widgets.node import verdict as verdict_drawing
 from widgets.node.verdict import origin_run
@@ -48,7 +51,12 @@ class LiveState:
         self._graphs: dict[str, History] = {}
         self._drawn: defaultdict[str, Latest[Sequence[Line]]] = defaultdict(Latest)  # by pane
         self._widths = {pane: ColumnWidths() for pane in ("ranks", "nics", "gpus")}
+        self.hidden = {pane: self._configured(pane) for pane in COLUMNS}  # names of columns
         self._order: defaultdict[str, Latest[list[str]]] = defaultdict(Latest)  # by pane
+
+    @staticmethod
+    def _configured(pane: str) -> tuple[str, ...]:
+        return tuple(names_in(str(current().configured(f"{HIDE}{pane}").value)))
 
     def add(self, sample: LiveSample) -> None:
         """Append a sample; a recording that was rewound continues with an earlier one."""
@@ -225,7 +233,7 @@ class LiveState:
         if sample is None:
             return [(Run("reading…", Tone.DIM),)] if pane == "ranks" else []
         selected = self.selected[pane]
-        key: tuple[object, ...] = (sample.at, self.is_past, width, selected)
+        key: tuple[object, ...] = (sample.at, self.is_past, width, selected, self.hidden.get(pane))
         if pane in ("ranks", "changes"):
             events = self._all_events
             key = (*key, len(events), events[-1] if events else None, self.word)
@@ -244,18 +252,19 @@ class LiveState:
     def _draw(
         self, pane: str, sample: LiveSample, width: int, selected: str, widths: ColumnWidths | None = None
     ) -> Sequence[Line]:
+        hidden = titles_of(pane, self.hidden[pane]) if pane in self.hidden else ()
         match pane:
             case "ranks":
                 past = [event for event in self.timeline.events if event.at <= sample.taken_at + 1.0]
-                lines = ranks.draw(sample, width, selected, past, widths=widths)
+                lines = ranks.draw(sample, width, selected, past, widths=widths, hidden=hidden)
                 notes = [line for note in self.notes for line in wrapped(note, width, Tone.DIM)]
                 return LazyLines.from_lines(lines).followed_by(notes)
             case "nics":
                 cells = nics.graph_cells(sample, width)
                 graph = partial(self._graph, sample, cells) if cells else None
-                return nics.draw(sample, width, selected, graph, widths=widths)
+                return nics.draw(sample, width, selected, graph, widths=widths, hidden=hidden)
             case "gpus":
-                return gpus.draw(sample, width, selected, widths=widths)
+                return gpus.draw(sample, width, selected, widths=widths, hidden=hidden)
         times = self.timeline.times
         since = times[0] if times else 0.0
         events = list(reversed(self.events))
