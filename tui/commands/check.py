@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TextIO
 
 from probes.base.frozen import frozen
-from probes.base.origin import Origin, Source
-from probes.base.text import plural, printable
+from probes.base.origin import Source
+from probes.base.text import plural
 from probes.base.unknown import Unknown, known
 from probes.checks.judgment import Judgment, exit_status, judge
 from probes.checks.registry import CHECKS
@@ -23,19 +23,19 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import with_slow_results
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean, whole_number
-from tui.commands.consumers.actions import Action, rows_of, severity_map, strongest
-from tui.commands.consumers.checked_node import CheckedNode, in_short
+from tui.commands.consumers.actions import Action, severity_map
+from tui.commands.consumers.checked_node import CheckedNode
+from tui.commands.consumers.output import ONE_LINE_BYTES, one_line, save_check, write_actions, write_for
 from tui.files.since_ok import SinceOk, since_ok
 from tui.runtime.json_values import document, finding_json, host_name, time_json, verdict_json, write_json
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import heading, print_lines, source_word, text_width
-from widgets.base.lines import Line, Run, Tone, line, plain, wrapped
+from tui.runtime.printing import heading, print_lines, text_width
+from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.findings import Entry, counted, draw_entries, draw_entry, entries_of, title_of
 from widgets.node import verdict as verdict_drawing
 
 _MOST_NAMED = 4  # skipped checks
 _MOST_SECONDS = 3600
-ONE_LINE_BYTES = 80  # what Node Problem Detector and others keep of a line
 _PAUSE_SECONDS = 5.0  # between two checks of --wait
 _STATUS_HELP = """\
 exit status (the monitoring plugin convention):
@@ -247,75 +247,28 @@ def write_check(
         judgment = judge(examination, options.only, options.skip)
     verdict, found, skipped = judgment.verdict, judgment.findings, judgment.skipped
     since = since_ok(examination, judgment, options.read_only)
-    if options.save and (
-        failure := _save(examination.node, host.wall_clock(), judgment, options.save, since)
-    ):
-        print(f"gdrtop: {failure}", file=sys.stderr)
-        return EXIT_WRONG_USAGE
+    node, at = examination.node, host.wall_clock()
+    if options.save:
+        content = check_json(node, at, verdict, found, skipped, since=since)
+        if failure := save_check(options.save, content, judgment, node.origin, at):
+            print(f"gdrtop: {failure}", file=sys.stderr)
+            return EXIT_WRONG_USAGE
     if options.consumer:
-        return _write_for(examination.node, host.wall_clock(), judgment, out, options)
+        name = known(host_name(node), "")
+        checked = CheckedNode(judgment, name, node.origin, at, options.actions or {})
+        return write_for(options.consumer, checked, out)
     if options.as_json:
         shown = [finding for finding in found if not options.ids or finding.id in options.ids]
         in_full = options.with_passed or bool(options.ids)
-        at = host.wall_clock()
-        write_json(check_json(examination.node, at, verdict, shown, skipped, in_full, since), out)
+        write_json(check_json(node, at, verdict, shown, skipped, in_full, since), out)
     elif options.one_line:
-        print_lines([one_line(judgment, examination.node.origin)], out, options.ascii_only)
+        print_lines([one_line(judgment, node.origin)], out, options.ascii_only)
     elif options.actions is not None:
-        _write_actions(judgment, options.actions, out)
+        write_actions(judgment, options.actions, out)
     else:
-        lines = _text(examination.node, judgment, text_width(out), options, since)
+        lines = _text(node, judgment, text_width(out), options, since)
         print_lines(lines, out, options.ascii_only)
     return exit_status(verdict)
-
-
-def _save(node: Node, at: float, judgment: Judgment, directory: str, since: SinceOk | None) -> str:
-    """Save the verdict for other programs; return why that failed, or ""."""
-    from tui.files.new_file import NotWritten
-    from tui.files.verdict_file import save_verdict
-
-    text = io.StringIO()
-    content = check_json(node, at, judgment.verdict, judgment.findings, judgment.skipped, since=since)
-    write_json(content, text)
-    when = time.strftime("%m-%d %H:%M", time.localtime(at))
-    line_saved = plain(one_line(judgment, node.origin, f"gdrtop {when} "))
-    try:
-        save_verdict(directory, line_saved, text.getvalue())
-    except NotWritten as error:
-        return str(error)
-    return ""
-
-
-def one_line(judgment: Judgment, origin: Origin, prefix: str = "") -> Line:
-    """Return the state and its reason in at most ONE_LINE_BYTES bytes."""
-    head = verdict_drawing.draw(judgment.verdict)[0]
-    mark = head._replace(text=head.text.partition(" ")[0])
-    word = source_word(origin)
-    before = f"{prefix}{word} " if word else prefix
-    room = ONE_LINE_BYTES - len(f"{before}{mark.text} ".encode())
-    text = in_short(judgment).encode()
-    if len(text) > room:
-        text = text[: room - len("…".encode())].decode(errors="ignore").encode() + "…".encode()
-    return line(before, mark, f" {text.decode()}")
-
-
-def _write_for(node: Node, at: float, judgment: Judgment, out: TextIO, options: CheckOptions) -> int:
-    from tui.commands.consumers.catalogue import CONTRACTS
-
-    name = known(host_name(node), "")
-    answer = CONTRACTS[options.consumer](CheckedNode(judgment, name, node.origin, at, options.actions or {}))
-    if answer.text:
-        out.write(f"{answer.text}\n")
-    return answer.status
-
-
-def _write_actions(judgment: Judgment, chosen: Mapping[str, Action], out: TextIO) -> None:
-    """Print the action for the node, then one line for each finding: action, check, devices."""
-    rows = rows_of(judgment, chosen)
-    out.write(f"{strongest(rows).value}\n")
-    for row in rows:
-        devices = "" if row.finding is None else ",".join(row.finding.devices)
-        out.write(f"{printable(f'{row.action.value} {row.id} {devices}').rstrip()}\n")
 
 
 def examine_host(host: Host, seconds: int = 0, before: Examination | None = None) -> Examination:

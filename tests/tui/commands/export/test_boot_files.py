@@ -17,7 +17,8 @@ import pytest
 from probes.simulation.host import SimulatedHost
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
-from tui.commands.check import ONE_LINE_BYTES, CheckOptions, write_check
+from tui.commands.check import CheckOptions, write_check
+from tui.commands.consumers.output import ONE_LINE_BYTES
 from tui.commands.export.boot_files import boot_files
 
 MISSING = "hgx-h100+no-gdr-path"
