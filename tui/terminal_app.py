@@ -19,8 +19,8 @@ from tui.files.crash_file import EXIT_CRASHED
 from tui.runtime.printing import ascii_cells
 from tui.screens.keys import bind
 from tui.settings.current import current, is_configured
-from tui.terminal.diff import MinimalOutput
 from tui.terminal.clipboard import clipboard_sequence, wrapped_for_screen
+from tui.terminal.diff import MinimalOutput
 from tui.terminal.driver import TerminalDriver, driver_of
 from widgets.base.themes import OWN_THEMES
 

@@ -67,9 +67,7 @@ class Terminal:
 
 
 @contextmanager
-def dashboard(
-    *arguments: str, multiplexer: tuple[str, ...] = (), **environment: str
-) -> Iterator[Terminal]:
+def dashboard(*arguments: str, multiplexer: tuple[str, ...] = (), **environment: str) -> Iterator[Terminal]:
     """Run gdrtop on a terminal, or in a multiplexer there."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
@@ -159,6 +157,7 @@ def test_the_terminal_is_left_as_it_was(end: str) -> None:
         assert b"\x1b[?1049l" in terminal.written
 
 
+@pytest.mark.slow
 def test_no_title_is_set_unless_it_is_configured() -> None:
     with dashboard("--demo", "hgx-h100+no-gdr-path") as terminal:
         terminal.until(lambda: "BROKEN" in terminal.text)

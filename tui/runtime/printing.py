@@ -129,7 +129,8 @@ def _given(name: str) -> str:
     except OSError:
         return ""
     start = f"{name}=".encode()
-    return next((os.fsdecode(line[len(start) :]) for line in environment.split(b"\0") if line.startswith(start)), "")
+    found = (line[len(start) :] for line in environment.split(b"\0") if line.startswith(start))
+    return os.fsdecode(next(found, b""))
 
 
 def print_lines(lines: Sequence[Line], out: TextIO, ascii_only: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from probes.simulation.host import SimulatedHost
+from tests.tiers import usual
 from tests.tui.pilot import SteppedClock, readings, shown, until
 from tui.app import GdrtopApp
 from tui.settings.current import use
@@ -26,7 +27,7 @@ async def rung(monkeypatch: pytest.MonkeyPatch, name: str, seconds: int) -> int:
     return len(bells)
 
 
-@pytest.mark.parametrize("is_configured", [True, False])
+@pytest.mark.parametrize("is_configured", usual([True, False], [True]))
 async def test_a_gpu_that_is_lost_rings_once(
     is_configured: bool, machine: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
