@@ -32,8 +32,8 @@ async def take(name: str, columns: int, lines: int, keys: tuple[str, ...] = (), 
     clock = SteppedClock()
     app = stepped_app(SimulatedHost(name, clock=clock))
     async with app.run_test(size=(columns, lines)) as pilot:
-        await readings(pilot, clock, 40)
         await examined(pilot, clock)
+        await readings(pilot, clock, 40)
         await pilot.press(*keys)
         await pilot.pause()
         picture = app.export_screenshot(title=f"gdrtop --demo {name}")
@@ -53,6 +53,7 @@ async def take_live(name: str, columns: int, lines: int, suffix: str = "") -> No
     """Saves a picture of a job in Live."""
     clock = SteppedClock()
     async with stepped_app(SimulatedHost(name, clock=clock)).run_test(size=(columns, lines)) as pilot:
+        await examined(pilot, clock)
         await readings(pilot, clock, 60)
         await pilot.press("t")
         await readings(pilot, clock, 2)
