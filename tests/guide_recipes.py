@@ -1145,15 +1145,25 @@ def _sample_unloaded(tree: Tree) -> None:
             "from probes.simulation.node.modules.loading import remove_modules\n",
             before="\nSTAGED_RANK,",
         ),
+        Change(
+            "tests/tui/test_blind_diagnosis.py",
+            '    "sample-unloaded": (0, lambda tree: {"nvidia_peermem"}),\n',
+            before='    "rank-behind": (live',
+        ),
     ),
     (
         "tests/probes/live/test_watched_faults.py",
         "tests/probes/live/events/test_conditions.py",
         "tests/probes/checks/test_faults.py",
+        "tests/tui/test_blind_diagnosis.py",
         "-k",
-        "sample or every_check or lost or names or figures",
+        "sample or every_check or lost or names or figures or rounds",
     ),
     {
+        "tests/tui/test_blind_diagnosis.py": (
+            "tests/tui/test_blind_diagnosis.py::test_the_rounds_know_what_each_watched_fault_is_about",
+            "add ['sample-unloaded'] to SUBJECTS in tests/tui/test_blind_diagnosis.py",
+        ),
         "probes/live/events/conditions.py": (
             "tests/probes/live/events/test_conditions.py",
             "add the figures of ['sample-peermem-gone'] to _unread() in probes/live/events/conditions.py",

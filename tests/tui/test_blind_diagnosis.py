@@ -124,9 +124,10 @@ def first_job(lines: list[str]) -> str:
     return lines[1]
 
 
-def test_the_rounds_are_enough_and_know_what_each_watched_fault_is_about() -> None:
+def test_the_rounds_know_what_each_watched_fault_is_about() -> None:
     assert len(TRIED) >= ROUNDS
-    assert set(SUBJECTS) >= WATCHED
+    unknown = sorted(WATCHED - set(SUBJECTS))
+    assert not unknown, f"add {unknown} to SUBJECTS in tests/tui/test_blind_diagnosis.py"
 
 
 @pytest.mark.parametrize("name", usual(TRIED, {"nic-link-retrained"}))
