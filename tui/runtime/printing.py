@@ -62,7 +62,7 @@ _ASCII = str.maketrans(
 
 # The terminal's own colors, as on the screen: Select Graphic Rendition (ECMA-48, 8.3.117).
 _SGR = {
-    **{"success": "32", "warning": "33", "error": "31", "secondary": "36"},
+    **{"success": "32", "warning": "33", "error": "31", "secondary": "36", "primary": "34", "accent": "32"},
     **{"bold": "1", "dim": "2", "underline": "4", "reverse": "7"},
 }
 _chosen_color = "auto"
