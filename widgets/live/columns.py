@@ -59,7 +59,7 @@ COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         TableColumn("pause", "p", "share of the time stopped by flow control"),
         TableColumn("PCIe stall", "i", "share of the time the NIC waited for PCIe"),
         TableColumn("used by", "u", "ranks with connected queue pairs"),
-        TableColumn("2 min", "h", "the busier direction; a full block is the line rate", "graph"),
+        TableColumn("2 min", "h", "the busier direction; █ is the line rate", "graph"),
     ),
     "gpus": (
         TableColumn("GPU", "g", "the GPU", is_fixed=True),

@@ -41,7 +41,7 @@ async def test_o_and_a_letter_sort_and_again_reverse(machine: Machine, size: tup
         await pilot.press("tab", "o")
         await on(pilot, SortScreen)
         view = pilot.app.screen.query_one(LinesView)
-        assert view.border_title == "Sort the NICs"
+        assert view.border_title == "Sort the NICs, now worst first"
         assert view.virtual_size.height <= view.size.height  # all of it is seen
         await pilot.press("n")
         await on(pilot, LiveScreen)

@@ -36,7 +36,7 @@ class SortScreen(ModalScreen[str]):
         """List the columns of a table of COLUMNS; `sort`: the order now."""
         super().__init__()
         self._columns = COLUMNS[table]
-        self._title = f"Sort the {TABLE_NAMES[table]}"
+        self._title = f"Sort the {TABLE_NAMES[table]}, now {order_text(sort)}"
         self._sort = sort
         names = ["", *(column.key for column in self._columns)]
         self._selected = max(0, names.index(sort.removeprefix("-")) if sort.removeprefix("-") in names else 0)
@@ -51,13 +51,12 @@ class SortScreen(ModalScreen[str]):
 
     def _draw(self) -> None:
         view = self.query_one(LinesView)
-        lines: list[Line] = [self._row(0, "o", _WORST, "what findings concern, and the specific ones first")]
+        lines: list[Line] = [self._row(0, "o", _WORST, "critical findings, then warnings, then the rest")]
         lines += [
             self._row(number, column.letter, _name(column), column.meaning)
             for number, column in enumerate(self._columns, 1)
         ]
         lines += [(), *((Run(f"{key:<9}", Tone.TITLE), Run(what)) for key, what in _KEYS)]
-        lines.append((Run(f"Now {order_text(self._sort)}.", Tone.DIM),))
         view.show(lines)
         view.scroll_to_row(rows_of(lines).get(str(self._selected), 0))
 
