@@ -100,6 +100,8 @@ SETTINGS = {
             )
             for table, what in TABLE_NAMES.items()
         ),
+        Setting("terminal.title", False, "Show the node and its verdict in the title of the terminal."),
+        Setting("terminal.bell", False, "Ring the terminal's bell at each new critical finding."),
         Setting(
             "bandwidth.expected",
             "/etc/gdrtop/expected.toml",
