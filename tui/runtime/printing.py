@@ -65,7 +65,7 @@ _SET_BY_PYTHON = ("C.UTF-8", "C.utf8", "UTF-8")  # LC_CTYPE in the C locale (PEP
 _MOST_ENVIRONMENT_BYTES = 1 << 22
 # The terminal's own colors, as on the screen: Select Graphic Rendition (ECMA-48, 8.3.117).
 _SGR = {
-    **{"success": "32", "warning": "33", "error": "31", "secondary": "36"},
+    **{"success": "32", "warning": "33", "error": "31", "secondary": "36", "primary": "34", "accent": "32"},
     **{"bold": "1", "dim": "2", "underline": "4", "reverse": "7"},
 }
 _chosen_color = "auto"
