@@ -18,6 +18,7 @@ from widgets.base.markdown import markdown_lines
 from widgets.node.verdict import origin_run
 
 _KEY_CELLS = 11
+_FUNCTION_KEYS = frozenset(f"f{number}" for number in range(1, 13))
 
 # Each screen's keys by their names in the key table, and one sentence on what the screen is for.
 _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
@@ -128,7 +129,9 @@ def _keys(names: tuple[str, ...], width: int) -> list[Line]:
         key = KEYS[name]
         room = max(20, width - _KEY_CELLS - 2)
         first, *rest = textwrap.wrap(key.meaning, room, break_on_hyphens=False)
-        shown = f"  {key.display}{' ' * (_KEY_CELLS - cell_len(key.display))}"
+        functions = (part.upper() for part in key.keys.split(",") if part in _FUNCTION_KEYS)
+        display = " ".join([key.display, *(part for part in functions if part not in key.display.upper())])
+        shown = f"  {display}{' ' * (_KEY_CELLS - cell_len(display))}"
         lines.append((Run(shown, Tone.TITLE), Run(first)))
         lines.extend((Run(" " * (_KEY_CELLS + 2) + piece),) for piece in rest)
     return lines

@@ -75,7 +75,7 @@ async def test_cancelling_ends_both_ends_and_the_series(monkeypatch: pytest.Monk
     async with begun(monkeypatch, *TO_COMPARE) as (pilot, clock, processes):
         await met(pilot, clock, processes)
         await measured(pilot, clock, processes.started[1], 386.0)
-        await pilot.press("k", "K", "y")
+        await pilot.press("k", "ctrl+k", "y")
         await over(pilot)
         assert "canceled" in seen(pilot, "summary")
         assert "canceled · 0 of 3 tests measured" in seen(pilot, "summary")
@@ -90,7 +90,7 @@ async def test_skipping_goes_on_with_the_next_test(monkeypatch: pytest.MonkeyPat
     async with begun(monkeypatch, *TO_COMPARE) as (pilot, clock, processes):
         await met(pilot, clock, processes)
         await measured(pilot, clock, processes.started[1], 386.0)
-        await pilot.press("N")
+        await pilot.press("ctrl+n")
         await until(pilot, lambda: "test 2/3" in seen(pilot, "summary"))
         assert all(process.was_ended for process in processes.started[:2])
         assert "mlx5_0 · host memory  canceled (386 Gb/s so far)" in seen(pilot, "rows")
@@ -247,7 +247,7 @@ def notified(pilot: Pilot[None]) -> str:
 async def asked_again(pilot: Pilot[None], clock: SteppedClock) -> None:
     """The same is to be run once more, and it is asked whether all the same."""
     clock.now += 1.0
-    await pilot.press("A")
+    await pilot.press("ctrl+r")
     await on(pilot, BandwidthSetupScreen)
     await until(pilot, lambda: "Run it anyway?" in seen(pilot, "question"))
 
@@ -256,7 +256,7 @@ async def asked_again(pilot: Pilot[None], clock: SteppedClock) -> None:
 async def test_running_it_again_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch) as (pilot, clock, processes):
         await until(pilot, lambda: len(processes.started) == 1)
-        await pilot.press("K", "y")
+        await pilot.press("ctrl+k", "y")
         await over(pilot)
         await asked_again(pilot, clock)
         await pilot.press("y")
@@ -274,7 +274,7 @@ async def test_again_is_the_test_on_the_screen(monkeypatch: pytest.MonkeyPatch) 
         assert "Run again with the same settings" in seen(pilot, "planned")
         await pilot.press("y")
         await until(pilot, lambda: len(processes.started) == 3)
-        await pilot.press("K", "y")
+        await pilot.press("ctrl+k", "y")
         await over(pilot)
         assert processes.started[2].argv == processes.started[0].argv
 
@@ -283,7 +283,7 @@ async def test_again_is_the_test_on_the_screen(monkeypatch: pytest.MonkeyPatch) 
 async def test_no_to_running_it_again_shows_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch) as (pilot, clock, processes):
         await until(pilot, lambda: len(processes.started) == 1)
-        await pilot.press("ctrl+c", "K")
+        await pilot.press("ctrl+c", "ctrl+k")
         await over(pilot)
         await asked_again(pilot, clock)
         await pilot.press("escape")
@@ -332,7 +332,7 @@ async def test_a_flood_of_lines_neither_freezes_the_screen_nor_fills_the_memory(
         await pilot.press("o")
         await until(pilot, lambda: "386.0" in seen(pilot, "rows"))
         assert len(seen(pilot, "lines").splitlines()) < 3 * MOST_LINES
-        await pilot.press("K")
+        await pilot.press("ctrl+k")
         await on(pilot, AskScreen)
         await pilot.press("y")
         await over(pilot)

@@ -153,7 +153,7 @@ async def test_diagnostics_need_a_new_nccl_and_a_confirmation_each_time() -> Non
         await asks(pilot, "i")
         await pilot.press("escape")
         await on(pilot, RasScreen)
-        await pilot.press("D")
+        await pilot.press("ctrl+d")
         await until(pilot, lambda: "has no DIAGNOSTICS (added in NCCL 2.31)" in answer(pilot))
         assert not node.sent
 
