@@ -178,7 +178,9 @@ class GdrtopApp(TerminalApp[None]):
     # Keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable the keys that do nothing in a recording."""
+        """Disable the keys that do nothing in a recording, and all commands until a question is answered."""
+        if getattr(self.screen, "is_question", False):
+            return action in ("help", "quit", "repaint")
         return not (self._replay is not None and action in ("probe", "record"))
 
     def action_help(self) -> None:
@@ -368,7 +370,6 @@ REQUESTS: dict[str, Callable[[GdrtopApp, Any], object]] = {
     "_on_run_screen_end_seen": lambda app, _: app.actions.run.note_end_seen(),
     "_on_bandwidth_setup_screen_changed": lambda app, _: app.bandwidth.setup.plan(),
     "_on_bandwidth_setup_screen_start_requested": lambda app, _: app.bandwidth.setup.run_planned(),
-    "_on_bandwidth_setup_screen_confirmed": lambda app, _: app.bandwidth.setup.confirm(),
     "_on_bandwidth_run_screen_end_seen": lambda app, _: app.bandwidth.note_end_seen(),
     "_on_bandwidth_run_screen_cancel_requested": lambda app, _: app.bandwidth.ask_to_cancel(),
     "_on_bandwidth_run_screen_skip_requested": lambda app, _: app.bandwidth.worker.skip(),

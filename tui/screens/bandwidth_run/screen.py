@@ -56,14 +56,12 @@ class BandwidthRunScreen(PanesScreen):
         """Request to save these results as the baseline."""
 
         state: SeriesState
-        is_confirmed: bool  # the key was pressed twice
 
     def __init__(self, state: SeriesState) -> None:
         super().__init__()
         self.state = state
         self._view = ""
         self._drawn = 0  # lines of the console
-        self._baseline_requested = False
 
     def compose(self) -> ComposeResult:
         """Compose summary, chart, rows and console."""
@@ -172,8 +170,7 @@ class BandwidthRunScreen(PanesScreen):
 
     def action_baseline(self) -> None:
         """Save the results as the baseline of this machine type."""
-        self.post_message(self.BaselineRequested(self.state, self._baseline_requested))
-        self._baseline_requested = True
+        self.post_message(self.BaselineRequested(self.state))
 
     def action_copy(self) -> None:
         """Copy the command for the peer to the terminal's clipboard."""
