@@ -183,6 +183,12 @@ class GdrtopApp(TerminalApp[None]):
             return action in ("help", "quit", "repaint")
         return not (self._replay is not None and action in ("probe", "record"))
 
+    def why_not(self, action: str) -> str:
+        """Return why a command of the app cannot be done now."""
+        if getattr(self.screen, "is_question", False):
+            return "first answer the question on this screen. Esc cancels it."
+        return "this is a recording." if action in ("probe", "record") else ""
+
     def action_help(self) -> None:
         """Show the help for the current screen."""
         from tui.screens.help import HelpScreen

@@ -28,7 +28,7 @@ _ASCII = str.maketrans(
         **dict.fromkeys("─═━╌", "-"),
         **dict.fromkeys("│║┃▏▎▌▊▐▕", "|"),
         **dict.fromkeys("‹", "<"),
-        **dict.fromkeys("★◆", "*"),
+        "◆": "*",
         "▲": "!",
         "↑": "^",
         "↓": "v",

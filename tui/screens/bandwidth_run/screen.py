@@ -146,6 +146,19 @@ class BandwidthRunScreen(PanesScreen):
             return bool(self.state.results)
         return is_over and bool(self.state.measured) if action == "baseline" else True
 
+    def why_not(self, action: str) -> str:
+        """Return why a key cannot act now."""
+        is_over = self.state.ended is not None
+        reasons = {
+            "cancel": "the tests have ended.",
+            "skip": "the tests have ended." if is_over else "this is the last test.",
+            "copy": "the tests have ended." if is_over else "this test needs no command on a peer.",
+            "again": "the tests are still running.",
+            "save": "there are no results yet.",
+            "baseline": "nothing was measured." if is_over else "the tests are still running.",
+        }
+        return reasons.get(action, "")
+
     # Keys
 
     def action_view(self) -> None:

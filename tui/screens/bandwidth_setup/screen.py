@@ -103,6 +103,13 @@ class BandwidthSetupScreen(PanesScreen):
             return self.state.chosen.has_peer
         return bool(self.state.peer_command) if action == "copy" else True
 
+    def why_not(self, action: str) -> str:
+        """Return why a key cannot act now."""
+        if action in ("start", "change(1)", "change(-1)"):
+            return f"no test can run here: {self.state.refusal}."
+        reasons = {"name_peer": "this test needs no peer.", "copy": "these tests need no command on a peer."}
+        return reasons.get(action, "")
+
     # Keys
 
     def action_move(self, how: str) -> None:

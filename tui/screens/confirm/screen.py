@@ -99,6 +99,16 @@ class ConfirmScreen(PanesScreen):
             return self._state.can_unfold
         return self._state.can_run if action in ("run", "confirm") else True
 
+    def why_not(self, action: str) -> str:
+        """Return why a key cannot act now."""
+        if action in ("run", "confirm"):
+            return self._state.question
+        reasons = {
+            "rehearse": "only a running or simulated node can be rehearsed.",
+            "unfold": "every step is shown.",
+        }
+        return reasons.get(action, "")
+
     # Keys
 
     def action_move(self, how: str) -> None:
