@@ -114,7 +114,7 @@ async def planned(pilot: Pilot[None]) -> None:
 async def started(pilot: Pilot[None]) -> None:
     """Runs what is set up, though the simulated job would feel it."""
     await pilot.press("enter")
-    await until(pilot, lambda: "Run it anyway?" in seen(pilot, "question"))
+    await until(pilot, lambda: "Run it anyway" in seen(pilot, "question"))
     await pilot.press("y")
     await on(pilot, BandwidthRunScreen)
 

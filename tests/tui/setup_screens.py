@@ -125,7 +125,7 @@ async def begin(pilot: Pilot[None]) -> None:
 
 async def run_plan(pilot: Pilot[None]) -> None:
     """Confirm a plan, with the host name where it is asked for, and go back after the check."""
-    asked = re.search(r"type the host name (\S+) to", seen(pilot, "question"))
+    asked = re.search(r"Type the host name (\S+) and", seen(pilot, "question"))
     await pilot.press("enter")
     if asked is not None:
         await pilot.press(*asked[1], "enter")
@@ -139,7 +139,7 @@ async def run_test(pilot: Pilot[None]) -> None:
     await pilot.press("enter")
     running = BandwidthRunScreen
     await until(
-        pilot, lambda: isinstance(pilot.app.screen, running) or "Run it anyway?" in seen(pilot, "question")
+        pilot, lambda: isinstance(pilot.app.screen, running) or "Run it anyway" in seen(pilot, "question")
     )
     if not isinstance(pilot.app.screen, running):
         await pilot.press("y")

@@ -16,7 +16,7 @@ from tests.tui.action_screens import is_on, on, seen
 from tests.tui.pilot import SteppedClock, readings, stepped_app, until
 from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
-from tui.screens.ask import ConsentScreen
+from tui.screens.ask import AskScreen
 from tui.screens.live.screen import LiveScreen
 from tui.screens.nccl import NcclScreen
 from tui.screens.ras import RasScreen
@@ -53,7 +53,7 @@ async def opened(pilot: Pilot[None], node: Node, key: str = "t") -> None:
 async def asks(pilot: Pilot[None], key: str) -> str:
     """Press a key that needs a confirmation; return what the user is shown."""
     await pilot.press(key)
-    await on(pilot, ConsentScreen)
+    await on(pilot, AskScreen)
     await until(pilot, lambda: consent(pilot))
     return consent(pilot)
 
