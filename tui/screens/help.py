@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from probes.base.origin import Origin
 from tui.manual import SUBJECTS, page, title
 from tui.screens.key_footer import KeyFooter
-from tui.screens.keys import KEYS, bind, leave_keys
+from tui.screens.keys import FUNCTION_KEYS, KEYS, bind, leave_keys
 from tui.screens.list_screen import PanesScreen, static_view
 from widgets.base.lines import Line, Run, Tone, line
 from widgets.base.lines_view import LinesView
@@ -18,7 +18,6 @@ from widgets.base.markdown import markdown_lines
 from widgets.node.verdict import origin_run
 
 _KEY_CELLS = 11
-_FUNCTION_KEYS = frozenset(f"f{number}" for number in range(1, 13))
 
 # Each screen's keys by their names in the key table, and one sentence on what the screen is for.
 _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
@@ -129,7 +128,7 @@ def _keys(names: tuple[str, ...], width: int) -> list[Line]:
         key = KEYS[name]
         room = max(20, width - _KEY_CELLS - 2)
         first, *rest = textwrap.wrap(key.meaning, room, break_on_hyphens=False)
-        functions = (part.upper() for part in key.keys.split(",") if part in _FUNCTION_KEYS)
+        functions = (part.upper() for part in key.keys.split(",") if part in FUNCTION_KEYS)
         display = " ".join([key.display, *(part for part in functions if part not in key.display.upper())])
         shown = f"  {display}{' ' * (_KEY_CELLS - cell_len(display))}"
         lines.append((Run(shown, Tone.TITLE), Run(first)))

@@ -100,6 +100,9 @@ KEYS: dict[str, Key] = {
 }
 
 
+FUNCTION_KEYS = frozenset(f"f{number}" for number in range(1, 13))
+
+
 def ranks_of(table: Mapping[str, Key]) -> dict[str, int]:
     """Return the place in the footer of each key of a table."""
     return {name: rank for rank, key in enumerate(table.values()) for name in key.keys.split(",")}

@@ -89,6 +89,7 @@ def test_keys_can_be_exchanged() -> None:
     table = rebound({"doctor": "t", "live": "d", "fix": "f, f6 ,!", "record": ""})
     assert (table["doctor"].keys, table["live"].keys) == ("t", "d")
     assert (table["fix"].keys, table["record"].keys) == ("f,f6,exclamation_mark", "")
+    assert table["view"].keys == "o"  # F6 is only its second name
     assert (table["doctor"].display, table["record"].display) == ("t", "–")
     assert rebound({}) == KEYS
 
