@@ -51,6 +51,11 @@ def seen(pilot: Pilot[None], view: str) -> str:
     return "\n".join("".join(run.text for run in line).rstrip() for line in lines)
 
 
+def question(pilot: Pilot[None]) -> str:
+    """Return the question on the top screen as one line, however it is wrapped."""
+    return " ".join(seen(pilot, "question").split())
+
+
 def is_on(pilot: Pilot[None], kind: type[Screen[None]]) -> bool:
     return isinstance(pilot.app.screen, kind)
 

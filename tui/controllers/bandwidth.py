@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from probes.base.text import capitalized
 from tui.controllers.bandwidth_setup import BandwidthSetupController
 from tui.controllers.bandwidth_worker import BandwidthWorker
 from tui.runtime.background_task import DRAW_SECONDS

@@ -232,7 +232,9 @@ class BandwidthSetupController:
         to_run = setup.to_run
         if to_run is None or not isinstance(self._app.screen, BandwidthSetupScreen | BandwidthRunScreen):
             setup.cancel_run()
-            self._context.notify("The bandwidth test would affect running jobs. It was not started.", "warning")
+            self._context.notify(
+                "The bandwidth test would affect running jobs. It was not started.", "warning"
+            )
             return
 
         def answered(answer: str | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from textual.app import App
 from textual.binding import Binding
@@ -22,7 +22,7 @@ class SaysWhy(Protocol):
         """Return why this action of a key cannot be done now, as a sentence; "" if there is no reason."""
 
 
-def why_dead(app: App[object], key: str) -> str:
+def why_dead(app: App[Any], key: str) -> str:
     """Return why a key of the table did nothing on the screen on top; "" if nobody would ask."""
     rank = RANKS.get(key)
     screen = app.screen

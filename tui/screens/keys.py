@@ -1,7 +1,7 @@
 """The key table: bindings, footer and help come from it. A key has one meaning on all screens.
 
-A key that acts on the node or on a job is no other key with Shift: Caps Lock or a late Shift must not run anything.
-The function keys do what they do in htop, where gdrtop has the same.
+A key that acts on the node or on a job is no other key with Shift, because Caps Lock must not run anything.
+Function keys do what they do in htop, where gdrtop has the same.
 """
 
 from __future__ import annotations
@@ -128,10 +128,10 @@ def bind(
     )
 
 
-def move_keys() -> tuple[Binding, ...]:
+def move_keys(*, show: bool = True) -> tuple[Binding, ...]:
     """Bind the keys that move in the focused pane to `action_move`."""
     return (
-        bind("select", "move('down')", "down,j"),
+        bind("select", "move('down')", "down,j", show=show),
         bind("select", "move('up')", "up,k", show=False),
         bind("page", "move('page_down')", "pagedown", show=False),
         bind("page", "move('page_up')", "pageup", show=False),

@@ -7,7 +7,7 @@ from textual.pilot import Pilot
 
 from probes.bandwidth.model.samples import Sample
 from probes.simulation.host import SimulatedHost
-from tests.tui.action_screens import NODE, is_on, on, seen
+from tests.tui.action_screens import NODE, is_on, on, question, seen
 from tests.tui.bandwidth_screens import (
     HEADING,
     begun,
@@ -225,7 +225,7 @@ async def test_a_bad_result_and_another_baseline_are_asked_for(monkeypatch: pyte
         await measured(pilot, clock, processes.started[1], *[98.0] * 11)
         await over(pilot)
         await pilot.press("B")
-        await until(pilot, lambda: "below the limit of the path." in " ".join(seen(pilot, "question").split()))
+        await until(pilot, lambda: "below the limit of the path." in question(pilot))
         assert "Saved as the baseline" not in notified(pilot)
         await pilot.press("enter")
         await until(pilot, lambda: "Saved as the baseline" in notified(pilot))
@@ -238,7 +238,7 @@ async def test_a_bad_result_and_another_baseline_are_asked_for(monkeypatch: pyte
         await measured(pilot, clock, processes.started[3], *[386.0] * 11)
         await over(pilot)
         await pilot.press("B")
-        await until(pilot, lambda: "the baseline has 98 of 400 Gb/s" in " ".join(seen(pilot, "question").split()))
+        await until(pilot, lambda: "the baseline has 98 of 400 Gb/s" in question(pilot))
         assert notified(pilot).count("Saved as the baseline") == 1
 
 
@@ -274,7 +274,7 @@ async def test_again_is_the_test_on_the_screen(monkeypatch: pytest.MonkeyPatch) 
         await over(pilot)
         await asked_again(pilot, clock)
         await pilot.pause()
-        assert "Run again with the same settings" in " ".join(seen(pilot, "question").split())
+        assert "Run again with the same settings" in question(pilot)
         await pilot.press("y")
         await until(pilot, lambda: len(processes.started) == 3)
         await pilot.press("ctrl+k", "y")

@@ -6,7 +6,7 @@ from textual.widgets import Input
 
 from probes.bandwidth.model.result import Result
 from probes.simulation.host import SimulatedHost
-from tests.tui.action_screens import on, seen
+from tests.tui.action_screens import on, question, seen
 from tests.tui.bandwidth_screens import planned, scripted, set_up
 from tests.tui.pilot import SteppedClock, overview, readings, stepped_app, until
 from tui.app import GdrtopApp
@@ -251,7 +251,7 @@ async def test_somebody_who_would_feel_it_is_asked_for_and_escape_runs_nothing(
         await pilot.press("y")
         await pilot.press("enter")
         await until(pilot, lambda: "Run it anyway" in seen(pilot, "question"))
-        told = " ".join(seen(pilot, "question").split())
+        told = question(pilot)
         assert told.startswith("This would affect running jobs")
         assert "train.py" in told
         assert "port 1 of mlx5_0" in told

@@ -91,7 +91,15 @@ def test_a_key_that_acts_is_no_other_key_with_shift(name: str) -> None:
         assert len(key) > 1 or key.swapcase() not in MEANING_OF
 
 
-HTOP = {"f1": "help", "f2": "columns", "f3": "filter", "f4": "filter", "f6": "view", "f9": "cancel", "f10": "exit"}
+HTOP = {
+    "f1": "help",
+    "f2": "columns",
+    "f3": "filter",
+    "f4": "filter",
+    "f6": "view",
+    "f9": "cancel",
+    "f10": "exit",
+}
 
 
 def test_function_keys_do_what_they_do_in_htop() -> None:
@@ -314,7 +322,7 @@ async def test_a_host_name_is_typed_without_another_key_and_presses_none() -> No
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
         await listed(pilot, clock)
         await asked(pilot, "restart-fabric-manager")
-        assert footer(pilot).split() == "Enter Run it Tab Plan Esc Cancel".split()
+        assert footer(pilot).split() == ["Enter", "Run", "it", "Tab", "Plan", "Esc", "Cancel"]
         await pilot.press(*"hgx-h100", "down", "enter")
         await ended(pilot)
 
@@ -325,7 +333,7 @@ async def test_an_open_question_has_a_footer_of_its_own() -> None:
         await readings(pilot, clock, 2)
         await pilot.app.push_screen(AskScreen(sentences("Stop it?"), "Stop it", "Go on"))
         await until(pilot, lambda: "Stop it?" in seen(pilot, "question"))
-        await until(pilot, lambda: footer(pilot).split() == "Enter Confirm Esc Cancel".split())
+        await until(pilot, lambda: footer(pilot).split() == ["Enter", "Confirm", "Esc", "Cancel"])
         await pilot.press("x", "ctrl+k", "K")
         assert is_on(pilot, AskScreen)
 

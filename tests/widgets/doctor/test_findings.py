@@ -113,4 +113,6 @@ def test_gpus_have_their_names_and_their_address_is_detail() -> None:
     labels = {"0000:0f:00.0": "GPU1"}
     (row,) = text(draw_entries(entries_of([named]), 120, labels))
     assert row.endswith("GPU1 +1")
-    assert "gpu-slow · critical · GPU1 (0000:0f:00.0), mlx5_0" in "\n".join(text(draw_details(named, 80, labels)))
+    assert "gpu-slow · critical · GPU1 (0000:0f:00.0), mlx5_0" in "\n".join(
+        text(draw_details(named, 80, labels))
+    )

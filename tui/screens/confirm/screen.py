@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class ConfirmScreen(PanesScreen):
     """A plan, which can be run, copied or written to a file.
 
-    Where the host name must be typed, its field has the focus at once, so that no letter of it is a command. The
-    app's commands are dead here (`is_question`).
+    Where the host name must be typed, its field has the focus at once, so that no letter of it is a command.
+    The app's commands are dead here (`is_question`).
     """
 
     is_question = True
