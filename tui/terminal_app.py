@@ -124,7 +124,7 @@ class TerminalApp(App[R]):
             self._explain(why)
 
     def _explain(self, why: str) -> None:
-        """Say why a key does nothing, once while it is held down."""
+        """Say why a key does nothing, not again for each repetition of it."""
         now = time.monotonic()
         text, said_at = self._explained
         if why != text or now - said_at > _EXPLAINED_SECONDS:

@@ -23,7 +23,7 @@ class SaysWhy(Protocol):
 
 
 def why_dead(app: App[Any], key: str) -> str:
-    """Return why a key of the table did nothing on the screen on top; "" if nobody would ask."""
+    """Return why a key of the table did nothing on the top screen; "" for a key that moves."""
     rank = RANKS.get(key)
     screen = app.screen
     if rank is None or screen.is_modal:
