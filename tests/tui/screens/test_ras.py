@@ -90,7 +90,7 @@ async def test_nothing_is_sent_without_consent(no: str) -> None:
     async with stepped_app(node).run_test(size=(80, 24)) as pilot:
         await opened(pilot, node)
         await asks(pilot, "i")
-        await pilot.press("enter", no)
+        await pilot.press("x", no)  # x is no command while it asks
         await on(pilot, RasScreen)
         await until(pilot, lambda: "not confirmed; nothing was sent" in answer(pilot).lower())
         assert not node.sent
