@@ -3,7 +3,7 @@
 import pytest
 
 from probes.simulation.host import SimulatedHost
-from tests.tui.action_screens import NODE, HeldHost, QuickHost, asked, ended, is_on, listed, on, seen
+from tests.tui.action_screens import NODE, HeldHost, QuickHost, asked, ended, is_on, listed, on, question, seen
 from tests.tui.pilot import SteppedClock, readings, shown, stepped_app, until
 from tui.screens.actions.screen import ActionsScreen
 from tui.screens.ask import AskScreen
@@ -101,6 +101,7 @@ async def test_a_plan_that_affects_jobs_runs_only_after_the_host_name() -> None:
         await pilot.press(*"hgx-h10", "enter")
         await pilot.pause()
         assert is_on(pilot, ConfirmScreen)
+        assert "not the host name (hgx-h100). Nothing was run." in question(pilot)
         await pilot.press("0", "enter")
         await on(pilot, RunScreen)
         host.release_one()

@@ -128,13 +128,13 @@ class ConfirmScreen(PanesScreen):
             self._confirm()
 
     def on_input_submitted(self, submitted: Input.Submitted) -> None:
-        """Run it if the name is right."""
+        """Run it if the name is right, else say so in the line above the field."""
         self._state.typed = submitted.value
         if self._state.is_confirmed:
             self._confirm()
-        else:
+        elif submitted.value:
             wrong = f"That is not the host name ({self._state.word}). Nothing was run."
-            self.notify(wrong, severity="warning", markup=False)
+            self.query_one("#question", LinesView).show([(Run(wrong, Tone.BAD),)])
 
     def _confirm(self) -> None:
         if not self._is_confirmed:  # also if the key was pressed twice
