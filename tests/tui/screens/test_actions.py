@@ -3,7 +3,18 @@
 import pytest
 
 from probes.simulation.host import SimulatedHost
-from tests.tui.action_screens import NODE, HeldHost, QuickHost, asked, ended, is_on, listed, on, question, seen
+from tests.tui.action_screens import (
+    NODE,
+    HeldHost,
+    QuickHost,
+    asked,
+    ended,
+    is_on,
+    listed,
+    on,
+    question,
+    seen,
+)
 from tests.tui.pilot import SteppedClock, readings, shown, stepped_app, until
 from tui.screens.actions.screen import ActionsScreen
 from tui.screens.ask import AskScreen

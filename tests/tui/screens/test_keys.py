@@ -29,6 +29,7 @@ from tui.screens.history import HistoryScreen
 from tui.screens.key_footer import KeyFooter, items_that_fit
 from tui.screens.keys import KEYS, leave_keys
 from tui.screens.overview.screen import OverviewScreen
+from widgets.base.lines_view import LinesView
 
 # The overview's own digits, until it zooms with z.
 PANEL_DIGITS = {"1", "2", "3", "4", "5", "6"}
@@ -330,10 +331,12 @@ async def test_a_host_name_is_typed_without_another_key_and_presses_none() -> No
 async def test_an_open_question_has_a_footer_of_its_own() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
-        await readings(pilot, clock, 2)
+        await listed(pilot, clock)
         await pilot.app.push_screen(AskScreen(sentences("Stop it?"), "Stop it", "Go on"))
         await until(pilot, lambda: "Stop it?" in seen(pilot, "question"))
         await until(pilot, lambda: footer(pilot).split() == ["Enter", "Confirm", "Esc", "Cancel"])
+        pane = pilot.app.screen.query_one(LinesView)
+        assert pane.size.height == len(pane.lines)
         await pilot.press("x", "ctrl+k", "K")
         assert is_on(pilot, AskScreen)
 
