@@ -28,6 +28,7 @@ _LABEL_CELLS = 10
 _FEWEST_FOLDED = 3
 _MOST_DEVICES = 4  # named in the details
 _NUMBERS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]|\d+")
+_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 _MOST_DEVICE_CELLS = 15
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
@@ -184,7 +185,7 @@ def _row(entry: Entry, cells: int, width: int, labels: Mapping[str, str], is_sel
 
 def _title_and_device(finding: Finding, title: Run, width: int, labels: Mapping[str, str]) -> Line:
     """Draw the title, cut if necessary, and the first device."""
-    devices = list(dict.fromkeys(labels.get(device, device) for device in finding.devices))
+    devices = list(dict.fromkeys(labels.get(device, device) for device in _named_first(finding, labels)))
     more = f" +{len(devices) - 1}" if len(devices) > 1 else ""
     device = f"  {devices[0]}{more}" if devices else ""
     room = width - cell_len(device)
@@ -264,10 +265,15 @@ def affected_text(finding: Finding) -> str:
 
 def devices_text(finding: Finding, labels: Mapping[str, str] = _NO_LABELS) -> str:
     """Return "GPU0 (0000:0f:00.0), mlx5_0, mlx5_1, mlx5_2 and 4 more"."""
-    shown = finding.devices[:_MOST_DEVICES]
+    shown = _named_first(finding, labels)[:_MOST_DEVICES]
     more = len(finding.devices) - len(shown)
     names = (f"{labels[device]} ({device})" if device in labels else device for device in shown)
     return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def _named_first(finding: Finding, labels: Mapping[str, str]) -> list[str]:
+    """Return the devices of a finding: GPUs and NICs before switches, which have only an address."""
+    return sorted(finding.devices, key=lambda device: device not in labels and bool(_BDF.fullmatch(device)))
 
 
 def _title(finding: Finding, title: str, width: int) -> list[Line]:
