@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from textual import on
+from textual.binding import Binding
 from textual.message import Message
 
 from tui.controllers.actions import ActionsController
@@ -180,7 +181,7 @@ class GdrtopApp(TerminalApp[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the keys that do nothing in a recording, and all commands until a question is answered."""
         if getattr(self.screen, "is_question", False):
-            return action in ("help", "quit", "repaint")
+            return action not in _DEAD_IN_QUESTIONS
         return not (self._replay is not None and action in ("probe", "record"))
 
     def why_not(self, action: str) -> str:
@@ -343,6 +344,8 @@ class GdrtopApp(TerminalApp[None]):
         self._shared.doctor.selected = message.finding
         self.action_doctor()
 
+
+_DEAD_IN_QUESTIONS = {binding.action for binding in Binding.make_bindings(GdrtopApp.BINDINGS)} - {"quit"}
 
 # What a screen asks for, and what answers. By the names of Textual's handlers, and not by the classes of the
 # messages, because most screens are imported on first use.

@@ -324,7 +324,9 @@ async def test_a_host_name_is_typed_without_another_key_and_presses_none() -> No
         await listed(pilot, clock)
         await asked(pilot, "restart-fabric-manager")
         assert footer(pilot).split() == ["Enter", "Run", "it", "Tab", "Plan", "Esc", "Cancel"]
-        await pilot.press(*"hgx-h100", "down", "enter")
+        await pilot.press("tab")
+        assert "Copy" in footer(pilot)
+        await pilot.press("enter", *"hgx-h100", "down", "enter")
         await ended(pilot)
 
 
