@@ -52,8 +52,9 @@ def seen(pilot: Pilot[None], view: str) -> str:
 
 
 def question(pilot: Pilot[None]) -> str:
-    """Return the question on the top screen as one line, however it is wrapped."""
-    return " ".join(seen(pilot, "question").split())
+    """Return the question on the top screen as one line, however it is wrapped; "" if none is drawn."""
+    has_pane = pilot.app.screen.query("#question")
+    return " ".join(seen(pilot, "question").split()) if has_pane else ""
 
 
 def is_on(pilot: Pilot[None], kind: type[Screen[None]]) -> bool:
