@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from textual import on
+from textual.binding import Binding
 from textual.message import Message
 
 from tui.controllers.actions import ActionsController
@@ -183,8 +184,16 @@ class GdrtopApp(TerminalApp[None]):
     # Keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable the keys that do nothing in a recording."""
+        """Disable the keys that do nothing in a recording, and all commands until a question is answered."""
+        if getattr(self.screen, "is_question", False):
+            return action not in _DEAD_IN_QUESTIONS
         return not (self._replay is not None and action in ("probe", "record"))
+
+    def why_not(self, action: str) -> str:
+        """Return why a command of the app cannot be done now."""
+        if getattr(self.screen, "is_question", False):
+            return "first answer the question on this screen. Esc cancels it."
+        return "this is a recording." if action in ("probe", "record") else ""
 
     def action_help(self) -> None:
         """Show the help for the current screen."""
@@ -341,6 +350,8 @@ class GdrtopApp(TerminalApp[None]):
         self.action_doctor()
 
 
+_DEAD_IN_QUESTIONS = {binding.action for binding in Binding.make_bindings(GdrtopApp.BINDINGS)} - {"quit"}
+
 # What a screen asks for, and what answers. By the names of Textual's handlers, and not by the classes of the
 # messages, because most screens are imported on first use.
 REQUESTS: dict[str, Callable[[GdrtopApp, Any], object]] = {
@@ -373,7 +384,6 @@ REQUESTS: dict[str, Callable[[GdrtopApp, Any], object]] = {
     "_on_run_screen_end_seen": lambda app, _: app.actions.run.note_end_seen(),
     "_on_bandwidth_setup_screen_changed": lambda app, _: app.bandwidth.setup.plan(),
     "_on_bandwidth_setup_screen_start_requested": lambda app, _: app.bandwidth.setup.run_planned(),
-    "_on_bandwidth_setup_screen_confirmed": lambda app, _: app.bandwidth.setup.confirm(),
     "_on_bandwidth_run_screen_end_seen": lambda app, _: app.bandwidth.note_end_seen(),
     "_on_bandwidth_run_screen_cancel_requested": lambda app, _: app.bandwidth.ask_to_cancel(),
     "_on_bandwidth_run_screen_skip_requested": lambda app, _: app.bandwidth.worker.skip(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, TypeVar
@@ -17,6 +18,7 @@ from textual.widgets import Input
 
 from tui.files.crash_file import EXIT_CRASHED
 from tui.runtime.printing import ascii_cells
+from tui.screens.dead_keys import why_dead
 from tui.screens.keys import bind
 from tui.settings.current import current, is_configured
 from tui.terminal.clipboard import clipboard_sequence, wrapped_for_screen
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from textual.types import CSSPathType
 
 R = TypeVar("R")
+_EXPLAINED_SECONDS = 4.0
 
 
 class AsciiFilter(LineFilter):
@@ -76,6 +79,7 @@ class TerminalApp(App[R]):
         self.animation_level = "none"
         self._output = MinimalOutput(self)
         self._last_size: Size | None = None
+        self._explained = ("", 0.0)  # why a key did nothing, and when that was said
 
     @property
     def available_themes(self) -> dict[str, Theme]:
@@ -120,10 +124,24 @@ class TerminalApp(App[R]):
         self._last_size = event.size
 
     def on_key(self, event: events.Key) -> None:
-        """Give an input what was typed before it had the focus: a slow link delivers several keys at once."""
-        if isinstance(self.focused, Input) and event.is_printable:  # which it would not have let pass
-            event.prevent_default()
-            self.focused.post_message(events.Key(event.key, event.character))
+        """Give an input what was typed before it had the focus, else say why a key did nothing.
+
+        A slow link delivers several keys at once.
+        """
+        if isinstance(self.focused, Input):
+            if event.is_printable:  # which it would not have let pass
+                event.prevent_default()
+                self.focused.post_message(events.Key(event.key, event.character))
+        elif event.key not in self.screen.active_bindings and (why := why_dead(self, event.key)):
+            self._explain(why)
+
+    def _explain(self, why: str) -> None:
+        """Say why a key does nothing, not again for each repetition of it."""
+        now = time.monotonic()
+        text, said_at = self._explained
+        if why != text or now - said_at > _EXPLAINED_SECONDS:
+            self._explained = (why, now)
+            self.notify(why, timeout=_EXPLAINED_SECONDS, markup=False)
 
     def action_repaint(self) -> None:
         """Draw every cell again: something else may have written to the terminal."""

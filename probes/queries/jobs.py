@@ -218,7 +218,8 @@ def job_plan(title: str, *steps: Step | str, note: str = "") -> Plan:
 
 def without_variable(name: str, instead: str = "") -> Plan:
     """Return the plan to remove a variable from a job, or to do `instead`."""
-    return job_plan(f"Remove {name}", f"Remove {name} from {SET_IN}{f', {instead}' if instead else ''}")
+    where = SET_IN if name.startswith("NCCL_") else "the job script or the image"
+    return job_plan(f"Remove {name}", f"Remove {name} from {where}{f', {instead}' if instead else ''}")
 
 
 def gpus_of(examination: Examination, process: Process | None) -> frozenset[str]:

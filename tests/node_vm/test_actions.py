@@ -26,12 +26,12 @@ def log_of(guest: Guest, path: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in guest.read(path).splitlines()]
 
 
-def test_one_key_and_enter_load_what_is_missing(node: Guest, dashboard: Dashboard) -> None:
+def test_one_key_and_yes_load_what_is_missing(node: Guest, dashboard: Dashboard) -> None:
     dashboard.until_shown("BROKEN", "✗ nvidia_peermem")
     dashboard.press("l")
     dashboard.until_shown("nothing has been run", "modprobe nvidia_uvm", "modprobe nvidia_peermem")
     assert not lsmod(node).keys() & NEEDED
-    dashboard.press("Enter")
+    dashboard.press("y")
     dashboard.until_shown("CHECKED AGAIN", "via peermem · 8 of 8 GPUs")
     assert lsmod(node).keys() >= NEEDED
     dashboard.press("Escape")

@@ -127,7 +127,7 @@ def test_by_keys(node: Guest, dashboard: Dashboard) -> None:
     dashboard.press("Enter")
     dashboard.until(lambda screen: len(re.findall(r"^│ +65536 +[\d.]+ ", screen, re.M)) >= 3)
     assert ends_running(node) == 2
-    dashboard.press("K")
+    dashboard.press("C-k")
     dashboard.until_shown("Cancel the bandwidth tests?")
     dashboard.press("y")
     dashboard.until_shown("canceled")

@@ -51,6 +51,12 @@ def seen(pilot: Pilot[None], view: str) -> str:
     return "\n".join("".join(run.text for run in line).rstrip() for line in lines)
 
 
+def question(pilot: Pilot[None]) -> str:
+    """Return the question on the top screen as one line, however it is wrapped; "" if none is drawn."""
+    has_pane = pilot.app.screen.query("#question")
+    return " ".join(seen(pilot, "question").split()) if has_pane else ""
+
+
 def is_on(pilot: Pilot[None], kind: type[Screen[None]]) -> bool:
     return isinstance(pilot.app.screen, kind)
 

@@ -10,7 +10,7 @@ import pytest
 from textual.pilot import Pilot
 
 from probes.simulation.host import SimulatedHost
-from tests.tui.action_screens import on, seen
+from tests.tui.action_screens import on, question, seen
 from tests.tui.pilot import SteppedClock, readings, stepped_app, until
 from tui.bandwidth.processes import ProcessExit
 from tui.bandwidth.session import BenchSession
@@ -114,7 +114,7 @@ async def planned(pilot: Pilot[None]) -> None:
 async def started(pilot: Pilot[None]) -> None:
     """Runs what is set up, though the simulated job would feel it."""
     await pilot.press("enter")
-    await until(pilot, lambda: "Run it anyway?" in seen(pilot, "question"))
+    await until(pilot, lambda: "Run it anyway" in question(pilot))
     await pilot.press("y")
     await on(pilot, BandwidthRunScreen)
 

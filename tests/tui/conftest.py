@@ -22,6 +22,12 @@ def lasting_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(App, "NOTIFICATION_TIMEOUT", 3600.0)
 
 
+@pytest.fixture(autouse=True)
+def enter_answers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test reads a question at once."""
+    monkeypatch.setattr("tui.screens.ask.ENTER_DELAY_SECONDS", 0.0)
+
+
 @pytest.fixture
 def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory, not there yet, in which the facts of a node that works are saved."""

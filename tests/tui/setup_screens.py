@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 
 from probes.simulation.commands.command_result import CommandResult
 from probes.simulation.host import SimulatedHost
-from tests.tui.action_screens import ended, on, seen
+from tests.tui.action_screens import ended, on, question, seen
 from tests.tui.bandwidth_screens import over, planned
 from tests.tui.pilot import SteppedClock, readings, until
 from tui.app import GdrtopApp
@@ -125,7 +125,7 @@ async def begin(pilot: Pilot[None]) -> None:
 
 async def run_plan(pilot: Pilot[None]) -> None:
     """Confirm a plan, with the host name where it is asked for, and go back after the check."""
-    asked = re.search(r"type the host name (\S+) to", seen(pilot, "question"))
+    asked = re.search(r"Type the host name (\S+) and", seen(pilot, "question"))
     await pilot.press("enter")
     if asked is not None:
         await pilot.press(*asked[1], "enter")
@@ -138,9 +138,7 @@ async def run_test(pilot: Pilot[None]) -> None:
     await planned(pilot)
     await pilot.press("enter")
     running = BandwidthRunScreen
-    await until(
-        pilot, lambda: isinstance(pilot.app.screen, running) or "Run it anyway?" in seen(pilot, "question")
-    )
+    await until(pilot, lambda: isinstance(pilot.app.screen, running) or "Run it anyway" in question(pilot))
     if not isinstance(pilot.app.screen, running):
         await pilot.press("y")
     await on(pilot, running)

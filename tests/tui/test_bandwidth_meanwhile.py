@@ -9,7 +9,7 @@ from probes.host.protocol import Host
 from probes.snapshot.examination import Examination
 from probes.snapshot.rates import Reading
 from tests.probes.simulation.quiet import QuietHost
-from tests.tui.action_screens import on, seen
+from tests.tui.action_screens import on, question, seen
 from tests.tui.bandwidth_screens import measured, met, printed, scripted, set_up
 from tests.tui.pilot import SteppedClock, overview, shown, stepped_app, until
 from tui.bandwidth.impact_check import reread
@@ -35,8 +35,8 @@ async def test_who_has_come_since_the_node_was_examined_is_asked_for(monkeypatch
         host.start_job()
         clock.now += 1.0
         await pilot.press("enter")
-        await until(pilot, lambda: "Run it anyway?" in seen(pilot, "question"))
-        assert HOLDS in seen(pilot, "planned")
+        await until(pilot, lambda: "Run it anyway" in question(pilot))
+        assert HOLDS in question(pilot)
         assert processes.started == []
 
 

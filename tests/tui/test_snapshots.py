@@ -21,7 +21,7 @@ from tests.tui.screens.test_ras import consent
 from tests.tui.setup_screens import to_setup
 from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
-from tui.screens.ask import ConsentScreen
+from tui.screens.ask import AskScreen
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 from tui.screens.history import HistoryScreen
 from tui.screens.list_screen import ExaminedListScreen
@@ -192,7 +192,7 @@ def test_ras(snap_compare: Any, size: tuple[int, int]) -> None:
         await pilot.press("t")
         await on(pilot, LiveScreen)
         await pilot.press("i")
-        await on(pilot, ConsentScreen)
+        await on(pilot, AskScreen)
         await until(pilot, lambda: "STATUS" in consent(pilot))
         await pilot.press("y")
         await until(pilot, lambda: "32 processes" in seen(pilot, "answer"))

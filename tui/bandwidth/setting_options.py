@@ -14,9 +14,8 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, PROGRAMS
 from probes.snapshot.examination import Examination
 from widgets.base.figures import binary_size, gbps
-from widgets.node.matrix import smi_word
+from widgets.node.matrix import BEST_MARK, smi_word
 
-_BEST = "★"
 _TESTS = {program.name: program.label for program in PROGRAMS}
 _MEMORIES = {
     MemoryPath.BEST: "GPU memory, best path on this node",
@@ -130,7 +129,7 @@ def nics(examination: Examination | None, gpu: object = None) -> list[Option]:
     for name in dict.fromkeys([*(name for name in best if name in devices), *devices]):
         port = active_port(devices[name])
         path = topology.paths.get((gpu, name)) if isinstance(gpu, str) else None
-        word = "" if path is None else smi_word(path) + (_BEST if best[:1] == (name,) else "")
+        word = "" if path is None else smi_word(path) + (BEST_MARK if best[:1] == (name,) else "")
         rate = "no active port" if port is None else gbps(port.rate_gbps)
         options.append(Option(name, f"{name} {word}".rstrip(), rate, port is not None))
     return options

@@ -19,6 +19,7 @@ from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Finding, Status
+from probes.queries.pcie_paths import labels
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import with_slow_results
@@ -266,7 +267,7 @@ def write_check(
     elif options.actions is not None:
         write_actions(judgment, options.actions, out)
     else:
-        lines = _text(node, judgment, text_width(out), options, since)
+        lines = _text(examination, judgment, text_width(out), options, since)
         print_lines(lines, out, options.ascii_only)
     return exit_status(verdict)
 
@@ -361,10 +362,13 @@ def _check_row_json(finding: Finding, in_full: bool) -> dict[str, Any]:
     return {**finding_json(finding), **outcome} if in_full else outcome
 
 
-def _text(node: Node, judgment: Judgment, width: int, options: CheckOptions, since: SinceOk) -> list[Line]:
+def _text(
+    examination: Examination, judgment: Judgment, width: int, options: CheckOptions, since: SinceOk
+) -> list[Line]:
     verdict, found, with_passed = judgment.verdict, judgment.findings, options.with_passed
     note = _left_out(judgment.skipped, options.only, options.skip)
-    lines: list[Line] = [heading(node), verdict_drawing.draw(verdict)]
+    names = labels(examination)
+    lines: list[Line] = [heading(examination.node), verdict_drawing.draw(verdict)]
     lines.extend(wrapped(note, width, Tone.WARNING, "  ") if note else ())
     lines.extend(wrapped(verdict.reason, width, Tone.PLAIN, "  "))
     if since is not None:
@@ -374,15 +378,15 @@ def _text(node: Node, judgment: Judgment, width: int, options: CheckOptions, sin
     if options.ids:
         for finding in found:
             if finding.id in options.ids:
-                lines.extend([(), *draw_entry(Entry(finding.id, (finding,)), width)])
+                lines.extend([(), *draw_entry(Entry(finding.id, (finding,)), width, names)])
         return lines
     lines.append(line(counted(found)))
     entries = entries_of([finding for finding in found if with_passed or finding.status is not Status.PASSED])
     if entries:
-        lines.extend([(), *draw_entries(entries, width)])
+        lines.extend([(), *draw_entries(entries, width, names)])
     for entry in entries:
         if entry.is_found or (with_passed and entry.first.status in (Status.SILENCED, Status.UNKNOWN)):
-            lines.extend([(), *draw_entry(entry, width)])
+            lines.extend([(), *draw_entry(entry, width, names)])
     hint = "gdrtop check ID shows one check in detail"
     hint += "" if with_passed else "; --all also lists checks that are ok"
     return [*lines, (), (Run(hint, Tone.DIM),)]

@@ -195,13 +195,13 @@ class ActionRunController:
         if state is None or state.ended is not None:
             return
         if state.is_stopping:
-            self._context.ask(
+            self._context.ask_to_stop(
                 "gdrtop stops after the running step. Stop waiting for it? The step may continue.",
                 "Stop waiting for this step",
                 then=stop,
             )
         else:
-            self._context.ask("Stop the action?", "Stop after the running step", then=stop)
+            self._context.ask_to_stop("Stop the action?", "Stop after the running step", then=stop)
 
     def _stop(self) -> None:
         """Stop after the running step; the second time, without waiting for it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from probes.base.text import capitalized
 from tui.controllers.bandwidth_setup import BandwidthSetupController
 from tui.controllers.bandwidth_worker import BandwidthWorker
 from tui.runtime.background_task import DRAW_SECONDS
@@ -133,14 +132,22 @@ class BandwidthController:
 
     def save_baseline(self, message: BandwidthRunScreen.BaselineRequested) -> None:
         """Save the results as the baseline of their machine type; ask first if that may be wrong."""
+        from tui.screens.ask import YES, AskScreen, sentences
+
         state, setup = message.state, self.setup.state
+
+        def answered(answer: str | None) -> None:
+            if answer == YES:
+                self.worker.save_baseline(state.measured, self._note_baseline, self._context.report_error)
+
         why = "" if setup is None else state.baseline_warning(setup.baseline)
-        if why and not message.is_confirmed:
-            self._context.notify(
-                f"{capitalized(why)}. Press B again to save it as the baseline anyway.", "warning"
+        if why:
+            ask = AskScreen(
+                sentences(f"Warning: {why}."), "Save it as the baseline anyway", "Keep the baseline as it is"
             )
-            return
-        self.worker.save_baseline(state.measured, self._note_baseline, self._context.report_error)
+            self._app.push_screen(ask, answered)
+        else:
+            answered(YES)
 
     def _note_baseline(self, path: str) -> None:
         self._context.notify(f"Saved as the baseline of this machine type: {path}")
@@ -156,7 +163,7 @@ class BandwidthController:
             if answer == YES:
                 self.cancel()
 
-        self._context.ask("Cancel the bandwidth tests?", "Stop them at both ends", then=answered)
+        self._context.ask_to_stop("Cancel the bandwidth tests?", "Stop them at both ends", then=answered)
 
     def cancel(self) -> None:
         """Stop the whole series."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from probes.base.origin import Source
@@ -217,22 +218,37 @@ class BandwidthSetupController:
 
     def _ask_or_start(self, setup: BandwidthSetupState) -> None:
         if setup.is_asking:
-            self._show_question(setup)
+            self._ask(setup)
             self.draw()
         else:
             self._start(setup)
 
-    def _show_question(self, setup: BandwidthSetupState) -> None:
-        """Show the settings, where the question is, also for a series that runs again."""
+    def _ask(self, setup: BandwidthSetupState) -> None:
+        """Ask over the settings, also for a series that runs again, whether jobs may be affected."""
+        from tui.screens.ask import YES, AskScreen
         from tui.screens.bandwidth_run.screen import BandwidthRunScreen
         from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
 
-        if isinstance(self._app.screen, BandwidthSetupScreen | BandwidthRunScreen):
-            if isinstance(self._app.screen, BandwidthRunScreen):
-                self._app.pop_screen()
-            self._context.show(BandwidthSetupScreen, lambda: BandwidthSetupScreen(setup))
+        to_run = setup.to_run
+        if to_run is None or not isinstance(self._app.screen, BandwidthSetupScreen | BandwidthRunScreen):
+            setup.cancel_run()
+            self._context.notify(
+                "The bandwidth test would affect running jobs. It was not started.", "warning"
+            )
+            return
 
-    def confirm(self) -> None:
-        """Run the series although jobs would be affected."""
-        if self.state is not None and self.state.is_asking:
-            self._start(self.state)
+        def answered(answer: str | None) -> None:
+            if setup.to_run is not to_run:
+                return
+            if answer == YES:
+                self._start(setup)
+            else:
+                setup.cancel_run()
+                self.plan()  # nothing was planned during the question
+                self.draw()
+
+        if isinstance(self._app.screen, BandwidthRunScreen):
+            self._app.pop_screen()
+        self._context.show(BandwidthSetupScreen, lambda: BandwidthSetupScreen(setup))
+        ask = AskScreen(partial(setup.question_lines, to_run), "Run it anyway", "Do not run it")
+        self._app.push_screen(ask, answered)

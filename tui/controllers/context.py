@@ -138,9 +138,12 @@ class AppContext:
         else:
             self.app.push_screen(make())
 
-    def ask(self, question: str, yes: str, cancel: str = "", *, then: Callable[[str | None], None]) -> None:
-        """Ask a question whose keys y and K do what `yes` and `cancel` say."""
-        from tui.screens.ask import AskScreen
+    def ask_to_stop(
+        self, question: str, yes: str, cancel: str = "", *, then: Callable[[str | None], None]
+    ) -> None:
+        """Ask before something is stopped; `yes` and `cancel` say what these answers do."""
+        from tui.screens.ask import YES, AskScreen, sentences
 
         if not isinstance(self.app.screen, AskScreen):
-            self.app.push_screen(AskScreen(question, yes, cancel), then)
+            ask = AskScreen(sentences(question), yes, "Continue without stopping", cancel, exit_answer=YES)
+            self.app.push_screen(ask, then)

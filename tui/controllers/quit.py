@@ -40,7 +40,7 @@ class QuitController:
             elif answer == CANCEL and (active := self._context.active) is not None:
                 active.cancel()
 
-        self._context.ask(
+        self._context.ask_to_stop(
             f"{active.name} is running. Stop it and quit gdrtop?",
             "Stop it, then quit",
             "Stop it, and stay in gdrtop",

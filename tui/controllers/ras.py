@@ -12,7 +12,7 @@ from probes.live.ras.policy import RasDecision
 from probes.live.ras.targets import RasTarget, find_targets
 from probes.nccl.ras.facts import RasReport
 from tui.runtime.ras_questions import RasAnswer, RasQuestions, use_of
-from tui.screens.ask import YES, ConsentScreen
+from tui.screens.ask import YES, AskScreen, sentences
 from tui.screens.ras import RasPort, RasScreen, RasState
 from widgets.nccl.ras import notice
 
@@ -139,7 +139,7 @@ class RasController:
         if questions.is_confirmed(target, command, decision):
             yes()
             return
-        if isinstance(self._context.app.screen, ConsentScreen):
+        if isinstance(self._context.app.screen, AskScreen):
             no()
             return
 
@@ -151,7 +151,8 @@ class RasController:
             yes()
 
         texts = notice(target, command, decision)
-        self._context.app.push_screen(ConsentScreen(texts, f"Send {command}"), answered)
+        ask = AskScreen(sentences(*texts), f"Send {command}", "Send nothing")
+        self._context.app.push_screen(ask, answered)
 
     def _send(
         self, questions: RasQuestions, target: RasTarget, command: str, node: Host, sample: LiveSample

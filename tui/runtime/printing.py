@@ -29,7 +29,7 @@ _ASCII = str.maketrans(
         **dict.fromkeys("─═━╌", "-"),
         **dict.fromkeys("│║┃▏▎▌▊▐▕", "|"),
         **dict.fromkeys("‹", "<"),
-        **dict.fromkeys("★◆", "*"),
+        "◆": "*",
         "▲": "!",
         "↑": "^",
         "↓": "v",

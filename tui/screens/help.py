@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from probes.base.origin import Origin
 from tui.manual import SUBJECTS, page, title
 from tui.screens.key_footer import KeyFooter
-from tui.screens.keys import KEYS, bind, leave_keys
+from tui.screens.keys import FUNCTION_KEYS, KEYS, bind, leave_keys
 from tui.screens.list_screen import PanesScreen, static_view
 from widgets.base.lines import Line, Run, Tone, line
 from widgets.base.lines_view import LinesView
@@ -128,7 +128,9 @@ def _keys(names: tuple[str, ...], width: int) -> list[Line]:
         key = KEYS[name]
         room = max(20, width - _KEY_CELLS - 2)
         first, *rest = textwrap.wrap(key.meaning, room, break_on_hyphens=False)
-        shown = f"  {key.display}{' ' * (_KEY_CELLS - cell_len(key.display))}"
+        functions = (part.upper() for part in key.keys.split(",") if part in FUNCTION_KEYS)
+        display = " ".join([key.display, *(part for part in functions if part not in key.display.upper())])
+        shown = f"  {display}{' ' * (_KEY_CELLS - cell_len(display))}"
         lines.append((Run(shown, Tone.TITLE), Run(first)))
         lines.extend((Run(" " * (_KEY_CELLS + 2) + piece),) for piece in rest)
     return lines

@@ -142,6 +142,10 @@ class HistoryScreen(ListScreen[HistoryState]):
         """Enable Undo if a run is selected."""
         return self._state.run is not None if action == "undo" else super().check_action(action, parameters)
 
+    def why_not(self, action: str) -> str:
+        """Return why a key cannot act now."""
+        return "gdrtop has not run anything on this node." if action == "undo" else ""
+
     def action_undo(self) -> None:
         """Ask for the plan that undoes the selected run."""
         if self._state.run is not None:

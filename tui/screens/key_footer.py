@@ -26,7 +26,10 @@ class _Item(NamedTuple):
         return cell_len(self.display) + cell_len(self.label) + 3
 
 
-_TYPING = (_Item("enter", "Enter", "Done"), _Item("escape", "Esc", "Cancel"))
+def typing_items(enter: str = "Done", tab: str = "") -> tuple[_Item, ...]:
+    """Return what the footer shows while a field has the focus; the words say what the keys do."""
+    items = (_Item("enter", "Enter", enter), _Item("tab", "Tab", tab), _Item("escape", "Esc", "Cancel"))
+    return tuple(item for item in items if item.label)
 
 
 class KeyFooter(Widget):
@@ -46,8 +49,9 @@ class KeyFooter(Widget):
     }
     """
 
-    def __init__(self) -> None:
+    def __init__(self, typing: tuple[_Item, ...] = ()) -> None:
         super().__init__()
+        self._typing = typing or typing_items()
         self._items: list[_Item] = []
 
     def on_mount(self) -> None:
@@ -66,7 +70,7 @@ class KeyFooter(Widget):
         if screen is not self.screen or not self.is_attached:
             return
         if isinstance(screen.focused, Input):
-            items = list(_TYPING)
+            items = list(self._typing)
         else:
             bindings = [(binding, enabled) for _, binding, enabled, _ in screen.active_bindings.values()]
             items = items_that_fit(bindings, self.size.width)

@@ -1,4 +1,8 @@
-"""The key table: bindings, footer and help come from it. A key has one meaning on all screens."""
+"""The key table: bindings, footer and help come from it. A key has one meaning on all screens.
+
+A key that acts on the node or on a job is no other key with Shift, because Caps Lock must not run anything.
+Function keys do what they do in htop, where gdrtop has the same.
+"""
 
 from __future__ import annotations
 
@@ -34,19 +38,18 @@ KEYS: dict[str, Key] = {
     ),
     "fix": Key("f", "f", "Fix", "Show the fix for this finding, step by step. Nothing runs yet"),
     "undo": Key("u", "u", "Undo", "Show the steps that undo this run. Nothing runs yet"),
-    "cancel": Key("K", "K", "Cancel", "Cancel the running test or action. Asks first"),
-    "skip": Key("N", "N", "Next test", "Stop this test and start the next one"),
-    "again": Key("A", "A", "Run again", "Run the same tests again"),
+    "cancel": Key("ctrl+k,f9", "Ctrl+K", "Cancel", "Cancel the running test or action. Asks first"),
+    "skip": Key("ctrl+n", "Ctrl+N", "Next test", "Stop this test and start the next one"),
+    "again": Key("ctrl+r", "Ctrl+R", "Run again", "Run the same tests again"),
     "verbose": Key("v", "v", "Name ranks", "RAS: query again, and have the job name more ranks"),
     "diagnostics": Key(
-        "D", "D", "Diagnostics", "RAS: run NCCL's diagnostics in the job. First shows what they run"
+        *("ctrl+d", "Ctrl+D", "Diagnostics"),
+        "RAS: run NCCL's diagnostics in the job. First shows what they run",
     ),
     "write": Key("w", "w", "Write", "Write what is shown to a file in the current directory"),
     "copy": Key("c", "c", "Copy", "Copy the plan, the command for the peer, or a rank's py-spy command"),
     "view": Key(
-        "o",
-        "o",
-        "View",
+        *("o,f6", "o", "View"),
         "Switch view: chart and console, paths and node. In a table: sort the rows",
     ),
     "path": Key("P", "P", "Path", "Setup: choose the other path, or go back to the recommended one"),
@@ -54,8 +57,8 @@ KEYS: dict[str, Key] = {
     "rehearse": Key(
         "T", "T", "Rehearse", "Plan: run it on a simulated copy of this node, and show the expected verdict"
     ),
-    "filter": Key("slash", "/", "Filter", "Show only lines that contain a word"),
-    "columns": Key("C", "C", "Columns", "Live: choose the columns of this table"),
+    "filter": Key("slash,f3,f4", "/", "Filter", "Show only lines that contain a word"),
+    "columns": Key("C,f2", "C", "Columns", "Live: choose the columns of this table"),
     "explain": Key("e", "e", "Explain", "Explain in plain words what the finding means"),
     "all": Key("a", "a", "All", "Show everything, including ok checks and similar steps"),
     "peer": Key("p", "p", "Peer", "Type the host name of the peer"),
@@ -94,10 +97,13 @@ KEYS: dict[str, Key] = {
     ),
     "pace": Key("plus,equals_sign,minus", "+ -", "Interval", "Halve or double the interval between readings"),
     "pane": Key("tab,shift+tab", "Tab", "Pane", "Next pane"),
-    "palette": Key("ctrl+p", "Ctrl+P", "Commands", "Find a command by name"),
+    "palette": Key("colon,ctrl+p", ":", "Commands", "Find a command by name"),
     "back": Key("escape", "Esc", "Back", "Close the prompt, filter or selection, or go back"),
-    "exit": Key("ctrl+c,ctrl+q", "Ctrl+C", "Quit", "Quit gdrtop. Asks if a test or an action is running"),
+    "exit": Key("ctrl+c,ctrl+q,f10", "Ctrl+C", "Quit", "Quit gdrtop. Asks if a test or an action is running"),
 }
+
+
+FUNCTION_KEYS = frozenset(f"f{number}" for number in range(1, 13))
 
 
 def ranks_of(table: Mapping[str, Key]) -> dict[str, int]:
@@ -125,10 +131,10 @@ def bind(
     )
 
 
-def move_keys() -> tuple[Binding, ...]:
+def move_keys(*, show: bool = True) -> tuple[Binding, ...]:
     """Bind the keys that move in the focused pane to `action_move`."""
     return (
-        bind("select", "move('down')", "down,j"),
+        bind("select", "move('down')", "down,j", show=show),
         bind("select", "move('up')", "up,k", show=False),
         bind("page", "move('page_down')", "pagedown", show=False),
         bind("page", "move('page_up')", "pageup", show=False),

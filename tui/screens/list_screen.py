@@ -55,6 +55,7 @@ class PanesScreen(Screen[None]):
 
     CSS_PATH = Path(__file__).with_name("panes.tcss")
     BINDINGS = [*move_keys()]  # noqa: RUF012 - Textual's own type
+    is_question = False  # the app's own commands are dead until it is answered
     CONDITIONAL: ClassVar[tuple[str, ...]] = ()  # actions that `check_action` enables and disables
     _enabled: tuple[bool | None, ...] = ()
 

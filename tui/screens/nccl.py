@@ -301,6 +301,10 @@ class NcclScreen(ListScreen[NcclState]):
             return self._state.followed is not None
         return super().check_action(action, parameters)
 
+    def why_not(self, action: str) -> str:
+        """Return why a key cannot act now."""
+        return "open a log first, with Enter." if action == "write" else ""
+
     def action_open(self) -> None:
         """Follow the selected log, and show only it."""
         if self._state.selected:

@@ -13,7 +13,7 @@ from textual.binding import Binding
 from textual.keys import KEY_NAME_REPLACEMENTS, Keys, format_key
 
 from probes.base.text import printable
-from tui.screens.keys import KEYS, RANKS, Key, ranks_of
+from tui.screens.keys import FUNCTION_KEYS, KEYS, RANKS, Key, ranks_of
 
 # Keys that lead out of every screen, and pairs that screens bind one by one.
 FIXED = frozenset(
@@ -47,6 +47,12 @@ def rebound(changes: Mapping[str, str]) -> dict[str, Key]:
         keys = [_key(name, part.strip()) for part in text.split(",")] if text.strip() else []
         display = " ".join(map(format_key, keys)) or "–"
         table[name] = KEYS[name]._replace(keys=",".join(keys), display=display)
+    # Function keys are second names, which a configured key may take.
+    taken = {key for name in changes for key in table[name].keys.split(",")} & FUNCTION_KEYS
+    for name, member in KEYS.items():
+        if name not in changes:
+            left = ",".join(key for key in member.keys.split(",") if key not in taken)
+            table[name] = member._replace(keys=left)
     used: dict[str, str] = {}
     # The changed ones last: their names stand in the message.
     for name in sorted(table, key=lambda name: name in changes):

@@ -226,6 +226,15 @@ class RasScreen(ListScreen[RasState]):
             return not self._state.is_recorded
         return super().check_action(action, parameters)
 
+    def why_not(self, action: str) -> str:
+        """Return why a key cannot act now."""
+        is_sent_alone = action in ("app.ras_events", "ask('diagnostics')")
+        if self._state.is_recorded and is_sent_alone:
+            return "this is a recording."
+        if action.startswith("ask"):
+            return "wait for the answer." if self._state.asking else "no job with a RAS service is selected."
+        return ""
+
     def action_ask(self, what: str) -> None:
         """Ask the selected port."""
         if self._state.selected:

@@ -232,6 +232,10 @@ class RunScreen(PanesScreen):
         """Disable Stop after the end."""
         return self.state.ended is None if action == "stop" else True
 
+    def why_not(self, action: str) -> str:
+        """Return why a key cannot act now."""
+        return "the action has ended." if action == "stop" else ""
+
     # Keys
 
     def action_stop(self) -> None:

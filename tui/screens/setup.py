@@ -171,6 +171,10 @@ class SetupScreen(ExaminedListScreen[GuideState]):
             return self._state.guide is not None
         return super().check_action(action, parameters)
 
+    def why_not(self, action: str) -> str:
+        """Return why a key cannot act now."""
+        return "still reading the node." if action in self.CONDITIONAL else ""
+
     # Keys
 
     def action_open(self) -> None:

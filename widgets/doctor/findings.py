@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
+from types import MappingProxyType
 
 from rich.cells import cell_len
 
@@ -27,7 +28,9 @@ _LABEL_CELLS = 10
 _FEWEST_FOLDED = 3
 _MOST_DEVICES = 4  # named in the details
 _NUMBERS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]|\d+")
+_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 _MOST_DEVICE_CELLS = 15
+_NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
 def mark_of(finding: Finding) -> Run:
@@ -146,14 +149,16 @@ def needs_text(entry: Entry) -> str:
     return f"{plural(count, 'check')} could not run ({cause})"
 
 
-def draw_entries(entries: Sequence[Entry], width: int, selected: str = "") -> list[Line]:
-    """Draw a line per entry, with aligned titles."""
+def draw_entries(
+    entries: Sequence[Entry], width: int, labels: Mapping[str, str] = _NO_LABELS, selected: str = ""
+) -> list[Line]:
+    """Draw a line per entry, with aligned titles; `labels`: the names of GPUs and NICs by BDF."""
     ids = [len(entry.id) + 2 * entry.depth for entry in entries if entry.is_found]
     cells = min(_MOST_ID_CELLS, max(ids, default=0)) if width >= _ROOM_FOR_IDS else 0
-    return [fit(_row(entry, cells, width, entry.id == selected), width) for entry in entries]
+    return [fit(_row(entry, cells, width, labels, entry.id == selected), width) for entry in entries]
 
 
-def _row(entry: Entry, cells: int, width: int, is_selected: bool) -> Line:
+def _row(entry: Entry, cells: int, width: int, labels: Mapping[str, str], is_selected: bool) -> Line:
     finding, indent = entry.first, "└ " if entry.depth else ""
     tone = Tone.CURSOR if is_selected else Tone.PLAIN if entry.is_found else Tone.DIM
     if finding.status is Status.UNKNOWN:
@@ -172,15 +177,17 @@ def _row(entry: Entry, cells: int, width: int, is_selected: bool) -> Line:
         named = _TONES[finding.severity] if not is_selected else Tone.CURSOR
         name = Run(f"{indent}{finding.id:<{cells - len(indent)}}", named, entry.id)
         head: Line = (mark_of(finding), Run(" "), name, Run("  "))
-        return (*head, *_title_and_device(finding, title._replace(tone=Tone.PLAIN), width - width_of(head)))
-    head = (mark_of(finding), Run(f" {indent}"))
-    return (*head, *_title_and_device(finding, title, width - width_of(head)))
+        title = title._replace(tone=Tone.PLAIN)
+    else:
+        head = (mark_of(finding), Run(f" {indent}"))
+    return (*head, *_title_and_device(finding, title, width - width_of(head), labels))
 
 
-def _title_and_device(finding: Finding, title: Run, width: int) -> Line:
+def _title_and_device(finding: Finding, title: Run, width: int, labels: Mapping[str, str]) -> Line:
     """Draw the title, cut if necessary, and the first device."""
-    more = f" +{len(finding.devices) - 1}" if len(finding.devices) > 1 else ""
-    device = f"  {finding.devices[0]}{more}" if finding.devices else ""
+    devices = list(dict.fromkeys(labels.get(device, device) for device in _named_first(finding, labels)))
+    more = f" +{len(devices) - 1}" if len(devices) > 1 else ""
+    device = f"  {devices[0]}{more}" if devices else ""
     room = width - cell_len(device)
     shown = (title,) if cell_len(title.text) <= room else fit((title,), room)
     return (*shown, Run(device, Tone.DIM))
@@ -198,11 +205,11 @@ def silence_text(finding: Finding) -> str:
 # One entry
 
 
-def draw_entry(entry: Entry, width: int) -> list[Line]:
-    """Draw an entry of the list in full."""
+def draw_entry(entry: Entry, width: int, labels: Mapping[str, str] = _NO_LABELS) -> list[Line]:
+    """Draw an entry of the list in full; `labels`: the names of GPUs and NICs by BDF."""
     if entry.first.status is Status.UNKNOWN:
         return _unknown(entry, width)
-    return draw_details(entry.first, width)
+    return draw_details(entry.first, width, labels)
 
 
 def _unknown(entry: Entry, width: int) -> list[Line]:
@@ -214,12 +221,12 @@ def _unknown(entry: Entry, width: int) -> list[Line]:
     return lines
 
 
-def draw_details(finding: Finding, width: int) -> list[Line]:
+def draw_details(finding: Finding, width: int, labels: Mapping[str, str] = _NO_LABELS) -> list[Line]:
     """Draw title, impact, cause, evidence, fix and reference."""
     room = width - _LABEL_CELLS
     lines = _title(finding, title_of(finding), width)
     word = finding.severity.value if finding.is_present else "ok or not applicable"
-    devices = f" · {devices_text(finding)}" if finding.devices else ""
+    devices = f" · {devices_text(finding, labels)}" if finding.devices else ""
     lines.extend(wrapped(f"{finding.id} · {word}{devices}", width, Tone.DIM, "  "))
     affected = affected_text(finding)
     if affected:
@@ -256,10 +263,17 @@ def affected_text(finding: Finding) -> str:
     return " · ".join(parts)
 
 
-def devices_text(finding: Finding) -> str:
-    """Return "mlx5_0, mlx5_1, mlx5_2, mlx5_3 and 4 more"."""
-    more = len(finding.devices) - _MOST_DEVICES
-    return ", ".join(finding.devices[:_MOST_DEVICES]) + (f" and {more} more" if more > 0 else "")
+def devices_text(finding: Finding, labels: Mapping[str, str] = _NO_LABELS) -> str:
+    """Return "GPU0 (0000:0f:00.0), mlx5_0, mlx5_1, mlx5_2 and 4 more"."""
+    shown = _named_first(finding, labels)[:_MOST_DEVICES]
+    more = len(finding.devices) - len(shown)
+    names = (f"{labels[device]} ({device})" if device in labels else device for device in shown)
+    return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def _named_first(finding: Finding, labels: Mapping[str, str]) -> list[str]:
+    """Return the devices of a finding: GPUs and NICs before switches, which have only an address."""
+    return sorted(finding.devices, key=lambda device: device not in labels and bool(_BDF.fullmatch(device)))
 
 
 def _title(finding: Finding, title: str, width: int) -> list[Line]:

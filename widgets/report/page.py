@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from probes.bandwidth.model.rating import Rating
 from probes.base.frozen import frozen
@@ -14,6 +14,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.live.model.sample import LiveJob, LiveSample
 from probes.queries.acs_redirects import detours
 from probes.queries.finding import Finding, Status
+from probes.queries.pcie_paths import labels
 from probes.queries.usable_here import usable_here
 from probes.setup.report import Change, Measured, Report
 from probes.snapshot.nic_roles import roles_of
@@ -129,7 +130,7 @@ def page_of(report: Report, version: str) -> Page:
     """Return the texts of the page; `version`: of gdrtop."""
     node = report.examination.node
     drawn = verdict_drawing.draw(report.verdict)
-    entries = entries_of(report.findings)
+    entries, names = entries_of(report.findings), labels(report.examination)
     return Page(
         node=printable(report.node_name, 253),
         origin=_origin_text(node.origin),
@@ -141,7 +142,7 @@ def page_of(report: Report, version: str) -> Page:
         tone=drawn[0].tone,
         reason=printable(report.verdict.reason),
         counts=counted(report.findings),
-        findings=tuple(_finding(entry.first) for entry in entries if entry.first.is_present),
+        findings=tuple(_finding(entry.first, names) for entry in entries if entry.first.is_present),
         not_run=tuple(
             printable(needs_text(entry)) for entry in entries if entry.first.status is Status.UNKNOWN
         ),
@@ -209,7 +210,7 @@ def _matrix(report: Report) -> MatrixText | None:
     return MatrixText(printable(prefix), tuple(map(printable, columns)), rows, legend)
 
 
-def _finding(finding: Finding) -> FindingText:
+def _finding(finding: Finding, names: Mapping[str, str]) -> FindingText:
     mark, plan = mark_of(finding), finding.fix
     return FindingText(
         mark=mark.text,
@@ -217,7 +218,7 @@ def _finding(finding: Finding) -> FindingText:
         severity=", ".join(filter(None, (finding.severity.value, printable(silence_text(finding))))),
         id=finding.id,
         title=printable(finding.title),
-        devices=printable(devices_text(finding)),
+        devices=printable(devices_text(finding, names)),
         same_cause=finding.part_of,
         impact=printable(finding.impact),
         cause=printable(finding.cause),

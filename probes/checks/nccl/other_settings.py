@@ -19,6 +19,7 @@ from probes.queries.jobs import (
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
+UCX = Area("ucx")
 _HOPPER = (9, 0)
 _UCX = "UCX frequently asked questions, https://openucx.readthedocs.io/en/master/faq.html"
 
@@ -92,7 +93,7 @@ def nccl_relaxed_ordering_off(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@UCX.check(
     "ucx-tls-without-cuda",
     Severity.WARNING,
     "UCX_TLS excludes the transports for GPU memory",
@@ -121,7 +122,7 @@ def ucx_tls_without_cuda(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@UCX.check(
     "ucx-net-devices-mismatch",
     Severity.WARNING,
     "UCX_NET_DEVICES lists a port that this node does not have",

@@ -3,7 +3,18 @@
 import pytest
 
 from probes.simulation.host import SimulatedHost
-from tests.tui.action_screens import NODE, HeldHost, QuickHost, asked, ended, is_on, listed, on, seen
+from tests.tui.action_screens import (
+    NODE,
+    HeldHost,
+    QuickHost,
+    asked,
+    ended,
+    is_on,
+    listed,
+    on,
+    question,
+    seen,
+)
 from tests.tui.pilot import SteppedClock, readings, shown, stepped_app, until
 from tui.screens.actions.screen import ActionsScreen
 from tui.screens.ask import AskScreen
@@ -98,11 +109,11 @@ async def test_a_plan_that_affects_jobs_runs_only_after_the_host_name() -> None:
         await listed(pilot, clock)
         await asked(pilot, "restart-fabric-manager")
         assert "train.py" in seen(pilot, "plan")
-        await pilot.press("enter")
         await pilot.press(*"hgx-h10", "enter")
         await pilot.pause()
         assert is_on(pilot, ConfirmScreen)
-        await pilot.press("escape", "y", *"hgx-h100", "enter")
+        assert "not the host name (hgx-h100). Nothing was run." in question(pilot)
+        await pilot.press("0", "enter")
         await on(pilot, RunScreen)
         host.release_one()
         await ended(pilot)
@@ -133,7 +144,7 @@ async def test_similar_steps_are_folded_and_unfold_on_a_key() -> None:
         await asked(pilot, "acs-redirect-off")
         assert "STEPS 1–16\n" in seen(pilot, "plan")
         assert seen(pilot, "plan").count("\n  setpci") == 1
-        await pilot.press("a")
+        await pilot.press("tab", "a")  # out of the field of the host name
         assert "STEP 16\n" in seen(pilot, "plan")
         assert seen(pilot, "plan").count("\n  setpci") == 16
         await pilot.press("a")
@@ -156,15 +167,15 @@ async def test_a_run_can_be_left_and_shown_again_and_stopped() -> None:
         assert "ACTION step 1/3" in shown(pilot, "verdict")
         await pilot.press("x")
         await on(pilot, RunScreen)
-        await pilot.press("k", "K")
+        await pilot.press("k", "ctrl+k")
         await on(pilot, AskScreen)
         await pilot.press("escape")
         await on(pilot, RunScreen)
         assert "stopping" not in seen(pilot, "summary")
-        await pilot.press("ctrl+c", "K")
+        await pilot.press("ctrl+c", "ctrl+k")
         await on(pilot, RunScreen)
         assert "stopping after this step" in seen(pilot, "summary")
-        await pilot.press("K", "y")
+        await pilot.press("ctrl+k", "y")
         await on(pilot, RunScreen)
         assert "no longer waiting" in seen(pilot, "summary")
         host.release_one()

@@ -7,7 +7,7 @@ from textual.pilot import Pilot
 
 from probes.bandwidth.model.samples import Sample
 from probes.simulation.host import SimulatedHost
-from tests.tui.action_screens import NODE, is_on, on, seen
+from tests.tui.action_screens import NODE, is_on, on, question, seen
 from tests.tui.bandwidth_screens import (
     HEADING,
     begun,
@@ -27,6 +27,8 @@ from tui.screens.ask import AskScreen
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
 from tui.screens.confirm.screen import ConfirmScreen
+from widgets.base.lines import plain
+from widgets.base.lines_view import LinesView
 
 SIZE = (120, 40)
 TO_COMPARE = ("down", "down", "down", "down", "down", "left")
@@ -75,7 +77,7 @@ async def test_cancelling_ends_both_ends_and_the_series(monkeypatch: pytest.Monk
     async with begun(monkeypatch, *TO_COMPARE) as (pilot, clock, processes):
         await met(pilot, clock, processes)
         await measured(pilot, clock, processes.started[1], 386.0)
-        await pilot.press("k", "K", "y")
+        await pilot.press("k", "ctrl+k", "y")
         await over(pilot)
         assert "canceled" in seen(pilot, "summary")
         assert "canceled · 0 of 3 tests measured" in seen(pilot, "summary")
@@ -90,7 +92,7 @@ async def test_skipping_goes_on_with_the_next_test(monkeypatch: pytest.MonkeyPat
     async with begun(monkeypatch, *TO_COMPARE) as (pilot, clock, processes):
         await met(pilot, clock, processes)
         await measured(pilot, clock, processes.started[1], 386.0)
-        await pilot.press("N")
+        await pilot.press("ctrl+n")
         await until(pilot, lambda: "test 2/3" in seen(pilot, "summary"))
         assert all(process.was_ended for process in processes.started[:2])
         assert "mlx5_0 · host memory  canceled (386 Gb/s so far)" in seen(pilot, "rows")
@@ -223,19 +225,20 @@ async def test_a_bad_result_and_another_baseline_are_asked_for(monkeypatch: pyte
         await measured(pilot, clock, processes.started[1], *[98.0] * 11)
         await over(pilot)
         await pilot.press("B")
-        await until(pilot, lambda: "below the limit of the path. Press B again" in notified(pilot))
+        await until(pilot, lambda: "below the limit of the path." in question(pilot))
         assert "Saved as the baseline" not in notified(pilot)
-        await pilot.press("B")
+        await pilot.press("enter")
         await until(pilot, lambda: "Saved as the baseline" in notified(pilot))
         await asked_again(pilot, clock)
-        assert "baseline 98 of 400 Gb/s" in seen(pilot, "planned")
+        settings = pilot.app.screen_stack[-2].query_one("#planned", LinesView)
+        assert "baseline 98 of 400 Gb/s" in "\n".join(map(plain, settings.lines))
         await pilot.press("y")
         await on(pilot, BandwidthRunScreen)
         await met(pilot, clock, processes, 2, series=2)
         await measured(pilot, clock, processes.started[3], *[386.0] * 11)
         await over(pilot)
         await pilot.press("B")
-        await until(pilot, lambda: "The baseline has 98 of 400 Gb/s" in notified(pilot))
+        await until(pilot, lambda: "the baseline has 98 of 400 Gb/s" in question(pilot))
         assert notified(pilot).count("Saved as the baseline") == 1
 
 
@@ -247,16 +250,16 @@ def notified(pilot: Pilot[None]) -> str:
 async def asked_again(pilot: Pilot[None], clock: SteppedClock) -> None:
     """The same is to be run once more, and it is asked whether all the same."""
     clock.now += 1.0
-    await pilot.press("A")
-    await on(pilot, BandwidthSetupScreen)
-    await until(pilot, lambda: "Run it anyway?" in seen(pilot, "question"))
+    await pilot.press("ctrl+r")
+    await on(pilot, AskScreen)
+    await until(pilot, lambda: "Run it anyway" in question(pilot))
 
 
 @pytest.mark.slow
 async def test_running_it_again_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch) as (pilot, clock, processes):
         await until(pilot, lambda: len(processes.started) == 1)
-        await pilot.press("K", "y")
+        await pilot.press("ctrl+k", "y")
         await over(pilot)
         await asked_again(pilot, clock)
         await pilot.press("y")
@@ -271,10 +274,10 @@ async def test_again_is_the_test_on_the_screen(monkeypatch: pytest.MonkeyPatch) 
         await over(pilot)
         await asked_again(pilot, clock)
         await pilot.pause()
-        assert "Run again with the same settings" in seen(pilot, "planned")
+        assert "Run again with the same settings" in question(pilot)
         await pilot.press("y")
         await until(pilot, lambda: len(processes.started) == 3)
-        await pilot.press("K", "y")
+        await pilot.press("ctrl+k", "y")
         await over(pilot)
         assert processes.started[2].argv == processes.started[0].argv
 
@@ -283,7 +286,7 @@ async def test_again_is_the_test_on_the_screen(monkeypatch: pytest.MonkeyPatch) 
 async def test_no_to_running_it_again_shows_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch) as (pilot, clock, processes):
         await until(pilot, lambda: len(processes.started) == 1)
-        await pilot.press("ctrl+c", "K")
+        await pilot.press("ctrl+c", "ctrl+k")
         await over(pilot)
         await asked_again(pilot, clock)
         await pilot.press("escape")
@@ -332,7 +335,7 @@ async def test_a_flood_of_lines_neither_freezes_the_screen_nor_fills_the_memory(
         await pilot.press("o")
         await until(pilot, lambda: "386.0" in seen(pilot, "rows"))
         assert len(seen(pilot, "lines").splitlines()) < 3 * MOST_LINES
-        await pilot.press("K")
+        await pilot.press("ctrl+k")
         await on(pilot, AskScreen)
         await pilot.press("y")
         await over(pilot)

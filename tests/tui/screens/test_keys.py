@@ -12,19 +12,24 @@ from textual.screen import Screen
 import tui.screens
 from probes.simulation.host import SimulatedHost
 from tests.tiers import usual
-from tests.tui.action_screens import NODE, QuickHost, asked, is_on, listed, on, seen
+from tests.tui.action_screens import NODE, QuickHost, asked, ended, is_on, listed, on, seen
 from tests.tui.pilot import SteppedClock, overview, readings, stepped_app, until
 from tests.tui.screens.test_doctor import opened
 from tui.app import GdrtopApp
+from tui.controllers.palette import Palette
 from tui.screens import help as help_screen
 from tui.screens.actions.screen import ActionsScreen
+from tui.screens.ask import AskScreen, sentences
 from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
+from tui.screens.confirm.screen import ConfirmScreen
+from tui.screens.dead_keys import why_dead
 from tui.screens.doctor.screen import DoctorScreen
 from tui.screens.help import HelpScreen
 from tui.screens.history import HistoryScreen
 from tui.screens.key_footer import KeyFooter, items_that_fit
 from tui.screens.keys import KEYS, leave_keys
 from tui.screens.overview.screen import OverviewScreen
+from widgets.base.lines_view import LinesView
 
 # The overview's own digits, until it zooms with z.
 PANEL_DIGITS = {"1", "2", "3", "4", "5", "6"}
@@ -75,6 +80,69 @@ def test_the_program_binds_every_key_of_the_table() -> None:
     of_textual = {"tab", "shift+tab"}
     of_the_overview = {"z"}
     assert set(MEANING_OF) - bound <= of_textual | of_the_overview
+
+
+# What runs, stops or sends something, on its own key.
+ACTING = ("cancel", "skip", "again", "ras", "verbose", "diagnostics", "yes")
+
+
+@pytest.mark.parametrize("name", ACTING)
+def test_a_key_that_acts_is_no_other_key_with_shift(name: str) -> None:
+    for key in KEYS[name].keys.split(","):
+        assert len(key) > 1 or key.swapcase() not in MEANING_OF
+
+
+HTOP = {
+    "f1": "help",
+    "f2": "columns",
+    "f3": "filter",
+    "f4": "filter",
+    "f6": "view",
+    "f9": "cancel",
+    "f10": "exit",
+}
+
+
+def test_function_keys_do_what_they_do_in_htop() -> None:
+    assert {key: MEANING_OF[key] for key in HTOP} == HTOP
+
+
+# Every screen that a key opens.
+OPENED = ("", "d", "t", "n", "s", "b", "x", "H")
+
+
+@pytest.mark.slow
+async def test_a_key_that_cannot_act_says_why_on_every_screen() -> None:
+    clock = SteppedClock()
+    app = stepped_app(QuickHost("hgx-h100", clock=clock))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await readings(pilot, clock, 2)
+        for opening in OPENED:
+            if opening:
+                await pilot.press(opening)
+                await until(pilot, lambda: app.screen is not overview(pilot))
+            active = app.screen.active_bindings
+            bound = {binding.key for binding in own_bindings(type(app.screen))} & set(MEANING_OF)
+            for key in bound - set(active):
+                assert "nothing to act on" not in why_dead(app, key), f"{key} on {app.screen}"
+            while app.screen is not overview(pilot):
+                await pilot.press("escape")
+
+
+async def test_a_key_that_cannot_act_says_why() -> None:
+    clock = SteppedClock()
+    app = stepped_app(QuickHost("hgx-h100", clock=clock))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await readings(pilot, clock, 2)
+        await pilot.press("d")
+        await on(pilot, DoctorScreen)
+        await pilot.press("f", "f", "down", "escape", "ctrl+k")
+        await pilot.pause()
+        told = [notification.message for notification in app._notifications]
+        assert told == [
+            "f (Fix): select a finding first.",
+            "Ctrl+K (Cancel) does nothing on this screen. Press ? for its keys.",
+        ]
 
 
 # Footer
@@ -231,7 +299,82 @@ async def test_a_filter_selects_a_possible_action_first() -> None:
         assert state.is_possible
 
 
+# Questions
+
+
+async def test_commands_are_dead_until_a_plan_is_answered() -> None:
+    clock = SteppedClock()
+    app = stepped_app(QuickHost(NODE, clock=clock))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await listed(pilot, clock)
+        await asked(pilot, "load-modules")
+        assert "Enter Run it" in footer(pilot)
+        assert "Doctor" not in footer(pilot)
+        await pilot.press("x", "d", "1", "r", "colon")
+        await pilot.pause()
+        assert is_on(pilot, ConfirmScreen)
+        assert "x (Actions): first answer the question" in "\n".join(
+            notification.message for notification in app._notifications
+        )
+
+
+async def test_a_host_name_is_typed_without_another_key_and_presses_none() -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await listed(pilot, clock)
+        await asked(pilot, "restart-fabric-manager")
+        assert footer(pilot).split() == ["Enter", "Run", "it", "Tab", "Plan", "Esc", "Cancel"]
+        await pilot.press("tab")
+        assert "Copy" in footer(pilot)
+        await pilot.press("enter", *"hgx-h100", "down", "enter")
+        await ended(pilot)
+
+
+async def test_an_open_question_has_a_footer_of_its_own() -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await listed(pilot, clock)
+        await pilot.app.push_screen(AskScreen(sentences("Stop it?"), "Stop it", "Go on"))
+        await until(pilot, lambda: "Stop it?" in seen(pilot, "question"))
+        await until(pilot, lambda: footer(pilot).split() == ["Enter", "Confirm", "Esc", "Cancel"])
+        pane = pilot.app.screen.query_one(LinesView)
+        assert pane.size.height == len(pane.lines)
+        await pilot.press("x", "ctrl+k", "K")
+        assert is_on(pilot, AskScreen)
+
+
+@pytest.mark.parametrize("key", ["enter", "y"])
+async def test_enter_pressed_before_a_question_could_be_read_is_no_yes(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tui.screens.ask.ENTER_DELAY_SECONDS", 3600.0)
+    clock = SteppedClock()
+    async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await listed(pilot, clock)
+        await asked(pilot, "load-modules")
+        await pilot.press(key)
+        await pilot.pause()
+        assert is_on(pilot, ConfirmScreen) == (key == "enter")
+
+
 # Help and palette
+
+
+@pytest.mark.slow
+async def test_a_colon_opens_the_palette_on_every_screen() -> None:
+    clock = SteppedClock()
+    app = stepped_app(QuickHost("hgx-h100", clock=clock))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await readings(pilot, clock, 2)
+        for opening in OPENED:
+            if opening:
+                await pilot.press(opening)
+                await until(pilot, lambda: app.screen is not overview(pilot))
+            await pilot.press("colon")
+            await until(pilot, lambda: isinstance(app.screen, Palette))
+            await pilot.press("escape")
+            while app.screen is not overview(pilot):
+                await pilot.press("escape")
 
 
 @pytest.mark.parametrize(
@@ -259,7 +402,7 @@ async def test_the_palette_lists_prefix_matches_first() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
         await readings(pilot, clock, 2)
-        await pilot.press("ctrl+p")
+        await pilot.press("colon")
         commands = pilot.app.screen.query("CommandList").first()
 
         def texts() -> list[str]:
@@ -288,8 +431,7 @@ async def test_the_history_shows_the_origin_and_local_time(monkeypatch: pytest.M
 
 
 def test_every_screen_has_its_keys_in_the_help() -> None:
-    # They show their keys themselves.
-    own = {"AskScreen", "ColumnsScreen", "ConsentScreen", "HelpScreen", "SortScreen"}
+    own = {"AskScreen", "ColumnsScreen", "HelpScreen", "SortScreen"}  # they show their keys themselves
     bases = {"PanesScreen", "ListScreen", "FilteredListScreen", "ExaminedListScreen"}
     missing = sorted({kind.__name__ for kind in all_screens()} - own - bases - {*help_screen._SCREENS})
     assert not missing, f"add {missing} to _SCREENS in tui/screens/help.py"

@@ -15,7 +15,7 @@ SCREENS = """
 import asyncio, sys
 from tui.settings.configuration import Configuration, Configured
 from tui.settings.current import use
-keys = {"doctor": Configured("f6,ctrl+d"), "record": Configured("")}
+keys = {"doctor": Configured("f6,ctrl+t"), "record": Configured("")}
 use(Configuration({"theme": Configured("textual-light")}, keys))
 from tui import dashboard
 dashboard.prepare(False)
@@ -33,9 +33,9 @@ async def main():
         await pilot.press("d")
         await pilot.pause()
         print("D", type(app.screen).__name__)
-        await pilot.press("ctrl+d")
+        await pilot.press("ctrl+t")
         await pilot.pause()
-        print("CTRL+D", type(app.screen).__name__)
+        print("CTRL+T", type(app.screen).__name__)
         await pilot.press("q")
         await pilot.pause()
         print("Q", type(app.screen).__name__)
@@ -51,9 +51,9 @@ def test_the_screens_follow_the_keys() -> None:
     lines = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
     assert done.returncode == 0, done.stderr
     assert lines["THEME"] == "textual-light"
-    assert "f6 ctrl+d Doctor" in lines["FOOTER"]
+    assert "f6 ctrl+t Doctor" in lines["FOOTER"]
     assert "Record" not in lines["FOOTER"]
-    assert (lines["D"], lines["CTRL+D"], lines["Q"]) == ("OverviewScreen", "DoctorScreen", "OverviewScreen")
+    assert (lines["D"], lines["CTRL+T"], lines["Q"]) == ("OverviewScreen", "DoctorScreen", "OverviewScreen")
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,7 @@ def test_keys_can_be_exchanged() -> None:
     table = rebound({"doctor": "t", "live": "d", "fix": "f, f6 ,!", "record": ""})
     assert (table["doctor"].keys, table["live"].keys) == ("t", "d")
     assert (table["fix"].keys, table["record"].keys) == ("f,f6,exclamation_mark", "")
+    assert table["view"].keys == "o"  # F6 is only its second name
     assert (table["doctor"].display, table["record"].display) == ("t", "–")
     assert rebound({}) == KEYS
 

@@ -16,7 +16,7 @@ from tests.tui.action_screens import is_on, on, seen
 from tests.tui.pilot import SteppedClock, readings, stepped_app, until
 from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
-from tui.screens.ask import ConsentScreen
+from tui.screens.ask import AskScreen
 from tui.screens.live.screen import LiveScreen
 from tui.screens.nccl import NcclScreen
 from tui.screens.ras import RasScreen
@@ -53,7 +53,7 @@ async def opened(pilot: Pilot[None], node: Node, key: str = "t") -> None:
 async def asks(pilot: Pilot[None], key: str) -> str:
     """Press a key that needs a confirmation; return what the user is shown."""
     await pilot.press(key)
-    await on(pilot, ConsentScreen)
+    await on(pilot, AskScreen)
     await until(pilot, lambda: consent(pilot))
     return consent(pilot)
 
@@ -90,7 +90,7 @@ async def test_nothing_is_sent_without_consent(no: str) -> None:
     async with stepped_app(node).run_test(size=(80, 24)) as pilot:
         await opened(pilot, node)
         await asks(pilot, "i")
-        await pilot.press("enter", no)
+        await pilot.press("x", no)  # x is no command while it asks
         await on(pilot, RasScreen)
         await until(pilot, lambda: "not confirmed; nothing was sent" in answer(pilot).lower())
         assert not node.sent
@@ -153,7 +153,7 @@ async def test_diagnostics_need_a_new_nccl_and_a_confirmation_each_time() -> Non
         await asks(pilot, "i")
         await pilot.press("escape")
         await on(pilot, RasScreen)
-        await pilot.press("D")
+        await pilot.press("ctrl+d")
         await until(pilot, lambda: "has no DIAGNOSTICS (added in NCCL 2.31)" in answer(pilot))
         assert not node.sent
 

@@ -106,3 +106,13 @@ def test_a_title_and_its_device_share_a_narrow_line() -> None:
     (row,) = text(draw_entries(entries_of([long_finding]), 36))
     assert row.endswith("…  mlx5_0 +1")
     assert len(row) <= 36
+
+
+def test_gpus_have_their_names_and_their_address_is_detail() -> None:
+    named = replace(finding("gpu-slow"), devices=("0000:0a:00.0", "0000:0f:00.0", "mlx5_0"))
+    labels = {"0000:0f:00.0": "GPU1"}
+    (row,) = text(draw_entries(entries_of([named]), 120, labels))
+    assert row.endswith("GPU1 +2")
+    assert "gpu-slow · critical · GPU1 (0000:0f:00.0), mlx5_0, 0000:0a:00.0" in "\n".join(
+        text(draw_details(named, 80, labels))
+    )

@@ -56,14 +56,12 @@ class BandwidthRunScreen(PanesScreen):
         """Request to save these results as the baseline."""
 
         state: SeriesState
-        is_confirmed: bool  # the key was pressed twice
 
     def __init__(self, state: SeriesState) -> None:
         super().__init__()
         self.state = state
         self._view = ""
         self._drawn = 0  # lines of the console
-        self._baseline_requested = False
 
     def compose(self) -> ComposeResult:
         """Compose summary, chart, rows and console."""
@@ -148,6 +146,19 @@ class BandwidthRunScreen(PanesScreen):
             return bool(self.state.results)
         return is_over and bool(self.state.measured) if action == "baseline" else True
 
+    def why_not(self, action: str) -> str:
+        """Return why a key cannot act now."""
+        is_over = self.state.ended is not None
+        reasons = {
+            "cancel": "the tests have ended.",
+            "skip": "the tests have ended." if is_over else "this is the last test.",
+            "copy": "the tests have ended." if is_over else "this test needs no command on a peer.",
+            "again": "the tests are still running.",
+            "save": "there are no results yet.",
+            "baseline": "nothing was measured." if is_over else "the tests are still running.",
+        }
+        return reasons.get(action, "")
+
     # Keys
 
     def action_view(self) -> None:
@@ -172,8 +183,7 @@ class BandwidthRunScreen(PanesScreen):
 
     def action_baseline(self) -> None:
         """Save the results as the baseline of this machine type."""
-        self.post_message(self.BaselineRequested(self.state, self._baseline_requested))
-        self._baseline_requested = True
+        self.post_message(self.BaselineRequested(self.state))
 
     def action_copy(self) -> None:
         """Copy the command for the peer to the terminal's clipboard."""

@@ -26,23 +26,19 @@ class BandwidthSetupScreen(PanesScreen):
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         bind("open", "start", label="Run"),
-        bind("yes", "confirm", label="Run anyway"),
         bind("change", "change(1)", "right"),
         bind("change", "change(-1)", "left", show=False),
         bind("peer", "name_peer"),
         bind("copy", "copy"),
         *leave_keys("bandwidth"),
     ]
-    CONDITIONAL = ("confirm", "start", "change", "name_peer", "copy")
+    CONDITIONAL = ("start", "change", "name_peer", "copy")
 
     class Changed(Message):
         """The settings have changed. The tests must be planned again."""
 
     class StartRequested(Message):
         """Request to run the tests, after a check of what they would affect."""
-
-    class Confirmed(Message):
-        """Request to run the tests although they affect running jobs."""
 
     def __init__(self, state: BandwidthSetupState) -> None:
         super().__init__()
@@ -101,13 +97,18 @@ class BandwidthSetupScreen(PanesScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Enable only the keys that do something now."""
-        if action == "confirm":
-            return self.state.is_asking
         if action in ("start", "change"):
-            return not self.state.refusal and not (action == "start" and self.state.is_asking)
+            return not self.state.refusal
         if action == "name_peer":
             return self.state.chosen.has_peer
         return bool(self.state.peer_command) if action == "copy" else True
+
+    def why_not(self, action: str) -> str:
+        """Return why a key cannot act now."""
+        if action in ("start", "change(1)", "change(-1)"):
+            return f"no test can run here: {self.state.refusal}."
+        reasons = {"name_peer": "this test needs no peer.", "copy": "these tests need no command on a peer."}
+        return reasons.get(action, "")
 
     # Keys
 
@@ -162,23 +163,18 @@ class BandwidthSetupScreen(PanesScreen):
         else:
             self.post_message(self.StartRequested())
 
-    def action_confirm(self) -> None:
-        """Run the tests although they affect running jobs."""
-        if self.state.is_asking:
-            self.post_message(self.Confirmed())
-
     def action_copy(self) -> None:
         """Copy the command for the peer to the terminal's clipboard."""
         save_and_copy.copy(self, self.state.peer_command)
 
     def action_leave(self) -> None:
-        """Close the input, then the question, then the screen."""
+        """Close the input, then stop the check before a run, then close the screen."""
         if self._peer.display:
             self._leave_input()
-        elif self.state.is_asking or self.state.is_checking:
+        elif self.state.is_checking:
             self.state.cancel_run()
             self.draw()
-            self.post_message(self.Changed())  # nothing was planned during the question
+            self.post_message(self.Changed())  # nothing was planned during the check
         else:
             super().action_leave()
 

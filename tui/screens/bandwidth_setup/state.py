@@ -134,23 +134,23 @@ class BandwidthSetupState:
         return draw_settings(self.chosen.rows(), self.chosen.selected)
 
     def lines(self, width: int) -> list[Line]:
-        """Return the planned tests, or the question whether they may affect running jobs."""
+        """Return the planned tests, or those that are about to run."""
         if self.refusal:
             return wrapped(f"No test can run here: {self.refusal}.", width, Tone.WARNING)
-        to_run = self.to_run
-        if to_run is not None and to_run.affected_by:
-            lines = draw_affected(to_run.affected_by, width)
-            if self.origin.source is Source.SIMULATED:
-                text = "The job is simulated. On a real node it would slow down."
-                lines += wrapped(text, width, Tone.DIM)
-            lines.append(())
-            if to_run.is_again:
-                text = f"Run again with the same settings: {to_run.series.title}"
-                lines += wrapped(text, width, Tone.TITLE)
-            return [*lines, *self._draw(to_run.series, width)]
+        if self.to_run is not None and self.to_run.affected_by:
+            return self._draw(self.to_run.series, width)
         if self.planned is None:
             return [] if self.examination is None else [(Run("…", Tone.DIM),)]
         return self._draw(self.planned, width, self.affected_by)
+
+    def question_lines(self, to_run: ToRun, width: int) -> list[Line]:
+        """Return the question whether a series may affect running jobs."""
+        lines = draw_affected(to_run.affected_by or (), width)
+        if self.origin.source is Source.SIMULATED:
+            text = "The job is simulated. On a real node it would slow down."
+            lines += wrapped(text, width, Tone.DIM)
+        words = "Run again with the same settings: " if to_run.is_again else ""
+        return [*lines, (), *wrapped(f"{words}{to_run.series.title}", width, Tone.TITLE), ()]
 
     def _draw(self, series: Series | Refused, width: int, affected: tuple[str, ...] = ()) -> list[Line]:
         earlier = self._earlier_lines(series, width) if isinstance(series, Series) else []
@@ -185,8 +185,6 @@ class BandwidthSetupState:
         """Return what the keys do here, as a sentence."""
         if self.refusal:
             return (Run("q goes back.", Tone.DIM),)
-        if self.is_asking:
-            return (Run("Run it anyway?  y: run, Esc: do not run", Tone.WARNING),)
         if self.is_checking:
             return (Run("Checking what it would affect …", Tone.DIM),)
         if isinstance(self.planned, Refused):

@@ -10,9 +10,10 @@ from textual.message import Message
 from textual.widgets import Input
 
 from tui.screens import save_and_copy
-from tui.screens.key_footer import KeyFooter
+from tui.screens.ask import EnterDelay
+from tui.screens.key_footer import KeyFooter, typing_items
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import PanesScreen, static_view
+from tui.screens.list_screen import PanesScreen, scroll, static_view
 from widgets.base.lines import Run, Tone
 from widgets.base.lines_view import LinesView
 
@@ -23,10 +24,15 @@ if TYPE_CHECKING:
 
 
 class ConfirmScreen(PanesScreen):
-    """A plan, which can be run, copied or written to a file."""
+    """A plan, which can be run, copied or written to a file.
 
+    Where the host name must be typed, its field has the focus at once, so that no letter of it is a command.
+    The app's commands are dead here (`is_question`).
+    """
+
+    is_question = True
     BINDINGS = [  # noqa: RUF012 - Textual's own type
-        bind("open", "run", label="Run it"),
+        bind("open", "confirm", label="Run it"),
         bind("yes", "run", show=False),
         bind("rehearse", "rehearse"),
         bind("copy", "copy"),
@@ -53,6 +59,7 @@ class ConfirmScreen(PanesScreen):
         super().__init__()
         self._state = state
         self._is_confirmed = False
+        self._delay = EnterDelay()
 
     def compose(self) -> ComposeResult:
         """Compose title, plan, question, and an input if the host name must be typed."""
@@ -61,13 +68,11 @@ class ConfirmScreen(PanesScreen):
         yield static_view("question")
         if self._state.word:
             yield Input(placeholder=f"Type {self._state.word} to confirm. Esc: cancel", id="typed")
-        yield KeyFooter()
+        yield KeyFooter(typing_items("Run it", tab="Plan"))
 
     def on_mount(self) -> None:
-        """Focus the plan, so that keys typed by accident confirm nothing."""
-        self._plan.focus()
-        if self._state.word:
-            self._typed.display = False
+        """Focus the field of the host name, else the plan."""
+        (self._typed if self._state.word else self._plan).focus()
 
     @property
     def _plan(self) -> LinesView:
@@ -84,6 +89,7 @@ class ConfirmScreen(PanesScreen):
         self.query_one("#summary", LinesView).show([self._state.title_line])
         tone = Tone.WARNING if self._state.word or not self._state.can_run else Tone.DIM
         self.query_one("#question", LinesView).show([(Run(self._state.question, tone),)])
+        self._delay.note_drawn()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the keys that do nothing here."""
@@ -91,28 +97,44 @@ class ConfirmScreen(PanesScreen):
             return self._state.can_rehearse
         if action == "unfold":
             return self._state.can_unfold
-        return self._state.can_run if action == "run" else True
+        return self._state.can_run if action in ("run", "confirm") else True
+
+    def why_not(self, action: str) -> str:
+        """Return why a key cannot act now."""
+        if action in ("run", "confirm"):
+            return self._state.question
+        reasons = {
+            "rehearse": "only a running or simulated node can be rehearsed.",
+            "unfold": "every step is shown.",
+        }
+        return reasons.get(action, "")
 
     # Keys
 
+    def action_move(self, how: str) -> None:
+        """Scroll the plan, also while the host name is typed."""
+        scroll(self._plan, how)
+
+    def action_confirm(self) -> None:
+        """Run it, unless Enter was pressed before the plan could be read."""
+        if self._delay.is_over:
+            self.action_run()
+
     def action_run(self) -> None:
-        """Run it, or ask for the host name where it must be typed."""
-        if not self._state.can_run:
-            return
+        """Run it, or go to the field where the host name must be typed."""
         if self._state.word:
-            self._typed.display = True
-            self.set_focus(self._typed)
-        else:
+            self._typed.focus()
+        elif self._state.can_run:
             self._confirm()
 
     def on_input_submitted(self, submitted: Input.Submitted) -> None:
-        """Run it if the name is right."""
+        """Run it if the name is right, else say so in the line above the field."""
         self._state.typed = submitted.value
         if self._state.is_confirmed:
             self._confirm()
-        else:
+        elif submitted.value:
             wrong = f"That is not the host name ({self._state.word}). Nothing was run."
-            self.notify(wrong, severity="warning", markup=False)
+            self.query_one("#question", LinesView).show([(Run(wrong, Tone.BAD),)])
 
     def _confirm(self) -> None:
         if not self._is_confirmed:  # also if the key was pressed twice
@@ -158,12 +180,3 @@ class ConfirmScreen(PanesScreen):
     def action_write(self) -> None:
         """Write the plan as a shell script to a new file in the current directory."""
         save_and_copy.write(self, self._state.script_name, self._state.script())
-
-    def action_leave(self) -> None:
-        """Close the input, else the screen."""
-        if self._state.word and self._typed.display:
-            self._typed.value = ""
-            self._typed.display = False
-            self._plan.focus()
-        else:
-            super().action_leave()

@@ -124,7 +124,7 @@ class ConfirmState:
         if not self.can_run:
             return not_run(self.prepared.clearance)
         if self.word:
-            return f"Press Enter, then type the host name {self.word} to run it."
+            return f"Type the host name {self.word} and press Enter to run it. Tab: other keys."
         return "Press Enter to run it."
 
     def script(self) -> str:

@@ -62,6 +62,14 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
             return self._state.has_fix
         return self._state.is_finding if action == "explain" else super().check_action(action, parameters)
 
+    def why_not(self, action: str) -> str:
+        """Return why a key cannot act now."""
+        if action not in ("fix", "explain"):
+            return ""
+        if not self._state.is_finding:
+            return "select a finding first."
+        return "gdrtop has no fix for this finding. Enter shows all of it." if action == "fix" else ""
+
     # Keys
 
     def action_fix(self) -> None:

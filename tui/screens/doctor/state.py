@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tui.screens.list_state import ExaminedListState
@@ -75,15 +76,23 @@ class DoctorState(ExaminedListState):
         from probes.queries.finding import Status
         from widgets.doctor.findings import entries_of
 
+        labels = self._labels
         return entries_of(
             [
                 finding
                 for finding in self.findings
-                if (self._all or finding.status is not Status.PASSED) and self.word in _words(finding)
+                if (self._all or finding.status is not Status.PASSED) and self.word in _words(finding, labels)
             ]
         )
 
     # Drawing
+
+    @property
+    def _labels(self) -> Mapping[str, str]:
+        """Return the names of GPUs and NICs by BDF."""
+        from probes.queries.pcie_paths import labels
+
+        return {} if self.examination is None else labels(self.examination)
 
     @property
     def _entry(self) -> Entry | None:
@@ -141,7 +150,7 @@ class DoctorState(ExaminedListState):
 
         entries = self._entries()
         if entries:
-            return findings_drawing.draw_entries(entries, width, self.selected)
+            return findings_drawing.draw_entries(entries, width, self._labels, self.selected)
         if self.word:
             return wrapped(f"No finding contains {self.word!r}.", width, Tone.DIM)
         return wrapped("Nothing found. Press a to list the checks that are ok.", width, Tone.GOOD)
@@ -157,9 +166,10 @@ class DoctorState(ExaminedListState):
             lines = wrapped(entry.first.title, width, Tone.TITLE)
             lines.extend(wrapped(entry.first.cause, width))
             return [*lines, (), *findings_drawing.explain_path(self.judgment.verdict, width)]
-        return findings_drawing.draw_entry(entry, width)
+        return findings_drawing.draw_entry(entry, width, self._labels)
 
 
-def _words(finding: Finding) -> str:
-    words = (finding.id, finding.title, finding.ok, finding.area, finding.cause, *finding.devices)
+def _words(finding: Finding, labels: Mapping[str, str]) -> str:
+    names = (labels.get(device, "") for device in finding.devices)
+    words = (finding.id, finding.title, finding.ok, finding.area, finding.cause, *finding.devices, *names)
     return " ".join(words).lower()

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
+from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys, move_keys
 from widgets.base.lines import Line, Run, Tone, fit, rows_of, wrapped
 from widgets.base.lines_view import LinesView
@@ -23,8 +24,8 @@ class ColumnsScreen(ModalScreen[tuple[str, ...]]):
     """The columns in their order, each with a mark. The result is the names of the hidden ones."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
-        bind("pause", "change"),
-        bind("open", "close"),
+        bind("pause", "change", label="Show or hide"),
+        bind("open", "close", label="Close"),
         *leave_keys("columns"),
         *move_keys(),
     ]
@@ -38,8 +39,9 @@ class ColumnsScreen(ModalScreen[tuple[str, ...]]):
         self._selected = next(column.key for column in self._columns if not column.is_fixed)
 
     def compose(self) -> ComposeResult:
-        """Compose one pane."""
+        """Compose one pane, and the footer of this list."""
         yield LinesView(self._title)
+        yield KeyFooter()
 
     def on_lines_view_resized(self) -> None:
         """Draw for the pane's width."""

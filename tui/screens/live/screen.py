@@ -193,6 +193,12 @@ class LiveScreen(PanesScreen):
             return self._is_opened and bool(self._state.stack_command(self._pane))
         return action != "open" or not self._is_opened
 
+    def why_not(self, action: str) -> str:
+        """Return why a key cannot act now."""
+        if action == "copy":
+            return "open a rank first, with Enter: this copies its py-spy command."
+        return "go to a table with columns first, with Tab." if action == "columns" else ""
+
     def action_move(self, how: str) -> None:
         """Move the selection of the focused pane, or scroll the details."""
         if self._is_opened:
