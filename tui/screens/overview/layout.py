@@ -5,7 +5,7 @@ GPUs and NICs come first: a larger terminal never shows fewer of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
 from probes.base.frozen import frozen
@@ -21,6 +21,13 @@ _LEAST_MATRIX_ROWS = 6
 FOLDED_ROWS = 1  # of the modules if all are ok: one line without a border
 _BORDER = 2
 _TOPOLOGY_COLUMN = ("topology", "matrix", "rates")
+_LEAST_ROWS = 1 + _BORDER
+# The panels of the views 2 to 4, each column from the top; view 1 shows all that have room.
+VIEWS: Mapping[int, tuple[tuple[str, ...], ...]] = {
+    2: (("matrix",), ("path",)),
+    3: (("rates",), ("traffic",)),
+    4: (("jobs", "gpudirect", "modules"),),
+}
 _OTHER_COLUMN = {"gpudirect": 3, "path": 4, "modules": 3, "traffic": 4}  # least rows that are useful
 
 
@@ -65,6 +72,29 @@ def zoomed(panel: str, width: int, height: int, head_rows: int) -> Arrangement:
     return Arrangement({panel: max(3, height - head_rows - 1)}, True, width)
 
 
+def view(number: int, width: int, height: int, head_rows: int, needs: Mapping[str, int]) -> Arrangement:
+    """Return the arrangement of the panels of a view, beside each other if there is room.
+
+    `needs`: as in `arrange`.
+    """
+    room = max(0, height - head_rows - 1)
+    columns = VIEWS[number]
+    if width >= TWO_COLUMNS and len(columns) > 1:
+        rows = {name: count for names in columns for name, count in _stacked(names, room, needs).items()}
+        return Arrangement(rows, False, width // 2)
+    return Arrangement(_stacked([name for names in columns for name in names], room, needs), True, width)
+
+
+def _stacked(names: Sequence[str], room: int, needs: Mapping[str, int]) -> dict[str, int]:
+    """Return the rows of panels below each other: what they need, and the last one the rest."""
+    rows: dict[str, int] = {}
+    for number, name in enumerate(names):
+        left = room - sum(rows.values()) - _LEAST_ROWS * (len(names) - number - 1)
+        is_last = number == len(names) - 1
+        rows[name] = max(_LEAST_ROWS, left if is_last else min(needs[name] + _BORDER, left))
+    return rows
+
+
 def arrange(
     width: int,
     height: int,
@@ -82,6 +112,10 @@ def arrange(
     room = max(0, height - head_rows - 1 - strip_rows)
     least = needs["topology"] + _BORDER
     findings = max(_LEAST_FINDING_ROWS, min(FINDING_ROWS, room - least - _BORDER))
+    # The matrix gets the rows that findings and jobs leave empty.
+    filled = max(_LEAST_FINDING_ROWS, needs["findings"], 0 if one_column else needs["jobs"])
+    if _matrix_rows(room, filled, needs) > _matrix_rows(room, findings, needs):
+        findings = filled
     arranged = _share(one_column, room, findings, needs, topology_rows)
     # Findings and jobs get what the topology's column does not need.
     spare = room - _used(one_column, arranged)
@@ -108,7 +142,7 @@ def _share(
 ) -> dict[str, int]:
     """Return the rows of every panel, if the findings have so many inside their border."""
     body = max(3, room - findings - _BORDER)
-    matrix = _matrix_rows(needs["matrix"] + _BORDER, body - needs["topology"] - _BORDER)
+    matrix = _matrix_rows(room, findings, needs)
     if one_column:
         below = _one_column(body, matrix, needs)
         most = body - sum(below.values()) - _BORDER
@@ -118,8 +152,9 @@ def _share(
     return {**top, **_left_column(body, matrix, needs, topology_rows), **_right_column(body, needs)}
 
 
-def _matrix_rows(needed: int, left: int) -> int:
+def _matrix_rows(room: int, findings: int, needs: Mapping[str, int]) -> int:
     """Return the rows of the matrix: all, or fewer if at least some fit, else 0."""
+    needed, left = needs["matrix"] + _BORDER, room - findings - needs["topology"] - 2 * _BORDER
     return min(needed, left) if left >= min(needed, _LEAST_MATRIX_ROWS) else 0
 
 

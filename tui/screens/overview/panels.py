@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.latest import Latest
 from probes.base.unknown import Maybe, known
+from probes.checks.judgment import listed
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice
@@ -40,6 +41,7 @@ class Checked:
     examination: Examination | None = None
     detours: frozenset[tuple[str, str]] = frozenset()
     marks: dict[str, Run] = field(default_factory=dict)
+    words: dict[str, str] = field(default_factory=dict)  # "slow", by device
     usable: UsableHere = NOTHING_LIMITED
     failure: str = ""  # why the node could not be checked
 
@@ -96,6 +98,7 @@ class Panels:
             self._readings.roles,
             self.checked.usable,
             self._selection.matching(),
+            self.checked.words,
         )
 
     def _measured_of_gpus(self, topology: Topology) -> dict[str, Run]:
@@ -117,7 +120,9 @@ class Panels:
         labels = {end.id: end.label for end in (*topology.gpus, *topology.nics)}
         labels |= {known(end.bdf, end.id): end.label for end in topology.nics}
         gpus = [gpu.id for gpu in topology.gpus]
-        return findings.draw_rows(checked.findings, labels, gpus, width, self._selection.finding)
+        selection = self._selection
+        first = next((finding.id for finding in listed(checked.findings)), "") if selection.is_on_findings else ""
+        return findings.draw_rows(checked.findings, labels, gpus, width, selection.finding or first)
 
     def _jobs(self, node: Node, width: int) -> list[Line]:
         """Draw the jobs with their paths and rates, and what the last check found about them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 
 from probes.base.history import History
@@ -11,7 +12,7 @@ from probes.facts.gpudirect import PeermemReading
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.system.platform import PlatformFacts
-from probes.live.model.sample import LiveSample
+from probes.live.model.sample import LiveEvent, LiveSample
 from probes.snapshot.nic_roles import NicRole
 from probes.snapshot.rates import PortRate, Reading, netdev_rates, port_rates
 from probes.topology.paths import Topology
@@ -20,6 +21,7 @@ from widgets.node import traffic
 from widgets.node.endpoint_lines import NO_FIGURES, LiveFigures
 
 _PORT_SAMPLES = 1200  # two minutes at ten a second
+_EVENTS = 2  # shown below the findings
 
 
 class Readings:
@@ -44,6 +46,7 @@ class Readings:
         self.totals: dict[str, float] = {}  # the sums of all ports and GPUs, by widgets.node.traffic.TOTALS
         self.histories = {name: History() for name in ("refcnt", *traffic.TOTALS)}
         self.port_histories: dict[tuple[str, int], tuple[History, History]] = {}
+        self.events: deque[LiveEvent] = deque(maxlen=_EVENTS)  # newest first
 
     def apply_probe(self, report: Probed) -> None:
         """Use newly probed facts; the figures stay, because the same devices count on."""
@@ -57,6 +60,7 @@ class Readings:
         before, self.newest = self.newest, report.reading
         self.before, self.taken_at = before, report.taken_at
         self.live_sample = report.live
+        self.events.extendleft(report.live.events if report.live is not None else ())
         self.rates = port_rates(before, report.reading) if before else {}
         self.netdev_rates = netdev_rates(before, report.reading) if before else {}
         at = report.reading.at

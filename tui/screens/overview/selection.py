@@ -16,6 +16,7 @@ class Selection:
         self.end = ""  # an endpoint's id; "": none
         self._partner = 0
         self.finding = ""
+        self.is_on_findings = False  # their panel is focused
         self.word = ""
 
     @property
@@ -24,10 +25,12 @@ class Selection:
         topology = self._readings.topology
         return [] if topology is None else [end.id for end in (*topology.gpus, *topology.nics)]
 
-    def select_end(self, end: str) -> None:
-        """Select this endpoint, with its nearest partner."""
-        if end in self.all_ends:
-            self.end, self._partner = end, 0
+    def select_end(self, end: str, partner: str = "") -> None:
+        """Select this endpoint, with this partner or else the nearest one."""
+        topology = self._readings.topology
+        if topology is not None and end in self.all_ends:
+            self.end, partners = end, self._partners(topology, end)
+            self._partner = partners.index(partner) if partner in partners else 0
 
     def next_partner(self, step: int) -> None:
         """Select another partner of the selected endpoint; they are in order of distance."""
@@ -47,18 +50,18 @@ class Selection:
         topology = self._readings.topology
         if topology is None:
             return None
-        partners = self._partners(topology) if self.end else []
+        partners = self._partners(topology, self.end) if self.end else []
         if partners:
             return topology.path(self.end, partners[self._partner % len(partners)])
         pairs = [(gpu.id, nic) for gpu in topology.gpus for nic in topology.best_nics.get(gpu.id, ())[:1]]
         first = next((pair for pair in pairs if pair in detours), next(iter(pairs), None))
         return None if first is None else topology.path(*first)
 
-    def _partners(self, topology: Topology) -> list[str]:
-        """Return what the selected endpoint can pair with, nearest first."""
-        if self.end in topology.best_nics:
-            return list(topology.best_nics[self.end])
-        ranks = {gpu: nics.index(self.end) for gpu, nics in topology.best_nics.items() if self.end in nics}
+    def _partners(self, topology: Topology, end: str) -> list[str]:
+        """Return what an endpoint can pair with, nearest first."""
+        if end in topology.best_nics:
+            return list(topology.best_nics[end])
+        ranks = {gpu: nics.index(end) for gpu, nics in topology.best_nics.items() if end in nics}
         return sorted(ranks, key=ranks.__getitem__)
 
     def pair(self, detours: frozenset[tuple[str, str]]) -> tuple[str, str]:

@@ -19,10 +19,12 @@ from tui.screens.overview.panels import Panels
 from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection, stepped
 from widgets.base.lines import Line, rows_of
-from widgets.doctor.findings import marks_of
+from widgets.doctor.findings import marks_of, words_of
+from widgets.live import changes
+from widgets.node import modules, traffic, verdict
 from widgets.node import topology as topology_drawing
-from widgets.node import traffic, verdict
 from widgets.node.endpoint_lines import Detail
+from widgets.node.matrix import ends_of
 from widgets.node.topology import Form, Style
 
 if TYPE_CHECKING:  # loaded once something was measured
@@ -120,7 +122,7 @@ class OverviewState:
         if findings == checked.findings:
             return
         checked.findings = findings
-        checked.marks = marks_of(findings or ())
+        checked.marks, checked.words = marks_of(findings or ()), words_of(findings or ())
         if self._selection.finding not in self._finding_ids():
             self._selection.finding = ""
         self._forget_drawings()
@@ -177,6 +179,18 @@ class OverviewState:
         """The selected finding, else the first; "" if there is none."""
         return self._selection.finding or next(iter(self._finding_ids()), "")
 
+    @property
+    def has_fix(self) -> bool:
+        """Whether the finding to open has a fix."""
+        wanted = self.finding_to_open
+        return any(found.id == wanted and found.fix for found in self._panels.checked.findings or ())
+
+    @property
+    def are_modules_missing(self) -> bool:
+        """Whether a module that this node needs is not loaded."""
+        node = self._readings.node
+        return node is not None and bool(modules.missing(node))
+
     def _finding_ids(self) -> list[str]:
         return [finding.id for finding in listed(self._panels.checked.findings or ())]
 
@@ -187,8 +201,8 @@ class OverviewState:
             self.select_end(stepped(order, self.selected, step, wraps))
 
     def select_end(self, end: str) -> None:
-        """Select this endpoint, with its nearest partner."""
-        self._selection.select_end(end)
+        """Select this endpoint with its nearest partner, or both of a cell of the matrix."""
+        self._selection.select_end(*ends_of(end))
         self._forget_lines()
 
     def select_finding(self, step: int, wraps: bool = True) -> None:
@@ -201,6 +215,13 @@ class OverviewState:
         """Select this finding."""
         if finding in self._finding_ids():
             self._selection.finding = finding
+            self._forget_lines()
+
+    def focus(self, panel: str) -> None:
+        """Mark the finding that Enter opens while the panel of the findings is focused."""
+        is_on_findings = panel == "findings"
+        if is_on_findings != self._selection.is_on_findings:
+            self._selection.is_on_findings = is_on_findings
             self._forget_lines()
 
     def next_partner(self, step: int) -> None:
@@ -226,18 +247,25 @@ class OverviewState:
         left = overview_layout.left_cells(width, one_column)
         right = overview_layout.right_cells(width, one_column)
         top = width if one_column else width // 2
-        cells = {"matrix": left, "path": right, "gpudirect": right, "modules": right}
-        cells |= {"findings": top, "jobs": top}
-        needs = {
-            "topology": self._fit(left - _GUTTER, 0).height,
-            "rates": len(self._readings.port_histories) + 1,
-            "traffic": len(traffic.TOTALS) + 1,
-            **{name: len(self.lines(name, room - 2, False)) for name, room in cells.items()},
-        }
-        needs["findings"] += self._has_since_ok
+        needs = self._needs(left, right, top)
+        needs["topology"] = self._fit(left - _GUTTER, 0).height
         return overview_layout.arrange(
             width, height, head_rows, one_column, needs, lambda rows: self._fit(left - _GUTTER, rows).height
         )
+
+    def view(self, number: int, width: int, height: int, head_rows: int) -> Arrangement:
+        """Return the arrangement of a view with some of the panels."""
+        column = width if width < overview_layout.TWO_COLUMNS else width // 2
+        return overview_layout.view(number, width, height, head_rows, self._needs(column, column, width))
+
+    def _needs(self, left: int, right: int, top: int) -> dict[str, int]:
+        """Return the rows that the content of each panel needs, in columns of so many cells."""
+        cells = {"matrix": left, "path": right, "gpudirect": right, "modules": right}
+        cells |= {"findings": top, "jobs": top}
+        needs = {name: len(self.lines(name, room - 2, False)) for name, room in cells.items()}
+        needs |= {"rates": len(self._readings.port_histories) + 1, "traffic": len(traffic.TOTALS) + 1}
+        needs["findings"] += self._has_since_ok + len(self._readings.events)
+        return needs
 
     def _is_one_column(self, width: int, height: int, head_rows: int) -> bool:
         """Return whether the topology gets the whole width: it is narrow, or more GPUs and NICs fit so."""
@@ -280,13 +308,15 @@ class OverviewState:
         verdict = self.verdict
         return self._since_ok is not None and verdict is not None and not verdict.is_green
 
-    def since_ok_line(self, width: int, free_rows: int) -> Line:
-        """Return what has changed since the node last worked; () if no row below the findings is free."""
-        if not self._has_since_ok or self._since_ok is None or free_rows < 1:
-            return ()
-        from widgets.fleet.since_ok import draw_line
+    def news(self, width: int, rows: int) -> Sequence[Line]:
+        """Return what stands below the findings: what has changed since the node last worked, and events."""
+        lines: list[Line] = []
+        if self._has_since_ok and self._since_ok is not None and rows > 0:
+            from widgets.fleet.since_ok import draw_line
 
-        return draw_line(self._since_ok, width)
+            lines.append(draw_line(self._since_ok, width))
+        events = list(self._readings.events)[: max(0, rows - len(lines))]
+        return [*lines, *changes.draw(events, width)] if events else lines
 
     def strips(self, width: int) -> list[Line]:
         """Return modules, GPUDirect state and jobs in a line each, if there is no room for their panels."""
