@@ -59,7 +59,9 @@ KEYS: dict[str, Key] = {
     "baseline": Key("B", "B", "Baseline", "Save the results as the baseline of this machine type"),
     "doctor": Key("d", "d", "Doctor", "Doctor: what is wrong, why, and how to fix it"),
     "live": Key("t", "t", "Live", "Live: which jobs use GPUDirect RDMA now, how fast, and what changed"),
-    "views": Key("2,3,4", "1-4", "View", "Overview: 1 all panels, 2 matrix and path, 3 rates, 4 jobs and modules"),
+    "views": Key(
+        "2,3,4", "1-4", "View", "Overview: 1 all panels, 2 matrix and path, 3 rates, 4 jobs and modules"
+    ),
     "nccl": Key("n", "n", "NCCL", "NCCL: what a job's log says about GPUDirect RDMA"),
     "ras": Key("i", "i", "Query RAS", "RAS: ask NCCL which ranks respond or are behind. Asks you first"),
     "ras_events": Key("m", "m", "RAS events", "Live and RAS: follow a job's RAS events, or stop following"),

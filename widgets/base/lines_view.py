@@ -188,17 +188,18 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
     def id_at(self, x: int, y: int) -> str:
         """Return the id of what is drawn in a visible cell of the content, "" for none.
 
-        It is that of the run there, or of the last run if the line ends before; in a list, else that of the row.
+        It is that of the run there; in a list, else that of the row.
         """
         row = y + self.scroll_offset.y
         line = self._lines[row] if 0 <= row < len(self._lines) else ()
-        end, under = 0, ""
+        end = 0
         for run in line:
-            end, under = end + cell_len(run.text), run.id
+            end += cell_len(run.text)
             if x < end:
+                if run.id:
+                    return run.id
                 break
-        row_id = next((run.id for run in line if run.id), "") if self._picks_rows else ""
-        return under or row_id
+        return next((run.id for run in line if run.id), "") if self._picks_rows else ""
 
     @property
     def content(self) -> Region:

@@ -40,15 +40,9 @@ class Arrangement:
     right_cells: int = 0
     strip_rows: int = 0
 
-    @property
-    def topology_rows(self) -> int:
-        """The rows inside the topology's border."""
-        return max(1, self.rows.get("topology", 0) - _BORDER)
-
-    @property
-    def findings_rows(self) -> int:
-        """The rows inside the findings' border."""
-        return max(0, self.rows.get("findings", 0) - _BORDER)
+    def inside(self, panel: str) -> int:
+        """Return the rows inside the border of a panel."""
+        return max(1, self.rows.get(panel, 0) - _BORDER)
 
 
 def most_topology_rows(height: int, head_rows: int, one_column: bool) -> int:

@@ -48,11 +48,18 @@ _PLACES = {
 }
 _END = 1 << 20
 _FILTER_ROWS = 3
+_FITTED = ("topology", "path")  # panels that are drawn for the rows that they have
+_MANY_IN_A_ROW = ("topology", "matrix")  # a row has several GPUs and NICs
 _ENDPOINTS = ("topology", "matrix", "rates")  # panels whose rows are GPUs and NICs
 
 
 class Panel(DirectLinesView):
     """A panel with a border, which can be shown alone."""
+
+
+def _panel(name: str) -> Panel:
+    """Return a new panel."""
+    return Panel(PANELS[name], id=name, picks_rows=name not in _MANY_IN_A_ROW)
 
 
 class OverviewScreen(Screen[None]):
@@ -113,7 +120,7 @@ class OverviewScreen(Screen[None]):
         yield Horizontal(id="top")
         with Horizontal(id="body"):
             with Vertical(id="left"):
-                yield Panel(PANELS["topology"], id="topology", picks_rows=False)  # a row has several boxes
+                yield _panel("topology")
             yield Vertical(id="right")
         yield KeyFooter()
 
@@ -123,7 +130,7 @@ class OverviewScreen(Screen[None]):
             return
         self._has_panels = True
         for place, names in _PLACES.items():
-            panels = [Panel(PANELS[name], id=name) for name in names if name != "topology"]
+            panels = [_panel(name) for name in names if name != "topology"]
             self.query_one(f"#{place}").mount(*panels)
         strips = DirectLinesView(id="strips")
         strips.can_focus = False
@@ -416,16 +423,17 @@ class OverviewScreen(Screen[None]):
         if self._state is None or not self.children or not self.readings:
             return
         self._mount_panels()
-        topology_rows = self._arrange(self._state, head_rows)
+        arranged = self._arrange(self._state, head_rows)
         self._focus_findings(self._state)
         for name in PANELS:
             panel = self._panel(name)
             if panel.display and panel.room:
-                rows = topology_rows if name == "topology" else 0
-                lines = self._state.lines(name, panel.room, self._zoomed == name, rows)
-                if name == "findings" and self._arranged is not None:
-                    rows = self._arranged.findings_rows - len(lines)
-                    lines = [*lines, *self._state.news(panel.room, rows)]
+                rows = arranged.inside(name)
+                lines = self._state.lines(
+                    name, panel.room, self._zoomed == name, rows if name in _FITTED else 0
+                )
+                if name == "findings":
+                    lines = [*lines, *self._state.news(panel.room, rows - len(lines))]
                 panel.show(lines)
         keys = self._state.has_fix, self._state.are_modules_missing
         if keys != self._shown_keys:
@@ -455,8 +463,8 @@ class OverviewScreen(Screen[None]):
         if self._is_outdated:
             self.draw()
 
-    def _arrange(self, state: OverviewState, head_rows: int) -> int:
-        """Place every panel and return the rows of the topology."""
+    def _arrange(self, state: OverviewState, head_rows: int) -> Arrangement:
+        """Place every panel and return how."""
         from tui.screens.overview import layout as overview_layout
 
         width, height = self.size
@@ -468,7 +476,7 @@ class OverviewScreen(Screen[None]):
         else:
             arranged = state.arrange(width, height, head_rows)
         if arranged == self._arranged:
-            return arranged.topology_rows
+            return arranged
         self._arranged = arranged
         with self.app.batch_update():
             for name in PANELS:
@@ -485,7 +493,7 @@ class OverviewScreen(Screen[None]):
             self._panel("strips").display = bool(arranged.strip_rows)
         if self.focused is not None and not self.focused.display:
             self._focus_home()
-        return arranged.topology_rows
+        return arranged
 
     def _draw_verdict(self) -> int:
         """Draw the head and return how many rows it has, at most two."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from probes.base.unknown import known
 from probes.topology.paths import Path, Topology
 from tui.screens.overview.readings import Readings
@@ -17,6 +19,7 @@ class Selection:
         self._partner = 0
         self.finding = ""
         self.is_on_findings = False  # their panel is focused
+        self.marked: Collection[str] = ()  # endpoints and BDFs that findings are about
         self.word = ""
 
     @property
@@ -46,7 +49,10 @@ class Selection:
             self.end = ""
 
     def path(self, detours: frozenset[tuple[str, str]]) -> Path | None:
-        """Return the path of the selection, else the first detour, else that of the first GPU to its NIC."""
+        """Return the path of the selection, else the first detour, else that of a marked GPU or NIC.
+
+        Each GPU counts with its best NIC; without any mark it is the first GPU.
+        """
         topology = self._readings.topology
         if topology is None:
             return None
@@ -54,8 +60,14 @@ class Selection:
         if partners:
             return topology.path(self.end, partners[self._partner % len(partners)])
         pairs = [(gpu.id, nic) for gpu in topology.gpus for nic in topology.best_nics.get(gpu.id, ())[:1]]
-        first = next((pair for pair in pairs if pair in detours), next(iter(pairs), None))
+        ends = self._marked_ends(topology)
+        marked = [pair for pair in pairs if not ends.isdisjoint(pair)]
+        first = next((pair for pair in pairs if pair in detours), next(iter((*marked, *pairs)), None))
         return None if first is None else topology.path(*first)
+
+    def _marked_ends(self, topology: Topology) -> set[str]:
+        ends = (*topology.gpus, *topology.nics) if self.marked else ()
+        return {end.id for end in ends if end.id in self.marked or known(end.bdf, "") in self.marked}
 
     def _partners(self, topology: Topology, end: str) -> list[str]:
         """Return what an endpoint can pair with, nearest first."""

@@ -123,6 +123,7 @@ class OverviewState:
             return
         checked.findings = findings
         checked.marks, checked.words = marks_of(findings or ()), words_of(findings or ())
+        self._selection.marked = checked.marks
         if self._selection.finding not in self._finding_ids():
             self._selection.finding = ""
         self._forget_drawings()
@@ -291,7 +292,7 @@ class OverviewState:
         return self._forms[key]
 
     def lines(self, panel: str, width: int, alone: bool, rows: int = 0) -> Sequence[Line]:
-        """Return a panel's lines; `alone` with all details, the topology as rich as `rows` allow."""
+        """Return a panel's lines; `alone` with all details, topology and path as rich as `rows` allow."""
         node, topology = self._readings.node, self._readings.topology
         if node is None or topology is None:
             return []
@@ -300,7 +301,7 @@ class OverviewState:
         key = panel, width, alone, rows
         if key not in drawn:
             form = self._fit(width, rows).form if panel == "topology" else None
-            drawn[key] = self._panels.draw(node, topology, panel, width, alone, form)
+            drawn[key] = self._panels.draw(node, topology, panel, width, alone, rows, form)
         return drawn[key]
 
     @property
