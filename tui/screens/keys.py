@@ -51,7 +51,12 @@ KEYS: dict[str, Key] = {
     ),
     "load": Key("l", "l", "Load", "Show the plan that loads the missing modules"),
     "filter": Key("slash", "/", "Filter", "Show only lines that contain a word"),
-    "columns": Key("C", "C", "Columns", "Live: choose the columns of this table"),
+    "columns": Key(
+        "C",
+        "C",
+        "Columns",
+        "Live: choose the columns of this table. Overview: hide this panel, or show it again",
+    ),
     "explain": Key("e", "e", "Explain", "Explain in plain words what the finding means"),
     "all": Key("a", "a", "All", "Show everything, including ok checks and similar steps"),
     "peer": Key("p", "p", "Peer", "Type the host name of the peer"),

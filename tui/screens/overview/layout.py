@@ -5,7 +5,7 @@ GPUs and NICs come first: a larger terminal never shows fewer of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 
 from probes.base.frozen import frozen
@@ -21,6 +21,9 @@ _LEAST_MATRIX_ROWS = 6
 FOLDED_ROWS = 1  # of the modules if all are ok: one line without a border
 _BORDER = 2
 _TOPOLOGY_COLUMN = ("topology", "matrix", "rates")
+_OTHER_COLUMN = {"gpudirect": 3, "path": 4, "modules": 3, "traffic": 4}  # least rows that are useful
+HIDE_PANELS = "overview.hide"  # the setting
+HIDEABLE = ("matrix", "rates", *_OTHER_COLUMN)  # findings, jobs and topology are always shown
 _LEAST_ROWS = 1 + _BORDER
 # The panels of the views 2 to 4, each column from the top; view 1 shows all that have room.
 VIEWS: Mapping[int, tuple[tuple[str, ...], ...]] = {
@@ -28,7 +31,6 @@ VIEWS: Mapping[int, tuple[tuple[str, ...], ...]] = {
     3: (("rates",), ("traffic",)),
     4: (("jobs", "gpudirect", "modules"),),
 }
-_OTHER_COLUMN = {"gpudirect": 3, "path": 4, "modules": 3, "traffic": 4}  # least rows that are useful
 
 
 @frozen
@@ -59,6 +61,11 @@ def left_cells(width: int, one_column: bool) -> int:
 def right_cells(width: int, one_column: bool) -> int:
     """Return the width of the other column, or of the only one."""
     return width if one_column else width - left_cells(width, one_column)
+
+
+def are_all_right_hidden(hidden: Collection[str]) -> bool:
+    """Return whether nothing is left for the other column."""
+    return all(name in hidden for name in _OTHER_COLUMN)
 
 
 def zoomed(panel: str, width: int, height: int, head_rows: int) -> Arrangement:
@@ -99,8 +106,8 @@ def arrange(
 ) -> Arrangement:
     """Distribute the rows over the panels.
 
-    `needs`: the rows that each panel's content needs, the topology as a list; `topology_rows`: the height of
-    the richest topology within so many rows; `head_rows`: the height of the verdict.
+    `needs`: the rows that each panel's content needs, the topology as a list, without the hidden panels;
+    `topology_rows`: the height of the richest topology within so many rows; `head_rows`: of the verdict.
     """
     strip_rows = STRIP_ROWS if one_column else 0
     room = max(0, height - head_rows - 1 - strip_rows)
@@ -115,7 +122,7 @@ def arrange(
     spare = room - _used(one_column, arranged)
     more = min(spare, min(MOST_FINDING_ROWS, max(needs["findings"], needs["jobs"])) - findings)
     if not one_column:
-        wanted = sum(_whole(name, needs) for name in _OTHER_COLUMN)
+        wanted = sum(_whole(name, needs) for name in _OTHER_COLUMN if name in needs)
         more = min(more, room - findings - _BORDER - wanted)
     if more > 0:
         findings += more
@@ -148,6 +155,8 @@ def _share(
 
 def _matrix_rows(room: int, findings: int, needs: Mapping[str, int]) -> int:
     """Return the rows of the matrix: all, or fewer if at least some fit, else 0."""
+    if "matrix" not in needs:
+        return 0
     needed, left = needs["matrix"] + _BORDER, room - findings - needs["topology"] - 2 * _BORDER
     return min(needed, left) if left >= min(needed, _LEAST_MATRIX_ROWS) else 0
 
@@ -160,7 +169,7 @@ def _left_column(
     if matrix:
         rows["matrix"] = matrix
     left = body - sum(rows.values())
-    if left >= needs["rates"] + _BORDER:
+    if "rates" in needs and left >= needs["rates"] + _BORDER:
         rows["rates"] = needs["rates"] + _BORDER
     return rows
 
@@ -174,7 +183,8 @@ def _right_column(body: int, needs: Mapping[str, int]) -> dict[str, int]:
     """Return the rows of the other column: GPUDirect state, path and modules first; traffic gets the rest."""
     rows: dict[str, int] = {}
     left = body
-    for name, least in _OTHER_COLUMN.items():
+    for name in filter(needs.__contains__, _OTHER_COLUMN):
+        least = _OTHER_COLUMN[name]
         whole = _whole(name, needs)
         wanted = min(whole, left)
         if wanted >= min(least, whole):
@@ -191,7 +201,7 @@ def _one_column(body: int, matrix: int, needs: Mapping[str, int]) -> dict[str, i
     rows = {"matrix": matrix} if matrix else {}
     left = body - matrix - needs["topology"] - _BORDER
     for name in ("path", "traffic", "gpudirect", "rates"):
-        if needs[name] + _BORDER <= left:
+        if name in needs and needs[name] + _BORDER <= left:
             rows[name] = needs[name] + _BORDER
             left -= rows[name]
     return rows

@@ -12,7 +12,7 @@ from probes.facts.gpudirect import PeermemReading
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.system.platform import PlatformFacts
-from probes.live.model.sample import LiveEvent, LiveSample
+from probes.live.model.sample import EventKind, LiveEvent, LiveSample
 from probes.snapshot.nic_roles import NicRole
 from probes.snapshot.rates import PortRate, Reading, netdev_rates, port_rates
 from probes.topology.paths import Topology
@@ -21,7 +21,7 @@ from widgets.node import traffic
 from widgets.node.endpoint_lines import NO_FIGURES, LiveFigures
 
 _PORT_SAMPLES = 1200  # two minutes at ten a second
-_EVENTS = 2  # shown below the findings
+_EVENTS = 2  # shown below the findings, without those that only name a finding
 
 
 class Readings:
@@ -60,7 +60,8 @@ class Readings:
         before, self.newest = self.newest, report.reading
         self.before, self.taken_at = before, report.taken_at
         self.live_sample = report.live
-        self.events.extendleft(report.live.events if report.live is not None else ())
+        new = report.live.events if report.live is not None else ()
+        self.events.extendleft(event for event in new if event.kind is not EventKind.FOUND)
         self.rates = port_rates(before, report.reading) if before else {}
         self.netdev_rates = netdev_rates(before, report.reading) if before else {}
         at = report.reading.at

@@ -76,6 +76,7 @@ class OverviewScreen(Screen[None]):
         bind("views", "view(4)", "4", show=False),
         bind("overview", "view(1)", show=False),
         bind("zoom", "zoom"),
+        bind("columns", "hide", show=False),
         bind("pane", "pane(1)", "tab", show=False),
         bind("pane", "pane(-1)", "shift+tab", show=False),
         bind("filter", "filter"),
@@ -397,6 +398,23 @@ class OverviewScreen(Screen[None]):
     def action_view(self, number: int) -> None:
         """Show all panels that have room, or those of another view."""
         self._view, self._zoomed, self._arranged = number, "", None
+        self.draw()
+
+    def action_hide(self) -> None:
+        """Hide the focused panel, or show it again if it is hidden and maximized; save that."""
+        from tui.screens.overview.layout import HIDE_PANELS, HIDEABLE
+        from tui.screens.save_setting import save_setting
+
+        name = self._zoomed or self._focused_panel
+        if self._state is None or name not in HIDEABLE:
+            self.notify(
+                "Findings, jobs and topology are always shown. Tab selects another panel.", markup=False
+            )
+            return
+        hidden = set(self._state.hidden) ^ {name}
+        words = "hidden; z, Tab and C show it again" if name in hidden else "shown"
+        save_setting(self.app, HIDE_PANELS, ", ".join(sorted(hidden)), f"{PANELS[name]} is {words}")
+        self._zoomed, self._arranged = "", None
         self.draw()
 
     def _toggle_zoom(self, panel: str) -> None:

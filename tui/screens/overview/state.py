@@ -18,6 +18,7 @@ from tui.screens.overview.layout import Arrangement
 from tui.screens.overview.panels import Panels
 from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection, stepped
+from tui.settings.current import current, is_configured
 from widgets.base.lines import Line, rows_of
 from widgets.doctor.findings import marks_of, words_of
 from widgets.live import changes
@@ -248,11 +249,20 @@ class OverviewState:
         left = overview_layout.left_cells(width, one_column)
         right = overview_layout.right_cells(width, one_column)
         top = width if one_column else width // 2
-        needs = self._needs(left, right, top)
+        hidden = self.hidden
+        needs = {name: rows for name, rows in self._needs(left, right, top).items() if name not in hidden}
         needs["topology"] = self._fit(left - _GUTTER, 0).height
         return overview_layout.arrange(
             width, height, head_rows, one_column, needs, lambda rows: self._fit(left - _GUTTER, rows).height
         )
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """The panels that the user does not want to see."""
+        if not is_configured():
+            return ()
+        words = str(current().configured(overview_layout.HIDE_PANELS).value).split(",")
+        return tuple(name for name in overview_layout.HIDEABLE if name in map(str.strip, words))
 
     def view(self, number: int, width: int, height: int, head_rows: int) -> Arrangement:
         """Return the arrangement of a view with some of the panels."""
@@ -276,7 +286,9 @@ class OverviewState:
             cells = overview_layout.left_cells(width, one_column)
             return self._fit(cells - _GUTTER, rows).visible
 
-        return width < overview_layout.TWO_COLUMNS or visible(one_column=False) < visible(one_column=True)
+        if width < overview_layout.TWO_COLUMNS or overview_layout.are_all_right_hidden(self.hidden):
+            return True
+        return visible(one_column=False) < visible(one_column=True)
 
     def _fit(self, width: int, rows: int) -> _Fit:
         """Return the richest form of the topology within so many rows."""
