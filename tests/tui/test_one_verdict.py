@@ -32,9 +32,7 @@ from widgets.node.verdict import draw
 
 NODES = (*SIMULATED_NAMES, *(f"{fault.on}+{fault.name}" for fault in FAULTS.values()))
 USUAL = (*USUAL_NODES, *(f"{FAULTS[name].on}+{name}" for name in sorted(USUAL_FAULTS)))
-ON_EACH = pytest.mark.parametrize(
-    "nodes", [USUAL, pytest.param(NODES, marks=pytest.mark.slow)], ids=["usual", "all"]
-)
+ON_EACH = pytest.mark.parametrize("nodes", [USUAL], ids=["usual"])
 GREEN = (State.ACTIVE, State.READY)
 
 
@@ -165,3 +163,12 @@ def test_before_the_checks_ran_no_word_is_green(name: str) -> None:
     assert "checking…" in "".join(run.text for run in line)
     state.apply_check(examination, Judgment(conclude(examination.usability, ())))
     assert "checking…" not in "".join(run.text for run in state.verdict_line())
+
+
+@pytest.mark.slow
+def test_the_same_holds_with_every_fault() -> None:
+    """One test, because each examines all nodes unless another one has in the same process."""
+    test_the_dashboard_and_json_say_what_check_says(NODES)
+    test_the_line_never_hides_a_finding_and_the_exit_status_fits_it(NODES)
+    test_the_reason_of_a_broken_node_names_nothing_twice(NODES)
+    test_nothing_green_is_slower_than_four_fifths_of_its_limit(NODES)
