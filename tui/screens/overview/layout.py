@@ -106,7 +106,7 @@ def arrange(
 ) -> Arrangement:
     """Distribute the rows over the panels.
 
-    `needs`: the rows that each panel's content needs, the topology as a list, without the hidden panels;
+    `needs`: the rows that each panel's content needs, the topology as a list, 0 of a hidden one;
     `topology_rows`: the height of the richest topology within so many rows; `head_rows`: of the verdict.
     """
     strip_rows = STRIP_ROWS if one_column else 0
@@ -122,7 +122,7 @@ def arrange(
     spare = room - _used(one_column, arranged)
     more = min(spare, min(MOST_FINDING_ROWS, max(needs["findings"], needs["jobs"])) - findings)
     if not one_column:
-        wanted = sum(_whole(name, needs) for name in _OTHER_COLUMN if name in needs)
+        wanted = sum(_whole(name, needs) for name in _OTHER_COLUMN)
         more = min(more, room - findings - _BORDER - wanted)
     if more > 0:
         findings += more
@@ -155,7 +155,7 @@ def _share(
 
 def _matrix_rows(room: int, findings: int, needs: Mapping[str, int]) -> int:
     """Return the rows of the matrix: all, or fewer if at least some fit, else 0."""
-    if "matrix" not in needs:
+    if not needs["matrix"]:
         return 0
     needed, left = needs["matrix"] + _BORDER, room - findings - needs["topology"] - 2 * _BORDER
     return min(needed, left) if left >= min(needed, _LEAST_MATRIX_ROWS) else 0
@@ -169,25 +169,24 @@ def _left_column(
     if matrix:
         rows["matrix"] = matrix
     left = body - sum(rows.values())
-    if "rates" in needs and left >= needs["rates"] + _BORDER:
+    if needs["rates"] and left >= needs["rates"] + _BORDER:
         rows["rates"] = needs["rates"] + _BORDER
     return rows
 
 
 def _whole(name: str, needs: Mapping[str, int]) -> int:
-    is_folded = name == "modules" and needs[name] == FOLDED_ROWS
-    return needs[name] + (0 if is_folded else _BORDER)
+    is_borderless = not needs[name] or (name == "modules" and needs[name] == FOLDED_ROWS)
+    return needs[name] + (0 if is_borderless else _BORDER)
 
 
 def _right_column(body: int, needs: Mapping[str, int]) -> dict[str, int]:
     """Return the rows of the other column: GPUDirect state, path and modules first; traffic gets the rest."""
     rows: dict[str, int] = {}
     left = body
-    for name in filter(needs.__contains__, _OTHER_COLUMN):
-        least = _OTHER_COLUMN[name]
+    for name, least in _OTHER_COLUMN.items():
         whole = _whole(name, needs)
         wanted = min(whole, left)
-        if wanted >= min(least, whole):
+        if whole and wanted >= min(least, whole):
             rows[name] = wanted
             left -= wanted
     if left and rows:
@@ -201,7 +200,7 @@ def _one_column(body: int, matrix: int, needs: Mapping[str, int]) -> dict[str, i
     rows = {"matrix": matrix} if matrix else {}
     left = body - matrix - needs["topology"] - _BORDER
     for name in ("path", "traffic", "gpudirect", "rates"):
-        if name in needs and needs[name] + _BORDER <= left:
+        if needs[name] and needs[name] + _BORDER <= left:
             rows[name] = needs[name] + _BORDER
             left -= rows[name]
     return rows

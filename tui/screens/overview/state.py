@@ -249,8 +249,7 @@ class OverviewState:
         left = overview_layout.left_cells(width, one_column)
         right = overview_layout.right_cells(width, one_column)
         top = width if one_column else width // 2
-        hidden = self.hidden
-        needs = {name: rows for name, rows in self._needs(left, right, top).items() if name not in hidden}
+        needs = {**self._needs(left, right, top), **dict.fromkeys(self.hidden, 0)}
         needs["topology"] = self._fit(left - _GUTTER, 0).height
         return overview_layout.arrange(
             width, height, head_rows, one_column, needs, lambda rows: self._fit(left - _GUTTER, rows).height
@@ -273,8 +272,11 @@ class OverviewState:
         """Return the rows that the content of each panel needs, in columns of so many cells."""
         cells = {"matrix": left, "path": right, "gpudirect": right, "modules": right}
         cells |= {"findings": top, "jobs": top}
-        needs = {name: len(self.lines(name, room - 2, False)) for name, room in cells.items()}
-        needs |= {"rates": len(self._readings.port_histories) + 1, "traffic": len(traffic.TOTALS) + 1}
+        needs = {
+            "rates": len(self._readings.port_histories) + 1,
+            "traffic": len(traffic.TOTALS) + 1,
+            **{name: len(self.lines(name, room - 2, False)) for name, room in cells.items()},
+        }
         needs["findings"] += self._has_since_ok + len(self._readings.events)
         return needs
 
