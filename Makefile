@@ -38,7 +38,7 @@ lint: $(VENV)/.developing ## ruff, mypy and codespell
 bench: $(VENV)/.developing ## the time and memory budgets, against peers in the same run; JSON=file keeps them
 	$(BIN)/python -m tests.perf $(if $(JSON),--json $(JSON))
 
-screenshots: $(VENV)/.developing ## the pictures in screenshots/
+screenshots: $(VENV)/.developing ## the pictures and the recording in screenshots/
 	$(BIN)/python -m tests.screenshots
 
 man: $(VENV)/.developing ## the man page and the completions, from the command line and the manual

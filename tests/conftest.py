@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from tests.tiers import is_newer_node
 
 # Textual draws without colors where NO_COLOR is set, even empty (tests/tui/test_terminals.py sets it); the
-# text reports follow the other three.
-for _name in ("NO_COLOR", "COLUMNS", "LINES", "PYTHONIOENCODING", "LC_ALL"):
+# text reports follow the others.
+for _name in ("NO_COLOR", "COLUMNS", "LINES", "PYTHONIOENCODING", "PYTHONUTF8", "LC_ALL", "LC_CTYPE", "LANG"):
     os.environ.pop(_name, None)
 # Bytecode that is kept saves each worker and each program that a test starts a compilation of everything.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -754,13 +754,23 @@ COLUMN = Recipe(
             before='        *([Column("bus GB/s"',
         ),
         Change(
+            "widgets/live/ranks.py",
+            '        "minor": lambda process: float(process.pid % 10),\n',
+            before='        "bus GB/s": lambda process',
+        ),
+        Change(
             "widgets/live/columns.py",
-            '        TableColumn("minor", "the last digit of its process ID"),\n',
+            '        TableColumn("minor", "f", "the last digit of its process ID"),\n',
             before='        TableColumn("bus GB/s"',
         ),
         Change("tui/manual/live.md", "| `minor` | the last digit of the pid |\n", before="| `CNP/s` |"),
     ),
-    ("tests/tui/test_manual.py", "tests/widgets/live/test_columns.py", "tests/widgets/test_live_panes.py"),
+    (
+        "tests/tui/test_manual.py",
+        "tests/widgets/live/test_columns.py",
+        "tests/widgets/live/test_order.py",
+        "tests/widgets/test_live_panes.py",
+    ),
     {
         "widgets/live/columns.py": ("tests/widgets/live/test_columns.py", "name each column in COLUMNS"),
         "tui/manual/live.md": ("tests/tui/test_manual.py", "minor"),

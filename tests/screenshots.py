@@ -8,6 +8,7 @@ from pathlib import Path
 
 from probes.base.origin import Origin, Source
 from probes.simulation.host import SimulatedHost
+from tests.diagnosis import record_diagnosis
 from tests.tui.action_screens import QuickHost, asked, ended, seen
 from tests.tui.bandwidth_screens import set_up, started
 from tests.tui.fleet_screens import Found
@@ -31,8 +32,8 @@ async def take(name: str, columns: int, lines: int, keys: tuple[str, ...] = (), 
     clock = SteppedClock()
     app = stepped_app(SimulatedHost(name, clock=clock))
     async with app.run_test(size=(columns, lines)) as pilot:
-        await readings(pilot, clock, 40)
         await examined(pilot, clock)
+        await readings(pilot, clock, 40)
         await pilot.press(*keys)
         await pilot.pause()
         picture = app.export_screenshot(title=f"gdrtop --demo {name}")
@@ -48,15 +49,16 @@ async def take_doctor(name: str, columns: int, lines: int) -> None:
     (DIRECTORY / f"doctor-{columns}x{lines}.svg").write_text(picture, encoding="utf-8")
 
 
-async def take_live(name: str, columns: int, lines: int) -> None:
-    """Saves a picture of a job with a rank that has stopped."""
+async def take_live(name: str, columns: int, lines: int, suffix: str = "") -> None:
+    """Saves a picture of a job in Live."""
     clock = SteppedClock()
     async with stepped_app(SimulatedHost(name, clock=clock)).run_test(size=(columns, lines)) as pilot:
+        await examined(pilot, clock)
         await readings(pilot, clock, 60)
         await pilot.press("t")
         await readings(pilot, clock, 2)
         live = pilot.app.export_screenshot(title=f"gdrtop --demo {name}")
-    (DIRECTORY / f"live-{columns}x{lines}.svg").write_text(live, encoding="utf-8")
+    (DIRECTORY / f"live{suffix}-{columns}x{lines}.svg").write_text(live, encoding="utf-8")
 
 
 async def take_setup(name: str, columns: int, lines: int) -> None:
@@ -126,17 +128,20 @@ async def take_fleet(columns: int, lines: int) -> None:
 
 
 def main() -> None:
-    """All pictures."""
+    """All pictures and the recording."""
     DIRECTORY.mkdir(exist_ok=True)
     for columns, lines in SIZES:
         asyncio.run(take("hgx-h100", columns, lines))
     asyncio.run(take("pcie-l40s", 120, 40, ("down",), "-selected"))
+    asyncio.run(take("hgx-h100+no-gdr-path", 120, 40, (), "-broken"))
     asyncio.run(take_doctor("hgx-h100+acs-on,mtu-mismatch,nccl-gdr-level-ignored", 120, 40))
     asyncio.run(take_live("hgx-h100+rank-stopped", 120, 40))
+    asyncio.run(take_live("hgx-h100+job-rank-staged", 120, 40, "-staged"))
     asyncio.run(take_setup("hgx-h100+iommu-translated,acs-on,memlock-login", 120, 40))
     asyncio.run(take_actions("hgx-h100+nvidia-not-loaded", 120, 40))
     asyncio.run(take_bandwidth("hgx-h100", 120, 40))
     asyncio.run(take_fleet(120, 40))
+    asyncio.run(record_diagnosis(DIRECTORY / "diagnosis.cast"))
 
 
 if __name__ == "__main__":

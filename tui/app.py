@@ -15,6 +15,7 @@ from tui.controllers.bandwidth import BandwidthController
 from tui.controllers.context import AppContext
 from tui.controllers.quit import QuitController
 from tui.controllers.readings import ReadingsController, parts_of
+from tui.controllers.terminal_notices import TerminalNotices
 from tui.runtime.reading_thread import (
     Examined,
     Probed,
@@ -99,6 +100,7 @@ class GdrtopApp(TerminalApp[None]):
         self.actions = ActionsController(self._shared, read_only)
         self.bandwidth = BandwidthController(self._shared, self.readings, read_only)
         self.quitting = QuitController(self._shared)
+        self._notices = TerminalNotices(self, origin)
         self._setup: SetupController | None = None
         self._shared.activities = (self.bandwidth, self.actions.run)
 
@@ -144,6 +146,8 @@ class GdrtopApp(TerminalApp[None]):
             self.readings.show(report)
             self._shared.draw_live()
             newest = parts[-1]
+            if isinstance(newest, Sampled):
+                self._notices.note(self._overview.hostname, newest.judgment)
             if isinstance(newest, Sampled) and self._shared.doctor.follow(newest.judgment, newest.taken_at):
                 self._draw_doctor()
             if any(isinstance(part, Probed) for part in parts):
@@ -159,6 +163,7 @@ class GdrtopApp(TerminalApp[None]):
             doctor.fail(report.failure)
             self._overview.fail_check(report.failure)
         else:
+            self._notices.note(self._overview.hostname, report.judgment)
             doctor.set_examination(report.examination, report.judgment, report.since_ok)
             self._overview.apply_check(report.examination, report.judgment, report.detours, report.since_ok)
             self._shared.live.judge(report.judgment)

@@ -19,8 +19,9 @@ from tui.files.crash_file import EXIT_CRASHED
 from tui.runtime.printing import ascii_cells
 from tui.screens.keys import bind
 from tui.settings.current import current, is_configured
+from tui.terminal.clipboard import clipboard_sequence, wrapped_for_screen
 from tui.terminal.diff import MinimalOutput
-from tui.terminal.driver import TerminalDriver
+from tui.terminal.driver import TerminalDriver, driver_of
 from widgets.base.themes import OWN_THEMES
 
 if TYPE_CHECKING:
@@ -100,6 +101,17 @@ class TerminalApp(App[R]):
 
     def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
         super()._display(screen, self._output.minimized(screen, renderable))
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Send a text to the terminal's clipboard (OSC 52).
+
+        GNU screen shows the end of a longer sequence as text. It passes on what is wrapped in short pieces.
+        """
+        driver = driver_of(self)
+        if os.environ.get("STY") and driver is not None:
+            driver.write(wrapped_for_screen(clipboard_sequence(text)))
+        else:
+            super().copy_to_clipboard(text)
 
     def on_resize(self, event: events.Resize) -> None:
         """Draw everything again if the terminal got its old size back before Textual saw the other one."""

@@ -12,7 +12,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node
 from probes.live.events.ports import ACTIVE
-from probes.live.model.sample import GpuSample, LiveJob, LiveProcess, OddOne, PortSample
+from probes.live.model.sample import GpuSample, LiveJob, LiveProcess, OddOne, PortSample, SlowestNic
 from probes.live.model.settled import Lasting
 from probes.live.odd_ranks import (
     LEAST,
@@ -31,6 +31,7 @@ LEAST_GBPS = 1.0
 _SHARE = 0.5
 _NORMAL_SHARE = 0.7
 _SENDING_SHARE = 0.25  # of the highest median: below, the job computes or writes a checkpoint
+_SLOWEST_SHARE, _NOT_SLOWEST_SHARE = 0.75, 0.85  # of the median: a job's line names its slowest NIC
 _ON, _OFF = 3, 3  # samples until a statement is made and withdrawn
 
 
@@ -53,6 +54,7 @@ class OddOneOut:
         self._on, self._settles = 1, settles
         self._statements: dict[tuple[str, str, str], _Statement] = {}  # by job, aspect and subject
         self._rates: dict[str, deque[Rates]] = {}  # by job
+        self._slowest: dict[str, SlowestNic | None] = {}  # by job
         self._node: Node | None = None
         self._places = Places({}, {}, {}, {})
         self._alike: dict[str, tuple[object, ...]] = {}  # the members of jobs in which nothing is odd
@@ -75,6 +77,7 @@ class OddOneOut:
         if at < self._at:  # a recording was rewound
             self._statements.clear()
             self._rates.clear()
+            self._slowest.clear()
         self._at = at
         if node is not self._node:
             self._node, self._places = node, places_of(node)
@@ -120,11 +123,13 @@ class OddOneOut:
             for key, statement in self._statements.items()
             if key[0] == job.id and statement.lasting.is_on and statement.said is not None
         )
-        return replace(job, odd=odd) if odd != job.odd else job
+        slowest = self._slowest.get(job.id)
+        is_same = odd == job.odd and slowest == job.slowest_nic
+        return job if is_same else replace(job, odd=odd, slowest_nic=slowest)
 
     def _forget(self, jobs: tuple[LiveJob, ...]) -> None:
         ids = {job.id for job in jobs}
-        for by_job in (self._rates, self._alike):
+        for by_job in (self._rates, self._alike, self._slowest):
             for job_id in [job_id for job_id in by_job if job_id not in ids]:
                 del by_job[job_id]
 
@@ -137,6 +142,7 @@ class OddOneOut:
         known = [pair for pair in now if pair is not None]
         if len(names) < LEAST or len(known) < len(now) or (rates and rates[-1].names != names):
             rates.clear()
+            self._slowest.pop(job.id, None)
             return {}
         sent, received = [pair[0] for pair in known], [pair[1] for pair in known]
         rates.append(Rates(at, names, (sent, received), (median(sent), median(received))))
@@ -144,6 +150,7 @@ class OddOneOut:
             rates.popleft()
         if at - rates[0].at < WINDOW_SECONDS:
             return {}
+        self._slowest[job.id] = slowest_nic(rates, self._slowest.get(job.id))
         shares_sent, shares_received = nic_shares(rates, 0), nic_shares(rates, 1)
         found: dict[tuple[str, str], OddOne] = {}
         for place, name in enumerate(names):
@@ -218,6 +225,25 @@ def nic_shares(rates: deque[Rates], direction: int) -> list[Share]:
             means, _medians_of_others(means), highest, _medians_of_others(highest), strict=True
         )
     ]
+
+
+def slowest_nic(rates: deque[Rates], before: SlowestNic | None) -> SlowestNic | None:
+    """Return the NIC with the lowest average, if that is far below the median; it stays until it is not.
+
+    `before`: the one that was returned for the samples before.
+    """
+    names = rates[-1].names
+    busier = [list(map(max, *rate.rows)) for rate in rates]
+    means = {name: sum(row[place] for row in busier) / len(busier) for place, name in enumerate(names)}
+    middle = median(means.values())
+    if middle < LEAST_GBPS:
+        return None
+    lowest = min(names, key=means.__getitem__)
+    if before is not None and means.get(before.device, middle) < _NOT_SLOWEST_SHARE * middle:
+        is_near = means[before.device] * _NOT_SLOWEST_SHARE <= means[lowest]
+        lowest = before.device if is_near else lowest
+        return SlowestNic(lowest, means[lowest])
+    return SlowestNic(lowest, means[lowest]) if means[lowest] < _SLOWEST_SHARE * middle else None
 
 
 def _medians_of_others(values: list[float]) -> list[float]:

@@ -27,6 +27,7 @@ from probes.live.model.sample import (
     PathWord,
     PortSample,
     Role,
+    SlowestNic,
 )
 from probes.live.ras.events import RasEvents
 from probes.queries.finding import Evidence, Severity
@@ -165,6 +166,7 @@ def training(second: int, at: float, taken_at: float) -> LiveSample:
             sent_gbps=sum(rate_of(number, second) for number in range(8)),
             received_gbps=sum(rate_of(number, second) for number in range(8)),
             odd=(odd,),
+            slowest_nic=SlowestNic(f"mlx5_{STAGED_RANK}", rate_of(STAGED_RANK, second)),
         ),
         LiveJob(
             *("900", "fio (alice)", Role.STORAGE, (900,), Unknown(Reason.NOT_THERE)),

@@ -230,6 +230,8 @@ def test_the_c_locale_gets_ascii_only_although_python_writes_utf8_then() -> None
     assert done.returncode == 0
     assert done.stdout.isascii()
     assert "─" in gdrtop("topo", "--demo", LC_ALL="C", PYTHONIOENCODING="utf-8").stdout
+    # Python sets LC_CTYPE=C.UTF-8 for this one.
+    assert gdrtop("topo", "--demo", LC_ALL="", LANG="POSIX").stdout.isascii()
     assert ascii_text("a leading “=” is ≤ 1") == 'a leading "=" is <= 1'
 
 

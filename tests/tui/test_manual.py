@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 # Columns of the Live screen that need no row in the manual.
 SELF_EXPLANATORY = {
     *("GPU", "rank", "pid", "program", "path", "state", "CPU", "last event"),
-    *("NIC", "line", "↑Gb/s", "↓Gb/s", "discards/s", "errors/s", "used by", "2 min, █ = line rate"),
+    *("NIC", "line", "↑Gb/s", "↓Gb/s", "discards/s", "errors/s", "used by"),
     *("use", "memory", "BAR1", "SM MHz", "°C", "W", "throttled", "↑PCIe", "↓PCIe", "↑NVLink", "↓NVLink"),
 }
 

@@ -130,6 +130,22 @@ def test_columns_of_live(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, siz
     assert snap_compare(app, terminal_size=size, run_before=to_the_list)
 
 
+@pytest.mark.parametrize("size", SMALL_OR_SLOW)
+def test_the_order_of_live(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
+    install(monkeypatch)
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
+
+    async def to_the_list(pilot: Pilot[None]) -> None:
+        await opened(pilot, clock)
+        await pilot.press("t", "tab")
+        await until(pilot, lambda: "mlx5_0" in seen(pilot, "nics"))
+        await pilot.press("o", "down")
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=to_the_list)
+
+
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 def test_live_in_the_past(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
     install(monkeypatch)

@@ -3,7 +3,9 @@
 import fcntl
 import os
 import pty
+import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -31,8 +33,9 @@ TERMS = {
 class Terminal:
     """gdrtop in a pseudo-terminal, seen through an emulator."""
 
-    def __init__(self, master: int) -> None:
-        self._master = master
+    def __init__(self, master: int, process: subprocess.Popen[bytes]) -> None:
+        self._master, self.process = master, process
+        self.written = b""
         self.screen = pyte.Screen(COLUMNS, LINES)
         self._stream = pyte.ByteStream(self.screen)
 
@@ -56,18 +59,21 @@ class Terminal:
             assert time.monotonic() < deadline, self.text
             if select.select([self._master], [], [], 0.2)[0]:
                 try:
-                    self._stream.feed(os.read(self._master, 1 << 16))
+                    written = os.read(self._master, 1 << 16)
                 except OSError:  # it has ended
                     return
+                self.written += written
+                self._stream.feed(written)
 
 
 @contextmanager
-def dashboard(*arguments: str, **environment: str) -> Iterator[Terminal]:
+def dashboard(*arguments: str, multiplexer: tuple[str, ...] = (), **environment: str) -> Iterator[Terminal]:
+    """Run gdrtop on a terminal, or in a multiplexer there."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TEXTUAL")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "tui", *arguments],
+        [*multiplexer, sys.executable, "-m", "tui", *arguments],
         stdin=slave,
         stdout=slave,
         stderr=slave,
@@ -76,7 +82,7 @@ def dashboard(*arguments: str, **environment: str) -> Iterator[Terminal]:
     )
     os.close(slave)
     try:
-        yield Terminal(master)
+        yield Terminal(master, process)
     finally:
         process.kill()
         process.wait()
@@ -110,10 +116,49 @@ def test_no_character_has_the_color_of_its_background(drawn: str) -> None:
 
 
 @pytest.mark.slow
-def test_with_ascii_only_ascii_is_drawn() -> None:
-    with dashboard("--ascii", "--demo", "hgx-h100+no-gdr-path", TERM="xterm-256color") as terminal:
+@pytest.mark.parametrize(("arguments", "locale"), [(("--ascii",), ""), ((), "C")], ids=["option", "locale"])
+def test_with_ascii_only_ascii_is_drawn(arguments: tuple[str, ...], locale: str) -> None:
+    environment = {"TERM": "xterm-256color", "LC_ALL": locale}
+    with dashboard(*arguments, "--demo", "hgx-h100+no-gdr-path", **environment) as terminal:
         for key, words in (("", "BROKEN"), ("d", "Evidence"), ("b", "Settings"), ("?", "EVERYWHERE")):
             terminal.press(key)
             terminal.until(lambda words=words: words in terminal.text)  # type: ignore[misc]
             assert terminal.text.isascii()
             assert "+-" in terminal.text
+
+
+def left_behind(written: str) -> list[str]:
+    """Return what a program has changed on its terminal and not changed back."""
+    modes: dict[str, str] = {}
+    for numbers, state in re.findall(r"\x1b\[\?([\d;]+)([hl])", written):
+        modes |= dict.fromkeys(numbers.split(";"), state)
+    usual = {"7": "h", "25": "h"}  # lines wrap, and the cursor is shown
+    left = [f"mode {mode}" for mode, state in modes.items() if state != usual.get(mode, "l")]
+    pairs = {"keyboard": (r"\x1b\[>\d+u", r"\x1b\[<u"), "title": (r"\x1b\[22;0t", r"\x1b\[23;0t")}
+    return left + [
+        name
+        for name, (begin, end) in pairs.items()
+        if len(re.findall(begin, written)) != len(re.findall(end, written))
+    ]
+
+
+@pytest.mark.parametrize("end", usual(["q", "SIGTERM", "SIGHUP", "SIGTSTP"], {"q"}))
+def test_the_terminal_is_left_as_it_was(end: str) -> None:
+    with dashboard("--demo", "hgx-h100+no-gdr-path", GDRTOP_TERMINAL_TITLE="yes") as terminal:
+        terminal.until(lambda: "hgx-h100 BROKEN (gdrtop SIMULATED)" in terminal.screen.title)
+        assert left_behind(terminal.written.decode())
+        if end == "q":
+            terminal.press("q")
+        else:
+            terminal.process.send_signal(signal.Signals[end])
+        terminal.until(lambda: not left_behind(terminal.written.decode()))
+        if end != "SIGTSTP":
+            assert terminal.process.wait(LONGEST_WAIT_SECONDS) == 0
+        assert b"\x1b[?1049l" in terminal.written
+
+
+@pytest.mark.slow
+def test_no_title_is_set_unless_it_is_configured() -> None:
+    with dashboard("--demo", "hgx-h100+no-gdr-path") as terminal:
+        terminal.until(lambda: "BROKEN" in terminal.text)
+        assert b"\x1b]0;" not in terminal.written

@@ -132,7 +132,8 @@ def test_regions_through_memory_peers_are_below_the_ranks_where_they_exist() -> 
 def test_at_200_columns_the_graphs_stay_beside_the_names_of_two_jobs() -> None:
     for sample in (a_sample(), two_jobs("train.py (alice)", "finetune.py (bob)")):
         cells = nics.graph_cells(sample, 196)
-        heading = text(nics.draw(sample, 196, graph=lambda _: [1.0] * cells)).splitlines()[0]  # noqa: B023
+        heading = text(nics.draw(sample, 196, history=lambda _: [1.0] * cells)).splitlines()[0]  # noqa: B023
         assert "used by" in heading
         assert "2 min" in heading
-    assert nics.graph_cells(a_sample(), 120) == 0
+    assert nics.graph_cells(a_sample(), 250) > 100
+    assert nics.graph_cells(a_sample(), 80) == 0

@@ -14,6 +14,7 @@ from rich.cells import cell_len
 
 from probes.base.origin import Origin, Source
 from probes.base.unknown import known
+from tui.files.read_file import read_small
 from widgets.base.lines import TONE_STYLES, Line, line, plain, unwrapped
 
 if TYPE_CHECKING:  # the dashboard paints before it imports facts
@@ -32,7 +33,7 @@ _ASCII = str.maketrans(
         "▲": "!",
         "↑": "^",
         "↓": "v",
-        "✓": "+",
+        "✓": "v",  # "+" is the corner of a box
         "✗": "x",
         "–": "-",
         "●": "*",
@@ -60,9 +61,11 @@ _ASCII = str.maketrans(
     }
 )
 
+_SET_BY_PYTHON = ("C.UTF-8", "C.utf8", "UTF-8")  # LC_CTYPE in the C locale (PEP 538)
+_MOST_ENVIRONMENT_BYTES = 1 << 22
 # The terminal's own colors, as on the screen: Select Graphic Rendition (ECMA-48, 8.3.117).
 _SGR = {
-    **{"success": "32", "warning": "33", "error": "31", "secondary": "36"},
+    **{"success": "32", "warning": "33", "error": "31", "secondary": "36", "primary": "34", "accent": "32"},
     **{"bold": "1", "dim": "2", "underline": "4", "reverse": "7"},
 }
 _chosen_color = "auto"
@@ -98,11 +101,36 @@ def is_plain(out: TextIO, ascii_only: bool) -> bool:
     """Return whether to write ASCII only: on request, to a dumb terminal, or if the locale is not UTF-8."""
     if ascii_only or os.environ.get("TERM") == "dumb":
         return True
-    # With LC_ALL=C Python writes UTF-8 all the same (PEP 540), unless the user chose an encoding for Python.
-    is_c = os.environ.get("LC_ALL") in ("C", "POSIX")
     is_chosen = bool(os.environ.get("PYTHONUTF8") or os.environ.get("PYTHONIOENCODING"))
     encoding = (out.encoding or "ascii").lower().replace("-", "")
-    return (is_c and not is_chosen) or not encoding.startswith("utf")
+    return not encoding.startswith("utf") or not (is_chosen or _is_utf8(_locale()))
+
+
+def _is_utf8(locale: str) -> bool:
+    """Return whether a locale has UTF-8; where none is set, as in a container, Python's choice counts."""
+    return not locale or "utf" in locale.lower()
+
+
+def _locale() -> str:
+    """Return the locale of the user's text by the rules of POSIX, or "".
+
+    Python writes UTF-8 in the C locale too (PEP 540), and then sets LC_CTYPE (PEP 538).
+    """
+    character_type = os.environ.get("LC_CTYPE", "")
+    if character_type in _SET_BY_PYTHON:
+        character_type = _given("LC_CTYPE")
+    return os.environ.get("LC_ALL") or character_type or os.environ.get("LANG", "")
+
+
+def _given(name: str) -> str:
+    """Return a variable as gdrtop was started with."""
+    try:
+        environment = read_small("/proc/self/environ", _MOST_ENVIRONMENT_BYTES, "an environment")
+    except OSError:
+        return ""
+    start = f"{name}=".encode()
+    found = (line[len(start) :] for line in environment.split(b"\0") if line.startswith(start))
+    return os.fsdecode(next(found, b""))
 
 
 def print_lines(lines: Sequence[Line], out: TextIO, ascii_only: bool) -> None:

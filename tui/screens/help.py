@@ -45,7 +45,7 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "LIVE",
         "Jobs, their ranks, paths and rates, now and in the last hour, and what changed.",
         (
-            *("open", "moment", "event", "ras", "ras_events", "moments", "ends", "filter", "columns"),
+            *("open", "moment", "event", "ras", "ras_events", "moments", "ends", "filter", "view", "columns"),
             *("write", "copy", "pause", "record"),
         ),
     ),

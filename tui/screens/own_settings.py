@@ -10,6 +10,7 @@ from tui.screens.own_keys import KeyProblem, rebound
 from tui.settings.configuration import Configuration, Configured
 
 HIDE = "live.hide_"  # begins the settings of hidden columns, by table
+SORT = "live.sort_"  # begins the settings of the order of rows, by table
 
 
 def wrong_settings(found: Configuration) -> Iterator[str]:
@@ -27,7 +28,7 @@ def wrong_settings(found: Configuration) -> Iterator[str]:
             hint = f"; did you mean {near[0]}?" if near else "."
             yield f"{theme.origin}: there is no theme {theme.value!r}{hint} The themes are {', '.join(names)}"
     for name, configured in found.values.items():
-        if name.startswith(HIDE):
+        if name.startswith((HIDE, SORT)):
             yield from _wrong_columns(name, configured)
         elif name == HIDE_PANELS:
             yield from _wrong_panels(configured)
@@ -44,17 +45,18 @@ def _wrong_panels(configured: Configured) -> Iterator[str]:
 
 
 def _wrong_columns(setting: str, configured: Configured) -> Iterator[str]:
-    """Yield a sentence for each name that is not that of a column, or of one that is always shown."""
+    """Yield a sentence for each name that is not that of a column, or hides one that is always shown."""
     from widgets.live.columns import COLUMNS, names_in
 
-    columns = {column.key: column for column in COLUMNS[setting.removeprefix(HIDE)]}
-    for name in names_in(str(configured.value)):
+    hides, text = setting.startswith(HIDE), str(configured.value)
+    columns = {column.key: column for column in COLUMNS[setting.rpartition("_")[2]]}
+    for name in names_in(text) if hides else filter(None, [text.removeprefix("-")]):
         column = columns.get(name)
         if column is None:
             by_lower = {key.lower(): key for key in columns}
             near = get_close_matches(name.lower(), by_lower, n=1)
             hint = f"; did you mean {by_lower[near[0]]}?" if near else "."
-            names = ", ".join(key for key, column in columns.items() if not column.is_fixed)
+            names = ", ".join(key for key, column in columns.items() if not (hides and column.is_fixed))
             yield f"{configured.origin}: {setting} has no column {name!r}{hint} The columns are {names}"
-        elif column.is_fixed:
+        elif hides and column.is_fixed:
             yield f"{configured.origin}: {setting} cannot hide {name}, which identifies the row"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from textual.screen import Screen
 
 from tui.files.new_file import NotWritten, write_new
+from tui.terminal.clipboard import clipboard_hint
 
 
 def write(screen: Screen[None], name: str, text: str) -> None:
@@ -42,5 +43,4 @@ def copy(screen: Screen[None], text: str, what: str = "") -> None:
     `what` is a part of the notification, such as " as a shell script".
     """
     screen.app.copy_to_clipboard(text)
-    message = f"Sent to the terminal's clipboard{what}. The terminal (and tmux) must allow OSC 52."
-    screen.notify(message, markup=False)
+    screen.notify(f"Sent to the terminal's clipboard{what}. {clipboard_hint()}", markup=False)

@@ -97,6 +97,18 @@ SETTINGS = {
             )
             for table, what in TABLE_NAMES.items()
         ),
+        *(
+            Setting(
+                f"live.sort_{table}",
+                "",
+                f"The column by which Live sorts the {what}; empty: the worst first. The key o chooses it.",
+                pattern=r".*",
+                expects="the name of a column, or -name for the reversed order",
+            )
+            for table, what in TABLE_NAMES.items()
+        ),
+        Setting("terminal.title", False, "Show the node and its verdict in the title of the terminal."),
+        Setting("terminal.bell", False, "Ring the terminal's bell at each new critical finding."),
         Setting(
             "bandwidth.expected",
             "/etc/gdrtop/expected.toml",

@@ -22,6 +22,7 @@ from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
+from probes.base.text import printable
 from tui.terminal.textual_version import is_tested
 
 if TYPE_CHECKING or is_tested():  # an untested version may not have it, and then nothing here uses it
@@ -32,6 +33,9 @@ _READ_BYTES = 4096
 _ESCAPE_MILLISECONDS = 100
 _FULL_SECONDS = 0.2
 _CLOSE_SECONDS = 2.0
+# Push and pop the titles of window and icon: XTWINOPS of xterm, which tmux, kitty and VTE know too.
+_SAVE_TITLE, _RESTORE_TITLE = "\x1b[22;0t", "\x1b[23;0t"
+_TITLE_LENGTH = 80
 
 
 class WakingEvent(threading.Event):
@@ -100,6 +104,7 @@ class TerminalDriver(LinuxDriver):
             self.exit_event = WakingEvent()
         self.starts = 0
         """How many times it has taken over the terminal, which is then blank."""
+        self._title = ""
 
     @property
     def is_stuck(self) -> bool:
@@ -125,6 +130,24 @@ class TerminalDriver(LinuxDriver):
         super().start_application_mode()  # type: ignore[no-untyped-call]
         if self.starts > 1:  # Textual draws nothing after SIGCONT; this may be its handler
             loop.call_soon_threadsafe(self._app.post_message, self.Restarted())
+        if self._title:
+            self._write_title(_SAVE_TITLE)
+
+    def stop_application_mode(self) -> None:
+        """Give the terminal back as it was."""
+        if self._title:
+            self.write(_RESTORE_TITLE)
+        super().stop_application_mode()
+
+    def show_title(self, title: str) -> None:
+        """Show a title of the terminal's window; its own title is back when gdrtop leaves the terminal."""
+        if title != self._title:
+            save = "" if self._title else _SAVE_TITLE
+            self._title = title
+            self._write_title(save)
+
+    def _write_title(self, save: str) -> None:
+        self.write(f"{save}\x1b]0;{printable(self._title, _TITLE_LENGTH)}\x07")
 
     def run_input_thread(self) -> None:
         """Process keys and the mouse until `exit_event` is set."""

@@ -13,6 +13,7 @@ from widgets.base.lines import LazyLines, Line, Run, Tone, fit, width_of
 
 T = TypeVar("T")
 _GAP = 2
+HEAD = "head "  # begins the id of a column's head that can be clicked; the title follows
 _MOST_DRAWINGS = 30  # with the same widths; then columns may become narrower again
 
 
@@ -58,7 +59,7 @@ class ColumnWidths:
 
     def fit(self, columns: Sequence[Column], ids: Sequence[str], width: int) -> list[_ColumnWidth]:
         """Return the columns that there is room for."""
-        table = width, [(column.title, column.importance, column.least) for column in columns], list(ids)
+        table = width, [(column.title, column.importance, column.least) for column in columns], set(ids)
         self._drawings += 1
         if self.is_outgrown or self._drawings >= _MOST_DRAWINGS or table != self._measured:
             self._widths = _that_fit(
@@ -75,11 +76,13 @@ def draw_columns(
     selected: str = "",
     widths: ColumnWidths | None = None,
     hidden: Collection[str] = (),
+    sorted_by: str | None = None,
 ) -> LazyLines:
     """Draw a heading and one row an id; the first cell of the selected row is marked.
 
     `widths`: those of the drawing before; then only the cells of the rows that are asked for are made.
-    `hidden`: titles of columns that are left out.
+    `hidden`: titles of columns that are left out. `sorted_by`: the title of the column that is marked because
+    the rows are sorted by it; None: heads cannot be clicked.
     """
     columns = [column for column in columns if column.title not in hidden]
     widths = widths or ColumnWidths()
@@ -89,7 +92,7 @@ def draw_columns(
     def draw_row(number: int) -> Line:
         runs: list[Run] = []
         for column, fitted in shown:
-            cell = column.cells[number - 1] if number else (Run(column.title, Tone.DIM),)
+            cell = column.cells[number - 1] if number else (_head(column.title, sorted_by),)
             if runs:
                 runs.append(Run(" " * _GAP))
             elif number:
@@ -100,10 +103,18 @@ def draw_columns(
             if cells > fitted.needed:
                 widths.is_outgrown = True
                 room = room if column.grows else cells  # until the next drawing: no figure is cut
-            runs.extend(_padded(cell, cells, room, column.to_right))
+            padded = _padded(cell, cells, room, column.to_right)
+            is_head = not number and sorted_by is not None
+            runs.extend(run._replace(id=cell[0].id) for run in padded) if is_head else runs.extend(padded)
         return fit(tuple(runs), width) if max(total, width_of(tuple(runs))) > width else tuple(runs)
 
     return LazyLines(len(ids) + 1, draw_row)
+
+
+def _head(title: str, sorted_by: str | None) -> Run:
+    if sorted_by is None:
+        return Run(title, Tone.DIM)
+    return Run(title, Tone.TITLE if title == sorted_by else Tone.DIM, f"{HEAD}{title}")
 
 
 def _measured(index: int, column: Column) -> _ColumnWidth:

@@ -28,6 +28,9 @@ class Tone(Enum):
     NIC = "nic"
     LIT = "lit"  # on the selected path
     CURSOR = "cursor"  # selected
+    LOW_LOAD = "low load"  # of graphs: below a third, …
+    LOAD = "load"
+    HIGH_LOAD = "high load"  # … above two thirds
 
 
 # Color of Textual's theme and attributes of each tone on the screen (lines_view.py).
@@ -42,6 +45,9 @@ TONE_STYLES: dict[Tone, tuple[str, str]] = {
     Tone.NIC: ("secondary", "bold"),
     Tone.LIT: ("", "bold underline"),
     Tone.CURSOR: ("", "reverse"),
+    Tone.LOW_LOAD: ("primary", ""),
+    Tone.LOAD: ("secondary", ""),
+    Tone.HIGH_LOAD: ("accent", ""),
 }
 
 

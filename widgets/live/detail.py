@@ -384,16 +384,25 @@ def _gpu_text(gpu: GpuSample) -> str:
 
 
 def of_event(
-    event: LiveEvent, sample: LiveSample | None, before: LiveSample | None, width: int
+    event: LiveEvent,
+    sample: LiveSample | None,
+    before: LiveSample | None,
+    width: int,
+    others: Sequence[LiveEvent] = (),
 ) -> list[Line]:
-    """Describe an event: what it means, and the figures of that moment and of a sample before."""
-    lines = [changes.heading(event, width)]
+    """Describe an event: what it means, and the figures of that moment and of a sample before.
+
+    `others`: of the same change.
+    """
+    lines = changes.heading(event, width)
     when = local_time(event.at, "%Y-%m-%d %H:%M:%S %Z")
     lines += _field("When", when, width)
     lines += _field("Subject", printable(event.subject), width)
     lines += _field("Kind", f"{event.kind.value} ({event.severity.value})", width)
     if event.explanation:
         lines += _field("Meaning", event.explanation, width)
+    for number, other in enumerate(others):
+        lines += _field("" if number else "Also", other.text, width)
     if sample is None:
         lines += [(), *wrapped("The figures for that moment are no longer in memory.", width, Tone.DIM)]
         return lines

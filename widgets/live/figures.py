@@ -10,7 +10,7 @@ from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.rdma.counters import PORT_COUNTERS, CounterColumn
-from probes.live.model.sample import LiveJob, LiveSample, PortSample
+from probes.live.model.sample import LiveSample, PortSample
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, short
 from widgets.base.lines import Run, Tone
 
@@ -151,16 +151,6 @@ def medians(sample: LiveSample, rates: Mapping[int, RankRate]) -> dict[str, floa
         if len(figures) > 1:
             found[job.id] = median(figures)
     return found
-
-
-def slowest_port(job: LiveJob, sample: LiveSample) -> PortSample | None:
-    """Return the port of a job with the lowest rate, if that is below three quarters of the median."""
-    rates = [(rate_of(port), port) for port in sample.ports if port.device in job.nics]
-    figures = [(value, port) for value, port in rates if not isinstance(value, Unknown)]
-    if len(figures) < 2:
-        return None
-    lowest, port = min(figures, key=lambda pair: pair[0])
-    return port if lowest < 0.75 * median(value for value, _ in figures) else None
 
 
 def memory_peers(peermem: PeermemReading) -> list[str]:

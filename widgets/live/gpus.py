@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from probes.base.unknown import Maybe, Unknown
 from probes.host.nvml import NvmlLive
@@ -10,7 +11,9 @@ from probes.live.model.sample import GpuSample, LiveSample
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, in_gbps, short
 from widgets.base.lines import LazyLines, Line, Run, Tone
+from widgets.live.columns import sorted_title
 from widgets.live.figures import gpu_labels
+from widgets.live.order import FINE, SortKeys, badness_of_devices, falling, sorted_by_column
 
 
 def draw(
@@ -20,15 +23,18 @@ def draw(
     only: str = "",
     widths: ColumnWidths | None = None,
     hidden: Collection[str] = (),
+    sort: str | None = None,
 ) -> Sequence[Line]:
     """Draw a row a GPU, or one GPU `only`; a GPU that does not respond shows why.
 
-    `widths`: of the drawing before; `hidden`: titles of columns.
+    `widths`: of the drawing before; `hidden`: titles of columns; `sort`: the order of `sorted_rows`, which a
+    click on a head changes; None: by index.
     """
     if not sample.gpus:
         return [(Run("No NVIDIA GPU.", Tone.DIM),)]
     labels = gpu_labels(sample)
-    shown = [gpu for gpu in sample.gpus if not only or gpu.bdf == only]
+    rows = sample.gpus if sort is None else sorted_rows(sample, sort)
+    shown = [gpu for gpu in rows if not only or gpu.bdf == only]
 
     def cells(cell: Callable[[GpuSample], Run]) -> LazyLines:
         return cells_of(shown, cell)
@@ -50,7 +56,40 @@ def draw(
         column("SM MHz", 10, lambda live: _integer(live, "sm_clock_mhz")),
         Column("throttled", cells(lambda gpu: _throttle(gpu.live)), 4, least=9, grows=True),
     ]
-    return draw_columns(columns, [gpu.bdf for gpu in shown], width, selected, widths, hidden)
+    marked = None if sort is None else sorted_title("gpus", sort)
+    return draw_columns(columns, [gpu.bdf for gpu in shown], width, selected, widths, hidden, marked)
+
+
+_SORT_FIELDS = {
+    "use": "utilization_percent",
+    "PCIe sent": "pcie_tx_bytes_per_second",
+    "PCIe received": "pcie_rx_bytes_per_second",
+    "NVLink sent": "nvlink_tx_bytes_per_second",
+    "NVLink received": "nvlink_rx_bytes_per_second",
+    "memory": "memory_used_bytes",
+    "BAR1": "bar1_used_bytes",
+    "temperature": "temperature_celsius",
+    "power": "power_watts",
+    "SM MHz": "sm_clock_mhz",
+}
+
+
+def sorted_rows(sample: LiveSample, sort: str) -> list[GpuSample]:
+    """Return the GPUs by a column, or for "" the worst first: those that do not respond."""
+    badness = badness_of_devices(sample)
+    lost = {gpu.bdf: (0, 0) for gpu in sample.gpus if isinstance(gpu.live, Unknown)}
+    worst_first = sorted(sample.gpus, key=lambda gpu: lost.get(gpu.bdf, badness.get(gpu.bdf, FINE)))
+    places = {gpu.bdf: float(place) for place, gpu in enumerate(sample.gpus)}
+    keys: SortKeys[GpuSample] = {
+        "GPU": lambda gpu: places[gpu.bdf],
+        "throttled": lambda gpu: _throttle(gpu.live).text,
+        **{name: partial(_figure, field) for name, field in _SORT_FIELDS.items()},
+    }
+    return sorted_by_column(worst_first, keys, sort)
+
+
+def _figure(field: str, gpu: GpuSample) -> Maybe[float]:
+    return falling(_field(gpu.live, field))
 
 
 def _name(gpu: GpuSample, labels: dict[str, str]) -> Run:

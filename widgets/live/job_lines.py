@@ -12,7 +12,7 @@ from probes.live.processes.job_summaries import path_shares
 from probes.queries.finding import Finding, Severity
 from widgets.base.figures import gbps, gibibytes, short
 from widgets.base.lines import Line, Run, Tone, cut, fit, sentence, width_of, wrapped
-from widgets.live.figures import gpu_labels, rate_of, slowest_port
+from widgets.live.figures import gpu_labels
 
 PATH_TONES = {
     PathWord.DMABUF: Tone.GOOD,
@@ -64,11 +64,11 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     """Return the verdict on a job: mark, name, ranks, path, rates, and the slowest NIC."""
     processes = processes_of(job, sample)
     mark = _mark(job, processes, sample)
-    slowest = slowest_port(job, sample)
+    slowest = job.slowest_nic
     ranks = _count(job, processes)
     path = path_summary(processes)
     rates = rates_text(job)
-    slow = f" · slowest {slowest.name} {gbps(rate_of(slowest))}" if slowest is not None else ""
+    slow = f" · slowest {slowest.device} {gbps(slowest.rate_gbps)}" if slowest is not None else ""
     slow += _slowest_rank(job, processes)
     tail: list[Run] = [Run(" · "), Run(rates, _alarm(mark))] if rates else []
     full: Line = (mark, Run(job.name, Tone.TITLE), Run(f" · {ranks} · "), *path, *tail)
@@ -214,8 +214,8 @@ def draw_overview(
         path = path_summary(processes)
         if width_of(path) > width - 2:
             path = path_summary(processes, is_brief=True)
-        slowest = slowest_port(job, sample)
-        slow = f" · slowest {slowest.name}" if slowest is not None else ""
+        slowest = job.slowest_nic
+        slow = f" · slowest {slowest.device}" if slowest is not None else ""
         slow += _slowest_rank(job, processes)
         lines.append(cut((*head, Run(ranks), *about), width))
         lines.append(cut((Run("  "), *path, Run(slow)), width))

@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.rdma.counters import CounterColumn
 from probes.host.usage import cpu_list
+from probes.live.events.ports import ACTIVE
 from probes.live.model.sample import LiveSample, PortSample
+from probes.snapshot.condition import CONGESTED, SLOW_NIC, TRAFFIC_FELL
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
-from widgets.base.figures import UNKNOWN_MARK, share, short, sparkline
+from widgets.base.figures import UNKNOWN_MARK, share, short
+from widgets.base.graphs import graph
 from widgets.base.lines import LazyLines, Line, Run, Tone, wrapped
-from widgets.live.figures import COUNTER_GROUPS, CounterGroup, per_second, percent_of_time
+from widgets.live.columns import sorted_title
+from widgets.live.figures import COUNTER_GROUPS, CounterGroup, per_second, percent_of_time, rate_of
+from widgets.live.order import (
+    FINE,
+    SortKeys,
+    badness_of_devices,
+    devices_with,
+    falling,
+    sorted_by_column,
+)
 
 PAUSE_PERCENT = 5.0  # marked above, as in the events
+_CONGESTION = (CounterColumn.CONGESTION.value, CounterColumn.WAIT.value)
 STALL_PERCENT = 30.0  # mlx5 counts such seconds in outbound_pci_stalled_…_events
-_LEAST_GRAPH, _MOST_GRAPH = 12, 60
+_LEAST_GRAPH, _MOST_GRAPH = 12, 120  # a second a cell
 _OTHER_CELLS, _USERS_CELLS = 120, 8  # of the columns beside it
+_LEAST_WIDTH = 100  # of a table with a graph
 Graph = Sequence[float | None]
 
 
@@ -26,61 +41,103 @@ def draw(
     sample: LiveSample,
     width: int,
     selected: str = "",
-    graph: Callable[[str], Graph] | None = None,
+    history: Callable[[str], Graph] | None = None,
     only: str = "",
     widths: ColumnWidths | None = None,
     hidden: Collection[str] = (),
+    sort: str | None = None,
 ) -> Sequence[Line]:
     """Draw a row a port, or one port `only`.
 
-    `graph`: returns the busier direction of a port in the last two minutes; `widths`: of the drawing before;
-    `hidden`: titles of columns.
+    `history`: returns the busier direction of a port in the last two minutes; `widths`: of the drawing
+    before; `hidden`: titles of columns; `sort`: the order of `sorted_rows`, which a click on a head changes;
+    None: by name.
     """
     if not sample.ports:
         return wrapped(sample.no_ports or "There is no RDMA port.", width, Tone.DIM)
-    ports = [port for port in sample.ports if not only or port.name == only]
-    users = _users(sample)
+    rows = sample.ports if sort is None else sorted_rows(sample, sort)
+    ports = [port for port in rows if not only or port.name == only]
+    users, marked = _users(sample), devices_with(sample, SLOW_NIC, TRAFFIC_FELL, CONGESTED)
+    congested = devices_with(sample, CONGESTED)
 
     def cells(cell: Callable[[PortSample], Run]) -> LazyLines:
         return cells_of(ports, cell)
 
     def rates(rate: Callable[[PortSample], Maybe[float]]) -> LazyLines:
-        return LazyLines(len(ports), lambda row: _rate(rate(ports[row]), ports[row]))
+        return LazyLines(len(ports), lambda row: _rate(rate(ports[row]), ports[row], marked))
 
     def events(group: CounterGroup) -> LazyLines:
-        return cells(lambda port: per_second(group.rate(port.counters), group.tone))
+        shows_congestion = group.title in _CONGESTION
+
+        def cell(port: PortSample) -> Run:
+            is_congested = shows_congestion and port.device in congested
+            return per_second(group.rate(port.counters), Tone.WARNING if is_congested else group.tone)
+
+        return cells(cell)
+
+    is_down = any(port.state != ACTIVE for port in ports if not isinstance(port.state, Unknown))
 
     columns = [
         Column("NIC", cells(lambda port: Run(port.name, Tone.NIC)), 1, least=6),
-        Column("state", cells(lambda port: _state(port.state)), 9, least=6),
-        Column("line", cells(_line_rate), 6, True, least=4),
+        Column("state", cells(lambda port: _state(port.state)), 3 if is_down else 10, least=6),
+        Column("line", cells(_line_rate), 7, True, least=4),
         Column("↑Gb/s", rates(lambda port: port.sent_gbps), 2, True, least=9),
         Column("↓Gb/s", rates(lambda port: port.received_gbps), 2, True, least=9),
     ]
-    order = {"CNP": 3, "retrans": 3, "RNR": 7, "discards": 7, "errors": 4, "wait": 8}
+    order = {"CNP": 3, "wait": 3, "errors": 3, "retrans": 4, "RNR": 9, "discards": 8}
     for group in COUNTER_GROUPS:
         is_wait = group.title == "wait"
         if is_wait and all(isinstance(group.rate(port.counters), Unknown) for port in ports):
             continue
         columns.append(Column(f"{group.title}/s", events(group), order[group.title], True, least=5))
     columns += [
-        Column("pause", cells(lambda port: percent_of_time(port.pause_percent, PAUSE_PERCENT)), 3, True),
+        Column("pause", cells(lambda port: percent_of_time(port.pause_percent, PAUSE_PERCENT)), 4, True),
         Column(
             "PCIe stall", cells(lambda port: percent_of_time(port.pcie_stall_percent, STALL_PERCENT)), 5, True
         ),
-        Column("used by", cells(lambda port: Run(users.get(port.device, ""), Tone.DIM)), 10),
+        Column("used by", cells(lambda port: Run(users.get(port.device, ""), Tone.DIM)), 8),
     ]
-    if graph is not None:
-        blocks = cells(lambda port: _graph(graph(port.name), port))
-        columns.append(Column("2 min, █ = line rate", blocks, 11, least=_LEAST_GRAPH))
-    return draw_columns(columns, [port.name for port in ports], width, selected, widths, hidden)
+    if history is not None:
+        blocks = LazyLines(len(ports), lambda row: _graph(history(ports[row].name), ports[row]))
+        columns.append(Column("2 min", blocks, 6, least=_LEAST_GRAPH))
+    by = None if sort is None else sorted_title("nics", sort)
+    return draw_columns(columns, [port.name for port in ports], width, selected, widths, hidden, by)
+
+
+def sorted_rows(sample: LiveSample, sort: str) -> list[PortSample]:
+    """Return the ports by a column, or for "" the worst first."""
+    badness = badness_of_devices(sample)
+    worst_first = sorted(sample.ports, key=lambda port: badness.get(port.device, FINE))
+    if not sort:
+        return worst_first
+    places = {port.name: float(place) for place, port in enumerate(sample.ports)}
+    users = _users(sample) if sort.endswith("used by") else {}
+    absent = Unknown(Reason.NOT_THERE)
+    groups = {f"{group.title}/s": group for group in COUNTER_GROUPS}
+    keys: SortKeys[PortSample] = {
+        "NIC": lambda port: places[port.name],
+        "state": lambda port: port.state,
+        "line": lambda port: falling(port.line_rate_gbps),
+        "sent": lambda port: falling(port.sent_gbps),
+        "received": lambda port: falling(port.received_gbps),
+        "pause": lambda port: falling(port.pause_percent),
+        "PCIe stall": lambda port: falling(port.pcie_stall_percent),
+        "used by": lambda port: users.get(port.device, absent),
+        "graph": lambda port: falling(rate_of(port)),
+        **{name: partial(_events_of, group) for name, group in groups.items()},
+    }
+    return sorted_by_column(worst_first, keys, sort)
+
+
+def _events_of(group: CounterGroup, port: PortSample) -> Maybe[float]:
+    return falling(group.rate(port.counters))
 
 
 def graph_cells(sample: LiveSample, width: int) -> int:
     """Return how many values of a graph there is room for; 0 on a narrow screen."""
     users = max(map(len, _users(sample).values()), default=0)
     room = min(_MOST_GRAPH, width - _OTHER_CELLS - max(_USERS_CELLS, users))
-    return room if width >= 150 and room >= _LEAST_GRAPH else 0
+    return max(_LEAST_GRAPH, room) if width >= _LEAST_WIDTH else 0
 
 
 def _users(sample: LiveSample) -> dict[str, str]:
@@ -136,7 +193,7 @@ def _job_names(jobs: Sequence[tuple[str, str]]) -> dict[str, str]:
 def _state(state: Maybe[str]) -> Run:
     if isinstance(state, Unknown):
         return Run(UNKNOWN_MARK, Tone.DIM)
-    return Run(state, Tone.PLAIN if state == "ACTIVE" else Tone.BAD)
+    return Run(state, Tone.PLAIN if state == ACTIVE else Tone.BAD)
 
 
 def _line_rate(port: PortSample) -> Run:
@@ -144,15 +201,15 @@ def _line_rate(port: PortSample) -> Run:
     return Run(UNKNOWN_MARK if isinstance(rate, Unknown) else f"{short(rate)}G", Tone.DIM)
 
 
-def _rate(value: Maybe[float], port: PortSample) -> Line:
-    if not isinstance(port.state, Unknown) and port.state != "ACTIVE":
+def _rate(value: Maybe[float], port: PortSample, marked: Collection[str]) -> Line:
+    if not isinstance(port.state, Unknown) and port.state != ACTIVE:
         return (Run("–", Tone.DIM),)
     if isinstance(value, Unknown):
         return (Run(UNKNOWN_MARK, Tone.DIM),)
     percent = share(value, port.line_rate_gbps)
-    return (Run(short(value)), Run(f" {percent:>4}" if percent else "", Tone.DIM))
+    tone = Tone.WARNING if port.device in marked else Tone.PLAIN
+    return (Run(short(value), tone), Run(f" {percent:>4}" if percent else "", Tone.DIM))
 
 
-def _graph(values: Graph, port: PortSample) -> Run:
-    top = port.line_rate_gbps
-    return Run(sparkline(values, None if isinstance(top, Unknown) else top), Tone.NIC)
+def _graph(values: Graph, port: PortSample) -> Line:
+    return graph(values, known(port.line_rate_gbps, None))

@@ -7,14 +7,16 @@ from collections.abc import Callable, Collection, Sequence
 
 from rich.cells import cell_len
 
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.usage import cpu_list
 from probes.live.model.sample import LiveEvent, LiveProcess, LiveSample, Role
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, local_time, short
 from widgets.base.lines import LazyLines, Line, Run, Tone, wrapped
+from widgets.live.columns import sorted_title
 from widgets.live.figures import RankRate, gpu_labels, medians, rank_rates
 from widgets.live.job_lines import PATH_TONES
+from widgets.live.order import SortKeys, badness_of_process, falling, sorted_by_column
 
 _HALF = 0.5  # of the median: marked
 _PATH_CELLS = 22  # at least: "likely GDR (DMA-BUF)"
@@ -39,14 +41,17 @@ def draw(
     only: int | None = None,
     widths: ColumnWidths | None = None,
     hidden: Collection[str] = (),
+    sort: str | None = None,
 ) -> Sequence[Line]:
     """Draw a row a process in the order of jobs and ranks, or one process `only`.
 
-    `events`: those so far, oldest first; `widths`: of the drawing before; `hidden`: titles of columns.
+    `events`: those so far, oldest first; `widths`: of the drawing before; `hidden`: titles of columns;
+    `sort`: the order of `sorted_rows`, which a click on a head changes; None: by job and rank.
     """
     if isinstance(sample.processes, Unknown):
         return wrapped(f"Processes are unknown ({sample.processes}).", width, Tone.WARNING)
-    processes = [process for process in in_order(sample) if only is None or process.pid == only]
+    rows = in_order(sample) if sort is None else sorted_rows(sample, sort, events)
+    processes = [process for process in rows if only is None or process.pid == only]
     if not processes and only is not None:
         return [(Run("The process does not exist at this moment.", Tone.DIM),)]
     if not processes:
@@ -82,7 +87,9 @@ def draw(
             "last event", cells(lambda process: _event(newest.get(process.pid))), 12, least=16, grows=True
         ),
     ]
-    return draw_columns(columns, [str(process.pid) for process in processes], width, selected, widths, hidden)
+    ids = [str(process.pid) for process in processes]
+    marked = None if sort is None else sorted_title("ranks", sort)
+    return draw_columns(columns, ids, width, selected, widths, hidden, marked)
 
 
 def in_order(sample: LiveSample) -> list[LiveProcess]:
@@ -92,6 +99,51 @@ def in_order(sample: LiveSample) -> list[LiveProcess]:
         known(sample.processes, ()),
         key=lambda process: (jobs.get(process.job, len(jobs)), known(process.rank, 1 << 30), process.pid),
     )
+
+
+def sorted_rows(sample: LiveSample, sort: str, events: Sequence[LiveEvent] = ()) -> list[LiveProcess]:
+    """Return the processes by a column, or for "" the worst first; `events`: oldest first."""
+    badness = badness_of_process(sample)
+    worst_first = sorted(in_order(sample), key=badness)
+    if not sort:
+        return worst_first
+    rates, newest = rank_rates(sample), _last_events(events)
+    middle = medians(sample, rates)
+    places = {port.device: float(place) for place, port in reversed([*enumerate(sample.ports)])}
+    indexes = {gpu.bdf: float(place) for place, gpu in enumerate(sample.gpus)}
+    absent = Unknown(Reason.NOT_THERE)
+
+    def rate(process: LiveProcess) -> Maybe[float]:
+        return falling(rates[process.pid].gbps) if process.pid in rates else absent
+
+    def share(process: LiveProcess) -> Maybe[float]:
+        part = share_of_median(process, rates.get(process.pid), middle)
+        return absent if part is None else part
+
+    def threads(process: LiveProcess) -> Maybe[float]:
+        names = process.threads
+        return names if isinstance(names, Unknown) else -float(sum(name.startswith("NCCL") for name in names))
+
+    def event(process: LiveProcess) -> Maybe[float]:
+        return -newest[process.pid].at if process.pid in newest else absent
+
+    keys: SortKeys[LiveProcess] = {
+        "GPU": lambda process: min((indexes.get(gpu, 1e9) for gpu in process.gpus), default=absent),
+        "rank": lambda process: process.rank,
+        "pid": lambda process: float(process.pid),
+        "program": lambda process: _program(process).text,
+        "path": lambda process: process.path.text,
+        "NICs": lambda process: min((places.get(nic, 1e9) for nic in process.ready_nics), default=absent),
+        "Gb/s": rate,
+        "share": share,
+        "registered": lambda process: -float(process.registered_bytes),
+        "NCCL": threads,
+        "state": lambda process: state_word(process.state),
+        "CPU": lambda process: falling(process.cpu_percent),
+        "bus GB/s": lambda process: falling(process.bus_gbps),
+        "last event": event,
+    }
+    return sorted_by_column(worst_first, keys, sort)
 
 
 def share_of_median(process: LiveProcess, rate: RankRate | None, middle: dict[str, float]) -> float | None:

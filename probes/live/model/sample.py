@@ -178,6 +178,14 @@ class SlowestRank:
 
 
 @frozen
+class SlowestNic:
+    """The NIC with the lowest average rate of the last seconds, in the busier direction of each moment."""
+
+    device: str
+    rate_gbps: float
+
+
+@frozen
 class LiveJob:
     """Processes of one program, user and job."""
 
@@ -192,6 +200,7 @@ class LiveJob:
     odd: tuple[OddOne, ...] = ()
     slowest: SlowestRank | None = None  # None: no rank is clearly slower, or there are no inspector files
     gpus: tuple[str, ...] = ()  # BDFs; also one that a rank used before it was lost
+    slowest_nic: SlowestNic | None = None  # None: no NIC is clearly slower, or it was not watched long enough
 
 
 class EventKind(Enum):

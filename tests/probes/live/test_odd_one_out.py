@@ -21,6 +21,7 @@ from probes.live.model.sample import (
     PathJudgment,
     PathWord,
     PortSample,
+    SlowestNic,
 )
 from probes.live.odd_one_out import OddOneOut
 from probes.simulation.host import SimulatedHost
@@ -68,6 +69,7 @@ class Watching:
         self.node = hgx() if node is None else node
         self.odd = OddOneOut()
         self.now = 0.0
+        self.slowest: SlowestNic | None = None  # of the first job
 
     def see(
         self,
@@ -91,6 +93,7 @@ class Watching:
                 self.now,
                 gpus() if gpu_samples is None else gpu_samples,
             )
+        self.slowest = stated[0].slowest_nic if stated else None
         return tuple(odd for job in stated for odd in job.odd)
 
 
@@ -277,3 +280,46 @@ def test_a_nic_with_a_slower_pcie_link_than_the_others() -> None:
     assert sentences(odd) == [
         "mlx5_5 has a PCIe link of Gen3 x16; the other 7 NICs of this job have Gen5 x16"
     ]
+
+
+def evenly(slow: float) -> tuple[float, ...]:
+    return tuple(slow if number == 5 else 370.0 for number in range(8))
+
+
+def test_the_slowest_nic_is_named_by_the_average_of_ten_seconds() -> None:
+    watching = Watching()
+    watching.see(30, lambda second: evenly(200.0 if second % 3 == 0 else 370.0))
+    assert watching.slowest is None  # single samples are below three quarters
+    watching.see(2, evenly(220.0))
+    assert watching.slowest is None
+    watching.see(10, evenly(220.0))
+    assert watching.slowest is not None
+    assert watching.slowest.device == "mlx5_6"
+
+
+def test_the_slowest_nic_stays_until_it_is_clearly_faster() -> None:
+    watching = Watching()
+    watching.see(20, evenly(250.0))
+    assert watching.slowest is not None
+    for second in range(20):  # around the threshold: 75% are 277 Gb/s
+        watching.see(1, evenly(290.0 if second % 2 else 270.0))
+        assert watching.slowest is not None
+        assert watching.slowest.device == "mlx5_6"
+    watching.see(12, evenly(340.0))
+    assert watching.slowest is None
+
+
+def test_two_slow_nics_do_not_take_turns() -> None:
+    watching = Watching()
+    seen = set()
+    for second in range(60):
+        pair = (200.0, 205.0) if second // 15 % 2 else (205.0, 200.0)
+        watching.see(1, (*pair, *(370.0,) * 6))
+        seen.add(watching.slowest.device if watching.slowest is not None else "")
+    assert seen == {"", "mlx5_1"}
+
+
+def test_an_idle_job_has_no_slowest_nic() -> None:
+    watching = Watching()
+    watching.see(20, (0.0,) * 7 + (0.1,))
+    assert watching.slowest is None

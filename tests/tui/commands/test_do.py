@@ -224,7 +224,7 @@ def test_ctrl_c_ends_a_run_after_the_step_under_way(tmp_path: Path) -> None:
     demo = "hgx-h100+acs-on"
     master, slave = pty.openpty()
     argv = [sys.executable, "-m", "tui", "do", "--demo", demo, "acs-redirect-off", "--disturb", "hgx-h100"]
-    environment = {**os.environ, "COLUMNS": "120"}
+    environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1"}
     child = subprocess.Popen(
         argv, cwd=ROOT, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
     )

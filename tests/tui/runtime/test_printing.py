@@ -8,7 +8,7 @@ import pytest
 
 from tui.bandwidth.ticket import ticket_text
 from tui.cli import main
-from tui.runtime.printing import choose_color, print_lines
+from tui.runtime.printing import ascii_text, choose_color, is_plain, print_lines
 from widgets.base.lines import Line, Run, Tone, line
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -92,3 +92,28 @@ def test_what_is_written_to_a_file_has_no_color() -> None:
     choose_color("always")
     assert "\x1b" not in ticket_text(())
     assert "\x1b" not in printed(Pipe())
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_ascii"),
+    [
+        ({}, False),  # as in a container
+        ({"LANG": "en_US.UTF-8"}, False),
+        ({"LANG": "C"}, True),
+        ({"LANG": "de_DE@euro"}, True),
+        ({"LANG": "C", "LC_CTYPE": "de_DE.utf8"}, False),
+        ({"LANG": "en_US.UTF-8", "LC_CTYPE": "POSIX"}, True),
+        ({"LANG": "en_US.UTF-8", "LC_CTYPE": "en_US.UTF-8", "LC_ALL": "C"}, True),
+        ({"LANG": "C", "PYTHONUTF8": "1"}, False),
+    ],
+)
+def test_a_locale_without_utf8_gets_ascii_only(
+    variables: dict[str, str], is_ascii: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert is_plain(Pipe(), False) is is_ascii
+
+
+def test_in_ascii_a_tick_is_no_corner_and_no_cross() -> None:
+    assert ascii_text("✓") not in ascii_text("╭╮╰╯┼✗×")

@@ -31,7 +31,7 @@ def test_the_list_has_the_columns_of_the_table_in_their_order(table: str) -> Non
     )
     drawings = {
         "ranks": lambda: ranks.draw(measured(48.4, 41.2), 400),
-        "nics": lambda: nics.draw(a_sample(), 400, graph=lambda _: [1.0]),
+        "nics": lambda: nics.draw(a_sample(), 400, history=lambda _: [1.0]),
         "gpus": lambda: gpus.draw(a_sample(), 400),
     }
     heading = plain(drawings[table]()[0])

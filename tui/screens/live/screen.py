@@ -13,26 +13,17 @@ from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, PanesScreen, static_view
-from tui.screens.live.columns import ColumnsScreen
+from tui.screens.live.layout import BORDER, TALL_ROWS, arrange, gpu_cells
 from tui.screens.live.state import PANES, LiveState
-from tui.screens.own_settings import HIDE
-from tui.screens.save_setting import save_setting
+from tui.screens.live.tables import choose_columns, choose_order, set_order
 from tui.terminal.partial_compositor import DirectLinesView
 from widgets.base.lines import Line, rows_of
 from widgets.base.lines_view import LinesView
-from widgets.live import TABLE_NAMES
-from widgets.live.columns import COLUMNS
+from widgets.live.columns import COLUMNS, changed_order, order_text, sort_clicked
 
 _TITLES = {"ranks": "Ranks", "nics": "NICs", "gpus": "GPUs · Gb/s", "changes": "What changed"}
+_TITLES = {"ranks": "Ranks", "nics": "NICs", "gpus": "GPUs, Gb/s", "changes": "What changed"}
 _END = 1 << 20
-_TALL_ROWS = 36
-_FOLDED_ROWS = 4  # of a pane without the focus on a short terminal
-_LEAST_ROWS = 5
-_BORDER = 2
-_TWO_COLUMNS = 110
-_GPU_CELLS = 54
-_WIDE = 160
-_WIDE_GPU_CELLS = 92
 
 
 class LiveScreen(PanesScreen):
@@ -55,6 +46,7 @@ class LiveScreen(PanesScreen):
         bind("ras", "app.ras"),
         bind("ras_events", "app.ras_events", show=False),
         FILTER_KEY,
+        bind("view", "sort", label="Sort"),
         bind("columns", "columns"),
         bind("pane", "pane(1)", "tab"),
         bind("pane", "pane(-1)", "shift+tab", show=False),
@@ -142,7 +134,7 @@ class LiveScreen(PanesScreen):
         if not self.is_mounted or not self.is_current or not self.children:
             return
         width, height = self.size
-        rows = 4 if height < _TALL_ROWS else 7
+        rows = 4 if height < TALL_ROWS else 7
         summary = self._state.summary(width, rows, self._status)
         self._view("summary").show(summary)
         self._arrange(width, height - len(summary) - 1)
@@ -153,6 +145,8 @@ class LiveScreen(PanesScreen):
             view = self._view(pane)
             if view.display and view.room:
                 self._state.keep_selection(pane)
+                if pane in COLUMNS:
+                    view.set_title(f"{_TITLES[pane]}, {order_text(self._state.sorts[pane])}")
                 view.show(self._state.lines(pane, view.room, view.visible_rows))
 
     def _draw_details(self) -> None:
@@ -162,13 +156,12 @@ class LiveScreen(PanesScreen):
             details.show(self._state.detail_lines(self._pane, details.room))
 
     def _arrange(self, width: int, height: int) -> None:
-        """Give each pane its rows; on a short terminal most of them to the one with the focus."""
+        """Give each pane its rows."""
         height -= 3 if self._word.display else 0
-        needs = {pane: max(2, self._rows_of(pane)) + _BORDER for pane in PANES}
+        needs = {pane: max(2, self._rows_of(pane)) + BORDER for pane in PANES}
         needs["ranks"] += len(self._state.notes)
-        is_tall = height >= _TALL_ROWS - 8
-        arranged = self._tall(width, height, needs) if is_tall else self._short(height, needs)
-        arranged = {"details": height} if self._is_opened else arranged
+        opened = {"details": height} if self._is_opened else None
+        arranged = opened or arrange(width, height, needs, self._pane)
         if (arranged, width) == self._arranged:
             return
         self._arranged = arranged, width
@@ -181,46 +174,20 @@ class LiveScreen(PanesScreen):
             below.display = "changes" in arranged or "gpus" in arranged
             below.styles.height = max(arranged.get("changes", 0), arranged.get("gpus", 0))
             both = "changes" in arranged and "gpus" in arranged
-            cells = _WIDE_GPU_CELLS if width >= _WIDE else _GPU_CELLS
-            self._view("gpus").styles.width = cells if both else "1fr"
+            self._view("gpus").styles.width = gpu_cells(width) if both else "1fr"
 
     def _rows_of(self, pane: str) -> int:
         """Return the rows that a table needs, with its heading."""
+        room = self._view(pane).room
+        if pane == "changes" and room:
+            return len(self._state.lines(pane, room))
         return len(self._state.order(pane)) + 1
-
-    def _short(self, height: int, needs: dict[str, int]) -> dict[str, int]:
-        """Give the pane with the focus the rows that it needs, and what is left to the others."""
-        last = "gpus" if self._pane == "gpus" else "changes"
-        shown = dict.fromkeys(("ranks", "nics", last), _FOLDED_ROWS)
-        left = height - sum(shown.values())
-        for pane in (self._pane, "ranks", "nics", last):
-            more = max(0, min(left, needs[pane] - shown[pane]))
-            shown[pane] += more
-            left -= more
-        shown[last] += max(0, left)
-        return shown
-
-    def _tall(self, width: int, height: int, needs: dict[str, int]) -> dict[str, int]:
-        """Share the rows: what ranks and NICs need, and the rest to the events, beside the GPUs."""
-        ranks, nics = needs["ranks"], needs["nics"]
-        left = height - ranks - nics
-        if left < 2 * _LEAST_ROWS:
-            over = 2 * _LEAST_ROWS - left
-            cut = min(over, max(0, ranks - 2 * _LEAST_ROWS))
-            ranks, nics = ranks - cut, max(_LEAST_ROWS, nics - (over - cut))
-            left = max(_LEAST_ROWS, height - ranks - nics)
-        shown = {"ranks": ranks, "nics": nics, "changes": left}
-        if width >= _TWO_COLUMNS:
-            shown["gpus"] = left
-        elif self._pane == "gpus":
-            shown = {"ranks": ranks, "nics": nics, "gpus": left}
-        return shown
 
     # Keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable Open and Columns if no row is open, and Copy in the details of a Python rank."""
-        if action == "columns":
+        """Enable Open, Columns and Sort if no row is open, and Copy in the details of a Python rank."""
+        if action in ("columns", "sort"):
             return not self._is_opened and self._pane in COLUMNS
         if action == "copy":
             return self._is_opened and bool(self._state.stack_command(self._pane))
@@ -245,9 +212,13 @@ class LiveScreen(PanesScreen):
             view.scroll_to_row(0 if row == 1 else row)
 
     def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
-        """Select the clicked row."""
+        """Select the clicked row, or sort by the clicked head."""
         pane = picked.view.id or ""
-        if pane in PANES:
+        name = sort_clicked(pane, picked.id) if pane in COLUMNS else ""
+        if name:
+            self._focus(pane)
+            set_order(self, self.draw, self._state, pane, changed_order(self._state.sorts[pane], name))
+        elif pane in PANES:
             self._state.selected[pane] = picked.id
             self._focus(pane)
 
@@ -375,16 +346,11 @@ class LiveScreen(PanesScreen):
 
     def action_columns(self) -> None:
         """Choose the columns of the focused table."""
-        pane = self._pane
-        before = self._state.hidden[pane]
+        choose_columns(self, self.draw, self._state, self._pane)
 
-        def apply(hidden: tuple[str, ...] | None) -> None:
-            if hidden is not None and frozenset(hidden) != frozenset(before):
-                self._state.hidden[pane] = hidden
-                self.draw()
-                save_setting(self.app, f"{HIDE}{pane}", ", ".join(hidden), f"Columns of {TABLE_NAMES[pane]}")
-
-        self.app.push_screen(ColumnsScreen(pane, before), apply)
+    def action_sort(self) -> None:
+        """Choose by which column the focused table is sorted."""
+        choose_order(self, self.draw, self._state, self._pane)
 
     def action_copy(self) -> None:
         """Copy the command that shows the Python stacks of the opened rank."""

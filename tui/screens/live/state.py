@@ -18,7 +18,7 @@ from probes.checks.judgment import Judgment
 from probes.live.model.sample import LiveEvent, LiveSample
 from probes.live.timeline import KEPT_SECONDS, Timeline
 from tui.runtime.node_monitor import with_judgment
-from tui.screens.own_settings import HIDE
+from tui.screens.own_settings import HIDE, SORT
 from tui.settings.current import current
 from widgets.base.columns import ColumnWidths
 from widgets.base.figures import local_time, minutes
@@ -51,12 +51,10 @@ class LiveState:
         self._graphs: dict[str, History] = {}
         self._drawn: defaultdict[str, Latest[Sequence[Line]]] = defaultdict(Latest)  # by pane
         self._widths = {pane: ColumnWidths() for pane in ("ranks", "nics", "gpus")}
-        self.hidden = {pane: self._configured(pane) for pane in COLUMNS}  # names of columns
+        self.hidden = {pane: tuple(names_in(_configured(HIDE, pane))) for pane in COLUMNS}  # names of columns
+        self.sorts = {pane: _configured(SORT, pane) for pane in COLUMNS}  # "": worst first
+        self._changes: Latest[list[changes.Change]] = Latest()
         self._order: defaultdict[str, Latest[list[str]]] = defaultdict(Latest)  # by pane
-
-    @staticmethod
-    def _configured(pane: str) -> tuple[str, ...]:
-        return tuple(names_in(str(current().configured(f"{HIDE}{pane}").value)))
 
     def add(self, sample: LiveSample) -> None:
         """Append a sample; a recording that was rewound continues with an earlier one."""
@@ -116,7 +114,8 @@ class LiveState:
         if event is not None:
             if is_local:
                 self._show(times, bisect_left(times, event.at))
-            self.selected["changes"] = changes.key_of(event)
+            row = next((row for row in self.listed_changes if event in row.events), None)
+            self.selected["changes"] = changes.key_of(event if row is None else row.first)
         return event
 
     def _event_beside(self, times: tuple[float, ...], side: int, is_local: bool) -> LiveEvent | None:
@@ -160,6 +159,13 @@ class LiveState:
         events = self._all_events
         return [event for event in events if changes.matches(event, self.word)] if self.word else events
 
+    @property
+    def listed_changes(self) -> list[changes.Change]:
+        """The events that match the filter, newest first, one row for one cause."""
+        events = self._all_events
+        now = len(events), events[-1] if events else None, self.word
+        return self._changes.get(lambda: changes.changes_of(reversed(self.events)), equal=now)
+
     def filter(self, word: str) -> None:
         """List only events that contain the word."""
         self.word = word.strip().lower()
@@ -167,18 +173,25 @@ class LiveState:
     def order(self, pane: str) -> list[str]:
         """Return the keys of a pane's rows, from the top."""
         events = self._all_events if pane == "changes" else ()
-        now = len(events), events[-1] if events else None, self.word
+        now = len(events), events[-1] if events else None, self.word, self.sorts.get(pane)
         return self._order[pane].get(lambda: self._keys(pane), same=(self.sample,), equal=now)
 
     def _keys(self, pane: str) -> list[str]:
         sample = self.sample
         if pane == "changes":
-            return [changes.key_of(event) for event in reversed(self.events)]
+            return [changes.key_of(change.first) for change in self.listed_changes]
         if sample is None:
             return []
+        sort = self.sorts[pane]
         if pane == "ranks":
-            return [str(process.pid) for process in ranks.in_order(sample)]
-        return [port.name for port in sample.ports] if pane == "nics" else [gpu.bdf for gpu in sample.gpus]
+            rows = ranks.sorted_rows(sample, sort, self._past_events(sample))
+            return [str(process.pid) for process in rows]
+        if pane == "nics":
+            return [port.name for port in nics.sorted_rows(sample, sort)]
+        return [gpu.bdf for gpu in gpus.sorted_rows(sample, sort)]
+
+    def _past_events(self, sample: LiveSample) -> list[LiveEvent]:
+        return [event for event in self.timeline.events if event.at <= sample.taken_at + 1.0]
 
     def select(self, pane: str, step: int) -> None:
         """Move the selection of a pane by a number of rows."""
@@ -233,7 +246,9 @@ class LiveState:
         if sample is None:
             return [(Run("reading…", Tone.DIM),)] if pane == "ranks" else []
         selected = self.selected[pane]
-        key: tuple[object, ...] = (sample.at, self.is_past, width, selected, self.hidden.get(pane))
+        at = None if pane == "changes" and not self.is_past else sample.at
+        key: tuple[object, ...] = (at, self.is_past, width, selected, self.hidden.get(pane))
+        key = (*key, self.sorts.get(pane))
         if pane in ("ranks", "changes"):
             events = self._all_events
             key = (*key, len(events), events[-1] if events else None, self.word)
@@ -253,22 +268,23 @@ class LiveState:
         self, pane: str, sample: LiveSample, width: int, selected: str, widths: ColumnWidths | None = None
     ) -> Sequence[Line]:
         hidden = titles_of(pane, self.hidden[pane]) if pane in self.hidden else ()
+        sort = self.sorts.get(pane)
         match pane:
             case "ranks":
-                past = [event for event in self.timeline.events if event.at <= sample.taken_at + 1.0]
-                lines = ranks.draw(sample, width, selected, past, widths=widths, hidden=hidden)
+                past = self._past_events(sample)
+                lines = ranks.draw(sample, width, selected, past, widths=widths, hidden=hidden, sort=sort)
                 notes = [line for note in self.notes for line in wrapped(note, width, Tone.DIM)]
                 return LazyLines.from_lines(lines).followed_by(notes)
             case "nics":
                 cells = nics.graph_cells(sample, width)
                 graph = partial(self._graph, sample, cells) if cells else None
-                return nics.draw(sample, width, selected, graph, widths=widths, hidden=hidden)
+                return nics.draw(sample, width, selected, graph, widths=widths, hidden=hidden, sort=sort)
             case "gpus":
-                return gpus.draw(sample, width, selected, widths=widths, hidden=hidden)
+                return gpus.draw(sample, width, selected, widths=widths, hidden=hidden, sort=sort)
         times = self.timeline.times
         since = times[0] if times else 0.0
-        events = list(reversed(self.events))
-        return changes.draw(events, width, selected, self.word, since, sample.taken_at)
+        shown_at = sample.taken_at if self.is_past else 0.0
+        return changes.draw(self.listed_changes, width, selected, self.word, since, shown_at)
 
     def _graph(self, sample: LiveSample, cells: int, port: str) -> list[float | None]:
         """Return what a port sent or received in the two minutes before a sample."""
@@ -300,8 +316,10 @@ class LiveState:
         sample, selected = self.sample, self.selected[pane]
         gone: list[Line] = [(Run("It does not exist at this moment.", Tone.DIM),)]
         if pane == "changes":
-            event = next((event for event in self.events if changes.key_of(event) == selected), None)
-            return gone if event is None else detail.of_event(event, *self._samples_of(event), width)
+            row = next((row for row in self.listed_changes if changes.key_of(row.first) == selected), None)
+            if row is None:
+                return gone
+            return detail.of_event(row.first, *self._samples_of(row.first), width, row.events[1:])
         if sample is None:
             return gone
         if pane == "ranks":
@@ -345,6 +363,10 @@ class LiveState:
     def json_lines(self) -> str:
         """Return the listed events as JSON Lines, oldest first."""
         return "".join(json.dumps(_event_json(event), ensure_ascii=False) + "\n" for event in self.events)
+
+
+def _configured(setting: str, pane: str) -> str:
+    return str(current().configured(f"{setting}{pane}").value)
 
 
 def _event_json(event: LiveEvent) -> dict[str, object]:

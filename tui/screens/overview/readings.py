@@ -17,11 +17,13 @@ from probes.snapshot.nic_roles import NicRole
 from probes.snapshot.rates import PortRate, Reading, netdev_rates, port_rates
 from probes.topology.paths import Topology
 from tui.runtime.reading_thread import Probed, Sampled
+from widgets.live.changes import Change, changes_of
 from widgets.node import traffic
 from widgets.node.endpoint_lines import NO_FIGURES, LiveFigures
 
 _PORT_SAMPLES = 1200  # two minutes at ten a second
-_EVENTS = 2  # shown below the findings, without those that only name a finding
+_EVENTS = 64  # a restart has one a rank; those that only name a finding do not count
+_CHANGES = 2  # shown below the findings
 
 
 class Readings:
@@ -46,7 +48,8 @@ class Readings:
         self.totals: dict[str, float] = {}  # the sums of all ports and GPUs, by widgets.node.traffic.TOTALS
         self.histories = {name: History() for name in ("refcnt", *traffic.TOTALS)}
         self.port_histories: dict[tuple[str, int], tuple[History, History]] = {}
-        self.events: deque[LiveEvent] = deque(maxlen=_EVENTS)  # newest first
+        self._events: deque[LiveEvent] = deque(maxlen=_EVENTS)  # newest first
+        self.changes: list[Change] = []  # the newest ones of these
 
     def apply_probe(self, report: Probed) -> None:
         """Use newly probed facts; the figures stay, because the same devices count on."""
@@ -61,7 +64,9 @@ class Readings:
         self.before, self.taken_at = before, report.taken_at
         self.live_sample = report.live
         new = report.live.events if report.live is not None else ()
-        self.events.extendleft(event for event in new if event.kind is not EventKind.FOUND)
+        if new:
+            self._events.extendleft(event for event in new if event.kind is not EventKind.FOUND)
+            self.changes = changes_of(self._events)[:_CHANGES]
         self.rates = port_rates(before, report.reading) if before else {}
         self.netdev_rates = netdev_rates(before, report.reading) if before else {}
         at = report.reading.at

@@ -19,7 +19,7 @@ from tui.screens.overview.panels import Panels
 from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection, stepped
 from tui.settings.current import current, is_configured
-from widgets.base.lines import Line, rows_of
+from widgets.base.lines import Line, cut, rows_of
 from widgets.doctor.findings import marks_of, words_of
 from widgets.live import changes
 from widgets.node import modules, traffic, verdict
@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # loaded once something was measured
 
 # What changes only with facts, findings or the selection, and not with each reading.
 _STILL = ("findings", "matrix")
+_WHOLE = 1000  # cells in which an event is one line
 _GUTTER = 3  # the topology's border and scroll bar
 
 
@@ -277,7 +278,7 @@ class OverviewState:
             "traffic": len(traffic.TOTALS) + 1,
             **{name: len(self.lines(name, room - 2, False)) for name, room in cells.items()},
         }
-        needs["findings"] += self._has_since_ok + len(self._readings.events)
+        needs["findings"] += self._has_since_ok + len(self._readings.changes)
         return needs
 
     def _is_one_column(self, width: int, height: int, head_rows: int) -> bool:
@@ -330,8 +331,9 @@ class OverviewState:
             from widgets.fleet.since_ok import draw_line
 
             lines.append(draw_line(self._since_ok, width))
-        events = list(self._readings.events)[: max(0, rows - len(lines))]
-        return [*lines, *changes.draw(events, width)] if events else lines
+        newest = self._readings.changes
+        drawn = changes.draw(newest, _WHOLE) if newest else ()
+        return [*lines, *(cut(line, width) for line in drawn)][: max(0, rows)]
 
     def strips(self, width: int) -> list[Line]:
         """Return modules, GPUDirect state and jobs in a line each, if there is no room for their panels."""
