@@ -372,6 +372,7 @@ REQUESTS: dict[str, Callable[[GdrtopApp, Any], object]] = {
     "_on_setup_screen_path_requested": lambda app, _: app.setup.change_path(),
     "_on_setup_screen_resumed": lambda app, _: app.setup.refresh(),
     "_on_actions_screen_chosen": lambda app, message: app.actions.show_plan(message.offer),
+    "_on_overview_screen_fix_requested": lambda app, message: app.actions.show_plan(f"fix:{message.finding}"),
     "_on_doctor_screen_fix_requested": lambda app, message: app.actions.show_plan(f"fix:{message.finding}"),
     "_on_history_screen_undo_requested": lambda app, message: app.actions.show_undo(message.run),
     "_on_confirm_screen_confirmed": lambda app, message: app.actions.run.start(

@@ -24,7 +24,22 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "OverviewScreen": (
         "OVERVIEW",
         "The whole node, live. Select a GPU or NIC to see its path to the best partner.",
-        ("open", "select", "change", "zoom", "load", "pause", "pace", "refresh", "record", "back", "quit"),
+        (
+            *(
+                "open",
+                "fix",
+                "load",
+                "select",
+                "change",
+                "views",
+                "zoom",
+                "columns",
+                "pause",
+                "pace",
+                "refresh",
+            ),
+            *("record", "back", "quit"),
+        ),
     ),
     "LiveScreen": (
         "LIVE",

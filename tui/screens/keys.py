@@ -57,8 +57,14 @@ KEYS: dict[str, Key] = {
     "rehearse": Key(
         "T", "T", "Rehearse", "Plan: run it on a simulated copy of this node, and show the expected verdict"
     ),
+    "load": Key("l", "l", "Load", "Show the plan that loads the missing modules"),
     "filter": Key("slash,f3,f4", "/", "Filter", "Show only lines that contain a word"),
-    "columns": Key("C,f2", "C", "Columns", "Live: choose the columns of this table"),
+    "columns": Key(
+        "C,f2",
+        "C",
+        "Columns",
+        "Live: choose the columns of this table. Overview: hide this panel, or show it again",
+    ),
     "explain": Key("e", "e", "Explain", "Explain in plain words what the finding means"),
     "all": Key("a", "a", "All", "Show everything, including ok checks and similar steps"),
     "peer": Key("p", "p", "Peer", "Type the host name of the peer"),
@@ -66,6 +72,9 @@ KEYS: dict[str, Key] = {
     "baseline": Key("B", "B", "Baseline", "Save the results as the baseline of this machine type"),
     "doctor": Key("d", "d", "Doctor", "Doctor: what is wrong, why, and how to fix it"),
     "live": Key("t", "t", "Live", "Live: which jobs use GPUDirect RDMA now, how fast, and what changed"),
+    "views": Key(
+        "2,3,4", "1-4", "View", "Overview: 1 all panels, 2 matrix and path, 3 rates, 4 jobs and modules"
+    ),
     "nccl": Key("n", "n", "NCCL", "NCCL: what a job's log says about GPUDirect RDMA"),
     "ras": Key("i", "i", "Query RAS", "RAS: ask NCCL which ranks respond or are behind. Asks you first"),
     "ras_events": Key("m", "m", "RAS events", "Live and RAS: follow a job's RAS events, or stop following"),
@@ -76,7 +85,6 @@ KEYS: dict[str, Key] = {
     "select": Key("down,up,j,k", "↑↓", "Select", "Select the next or previous row, or scroll"),
     "change": Key("right,left", "←→", "Change", "Next or previous partner, or value of the selected row"),
     "zoom": Key("z", "z", "Zoom", "Maximize this panel, or show all panels"),
-    "load": Key("l", "l", "Load", "Show the plan that loads the missing modules"),
     "history": Key("H", "H", "History", "History: what gdrtop ran on this node, and how to undo it"),
     "pause": Key("space", "Space", "Pause", "Pause or resume the readings. In a list of marks: change one"),
     "refresh": Key("r,f5", "r", "Refresh", "Read and check the whole node again"),

@@ -18,7 +18,7 @@ from tui.screens.keys import FUNCTION_KEYS, KEYS, RANKS, Key, ranks_of
 # Keys that lead out of every screen, and pairs that screens bind one by one.
 FIXED = frozenset(
     (
-        *("help", "quit", "open", "back", "exit"),
+        *("help", "quit", "open", "back", "exit", "views"),
         *("select", "change", "page", "first", "last", "pane", "pace", "moment", "moments", "event", "ends"),
     )
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
+from tui.screens.overview.layout import HIDE_PANELS, HIDEABLE
 from tui.screens.own_keys import KeyProblem, rebound
 from tui.settings.configuration import Configuration, Configured
 
@@ -29,6 +30,18 @@ def wrong_settings(found: Configuration) -> Iterator[str]:
     for name, configured in found.values.items():
         if name.startswith((HIDE, SORT)):
             yield from _wrong_columns(name, configured)
+        elif name == HIDE_PANELS:
+            yield from _wrong_panels(configured)
+
+
+def _wrong_panels(configured: Configured) -> Iterator[str]:
+    """Yield a sentence for each name that is not that of a panel that can be hidden."""
+    for name in filter(None, map(str.strip, str(configured.value).split(","))):
+        if name not in HIDEABLE:
+            near = get_close_matches(name.lower(), HIDEABLE, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            panels = ", ".join(HIDEABLE)
+            yield f"{configured.origin}: {HIDE_PANELS} has no panel {name!r}{hint} The panels are {panels}"
 
 
 def _wrong_columns(setting: str, configured: Configured) -> Iterator[str]:

@@ -80,6 +80,13 @@ SETTINGS = {
             pattern=r"[a-z0-9_-]{1,40}",
             expects="the name of a theme",
         ),
+        Setting(
+            "overview.hide",
+            "",
+            "Panels that the overview does not show; the key C hides and shows them.",
+            pattern=r".*",
+            expects="names of panels with commas between them",
+        ),
         *(
             Setting(
                 f"live.hide_{table}",

@@ -111,12 +111,12 @@ def cut(line: Line, width: int) -> Line:
 
 
 def fit(line: Line, width: int) -> Line:
-    """Cut or pad a line to exactly `width` cells; a cut line ends in `…`."""
+    """Cut or pad a line to exactly `width` cells; a cut line ends in `…`. The pad belongs to the last run."""
     have = width_of(line)
     if have == width:
         return line
     if have < width:
-        return (*line, Run(" " * (width - have)))
+        return (*line, Run(" " * (width - have), id=line[-1].id if line else ""))
     kept: list[Run] = []
     left = width - 1
     for run in line:

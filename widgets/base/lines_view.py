@@ -33,8 +33,16 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
     }
     """
 
-    def __init__(self, title: str = "", *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
+    def __init__(
+        self,
+        title: str = "",
+        *,
+        id: str | None = None,  # noqa: A002 - Textual's word
+        picks_rows: bool = True,
+    ) -> None:
+        """`picks_rows`: a click beside the runs with an id picks that of the row, as in a list."""
         super().__init__(id=id)
+        self._picks_rows = picks_rows
         self.border_title = self._title = title
         self._lines: Sequence[Line] = []
         self._source: Sequence[Line] = ()  # the lines as they were given, and for which width
@@ -169,21 +177,29 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         view: LinesView
 
     def on_click(self, event: events.Click) -> None:
-        """Report a click: on the title, the run under the mouse, or else the row."""
+        """Report a click: on the title, or on what is drawn under the mouse."""
         offset = event.get_content_offset(self)
         if offset is None and event.y == 0:
             self.post_message(self.TitlePicked(self))
-        row = -1 if offset is None else offset.y + self.scroll_offset.y
-        if offset is None or not 0 <= row < len(self._lines):
-            return
-        column, ids = 0, [run.id for run in self._lines[row] if run.id]
-        for run in self._lines[row]:
-            column += cell_len(run.text)
-            if run.id and offset.x < column:
-                ids.insert(0, run.id)
+        picked = "" if offset is None else self.id_at(offset.x, offset.y)
+        if picked:
+            self.post_message(self.Picked(self, picked))
+
+    def id_at(self, x: int, y: int) -> str:
+        """Return the id of what is drawn in a visible cell of the content, "" for none.
+
+        It is that of the run there; in a list, else that of the row.
+        """
+        row = y + self.scroll_offset.y
+        line = self._lines[row] if 0 <= row < len(self._lines) else ()
+        end = 0
+        for run in line:
+            end += cell_len(run.text)
+            if x < end:
+                if run.id:
+                    return run.id
                 break
-        if ids:
-            self.post_message(self.Picked(self, ids[0]))
+        return next((run.id for run in line if run.id), "") if self._picks_rows else ""
 
     @property
     def content(self) -> Region:

@@ -15,6 +15,7 @@ from probes.base.text import plural
 from probes.checks.judgment import listed, with_severity
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Evidence, Finding, Severity, Status
+from probes.snapshot.condition import CONGESTED, ERRORS_RISING, FLAPPING, PAUSED, SLOW_NIC, THROTTLED
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, fit, line, width_of, wrapped
@@ -27,6 +28,21 @@ _ROOM_FOR_IDS = 96  # cells of a line that has ids before the titles
 _LABEL_CELLS = 10
 _FEWEST_FOLDED = 3
 _MOST_DEVICES = 4  # named in the details
+# The drawings of a node show these words beside a device; of at most nine characters, as its row is short.
+_WORDS = {
+    FLAPPING: "flapping",
+    "link-flaps": "flapping",
+    "link-flaps-carrier": "flapping",
+    "pcie-link-degraded-width": "PCIe slow",
+    "pcie-link-degraded-speed": "PCIe slow",
+    "pcie-link-degraded-gpu-speed": "PCIe slow",
+    SLOW_NIC: "slow",
+    THROTTLED: "throttled",
+    PAUSED: "paused",
+    CONGESTED: "congested",
+    ERRORS_RISING: "errors",
+    "symbol-errors-rising": "errors",
+}
 _NUMBERS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]|\d+")
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 _MOST_DEVICE_CELLS = 15
@@ -53,6 +69,16 @@ def marks_of(findings: Sequence[Finding]) -> dict[str, Run]:
                 for device in finding.devices:
                     marks.setdefault(device, mark_of(finding))
     return marks
+
+
+def words_of(findings: Sequence[Finding]) -> dict[str, str]:
+    """Return in a word what is wrong with each device that is slow or fails now: "slow", "flapping"."""
+    words: dict[str, str] = {}
+    found = (finding for finding in findings if finding.status is Status.FOUND and finding.id in _WORDS)
+    for finding in sorted(found, key=lambda finding: bool(finding.part_of)):  # the cause first
+        for device in finding.devices:
+            words.setdefault(device, _WORDS[finding.id])
+    return words
 
 
 def counted(findings: Iterable[Finding]) -> str:

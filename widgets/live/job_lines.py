@@ -70,7 +70,7 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     rates = rates_text(job)
     slow = f" · slowest {slowest.device} {gbps(slowest.rate_gbps)}" if slowest is not None else ""
     slow += _slowest_rank(job, processes)
-    tail: list[Run] = [Run(f" · {rates}")] if rates else []
+    tail: list[Run] = [Run(" · "), Run(rates, _alarm(mark))] if rates else []
     full: Line = (mark, Run(job.name, Tone.TITLE), Run(f" · {ranks} · "), *path, *tail)
     if width_of(full) + len(slow) <= width:
         return (*full, Run(slow))
@@ -163,6 +163,11 @@ def _mark(job: LiveJob, processes: Sequence[LiveProcess], sample: LiveSample) ->
     return Run("● ", Tone.GOOD if Tone.GOOD in tones else Tone.PLAIN)
 
 
+def _alarm(mark: Run) -> Tone:
+    """Return the tone of a job with this mark: red or yellow if something is wrong with it."""
+    return mark.tone if mark.tone in (Tone.BAD, Tone.WARNING) else Tone.PLAIN
+
+
 def _count(job: LiveJob, processes: Sequence[LiveProcess]) -> str:
     """Return "8 ranks", "8 of 64 ranks", "1 process"."""
     count = len(processes)
@@ -203,7 +208,8 @@ def draw_overview(
             about = _about_processes(members, checked.taken_at, far) if members else ()
         where = _gpus_used(job.pids, gpus)
         rates = rates_text(job)
-        head: Line = (_mark(job, processes, sample), Run(job.name), Run(f"  {rates}" if rates else ""))
+        mark = _mark(job, processes, sample)
+        head: Line = (mark, Run(job.name, _alarm(mark)), Run(f"  {rates}" if rates else "", _alarm(mark)))
         ranks = f"  {_count(job, processes)}{f' on {where}' if where else ''}"
         path = path_summary(processes)
         if width_of(path) > width - 2:

@@ -174,12 +174,21 @@ def _draw_switch(
     detour = detour_text(topology, switch, lowest, highlights, width)
     tone = Tone.WARNING if detour else Tone.LIT if highlights.on_path.intersection(names) else Tone.DIM
     shown = " switch " + " › ".join(name.removeprefix("0000:") for name in names)
-    mark = next((highlights.marks[name] for name in names if name in highlights.marks), Run(""))
+    mark = next((highlights.marks[name] for name in names if name in highlights.marks), None)
+    mark = mark or _worst_mark(lowest, highlights)
     if detour and not mark.text:
         mark = Run("▲", Tone.WARNING)
     title: Line = (Run(f"{shown} ", tone), mark, Run(f"{detour} " if mark.text else "", Tone.WARNING))
     body = [*content(lowest, lines), *draw_switches(topology, lowest, lines, highlights, width - 4)]
     return frame(title, body, width, tone=tone)
+
+
+def _worst_mark(switch: Switch, highlights: Highlights) -> Run:
+    """Return the worst mark of what is directly below a switch; an empty run for none."""
+    ends = switch.endpoints
+    marks = [highlights.marks.get(end.id) or highlights.marks.get(str(end.bdf)) for end in ends]
+    found = sorted((mark for mark in marks if mark is not None), key=lambda mark: mark.tone is not Tone.BAD)
+    return found[0] if found else Run("")
 
 
 def detour_text(

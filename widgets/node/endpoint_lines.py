@@ -21,7 +21,7 @@ from probes.topology.endpoints import Endpoint
 from probes.topology.paths import Topology
 from widgets.base.figures import UNKNOWN_MARK, in_gbps, percent, share, short, used_of
 from widgets.base.lines import Line, Run, Tone
-from widgets.node.highlights import Highlights, not_usable_mark
+from widgets.node.highlights import Highlights
 
 
 @frozen
@@ -34,6 +34,7 @@ class LiveFigures:
 
 
 NO_FIGURES = LiveFigures()
+NOTHING = Run("")
 
 
 class Detail(IntEnum):
@@ -80,9 +81,18 @@ def gpu_trouble(gpu: Gpu) -> str:
 
 
 def gpu_line(
-    gpu: Gpu, label: str, live: LiveFigures, tone: Tone, detail: Detail, with_model: bool = True
+    gpu: Gpu,
+    label: str,
+    live: LiveFigures,
+    tone: Tone,
+    detail: Detail,
+    with_model: bool = True,
+    word: Run = NOTHING,
 ) -> Line:
-    """Return "GPU0 H100  92% ↑328 ↓320 39/80G 51°C"; arrows are PCIe traffic from and to the GPU in Gb/s."""
+    """Return "GPU0 H100  92% ↑328 ↓320 39/80G 51°C"; arrows are PCIe traffic from and to the GPU in Gb/s.
+
+    `word`: what is wrong, " throttled"; where room is short it replaces memory and temperature.
+    """
     runs = [Run(label, tone, gpu.bdf), Run(f" {model(gpu.name)}" if with_model else "")]
     trouble = gpu_trouble(gpu)
     if trouble:
@@ -93,7 +103,9 @@ def gpu_line(
         sent, received = in_gbps(now.pcie_tx_bytes_per_second), in_gbps(now.pcie_rx_bytes_per_second)
         pcie, unit = (" PCIe", " Gb/s") if detail >= Detail.UNITS else ("", "")
         runs.append(Run(f"{pcie} ↑{short(sent):>3} ↓{short(received):>3}{unit}"))
-        if detail >= Detail.USUAL:
+        if word.text:
+            runs.append(word)
+        if detail >= Detail.FULL or (detail >= Detail.USUAL and not word.text):
             total = gpu.memory_total_bytes
             cells = len(used_of(total, total))
             runs.append(Run(f" {used_of(now.memory_used_bytes, total):>{cells}}"))
@@ -131,8 +143,12 @@ def nic_line(
     tone: Tone,
     detail: Detail,
     role: NicRole | None = None,
+    word: Run = NOTHING,
 ) -> Line:
-    """Return "mlx5_0 400G ↑372  93% ↓371  93%"; arrows are RDMA traffic sent and received in Gb/s."""
+    """Return "mlx5_0 400G ↑372  93% ↓371  93%"; arrows are RDMA traffic sent and received in Gb/s.
+
+    `word`: what is wrong, " slow"; where room is short it replaces the shares of the line rate.
+    """
     runs = [Run(label, tone, device.name)]
     if port is None:
         return (*runs, Run(" no port", Tone.WARNING))
@@ -141,12 +157,13 @@ def nic_line(
         runs.append(Run(f" {port_speed(port, detail >= Detail.FULL)}"))
         rate = live.ports.get((device.name, port.number))
         if rate is not None:
-            word, unit = (" RDMA", " Gb/s") if detail >= Detail.UNITS else ("", "")
+            rdma, unit = (" RDMA", " Gb/s") if detail >= Detail.UNITS else ("", "")
             sent, received = f"↑{short(rate.sent_gbps):>3}", f"↓{short(rate.received_gbps):>3}"
-            if detail >= Detail.USUAL:
+            if detail >= Detail.FULL or (detail >= Detail.USUAL and not word.text):
                 sent += f" {share(rate.sent_gbps, port.rate_gbps):>4}"
                 received += f" {share(rate.received_gbps, port.rate_gbps):>4}"
-            runs.append(Run(f"{word} {sent} {received}{unit}"))
+            runs.append(Run(f"{rdma} {sent} {received}{unit}"))
+        runs.append(word)
     elif state == UNKNOWN_MARK:
         runs.append(Run(" state ?", Tone.WARNING))
     else:
@@ -154,8 +171,8 @@ def nic_line(
         physical = known(port.physical_state, "") if state == known(port.state, "") else ""
         runs.append(Run(f" {state}{f' ({physical})' if physical else ''}", Tone.BAD))
     if detail >= Detail.USUAL and role is not None:
-        word = role.role.value if detail >= Detail.FULL else _ROLE_WORDS.get(role.role, "")
-        runs.append(Run(f" {word}" if word else "", Tone.DIM))
+        name = role.role.value if detail >= Detail.FULL else _ROLE_WORDS.get(role.role, "")
+        runs.append(Run(f" {name}" if name else "", Tone.DIM))
     if detail >= Detail.FULL:
         runs.append(Run(f"  {known(device.bdf, '')}", Tone.DIM))
         netdev = known(port.netdev, "")
@@ -202,12 +219,11 @@ class EndpointLines(Mapping[str, list[Line]]):
         if made is None:
             gpu = self._gpu_ends.get(end)
             made = [self._of_gpu(gpu)] if gpu is not None else self._of_nic(self._nic_ends[end])
-            bdf = str((gpu or self._nic_ends[end]).bdf)
-            mark = self._highlights.marks.get(end) or self._highlights.marks.get(bdf)
-            mark = mark or not_usable_mark(self._highlights, end)
+            mark = self._highlights.mark(end, str((gpu or self._nic_ends[end]).bdf))
             if mark is not None:
                 made[0] = _marked(made[0], mark)
-            self._made[end] = made
+            # A click on any figure is one on its endpoint.
+            made = self._made[end] = [tuple(run._replace(id=end) for run in line) for line in made]
         return made
 
     def count(self, end: str) -> int:
@@ -220,19 +236,20 @@ class EndpointLines(Mapping[str, list[Line]]):
         gpu = self._gpus.get(end.id)
         if gpu is None:
             return (Run(label, tone, end.id), Run(" GPU"))
-        return gpu_line(gpu, label, self._live, tone, self._detail, self._with_model)
+        word = self._highlights.word(end.id, str(end.bdf))
+        return gpu_line(gpu, label, self._live, tone, self._detail, self._with_model, word)
 
     def _of_nic(self, end: Endpoint) -> list[Line]:
         tone, device = self._highlights.tone(end.id, Tone.NIC), self._devices.get(end.id)
         if device is None:
             return [bare_nic_line(end.label, self._names.get(end.id, ""), tone)]
-        role = self._highlights.roles.get(end.id)
+        role, word = self._highlights.roles.get(end.id), self._highlights.word(end.id, str(end.bdf))
         lines = []
         for port in device.ports or (None,):
             label = f"{end.label:<{self._nic_cells}}"
             if port is not None and len(device.ports) > 1:
                 label = f"{end.label}/{port.number}"
-            lines.append(nic_line(device, port, label, self._live, tone, self._detail, role))
+            lines.append(nic_line(device, port, label, self._live, tone, self._detail, role, word))
         return lines
 
 

@@ -31,6 +31,7 @@ class Highlights:
     roles: Mapping[str, NicRole] = field(default_factory=dict)  # by NIC
     usable: UsableHere = NOTHING_LIMITED
     only: frozenset[str] | None = None  # endpoints that match the filter; None: no filter
+    words: Mapping[str, str] = field(default_factory=dict)  # what is wrong, "slow", by endpoint or BDF
 
     def tone(self, id: str, otherwise: Tone) -> Tone:  # noqa: A002 - an Endpoint's own word
         """Return the tone of an endpoint or a switch under this selection."""
@@ -39,6 +40,19 @@ class Highlights:
         if id in self.partners or id in self.on_path:
             return Tone.LIT
         return Tone.DIM if id in self.not_usable else otherwise
+
+    def mark(self, id: str, bdf: str) -> Run | None:  # noqa: A002 - an Endpoint's own word
+        """Return the mark of an endpoint; None for none."""
+        found = self.marks.get(id) or self.marks.get(bdf)
+        if found is None and id in self.not_usable:
+            return Run(NOT_USABLE_MARK, Tone.WARNING)
+        return found
+
+    def word(self, id: str, bdf: str) -> Run:  # noqa: A002 - an Endpoint's own word
+        """Return what is wrong with an endpoint, " slow"; an empty run for nothing."""
+        word = self.words.get(id) or self.words.get(bdf, "")
+        mark = self.mark(id, bdf)
+        return Run(f" {word}" if word else "", mark.tone if mark is not None else Tone.WARNING)
 
     @cached_property
     def not_usable(self) -> dict[str, str]:
@@ -60,8 +74,3 @@ def not_usable_legend(topology: Topology, width: int, highlights: Highlights) ->
         text = f"{NOT_USABLE_MARK} {who} may not use {join_limited(names, _MOST_NAMES)}: {why}"
         lines.extend(wrapped(text, width, Tone.WARNING))
     return lines
-
-
-def not_usable_mark(highlights: Highlights, end: str) -> Run | None:
-    """Return the mark of an endpoint that this session may not use."""
-    return Run(NOT_USABLE_MARK, Tone.WARNING) if end in highlights.not_usable else None

@@ -19,6 +19,7 @@ from widgets.node.highlights import NOT_USABLE_MARK, Highlights
 BEST_MARK = "•"
 DETOUR_MARK = "▲"
 LONGEST_HEADING = 10
+_PAIR = "\n"  # between the endpoints of a cell in its id; no name has a line break
 _MEANINGS = {
     "PIX": "one switch",
     "PXB": "2+ switches",
@@ -128,15 +129,26 @@ def draw(
         if not place:
             return ()
         if place == 1:
-            heads = ((heading, marked.tone(end.id, Tone.TITLE)) for end, heading in block)
             head = Run(f"{prefix:<{label_width}}", Tone.DIM)
-            return (head, *(Run(f" {heading:<{cell - 1}}", tone) for heading, tone in heads))
+            heads = ((heading, marked.tone(end.id, Tone.TITLE), end.id) for end, heading in block)
+            return (head, *(Run(f" {heading:<{cell - 1}}", tone, end) for heading, tone, end in heads))
         row = ends[place - 2]
         label = Run(f"{row.label:<{label_width}}", marked.tone(row.id, Tone.TITLE), row.id)
-        cells = (cell_of(topology, row.id, end.id, marked) for end, _ in block)
-        return (label, *(Run(f" {text:<{cell - 1}}", tone) for text, tone in cells))
+        cells = ((*cell_of(topology, row.id, end.id, marked), pair_id(row.id, end.id)) for end, _ in block)
+        return (label, *(Run(f" {text:<{cell - 1}}", tone, pair) for text, tone, pair in cells))
 
     return LazyLines(-(-len(pairs) // across) * height - 1, drawn)
+
+
+def pair_id(row: str, column: str) -> str:
+    """Return the id of a cell of the matrix."""
+    return f"{row}{_PAIR}{column}"
+
+
+def ends_of(id: str) -> tuple[str, str]:  # noqa: A002 - a run's own word
+    """Return the endpoints that an id stands for: of a cell both, else the one and ""."""
+    row, _, column = id.partition(_PAIR)
+    return row, column
 
 
 def cell_of(topology: Topology, row: str, column: str, highlights: Highlights) -> tuple[str, Tone]:

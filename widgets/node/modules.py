@@ -56,13 +56,22 @@ def mark_of(node: Node, rung: Rung, module: KernelModule) -> tuple[str, Tone]:
     return ("–", Tone.DIM) if not_needed(node, rung) else ("✗", Tone.BAD)
 
 
+def missing(node: Node) -> list[str]:
+    """Return the modules that this node needs and that are not loaded."""
+    return [] if isinstance(node.modules, Unknown) else _marked(node, node.modules, "✗")
+
+
+def _marked(node: Node, facts: ModuleFacts, mark: str) -> list[str]:
+    ladder = facts.ladder
+    return [rung.module for rung in ladder if mark_of(node, rung, facts.modules[rung.module])[0] == mark]
+
+
 def summary(node: Node, facts: ModuleFacts) -> Line:
     """Return "✗ 1 module is missing: nvidia_peermem", or that this node's modules are loaded."""
-    marked = [(mark_of(node, rung, facts.modules[rung.module])[0], rung.module) for rung in facts.ladder]
-    missing, unread = ([name for mark, name in marked if mark == wanted] for wanted in ("✗", UNKNOWN_MARK))
-    if missing:
-        verb = "is" if len(missing) == 1 else "are"
-        text = f" {plural(len(missing), 'module')} {verb} missing: {', '.join(missing)}"
+    absent, unread = _marked(node, facts, "✗"), _marked(node, facts, UNKNOWN_MARK)
+    if absent:
+        verb = "is" if len(absent) == 1 else "are"
+        text = f" {plural(len(absent), 'module')} {verb} missing: {', '.join(absent)}"
         return (Run("✗", Tone.BAD), Run(text, Tone.TITLE))
     if unread:
         return (Run(UNKNOWN_MARK, Tone.WARNING), Run(f" state unknown: {', '.join(unread)}", Tone.TITLE))

@@ -86,11 +86,12 @@ def draw_nic(
 
 
 def draw_gpu(gpu: Gpu, now: NvmlLive | None, width: int) -> list[Line]:
-    """Describe a GPU and its state."""
+    """Describe a GPU, and its state unless `now` is None."""
     lines: list[Line] = [(Run(f"GPU{gpu.index}", Tone.TITLE), Run(f"  {gpu.bdf}", Tone.DIM))]
     facts: list[tuple[str, str]] = [("model", gpu.name)]
-    used = gibibytes(now.memory_used_bytes) if now else UNKNOWN_MARK
-    facts.append(("memory", f"{used} of {gibibytes(gpu.memory_total_bytes)} in use"))
+    total = gibibytes(gpu.memory_total_bytes)
+    used = f"{gibibytes(now.memory_used_bytes)} of {total} in use" if now else total
+    facts.append(("memory", used))
     facts.append(("BAR1", gibibytes(gpu.bar1_total_bytes)))
     if now is not None:
         celsius = known(now.temperature_celsius, UNKNOWN_MARK)

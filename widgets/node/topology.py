@@ -139,15 +139,14 @@ def draw(
     numas = switches_by_numa(topology)
     drawn = _draw_boxes(node, topology, numas, lines, highlights, width, form.style)
     if highlights.measured:
+        figures = {end: run._replace(id=end) for end, run in highlights.measured.items()}
         with_figures = {
-            end: [(*first, Run(" "), highlights.measured[end]), *more]
-            if end in highlights.measured
-            else [first, *more]
+            end: [(*first, Run(" ", id=end), figures[end]), *more] if end in figures else [first, *more]
             for end, (first, *more) in lines.items()
         }
         measured = _draw_boxes(node, topology, numas, with_figures, highlights, width, form.style)
-        figures = set(highlights.measured.values())
-        whole = sum(run in figures for line in measured for run in line)
+        drawn_figures = set(figures.values())
+        whole = sum(run in drawn_figures for line in measured for run in line)
         if len(measured) == len(drawn) and whole == len(highlights.measured):  # moves and cuts nothing
             drawn = measured
     return [*drawn, *below]

@@ -65,14 +65,14 @@ def draw_list(
         columns.is_outgrown |= width_of(lines[gpu.id][0]) > columns.gpu
         columns.is_outgrown |= _nic_cells(nic, lines) > columns.nic
         if number and columns.is_broken:
-            return Run("   └ "), *lines[nic][number - 1]
+            return Run("   └ ", id=nic), *lines[nic][number - 1]
         head = _head(topology, gpu, nic, lines, highlights, columns)
         if number:
             return Run(" " * width_of(head)), *lines[nic][number]
         whole = (*head, *lines[nic][0]) if nic and not columns.is_broken else head
         if gpu.id not in highlights.measured:
             return whole
-        measured: Line = (*whole, Run(" "), highlights.measured[gpu.id])
+        measured: Line = (*whole, Run(" ", id=gpu.id), highlights.measured[gpu.id]._replace(id=gpu.id))
         return measured if columns.is_broken or width_of(measured) <= width else whole
 
     others = _other_nics(topology, lines, highlights, width, columns)
@@ -108,15 +108,15 @@ def _head(
     """Return a GPU's line up to the word of the path to its NIC."""
     line = lines[gpu.id][0]
     pad = " " * (columns.gpu - width_of(line))
-    head: Line = (Run(f"{_numa_text(gpu):>{columns.numbers}} ", Tone.DIM), *line)
+    head: Line = (Run(f"{_numa_text(gpu):>{columns.numbers}} ", Tone.DIM, gpu.id), *line)
     if pad:
-        head = (*head, Run(pad))
+        head = (*head, Run(pad, id=gpu.id))
     if not nic:
-        return (*head, Run(_NO_NIC, Tone.WARNING))
+        return (*head, Run(_NO_NIC, Tone.WARNING, gpu.id))
     word = shown_word(topology.path(gpu.id, nic), topology.file is not None)
     is_detour = (gpu.id, nic) in highlights.detours
     tone = Tone.WARNING if is_detour else _WORD_TONES.get(word, Tone.WARNING)
-    return (*head, Run(f" {word + DETOUR_MARK if is_detour else word:<5}", tone))
+    return (*head, Run(f" {word + DETOUR_MARK if is_detour else word:<5}", tone, gpu.id))
 
 
 def _numa_text(end: Endpoint) -> str:
@@ -127,12 +127,12 @@ def _heading(first: Line, is_broken: bool) -> Line:
     """Return what the columns show, above the first figures of each kind."""
     if is_broken:
         return (Run("N", Tone.DIM), Run(" = NUMA node; ↑↓ GPU: PCIe, NIC: RDMA, Gb/s", Tone.DIM))
-    text, at, names = "NUMA, GPU", 0, 0
+    text, at = "NUMA, GPU", 0
     for run in first:
-        names += bool(run.id)
         if "↑" in run.text and "↓" in run.text:
             place = at + run.text.index("↑")
-            word = "PCIe Gb/s" if names == 1 else f"RDMA Gb/s{', share' if '%' in run.text else ''}"
+            is_gpu = run.id == first[0].id
+            word = "PCIe Gb/s" if is_gpu else f"RDMA Gb/s{', share' if '%' in run.text else ''}"
             text = f"{text:<{place}}{word}" if len(text) < place else text
         at += width_of((run,))
     return (Run(text, Tone.DIM),)
@@ -160,7 +160,7 @@ def _other_nics(
         for nic, port in cells[row * across : (row + 1) * across]:
             line = lines[nic.id][port]
             columns.is_outgrown |= width_of(line) > columns.other
-            parts.append(fit((Run(f"{_numa_text(nic)} ", Tone.DIM), *line), each))
+            parts.append(fit((Run(f"{_numa_text(nic)} ", Tone.DIM, nic.id), *line), each))
         return joined(parts)
 
     return LazyLines(-(-len(cells) // across), drawn)

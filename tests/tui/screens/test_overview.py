@@ -301,6 +301,7 @@ async def test_error_counters_of_a_selected_nic_have_values() -> None:
         clock.now += 10
         await examined(pilot, clock, again=True)
         texts = []
+        pilot.app.screen.query_one("#topology").focus()
         for _ in range(18):
             await pilot.press("down")
             texts.append(shown(pilot, "path"))

@@ -75,7 +75,8 @@ def test_the_screens_follow_the_keys() -> None:
         ({"fix": "+"}, "keys.fix cannot be +, which is the key of pace"),
         ({"fix": "ctrl+i"}, "keys.fix cannot be ctrl+i, which terminals do not send as a key of its own"),
         ({"fix": "ctrl+shift+a"}, "keys.fix cannot be ctrl+shift+a, which terminals do not send"),
-        ({"fix": "2"}, "keys.fix cannot be 2, which the overview uses for its panels"),
+        ({"fix": "2"}, "keys.fix cannot be 2, which is the key of views"),
+        ({"fix": "5"}, "keys.fix cannot be 5, which the overview uses for its panels"),
         ({"fix": "."}, "keys.fix cannot be ., which the overview uses for its panels"),
     ],
 )

@@ -5,7 +5,7 @@ GPUs and NICs come first: a larger terminal never shows fewer of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 
 from probes.base.frozen import frozen
@@ -22,6 +22,15 @@ FOLDED_ROWS = 1  # of the modules if all are ok: one line without a border
 _BORDER = 2
 _TOPOLOGY_COLUMN = ("topology", "matrix", "rates")
 _OTHER_COLUMN = {"gpudirect": 3, "path": 4, "modules": 3, "traffic": 4}  # least rows that are useful
+HIDE_PANELS = "overview.hide"  # the setting
+HIDEABLE = ("matrix", "rates", *_OTHER_COLUMN)  # findings, jobs and topology are always shown
+_LEAST_ROWS = 1 + _BORDER
+# The panels of the views 2 to 4, each column from the top; view 1 shows all that have room.
+VIEWS: Mapping[int, tuple[tuple[str, ...], ...]] = {
+    2: (("matrix",), ("path",)),
+    3: (("rates",), ("traffic",)),
+    4: (("jobs", "gpudirect", "modules"),),
+}
 
 
 @frozen
@@ -33,15 +42,9 @@ class Arrangement:
     right_cells: int = 0
     strip_rows: int = 0
 
-    @property
-    def topology_rows(self) -> int:
-        """The rows inside the topology's border."""
-        return max(1, self.rows.get("topology", 0) - _BORDER)
-
-    @property
-    def findings_rows(self) -> int:
-        """The rows inside the findings' border."""
-        return max(0, self.rows.get("findings", 0) - _BORDER)
+    def inside(self, panel: str) -> int:
+        """Return the rows inside the border of a panel."""
+        return max(1, self.rows.get(panel, 0) - _BORDER)
 
 
 def most_topology_rows(height: int, head_rows: int, one_column: bool) -> int:
@@ -60,9 +63,37 @@ def right_cells(width: int, one_column: bool) -> int:
     return width if one_column else width - left_cells(width, one_column)
 
 
+def are_all_right_hidden(hidden: Collection[str]) -> bool:
+    """Return whether nothing is left for the other column."""
+    return all(name in hidden for name in _OTHER_COLUMN)
+
+
 def zoomed(panel: str, width: int, height: int, head_rows: int) -> Arrangement:
     """Return the arrangement of one panel alone."""
     return Arrangement({panel: max(3, height - head_rows - 1)}, True, width)
+
+
+def view(number: int, width: int, height: int, head_rows: int, needs: Mapping[str, int]) -> Arrangement:
+    """Return the arrangement of the panels of a view, beside each other if there is room.
+
+    `needs`: as in `arrange`.
+    """
+    room = max(0, height - head_rows - 1)
+    columns = VIEWS[number]
+    if width >= TWO_COLUMNS and len(columns) > 1:
+        rows = {name: count for names in columns for name, count in _stacked(names, room, needs).items()}
+        return Arrangement(rows, False, width // 2)
+    return Arrangement(_stacked([name for names in columns for name in names], room, needs), True, width)
+
+
+def _stacked(names: Sequence[str], room: int, needs: Mapping[str, int]) -> dict[str, int]:
+    """Return the rows of panels below each other: what they need, and the last one the rest."""
+    rows: dict[str, int] = {}
+    for number, name in enumerate(names):
+        left = room - sum(rows.values()) - _LEAST_ROWS * (len(names) - number - 1)
+        is_last = number == len(names) - 1
+        rows[name] = max(_LEAST_ROWS, left if is_last else min(needs[name] + _BORDER, left))
+    return rows
 
 
 def arrange(
@@ -75,13 +106,17 @@ def arrange(
 ) -> Arrangement:
     """Distribute the rows over the panels.
 
-    `needs`: the rows that each panel's content needs, the topology as a list; `topology_rows`: the height of
-    the richest topology within so many rows; `head_rows`: the height of the verdict.
+    `needs`: the rows that each panel's content needs, the topology as a list, 0 of a hidden one;
+    `topology_rows`: the height of the richest topology within so many rows; `head_rows`: of the verdict.
     """
     strip_rows = STRIP_ROWS if one_column else 0
     room = max(0, height - head_rows - 1 - strip_rows)
     least = needs["topology"] + _BORDER
     findings = max(_LEAST_FINDING_ROWS, min(FINDING_ROWS, room - least - _BORDER))
+    # The matrix gets the rows that findings and jobs leave empty.
+    filled = max(_LEAST_FINDING_ROWS, needs["findings"], 0 if one_column else needs["jobs"])
+    if _matrix_rows(room, filled, needs) > _matrix_rows(room, findings, needs):
+        findings = filled
     arranged = _share(one_column, room, findings, needs, topology_rows)
     # Findings and jobs get what the topology's column does not need.
     spare = room - _used(one_column, arranged)
@@ -108,7 +143,7 @@ def _share(
 ) -> dict[str, int]:
     """Return the rows of every panel, if the findings have so many inside their border."""
     body = max(3, room - findings - _BORDER)
-    matrix = _matrix_rows(needs["matrix"] + _BORDER, body - needs["topology"] - _BORDER)
+    matrix = _matrix_rows(room, findings, needs)
     if one_column:
         below = _one_column(body, matrix, needs)
         most = body - sum(below.values()) - _BORDER
@@ -118,8 +153,11 @@ def _share(
     return {**top, **_left_column(body, matrix, needs, topology_rows), **_right_column(body, needs)}
 
 
-def _matrix_rows(needed: int, left: int) -> int:
+def _matrix_rows(room: int, findings: int, needs: Mapping[str, int]) -> int:
     """Return the rows of the matrix: all, or fewer if at least some fit, else 0."""
+    if not needs["matrix"]:
+        return 0
+    needed, left = needs["matrix"] + _BORDER, room - findings - needs["topology"] - 2 * _BORDER
     return min(needed, left) if left >= min(needed, _LEAST_MATRIX_ROWS) else 0
 
 
@@ -131,14 +169,14 @@ def _left_column(
     if matrix:
         rows["matrix"] = matrix
     left = body - sum(rows.values())
-    if left >= needs["rates"] + _BORDER:
+    if needs["rates"] and left >= needs["rates"] + _BORDER:
         rows["rates"] = needs["rates"] + _BORDER
     return rows
 
 
 def _whole(name: str, needs: Mapping[str, int]) -> int:
-    is_folded = name == "modules" and needs[name] == FOLDED_ROWS
-    return needs[name] + (0 if is_folded else _BORDER)
+    is_borderless = not needs[name] or (name == "modules" and needs[name] == FOLDED_ROWS)
+    return needs[name] + (0 if is_borderless else _BORDER)
 
 
 def _right_column(body: int, needs: Mapping[str, int]) -> dict[str, int]:
@@ -148,7 +186,7 @@ def _right_column(body: int, needs: Mapping[str, int]) -> dict[str, int]:
     for name, least in _OTHER_COLUMN.items():
         whole = _whole(name, needs)
         wanted = min(whole, left)
-        if wanted >= min(least, whole):
+        if whole and wanted >= min(least, whole):
             rows[name] = wanted
             left -= wanted
     if left and rows:
@@ -162,7 +200,7 @@ def _one_column(body: int, matrix: int, needs: Mapping[str, int]) -> dict[str, i
     rows = {"matrix": matrix} if matrix else {}
     left = body - matrix - needs["topology"] - _BORDER
     for name in ("path", "traffic", "gpudirect", "rates"):
-        if needs[name] + _BORDER <= left:
+        if needs[name] and needs[name] + _BORDER <= left:
             rows[name] = needs[name] + _BORDER
             left -= rows[name]
     return rows

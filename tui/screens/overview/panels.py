@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.latest import Latest
 from probes.base.unknown import Maybe, known
+from probes.checks.judgment import listed
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice
@@ -40,6 +41,7 @@ class Checked:
     examination: Examination | None = None
     detours: frozenset[tuple[str, str]] = frozenset()
     marks: dict[str, Run] = field(default_factory=dict)
+    words: dict[str, str] = field(default_factory=dict)  # "slow", by device
     usable: UsableHere = NOTHING_LIMITED
     failure: str = ""  # why the node could not be checked
 
@@ -59,9 +61,19 @@ class Panels:
         self._far_pids: Latest[tuple[int, ...]] = Latest()
 
     def draw(
-        self, node: Node, topology: Topology, panel: str, width: int, alone: bool, form: Form | None = None
+        self,
+        node: Node,
+        topology: Topology,
+        panel: str,
+        width: int,
+        alone: bool,
+        rows: int = 0,
+        form: Form | None = None,
     ) -> Sequence[Line]:
-        """Return a panel's lines; `alone` with all details, the topology in the given form."""
+        """Return a panel's lines; `alone` with all details, the topology in the given form.
+
+        `rows`: of the panel, 0 for as few as needed; the path uses what is left for its ends.
+        """
         readings, marks = self._readings, self.checked.marks
         match panel:
             case "findings":
@@ -80,7 +92,7 @@ class Panels:
             case "matrix":
                 return self._matrix(topology, width, alone)
             case "path":
-                return self._path(topology, width, alone)
+                return self._path(topology, width, alone, rows)
         return topology_drawing.draw(node, topology, width, readings.live, self.highlights(topology), form)
 
     def highlights(self, topology: Topology) -> Highlights:
@@ -96,6 +108,7 @@ class Panels:
             self._readings.roles,
             self.checked.usable,
             self._selection.matching(),
+            self.checked.words,
         )
 
     def _measured_of_gpus(self, topology: Topology) -> dict[str, Run]:
@@ -117,7 +130,11 @@ class Panels:
         labels = {end.id: end.label for end in (*topology.gpus, *topology.nics)}
         labels |= {known(end.bdf, end.id): end.label for end in topology.nics}
         gpus = [gpu.id for gpu in topology.gpus]
-        return findings.draw_rows(checked.findings, labels, gpus, width, self._selection.finding)
+        selection = self._selection
+        first = (
+            next((finding.id for finding in listed(checked.findings)), "") if selection.is_on_findings else ""
+        )
+        return findings.draw_rows(checked.findings, labels, gpus, width, selection.finding or first)
 
     def _jobs(self, node: Node, width: int) -> list[Line]:
         """Draw the jobs with their paths and rates, and what the last check found about them."""
@@ -152,9 +169,9 @@ class Panels:
             below += [(), (Run("MEASURED", Tone.TITLE),), *draw_matrix(newest, width)]
         return matrix.draw(topology, width, highlights=highlights).followed_by(below)
 
-    def _path(self, topology: Topology, width: int, alone: bool) -> list[Line]:
+    def _path(self, topology: Topology, width: int, alone: bool, rows: int) -> list[Line]:
         path, end = self._selection.path(self.checked.detours), self._selection.end
-        detail = self._detail(width, alone)
+        detail = self._detail(end, width, alone)
         if path is None:
             return detail or wrapped("No GPU–NIC pairs.", width, Tone.DIM)
         lines = path_drawing.draw(topology, path, width, self._is_detour(path))
@@ -165,24 +182,33 @@ class Panels:
             lines[1:1] = draw_last_result(result, self._readings.taken_at, width)
         if end:
             lines = [*path_drawing.partners_line(topology, end, width), *lines]
-        return [*detail, (), *lines] if alone and detail else [*lines, *detail]
+        if alone and detail:
+            return [*detail, (), *lines]
+        ends = [[(), *self._detail(each, width, True, is_live=bool(end))] for each in (path.a, path.b)]
+        both = [*lines, *(line for detail in ends for line in detail)]
+        return both if len(both) <= rows else [*lines, *detail]
 
     def _is_detour(self, path: Path) -> bool:
         return bool(self.checked.detours & {(path.a, path.b), (path.b, path.a)})
 
-    def _detail(self, width: int, alone: bool) -> list[Line]:
-        """Describe the selected GPU or NIC: in short its role and counters, alone everything."""
-        readings, end = self._readings, self._selection.end
+    def _detail(self, end: str, width: int, alone: bool, is_live: bool = True) -> list[Line]:
+        """Describe a GPU or NIC: in short its role and counters, alone everything.
+
+        `is_live`: with the figures of the newest reading.
+        """
+        readings = self._readings
         gpu = next((gpu for gpu in readings.gpus if gpu.bdf == end), None)
         if gpu is not None:
-            return nic_detail.draw_gpu(gpu, readings.live.gpus.get(gpu.bdf), width) if alone else []
+            now = readings.live.gpus.get(gpu.bdf) if is_live else None
+            return nic_detail.draw_gpu(gpu, now, width) if alone else []
         device = readings.devices.get(end)
         if device is None:
             return []
         role = readings.roles.get(device.name)
         counters = nic_detail.counter_lines(*self._counters(device), width, alone)
         if alone:
-            return [*nic_detail.draw_nic(device, role, width, readings.netdev_rates), *counters]
+            netdevs = readings.netdev_rates if is_live else None
+            return [*nic_detail.draw_nic(device, role, width, netdevs), *counters]
         return [*(nic_detail.role_line(role, width) if role is not None else []), *counters]
 
     def _counters(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 
 from probes.base.history import History
@@ -11,15 +12,18 @@ from probes.facts.gpudirect import PeermemReading
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.system.platform import PlatformFacts
-from probes.live.model.sample import LiveSample
+from probes.live.model.sample import EventKind, LiveEvent, LiveSample
 from probes.snapshot.nic_roles import NicRole
 from probes.snapshot.rates import PortRate, Reading, netdev_rates, port_rates
 from probes.topology.paths import Topology
 from tui.runtime.reading_thread import Probed, Sampled
+from widgets.live.changes import Change, changes_of
 from widgets.node import traffic
 from widgets.node.endpoint_lines import NO_FIGURES, LiveFigures
 
 _PORT_SAMPLES = 1200  # two minutes at ten a second
+_EVENTS = 64  # a restart has one a rank; those that only name a finding do not count
+_CHANGES = 2  # shown below the findings
 
 
 class Readings:
@@ -44,6 +48,8 @@ class Readings:
         self.totals: dict[str, float] = {}  # the sums of all ports and GPUs, by widgets.node.traffic.TOTALS
         self.histories = {name: History() for name in ("refcnt", *traffic.TOTALS)}
         self.port_histories: dict[tuple[str, int], tuple[History, History]] = {}
+        self._events: deque[LiveEvent] = deque(maxlen=_EVENTS)  # newest first
+        self.changes: list[Change] = []  # the newest ones of these
 
     def apply_probe(self, report: Probed) -> None:
         """Use newly probed facts; the figures stay, because the same devices count on."""
@@ -57,6 +63,10 @@ class Readings:
         before, self.newest = self.newest, report.reading
         self.before, self.taken_at = before, report.taken_at
         self.live_sample = report.live
+        new = report.live.events if report.live is not None else ()
+        if new:
+            self._events.extendleft(event for event in new if event.kind is not EventKind.FOUND)
+            self.changes = changes_of(self._events)[:_CHANGES]
         self.rates = port_rates(before, report.reading) if before else {}
         self.netdev_rates = netdev_rates(before, report.reading) if before else {}
         at = report.reading.at

@@ -48,11 +48,18 @@ _PLACES = {
 }
 _END = 1 << 20
 _FILTER_ROWS = 3
+_FITTED = ("topology", "path")  # panels that are drawn for the rows that they have
+_MANY_IN_A_ROW = ("topology", "matrix")  # a row has several GPUs and NICs
 _ENDPOINTS = ("topology", "matrix", "rates")  # panels whose rows are GPUs and NICs
 
 
 class Panel(DirectLinesView):
     """A panel with a border, which can be shown alone."""
+
+
+def _panel(name: str) -> Panel:
+    """Return a new panel."""
+    return Panel(PANELS[name], id=name, picks_rows=name not in _MANY_IN_A_ROW)
 
 
 class OverviewScreen(Screen[None]):
@@ -64,17 +71,30 @@ class OverviewScreen(Screen[None]):
         bind("open", "open"),
         bind("change", "partner(1)", "right", show=False),
         bind("change", "partner(-1)", "left", show=False),
+        bind("views", "view(2)", "2"),
+        bind("views", "view(3)", "3", show=False),
+        bind("views", "view(4)", "4", show=False),
+        bind("overview", "view(1)", show=False),
         bind("zoom", "zoom"),
+        bind("columns", "hide", show=False),
         bind("pane", "pane(1)", "tab", show=False),
         bind("pane", "pane(-1)", "shift+tab", show=False),
         bind("filter", "filter"),
-        bind("load", "app.act('load-modules')", show=False),
+        bind("fix", "fix"),
+        bind("load", "load"),
+        bind("load", "app.act('load-modules')", show=False),  # which says that nothing is missing
         bind("back", "back", show=False),
     ]
 
     @dataclass
     class FindingRequested(Message):
         """The user wants to see this finding in the doctor."""
+
+        finding: str
+
+    @dataclass
+    class FixRequested(Message):
+        """The user wants to see the fix of this finding."""
 
         finding: str
 
@@ -85,9 +105,12 @@ class OverviewScreen(Screen[None]):
         self._head = HeadState(origin)
         self._has_panels = False  # those that show what was read
         self._zoomed = ""
+        self._view = 1  # the panels that have room; 2 to 4: VIEWS of tui/screens/overview/layout.py
         self._word: Input | None = None  # the filter, once it has been asked for
         self._arranged: Arrangement | None = None
         self._is_outdated = False  # changed while another screen covered this one
+        self._has_findings = False
+        self._shown_keys = (False, False)  # whether there is a fix, and whether modules can be loaded
         self.readings = 0
 
     def compose(self) -> ComposeResult:
@@ -98,7 +121,7 @@ class OverviewScreen(Screen[None]):
         yield Horizontal(id="top")
         with Horizontal(id="body"):
             with Vertical(id="left"):
-                yield Panel(PANELS["topology"], id="topology")
+                yield _panel("topology")
             yield Vertical(id="right")
         yield KeyFooter()
 
@@ -108,7 +131,7 @@ class OverviewScreen(Screen[None]):
             return
         self._has_panels = True
         for place, names in _PLACES.items():
-            panels = [Panel(PANELS[name], id=name) for name in names if name != "topology"]
+            panels = [_panel(name) for name in names if name != "topology"]
             self.query_one(f"#{place}").mount(*panels)
         strips = DirectLinesView(id="strips")
         strips.can_focus = False
@@ -290,6 +313,29 @@ class OverviewScreen(Screen[None]):
         elif name and not self._zoomed:
             self._toggle_zoom(name)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Enable what the finding to open and the modules allow."""
+        if action == "fix":
+            return self._state is not None and self._state.has_fix
+        if action == "load":
+            return self._state is not None and self._state.are_modules_missing
+        return super().check_action(action, parameters)
+
+    def action_fix(self) -> None:
+        """Show the fix of the selected finding, else that of the first one."""
+        if self._state is not None:
+            self.post_message(self.FixRequested(self._state.finding_to_open))
+
+    async def action_load(self) -> None:
+        """Show the plan that loads the missing modules."""
+        await self.run_action("app.act('load-modules')")
+
+    def on_descendant_focus(self) -> None:
+        """Mark the finding that Enter opens."""
+        if self._state is not None:
+            self._state.focus(self._focused_panel)
+            self.draw()
+
     def action_filter(self) -> None:
         """Ask for a word that GPUs and NICs must contain."""
         if self._word is None:
@@ -298,6 +344,11 @@ class OverviewScreen(Screen[None]):
         self._word.display = True
         self.set_focus(self._word)
         self.draw()
+
+    def _focus_home(self) -> None:
+        """Focus the topology, or the first panel where it is not shown."""
+        names = ("topology",) if self._arranged is None else self._arranged.rows
+        self._panel("topology" if "topology" in names else next(iter(names))).focus()
 
     @property
     def _is_filter_shown(self) -> bool:
@@ -312,7 +363,7 @@ class OverviewScreen(Screen[None]):
     def on_input_submitted(self, submitted: Input.Submitted) -> None:
         """Go back to the topology and keep the filter."""
         submitted.input.display = bool(submitted.value.strip())
-        self._panel("topology").focus()
+        self._focus_home()
         self.draw()
 
     def action_back(self) -> None:
@@ -320,10 +371,12 @@ class OverviewScreen(Screen[None]):
         if self._word is not None and self._word.display:
             self._word.value = ""
             self._word.display = False
-            self._panel("topology").focus()
+            self._focus_home()
             self.draw()
         elif self._zoomed:
             self._toggle_zoom(self._zoomed)
+        elif self._view != 1:
+            self.action_view(1)
         elif self._state is not None:
             self._state.select_nothing()
             self.draw()
@@ -341,6 +394,28 @@ class OverviewScreen(Screen[None]):
     def action_zoom(self) -> None:
         """Show the focused panel alone, or all panels again."""
         self._toggle_zoom(self._zoomed or self._focused_panel or "topology")
+
+    def action_view(self, number: int) -> None:
+        """Show all panels that have room, or those of another view."""
+        self._view, self._zoomed, self._arranged = number, "", None
+        self.draw()
+
+    def action_hide(self) -> None:
+        """Hide the focused panel, or show it again if it is hidden and maximized; save that."""
+        from tui.screens.overview.layout import HIDE_PANELS, HIDEABLE
+        from tui.screens.save_setting import save_setting
+
+        name = self._zoomed or self._focused_panel
+        if self._state is None or name not in HIDEABLE:
+            self.notify(
+                "Findings, jobs and topology are always shown. Tab selects another panel.", markup=False
+            )
+            return
+        hidden = set(self._state.hidden) ^ {name}
+        words = "hidden; z, Tab and C show it again" if name in hidden else "shown"
+        save_setting(self.app, HIDE_PANELS, ", ".join(sorted(hidden)), f"{PANELS[name]} is {words}")
+        self._zoomed, self._arranged = "", None
+        self.draw()
 
     def _toggle_zoom(self, panel: str) -> None:
         before, self._zoomed = self._zoomed, "" if self._zoomed == panel else panel
@@ -366,22 +441,34 @@ class OverviewScreen(Screen[None]):
         if self._state is None or not self.children or not self.readings:
             return
         self._mount_panels()
-        topology_rows = self._arrange(self._state, head_rows)
+        arranged = self._arrange(self._state, head_rows)
+        self._focus_findings(self._state)
         for name in PANELS:
             panel = self._panel(name)
             if panel.display and panel.room:
-                rows = topology_rows if name == "topology" else 0
-                lines = self._state.lines(name, panel.room, self._zoomed == name, rows)
-                if name == "findings" and self._arranged is not None:
-                    free_rows = self._arranged.findings_rows - len(lines)
-                    if since := self._state.since_ok_line(panel.room, free_rows):
-                        lines = [*lines, since]
+                rows = arranged.inside(name)
+                lines = self._state.lines(
+                    name, panel.room, self._zoomed == name, rows if name in _FITTED else 0
+                )
+                if name == "findings":
+                    lines = [*lines, *self._state.news(panel.room, rows - len(lines))]
                 panel.show(lines)
+        keys = self._state.has_fix, self._state.are_modules_missing
+        if keys != self._shown_keys:
+            self._shown_keys = keys
+            self.refresh_bindings()
         title = self._state.topology_title
         self._panel("topology").set_title(f"Topology · {title}" if title else "Topology")
         strips = self._panel("strips")
         if strips.display:
             strips.show(self._state.strips(self.size.width))
+
+    def _focus_findings(self, state: OverviewState) -> None:
+        """Focus the findings when the first ones appear, unless the user is busy elsewhere."""
+        had, self._has_findings = self._has_findings, bool(state.finding_to_open)
+        is_idle = self._focused_panel == "topology" and not self._zoomed and not state.selected
+        if self._has_findings and not had and is_idle:
+            self._panel("findings").focus()
 
     @property
     def _is_visible(self) -> bool:
@@ -394,18 +481,20 @@ class OverviewScreen(Screen[None]):
         if self._is_outdated:
             self.draw()
 
-    def _arrange(self, state: OverviewState, head_rows: int) -> int:
-        """Place every panel and return the rows of the topology."""
+    def _arrange(self, state: OverviewState, head_rows: int) -> Arrangement:
+        """Place every panel and return how."""
         from tui.screens.overview import layout as overview_layout
 
         width, height = self.size
         height -= _FILTER_ROWS if self._is_filter_shown else 0
         if self._zoomed:
             arranged = overview_layout.zoomed(self._zoomed, width, height, head_rows)
+        elif self._view != 1:
+            arranged = state.view(self._view, width, height, head_rows)
         else:
             arranged = state.arrange(width, height, head_rows)
         if arranged == self._arranged:
-            return arranged.topology_rows
+            return arranged
         self._arranged = arranged
         with self.app.batch_update():
             for name in PANELS:
@@ -421,8 +510,8 @@ class OverviewScreen(Screen[None]):
                 self.query_one(f"#{place}").display = any(name in arranged.rows for name in names)
             self._panel("strips").display = bool(arranged.strip_rows)
         if self.focused is not None and not self.focused.display:
-            self._panel(self._zoomed or "topology").focus()
-        return arranged.topology_rows
+            self._focus_home()
+        return arranged
 
     def _draw_verdict(self) -> int:
         """Draw the head and return how many rows it has, at most two."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from probes.base.unknown import known
 from probes.topology.paths import Path, Topology
 from tui.screens.overview.readings import Readings
@@ -16,6 +18,8 @@ class Selection:
         self.end = ""  # an endpoint's id; "": none
         self._partner = 0
         self.finding = ""
+        self.is_on_findings = False  # their panel is focused
+        self.marked: Collection[str] = ()  # endpoints and BDFs that findings are about
         self.word = ""
 
     @property
@@ -24,10 +28,12 @@ class Selection:
         topology = self._readings.topology
         return [] if topology is None else [end.id for end in (*topology.gpus, *topology.nics)]
 
-    def select_end(self, end: str) -> None:
-        """Select this endpoint, with its nearest partner."""
-        if end in self.all_ends:
-            self.end, self._partner = end, 0
+    def select_end(self, end: str, partner: str = "") -> None:
+        """Select this endpoint, with this partner or else the nearest one."""
+        topology = self._readings.topology
+        if topology is not None and end in self.all_ends:
+            self.end, partners = end, self._partners(topology, end)
+            self._partner = partners.index(partner) if partner in partners else 0
 
     def next_partner(self, step: int) -> None:
         """Select another partner of the selected endpoint; they are in order of distance."""
@@ -43,22 +49,31 @@ class Selection:
             self.end = ""
 
     def path(self, detours: frozenset[tuple[str, str]]) -> Path | None:
-        """Return the path of the selection, else the first detour, else that of the first GPU to its NIC."""
+        """Return the path of the selection, else the first detour, else that of a marked GPU or NIC.
+
+        Each GPU counts with its best NIC; without any mark it is the first GPU.
+        """
         topology = self._readings.topology
         if topology is None:
             return None
-        partners = self._partners(topology) if self.end else []
+        partners = self._partners(topology, self.end) if self.end else []
         if partners:
             return topology.path(self.end, partners[self._partner % len(partners)])
         pairs = [(gpu.id, nic) for gpu in topology.gpus for nic in topology.best_nics.get(gpu.id, ())[:1]]
-        first = next((pair for pair in pairs if pair in detours), next(iter(pairs), None))
+        ends = self._marked_ends(topology)
+        marked = [pair for pair in pairs if not ends.isdisjoint(pair)]
+        first = next((pair for pair in pairs if pair in detours), next(iter((*marked, *pairs)), None))
         return None if first is None else topology.path(*first)
 
-    def _partners(self, topology: Topology) -> list[str]:
-        """Return what the selected endpoint can pair with, nearest first."""
-        if self.end in topology.best_nics:
-            return list(topology.best_nics[self.end])
-        ranks = {gpu: nics.index(self.end) for gpu, nics in topology.best_nics.items() if self.end in nics}
+    def _marked_ends(self, topology: Topology) -> set[str]:
+        ends = (*topology.gpus, *topology.nics) if self.marked else ()
+        return {end.id for end in ends if end.id in self.marked or known(end.bdf, "") in self.marked}
+
+    def _partners(self, topology: Topology, end: str) -> list[str]:
+        """Return what an endpoint can pair with, nearest first."""
+        if end in topology.best_nics:
+            return list(topology.best_nics[end])
+        ranks = {gpu: nics.index(end) for gpu, nics in topology.best_nics.items() if end in nics}
         return sorted(ranks, key=ranks.__getitem__)
 
     def pair(self, detours: frozenset[tuple[str, str]]) -> tuple[str, str]:

@@ -18,11 +18,14 @@ from tui.screens.overview.layout import Arrangement
 from tui.screens.overview.panels import Panels
 from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection, stepped
-from widgets.base.lines import Line, rows_of
-from widgets.doctor.findings import marks_of
+from tui.settings.current import current, is_configured
+from widgets.base.lines import Line, cut, rows_of
+from widgets.doctor.findings import marks_of, words_of
+from widgets.live import changes
+from widgets.node import modules, traffic, verdict
 from widgets.node import topology as topology_drawing
-from widgets.node import traffic, verdict
 from widgets.node.endpoint_lines import Detail
+from widgets.node.matrix import ends_of
 from widgets.node.topology import Form, Style
 
 if TYPE_CHECKING:  # loaded once something was measured
@@ -32,6 +35,7 @@ if TYPE_CHECKING:  # loaded once something was measured
 
 # What changes only with facts, findings or the selection, and not with each reading.
 _STILL = ("findings", "matrix")
+_WHOLE = 1000  # cells in which an event is one line
 _GUTTER = 3  # the topology's border and scroll bar
 
 
@@ -120,7 +124,8 @@ class OverviewState:
         if findings == checked.findings:
             return
         checked.findings = findings
-        checked.marks = marks_of(findings or ())
+        checked.marks, checked.words = marks_of(findings or ()), words_of(findings or ())
+        self._selection.marked = checked.marks
         if self._selection.finding not in self._finding_ids():
             self._selection.finding = ""
         self._forget_drawings()
@@ -177,6 +182,18 @@ class OverviewState:
         """The selected finding, else the first; "" if there is none."""
         return self._selection.finding or next(iter(self._finding_ids()), "")
 
+    @property
+    def has_fix(self) -> bool:
+        """Whether the finding to open has a fix."""
+        wanted = self.finding_to_open
+        return any(found.id == wanted and found.fix for found in self._panels.checked.findings or ())
+
+    @property
+    def are_modules_missing(self) -> bool:
+        """Whether a module that this node needs is not loaded."""
+        node = self._readings.node
+        return node is not None and bool(modules.missing(node))
+
     def _finding_ids(self) -> list[str]:
         return [finding.id for finding in listed(self._panels.checked.findings or ())]
 
@@ -187,8 +204,8 @@ class OverviewState:
             self.select_end(stepped(order, self.selected, step, wraps))
 
     def select_end(self, end: str) -> None:
-        """Select this endpoint, with its nearest partner."""
-        self._selection.select_end(end)
+        """Select this endpoint with its nearest partner, or both of a cell of the matrix."""
+        self._selection.select_end(*ends_of(end))
         self._forget_lines()
 
     def select_finding(self, step: int, wraps: bool = True) -> None:
@@ -201,6 +218,13 @@ class OverviewState:
         """Select this finding."""
         if finding in self._finding_ids():
             self._selection.finding = finding
+            self._forget_lines()
+
+    def focus(self, panel: str) -> None:
+        """Mark the finding that Enter opens while the panel of the findings is focused."""
+        is_on_findings = panel == "findings"
+        if is_on_findings != self._selection.is_on_findings:
+            self._selection.is_on_findings = is_on_findings
             self._forget_lines()
 
     def next_partner(self, step: int) -> None:
@@ -226,18 +250,36 @@ class OverviewState:
         left = overview_layout.left_cells(width, one_column)
         right = overview_layout.right_cells(width, one_column)
         top = width if one_column else width // 2
+        needs = {**self._needs(left, right, top), **dict.fromkeys(self.hidden, 0)}
+        needs["topology"] = self._fit(left - _GUTTER, 0).height
+        return overview_layout.arrange(
+            width, height, head_rows, one_column, needs, lambda rows: self._fit(left - _GUTTER, rows).height
+        )
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """The panels that the user does not want to see."""
+        if not is_configured():
+            return ()
+        words = str(current().configured(overview_layout.HIDE_PANELS).value).split(",")
+        return tuple(name for name in overview_layout.HIDEABLE if name in map(str.strip, words))
+
+    def view(self, number: int, width: int, height: int, head_rows: int) -> Arrangement:
+        """Return the arrangement of a view with some of the panels."""
+        column = width if width < overview_layout.TWO_COLUMNS else width // 2
+        return overview_layout.view(number, width, height, head_rows, self._needs(column, column, width))
+
+    def _needs(self, left: int, right: int, top: int) -> dict[str, int]:
+        """Return the rows that the content of each panel needs, in columns of so many cells."""
         cells = {"matrix": left, "path": right, "gpudirect": right, "modules": right}
         cells |= {"findings": top, "jobs": top}
         needs = {
-            "topology": self._fit(left - _GUTTER, 0).height,
             "rates": len(self._readings.port_histories) + 1,
             "traffic": len(traffic.TOTALS) + 1,
             **{name: len(self.lines(name, room - 2, False)) for name, room in cells.items()},
         }
-        needs["findings"] += self._has_since_ok
-        return overview_layout.arrange(
-            width, height, head_rows, one_column, needs, lambda rows: self._fit(left - _GUTTER, rows).height
-        )
+        needs["findings"] += self._has_since_ok + len(self._readings.changes)
+        return needs
 
     def _is_one_column(self, width: int, height: int, head_rows: int) -> bool:
         """Return whether the topology gets the whole width: it is narrow, or more GPUs and NICs fit so."""
@@ -247,7 +289,9 @@ class OverviewState:
             cells = overview_layout.left_cells(width, one_column)
             return self._fit(cells - _GUTTER, rows).visible
 
-        return width < overview_layout.TWO_COLUMNS or visible(one_column=False) < visible(one_column=True)
+        if width < overview_layout.TWO_COLUMNS or overview_layout.are_all_right_hidden(self.hidden):
+            return True
+        return visible(one_column=False) < visible(one_column=True)
 
     def _fit(self, width: int, rows: int) -> _Fit:
         """Return the richest form of the topology within so many rows."""
@@ -263,7 +307,7 @@ class OverviewState:
         return self._forms[key]
 
     def lines(self, panel: str, width: int, alone: bool, rows: int = 0) -> Sequence[Line]:
-        """Return a panel's lines; `alone` with all details, the topology as rich as `rows` allow."""
+        """Return a panel's lines; `alone` with all details, topology and path as rich as `rows` allow."""
         node, topology = self._readings.node, self._readings.topology
         if node is None or topology is None:
             return []
@@ -272,7 +316,7 @@ class OverviewState:
         key = panel, width, alone, rows
         if key not in drawn:
             form = self._fit(width, rows).form if panel == "topology" else None
-            drawn[key] = self._panels.draw(node, topology, panel, width, alone, form)
+            drawn[key] = self._panels.draw(node, topology, panel, width, alone, rows, form)
         return drawn[key]
 
     @property
@@ -280,13 +324,16 @@ class OverviewState:
         verdict = self.verdict
         return self._since_ok is not None and verdict is not None and not verdict.is_green
 
-    def since_ok_line(self, width: int, free_rows: int) -> Line:
-        """Return what has changed since the node last worked; () if no row below the findings is free."""
-        if not self._has_since_ok or self._since_ok is None or free_rows < 1:
-            return ()
-        from widgets.fleet.since_ok import draw_line
+    def news(self, width: int, rows: int) -> Sequence[Line]:
+        """Return what stands below the findings: what has changed since the node last worked, and events."""
+        lines: list[Line] = []
+        if self._has_since_ok and self._since_ok is not None and rows > 0:
+            from widgets.fleet.since_ok import draw_line
 
-        return draw_line(self._since_ok, width)
+            lines.append(draw_line(self._since_ok, width))
+        newest = self._readings.changes
+        drawn = changes.draw(newest, _WHOLE) if newest else ()
+        return [*lines, *(cut(line, width) for line in drawn)][: max(0, rows)]
 
     def strips(self, width: int) -> list[Line]:
         """Return modules, GPUDirect state and jobs in a line each, if there is no room for their panels."""

@@ -53,8 +53,8 @@ def visible(state: OverviewState, width: int, height: int) -> set[str]:
     """The GPUs and NICs that are drawn in the rows that the topology has."""
     arranged = state.arrange(width, height, HEAD_ROWS)
     width = left_cells(width, arranged.is_one_column) - 3  # border and scroll bar
-    lines = state.lines("topology", width, False, arranged.topology_rows)
-    return set(rows_of(lines[: arranged.topology_rows]))
+    lines = state.lines("topology", width, False, arranged.inside("topology"))
+    return set(rows_of(lines[: arranged.inside("topology")]))
 
 
 def test_every_panel_has_its_place_rows_and_drawing() -> None:

@@ -1,0 +1,75 @@
+"""Panels of the overview that the user has hidden with C, or in the configuration."""
+
+import pytest
+from textual.pilot import Pilot
+
+from probes.simulation.host import SimulatedHost
+from tests.tui.pilot import SteppedClock, examined, overview, settled, stepped_app, until
+from tests.tui.settings_machine import Machine
+from tui.screens.own_settings import wrong_settings
+from tui.settings import save as save_module
+from tui.settings.current import use
+from tui.settings.load import load
+from widgets.base.lines_view import LinesView
+
+
+@pytest.fixture(autouse=True)
+def may_save_as_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(save_module, "why_not_as_root", lambda _: "")
+
+
+def rows(pilot: Pilot[None], panel: str) -> int:
+    view = overview(pilot).query_one(f"#{panel}", LinesView)
+    return view.size.height if view.display else 0
+
+
+async def test_c_hides_a_panel_gives_its_rows_to_others_and_saves_it(machine: Machine) -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:
+        await examined(pilot, clock)
+        before = rows(pilot, "path")
+        overview(pilot).query_one("#traffic").focus()
+        await pilot.press("C")
+        await settled(pilot)
+        assert not rows(pilot, "traffic")
+        assert rows(pilot, "path") > before
+        await until(pilot, lambda: machine.user_file.exists())
+        assert load({}).configured("overview.hide").value == "traffic"
+        await pilot.press("z")
+        while not rows(pilot, "traffic"):  # shown alone, it can be shown again
+            await pilot.press("tab")
+            await settled(pilot)
+        await pilot.press("C")
+        await settled(pilot)
+        assert rows(pilot, "traffic")
+        assert rows(pilot, "path") == before
+        await until(pilot, lambda: load({}).configured("overview.hide").value == "")
+
+
+async def test_the_topology_cannot_be_hidden(machine: Machine) -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:
+        await examined(pilot, clock)
+        await pilot.press("C")
+        await settled(pilot)
+        assert rows(pilot, "topology")
+        assert "always shown" in [note.message for note in pilot.app._notifications][-1]
+    assert not machine.user_file.exists()
+
+
+async def test_configured_panels_are_hidden_from_the_start(machine: Machine) -> None:
+    machine.user_file.write_text("[overview]\nhide = 'matrix, path, gpudirect, modules, traffic'\n")
+    use(load({}))
+    assert not list(wrong_settings(load({})))
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(140, 40)) as pilot:
+        await examined(pilot, clock)
+        assert not rows(pilot, "matrix")
+        assert rows(pilot, "rates")
+        assert overview(pilot).query_one("#topology").region.width == 140
+
+
+def test_a_wrong_panel_is_an_error_with_the_nearest_one(machine: Machine) -> None:
+    machine.user_file.write_text("[overview]\nhide = 'trafic'\n")
+    (message,) = wrong_settings(load({}))
+    assert ":2: overview.hide has no panel 'trafic'; did you mean traffic?" in message
