@@ -20,7 +20,10 @@ from probes.queries.finding import Finding, Severity, Status
 from probes.queries.jobs import NEW_JOBS
 from probes.snapshot.examination import Examination
 
-_AREAS = (files.AREA, gdr_level.AREA, gid.AREA, library.AREA, network.AREA, other_settings.AREA)
+_AREAS = (
+    *(files.AREA, gdr_level.AREA, gid.AREA, library.AREA, network.AREA),
+    *(other_settings.AREA, other_settings.UCX),
+)
 _CHECKS = frozenset(check.id for area in _AREAS for check in area.checks) | {"roce-gid-wrong"}
 _SET = re.compile(r"([A-Z][A-Za-z0-9_]{1,63})=")
 _LOGIN_NODE = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "not compared: this node has no GPU")
