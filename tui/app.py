@@ -183,15 +183,22 @@ class GdrtopApp(TerminalApp[None]):
 
     # Keys
 
+    @property
+    def _asks(self) -> bool:
+        """Whether a question is open; there is no screen before the app runs."""
+        return any(getattr(screen, "is_question", False) for screen in self.screen_stack[-1:])
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the keys that do nothing in a recording, and all commands until a question is answered."""
-        if getattr(self.screen, "is_question", False):
+        if self._asks:
             return action not in _DEAD_IN_QUESTIONS
         return not (self._replay is not None and action in ("probe", "record"))
 
     def why_not(self, action: str) -> str:
         """Return why a command of the app cannot be done now."""
-        if getattr(self.screen, "is_question", False):
+        if any(
+            getattr(screen, "is_question", False) for screen in self.screen_stack[-1:]
+        ):  # none at the start
             return "first answer the question on this screen. Esc cancels it."
         return "this is a recording." if action in ("probe", "record") else ""
 
