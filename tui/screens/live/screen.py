@@ -197,7 +197,7 @@ class LiveScreen(PanesScreen):
         """Return why a key cannot act now."""
         if action == "copy":
             return "open a rank first, with Enter: this copies its py-spy command."
-        return "go to a table with columns first, with Tab." if action == "columns" else ""
+        return "go to a table with columns first, with Tab." if action in ("columns", "sort") else ""
 
     def action_move(self, how: str) -> None:
         """Move the selection of the focused pane, or scroll the details."""

@@ -321,6 +321,14 @@ class OverviewScreen(Screen[None]):
             return self._state is not None and self._state.are_modules_missing
         return super().check_action(action, parameters)
 
+    def why_not(self, action: str) -> str:
+        """Return why a key cannot act now."""
+        if action != "fix":
+            return ""
+        if self._state is None or not self._state.finding_to_open:
+            return "nothing was found that needs a fix."
+        return "gdrtop has no fix for this finding. Enter shows all of it."
+
     def action_fix(self) -> None:
         """Show the fix of the selected finding, else that of the first one."""
         if self._state is not None:
