@@ -196,9 +196,7 @@ class GdrtopApp(TerminalApp[None]):
 
     def why_not(self, action: str) -> str:
         """Return why a command of the app cannot be done now."""
-        if any(
-            getattr(screen, "is_question", False) for screen in self.screen_stack[-1:]
-        ):  # none at the start
+        if self._asks:
             return "first answer the question on this screen. Esc cancels it."
         return "this is a recording." if action in ("probe", "record") else ""
 

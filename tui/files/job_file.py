@@ -21,6 +21,7 @@ from tui.files.xdg import NO_HOME, STATE, own_directory
 ROOTS_DIRECTORY = "/run/gdrtop"  # is empty again after a reboot, like the counters
 MOST_DIFFERENCES = 1000  # files in a directory; older ones are deleted
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+_FILE = re.compile(rf"job-{_JOB.pattern}\.json")
 
 
 class JobFileError(Exception):
@@ -105,14 +106,17 @@ def _name(job: str) -> str:
 
 def _delete_oldest(directory: str) -> None:
     """Keep the newest differences; other files of the directory stay."""
-    with contextlib.suppress(OSError):
+    try:
         with os.scandir(directory) as entries:
             files = [
                 (entry.stat(follow_symlinks=False).st_mtime, entry.path)
                 for entry in entries
-                if entry.is_file(follow_symlinks=False)
-                and is_job_id(entry.name.removeprefix("job-").removesuffix(".json"))
-                and entry.name == _name(entry.name[4:-5])
+                if _FILE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
             ]
         for _, path in sorted(files, reverse=True)[MOST_DIFFERENCES:]:
-            os.unlink(path)
+            with contextlib.suppress(FileNotFoundError):  # the end of another job has deleted it
+                os.unlink(path)
+    except OSError as error:
+        raise JobFileError(
+            f"older files in {shown_path(directory)} cannot be deleted: {why(error)}"
+        ) from None
