@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction, make_plan
@@ -106,6 +107,21 @@ def jobs_of(examination: Examination) -> Jobs:
     jobs = _jobs_of(examination)
     _latest[:] = [(examination, jobs)]
     return jobs
+
+
+def without_jobs(examination: Examination) -> Examination:
+    """Return the examination as if no job ran; what /etc/nccl.conf sets for jobs that start next stays.
+
+    Whether the node may get a job must not depend on the settings of another one.
+    """
+    facts = examination.processes
+    if not isinstance(facts, Unknown):
+        facts = replace(facts, processes=(), hidden=0, left_out=0, unread=None)
+    watched = examination.watched
+    if not isinstance(watched, Unknown):
+        lasting = tuple(condition for condition in watched.conditions if not condition.job)
+        watched = replace(watched, jobs=0, conditions=lasting)
+    return replace(examination, processes=facts, job_logs=(), watched=watched)
 
 
 def need_all_processes(watched: Watched) -> None:

@@ -9,11 +9,11 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.system.numa import parse_list
 from probes.queries.finding import Finding
 from probes.snapshot.examination import Examination
 
 _MOST_GPUS = 256
-_RANGE = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,80}")
 _JOB = re.compile(r"[0-9]{1,10}")
 
@@ -43,13 +43,12 @@ def parse_job(environment: Mapping[str, str]) -> SlurmJob:
     gpus: list[str] = []
     unreadable = ""
     for word in text[:4096].split(","):
-        number = _RANGE.fullmatch(word.strip())
-        if number:
-            first, last = int(number[1]), int(number[2] or number[1])
-            gpus += [str(index) for index in range(first, min(last, first + _MOST_GPUS) + 1)]
+        numbers = parse_list(word)
+        if numbers is not None:
+            gpus += map(str, numbers)
         elif _UUID.fullmatch(word.strip()):
             gpus.append(word.strip())
-        elif word.strip() not in ("", "NoDevFiles"):  # Slurm's word for a job without GPUs
+        elif word.strip() != "NoDevFiles":  # Slurm's word for a job without GPUs
             unreadable = unreadable or printable(word, 40)
     own = tuple(dict.fromkeys(gpus[:_MOST_GPUS]))
     return SlurmJob(job if _JOB.fullmatch(job) else "", own, unreadable)

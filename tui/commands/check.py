@@ -19,6 +19,7 @@ from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Finding, Status
+from probes.queries.jobs import without_jobs
 from probes.queries.pcie_paths import labels
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
@@ -56,7 +57,8 @@ CONSUMERS = {
     "junit": "CI",
     "sarif": "viewers",
 }
-_DRAINING = ("nhc", "slurm")  # they act on what --severity-map says
+# They act on what --severity-map says. What a job has set itself keeps no other job away.
+_DRAINING = ("nhc", "slurm")
 
 
 @frozen
@@ -239,12 +241,17 @@ def write_check(
     host: Host, out: TextIO, options: CheckOptions, wait: Callable[[float], object] = time.sleep
 ) -> int:
     """Check the node, print the findings, and return the exit status of the checks that ran."""
+
+    def examined(before: Examination | None = None) -> Examination:
+        found = examine_host(host, options.seconds, before)
+        return without_jobs(found) if options.consumer in _DRAINING else found
+
     began = host.monotonic()
-    examination = examine_host(host, options.seconds)
+    examination = examined()
     judgment = judge(examination, options.only, options.skip)
     while judgment.verdict.critical and host.monotonic() - began < options.wait_seconds:
         wait(_PAUSE_SECONDS)
-        examination = examine_host(host, options.seconds, examination)
+        examination = examined(examination)
         judgment = judge(examination, options.only, options.skip)
     verdict, found, skipped = judgment.verdict, judgment.findings, judgment.skipped
     since = since_ok(examination, judgment, options.read_only)

@@ -1,4 +1,4 @@
-"""A node is drained with gdrtop's reason only where nobody else has set one."""
+"""A node is drained with gdrtop's reason only where no other program or admin has set one."""
 
 from __future__ import annotations
 

@@ -7,8 +7,11 @@ other status takes the node offline; `die` passes its text to a shell, in single
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from probes.checks.judgment import Judgment
 from probes.scheduler.drain import LEADER, reason_for
-from tui.commands.consumers.actions import rows_of
+from tui.commands.consumers.actions import Action, rows_of
 from tui.commands.consumers.checked_node import Answer, CheckedNode, safe
 
 _HEALTHY, _UNHEALTHY = 0, 1
@@ -17,25 +20,29 @@ _MOST_REASON = 120
 
 def nhc(node: CheckedNode) -> Answer:
     """Return the text for NHC's `die`, without its leader, which NHC adds."""
-    reason = _reason(node)
+    reason = _reason(node.judgment, node.actions)
     return (
         Answer(safe(f"{node.source}{reason}", _MOST_REASON), _UNHEALTHY) if reason else Answer("", _HEALTHY)
     )
 
 
 def slurm(node: CheckedNode) -> Answer:
-    """Return the reason for `scontrol update state=DRAIN`, as gdrtop health-check has it."""
-    reason = _reason(node)
-    if not reason:
-        return Answer("", _HEALTHY)
-    return Answer(safe(f"{LEADER} {node.source}{reason}", _MOST_REASON), _UNHEALTHY)
+    """Return the reason for `scontrol update state=DRAIN`."""
+    reason = slurm_reason(node.judgment, node.actions, node.source)
+    return Answer(reason, _UNHEALTHY if reason else _HEALTHY)
 
 
-def _reason(node: CheckedNode) -> str:
+def slurm_reason(judgment: Judgment, actions: Mapping[str, Action], source: str = "") -> str:
+    """Return why Slurm must start no job on a node, as check and health-check say it; "": it may."""
+    reason = _reason(judgment, actions)
+    return safe(f"{LEADER} {source}{reason}", _MOST_REASON) if reason else ""
+
+
+def _reason(judgment: Judgment, actions: Mapping[str, Action]) -> str:
     """Return "port-down mlx5_3 +2"; "" if the node may get jobs."""
-    rows = [row for row in rows_of(node.judgment, node.actions) if row.action.keeps_jobs_away]
+    rows = [row for row in rows_of(judgment, actions) if row.action.keeps_jobs_away]
     findings = tuple(row.finding for row in rows if row.finding is not None)
     if findings:
         return reason_for(findings).removeprefix(LEADER).strip()
-    verdict = node.judgment.verdict
+    verdict = judgment.verdict
     return f"{verdict.state.value}: {verdict.reason}" if rows else ""

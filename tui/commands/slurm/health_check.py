@@ -7,10 +7,12 @@ import syslog
 from typing import TextIO
 
 from probes.checks.judgment import judge, with_severity
-from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Severity
-from probes.scheduler.drain import drain_plan, reason_for, resume_plan
+from probes.queries.jobs import without_jobs
+from probes.scheduler.drain import drain_plan, resume_plan
+from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
+from tui.commands.consumers.drain import slurm_reason
 from tui.commands.slurm.session import Session, add_common_options, described
 from tui.runtime.open_host import open_host
 
@@ -36,17 +38,18 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     host = open_host(options)
     session = Session(host, "health check", options)
     with session.time_limit():
-        examination = examine_with_jobs(host)
+        examination = without_jobs(examine(host))
         judgment = judge(examination)
-        wrong = with_severity(judgment.findings, Severity.CRITICAL)
-    if not wrong and judgment.verdict.state is State.UNKNOWN:
+    reason = slurm_reason(judgment, {})
+    if not reason and judgment.verdict.state is State.UNKNOWN:
         session.say(f"no verdict: {judgment.verdict.reason}", syslog.LOG_WARNING)
         return 0
     node = session.slurm_node()
-    if wrong:
-        session.say(described(wrong), syslog.LOG_ERR)
+    if reason:
+        wrong = with_severity(judgment.findings, Severity.CRITICAL)
+        session.say(described(wrong) or judgment.verdict.reason, syslog.LOG_ERR)
         if node is not None:
-            session.carry_out(examination, "drain", drain_plan(node, reason_for(wrong)))
+            session.carry_out(examination, "drain", drain_plan(node, reason))
     elif node is not None and node.has_own_reason and node.is_draining:
         session.carry_out(examination, "resume", resume_plan(node))
     return 0

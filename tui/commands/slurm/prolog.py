@@ -11,6 +11,7 @@ from probes.base.origin import Source
 from probes.base.text import plural
 from probes.checks.judgment import Judgment, judge, with_severity
 from probes.queries.finding import Finding, Severity
+from probes.queries.jobs import without_jobs
 from probes.scheduler.drain import drain_plan, reason_for
 from probes.scheduler.slurm_job import SlurmJob, concerning, devices_of, parse_job
 from probes.snapshot.examination import Examination, examine
@@ -57,13 +58,16 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     with session.time_limit():
         if job.id and not options.dry_run and host.origin.source is Source.LIVE:
             _save_counters(session, job.id)
-        examination = examine(host)
+        examination = without_jobs(examine(host))
         judgment = judge(examination)
-        wrong = _wrong_with(job, session, examination, judgment)
+        wrong = _wrong_with(job, examination, judgment)
+    if unplaced := devices_of(job, examination).unplaced:
+        which = f"{plural(len(unplaced), 'GPU')} of the job ({', '.join(unplaced[:4])})"
+        session.say(f"{which} cannot be found on this node", syslog.LOG_WARNING)
     if wrong and options.heal and not options.log_only and _is_healed(session, examination, judgment):
         with session.time_limit():
-            examination = examine(host)
-            wrong = _wrong_with(job, session, examination, judge(examination))
+            examination = without_jobs(examine(host))
+            wrong = _wrong_with(job, examination, judge(examination))
     if not wrong:
         return 0
     session.say(described(wrong), syslog.LOG_ERR)
@@ -79,15 +83,10 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     return EXIT_NOT_FIT
 
 
-def _wrong_with(
-    job: SlurmJob, session: Session, examination: Examination, judgment: Judgment
-) -> tuple[Finding, ...]:
+def _wrong_with(job: SlurmJob, examination: Examination, judgment: Judgment) -> tuple[Finding, ...]:
     """Return the critical findings that concern the job."""
-    devices = devices_of(job, examination)
-    if devices.unplaced:
-        which = f"{plural(len(devices.unplaced), 'GPU')} of the job ({', '.join(devices.unplaced[:4])})"
-        session.say(f"{which} cannot be found on this node", syslog.LOG_WARNING)
-    return concerning(with_severity(judgment.findings, Severity.CRITICAL), devices, examination)
+    critical = with_severity(judgment.findings, Severity.CRITICAL)
+    return concerning(critical, devices_of(job, examination), examination)
 
 
 def _is_healed(session: Session, examination: Examination, judgment: Judgment) -> bool:

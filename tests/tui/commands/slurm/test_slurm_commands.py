@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from probes.simulation.host import SimulatedHost
 from tests.tui.pilot import SteppedClock
 from tests.tui.test_cli import ROOT
 from tui.cli import main
+from tui.commands.check import CheckOptions, write_check
 
 LOST = "dgx-a100+xid-79-fell-off-bus"  # GPU 5
 REASON = "gdrtop: xid-79-fell-off-bus 0000:86:00.0"
@@ -71,6 +74,26 @@ def test_a_job_without_gpus_starts_without_a_look_at_the_node(
 
 def test_warnings_never_stop_a_job(slurmd: Slurmd) -> None:
     assert slurmd(node("dgx-a100+acs-on"), "prolog")[0] == 0
+
+
+@pytest.mark.parametrize("command", ["prolog", "health-check"])
+def test_what_a_job_has_set_itself_keeps_no_other_job_away(slurmd: Slurmd, command: str) -> None:
+    host = node("dgx-a100+nccl-ib-disabled")
+    assert status_of_check(host) == 2
+    assert slurmd(host, command) == (0, "")
+    assert host.tree.drained_for is None
+
+
+def status_of_check(host: SimulatedHost) -> int:
+    return write_check(host, io.StringIO(), CheckOptions())
+
+
+def test_health_check_and_check_for_slurm_give_the_same_reason(slurmd: Slurmd) -> None:
+    for name in (LOST, "dgx-a100", "dgx-a100+no-gdr-path", "dgx-a100+nccl-ib-disabled"):
+        host, out = node(name), io.StringIO()
+        write_check(node(name), out, CheckOptions(consumer="slurm"))
+        slurmd(host, "health-check")
+        assert out.getvalue().replace(f"SIMULATED {name}: ", "").strip() == (host.tree.drained_for or "")
 
 
 def test_a_dry_run_says_what_it_would_do(slurmd: Slurmd) -> None:
@@ -216,5 +239,5 @@ def test_only_the_newest_files_are_kept(
         monkeypatch.setenv("SLURM_JOB_ID", str(number))
         slurmd(here, "prolog")
         slurmd(here, "epilog", "--save", str(saved))
-        time.sleep(0.02)
+        os.utime(saved / f"job-{number}.json", (number, number))
     assert sorted(path.name for path in saved.iterdir()) == ["job-2.json", "job-3.json", "notes.txt"]
