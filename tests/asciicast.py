@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.color import ColorSystem
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from tests.tui.pilot import SteppedClock, readings
 from tui.terminal.diff import TerminalContent
@@ -30,7 +31,9 @@ class Cast:
         self._content = TerminalContent()
 
     def note(self, pilot: Pilot[None]) -> None:
-        """Add what the screen shows now, if it differs."""
+        """Add what the screen shows now, if it differs; cursors blink by another clock, so they stay lit."""
+        for entry in pilot.app.screen.query(Input):
+            entry.cursor_blink = False
         strips = pilot.app.screen._compositor.render_strips()
         size = pilot.app.screen.outer_size
         parts = [(row, 0, [strip]) for row, strip in enumerate(strips)]
