@@ -1,0 +1,1 @@
+"""PyTorch's flight recorder: its dumps, and which rank the others wait for."""
