@@ -53,6 +53,7 @@ examples:
   gdrtop live                     show what the running jobs do, as text
   gdrtop nccl-log train.log       explain what NCCL wrote to a job's log
   gdrtop ras                      ask NCCL which rank the others wait for
+  gdrtop hang 4711                ask everything that knows why a job hangs
   gdrtop env                      print the variables that jobs on this node need
   gdrtop env --lint job.sbatch    check what a script, a pod or nccl.conf sets
   gdrtop watch                    save a recording around every event, without a screen
@@ -72,6 +73,7 @@ _COMMANDS = {
     "live": "show which jobs use GPUDirect RDMA now, on which path and how fast, and what changes",
     "nccl-log": "show what NCCL's log says about GPUDirect RDMA, and explain its errors",
     "ras": "ask NCCL's RAS service which ranks are missing, dead or behind",
+    "hang": "show why a job hangs: the suspect, the evidence and the next command",
     "do": "list the actions for this node, or run one after showing its plan",
     "setup": "show the steps to set up this node, or run one of them",
     "fleet": "judge many nodes at once, watch a job on all of them, or measure between them",
@@ -97,6 +99,7 @@ _FOLDERS = {
     "config": "config",
     "diff": "fleet",
     "fleet": "fleet",
+    "hang": "hang",
     "metrics": "export",
     **dict.fromkeys(("prolog", "epilog", "health-check"), "slurm"),
 }
@@ -118,7 +121,10 @@ _HINTS = {
     "demo": "; did you mean gdrtop --demo?",
 }
 # Commands that make garbage for longer than a moment.
-_LONG = ("bench", "diff", "do", "fleet", "live", "nccl-log", "ras", "record", "report", "setup", "watch")
+_LONG = (
+    *("bench", "diff", "do", "fleet", "hang", "live", "nccl-log", "ras", "record", "report", "setup"),
+    "watch",
+)
 _NOT_OVER_A_CONNECTION = ("bench", "ras", "watch", "nccl-log", "metrics", *_RUN_BY_SLURMD)
 _WITHOUT_CONFIGURATION = ("config", "schema", "help", "completion")  # they run when it has errors, too
 _WITHOUT_NODE = ("nccl-log", "config", "schema", "help", "completion")

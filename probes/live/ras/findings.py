@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from probes.base.frozen import frozen
+from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.live.model.sample import LiveJob
 from probes.live.ras.policy import LEAST_INTERVAL_SECONDS
@@ -129,6 +130,20 @@ def _behind(all_counts: tuple[OperationCounts, ...]) -> Behind | None:
     most_behind = max(fewer.values())
     ranks = tuple(names[rank] for rank in sorted(fewer) if fewer[rank] == most_behind)
     return Behind(most_behind, len(ranks), ranks)
+
+
+def unequal_counts(report: RasReport, local: LocalProcesses) -> tuple[RasFinding, ...]:
+    """Return the ranks that are behind in one report: of a job that moves no data, they are suspects."""
+    found = []
+    for communicator in report.communicators if report.is_complete else ():
+        if not communicator.counts or not _is_running(report, communicator):
+            continue
+        if (behind := _behind(communicator.counts)) is not None:
+            who = _ranks(behind.ranks, behind.count, communicator.hash, local)
+            has = "has" if behind.count == 1 else "have"
+            text = f"{who} {has} launched {plural(behind.fewer, 'collective')} fewer than the others"
+            found.append(RasFinding(Severity.NOTE, text, _pid(behind.ranks, local)))
+    return tuple(found)
 
 
 CONFIRMED_SECONDS = 60.0  # until then, a long computation step is as likely

@@ -10,6 +10,7 @@ from functools import partial
 
 from probes.simulation.faults.fault import Faults, replace_content
 from probes.simulation.node.devices.ports import netdev_of, port_of
+from probes.simulation.node.jobs.flight_recorder import add_dumps
 from probes.simulation.node.jobs.processes import (
     FIRST_RANK,
     JOB,
@@ -36,6 +37,7 @@ STAGED_RANK, STOPPED_RANK, BEHIND_RANK, LOST_RANK, SLOW_RANK, FLAPPING_RANK = 5,
 RESTARTED_PIDS, OTHER_PIDS, STORAGE_PID = 41100, 42000, 46000
 STOPPED_AFTER, LOST_AFTER, ENDED_AFTER, CONGESTED_AFTER = 35.0, 15.0, 22.0, 10.0
 BEHIND_AFTER = 20.0
+HUNG_FOR = 600.0  # until PyTorch's watchdog has timed out
 NCCL_WITH_MONITOR = "2.29.7"
 RESTART_BEGINS, RESTART_ENDS = 30.0, 38.0
 FLAP_FIRST, FLAP_EACH, FLAP_DOWN = 15.0, 20.0, 5.0
@@ -258,6 +260,15 @@ def _rank_behind(tree: Tree) -> None:
     if rank is not None:
         rank.behind_at = OPENED + BEHIND_AFTER
         _hold_all_up(tree, rank.behind_at)
+
+
+@_fault("job-hung", "The job has hung for ten minutes, because one rank did not call a collective")
+def _job_hung(tree: Tree) -> None:
+    rank = rank_on(tree, BEHIND_RANK)
+    if rank is not None:
+        rank.behind_at = OPENED - HUNG_FOR
+        _hold_all_up(tree, rank.behind_at)
+        add_dumps(tree, rank)
 
 
 def _hold_all_up(tree: Tree, at: float) -> None:

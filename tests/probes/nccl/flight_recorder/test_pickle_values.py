@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 from typing import Any
@@ -14,7 +15,11 @@ from probes.nccl.flight_recorder.pickle_values import NotPlain, plain_values
 
 KEYS = st.text(max_size=8) | st.integers(-(2**63), 2**63)
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=300),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**80), 2**80)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=300),
     lambda inner: (
         st.lists(inner, max_size=5)
         | st.dictionaries(KEYS, inner, max_size=5)
@@ -26,20 +31,9 @@ PLAIN = st.recursive(
 )
 
 
-@given(
-    PLAIN.filter(lambda value: all(abs(number) < 2**2000 for number in integers(value))),
-    st.sampled_from([2, 4]),
-)
+@given(PLAIN, st.sampled_from([2, 4]))
 def test_plain_values_are_read_as_python_reads_them(value: Any, protocol: int) -> None:
     assert plain_values(pickle.dumps(value, protocol)) == value
-
-
-def integers(value: Any) -> list[int]:
-    if isinstance(value, dict):
-        return [number for pair in value.items() for part in pair for number in integers(part)]
-    if isinstance(value, (list, tuple)):
-        return [number for part in value for number in integers(part)]
-    return [value] if type(value) is int else []
 
 
 @pytest.mark.parametrize(
@@ -86,20 +80,18 @@ def test_a_broken_pickle_is_an_error_with_a_reason(content: bytes) -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_raise_anything_else(content: bytes) -> None:
-    try:
+    with contextlib.suppress(NotPlain):
         plain_values(b"\x80\x02" + content)
-    except NotPlain:
-        pass
 
 
-def test_a_million_nested_lists_need_no_recursion() -> None:
-    value = plain_values(b"\x80\x02" + b"]" * 1_000_000 + b"a" * 999_999 + b".")
+def test_many_nested_lists_need_no_recursion() -> None:
+    value = plain_values(b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".")
     assert isinstance(value, list)
     depth = 0
     while value:
         (value,) = value
         depth += 1
-    assert depth == 999_999
+    assert depth == 99_999
 
 
 def test_reading_ends_when_the_time_is_up() -> None:

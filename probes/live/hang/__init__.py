@@ -1,0 +1,1 @@
+"""A job that hangs: what every source knows, and the suspect."""

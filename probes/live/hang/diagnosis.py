@@ -1,0 +1,240 @@
+"""The suspect of a job that hangs, from all sources, the surest first.
+
+Waiting ranks all look alike, so the rank that differs from its peers is the suspect, not the one that is idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+
+from probes.base.frozen import frozen
+from probes.base.text import plural
+from probes.base.unknown import Maybe, Unknown, known
+from probes.live.hang.blocked_threads import BlockedThread
+from probes.live.hang.dump_files import FoundDumps
+from probes.live.hang.watch import RankState, different_rank
+from probes.live.model.sample import LiveJob
+from probes.live.ras.findings import RasFinding
+from probes.nccl.flight_recorder.verdict import Cause, DumpVerdict, ranks_text
+from probes.nccl.log.job_log import JobLogReading
+from probes.queries.finding import Finding, Severity
+from probes.snapshot.condition import ERRORS_RISING, FLAPPING, RANK_ENDED, STOPPED, Condition
+
+_FEW_SECONDS = 5.0  # without traffic: a long computation or a checkpoint looks the same
+_HARDWARE = ("xid-", "sxid-", "gpu-missing-from-nvml", "gpu-recovery-action", "task-hung-in-driver")
+_PORTS = ("ib-port-", "link-layer-wrong", FLAPPING, ERRORS_RISING)
+_PROBLEMS = 3  # of a log
+_LEAST_RANKS = 4  # to see a gap in their numbers
+
+
+class Motion(Enum):
+    """Whether the job moves data; the value is stable and stands in JSON."""
+
+    MOVES = "moves"
+    SILENT = "silent"
+    UNKNOWN = "unknown"
+
+
+@frozen
+class Clue:
+    """One thing that a source says, with the suspect that it names and the next command."""
+
+    source: str  # "processes", "hardware", "threads", "RAS", "flight recorder", "ranks", "queue pairs", "NCCL log"
+    text: str  # one sentence without a period
+    suspects: tuple[str, ...] = ()  # "rank 3", "GPU 0000:18:00.0", "mlx5_3"; (): it names none
+    is_sure: bool = False  # the source names the cause, not only what differs
+    next_step: str = ""  # a command, or what to do
+
+
+@frozen
+class SourceState:
+    """A source, and what became of it: read, or why not."""
+
+    name: str
+    text: str
+
+
+@frozen
+class HangFacts:
+    """All that was read about one job."""
+
+    job: LiveJob
+    seconds: float  # watched
+    silence: Maybe[float]  # seconds without traffic on any NIC of the job; 0: data moves
+    ranks: tuple[RankState, ...]
+    conditions: tuple[Condition, ...] = ()  # of this job
+    findings: tuple[Finding, ...] = ()  # of the node
+    threads: tuple[BlockedThread, ...] = ()
+    ras: tuple[RasFinding, ...] = ()
+    dumps: FoundDumps = FoundDumps()
+    dump_verdict: DumpVerdict | None = None
+    log: JobLogReading | None = None
+    sources: tuple[SourceState, ...] = ()
+
+    @property
+    def motion(self) -> Motion:
+        """Whether data moves, by the rates of the job's NICs."""
+        if isinstance(self.silence, Unknown):
+            return Motion.UNKNOWN
+        return Motion.MOVES if self.silence < _FEW_SECONDS else Motion.SILENT
+
+
+@frozen
+class Diagnosis:
+    """The page."""
+
+    facts: HangFacts
+    headline: str
+    suspects: tuple[str, ...]  # of the surest clue that names one
+    is_sure: bool
+    clues: tuple[Clue, ...]  # the surest first
+    next_steps: tuple[str, ...]
+
+    @property
+    def exit_status(self) -> int:
+        """0: data moves; 1: silent without a suspect; 2: a suspect; 3: unknown."""
+        if self.facts.motion is Motion.MOVES:
+            return 0
+        if self.suspects:
+            return 2
+        return 1 if self.facts.motion is Motion.SILENT else 3
+
+
+def diagnose(facts: HangFacts) -> Diagnosis:
+    """Return the suspect, the evidence in the order of its weight, and what to do next."""
+    clues = tuple(_clues(facts))
+    named = next((clue for clue in clues if clue.suspects), None)
+    is_moving = facts.motion is Motion.MOVES
+    steps = [clue.next_step for clue in clues if clue.next_step]
+    if not any(clue.is_sure for clue in clues) and not is_moving:
+        pids = " ".join(str(rank.pid) for rank in facts.ranks[:8])
+        steps.append(f"py-spy dump --pid PID shows where a rank waits (pids: {pids})")
+    return Diagnosis(
+        facts=facts,
+        headline=_headline(facts),
+        suspects=() if named is None or is_moving else named.suspects,
+        is_sure=named is not None and named.is_sure,
+        clues=clues,
+        next_steps=tuple(dict.fromkeys(steps)),
+    )
+
+
+def _headline(facts: HangFacts) -> str:
+    if isinstance(facts.silence, Unknown):
+        return f"whether it moves data is unknown ({facts.silence})"
+    if facts.motion is Motion.MOVES:
+        return "it moves data, so it does not hang in the network now"
+    return f"no NIC of this job has moved data for {facts.silence:.0f} s"
+
+
+def _clues(facts: HangFacts) -> Iterator[Clue]:
+    """Yield the clues in the order of the page: what is dead first, what only differs last."""
+    yield from _processes(facts)
+    yield from _hardware(facts)
+    yield from (_thread(thread, facts.ranks) for thread in facts.threads if thread.is_driver)
+    for finding in facts.ras:
+        # Unequal counts are normal while data moves.
+        if finding.severity is not Severity.NOTE or facts.motion is Motion.SILENT:
+            yield _ras(finding, facts.ranks)
+    if facts.dump_verdict is not None:
+        yield from _dumps(facts.dump_verdict, facts.ranks)
+    if facts.motion is not Motion.MOVES and (different := different_rank(facts.ranks)) is not None:
+        rank, how = different
+        text = f"{rank.name} differs from its peers: {how}"
+        yield Clue("ranks", text, (rank.name,), False, _stack(rank.pid))
+    yield from _queue_pairs(facts.ranks)
+    yield from (_thread(thread, facts.ranks) for thread in facts.threads if not thread.is_driver)
+    if facts.log is not None:
+        for problem in [found for found in facts.log.facts.problems if not found.is_note][:_PROBLEMS]:
+            text = f"{problem.title} ({plural(problem.seen.count, 'line')}, last in {problem.seen.last})"
+            yield Clue("NCCL log", text, next_step=f"gdrtop nccl-log {problem.seen.last.file}")
+
+
+def _processes(facts: HangFacts) -> Iterator[Clue]:
+    pids = {rank.name: rank.pid for rank in facts.ranks}
+    for condition in facts.conditions:
+        if condition.check == STOPPED:
+            stopped = " ".join(str(pids[name]) for name in condition.ranks if name in pids)
+            yield Clue("processes", condition.text, condition.ranks, True, f"kill -CONT {stopped or 'PID'}")
+        elif condition.check == RANK_ENDED:
+            step = "Read the end of that rank's log, then restart the job"
+            yield Clue("processes", condition.text, condition.ranks, True, step)
+    for rank in facts.ranks:
+        if known(rank.state, "") == "Z":
+            text = f"{rank.name} (pid {rank.pid}) has exited, and its threads have not all ended"
+            yield Clue("processes", text, (rank.name,), True, f"ls /proc/{rank.pid}/task")
+    numbers = [rank.rank for rank in facts.ranks if not isinstance(rank.rank, Unknown)]
+    gone = sorted(set(range(min(numbers), max(numbers))) - set(numbers)) if numbers else []
+    # With more gaps, the launcher has spread neighboring ranks over the nodes.
+    if len(numbers) == len(facts.ranks) >= _LEAST_RANKS and 0 < len(gone) <= 2:
+        names = tuple(f"rank {rank}" for rank in gone)
+        text = f"{ranks_text(gone)} {'has' if len(gone) == 1 else 'have'} no process on this node"
+        step = "Read the end of that rank's log: it has exited, or it runs on another node"
+        yield Clue("processes", text, names, False, step)
+
+
+def _hardware(facts: HangFacts) -> Iterator[Clue]:
+    """Yield what is wrong with the job's own GPUs and NICs, and what a driver has reported."""
+    devices = {device for rank in facts.ranks for device in (*rank.gpus, *rank.nics)} | set(facts.job.gpus)
+    for finding in facts.findings:
+        is_gpu, is_port = finding.id.startswith(_HARDWARE), finding.id.startswith(_PORTS)
+        if not (is_gpu or is_port) or (finding.devices and not devices & set(finding.devices)):
+            continue
+        own = tuple(device for device in finding.devices if device in devices)
+        names = tuple(rank.name for rank in facts.ranks if set(own) & {*rank.gpus, *rank.nics})
+        text = f"{finding.title}: {finding.cause}" if finding.cause else finding.title
+        yield Clue("hardware", text.rstrip("."), names or own, is_gpu, f"gdrtop check {finding.id}")
+
+
+def _thread(thread: BlockedThread, ranks: Sequence[RankState]) -> Clue:
+    step = "dmesg -T | tail -50" if thread.is_driver else f"ls -l /proc/{thread.pid}/fd shows the open files"
+    return Clue("threads", thread.sentence, _names(ranks, [thread.pid]), thread.is_driver, step)
+
+
+def _ras(finding: RasFinding, ranks: Sequence[RankState]) -> Clue:
+    pids = [] if finding.pid is None else [finding.pid]
+    step = _stack(finding.pid) if finding.pid is not None else "gdrtop ras --verbose"
+    is_sure = finding.pid is not None and finding.severity is not Severity.NOTE
+    return Clue("RAS", finding.text, _names(ranks, pids), is_sure, step)
+
+
+def _dumps(verdict: DumpVerdict, ranks: Sequence[RankState]) -> Iterator[Clue]:
+    pids = {rank.rank: rank.pid for rank in ranks if not isinstance(rank.rank, Unknown)}
+
+    def step(numbers: Iterable[int]) -> str:
+        here = [pids[number] for number in numbers if number in pids]
+        return _stack(here[0]) if here else "Look at that rank on its own node"
+
+    named = verdict.culprits
+    for group in verdict.groups[:4]:
+        blamed = [rank for rank in group.absent if rank in named]
+        suspects = tuple(f"rank {rank}" for rank in blamed[:4])
+        is_sure = group.cause in (Cause.NOT_ARRIVED, Cause.MISMATCH) and bool(blamed)
+        yield Clue("flight recorder", group.sentence, suspects, is_sure, step(blamed) if blamed else "")
+    if verdict.is_cycle:
+        text = "ranks wait for each other: they call the process groups in a different order"
+        yield Clue("flight recorder", text, next_step="Compare the order of collectives in the ranks' code")
+    if verdict.suspected and not named:
+        text = f"no dump of {ranks_text(verdict.suspected)}, for which every group may wait"
+        suspects = tuple(f"rank {rank}" for rank in verdict.suspected[:4])
+        yield Clue("flight recorder", text, suspects, False, step(verdict.suspected))
+
+
+def _queue_pairs(ranks: Sequence[RankState]) -> Iterator[Clue]:
+    """Yield the ranks of which few queue pairs are connected while those of the others are."""
+    if not any(rank.queue_pairs and rank.ready == rank.queue_pairs for rank in ranks):
+        return
+    for rank in ranks:
+        if rank.queue_pairs and not rank.ready:
+            text = f"{rank.name}: none of its {plural(rank.queue_pairs, 'queue pair')} is connected (RTS)"
+            yield Clue("queue pairs", text, (rank.name,), False, "rdma resource show qp")
+
+
+def _names(ranks: Sequence[RankState], pids: Iterable[int]) -> tuple[str, ...]:
+    wanted = set(pids)
+    return tuple(rank.name for rank in ranks if rank.pid in wanted)
+
+
+def _stack(pid: int) -> str:
+    return f"py-spy dump --pid {pid}"

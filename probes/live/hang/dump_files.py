@@ -1,0 +1,133 @@
+"""The dumps of PyTorch's flight recorder that the ranks of a job have written.
+
+Sources: torch/csrc/distributed/c10d/FlightRecorder.cpp: the name is a prefix and the global rank. The prefix
+is TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE, else ~/.cache/torch/comm_lib_trace_rank_, before
+that /tmp/nccl_trace_rank_. A dump is overwritten in place, so one that is older than its process is of an
+earlier run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from probes.base.frozen import frozen
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.host.protocol import Host
+from probes.live.model.sample import LiveProcess
+from probes.nccl.flight_recorder.dump import MOST_BYTES, Dump, parse_dump
+
+READ_SECONDS = 3.0  # for all dumps of a job
+_MOST_RANKS = 1024
+_PIECE_BYTES = 1 << 20
+_ENVIRONMENT_BYTES = 4 << 20
+_SETTINGS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+_NEEDED = (*_SETTINGS, "TORCH_FR_DUMP_DYNAMIC_FILE_NAME", "XDG_CACHE_HOME", "HOME")
+_OLD_PREFIX = "/tmp/nccl_trace_rank_"
+_NEW_NAME = "torch/comm_lib_trace_rank_"
+_SPECIAL = ("/dev/", "/proc/", "/sys/")
+
+
+@frozen
+class FoundDumps:
+    """The dumps of a job's ranks, and why others were not read."""
+
+    dumps: tuple[Dump, ...] = ()
+    unread: tuple[str, ...] = ()  # "rank 5: older than its process, so of an earlier run"
+    expected: int = 0  # ranks on this node that were looked for
+
+
+def read_dumps(host: Host, processes: Sequence[LiveProcess]) -> FoundDumps:
+    """Read the dumps of these ranks, and with a set prefix those of the job's other ranks beside them."""
+    until = time.monotonic() + READ_SECONDS
+    dumps: dict[int, Dump] = {}
+    unread: list[str] = []
+    ranked = [(process, process.rank) for process in processes if isinstance(process.rank, int)]
+    prefixes: list[str] = []  # if the job has set one, beside which the dumps of its other nodes may be
+    for process, rank in ranked:
+        if time.monotonic() >= until:
+            unread.append("the other ranks: no time left")
+            break
+        settings = _settings(host, process.pid)
+        if isinstance(settings, Unknown):
+            unread.append(f"rank {rank}: {settings}")
+            continue
+        started = map_known(process.process.usage, lambda usage: usage.started_at)
+        found: Maybe[Dump] = Unknown(Reason.NOT_THERE, "dump", "no dump")
+        for name, is_prefix in _names(settings):
+            path = _inside(process.pid, f"{name}{rank}" if is_prefix else name)
+            found = _read(host, path, rank, known(started, 0.0), until)
+            if not isinstance(found, Unknown) or found.reason is not Reason.NOT_THERE:
+                break
+        if isinstance(found, Unknown):
+            unread.append(f"rank {rank}: {'no dump' if found.reason is Reason.NOT_THERE else found}")
+        else:
+            dumps[rank] = found
+        if any(settings.get(name) for name in _SETTINGS) and not prefixes:
+            prefixes = [_inside(process.pid, name) for name, is_prefix in _names(settings) if is_prefix]
+    world = max((known(process.world_size, 0) for process, _ in ranked), default=0)
+    local = {rank for _, rank in ranked}
+    for rank in range(min(world, _MOST_RANKS)):
+        for prefix in prefixes:
+            if rank in local or time.monotonic() >= until:
+                continue
+            beside = _read(host, f"{prefix}{rank}", rank, 0.0, until)
+            if not isinstance(beside, Unknown):
+                dumps[rank] = beside
+    return FoundDumps(tuple(dumps[rank] for rank in sorted(dumps)), tuple(unread), len(ranked))
+
+
+def _settings(host: Host, pid: int) -> Maybe[Mapping[str, str]]:
+    content = host.read_bytes(f"/proc/{pid}/environ", _ENVIRONMENT_BYTES)
+    if isinstance(content, Unknown):
+        return content
+    pairs = (piece.partition(b"=") for piece in content.split(b"\0"))
+    values = {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, _, value in pairs}
+    return {name: values[name] for name in _NEEDED if len(values.get(name, "")) in range(1, 1024)}
+
+
+def _names(settings: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
+    """Yield the names to try, and whether the rank follows."""
+    for name in _SETTINGS:
+        if name in settings:
+            is_whole = settings.get("TORCH_FR_DUMP_DYNAMIC_FILE_NAME") == "1"
+            yield settings[name], not is_whole
+            return
+    cache = settings.get("XDG_CACHE_HOME") or (f"{settings['HOME']}/.cache" if "HOME" in settings else "")
+    if cache:
+        yield f"{cache}/{_NEW_NAME}", True
+    yield _OLD_PREFIX, True
+
+
+def _inside(pid: int, name: str) -> str:
+    """Return the path of a file as the process sees it."""
+    return f"/proc/{pid}/root{name}" if name.startswith("/") else f"/proc/{pid}/cwd/{name}"
+
+
+def _read(host: Host, path: str, rank: int, started_at: float, until: float) -> Maybe[Dump]:
+    shown = path.partition("/root")[2] or path
+    if shown.startswith(_SPECIAL):
+        return Unknown(Reason.MALFORMED, printable(shown, 200), "not a regular file")
+    state = host.read_range(path, 0, 0)
+    if isinstance(state, Unknown):
+        return state
+    if state.size_bytes > MOST_BYTES:
+        return Unknown(Reason.MALFORMED, printable(shown, 200), f"larger than {MOST_BYTES >> 20} MiB")
+    pieces: list[bytes] = []
+    size = 0
+    while size < state.size_bytes:
+        if time.monotonic() >= until:
+            return Unknown(Reason.TIMED_OUT, printable(shown, 200))
+        piece = host.read_range(path, size, min(_PIECE_BYTES, state.size_bytes - size))
+        if isinstance(piece, Unknown):
+            return piece
+        if not piece.content:
+            break
+        pieces.append(piece.content)
+        size += len(piece.content)
+    dump = parse_dump(b"".join(pieces), rank, shown, lambda: time.monotonic() >= until)
+    if isinstance(dump, Unknown) or dump.newest_at is None or dump.newest_at >= started_at:
+        return dump
+    why = "older than its process, so of an earlier run"
+    return Unknown(Reason.NOT_RECORDED, printable(shown, 200), why)

@@ -1,0 +1,307 @@
+"""`gdrtop hang`: why a job hangs: the suspect, the evidence, and the next command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TextIO
+
+from probes.base.origin import Source
+from probes.base.text import plural
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.fleet.job import is_wanted
+from probes.host.protocol import Host
+from probes.host.ras import VERBOSE_STATUS
+from probes.live.hang.blocked_threads import BlockedThread, read_blocked, threads_in_kernel
+from probes.live.hang.diagnosis import Diagnosis, HangFacts, SourceState, diagnose
+from probes.live.hang.dump_files import FoundDumps, read_dumps
+from probes.live.hang.watch import HangWatch, RankState, members
+from probes.live.model.sample import LiveJob, LiveSample, Role
+from probes.live.processes.log_reading import read_job_logs
+from probes.live.ras.findings import RasFinding, unequal_counts
+from probes.live.ras.policy import RasUse
+from probes.live.ras.targets import RasTarget, find_targets, local_processes
+from probes.nccl.flight_recorder.verdict import verdict_of
+from probes.nccl.log.job_log import JobLogReading
+from tui.commands.arguments import EXIT_WRONG_USAGE, require_running_node, whole_number
+from tui.commands.hang.document import hang_json
+from tui.commands.ras import confirmed
+from tui.runtime.json_values import write_json
+from tui.runtime.node_monitor import NodeMonitor, read_up_to
+from tui.runtime.open_host import open_host
+from tui.runtime.printing import heading, print_lines, text_width
+from tui.runtime.ras_questions import RasAnswer, RasQuestions, ages_are_late
+from widgets.base.lines import line
+from widgets.live.hang import draw_hang
+
+_SECONDS = 8
+_RAS_SECONDS = 11.0  # between two questions: the policy's least interval, and a little more
+_AGES = 5  # samples until start times and libraries of all processes are read
+_STATUS_HELP = """\
+JOB is a Slurm job ID, a name such as train.py, or the pid of a rank; without it, all NCCL jobs.
+
+exit status, of the worst job:
+  0    the job moves data
+  1    no NIC of the job moves data, and no source names a suspect
+  2    no NIC of the job moves data, and there is a suspect
+  3    unknown: no such job, or no rates; usage error
+  130  interrupted
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _STATUS_HELP
+    parser.add_argument("job", metavar="JOB", nargs="?", default="", help="the job; default: all NCCL jobs")
+    parser.add_argument(
+        "--seconds",
+        metavar="N",
+        type=whole_number(3, 600),
+        default=_SECONDS,
+        help=f"watch the job for this time, 3 to 600 (default: {_SECONDS}; with RAS at least 11)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema hang)")
+    parser.add_argument("--yes", action="store_true", help="query the job's RAS service without confirmation")
+    parser.add_argument("--no-ras", action="store_true", help="do not query the job's RAS service")
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Watch the jobs that the options choose, read all sources, and print a page for each."""
+    host = open_host(options, is_whole=True)
+    require_running_node(host, "hang")
+    why_no_ras = "disabled by --no-ras" if options.no_ras else ""
+    if options.host:
+        why_no_ras = "not queried over a connection; run gdrtop hang on the node"
+    search = HangSearch(host, options.job, options.seconds, why_no_ras, options.yes)
+    found = search.run()
+    node = search.monitor.node
+    assert node is not None
+    statuses = [diagnosis.exit_status for diagnosis in found] or [EXIT_WRONG_USAGE]
+    status = max(statuses, key=(0, 3, 1, 2).index)
+    if options.json:
+        write_json(hang_json(node, search.taken_at, found, status), out)
+        return status
+    lines = [heading(node)]
+    if not found:
+        wanted = f"no NCCL job is {options.job!r}" if options.job else "no NCCL job found"
+        lines.append(line(f"{wanted}; only root sees other users' jobs, gdrtop live lists the jobs"))
+    for diagnosis in found:
+        lines += draw_hang(diagnosis, text_width(out))
+    print_lines(lines, out, options.ascii)
+    return status
+
+
+class HangSearch:
+    """The reading of all sources, for the jobs that are wanted."""
+
+    def __init__(
+        self,
+        host: Host,
+        wanted: str = "",
+        seconds: int = _SECONDS,
+        why_no_ras: str = "",
+        yes: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] = time.sleep,
+        answers: TextIO | None = None,
+        errors: TextIO | None = None,
+    ) -> None:
+        """`why_no_ras`: why RAS is not queried; "": it is, if the policy and the user allow it."""
+        self._host, self._wanted, self._seconds = host, wanted, seconds
+        self._why_no_ras, self._yes = why_no_ras, yes
+        self._clock, self._wait = clock, wait
+        self._answers = sys.stdin if answers is None else answers
+        self._errors = sys.stderr if errors is None else errors
+        self._is_recorded = host.origin.source is Source.RECORDED
+        self._questions = RasQuestions(host)
+        self._watches: dict[str, HangWatch] = {}
+        self.monitor = NodeMonitor(host)
+        self.taken_at = 0.0
+
+    def run(self) -> tuple[Diagnosis, ...]:
+        """Return a diagnosis for each job."""
+        samples = self._recorded() if self._is_recorded else self._live()
+        sample = next(samples)
+        blocked = self._blocked(sample)
+        asked = self._ask_ras(sample, RasUse.ONCE)
+        least = _RAS_SECONDS if any(answer.sent for answer in asked.values()) else 0.0
+        until = self._clock() + max(self._seconds, least)
+        for newest in samples:
+            sample = newest
+            if not self._is_recorded and self._clock() >= until:
+                break
+        for name, answer in self._ask_ras(sample, RasUse.REPEATED, asked).items():
+            if answer.decision.is_allowed and not isinstance(answer.report, Unknown):
+                asked[name] = answer
+        self.taken_at = sample.taken_at
+        # Still there: a thread is in this state for a moment all the time.
+        threads = read_blocked(self._host, blocked & self._blocked(sample))
+        logs = read_job_logs(self._host, sample.processes, self._jobs(sample))
+        return tuple(
+            diagnose(
+                self._facts(
+                    job,
+                    sample,
+                    [thread for thread in threads if thread.pid in job.pids],
+                    next((log for log in known(logs, ()) if log.job == job.id), None),
+                    asked,
+                    logs,
+                )
+            )
+            for job in self._jobs(sample)
+        )
+
+    # Samples
+
+    def _live(self) -> Iterator[LiveSample]:
+        """Yield a sample a second; before the first, wait until start times and libraries are known."""
+        for _ in range(_AGES):
+            sample = self.monitor.read()
+            if not ages_are_late(find_targets(self._host, sample)):
+                break
+            self._wait(1.0)
+        self.monitor.check()
+        while True:
+            yield self._noted(self.monitor.sample or sample)
+            self._wait(1.0)
+            sample = self.monitor.read()
+            if self.monitor.needs_check:
+                self.monitor.check()
+
+    def _recorded(self) -> Iterator[LiveSample]:
+        """Yield the last seconds of a recording, after reading all that was before them."""
+        from probes.recording.replay_host import ReplayHost
+
+        assert isinstance(self._host, ReplayHost)
+        moments = self._host.recording.moments
+        last = len(moments) - 1
+        begin = moments[last].at - self._seconds
+        for number, sample in enumerate(read_up_to(self.monitor, self._host, last)):
+            if number == last or moments[number].at >= begin:
+                yield self._noted(sample)
+
+    def _noted(self, sample: LiveSample) -> LiveSample:
+        for job in self._jobs(sample):
+            self._watches.setdefault(job.id, HangWatch(job.id)).add(sample)
+        return sample
+
+    def _jobs(self, sample: LiveSample) -> tuple[LiveJob, ...]:
+        wanted = self._wanted
+        jobs = [job for job in sample.jobs if job.role is Role.NCCL]
+        if wanted.isascii() and wanted.isdecimal() and any(int(wanted) in job.pids for job in jobs):
+            return tuple(job for job in jobs if int(wanted) in job.pids)
+        return tuple(job for job in jobs if not wanted or is_wanted(job, wanted))
+
+    def _blocked(self, sample: LiveSample) -> frozenset[tuple[int, int]]:
+        return threads_in_kernel(self._host, [pid for job in self._jobs(sample) for pid in job.pids])
+
+    # RAS
+
+    def _ask_ras(
+        self, sample: LiveSample, use: RasUse, before: dict[str, RasAnswer] | None = None
+    ) -> dict[str, RasAnswer]:
+        """Ask the ports of the wanted jobs; a second time only where the first has answered."""
+        if self._why_no_ras or (before is not None and self._is_recorded):
+            return {}
+        wanted = {pid for job in self._jobs(sample) for pid in job.pids}
+        found = {}
+        for target in find_targets(self._host, sample):
+            if not wanted.intersection(target.pids):
+                continue
+            if before is not None:
+                first = before.get(target.name)
+                if first is None or isinstance(first.report, Unknown):
+                    continue
+            found[target.name] = self._ask(target, sample, use, is_second=before is not None)
+        return found
+
+    def _ask(self, target: RasTarget, sample: LiveSample, use: RasUse, is_second: bool) -> RasAnswer:
+        decision = self._questions.decide(target, use)
+        if not is_second:
+            decision = confirmed(
+                self._questions, target, VERBOSE_STATUS, decision, self._answers, self._errors, self._yes
+            )
+        if not decision.is_allowed:
+            return RasAnswer(target, VERBOSE_STATUS, decision=decision)
+        return self._questions.ask(target, VERBOSE_STATUS, use, sample)
+
+    # The facts of a job
+
+    def _facts(
+        self,
+        job: LiveJob,
+        sample: LiveSample,
+        threads: list[BlockedThread],
+        log: JobLogReading | None,
+        asked: dict[str, RasAnswer],
+        logs: Maybe[tuple[JobLogReading, ...]],
+    ) -> HangFacts:
+        watch = self._watches[job.id]
+        ranks, silence = watch.ranks(), watch.silence()
+        dumps = read_dumps(self._host, members(sample, job))
+        answer = next((answer for answer in asked.values() if set(job.pids) & set(answer.target.pids)), None)
+        return HangFacts(
+            job=job,
+            seconds=watch.seconds,
+            silence=silence,
+            ranks=ranks,
+            conditions=tuple(found for found in sample.watched.conditions if found.job == job.id),
+            findings=self.monitor.judgment.found,
+            threads=tuple(threads),
+            ras=() if answer is None else self._ras_findings(answer, sample, job),
+            dumps=dumps,
+            dump_verdict=verdict_of(dumps.dumps) if dumps.dumps else None,
+            log=log,
+            sources=tuple(self._sources(ranks, threads, answer, dumps, log, logs)),
+        )
+
+    def _ras_findings(self, answer: RasAnswer, sample: LiveSample, job: LiveJob) -> tuple[RasFinding, ...]:
+        """Return what RAS has found about a job; a process of another job on the same port is left out."""
+        found = answer.found
+        if not answer.stalls and not isinstance(answer.report, Unknown):
+            local = local_processes(self._host, sample, answer.target.pids)
+            found = (*found, *unequal_counts(answer.report, local))
+        return tuple(finding for finding in found if finding.pid is None or finding.pid in job.pids)
+
+    def _sources(
+        self,
+        ranks: Sequence[RankState],
+        threads: Sequence[BlockedThread],
+        answer: RasAnswer | None,
+        dumps: FoundDumps,
+        log: JobLogReading | None,
+        logs: Maybe[tuple[JobLogReading, ...]],
+    ) -> Iterator[SourceState]:
+        yield SourceState("processes", f"{plural(len(ranks), 'rank')} of this node read each second")
+        in_kernel = plural(len(threads), "thread waits", "threads wait")
+        listed = self._host.names(f"/proc/{ranks[0].pid}/task") if ranks else Unknown(Reason.NOT_THERE)
+        text = f"{in_kernel} in the kernel (state D)"
+        yield SourceState("threads", f"unknown ({listed})" if isinstance(listed, Unknown) else text)
+        yield SourceState("RAS", self._ras_text(answer))
+        if dumps.dumps:
+            text = f"dumps of {plural(len(dumps.dumps), 'rank')}"
+        else:
+            text = "no dump; PyTorch writes them when its watchdog times out"
+        reasons = [why for why in dumps.unread if not why.endswith(": no dump")]
+        yield SourceState("flight recorder", "; ".join((text, *reasons[:3])))
+        if isinstance(logs, Unknown):
+            text = f"not read ({logs})"
+        elif log is None or not log.says_something:
+            text = "no log has a line of a running process"
+        else:
+            text = f"{plural(log.facts.nccl_lines, 'line')} in {', '.join(log.files[:3])}"
+        yield SourceState("NCCL log", text)
+
+    def _ras_text(self, answer: RasAnswer | None) -> str:
+        if self._why_no_ras:
+            return self._why_no_ras
+        if answer is None:
+            return "no port of this job is known"
+        if not answer.decision.is_allowed:
+            return f"not queried: {'; '.join(answer.decision.refusals)}"
+        if isinstance(answer.report, Unknown):
+            return f"no response: {answer.report}"
+        return "responded" if answer.found else "responded, and names no rank that is dead or behind for 10 s"

@@ -1,0 +1,98 @@
+"""The page of a job that hangs: the suspect, the evidence, the next commands, a row for each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from probes.base.unknown import Maybe, Unknown, known
+from probes.live.hang.diagnosis import Diagnosis, Motion
+from probes.live.hang.watch import RankState
+from probes.nccl.flight_recorder.dump import Dump
+from widgets.base.columns import Column, draw_columns
+from widgets.base.figures import short
+from widgets.base.lines import Line, Run, Tone, line, wrapped
+
+_INDENT = "  "
+_MOST_RANKS = 64
+_MOST_CLUES = 12
+_ABSENT = "–"
+
+
+def draw_hang(diagnosis: Diagnosis, width: int) -> list[Line]:
+    """Return the page of one job."""
+    facts = diagnosis.facts
+    tone = Tone.GOOD if facts.motion is Motion.MOVES else Tone.WARNING
+    lines = [line(), line(Run(facts.job.name, Tone.TITLE))]
+    lines += wrapped(f"Watched for {facts.seconds:.0f} s: {diagnosis.headline}.", width, tone, _INDENT)
+    if diagnosis.suspects:
+        sure = "Suspect" if diagnosis.is_sure else "Likely suspect"
+        names = ", ".join(_named(name, facts.ranks) for name in diagnosis.suspects[:8])
+        lines += wrapped(f"{sure}: {names}", width, Tone.BAD, _INDENT)
+    elif facts.motion is not Motion.MOVES:
+        lines += wrapped("No suspect: no source names a rank or a device.", width, Tone.PLAIN, _INDENT)
+    clues = [f"{clue.source}: {clue.text}" for clue in diagnosis.clues[:_MOST_CLUES]]
+    lines += _section("Evidence", clues, width)
+    lines += _section("Next", list(diagnosis.next_steps[:6]), width)
+    lines += [line(), line(Run("Ranks on this node", Tone.TITLE))]
+    lines += _ranks(facts.ranks, facts.dumps.dumps, width)
+    lines += _section("Sources", [f"{source.name}: {source.text}" for source in facts.sources], width)
+    return lines
+
+
+def _section(title: str, texts: Sequence[str], width: int) -> list[Line]:
+    if not texts:
+        return []
+    shown = [row for text in texts for row in wrapped(text, width, Tone.PLAIN, _INDENT, _INDENT)]
+    return [line(), line(Run(title, Tone.TITLE)), *shown]
+
+
+def _named(name: str, ranks: Sequence[RankState]) -> str:
+    rank = next((rank for rank in ranks if rank.name == name), None)
+    if rank is None or name.startswith("pid"):
+        return name
+    return f"{name} ({', '.join((f'pid {rank.pid}', *rank.gpus[:2], *rank.nics[:2]))})"
+
+
+def _ranks(ranks: Sequence[RankState], dumps: Sequence[Dump], width: int) -> list[Line]:
+    shown = ranks[:_MOST_RANKS]
+    calls = {dump.rank: dump for dump in dumps}
+
+    def column(title: str, texts: Sequence[str], importance: int, to_right: bool = True) -> Column:
+        return Column(title, [line(text) for text in texts], importance, to_right)
+
+    columns = [
+        column("Rank", [rank.name.removeprefix("rank ") for rank in shown], 1),
+        column("PID", [str(rank.pid) for rank in shown], 2),
+        column("State", [known(rank.state, "?") for rank in shown], 3, to_right=False),
+        column("CPU %", [_figure(rank.cpu_percent) for rank in shown], 4),
+        column("GPU %", [_figure(rank.gpu_percent) for rank in shown], 5),
+        column("Power W", [_figure(rank.power_watts) for rank in shown], 8),
+        column("Gb/s", [_rate(rank.gbps) for rank in shown], 6),
+        column("Silent", [_silence(rank.silent_seconds) for rank in shown], 7),
+        column("QPs", [f"{rank.ready}/{rank.queue_pairs}" for rank in shown], 9),
+        column("Collective", [_calls(calls.get(known(rank.rank, -1))) for rank in shown], 10),
+        column("GPUs and NICs", [" ".join((*rank.gpus[:2], *rank.nics[:2])) for rank in shown], 11, False),
+    ]
+    rows = list(draw_columns(columns, [str(rank.pid) for rank in shown], width))
+    if len(ranks) > len(shown):
+        rows.append(line(f"{_INDENT}and {len(ranks) - len(shown)} more ranks"))
+    return rows
+
+
+def _figure(value: Maybe[float]) -> str:
+    return _ABSENT if isinstance(value, Unknown) else f"{value:.0f}"
+
+
+def _rate(value: Maybe[float]) -> str:
+    return _ABSENT if isinstance(value, Unknown) else short(value)
+
+
+def _silence(value: Maybe[float]) -> str:
+    return _ABSENT if isinstance(value, Unknown) else f"{value:.0f} s"
+
+
+def _calls(dump: Dump | None) -> str:
+    """Return the newest collective that a rank has called, in the group with the most ranks."""
+    if dump is None or not dump.groups:
+        return _ABSENT
+    return str(max(dump.groups, key=lambda group: len(group.ranks)).called)
