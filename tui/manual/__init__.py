@@ -28,6 +28,7 @@ SUBJECTS = (
     "fleet-live",
     "fleet-bench",
     "ras",
+    "hang",
     "manifests",
     "json",
     "config",

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.process_files import parse_stat
 from probes.host.probe_thread import RunningProbe
 from probes.host.protocol import Host
@@ -56,19 +56,24 @@ class BlockedThread:
         return f"{name} waits in the kernel in {', '.join(self.frames[:3])}"
 
 
-def threads_in_kernel(host: Host, pids: Iterable[int]) -> frozenset[tuple[int, int]]:
-    """Return the pid and thread id of all threads in state D, in bounded time."""
+def threads_in_kernel(host: Host, pids: Iterable[int]) -> Maybe[frozenset[tuple[int, int]]]:
+    """Return the pid and thread id of all threads in state D, in bounded time; unknown if none is readable."""
     found: set[tuple[int, int]] = set()
+    why: Unknown | None = Unknown(Reason.NOT_THERE, "/proc/PID/task")
     until = time.monotonic() + _SCAN_SECONDS
     for pid in pids:
         threads = known(host.names(f"/proc/{pid}/task"), ())
         for thread in [name for name in threads if name.isdecimal()][:_MOST_THREADS]:
             if time.monotonic() >= until:
                 return frozenset(found)
-            stat = parse_stat(known(host.read(f"/proc/{pid}/task/{thread}/stat"), ""))
-            if not isinstance(stat, Unknown) and stat.state == "D":
+            stat = map_known(host.read(f"/proc/{pid}/task/{thread}/stat"), parse_stat)
+            if isinstance(stat, Unknown):
+                why = why if why is None else stat
+                continue
+            why = None
+            if stat.state == "D":
                 found.add((pid, int(thread)))
-    return frozenset(found)
+    return frozenset(found) if why is None else why
 
 
 def read_blocked(host: Host, threads: Iterable[tuple[int, int]]) -> tuple[BlockedThread, ...]:

@@ -1,6 +1,7 @@
 """The suspect of a job that hangs, from all sources, the surest first.
 
-Waiting ranks all look alike, so the rank that differs from its peers is the suspect, not the one that is idle.
+Waiting ranks all look alike, so the rank that differs from its peers is the suspect, not the one that is
+idle.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Motion(Enum):
 class Clue:
     """One thing that a source says, with the suspect that it names and the next command."""
 
-    source: str  # "processes", "hardware", "threads", "RAS", "flight recorder", "ranks", "queue pairs", "NCCL log"
+    source: str  # "processes", "hardware", "threads", "RAS", "flight recorder", "ranks", …
     text: str  # one sentence without a period
     suspects: tuple[str, ...] = ()  # "rank 3", "GPU 0000:18:00.0", "mlx5_3"; (): it names none
     is_sure: bool = False  # the source names the cause, not only what differs

@@ -1,9 +1,9 @@
 """The dumps of PyTorch's flight recorder that the ranks of a job have written.
 
 Sources: torch/csrc/distributed/c10d/FlightRecorder.cpp: the name is a prefix and the global rank. The prefix
-is TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE, else ~/.cache/torch/comm_lib_trace_rank_, before
-that /tmp/nccl_trace_rank_. A dump is overwritten in place, so one that is older than its process is of an
-earlier run.
+is TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE, else ~/.cache/torch/comm_lib_trace_rank_,
+before that /tmp/nccl_trace_rank_. A dump is overwritten in place, so one that is older than its process is of
+an earlier run.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from probes.base.origin import Source
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Unknown, known, map_known
 from probes.fleet.job import is_wanted
 from probes.host.protocol import Host
 from probes.host.ras import VERBOSE_STATUS
@@ -45,7 +45,7 @@ JOB is a Slurm job ID, a name such as train.py, or the pid of a rank; without it
 exit status, of the worst job:
   0    the job moves data
   1    no NIC of the job moves data, and no source names a suspect
-  2    no NIC of the job moves data, and there is a suspect
+  2    no NIC of the job moves data, or that is unknown, and there is a suspect
   3    unknown: no such job, or no rates; usage error
   130  interrupted
 """
@@ -138,14 +138,16 @@ class HangSearch:
                 asked[name] = answer
         self.taken_at = sample.taken_at
         # Still there: a thread is in this state for a moment all the time.
-        threads = read_blocked(self._host, blocked & self._blocked(sample))
+        again = self._blocked(sample)
+        both = known(blocked, frozenset()) & known(again, frozenset())
+        threads = map_known(again, lambda _: read_blocked(self._host, both))
         logs = read_job_logs(self._host, sample.processes, self._jobs(sample))
         return tuple(
             diagnose(
                 self._facts(
                     job,
                     sample,
-                    [thread for thread in threads if thread.pid in job.pids],
+                    _threads_of(threads, job),
                     next((log for log in known(logs, ()) if log.job == job.id), None),
                     asked,
                     logs,
@@ -195,7 +197,7 @@ class HangSearch:
             return tuple(job for job in jobs if int(wanted) in job.pids)
         return tuple(job for job in jobs if not wanted or is_wanted(job, wanted))
 
-    def _blocked(self, sample: LiveSample) -> frozenset[tuple[int, int]]:
+    def _blocked(self, sample: LiveSample) -> Maybe[frozenset[tuple[int, int]]]:
         return threads_in_kernel(self._host, [pid for job in self._jobs(sample) for pid in job.pids])
 
     # RAS
@@ -234,7 +236,7 @@ class HangSearch:
         self,
         job: LiveJob,
         sample: LiveSample,
-        threads: list[BlockedThread],
+        threads: Maybe[tuple[BlockedThread, ...]],
         log: JobLogReading | None,
         asked: dict[str, RasAnswer],
         logs: Maybe[tuple[JobLogReading, ...]],
@@ -250,7 +252,7 @@ class HangSearch:
             ranks=ranks,
             conditions=tuple(found for found in sample.watched.conditions if found.job == job.id),
             findings=self.monitor.judgment.found,
-            threads=tuple(threads),
+            threads=known(threads, ()),
             ras=() if answer is None else self._ras_findings(answer, sample, job),
             dumps=dumps,
             dump_verdict=verdict_of(dumps.dumps) if dumps.dumps else None,
@@ -269,17 +271,18 @@ class HangSearch:
     def _sources(
         self,
         ranks: Sequence[RankState],
-        threads: Sequence[BlockedThread],
+        threads: Maybe[tuple[BlockedThread, ...]],
         answer: RasAnswer | None,
         dumps: FoundDumps,
         log: JobLogReading | None,
         logs: Maybe[tuple[JobLogReading, ...]],
     ) -> Iterator[SourceState]:
         yield SourceState("processes", f"{plural(len(ranks), 'rank')} of this node read each second")
-        in_kernel = plural(len(threads), "thread waits", "threads wait")
-        listed = self._host.names(f"/proc/{ranks[0].pid}/task") if ranks else Unknown(Reason.NOT_THERE)
-        text = f"{in_kernel} in the kernel (state D)"
-        yield SourceState("threads", f"unknown ({listed})" if isinstance(listed, Unknown) else text)
+        if isinstance(threads, Unknown):
+            text = f"not read ({threads})"
+        else:
+            text = f"{plural(len(threads), 'thread waits', 'threads wait')} in the kernel (state D)"
+        yield SourceState("threads", text)
         yield SourceState("RAS", self._ras_text(answer))
         if dumps.dumps:
             text = f"dumps of {plural(len(dumps.dumps), 'rank')}"
@@ -305,3 +308,7 @@ class HangSearch:
         if isinstance(answer.report, Unknown):
             return f"no response: {answer.report}"
         return "responded" if answer.found else "responded, and names no rank that is dead or behind for 10 s"
+
+
+def _threads_of(threads: Maybe[tuple[BlockedThread, ...]], job: LiveJob) -> Maybe[tuple[BlockedThread, ...]]:
+    return map_known(threads, lambda found: tuple(thread for thread in found if thread.pid in job.pids))

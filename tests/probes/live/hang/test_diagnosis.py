@@ -1,0 +1,129 @@
+"""The suspect: which clue counts, and which rank differs from its peers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.live.hang.blocked_threads import BlockedThread
+from probes.live.hang.diagnosis import Diagnosis, HangFacts, diagnose
+from probes.live.hang.watch import RankState, different_rank
+from probes.live.model.sample import LiveJob, Role
+from probes.live.ras.findings import RasFinding
+from probes.nccl.flight_recorder.verdict import verdict_of
+from probes.queries.finding import Severity
+from probes.snapshot.condition import STOPPED, Condition
+from tests.probes.nccl.flight_recorder.dumps import group_dump
+
+JOB = LiveJob("slurm:4711", "train.py (alice)", Role.NCCL, tuple(range(100, 108)), 8, (), 0.0, 0.0)
+
+
+def rank(number: int, **values: Any) -> RankState:
+    state = RankState(
+        name=f"rank {number}",
+        pid=100 + number,
+        rank=number,
+        gpus=(f"0000:{number:02x}:00.0",),
+        nics=(f"mlx5_{number}",),
+        state="R",
+        cpu_percent=100.0,
+        gpu_percent=100.0,
+        power_watts=150.0,
+        gbps=0.0,
+        silent_seconds=Unknown(Reason.NOT_THERE),
+        queue_pairs=8,
+        ready=8,
+    )
+    return replace(state, **values)
+
+
+def diagnosed(silence: Maybe[float] = 10.0, **values: Any) -> Diagnosis:
+    facts = HangFacts(JOB, 10.0, silence, values.pop("ranks", tuple(map(rank, range(8)))), **values)
+    return diagnose(facts)
+
+
+def stopped(number: int) -> Condition:
+    text = f"rank {number} of train.py is stopped, so the whole job is waiting"
+    return Condition(STOPPED, JOB.id, text, 0.0, ranks=(f"rank {number}",), job=JOB.id)
+
+
+def test_a_job_that_moves_data_has_no_suspect() -> None:
+    page = diagnosed(0.0, ranks=(rank(0, gpu_percent=0.0), *map(rank, range(1, 8))))
+    assert (page.exit_status, page.suspects, page.next_steps) == (0, (), ())
+
+
+def test_silence_without_a_clue_names_nobody_and_how_to_go_on() -> None:
+    page = diagnosed()
+    assert (page.exit_status, page.suspects) == (1, ())
+    assert "py-spy dump --pid PID" in page.next_steps[0]
+
+
+def test_without_rates_and_clues_the_answer_is_unknown() -> None:
+    page = diagnosed(Unknown(Reason.NEEDS_ROOT, "rates"))
+    assert page.exit_status == 3
+    assert "unknown (needs root" in page.headline
+
+
+def test_a_stopped_rank_counts_more_than_those_that_ras_names() -> None:
+    ras = RasFinding(Severity.CRITICAL, "rank 5 does not respond to RAS", 105)
+    page = diagnosed(conditions=(stopped(3),), ras=(ras,))
+    assert (page.suspects, page.is_sure, page.exit_status) == (("rank 3",), True, 2)
+    assert page.next_steps[0] == "kill -CONT 103"
+    assert [clue.source for clue in page.clues] == ["processes", "RAS"]
+
+
+def test_one_report_of_unequal_counts_is_a_likely_suspect_of_a_silent_job_only() -> None:
+    ras = RasFinding(Severity.NOTE, "rank 5 has launched 3 collectives fewer than the others", 105)
+    silent, moving = diagnosed(ras=(ras,)), diagnosed(0.0, ras=(ras,))
+    assert (silent.suspects, silent.is_sure) == (("rank 5",), False)
+    assert moving.clues == ()
+
+
+def test_the_flight_recorder_names_the_rank() -> None:
+    dumps = [group_dump(number, range(8), 9 if number == 6 else 10, 9) for number in range(8)]
+    page = diagnosed(dump_verdict=verdict_of(dumps))
+    assert (page.suspects, page.is_sure) == (("rank 6",), True)
+    assert page.next_steps == ("py-spy dump --pid 106",)
+
+
+def test_a_culprit_on_another_node_is_named_without_a_pid() -> None:
+    dumps = [group_dump(number, range(16), 9 if number == 12 else 10, 9) for number in range(16)]
+    page = diagnosed(dump_verdict=verdict_of(dumps))
+    assert page.suspects == ("rank 12",)
+    assert page.next_steps == ("Look at that rank on its own node",)
+
+
+def test_a_thread_in_the_driver_is_surer_than_one_that_waits_for_storage() -> None:
+    driver = BlockedThread(102, 202, "python3", ("os_acquire_mutex",), "a lock of the NVIDIA driver", True)
+    storage = BlockedThread(104, 204, "python3", ("folio_wait_bit",), "storage", False)
+    page = diagnosed(threads=(storage, driver))
+    assert (page.suspects, page.is_sure) == (("rank 2",), True)
+    assert diagnosed(threads=(storage,)).is_sure is False
+
+
+def test_the_rank_with_an_idle_gpu_differs_from_those_that_spin() -> None:
+    ranks = (*map(rank, range(7)), rank(7, gpu_percent=0.0))
+    found = different_rank(ranks)
+    assert found is not None
+    assert found[0].name == "rank 7"
+    assert diagnosed(ranks=ranks).suspects == ("rank 7",)
+
+
+def test_two_idle_ranks_or_unknown_figures_are_no_sign() -> None:
+    two = (*map(rank, range(6)), rank(6, gpu_percent=0.0), rank(7, gpu_percent=0.0))
+    unknown = tuple(rank(number, gpu_percent=Unknown(Reason.NOT_THERE)) for number in range(8))
+    assert different_rank(two) is None
+    assert different_rank((*unknown[:7], rank(7, gpu_percent=0.0))) is None
+
+
+def test_a_rank_without_a_process_among_its_neighbors_is_suspected() -> None:
+    page = diagnosed(ranks=tuple(rank(number) for number in range(8) if number != 4))
+    assert page.suspects == ("rank 4",)
+    spread = diagnosed(ranks=tuple(rank(number) for number in range(0, 16, 2)))
+    assert spread.suspects == ()
+
+
+def test_a_rank_without_a_connected_queue_pair_stands_out() -> None:
+    assert diagnosed(ranks=(*map(rank, range(7)), rank(7, ready=0))).suspects == ("rank 7",)
+    assert diagnosed(ranks=tuple(rank(number, ready=0) for number in range(8))).suspects == ()

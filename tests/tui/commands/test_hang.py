@@ -1,0 +1,99 @@
+"""`gdrtop hang`: the page of a job that hangs on simulated nodes, as text, JSON and from a recording."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from probes.live.hang.diagnosis import Diagnosis
+from probes.recording.replay_host import ReplayHost
+from probes.simulation.host import SimulatedHost
+from tests.probes.recording.recordings import archive_of, moments_of, read
+from tests.tui.commands.test_schema import valid
+from tests.tui.pilot import SteppedClock
+from tui.cli import main
+from tui.commands.hang.document import hang_json
+from tui.commands.hang.hang import HangSearch
+from tui.runtime.json_values import json_text
+from widgets.base.lines import plain
+from widgets.live.hang import draw_hang
+
+
+def search(name: str, wait: float = 0.0, **options: Any) -> tuple[HangSearch, tuple[Diagnosis, ...]]:
+    """Run the search on a simulated node, `wait` seconds after it was opened."""
+    clock = SteppedClock()
+    host = SimulatedHost(name, clock=clock)
+    host.monotonic()
+    clock.now += wait
+
+    def pass_time(seconds: float) -> None:
+        clock.now += seconds
+
+    found = HangSearch(
+        host, clock=clock, wait=pass_time, answers=io.StringIO(), errors=io.StringIO(), **options
+    )
+    return found, found.run()
+
+
+def page(diagnosis: Diagnosis, width: int = 100) -> str:
+    return "\n".join(map(plain, draw_hang(diagnosis, width)))
+
+
+def test_a_hung_job_has_its_suspect_by_ras_and_by_the_flight_recorder() -> None:
+    searched, (found,) = search("hgx-h100+job-hung", yes=True)
+    assert (found.exit_status, found.suspects, found.is_sure) == (2, ("rank 2",), True)
+    assert [clue.source for clue in found.clues] == ["RAS", "flight recorder"]
+    assert found.next_steps == ("py-spy dump --pid 41002",)
+    text = page(found)
+    assert "no NIC of this job has moved data for" in text
+    assert "Suspect: rank 2 (pid 41002, 0000:3a:00.0, mlx5_2)" in text
+    node = searched.monitor.node
+    assert node is not None
+    document = valid("hang", json_text(hang_json(node, searched.taken_at, (found,), 2)))
+    assert document["jobs"][0]["suspects"] == ["rank 2"]
+    assert document["jobs"][0]["flight_recorder"]["groups"][0]["absent"] == [2]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_page_fits_its_width(width: int) -> None:
+    _, (found,) = search("hgx-h100+job-hung", why_no_ras="disabled by --no-ras")
+    assert max(map(len, page(found, width).splitlines())) <= width
+    assert "RAS: disabled by --no-ras" in page(found, width)
+
+
+def test_nothing_is_asked_without_consent() -> None:
+    _, (found,) = search("hgx-h100+job-hung")
+    assert "RAS: not queried: not confirmed; use --yes to skip the prompt" in page(found)
+    assert found.suspects == ("rank 2",)  # by the dumps alone
+
+
+def test_a_stopped_rank_is_the_suspect_with_the_command_that_resumes_it() -> None:
+    _, (found,) = search("hgx-h100+rank-stopped", wait=40, why_no_ras="no")
+    assert found.suspects == ("rank 3",)
+    assert found.next_steps[0] == "kill -CONT 41003"
+
+
+def test_a_healthy_job_moves_data() -> None:
+    _, (found,) = search("hgx-h100", yes=True)
+    assert (found.exit_status, found.suspects, found.clues) == (0, (), ())
+
+
+@pytest.mark.parametrize(("wanted", "count"), [("4711", 1), ("train.py", 1), ("41003", 1), ("9999", 0)])
+def test_a_job_is_chosen_by_its_number_name_or_pid(wanted: str, count: int) -> None:
+    assert len(search("hgx-h100+job-hung", wanted=wanted, seconds=3, why_no_ras="no")[1]) == count
+
+
+def test_a_recording_shows_the_silence_and_what_was_not_recorded() -> None:
+    clock = SteppedClock()
+    moments = moments_of(SimulatedHost("hgx-h100+job-hung", clock=clock), clock)
+    (found,) = HangSearch(ReplayHost(read(archive_of(moments)))).run()
+    text = page(found)
+    assert "not recorded" in text
+    assert found.exit_status in (1, 3)
+
+
+def test_no_such_job_is_status_3(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["hang", "nosuchjob", "--demo", "storage-node", "--no-ras", "--seconds", "3"]) == 3
+    assert "unknown" in capsys.readouterr().err
