@@ -57,7 +57,7 @@ class BlockedThread:
 
 
 def threads_in_kernel(host: Host, pids: Iterable[int]) -> Maybe[frozenset[tuple[int, int]]]:
-    """Return the pid and thread id of all threads in state D, in bounded time; unknown if none is readable."""
+    """Return the pid and thread id of all threads in state D, in bounded time; unknown: none is readable."""
     found: set[tuple[int, int]] = set()
     why: Unknown | None = Unknown(Reason.NOT_THERE, "/proc/PID/task")
     until = time.monotonic() + _SCAN_SECONDS
