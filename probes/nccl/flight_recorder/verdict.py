@@ -3,7 +3,7 @@
 In a group, a collective that one rank has completed was called by all of them. The next one is the collective
 in question: ranks that have not called it did not arrive. If all have called it, they are compared by
 majority; if they agree, the network or a GPU is the cause. A rank that waits in one group explains why it did
-not arrive in another, so the culprit is one that others wait for and that waits for nobody.
+not arrive in another, so the culprit is one that others wait for and that waits for no rank.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class DumpVerdict:
 
     ranks: tuple[int, ...]  # with a dump
     groups: tuple[WaitingGroup, ...]  # that wait
-    culprits: tuple[int, ...]  # ranks that others wait for and that wait for nobody
+    culprits: tuple[int, ...]  # ranks that others wait for and that wait for no rank
     is_cycle: bool = False  # ranks wait for each other: they call groups in a different order
     suspected: tuple[int, ...] = ()  # without a dump, in every group that waits
 
@@ -125,7 +125,7 @@ def verdict_of(dumps: Sequence[Dump]) -> DumpVerdict:
 def _judged(
     ranks: tuple[int, ...], members: Mapping[int, GroupProgress], known: set[int]
 ) -> WaitingGroup | None:
-    """Return what happens in a group; None: nobody is known to wait there."""
+    """Return what happens in a group; None: no rank is known to wait there."""
     sequence = _sequence_in_question(members.values())
     arrived = {rank for rank, group in members.items() if group.called >= sequence}
     if not arrived:

@@ -7,13 +7,16 @@ from dataclasses import replace
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.live.ras.findings import RasHistory, Stall, findings
+from probes.host.ras import VERBOSE_STATUS
+from probes.live.ras.findings import RasHistory, Stall, findings, unequal_counts
 from probes.live.ras.policy import RasJob, RasUse, decide, parse_version
 from probes.live.ras.targets import LocalProcesses
 from probes.nccl.ras.report import parse_report
 from probes.queries.finding import Severity
+from probes.simulation.host import SimulatedHost
 from tests.probes.live.live_samples import FIRST_PID, a_process, gpu_bdf
 from tests.probes.nccl.ras_reports import HASH, NODE, a_report
+from tests.tui.pilot import SteppedClock
 
 ABSENT = Unknown(Reason.NOT_THERE, "libnccl", "linked statically")
 
@@ -201,3 +204,14 @@ def test_pids_of_a_container_are_found_by_the_pid_inside() -> None:
     (found,) = findings(parse_report(text), (), local(pids=inside))
     assert found.pid == FIRST_PID + 6
     assert not findings(parse_report(text), (), local(pids=inside, gpu_numbers={}))[0].pid
+
+
+def test_one_report_with_unequal_counts_names_the_rank_that_is_behind() -> None:
+    clock = SteppedClock()
+    host = SimulatedHost("hgx-h100+job-hung", clock=clock)
+    text = host.ras_answer("[::1]:28028", VERBOSE_STATUS)
+    assert isinstance(text, str)
+    (found,) = unequal_counts(parse_report(text), LocalProcesses())
+    assert found.severity is Severity.NOTE
+    assert found.text.endswith("has launched 3 collectives fewer than the others")
+    assert unequal_counts(parse_report(text.partition("Warnings")[0]), LocalProcesses()) == ()

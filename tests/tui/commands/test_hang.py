@@ -18,7 +18,7 @@ from tui.cli import main
 from tui.commands.hang.document import hang_json
 from tui.commands.hang.hang import HangSearch
 from widgets.base.lines import plain
-from widgets.live.hang import draw_hang
+from widgets.nccl.hang import draw_hang
 
 
 def search(name: str, wait: float = 0.0, **options: Any) -> tuple[HangSearch, tuple[Diagnosis, ...]]:

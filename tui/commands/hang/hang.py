@@ -34,7 +34,7 @@ from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from tui.runtime.ras_questions import RasAnswer, RasQuestions, ages_are_late
 from widgets.base.lines import line
-from widgets.live.hang import draw_hang
+from widgets.nccl.hang import draw_hang
 
 _SECONDS = 8
 _RAS_SECONDS = 11.0  # between two questions: the policy's least interval, and a little more
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     require_running_node(host, "hang")
     why_no_ras = "disabled by --no-ras" if options.no_ras else ""
     if options.host:
-        why_no_ras = "not queried over a connection; run gdrtop hang on the node"
+        why_no_ras = "not queried over a connection; run gdrtop on the node itself"
     search = HangSearch(host, options.job, options.seconds, why_no_ras, options.yes)
     found = search.run()
     node = search.monitor.node
