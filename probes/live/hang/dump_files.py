@@ -17,7 +17,9 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveProcess
 from probes.nccl.flight_recorder.dump import MOST_BYTES, Dump, parse_dump
+from probes.nccl.flight_recorder.verdict import ranks_text
 
+NO_DUMP = "no dump"
 READ_SECONDS = 3.0  # for all dumps of a job
 _MOST_RANKS = 1024
 _PIECE_BYTES = 1 << 20
@@ -35,23 +37,22 @@ class FoundDumps:
 
     dumps: tuple[Dump, ...] = ()
     unread: tuple[str, ...] = ()  # "rank 5: older than its process, so of an earlier run"
-    expected: int = 0  # ranks on this node that were looked for
 
 
 def read_dumps(host: Host, processes: Sequence[LiveProcess]) -> FoundDumps:
     """Read the dumps of these ranks, and with a set prefix those of the job's other ranks beside them."""
     until = time.monotonic() + READ_SECONDS
     dumps: dict[int, Dump] = {}
-    unread: list[str] = []
+    unread: dict[str, list[int]] = {}  # reason -> ranks
     ranked = [(process, process.rank) for process in processes if isinstance(process.rank, int)]
     prefixes: list[str] = []  # if the job has set one, beside which the dumps of its other nodes may be
     for process, rank in ranked:
         if time.monotonic() >= until:
-            unread.append("the other ranks: no time left")
-            break
+            unread.setdefault("no time left", []).append(rank)
+            continue
         settings = _settings(host, process.pid)
         if isinstance(settings, Unknown):
-            unread.append(f"rank {rank}: {settings}")
+            unread.setdefault(str(settings), []).append(rank)
             continue
         started = map_known(process.process.usage, lambda usage: usage.started_at)
         found: Maybe[Dump] = Unknown(Reason.NOT_THERE, "dump", "no dump")
@@ -61,7 +62,8 @@ def read_dumps(host: Host, processes: Sequence[LiveProcess]) -> FoundDumps:
             if not isinstance(found, Unknown) or found.reason is not Reason.NOT_THERE:
                 break
         if isinstance(found, Unknown):
-            unread.append(f"rank {rank}: {'no dump' if found.reason is Reason.NOT_THERE else found}")
+            why = NO_DUMP if found.reason is Reason.NOT_THERE else str(found)
+            unread.setdefault(why, []).append(rank)
         else:
             dumps[rank] = found
         if any(settings.get(name) for name in _SETTINGS) and not prefixes:
@@ -75,7 +77,8 @@ def read_dumps(host: Host, processes: Sequence[LiveProcess]) -> FoundDumps:
             beside = _read(host, f"{prefix}{rank}", rank, 0.0, until)
             if not isinstance(beside, Unknown):
                 dumps[rank] = beside
-    return FoundDumps(tuple(dumps[rank] for rank in sorted(dumps)), tuple(unread), len(ranked))
+    reasons = tuple(f"{ranks_text(ranks)}: {why}" for why, ranks in unread.items())
+    return FoundDumps(tuple(dumps[rank] for rank in sorted(dumps)), reasons)
 
 
 def _settings(host: Host, pid: int) -> Maybe[Mapping[str, str]]:

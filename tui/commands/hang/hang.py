@@ -16,7 +16,7 @@ from probes.host.protocol import Host
 from probes.host.ras import VERBOSE_STATUS
 from probes.live.hang.blocked_threads import BlockedThread, read_blocked, threads_in_kernel
 from probes.live.hang.diagnosis import Diagnosis, HangFacts, SourceState, diagnose
-from probes.live.hang.dump_files import FoundDumps, read_dumps
+from probes.live.hang.dump_files import NO_DUMP, FoundDumps, read_dumps
 from probes.live.hang.watch import HangWatch, RankState, members
 from probes.live.model.sample import LiveJob, LiveSample, Role
 from probes.live.processes.log_reading import read_job_logs
@@ -30,7 +30,7 @@ from tui.commands.hang.document import hang_json
 from tui.commands.ras import confirmed
 from tui.runtime.json_values import write_json
 from tui.runtime.node_monitor import NodeMonitor, read_up_to
-from tui.runtime.open_host import open_host
+from tui.runtime.open_host import moment_of, open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from tui.runtime.ras_questions import RasAnswer, RasQuestions, ages_are_late
 from widgets.base.lines import line
@@ -76,6 +76,8 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.host:
         why_no_ras = "not queried over a connection; run gdrtop on the node itself"
     search = HangSearch(host, options.job, options.seconds, why_no_ras, options.yes)
+    if options.replay is not None and options.at:
+        search.end_at(options.at)
     found = search.run()
     node = search.monitor.node
     assert node is not None
@@ -120,6 +122,14 @@ class HangSearch:
         self._watches: dict[str, HangWatch] = {}
         self.monitor = NodeMonitor(host)
         self.taken_at = 0.0
+        self._last: int | None = None  # moment of a recording
+
+    def end_at(self, moment: str) -> None:
+        """Show a recording up to this moment, as for --at."""
+        from probes.recording.replay_host import ReplayHost
+
+        assert isinstance(self._host, ReplayHost)
+        self._last = moment_of(self._host.recording, moment)
 
     def run(self) -> tuple[Diagnosis, ...]:
         """Return a diagnosis for each job."""
@@ -179,7 +189,7 @@ class HangSearch:
 
         assert isinstance(self._host, ReplayHost)
         moments = self._host.recording.moments
-        last = len(moments) - 1
+        last = len(moments) - 1 if self._last is None else self._last
         begin = moments[last].at - self._seconds
         for number, sample in enumerate(read_up_to(self.monitor, self._host, last)):
             if number == last or moments[number].at >= begin:
@@ -288,7 +298,7 @@ class HangSearch:
             text = f"dumps of {plural(len(dumps.dumps), 'rank')}"
         else:
             text = "no dump; PyTorch writes them when its watchdog times out"
-        reasons = [why for why in dumps.unread if not why.endswith(": no dump")]
+        reasons = [why for why in dumps.unread if dumps.dumps or not why.endswith(f": {NO_DUMP}")]
         yield SourceState("flight recorder", "; ".join((text, *reasons[:3])))
         if isinstance(logs, Unknown):
             text = f"not read ({logs})"
