@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.live.hang.diagnosis import Diagnosis, Motion
 from probes.live.hang.watch import RankState
 from probes.nccl.flight_recorder.dump import Dump
+from probes.nccl.flight_recorder.verdict import DumpVerdict, ranks_text
 from widgets.base.columns import Column, draw_columns
 from widgets.base.figures import short
 from widgets.base.lines import Line, Run, Tone, line, wrapped
@@ -36,6 +38,26 @@ def draw_hang(diagnosis: Diagnosis, width: int) -> list[Line]:
     lines += [line(), line(Run("Ranks on this node", Tone.TITLE))]
     lines += _ranks(facts.ranks, facts.dumps.dumps, width)
     lines += _section("Sources", [f"{source.name}: {source.text}" for source in facts.sources], width)
+    return lines
+
+
+def draw_dumps(verdict: DumpVerdict, point_to_point: int, width: int) -> list[Line]:
+    """Return what dumps say together; `point_to_point`: sends and receives, which are not compared."""
+    lines = [line(Run(f"Flight recorder: dumps of {ranks_text(verdict.ranks)}", Tone.TITLE))]
+    if verdict.culprits:
+        lines += wrapped(f"Suspect: {ranks_text(verdict.culprits)}", width, Tone.BAD, _INDENT)
+    elif verdict.suspected:
+        text = f"Likely suspect: {ranks_text(verdict.suspected)}, without a dump"
+        lines += wrapped(text, width, Tone.BAD, _INDENT)
+    elif verdict.is_cycle:
+        text = "Ranks wait for each other: they call the process groups in a different order."
+        lines += wrapped(text, width, Tone.WARNING, _INDENT)
+    elif not verdict.groups:
+        lines += wrapped("No rank waits in a collective.", width, Tone.PLAIN, _INDENT)
+    lines += _section("Evidence", [group.sentence for group in verdict.groups[:_MOST_CLUES]], width)
+    if point_to_point:
+        text = f"Not compared: {plural(point_to_point, 'send or receive', 'sends and receives')}."
+        lines += [line(), *wrapped(text, width, Tone.PLAIN, _INDENT)]
     return lines
 
 

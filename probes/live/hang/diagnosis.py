@@ -14,7 +14,7 @@ from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.live.hang.blocked_threads import BlockedThread
 from probes.live.hang.dump_files import FoundDumps
-from probes.live.hang.watch import RankState, different_rank
+from probes.live.hang.watch import FEW_SECONDS, RankState, different_rank
 from probes.live.model.sample import LiveJob
 from probes.live.ras.findings import RasFinding
 from probes.nccl.flight_recorder.verdict import Cause, DumpVerdict, ranks_text
@@ -22,7 +22,6 @@ from probes.nccl.log.job_log import JobLogReading
 from probes.queries.finding import Finding, Severity
 from probes.snapshot.condition import ERRORS_RISING, FLAPPING, RANK_ENDED, STOPPED, Condition
 
-_FEW_SECONDS = 5.0  # without traffic: a long computation or a checkpoint looks the same
 _HARDWARE = ("xid-", "sxid-", "gpu-missing-from-nvml", "gpu-recovery-action", "task-hung-in-driver")
 _PORTS = ("ib-port-", "link-layer-wrong", FLAPPING, ERRORS_RISING)
 _PROBLEMS = 3  # of a log
@@ -78,7 +77,7 @@ class HangFacts:
         """Whether data moves, by the rates of the job's NICs."""
         if isinstance(self.silence, Unknown):
             return Motion.UNKNOWN
-        return Motion.MOVES if self.silence < _FEW_SECONDS else Motion.SILENT
+        return Motion.MOVES if self.silence < FEW_SECONDS else Motion.SILENT
 
 
 @frozen
@@ -139,7 +138,7 @@ def _clues(facts: HangFacts) -> Iterator[Clue]:
         if finding.severity is not Severity.NOTE or facts.motion is Motion.SILENT:
             yield _ras(finding, facts.ranks)
     if facts.dump_verdict is not None:
-        yield from _dumps(facts.dump_verdict, facts.ranks)
+        yield from _dumps(facts.dump_verdict, facts.ranks, facts.dumps.absent)
     if facts.motion is not Motion.MOVES and (different := different_rank(facts.ranks)) is not None:
         rank, how = different
         text = f"{rank.name} differs from its peers: {how}"
@@ -200,7 +199,7 @@ def _ras(finding: RasFinding, ranks: Sequence[RankState]) -> Clue:
     return Clue("RAS", finding.text, _names(ranks, pids), is_sure, step)
 
 
-def _dumps(verdict: DumpVerdict, ranks: Sequence[RankState]) -> Iterator[Clue]:
+def _dumps(verdict: DumpVerdict, ranks: Sequence[RankState], absent: Sequence[int]) -> Iterator[Clue]:
     pids = {rank.rank: rank.pid for rank in ranks if not isinstance(rank.rank, Unknown)}
 
     def step(numbers: Iterable[int]) -> str:
@@ -216,10 +215,11 @@ def _dumps(verdict: DumpVerdict, ranks: Sequence[RankState]) -> Iterator[Clue]:
     if verdict.is_cycle:
         text = "ranks wait for each other: they call the process groups in a different order"
         yield Clue("flight recorder", text, next_step="Compare the order of collectives in the ranks' code")
-    if verdict.suspected and not named:
-        text = f"no dump of {ranks_text(verdict.suspected)}, for which every group may wait"
-        suspects = tuple(f"rank {rank}" for rank in verdict.suspected[:4])
-        yield Clue("flight recorder", text, suspects, False, step(verdict.suspected))
+    # Dumps of other nodes, and those that could not be read, are no sign.
+    if not named and (suspected := [rank for rank in verdict.suspected if rank in absent]):
+        text = f"{ranks_text(suspected)} has written no dump, and every group may wait for it"
+        suspects = tuple(f"rank {rank}" for rank in suspected[:4])
+        yield Clue("flight recorder", text, suspects, False, step(suspected))
 
 
 def _queue_pairs(ranks: Sequence[RankState]) -> Iterator[Clue]:

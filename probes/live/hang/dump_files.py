@@ -20,7 +20,7 @@ from probes.nccl.flight_recorder.dump import MOST_BYTES, Dump, parse_dump
 from probes.nccl.flight_recorder.verdict import ranks_text
 
 NO_DUMP = "no dump"
-READ_SECONDS = 3.0  # for all dumps of a job
+READ_SECONDS = 6.0  # for all dumps of a job
 _MOST_RANKS = 1024
 _PIECE_BYTES = 1 << 20
 _ENVIRONMENT_BYTES = 4 << 20
@@ -36,6 +36,7 @@ class FoundDumps:
     """The dumps of a job's ranks, and why others were not read."""
 
     dumps: tuple[Dump, ...] = ()
+    absent: tuple[int, ...] = ()  # ranks on this node that have written none
     unread: tuple[str, ...] = ()  # "rank 5: older than its process, so of an earlier run"
 
 
@@ -78,7 +79,8 @@ def read_dumps(host: Host, processes: Sequence[LiveProcess]) -> FoundDumps:
             if not isinstance(beside, Unknown):
                 dumps[rank] = beside
     reasons = tuple(f"{ranks_text(ranks)}: {why}" for why, ranks in unread.items())
-    return FoundDumps(tuple(dumps[rank] for rank in sorted(dumps)), reasons)
+    absent = tuple(unread.get(NO_DUMP, ()))
+    return FoundDumps(tuple(dumps[rank] for rank in sorted(dumps)), absent, reasons)
 
 
 def _settings(host: Host, pid: int) -> Maybe[Mapping[str, str]]:

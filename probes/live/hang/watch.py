@@ -13,6 +13,7 @@ from probes.live.model.sample import LiveJob, LiveProcess, LiveSample
 
 _IDLE_PERCENT, _BUSY_PERCENT = 10, 90  # of a GPU
 _IDLE_CPU, _BUSY_CPU = 10.0, 60.0  # percent of one CPU: a waiting rank keeps a proxy thread busy
+FEW_SECONDS = 5.0  # without traffic: a computation or a checkpoint looks the same
 _LEAST_RANKS = 3  # to say that one differs
 NOT_READ = Unknown(Reason.NOT_RECORDED, "sample", "not read")
 
@@ -125,6 +126,8 @@ class HangWatch:
         if not seen or self.seconds <= 0:
             return _missing("rates of the job's NICs")
         moved = [series.moved_at for series in seen if series.moved_at is not None]
+        if not moved and self.seconds < FEW_SECONDS:
+            return Unknown(Reason.NOT_RECORDED, "rates", f"watched for only {self.seconds:.0f} s")
         return self._at - max(moved) if moved else self.seconds
 
 
@@ -139,7 +142,7 @@ def _median(values: Sequence[float], what: str) -> Maybe[float]:
 
 
 def _missing(what: str) -> Unknown:
-    return Unknown(Reason.NOT_THERE, what, "not known in any sample")
+    return Unknown(Reason.NOT_THERE, what, "in no sample")
 
 
 def different_rank(ranks: Sequence[RankState]) -> tuple[RankState, str] | None:

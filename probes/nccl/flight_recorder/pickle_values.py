@@ -51,45 +51,63 @@ class _Reader:
         self._memo: dict[int, Any] = {}
 
     def read(self, is_over: Callable[[], bool]) -> Any:
+        """Return the value; the opcodes that a dump has in thousands are read here, for speed."""
         content, stack, memo = self._content, self._stack, self._memo
+        push, at = stack.append, 0
         for count in range(MOST_VALUES):
             if not count % _CHECKED and is_over():
                 raise NotPlain("reading it takes too long")
-            code = content[self._at]
-            self._at += 1
-            if code == 0x71 or code == 0x94:  # BINPUT, MEMOIZE
-                memo[self._byte() if code == 0x71 else len(memo)] = stack[-1]
-            elif code == 0x68:  # BINGET
-                stack.append(memo[self._byte()])
-            elif code == 0x6A:  # LONG_BINGET
-                stack.append(memo[self._number(_uint32, 4)])
+            code = content[at]
+            at += 1
+            if code == 0x68:  # BINGET
+                push(memo[content[at]])
+                at += 1
+            elif code == 0x71:  # BINPUT
+                memo[content[at]] = stack[-1]
+                at += 1
             elif code == 0x72:  # LONG_BINPUT
-                memo[self._number(_uint32, 4)] = stack[-1]
-            elif code in _CONSTANTS:
-                stack.append(_CONSTANTS[code])
-            elif code == 0x58:  # BINUNICODE
-                stack.append(self._text(self._number(_uint32, 4)))
-            elif code in _MAKERS:
-                stack.append(_MAKERS[code]())
-            elif code in _NUMBERS:
-                stack.append(self._number(*_NUMBERS[code]))
-            elif code in _CONTAINERS:
-                _CONTAINERS[code](self)
-            elif code in _OTHERS:
-                _OTHERS[code](self)
+                memo[_uint32(content, at)[0]] = stack[-1]
+                at += 4
+            elif code == 0x6A:  # LONG_BINGET
+                push(memo[_uint32(content, at)[0]])
+                at += 4
+            elif code == 0x4B:  # BININT1
+                push(content[at])
+                at += 1
+            elif code == 0x28:  # MARK
+                push(_MARK)
             elif code == 0x2E:  # STOP
                 (value,) = stack
                 if value is _MARK:
                     break
                 return value
             else:
-                raise NotPlain(f"the pickle has an opcode that gdrtop does not allow (0x{code:02x})")
+                self._at = at
+                opcode = _OPCODES.get(code)
+                if opcode is None:
+                    raise NotPlain(f"the pickle has an opcode that gdrtop does not allow (0x{code:02x})")
+                opcode(self)
+                at = self._at
         raise NotPlain("the pickle is broken, or has too many values")
 
-    def _number(self, unpack: Callable[[bytes, int], tuple[Any, ...]], size: int) -> Any:
-        (value,) = unpack(self._content, self._at)
+    def number(self, unpack: Callable[[bytes, int], tuple[Any, ...]], size: int) -> None:
+        """Push a number of this size."""
+        self._stack.append(unpack(self._content, self._at)[0])
         self._at += size
-        return value
+
+    def push(self, value: object) -> None:
+        """Push a constant, or an empty container."""
+        self._stack.append(value)
+
+    def memoize(self) -> None:
+        """Note the value on the top under the next number."""
+        self._memo[len(self._memo)] = self._stack[-1]
+
+    def text(self) -> None:
+        """Push a text with four bytes of length."""
+        (count,) = _uint32(self._content, self._at)
+        self._at += 4
+        self._stack.append(self._text(count))
 
     def _byte(self) -> int:
         value = self._content[self._at]
@@ -148,9 +166,6 @@ class _Reader:
                 raise NotPlain("the pickle has a key that is no text and no number")
             top[key] = value
 
-    def mark(self) -> None:
-        self._stack.append(_MARK)
-
     def tuple_of(self, count: int) -> None:
         items = self._stack[-count:]
         if len(items) < count:
@@ -171,16 +186,22 @@ class _Reader:
         self._bytes(count)
 
 
-_CONSTANTS: dict[int, object] = {0x88: True, 0x89: False, 0x4E: None}  # NEWTRUE, NEWFALSE, NONE
-_MAKERS: dict[int, Callable[[], object]] = {0x5D: list, 0x7D: dict, 0x29: tuple}  # EMPTY_…
-_NUMBERS: dict[int, tuple[Callable[[bytes, int], tuple[Any, ...]], int]] = {
-    0x4B: (struct.Struct("<B").unpack_from, 1),  # BININT1
-    0x4D: (_uint16, 2),  # BININT2
-    0x4A: (_int32, 4),  # BININT
-    0x47: (_double, 8),  # BINFLOAT
-}
-_CONTAINERS: dict[int, Callable[[_Reader], None]] = {
-    0x28: _Reader.mark,  # MARK
+_OPCODES: dict[int, Callable[[_Reader], None]] = {
+    0x80: lambda reader: reader.skip(1),  # PROTO
+    0x95: lambda reader: reader.skip(8),  # FRAME, of protocol 4
+    0x4E: lambda reader: reader.push(None),  # NONE
+    0x88: lambda reader: reader.push(True),  # NEWTRUE
+    0x89: lambda reader: reader.push(False),  # NEWFALSE
+    0x5D: lambda reader: reader.push([]),  # EMPTY_LIST
+    0x7D: lambda reader: reader.push({}),  # EMPTY_DICT
+    0x29: lambda reader: reader.push(()),  # EMPTY_TUPLE
+    0x4D: lambda reader: reader.number(_uint16, 2),  # BININT2
+    0x4A: lambda reader: reader.number(_int32, 4),  # BININT
+    0x47: lambda reader: reader.number(_double, 8),  # BINFLOAT
+    0x8A: _Reader.long,  # LONG1
+    0x58: _Reader.text,  # BINUNICODE
+    0x8C: _Reader.short_text,  # SHORT_BINUNICODE, of protocol 4
+    0x94: _Reader.memoize,  # MEMOIZE, of protocol 4
     0x61: _Reader.append,  # APPEND
     0x65: _Reader.appends,  # APPENDS
     0x73: _Reader.set_item,  # SETITEM
@@ -189,10 +210,4 @@ _CONTAINERS: dict[int, Callable[[_Reader], None]] = {
     0x86: lambda reader: reader.tuple_of(2),  # TUPLE2
     0x87: lambda reader: reader.tuple_of(3),  # TUPLE3
     0x74: _Reader.tuple_since_mark,  # TUPLE
-}
-_OTHERS: dict[int, Callable[[_Reader], None]] = {
-    0x80: lambda reader: reader.skip(1),  # PROTO
-    0x95: lambda reader: reader.skip(8),  # FRAME, of protocol 4
-    0x8A: _Reader.long,  # LONG1
-    0x8C: _Reader.short_text,  # SHORT_BINUNICODE, of protocol 4
 }

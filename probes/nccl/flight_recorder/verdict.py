@@ -75,7 +75,7 @@ class DumpVerdict:
     groups: tuple[WaitingGroup, ...]  # that wait
     culprits: tuple[int, ...]  # ranks that others wait for and that wait for no rank
     is_cycle: bool = False  # ranks wait for each other: they call groups in a different order
-    suspected: tuple[int, ...] = ()  # without a dump, in every group that waits
+    suspected: tuple[int, ...] = ()  # few, without a dump, in every group that waits
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
@@ -113,12 +113,13 @@ def verdict_of(dumps: Sequence[Dump]) -> DumpVerdict:
     culprits = awaited - set(edges)
     mismatched = {rank for group in found if group.cause is Cause.MISMATCH for rank in group.absent}
     missing = [set(group.without_dump) for group in found]
+    suspected = set.intersection(*missing) if missing else set()
     return DumpVerdict(
         ranks=tuple(sorted(known)),
         groups=tuple(found[:_MOST_GROUPS]),
         culprits=tuple(sorted(culprits or mismatched)),
         is_cycle=bool(awaited) and not culprits,
-        suspected=tuple(sorted(set.intersection(*missing))) if missing else (),
+        suspected=tuple(sorted(suspected)) if len(suspected) < len(known) else (),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from probes.live.hang.diagnosis import Diagnosis
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
+from tests.probes.nccl.flight_recorder.dumps import dump_value, entry, pickled
 from tests.probes.recording.recordings import archive_of, moments_of, read
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
@@ -82,7 +84,7 @@ def test_a_healthy_job_moves_data() -> None:
 
 @pytest.mark.parametrize(("wanted", "count"), [("4711", 1), ("train.py", 1), ("41003", 1), ("9999", 0)])
 def test_a_job_is_chosen_by_its_number_name_or_pid(wanted: str, count: int) -> None:
-    assert len(search("hgx-h100+job-hung", wanted=wanted, seconds=3, why_no_ras="no")[1]) == count
+    assert len(search("hgx-h100+job-hung", wanted=wanted, seconds=6, why_no_ras="no")[1]) == count
 
 
 def test_a_recording_shows_the_silence_and_what_was_not_recorded() -> None:
@@ -95,8 +97,46 @@ def test_a_recording_shows_the_silence_and_what_was_not_recorded() -> None:
     assert "not recorded" in text
 
 
+def test_dumps_are_compared_without_a_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = []
+    for rank in range(4):
+        called = 9 if rank == 1 else 10
+        entries = [
+            entry(number, state="completed" if number < 10 else "scheduled")
+            for number in range(5, called + 1)
+        ]
+        path = tmp_path / f"nccl_trace_rank_{rank}"
+        path.write_bytes(pickled(dump_value(entries, {"0": range(4)})))
+        names.append(str(path))
+    assert main(["hang", "--dumps", *names]) == 2
+    shown = capsys.readouterr().out
+    assert "Suspect: rank 1" in shown
+    assert "rank 1 has not called nccl:all_reduce 10 in group 0 (default_pg), and ranks 0, 2-3 wait" in shown
+    assert main(["hang", "--json", "--dumps", *names]) == 2
+    assert valid("hang", capsys.readouterr().out)["flight_recorder"]["culprits"] == [1]
+
+
+def test_a_file_that_is_no_dump_says_why_and_the_others_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = tmp_path / "rank_0", tmp_path / "rank_1"
+    good.write_bytes(pickled(dump_value([entry(5, state="completed")], {"0": [0]})))
+    bad.write_bytes(b"cos\nsystem\n.")
+    assert main(["hang", "--dumps", str(good), str(bad), str(tmp_path / "rank_2")]) == 0
+    captured = capsys.readouterr()
+    assert (
+        "rank_1 cannot be used: malformed: the pickle has an opcode that gdrtop does not allow"
+        in captured.err
+    )
+    assert "rank_2 cannot be read: No such file" in captured.err
+    assert "No rank waits" in captured.out
+    assert main(["hang", "--dumps", str(bad)]) == 3
+    assert main(["hang", "--dumps", str(tmp_path / "norank")]) == 3
+    assert "does not end with a rank" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_no_such_job_is_status_3(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--demo", "hgx-h100", "--no-ras", "--seconds", "3")
+    options = ("--demo", "hgx-h100", "--no-ras", "--seconds", "6")
     assert main(["hang", "nosuchjob", *options]) == 3
     assert "no NCCL job is 'nosuchjob'" in capsys.readouterr().out

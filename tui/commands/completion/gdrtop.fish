@@ -51,7 +51,7 @@ function _shtab_gdrtop_using
 end
 
 set -g _shtab_gdrtop_commands check topo modules live nccl-log ras hang do setup fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet bench' diff manifest env bench config schema watch prolog epilog health-check metrics record report help completion
-set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --color --connect --count --demo --dir --disturb --driver --end --every --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --wait --watch -o -w
+set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --color --connect --count --demo --dir --disturb --driver --dumps --end --every --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --wait --watch -o -w
 
 complete -c gdrtop -e
 complete -c gdrtop -f
@@ -192,7 +192,8 @@ complete -c gdrtop -n '_shtab_gdrtop_using hang' -l demo -xka "(gdrtop __complet
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l replay -xka "(__fish_complete_path (commandline -ct))" -d 'use a file written by gdrtop record'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l at -x -d 'with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after its start); default: the last one'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l seed -x -d 'vary the figures of a simulated node'
-complete -c gdrtop -n '_shtab_gdrtop_using hang' -l seconds -x -d 'watch the job for this time, 3 to 600 (default: 8; with RAS at least 11)'
+complete -c gdrtop -n '_shtab_gdrtop_using hang' -l seconds -x -d 'watch the job for this time, 6 to 600 (default: 8; with RAS at least 11)'
+complete -c gdrtop -n '_shtab_gdrtop_using hang' -l dumps -xka "(__fish_complete_path (commandline -ct))" -d 'only compare these flight-recorder dumps, one of each rank, also of a job that has ended'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l json -d 'print JSON (gdrtop schema hang)'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l yes -d 'query the job'"'"'s RAS service without confirmation'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l no-ras -d 'do not query the job'"'"'s RAS service'

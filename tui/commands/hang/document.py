@@ -13,7 +13,13 @@ from tui.runtime.json_values import document, host_name, object_of
 
 def hang_json(node: Node, at: float, found: Sequence[Diagnosis], status: int) -> dict[str, Any]:
     """Return the document; `at`: seconds since 1970, of the last sample."""
-    content = object_of({"exit_status": status, "jobs": [_job_json(diagnosis) for diagnosis in found]})
+    content = object_of(
+        {
+            "exit_status": status,
+            "jobs": [_job_json(diagnosis) for diagnosis in found],
+            "flight_recorder": None,
+        }
+    )
     return document("hang", host_name(node), node.origin, at, content)
 
 
@@ -34,13 +40,14 @@ def _job_json(diagnosis: Diagnosis) -> dict[str, Any]:
             "next_steps": diagnosis.next_steps,
             "ranks": facts.ranks,
             "threads": facts.threads,
-            "flight_recorder": None if facts.dump_verdict is None else _dumps_json(facts.dump_verdict),
+            "flight_recorder": None if facts.dump_verdict is None else dumps_json(facts.dump_verdict),
             "sources": facts.sources,
         }
     )
 
 
-def _dumps_json(verdict: DumpVerdict) -> dict[str, Any]:
+def dumps_json(verdict: DumpVerdict) -> dict[str, Any]:
+    """Return what dumps of the flight recorder say together."""
     return object_of(
         {
             "ranks": verdict.ranks,

@@ -25,8 +25,9 @@ from probes.live.ras.policy import RasUse
 from probes.live.ras.targets import RasTarget, find_targets, local_processes
 from probes.nccl.flight_recorder.verdict import verdict_of
 from probes.nccl.log.job_log import JobLogReading
-from tui.commands.arguments import EXIT_WRONG_USAGE, require_running_node, whole_number
+from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, require_running_node, whole_number
 from tui.commands.hang.document import hang_json
+from tui.commands.hang.saved_dumps import compare_dumps
 from tui.commands.ras import confirmed
 from tui.runtime.json_values import write_json
 from tui.runtime.node_monitor import NodeMonitor, read_up_to
@@ -59,9 +60,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         metavar="N",
-        type=whole_number(3, 600),
+        type=whole_number(6, 600),
         default=_SECONDS,
-        help=f"watch the job for this time, 3 to 600 (default: {_SECONDS}; with RAS at least 11)",
+        help=f"watch the job for this time, 6 to 600 (default: {_SECONDS}; with RAS at least 11)",
+    )
+    parser.add_argument(
+        "--dumps",
+        metavar="FILE",
+        nargs="+",
+        help="only compare these flight-recorder dumps, one of each rank, also of a job that has ended",
     )
     parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema hang)")
     parser.add_argument("--yes", action="store_true", help="query the job's RAS service without confirmation")
@@ -70,6 +77,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Watch the jobs that the options choose, read all sources, and print a page for each."""
+    if options.dumps:
+        if options.job or options.replay is not None or options.host or options.demo is not None:
+            raise UsageError("--dumps reads only files: it cannot be combined with a job or a node")
+        return compare_dumps(options.dumps, out, sys.stderr, time.time(), options.json, options.ascii)
     host = open_host(options, is_whole=True)
     require_running_node(host, "hang")
     why_no_ras = "disabled by --no-ras" if options.no_ras else ""

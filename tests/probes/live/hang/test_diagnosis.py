@@ -8,6 +8,7 @@ from typing import Any
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.live.hang.blocked_threads import BlockedThread
 from probes.live.hang.diagnosis import Diagnosis, HangFacts, diagnose
+from probes.live.hang.dump_files import FoundDumps
 from probes.live.hang.watch import RankState, different_rank
 from probes.live.model.sample import LiveJob, Role
 from probes.live.ras.findings import RasFinding
@@ -85,6 +86,16 @@ def test_the_flight_recorder_names_the_rank() -> None:
     page = diagnosed(dump_verdict=verdict_of(dumps))
     assert (page.suspects, page.is_sure) == (("rank 6",), True)
     assert page.next_steps == ("py-spy dump --pid 106",)
+
+
+def test_only_a_rank_here_that_wrote_no_dump_is_suspected_for_that() -> None:
+    dumps = [group_dump(number, range(16), 10, 9) for number in range(16) if number not in (3, 12)]
+    verdict = verdict_of(dumps)
+    assert diagnosed(dump_verdict=verdict).suspects == ()
+    page = diagnosed(dump_verdict=verdict, dumps=FoundDumps(absent=(3,)))
+    assert (page.suspects, page.is_sure) == (("rank 3",), False)
+    here = verdict_of([group_dump(number, range(16), 10, 9) for number in range(8)])
+    assert here.suspected == ()
 
 
 def test_a_culprit_on_another_node_is_named_without_a_pid() -> None:
