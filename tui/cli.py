@@ -47,6 +47,7 @@ examples:
   gdrtop do --list                list the actions; gdrtop do load-modules runs one
   gdrtop manifest helm            write what other nodes like this one need
   gdrtop bench                    measure the first GPU with its best NIC
+  gdrtop prove                    show which NICs can register which GPU's memory
   gdrtop check --root /host       check a node whose / is mounted at /host, or a dumped tree
   gdrtop fleet watch -w gpu[01-64]
                                   show many nodes on a screen, the worst first
@@ -79,6 +80,7 @@ _COMMANDS = {
     "manifest": "write what other nodes like this one need: Kubernetes objects, boot files, scripts",
     "env": "print the NCCL, UCX and NVSHMEM variables that jobs on this node need; explain or check them",
     "bench": "measure bandwidth and latency between GPUs and NICs",
+    "prove": "register the memory of each GPU with each NIC for a moment; nothing is sent",
     "config": "show what is configured, and where each value is from; edit the file",
     "schema": "print the JSON Schema of a command's JSON output",
     "watch": "keep the most recent hours on disk, and save a recording around every event",
@@ -98,6 +100,7 @@ _FOLDERS = {
     "diff": "fleet",
     "fleet": "fleet",
     "metrics": "export",
+    "prove": "prove",
     **dict.fromkeys(("prolog", "epilog", "health-check"), "slurm"),
 }
 # slurmd drains a node for any status but 0, so what goes wrong in gdrtop itself is none for it.
@@ -118,8 +121,21 @@ _HINTS = {
     "demo": "; did you mean gdrtop --demo?",
 }
 # Commands that make garbage for longer than a moment.
-_LONG = ("bench", "diff", "do", "fleet", "live", "nccl-log", "ras", "record", "report", "setup", "watch")
-_NOT_OVER_A_CONNECTION = ("bench", "ras", "watch", "nccl-log", "metrics", *_RUN_BY_SLURMD)
+_LONG = (
+    "bench",
+    "diff",
+    "do",
+    "fleet",
+    "live",
+    "nccl-log",
+    "prove",
+    "ras",
+    "record",
+    "report",
+    "setup",
+    "watch",
+)
+_NOT_OVER_A_CONNECTION = ("bench", "prove", "ras", "watch", "nccl-log", "metrics", *_RUN_BY_SLURMD)
 _WITHOUT_CONFIGURATION = ("config", "schema", "help", "completion")  # they run when it has errors, too
 _WITHOUT_NODE = ("nccl-log", "config", "schema", "help", "completion")
 _WRONG_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
