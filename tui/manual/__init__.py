@@ -15,6 +15,7 @@ SUBJECTS = (
     "actions",
     "safety",
     "bandwidth",
+    "prove",
     "topology",
     "nccl-log",
     "recording",

@@ -75,9 +75,12 @@ def draw_path(path: PathResult, width: int, indent: str = "") -> list[Line]:
     """Return the outcome of a path as text: what refused, and why."""
     if path.outcome is Outcome.REGISTERS:
         return wrapped("registers", width, Tone.GOOD, indent)
-    asked = " ".join(filter(None, (path.function, path.error)))
-    why = f"{path.outcome.value}: {path.why}"
-    return wrapped(f"{why} ({asked})" if asked else why, width, Tone.PLAIN, indent, "  ")
+    text = f"{path.outcome.value}: {path.why}"
+    if path.function and path.error:
+        text += f"; {path.function} failed with {path.error}"
+    elif path.function:
+        text += f", in {path.function}"
+    return wrapped(text, width, Tone.PLAIN, indent, "  ")
 
 
 def _pair_names(pairs: Sequence[PairResult]) -> str:

@@ -70,7 +70,7 @@ def _on_gpus(examination: Examination, tests: tuple[PlannedTest, ...]) -> list[s
 
 
 def users_of_gpu(examination: Examination, gpu: Gpu) -> str:
-    """Return who uses a GPU, or why that is unknown; "": nobody."""
+    """Return who uses a GPU, or why that is unknown; "": no process."""
     live = examination.reading.gpus
     if isinstance(live, Unknown):
         return f"cannot tell which jobs use it: {live}"

@@ -17,6 +17,7 @@ from probes.facts.system.memlock import MemlockFacts
 from probes.snapshot.examination import Examination
 
 ENOTSUPP = 524  # of the kernel alone
+_NAMES = {**errno.errorcode, errno.EOPNOTSUPP: "EOPNOTSUPP", ENOTSUPP: "ENOTSUPP"}
 _NO_REASON = "dmesg may show the reason"
 _DRIVER_LOG = "dmesg | grep dma-buf shows its reason"
 _CUDA = {
@@ -49,9 +50,8 @@ def compute_mode(mode: int) -> str:
 
 
 def errno_text(number: int) -> str:
-    """Return "ENOMEM (12)"; a number without a name is ENOTSUPP or stays a number."""
-    name = "ENOTSUPP" if number == ENOTSUPP else errno.errorcode.get(number, "error")
-    return f"{name} ({number})"
+    """Return "ENOMEM (12)"."""
+    return f"{_NAMES.get(number, 'error')} ({number})"
 
 
 def setup_error(call: str, number: int, examination: Examination) -> str:

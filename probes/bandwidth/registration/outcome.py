@@ -34,7 +34,7 @@ GPU_CALLS = (
     "cuMemAlloc_v2",
 )
 EXPORT = "cuMemGetHandleForAddressRange"
-LIBRARIES = ("libibverbs.so.1", "libcuda.so.1")
+LIBRARIES = ("libibverbs", "libcuda")
 DMABUF, PEER_MEMORY = "DMA-BUF", "peer memory"
 _FUNCTIONS = {DMABUF: "ibv_reg_dmabuf_mr", PEER_MEMORY: "ibv_reg_mr", "host memory": "ibv_reg_mr"}
 _DETAIL_CHARACTERS = 200

@@ -6,10 +6,9 @@ import re
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.planning.affected_jobs import users_of_gpu
-from probes.bandwidth.planning.node_settings import no_rdma
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
@@ -25,6 +24,7 @@ GPU_SECONDS = 30.0
 """Time limit of a GPU with all NICs; without persistence mode, starting the driver alone takes seconds."""
 # IBV_ACCESS_LOCAL_WRITE, and with it REMOTE_WRITE and REMOTE_READ. EFA refuses remote access on some NICs.
 _ACCESS, _EFA_ACCESS = 7, 1
+_NO_NIC = "no RDMA device; gdrtop check shows why"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LOADED = (ModuleState.LIVE, ModuleState.BUILTIN)
 
@@ -47,7 +47,7 @@ class GpuTrial:
     bdf: str
     nics: tuple[NicTrial, ...]
     not_tried: str = ""  # why; "": it is tried
-    users: str = ""  # who uses it now, or why that is unknown; "": nobody
+    users: str = ""  # who uses it now, or why that is unknown; "": no process
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -68,10 +68,11 @@ def plan_registration(
     if isinstance(facts, Unknown):
         return Refused(f"the GPUs are unknown: {facts}")
     if isinstance(rdma, Unknown):
-        return no_rdma(rdma)
+        is_none = rdma.reason is Reason.NOT_THERE
+        return Refused(_NO_NIC if is_none else f"the RDMA devices are unknown: {rdma}")
     devices = [device for device in rdma.devices if nic in (None, device.name)]
     if not devices:
-        return _no_such_nic(rdma, nic) if nic else Refused("no RDMA device; gdrtop check shows why")
+        return _no_such_nic(rdma, nic) if nic else Refused(_NO_NIC)
     nics = tuple(map(_nic_trial, devices))
     trials = tuple(_gpu_trial(examination, each, nics) for each in facts.gpus if gpu in (None, each.bdf))
     return trials or Refused("this node has no GPU")

@@ -50,8 +50,8 @@ def _answers(
     """Yield (NIC, call, value) of each call that returns."""
     libraries = library_directory(tree)
     for library in LIBRARIES:
-        if not tree.is_there(f"{libraries}/{library}"):
-            yield "", library, f"{library} is not installed"
+        if not tree.is_there(f"{libraries}/{library}.so.1"):
+            yield "", library, f"{library}.so.1 is not installed"
             return
     opened = []
     for nic in nics:

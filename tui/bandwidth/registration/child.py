@@ -207,18 +207,18 @@ class Gpu:
         self._cuda.cuDevicePrimaryCtxRelease_v2(self._device)
 
 
-def _loaded(name: str, report: Report) -> ctypes.CDLL:
+def _loaded(library: str, name: str, report: Report) -> ctypes.CDLL:
     """Load a library, or raise _Failed."""
     try:
         return ctypes.CDLL(name, use_errno=True)
     except OSError:
-        report.write("", name, f"{name} is not installed")
+        report.write("", library, f"{name} is not installed")
         raise _Failed from None
 
 
 def _opened_nics(names: Sequence[str], library: str, report: Report) -> list[Nic]:
     """Open the NICs, given as "ACCESS:NAME"; return those that registered host memory."""
-    verbs = _loaded(library, report)
+    verbs = _loaded("libibverbs", library, report)
     for function, (result, arguments) in _VERBS.items():
         if hasattr(verbs, function):
             call = getattr(verbs, function)
@@ -238,7 +238,7 @@ def register(bdf: str, names: Sequence[str], libraries: Sequence[str], report: R
     nics = _opened_nics(names, libraries[1], report)
     if not nics:
         return
-    cuda = _loaded(libraries[0], report)
+    cuda = _loaded("libcuda", libraries[0], report)
     for function, types in _CUDA.items():
         if hasattr(cuda, function):
             getattr(cuda, function).argtypes = types

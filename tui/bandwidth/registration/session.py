@@ -9,7 +9,6 @@ from contextlib import nullcontext
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.registration.outcome import (
-    LIBRARIES,
     Answer,
     PairResult,
     not_tried,
@@ -28,6 +27,7 @@ from tui.runtime.lock import ActionLock, LockTaken
 Start = Callable[[GpuTrial, float], ToolProcess]
 """Starts the program for a GPU; it is stopped after so many seconds."""
 _WAIT_SECONDS = 0.2
+_LIBRARIES = ("libcuda.so.1", "libibverbs.so.1")
 _CANCELED = "canceled"
 _MOST_ANSWERS = 4096  # of a GPU; eight GPUs with ten NICs have 60 each
 
@@ -96,8 +96,7 @@ class RegistrationSession:
 
     def _start_on_node(self, trial: GpuTrial, seconds: float) -> ToolProcess:
         if self._host.origin.source is Source.LIVE:
-            libverbs, libcuda = LIBRARIES
-            program = ("python3", "-I", "-S", child.__file__, trial.bdf, libcuda, libverbs, *trial.words)
+            program = ("python3", "-I", "-S", child.__file__, trial.bdf, *_LIBRARIES, *trial.words)
             # The interpreter of gdrtop itself, which need not be on the trusted path.
             return LocalProcessStarter(lambda _: sys.executable).start(program, seconds)
         from probes.simulation.host import SimulatedHost

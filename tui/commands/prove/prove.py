@@ -186,9 +186,9 @@ class Proof:
 
 def exit_status(results: Sequence[PairResult], interrupted: str) -> tuple[int, str]:
     """Return the exit status and its reason as a sentence."""
-    total = plural(len(results), "pair")
+    total = plural(len(results), "GPU–NIC pair")
     found = {outcome: sum(result.outcome is outcome for result in results) for outcome in Outcome}
-    text = f"{found[Outcome.REGISTERS]} of {total} of GPU and NIC register{'s' * (len(results) == 1)}"
+    text = f"{found[Outcome.REGISTERS]} of {total} register{'s' * (len(results) == 1)}"
     if interrupted:
         return EXIT_INTERRUPTED, sentence(f"{interrupted}: {text}")
     if found[Outcome.REFUSED]:
