@@ -27,6 +27,14 @@ _TITLES = {DMABUF: "DMA-BUF", "peer memory": "Peer memory (nvidia-peermem, on EF
 _MOST_NAMED = 4
 
 
+SIMULATED = "simulated: no GPU and no NIC is used, and no job is affected"
+
+
+def notice_lines(width: int, is_simulated: bool) -> list[Line]:
+    """Return what a registration does and costs, and a blank line."""
+    return [*wrapped(NOTICE, width), *(wrapped(SIMULATED, width) if is_simulated else ()), ()]
+
+
 def draw_results(results: Sequence[PairResult], width: int) -> list[Line]:
     """Return a table for each path, a legend, and each reason once with its pairs."""
     pairs = {(result.gpu, result.nic): result for result in results}
@@ -100,6 +108,13 @@ def draw_users(trials: Sequence[GpuTrial], width: int) -> list[Line]:
     for trial in trials:
         lines += wrapped(f"▲ {trial.label}: {trial.users}", width, Tone.WARNING, "  ")
     return lines
+
+
+def gpu_marks(results: Sequence[PairResult]) -> Line:
+    """Return how a GPU did: a mark for each NIC, and how many register."""
+    count = sum(result.outcome is Outcome.REGISTERS for result in results)
+    marks = (MARKS[result.outcome] for result in results)
+    return line(*marks, f"  registers with {count} of {plural(len(results), 'NIC')}")
 
 
 def gpu_line(results: Sequence[PairResult]) -> str:

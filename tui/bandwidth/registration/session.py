@@ -15,11 +15,12 @@ from probes.bandwidth.registration.outcome import (
     parse_answer,
     results_of,
 )
-from probes.bandwidth.registration.trial import GPU_SECONDS, GpuTrial
+from probes.bandwidth.registration.trial import GPU_SECONDS, GpuTrial, plan_registration
 from probes.base.origin import Source
 from probes.host.protocol import Host
 from probes.snapshot.examination import Examination
 from tui.actions.guards import no_actions_here
+from tui.bandwidth.impact_check import with_users
 from tui.bandwidth.processes import LocalProcessStarter, ToolProcess
 from tui.bandwidth.registration import child
 from tui.runtime.lock import ActionLock, LockTaken
@@ -83,6 +84,9 @@ class RegistrationSession:
             return results_of(trial, (), "", examination)
         if self.is_stopped:
             return not_tried(trial, _CANCELED)
+        users = self._new_users(examination, trial)
+        if users:
+            return not_tried(trial, f"a job has started on it ({users})")
         process = self._start(trial, GPU_SECONDS)
         answers: list[Answer] = []
         while (ended := process.ended) is None:
@@ -93,6 +97,13 @@ class RegistrationSession:
             if self._stopped.is_set():
                 process.end()
         return results_of(trial, answers, ended.why, examination)
+
+    def _new_users(self, examination: Examination, trial: GpuTrial) -> str:
+        """Return who uses a GPU now that was free when it was planned; "": no process."""
+        if trial.users or self._host.origin.source is not Source.LIVE:
+            return ""
+        planned = plan_registration(with_users(self._host, examination), trial.bdf)
+        return "" if isinstance(planned, Refused) else planned[0].users
 
     def _start_on_node(self, trial: GpuTrial, seconds: float) -> ToolProcess:
         if self._host.origin.source is Source.LIVE:

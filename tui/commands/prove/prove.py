@@ -23,7 +23,7 @@ from tui.runtime.json_values import document, host_name
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading
 from tui.runtime.signals import signals_stop
-from widgets.bandwidth.registration import NOT_PROVEN, NOTICE, draw_results, draw_users, gpu_line
+from widgets.bandwidth.registration import NOT_PROVEN, NOTICE, SIMULATED, draw_results, draw_users, gpu_line
 from widgets.base.lines import Line, Tone, line, sentence, wrapped
 
 EXIT_REFUSED, EXIT_NOT_TRIED = 1, 2
@@ -109,7 +109,7 @@ class Proof:
         """Return what a real node would do first, on a simulated one."""
         if self._host.origin.source is not Source.SIMULATED:
             return []
-        lines = wrapped("simulated: no GPU and no NIC is used, and no job is affected", self._output.width)
+        lines = wrapped(SIMULATED, self._output.width)
         used = next((trial for trial in trials if trial.users), None)
         if used is None:
             return lines

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from probes.bandwidth.registration.trial import GpuTrial
+from probes.bandwidth.registration.trial import GpuTrial, plan_registration
 from probes.base.origin import Origin, Source
 from probes.simulation.host import SimulatedHost
+from probes.snapshot.examination import examine
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.bandwidth.processes import ToolProcess
@@ -120,6 +122,17 @@ def test_gpus_of_jobs_are_tried_with_consent() -> None:
     host = _Real("hgx-h100")
     assert prove(host, ["--yes"])[0] == 0
     assert len(host.tried) == 8
+
+
+def test_a_job_that_starts_meanwhile_keeps_its_gpu_to_itself() -> None:
+    host = _Real("hgx-h100")
+    session = RegistrationSession(host, start=host.start)
+    (planned,) = plan_registration(examine(host), "0000:18:00.0")  # type: ignore[misc]
+    free = replace(planned, users="")
+    results = session.run(examine(host), [free], lambda _: None)
+    assert isinstance(results, tuple)
+    assert "a job has started on it (used by train.py" in results[0].dmabuf.why
+    assert host.tried == []
 
 
 def test_two_at_once_do_not_run() -> None:
