@@ -52,6 +52,7 @@ examples:
   gdrtop fleet watch -w gpu[01-64]
                                   show many nodes on a screen, the worst first
   gdrtop live                     show what the running jobs do, as text
+  gdrtop explain 41000            explain a process to its user; --slurm JOB a whole job
   gdrtop nccl-log train.log       explain what NCCL wrote to a job's log
   gdrtop ras                      ask NCCL which rank the others wait for
   gdrtop env                      print the variables that jobs on this node need
@@ -71,6 +72,7 @@ _COMMANDS = {
     "topo": "print the topology, the path between every GPU and NIC, and each GPU's best NIC",
     "modules": "print the kernel modules in load order, and why one is missing",
     "live": "show which jobs use GPUDirect RDMA now, on which path and how fast, and what changes",
+    "explain": "explain a job to its user: devices, limits, the path of each library, what to change",
     "nccl-log": "show what NCCL's log says about GPUDirect RDMA, and explain its errors",
     "ras": "ask NCCL's RAS service which ranks are missing, dead or behind",
     "do": "list the actions for this node, or run one after showing its plan",
@@ -101,6 +103,7 @@ _FOLDERS = {
     "fleet": "fleet",
     "metrics": "export",
     "prove": "prove",
+    "explain": "explain",
     **dict.fromkeys(("prolog", "epilog", "health-check"), "slurm"),
 }
 # slurmd drains a node for any status but 0, so what goes wrong in gdrtop itself is none for it.
@@ -112,7 +115,7 @@ _HINTS = {
     **dict.fromkeys(("fix", "actions", "run"), "; did you mean gdrtop do?"),
     **dict.fromkeys(("install", "wizard", "init"), "; did you mean gdrtop setup?"),
     **dict.fromkeys(("nccl", "log", "logs"), "; did you mean gdrtop nccl-log?"),
-    **dict.fromkeys(("environment", "variables", "lint", "explain"), "; did you mean gdrtop env?"),
+    **dict.fromkeys(("environment", "variables", "lint"), "; did you mean gdrtop env?"),
     **dict.fromkeys(("compare", "difference"), "; did you mean gdrtop diff?"),
     **dict.fromkeys(("prometheus", "exporter", "export"), "; did you mean gdrtop metrics?"),
     **dict.fromkeys(("settings", "configuration", "configure"), "; did you mean gdrtop config?"),

@@ -10,7 +10,7 @@ from typing import TextIO
 from tui.commands.arguments import UsageError
 
 KINDS = (
-    *("check", "forecast", "image", "topo", "modules", "live", "nccl-log"),
+    *("check", "forecast", "image", "topo", "modules", "live", "explain", "nccl-log"),
     *("ras", "watch", "do", "setup", "env", "bench", "prove", "report", "config"),
     *("fleet", "fleet-bench", "fleet-live", "job-counters"),
 )

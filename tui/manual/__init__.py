@@ -9,6 +9,7 @@ SUBJECTS = (
     "verdict",
     "dashboard",
     "live",
+    "explain",
     "doctor",
     "setup",
     "environment",

@@ -37,7 +37,7 @@ SINGLES = (
 )
 _LIBRARIES = re.compile(
     r"/(?P<name>libnccl(?:-net[\w-]*|-tuner[\w-]*)?|libibverbs|libmlx5|libcuda|libucp|libfabric|libnvshmem_host"
-    r"|nvshmem_transport_ibgda|libgdrapi|mooncake/engine)\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"
+    r"|nvshmem_transport_ibgda|libgdrapi|libnixl|mooncake/engine)\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"
 )
 _TICKS_PER_SECOND = 100  # USER_HZ on x86 and Arm
 _NO_PINNED = Unknown(Reason.NOT_THERE, "/proc/PID/status", "no VmPin: the thread is exiting")
