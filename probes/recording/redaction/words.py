@@ -81,7 +81,7 @@ _FORMS = re.compile(
             r"cu\d{2,3}|python\d(?:\.\d{1,2})?",
             r"nvidia_nccl_cu\d{1,3}-[0-9.]{1,30}\.dist-info",
             r"lib(?:nccl(?:-net|-tuner)?(?:-(?:aws|ofi|sharp|ucx|spectrum))?|ibverbs|mlx[45]|cuda|cudart|ucp|uct|ucs|fabric"
-            r"|nvshmem_host|gdrapi|nvidia-ml|efa|rdmacm)\.so(?:\.\d{1,6}){0,5}",
+            r"|nvshmem_host|nixl|gdrapi|nvidia-ml|efa|rdmacm)\.so(?:\.\d{1,6}){0,5}",
             r"nvshmem_transport_ibgda\.so(?:\.\d{1,6}){0,5}",
             r"mooncake|engine\.so",  # of the wheel of Mooncake's transfer engine
             r"lib(?:mlx[45]|efa|irdma|bnxt_re|cxgb4|erdma|hns|ocrdma|qedr|mana)-rdmav\d{1,3}\.so",
