@@ -23,7 +23,7 @@ NOTICE = (
     "Nothing is sent, and everything is released again."
 )
 NOT_PROVEN = "A registration does not show that data arrives. gdrtop bench does."
-_TITLES = {DMABUF: "DMA-BUF", "peer memory": "Peer memory (nvidia-peermem, on EFA efa_nv_peermem)"}
+_TITLES = {DMABUF: "DMA-BUF", "peer memory": "Peer memory (nvidia-peermem)"}
 _MOST_NAMED = 4
 
 
@@ -74,7 +74,8 @@ def draw_reasons(results: Sequence[PairResult], width: int) -> list[Line]:
         if path in both and name != DMABUF and pairs == both[path]:
             continue  # the same reason for both paths stands there already
         where = "both paths" if both.get(path) == pairs else name
-        lines += [(), line(MARKS[path.outcome], Run(f" {_pair_names(pairs)}, {where}", Tone.TITLE))]
+        head, *rest = wrapped(f"{_pair_names(pairs)}, {where}", width - 2, Tone.TITLE)
+        lines += [(), (MARKS[path.outcome], Run(" "), *head), *((Run("  "), *piece) for piece in rest)]
         lines += draw_path(path, width, "  ")
     return lines
 

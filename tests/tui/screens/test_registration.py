@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from textual.pilot import Pilot
 
 from probes.simulation.bandwidth.playback import SimulatedTest
@@ -50,6 +51,7 @@ async def registered(pilot: Pilot[None], node: ProvingNode) -> None:
     await pilot.pause()
 
 
+@pytest.mark.slow
 async def test_the_question_names_the_cost_and_the_jobs_and_esc_registers_nothing() -> None:
     node = ProvingNode("hgx-h100")
     async with stepped_app(node).run_test(size=(120, 40)) as pilot:
@@ -74,6 +76,7 @@ async def test_each_gpu_shows_what_registers_and_the_selected_one_why_not() -> N
         assert "does not show that data arrives" in shown
 
 
+@pytest.mark.slow
 async def test_a_read_only_dashboard_registers_nothing() -> None:
     node = ProvingNode("hgx-h100")
     app = GdrtopApp(lambda: node, node.origin, interval=None, read_only=True)

@@ -190,7 +190,7 @@ def exit_status(results: Sequence[PairResult], interrupted: str) -> tuple[int, s
     found = {outcome: sum(result.outcome is outcome for result in results) for outcome in Outcome}
     text = f"{found[Outcome.REGISTERS]} of {total} register{'s' * (len(results) == 1)}"
     if interrupted:
-        return EXIT_INTERRUPTED, sentence(f"{interrupted}: {text}")
+        return EXIT_INTERRUPTED, sentence(f"{text}; {interrupted}")
     if found[Outcome.REFUSED]:
         return EXIT_REFUSED, sentence(f"{text}, {found[Outcome.REFUSED]} refused")
     left = found[Outcome.NOT_TRIED] + found[Outcome.NO_ANSWER]

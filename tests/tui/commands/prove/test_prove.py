@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from probes.bandwidth.registration.outcome import Outcome
 from probes.bandwidth.registration.trial import GpuTrial, plan_registration
 from probes.base.origin import Origin, Source
 from probes.simulation.host import SimulatedHost
@@ -20,7 +21,7 @@ from tui.bandwidth.registration.session import RegistrationSession
 from tui.bandwidth.simulated_processes import SimulatedProcessStarter
 from tui.cli import main
 from tui.commands.bench_run.output import BenchOutput
-from tui.commands.prove.prove import Proof
+from tui.commands.prove.prove import Proof, exit_status
 from tui.runtime import lock
 
 
@@ -133,6 +134,20 @@ def test_a_job_that_starts_meanwhile_keeps_its_gpu_to_itself() -> None:
     assert isinstance(results, tuple)
     assert "a job has started on it (used by train.py" in results[0].dmabuf.why
     assert host.tried == []
+
+
+def test_an_interrupted_run_keeps_its_results_and_tries_no_further_gpu() -> None:
+    host = _Real("hgx-h100")
+    session = RegistrationSession(host, start=host.start)
+    planned = plan_registration(examine(host))
+    assert isinstance(planned, tuple)
+    results = session.run(examine(host), planned, lambda _: session.stop())
+    assert isinstance(results, tuple)
+    assert host.tried == ["GPU0"]
+    assert results[0].outcome is Outcome.REGISTERS
+    assert results[-1].dmabuf.why == "canceled"
+    status, reason = exit_status(results, "interrupted")
+    assert (status, reason) == (130, "10 of 80 GPU–NIC pairs register; interrupted.")
 
 
 def test_two_at_once_do_not_run() -> None:
