@@ -77,6 +77,13 @@ def test_json_is_what_its_schema_says(words: list[str], capsys: pytest.CaptureFi
     assert document["exit_status"] == status
 
 
+def test_a_variable_is_explained_by_another_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", "--demo", "hgx-h100", "NCCL_IB_HCA"])
+    assert ended.value.code == 3
+    assert "gdrtop env --explain NCCL_IB_HCA" in capsys.readouterr().err
+
+
 def test_two_choices_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "--demo", "hgx-h100", "41000", "--slurm", "4711"]) == 3
     assert "one of" in capsys.readouterr().err
