@@ -12,6 +12,7 @@ net_ib/init.cc for Data Direct; net_ib/connect.cc for GIDs; init.cc for GPUs and
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from probes.base.frozen import frozen
 
@@ -243,6 +244,14 @@ def explain_warning(text: str, source: str = "") -> Explanation:
         if match:
             return _explained(form, match)
     return Explanation("warning", "NCCL warning", "", "")
+
+
+def explain_notice(text: str) -> Explanation:
+    """Return what an ATTN line of NCCL 2.32 and later means; NCCL goes on after it."""
+    explanation = explain_warning(text)
+    if explanation.kind == "warning":
+        return Explanation("notice", "NCCL notice", "", "", is_note=True)
+    return replace(explanation, is_note=True)
 
 
 def explain_torch(text: str) -> Explanation | None:

@@ -8,6 +8,7 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import judge
+from probes.checks.nccl.log_network import nic_names
 from probes.checks.registry import CHECKS, findings
 from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Finding, Severity, Status
@@ -17,7 +18,7 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
 from tests.probes.checks.doctor import examination_of, findings_on
 from tests.probes.live.processes.test_log_reading import LOG, line
-from tests.probes.nccl.log.logs import channel
+from tests.probes.nccl.log.logs import channel, info, read
 from tests.tiers import USUAL_NODES
 
 OF_LOGS = frozenset(check.id for check in CHECKS if check.id.startswith("job-log-"))
@@ -139,6 +140,12 @@ def test_nics_that_the_log_leaves_out_are_named() -> None:
     assert "uses mlx5_4, mlx5_9, without mlx5_0 (nearest to GPU0)" in finding.cause
     assert finding.part_of == "job-log-other-setting"
     assert "but the job's log says NCCL_IB_HCA==mlx5_4,mlx5_9" in found["job-log-other-setting"].cause
+
+
+def test_a_data_direct_interface_is_its_nic() -> None:
+    """NCCL calls it mlx5_0_dma: ncclIbInitDevices() of net_ib/init.cc."""
+    log = read(info("NET/IB : Using [0]mlx5_0_dma:1/RoCE [1]mlx5_1_dma+mlx5_2_dma:1/RoCE [RO]; OOB e:1<0>"))
+    assert nic_names(log) == {"mlx5_0", "mlx5_1", "mlx5_2"}
 
 
 def test_a_default_plugin_that_is_not_there_is_no_fault() -> None:

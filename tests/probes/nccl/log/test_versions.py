@@ -302,6 +302,37 @@ def test_receiving_channels_of_2_31_end_with_the_flush(path: str) -> None:
     facts = read(info(f"Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0{path}"))
     assert (facts.receive, facts.cut_lines) == (Channels(gdr=1), 0)
     assert facts.ranks[0].devices == ("IB/0",)
+    assert facts.flushes == {path.partition("=")[2]: 1}
+
+
+def test_the_log_shows_how_receives_are_flushed() -> None:
+    path = "[receive] via NET/IB/0/GDRDMA"
+    kinds = ("None", "None", "Always")
+    log = info(*(f"Channel {n:02d}/0 : 8[0] -> 0[0] {path}/flush={kind}" for n, kind in enumerate(kinds)))
+    facts = read(log)
+    shown = "\n".join(plain(each) for each in draw(facts, verdict_of(facts), 100))
+    assert "none (2), after every receive (1)" in shown
+
+
+@pytest.mark.parametrize("function", ["", " (ncclTopoCheckNet)"])
+def test_a_notice_of_2_32_is_never_an_error(function: str) -> None:
+    """The form of src/debug.cc of 2.32, which calls ATTN "informational notices"."""
+    head = f"[2026-11-09 19:28:01] node1:100:200 [0] graph/topo.cc:12{function} NCCL ATTN "
+    facts = read(f"{head}Connection refused by peer\n{head}a text that gdrtop does not know\n")
+    assert [(problem.title, problem.is_note) for problem in facts.problems] == [
+        ("A TCP connection between ranks failed", True),
+        ("NCCL notice", True),
+    ]
+    assert facts.problems[1].ranks == ("node1:100[0]",)
+    shown = "\n".join(plain(each) for each in draw(facts, verdict_of(facts), 100))
+    assert "Notes" in shown
+    assert "✗" not in shown
+
+
+def test_notices_are_counted_like_warnings() -> None:
+    lines = "".join(f"node1:100:200 [0] a.cc:{n} NCCL ATTN notice {n}\n" for n in range(3000))
+    (problem,) = read(lines).problems
+    assert problem.seen.count == 3000
 
 
 def test_collnet_channels_count() -> None:
