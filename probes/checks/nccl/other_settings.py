@@ -93,6 +93,15 @@ def nccl_relaxed_ordering_off(examination: Examination) -> Outcome:
     )
 
 
+def excludes_cuda(value: str) -> bool:
+    """Say whether a value of UCX_TLS leaves out the transports for GPU memory."""
+    names = [name.strip() for name in value.removeprefix("^").split(",")]
+    if value.startswith("^"):
+        return any(name in ("cuda", "cuda_copy") for name in names)
+    has_cuda = any(name == "all" or name.lstrip("\\").startswith(("cuda", "gdr")) for name in names)
+    return bool(value) and not has_cuda
+
+
 @UCX.check(
     "ucx-tls-without-cuda",
     Severity.WARNING,
@@ -104,19 +113,10 @@ def nccl_relaxed_ordering_off(examination: Examination) -> Outcome:
 )
 def ucx_tls_without_cuda(examination: Examination) -> Outcome:
     """Find values of UCX_TLS without a transport for GPU memory."""
-
-    def wrong(value: str) -> str | None:
-        names = [name.strip() for name in value.removeprefix("^").split(",")]
-        if value.startswith("^"):
-            has_cuda = not any(name in ("cuda", "cuda_copy") for name in names)
-        else:
-            has_cuda = any(name == "all" or name.lstrip("\\").startswith(("cuda", "gdr")) for name in names)
-        return None if has_cuda or not value else "without cuda"
-
     return conclude_values(
         examination,
         "UCX_TLS",
-        wrong,
+        lambda value: "without cuda" if excludes_cuda(value) else None,
         "Without “cuda” (cuda_copy, cuda_ipc, gdr_copy) UCX does not handle GPU memory.",
         "or add cuda to it: UCX_TLS=rc,cuda,sm,self",
     )

@@ -98,7 +98,10 @@ _COMPLETION = re.compile(r"NET/IB(?:/GIN)? ?: .{0,80}Got completion")
 _FAILED_CALL = re.compile(
     r"(?:Call to \S{1,60}|ibv_\w{1,40}\(\)|NET/MLX5: Call to \S{1,60}) failed(?!.*retrying \d)"
 )
-_NOTE = re.compile(r"dlvsym failed on mlx5dv_|cuMem host allocations do not")
+_NOTE = re.compile(
+    r"dlvsym failed on mlx5dv_|cuMem host allocations do not|NET/IB : Failed to open mlx5dv symbols"
+    r"|NET/OFI GDR support reported to NCCL but"
+)
 _VERSION = re.compile(r"NCCL version (\d[\w.+-]{0,60})")
 
 _INFO: tuple[tuple[str, Kind, re.Pattern[str]], ...] = (
@@ -109,6 +112,7 @@ _INFO: tuple[tuple[str, Kind, re.Pattern[str]], ...] = (
     ("NET/", Kind.USING, _USING),
     ("NET/", Kind.NO_DEVICE, _NO_DEVICE),
     ("NET/", Kind.PLUGIN, _PLUGIN),
+    ("NET/", Kind.WARNING, _NOTE),
     ("NET/", Kind.PLUGIN, _OFI),
     ("NET/", Kind.WARNING, _COMPLETION),
     ("NET/", Kind.WARNING, _FAILED_CALL),

@@ -15,6 +15,8 @@ from probes.simulation.node.modules.modules import end_rdma_traffic
 _pids = count(43000)
 _PLUGIN = "/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so.0.0.0"
 
+_SITE = "/opt/venv/lib/python3.12/site-packages"
+
 FAULTS = Faults()
 
 
@@ -81,6 +83,23 @@ def _ten_nics(description: NodeDescription) -> NodeDescription:
         for root in description.root
     )
     return replace(description, root=roots)
+
+
+def _sparse_gids() -> Fault:
+    pid = next(_pids)
+
+    def change(tree: Tree) -> None:
+        """Empty the entries of another network namespace, as a pod sees the table."""
+        for nic in tree.nics:
+            port = f"{nic.path}/infiniband/{nic.name}/ports/1"
+            for index in range(2):
+                tree.add(f"{port}/gids/{index}", ("0000:" * 8)[:-1] + "\n")
+                tree.remove(f"{port}/gid_attrs/types/{index}")
+                tree.remove(f"{port}/gid_attrs/ndevs/{index}")
+        add_rank(tree, pid, 0, {}, default_libraries(tree, "2.25.1"))
+
+    summary = "A job with NCCL 2.25, and a GID table whose first entries are empty, as in a pod"
+    return fault("nccl-sparse-gid-table", summary, change, on="pcie-l40s")
 
 
 def _stale_topology() -> Fault:
@@ -226,4 +245,16 @@ FAULTS += (
     _job("nvshmem-ibgda-driver-options", "A job uses NVSHMEM's IBGDA without the driver options for it",
          {"NVSHMEM_IB_ENABLE_IBGDA": "1"},
          libraries=("/usr/lib64/libnvshmem_host.so.3.3.9", "/usr/lib64/nvshmem_transport_ibgda.so.3.0.0")),
+    _job("known-bad-combination", "A job on several nodes has NCCL 2.30.4, with which some jobs hang",
+         {"WORLD_SIZE": "32"}, nccl=("2.30.4",)),
+    _job("mooncake-needs-peermem", "A job's Mooncake needs nvidia_peermem; the node has only DMA-BUF",
+         {}, on="pcie-l40s", libraries=(f"{_SITE}/mooncake/engine.so",)),
+    _job("nixl-ucx-without-cuda", "A job's NIXL uses UCX without its CUDA module",
+         {}, libraries=(f"{_SITE}/.nixl_cu12.mesonpy.libs/plugins/libplugin_UCX.so",
+                        f"{_SITE}/nixl_cu12.libs/libucp-b39b3ed9.so.0.0.0",
+                        f"{_SITE}/nixl_cu12.libs/ucx/libuct_ib.so.0.0.0")),
+    _job("nvshmem-ibgda-without-mlx5", "A job uses NVSHMEM's IBGDA on EFA NICs",
+         {"NVSHMEM_IB_ENABLE_IBGDA": "1"}, on="aws-p5",
+         libraries=("/usr/lib64/libnvshmem_host.so.3.3.9", "/usr/lib64/nvshmem_transport_ibgda.so.3.0.0")),
+    _sparse_gids(),
 )

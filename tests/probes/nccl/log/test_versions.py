@@ -219,7 +219,20 @@ _MNNVL = "MNNVL (cliqueSize 8) is available but not working on this system. Chec
          " state=6 sq_psn=16777215 rq_psn=16777215: local access violation work queue error",
          "Fatal RDMA event on a QP: local access violation work queue error", "kernel log"),
         ("NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument",
-         "NCCL could not read the type of a RoCE GID", "2.26"),
+         "NCCL could not read the type of a RoCE GID", "2.26.2"),
+        # NVIDIA/nccl issue 2190, hiyouga/EasyR1 issue 505
+        ("Error while attaching to shared memory segment /dev/shm/nccl-\u040c (size 0), error: No such file or directory (2)",
+         "Two ranks allocate host memory in different ways", "NCCL_CUMEM_HOST_ENABLE=0"),
+        ("NET/OFI * This error indicates that the security group on either this instance or the peer instance",
+         "The EFA plugin suspects the security group", "in both directions"),
+        ("NET/OFI Request 0x7f0 completed with error. RC: 113. Error: 15 (Unreachable remote - never received a response)",
+         "An EFA peer never answered", "Likely"),
+        ("NET/OFI Request 0x7f0 completed with error. RC: 5. Error: 13 (Unresponsive remote (was previously responsive))",
+         "An EFA peer stopped answering", "not the cause"),
+        ("NET/OFI GDR support reported to NCCL but then couldn't be configured on an endpoint.  Cannot continue.",
+         "The EFA plugin could not configure GPUDirect RDMA", "dma-buf attach failed"),
+        ("Unable to use GIN: Peermem is not supported, and device 0 does not support DMA-BUF.",
+         "NCCL's device API (GIN) cannot register GPU memory", "nv_peer_mem"),
         ("Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'the operation cannot be"
          " performed in the present state'.", "NVLink SHARP (NVLS) does not work", "Fabric Manager"),
     ],
@@ -250,6 +263,9 @@ def test_a_call_that_is_retried_is_no_error() -> None:
     [
         f"{WARNING}dlvsym failed on mlx5dv_get_data_direct_sysfs_path - undefined symbol version MLX5_1.25\n",
         info("dlvsym failed on mlx5dv_reg_dmabuf_mr - undefined symbol version MLX5_1.25"),
+        info(
+            "NET/IB : Failed to open mlx5dv symbols. Advance features like CX-8 Direct-NIC will be disabled."
+        ),
         info(
             "cuMem host allocations do not appear to be working; falling back to a /dev/shm/ based implementation."
         ),
