@@ -10,6 +10,7 @@ SUBJECTS = (
     "dashboard",
     "live",
     "doctor",
+    "combinations",
     "setup",
     "environment",
     "actions",
