@@ -10,7 +10,7 @@ SUBJECTS = (
     "dashboard",
     "live",
     "doctor",
-    "combinations",
+    "versions",
     "setup",
     "environment",
     "actions",

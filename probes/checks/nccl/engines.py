@@ -92,7 +92,7 @@ def _version(settings: JobSettings) -> tuple[int, ...] | None:
 
 
 def _uses_peermem(settings: JobSettings) -> bool:
-    """Say whether Mooncake registers by nvidia_peermem; without a version, as nearly all releases do."""
+    """Say whether Mooncake needs nvidia_peermem; without a version, as nearly all releases do."""
     version, value = _version(settings), settings.get(_PEERMEM)
     if version is not None and version < _FIRST_AT_RUN_TIME:
         return True

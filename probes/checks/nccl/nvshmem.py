@@ -138,7 +138,7 @@ def nvshmem_ibgda_without_mlx5(examination: Examination) -> Outcome:
         [*users.values(), Evidence("/sys/class/infiniband", f"drivers: {', '.join(drivers)}")],
         f"IBGDA {'works' if is_read else 'likely works'} with mlx5 NICs only.",
         fix=job_plan(
-            "Do without IBGDA",
+            "Use another transport",
             "Use DeepEP's normal mode or another library for expert parallelism, which does not need IBGDA",
             f"Unset {_IBGDA}",
         ),

@@ -1,7 +1,7 @@
 """Versions that are known not to work together, each with its symptom, its cure and where that is written.
 
 A row is found by `known-bad-combination`, or by the check that it names. A row without either is only in
-`gdrtop help combinations`: no file of the node shows its versions.
+`gdrtop help versions`: no file of the node shows its versions.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ COMBINATIONS = (
     "known-bad-combination",
     Severity.WARNING,
     "Versions on this node are known not to work together",
-    "gdrtop help combinations; the evidence names the source of each",
+    "gdrtop help versions; the evidence names the source of each",
     ok="No versions on this node are known not to work together",
     impact="Jobs with these versions fail, hang or compute with wrong data.",
 )
@@ -291,7 +291,7 @@ def known_bad_combination(examination: Examination) -> Outcome:
     matches = [(row, evidence) for row, evidence in matches if evidence]
     if not matches:
         count = sum(row.seen is not None for row in COMBINATIONS)
-        return passed(Evidence("gdrtop help combinations", f"none of {count} combinations is here"))
+        return passed(Evidence("gdrtop help versions", f"none of {count} combinations is here"))
     rows = [row for row, _ in matches]
     return found(
         " ".join(f"{row.components}: {row.symptom[:1].lower()}{row.symptom[1:]}" for row in rows),

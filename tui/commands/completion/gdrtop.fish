@@ -569,7 +569,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using help' -s h -l help -d 'show this help
 complete -c gdrtop -n '_shtab_gdrtop_using help' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using help' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
 complete -c gdrtop -n '_shtab_gdrtop_using help' -s v -l verbose -d 'after the output, print on stderr which sources were read, how long each took, and which failed; with --version: also print Python and Textual versions, and the dashboard'"'"'s output driver'
-complete -c gdrtop -n '_shtab_gdrtop_using help; and test $_shtab_gdrtop_npos -eq 0' -ka "verdict dashboard live doctor combinations setup environment actions safety bandwidth topology nccl-log recording report watch metrics consumers slurm remote fleet fleet-live fleet-bench ras manifests json config files simulation install" -d 'page to show; without it, list the pages'
+complete -c gdrtop -n '_shtab_gdrtop_using help; and test $_shtab_gdrtop_npos -eq 0' -ka "verdict dashboard live doctor versions setup environment actions safety bandwidth topology nccl-log recording report watch metrics consumers slurm remote fleet fleet-live fleet-bench ras manifests json config files simulation install" -d 'page to show; without it, list the pages'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a completion -d 'Print what completes commands and options in bash, zsh or fish.'
 complete -c gdrtop -n '_shtab_gdrtop_using completion' -s h -l help -d 'show this help message and exit'
 complete -c gdrtop -n '_shtab_gdrtop_using completion' -l ascii -d 'use ASCII characters only'

@@ -39,16 +39,17 @@ def with_job(*libraries: str, node: str = "hgx-h100", package: str = "", **varia
 def test_each_row_is_complete_and_in_the_manual() -> None:
     assert len({row.name for row in COMBINATIONS}) == len(COMBINATIONS) == 17
     checks = {check.id for check in CHECKS}
-    manual = page("combinations")
+    manual = page("versions")
     for row in COMBINATIONS:
         assert row.source.startswith("https://")
         assert row.symptom.endswith(".")
         assert not row.cure.endswith(".")
         assert not row.check or row.check in checks
         assert not (row.check and row.seen)
-        found_by = f"`{row.check}`" if row.check else "`known-bad-combination`" if row.seen else "not seen"
-        line = f"| {row.components} | {row.symptom} | {row.cure}. | {found_by} | <{row.source}> |"
-        assert line in manual, f"add to tui/manual/combinations.md: {line}"
+        check = row.check or ("known-bad-combination" if row.seen else "")
+        found_by = f"Found by `{check}`." if check else "Not seen."
+        line = f"| {row.components} | {row.symptom} {row.cure}. {found_by} <{row.source}> |"
+        assert line in manual, f"add to tui/manual/versions.md: {line}"
 
 
 NCCL = "/opt/nccl/libnccl.so.{}"
