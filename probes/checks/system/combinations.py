@@ -19,12 +19,13 @@ from probes.facts.jobs.processes import Process
 from probes.nccl.settings import parse_number
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
 from probes.queries.jobs import JobSettings, jobs_of
-from probes.queries.modules import driver_version, efa_functions
+from probes.queries.modules import efa_functions
 from probes.queries.pcie_paths import functions_of
 from probes.snapshot.examination import Examination
 
 AREA = Area("environment")
 
+_READ_R595 = "595.91.07"
 _PARAMS, _OVERRIDE = "/proc/driver/nvidia/params", "GrdmaPciTopoCheckOverride"
 
 Seen = Callable[[Examination], Iterator[Evidence]]
@@ -71,7 +72,7 @@ def _efa_without_override(examination: Examination) -> Iterator[Evidence]:
     if isinstance(gpus, Unknown) or not efas or not any(known(gpu.c2c_links, 0) for gpu in gpus.gpus):
         return
     parameters, version = gpus.driver.parameters, gpus.driver.version
-    if isinstance(parameters, Unknown) or _OVERRIDE in parameters or isinstance(version, Unknown):
+    if isinstance(version, Unknown) or _OVERRIDE in known(parameters, {}):
         return
     functions = functions_of(examination)
     groups = {bdf: functions[bdf].iommu_group for bdf in efas if bdf in functions}
@@ -80,7 +81,9 @@ def _efa_without_override(examination: Examination) -> Iterator[Evidence]:
         for bdf, group in groups.items()
         if isinstance(group, Unknown) and group.reason is Reason.NOT_THERE
     ]
-    if outside and driver_version(examination)[1] >= (595,):
+    # Other releases of R595 may have the option: without their parameters, only the one that was read counts.
+    is_without = version == _READ_R595 if isinstance(parameters, Unknown) else version.startswith("595.")
+    if outside and is_without:
         yield Evidence(_PARAMS, f"driver {version}, without {_OVERRIDE}")
         yield Evidence(f"/sys/bus/pci/devices/{outside[0]}/iommu_group", "not found")
 

@@ -176,6 +176,49 @@ def _errors(tree: Tree) -> None:
         )
 
 
+def _warns(tree: Tree, *lines: str) -> None:
+    for rank in _ranks(tree)[:1]:
+        rank.logged_warnings += lines
+
+
+@FAULTS.fault(
+    "cumem-host-differs",
+    "The job's log shows that its ranks allocate host memory in different ways",
+    finds=("job-log-errors",),
+)
+def _host_memory_differs(tree: Tree) -> None:
+    """NVIDIA/nccl issue 2190."""
+    _warns(
+        tree,
+        "misc/shmutils.cc:87 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-Q (size 0), "
+        "error: No such file or directory (2)",
+    )
+
+
+@FAULTS.fault(
+    "efa-security-group",
+    "The job's log shows an EFA peer that never answered",
+    finds=("job-log-errors",),
+    on="aws-p5",
+)
+def _security_group(tree: Tree) -> None:
+    """aws-ofi-nccl, src/platform-aws.cpp."""
+    text = (
+        "NET/OFI * This error indicates that the security group on either this instance or the peer instance"
+    )
+    _warns(tree, f"nccl_ofi_rdma.cpp:1049 NCCL WARN {text}")
+
+
+@FAULTS.fault(
+    "fabric-manager-restarted",
+    "The job's log shows that NVLink SHARP fails after a restart of Fabric Manager",
+    finds=("job-log-errors",),
+)
+def _manager_restarted(tree: Tree) -> None:
+    """NVIDIA/nccl issue 1488."""
+    _warns(tree, "transport/nvls.cc:254 NCCL WARN Cuda failure 1 'invalid argument'")
+
+
 # fmt: off
 FAULTS += (
     _job("nccl-gdr-level-ignored", "A job sets NCCL_NET_GDR_LEVEL=NODE, which NCCL ignores",
