@@ -190,8 +190,8 @@ def _host_memory_differs(tree: Tree) -> None:
     """NVIDIA/nccl issue 2190."""
     _warns(
         tree,
-        "misc/shmutils.cc:87 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-Q (size 0), "
-        "error: No such file or directory (2)",
+        "misc/shmutils.cc:87 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-Q (size "
+        "0), error: No such file or directory (2)",
     )
 
 
@@ -203,10 +203,8 @@ def _host_memory_differs(tree: Tree) -> None:
 )
 def _security_group(tree: Tree) -> None:
     """aws-ofi-nccl, src/platform-aws.cpp."""
-    text = (
-        "NET/OFI * This error indicates that the security group on either this instance or the peer instance"
-    )
-    _warns(tree, f"nccl_ofi_rdma.cpp:1049 NCCL WARN {text}")
+    text = "* This error indicates that the security group on either this instance or the peer instance"
+    _warns(tree, f"platform-aws.cpp:1049 NCCL WARN NET/OFI {text}")
 
 
 @FAULTS.fault(

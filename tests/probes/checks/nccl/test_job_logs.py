@@ -204,6 +204,15 @@ def test_errors_that_end_a_job_are_found_and_notes_are_not(warning: str, is_foun
     assert (said(node, "job-log-errors").status is Status.FOUND) == is_found
 
 
+def test_a_notice_is_no_error_of_the_job() -> None:
+    host = SimulatedHost("hgx-h100", clock=lambda: 1000.0)
+    notice = line(41000, "Duplicate GPU detected : rank 1 and rank 0").replace(
+        "NCCL INFO", "init.cc:1 NCCL ATTN"
+    )
+    host.tree.add(LOG, notice.encode())
+    assert said(examine_with_jobs(host), "job-log-errors").status is Status.PASSED
+
+
 def test_a_healthy_job_has_no_finding() -> None:
     for name in USUAL_NODES:
         expected = {"job-log-staged"} if name == "pcie-l40s" else set()
