@@ -245,6 +245,7 @@ COMBINATIONS = (
         "Transfers reach about 16 instead of more than 40 GB/s.",
         "Set UCX_IB_PCI_RELAXED_ORDERING=try, or use UCX 1.21 or newer",
         "https://github.com/openucx/ucx/pull/10955",
+        "ucx-without-relaxed-ordering",
     ),
     Combination(
         "nccl-sparse-gids",

@@ -197,9 +197,9 @@ def parse_maps(content: bytes) -> tuple[MappedLibrary, ...]:
         if match is None or path in found or len(path) > 1024:
             continue
         version = match["version"] or ""
-        # "libnccl.so.2" has only the version of the interface.
+        # "libnccl.so.2" has only the version of the interface, and so has "libucp.so.0.0.0".
         known_version: Maybe[str] = version
-        if "." not in version:
+        if "." not in version or match["name"] == "libucp":
             known_version = Unknown(Reason.NOT_THERE, printable(path, 256), "no version in the file name")
         found[path] = MappedLibrary(match["name"], printable(path, 256), known_version)
     return tuple(found.values())

@@ -85,6 +85,8 @@ class ProcessFacts:
 _GPU_FILE = re.compile(r"/dev/nvidia(?:\d{1,4}|ctl|-uvm)")
 _UVERBS_FILE = re.compile(r"/dev/infiniband/uverbs\d{1,4}")
 _MAX_ANCESTORS = 16  # a benchmark process is below its supervisor, which gdrtop has started
+_PC_VERSION = re.compile(r"^Version: ?([0-9][0-9.]{0,30})", re.M)
+_PC_LIMIT_BYTES = 4096
 # Library -> its directory in a Python package, and the package's metadata beside it.
 _WHEEL_VERSION = r"-(?P<version>[0-9][0-9a-z.]{0,30})\.dist-info"
 _WHEELS = {
@@ -340,7 +342,14 @@ def _libraries(host: Host, pid: int) -> Maybe[tuple[MappedLibrary, ...]]:
 
 
 def _with_version(host: Host, pid: int, library: MappedLibrary) -> MappedLibrary:
-    """Add the package's version to a library in a Python package (…/site-packages/nvidia/nccl/lib/)."""
+    """Add the package's version to a library in a Python package (…/site-packages/nvidia/nccl/lib/).
+
+    That of UCX is in the file for pkg-config that it installs beside its library.
+    """
+    if library.name == "libucp":
+        path = f"/proc/{pid}/root{posixpath.dirname(library.path)}/pkgconfig/ucx.pc"
+        found = _PC_VERSION.search(known(host.read(path, _PC_LIMIT_BYTES), ""))
+        return library if found is None else MappedLibrary(library.name, library.path, found[1])
     directory, wheel = _WHEELS.get(library.name, ("", None))
     site, inside, _ = library.path.partition(directory) if directory else ("", "", "")
     if wheel is None or not inside:

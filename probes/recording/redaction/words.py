@@ -91,7 +91,7 @@ _FORMS = re.compile(
             r"(?:MLNX_OFED_LINUX|MLNX_EN|OFED-internal|DOCA_OFED|doca-ofed)-\d{1,3}(?:[.-]\d{1,5}){1,8}",
             r"smmu\d{1,3}",
             r"mlx5_core\.(?:rdma|eth|sf|vnet)\.\d{1,4}",
-            r"(?:kernel|config|vmlinu[xz]|Image|initrd(?:\.img)?|initramfs|linux-modules)-\d{1,3}(?:\.\d{1,8})+(?:[-_.](?:\d{1,8}|el\d{1,2}(?:_\d{1,2})?|generic|nvidia|azure|aws|gcp|64kb?|x86_64"
+            r"(?:kernel|config|vmlinu[xz]|Image|initrd(?:\.img)?|initramfs|linux-modules)-\d(?:\.\d{1,8})+(?:[-_.](?:\d{1,8}|el\d{1,2}(?:_\d{1,2})?|generic|nvidia|azure|aws|gcp|64kb?|x86_64"
             r"|aarch64|uek|oracle|amzn\d{1,4}|default))*(?:\.img)?",
             # NVIDIA's operators and NIC driver, and packages of the driver: their branch is part of the name.
             r"(?:gpu-operator-)?v\d{2}\.\d{1,2}\.\d{1,2}|doca\d(?:[.-]\d{1,4}){3,9}",

@@ -15,6 +15,7 @@ from probes.simulation.node.modules.modules import end_rdma_traffic
 _pids = count(43000)
 _PLUGIN = "/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so.0.0.0"
 
+_UCX = "/opt/hpcx/ucx/lib"
 _SITE = "/opt/venv/lib/python3.12/site-packages"
 
 FAULTS = Faults()
@@ -83,6 +84,20 @@ def _ten_nics(description: NodeDescription) -> NodeDescription:
         for root in description.root
     )
     return replace(description, root=roots)
+
+
+def _unordered_ucx() -> Fault:
+    pid = next(_pids)
+
+    def change(tree: Tree) -> None:
+        add_rank(tree, pid, 0, {}, (f"{_UCX}/libucp.so.0.0.0",))
+        tree.add(f"/proc/{pid}/root{_UCX}/pkgconfig/ucx.pc", "Name: ucx\nVersion: 1.18.0\n")
+        tree.add(
+            "/proc/cpuinfo", "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 207\nflags\t\t: lm\n\n"
+        )
+
+    summary = "A job with UCX 1.18 on Emerald Rapids, on which it leaves relaxed ordering off"
+    return fault("ucx-without-relaxed-ordering", summary, change)
 
 
 def _sparse_gids() -> Fault:
@@ -298,4 +313,5 @@ FAULTS += (
          {"NVSHMEM_IB_ENABLE_IBGDA": "1"}, on="aws-p5",
          libraries=("/usr/lib64/libnvshmem_host.so.3.3.9", "/usr/lib64/nvshmem_transport_ibgda.so.3.0.0")),
     _sparse_gids(),
+    _unordered_ucx(),
 )

@@ -123,6 +123,36 @@ def test_an_empty_first_gid_stops_some_versions(
         assert "likely" in finding.cause
 
 
+_EMERALD = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 207\nmodel name\t: x\nflags\t\t: lm\n\n"
+
+
+@pytest.mark.parametrize(
+    ("ucx", "cpuinfo", "variables", "status"),
+    [
+        ("1.18.0", _EMERALD, {}, Status.FOUND),
+        ("1.21.0", _EMERALD, {}, Status.PASSED),
+        ("", _EMERALD, {}, Status.PASSED),  # its version is not known
+        ("1.18.0", _EMERALD.replace("207", "143"), {}, Status.PASSED),  # Sapphire Rapids
+        ("1.18.0", _EMERALD, {"UCX_IB_PCI_RELAXED_ORDERING": "n"}, Status.PASSED),
+        ("1.18.0", "CPU implementer\t: 0x41\nCPU architecture: 8\n\n", {}, Status.PASSED),
+    ],
+)
+def test_ucx_before_1_21_needs_a_setting_on_emerald_rapids(
+    ucx: str, cpuinfo: str, variables: dict[str, str], status: Status
+) -> None:
+    """openucx/ucx, src/ucs/arch/cpu.h of v1.20.0 and v1.21.0."""
+    host = SimulatedHost("hgx-h100", clock=lambda: 1000.0)
+    directory = "/opt/hpcx/ucx/lib"
+    add_rank(host.tree, _PID, 0, variables, (f"{directory}/libucp.so.0.0.0",))
+    host.tree.add("/proc/cpuinfo", cpuinfo)
+    if ucx:
+        host.tree.add(f"/proc/{_PID}/root{directory}/pkgconfig/ucx.pc", f"Name: ucx\nVersion: {ucx}\n")
+    (finding,) = findings(examine(host), only={"ucx-without-relaxed-ordering"})
+    assert finding.status is status
+    if status is Status.FOUND:
+        assert "likely" in finding.cause
+
+
 @pytest.mark.parametrize(
     ("node", "nvshmem", "word"), [("aws-p5", "3.3.9", "IBGDA works"), ("aws-p5", "3.9.0", "likely works")]
 )
