@@ -65,6 +65,11 @@ from probes.checks.system import (
 from probes.queries.finding import Area, Check, CheckEnded, Finding, Outcome, Status, end_with, unknown
 from probes.snapshot.examination import Examination
 
+VARIABLE_AREAS: tuple[Area, ...] = (
+    *(gdr_level.AREA, network.AREA, gid.AREA, library.AREA, files.AREA),
+    *(other_settings.AREA, other_settings.UCX),
+)
+"""The checks of environment variables and nccl.conf, by which `gdrtop env` judges settings, too."""
 # Add a new file of checks here. Findings with the same severity are listed in this order.
 AREAS: tuple[Area, ...] = (
     # Whether GPUDirect RDMA works at all comes before the reasons.
@@ -80,8 +85,7 @@ AREAS: tuple[Area, ...] = (
     *(gpu_devices.AREA, driver.AREA, modes.AREA, nvlink.AREA, fabric.AREA, imex.AREA, xids.AREA),
     *(rdma_cgroup.AREA, hung_tasks.AREA, memlock.AREA, device_files.AREA, kubernetes.AREA),
     combinations.AREA,
-    *(gdr_level.AREA, network.AREA, gid.AREA, library.AREA, files.AREA),
-    *(other_settings.AREA, other_settings.UCX),
+    *VARIABLE_AREAS,
     *(nvshmem.AREA, engines.AREA, expandable_segments.AREA),
     *(log_network.AREA, log_path.AREA, log_settings.AREA),
     *(live_jobs.AREA, live_ports.AREA, live_ports.BANDWIDTH),

@@ -80,6 +80,7 @@ class ProcessFacts:
     taken_at: float = 0.0  # seconds since 1970, the host's clock
     unread: Unknown | None = None  # of a program that not even root could read; NVML may not list it
     new_jobs_nccl: tuple[int, ...] = ()  # the version that jobs which start next will use, if it was stated
+    has_jobs: bool = True  # False: judged as if none of the processes were a job
 
 
 _GPU_FILE = re.compile(r"/dev/nvidia(?:\d{1,4}|ctl|-uvm)")
