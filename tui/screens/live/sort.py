@@ -6,6 +6,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
+from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from widgets.base.lines import Line, Run, Tone, fit, rows_of
 from widgets.base.lines_view import LinesView
@@ -42,8 +43,9 @@ class SortScreen(ModalScreen[str]):
         self._selected = max(0, names.index(sort.removeprefix("-")) if sort.removeprefix("-") in names else 0)
 
     def compose(self) -> ComposeResult:
-        """Compose one pane."""
+        """Compose one pane and the keys."""
         yield LinesView(self._title)
+        yield KeyFooter()
 
     def on_lines_view_resized(self) -> None:
         """Draw for the pane's width."""

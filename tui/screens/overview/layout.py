@@ -16,7 +16,6 @@ RIGHT_CELLS, WIDE_RIGHT_CELLS = 46, 62
 STRIP_ROWS = 3  # modules, GPUDirect, jobs
 FINDING_ROWS = 3
 _LEAST_FINDING_ROWS = 1
-MOST_FINDING_ROWS = 8
 _LEAST_MATRIX_ROWS = 6
 FOLDED_ROWS = 1  # of the modules if all are ok: one line without a border
 _BORDER = 2
@@ -103,11 +102,13 @@ def arrange(
     one_column: bool,
     needs: Mapping[str, int],
     topology_rows: Callable[[int], int],
+    wishes: Mapping[str, int],
 ) -> Arrangement:
     """Distribute the rows over the panels.
 
     `needs`: the rows that each panel's content needs, the topology as a list, 0 of a hidden one;
-    `topology_rows`: the height of the richest topology within so many rows; `head_rows`: of the verdict.
+    `topology_rows`: the height of the richest topology within so many rows; `head_rows`: of the verdict;
+    `wishes`: the rows of what findings, jobs and rates show besides where nothing else needs the room.
     """
     strip_rows = STRIP_ROWS if one_column else 0
     room = max(0, height - head_rows - 1 - strip_rows)
@@ -120,7 +121,8 @@ def arrange(
     arranged = _share(one_column, room, findings, needs, topology_rows)
     # Findings and jobs get what the topology's column does not need.
     spare = room - _used(one_column, arranged)
-    more = min(spare, min(MOST_FINDING_ROWS, max(needs["findings"], needs["jobs"])) - findings)
+    names = ("findings",) if one_column else ("findings", "jobs")
+    more = min(spare, max(wishes[name] for name in names) - findings)
     if not one_column:
         wanted = sum(_whole(name, needs) for name in _OTHER_COLUMN)
         more = min(more, room - findings - _BORDER - wanted)
@@ -128,6 +130,9 @@ def arrange(
         findings += more
         arranged = _share(one_column, room, findings, needs, topology_rows)
         spare = room - _used(one_column, arranged)
+    if spare > 0 and "rates" in arranged and arranged["rates"] + spare >= wishes["rates"] + _BORDER:
+        spare -= wishes["rates"] + _BORDER - arranged["rates"]
+        arranged["rates"] = wishes["rates"] + _BORDER
     arranged["topology"] += max(0, spare)
     return Arrangement(arranged, one_column, right_cells(width, one_column), strip_rows)
 

@@ -48,7 +48,7 @@ _PLACES = {
 }
 _END = 1 << 20
 _FILTER_ROWS = 3
-_FITTED = ("topology", "path")  # panels that are drawn for the rows that they have
+_FITTED = ("jobs", "topology", "rates", "path")  # panels that are drawn for the rows that they have
 _MANY_IN_A_ROW = ("topology", "matrix")  # a row has several GPUs and NICs
 _ENDPOINTS = ("topology", "matrix", "rates")  # panels whose rows are GPUs and NICs
 
@@ -455,18 +455,20 @@ class OverviewScreen(Screen[None]):
             panel = self._panel(name)
             if panel.display and panel.room:
                 rows = arranged.inside(name)
-                lines = self._state.lines(
-                    name, panel.room, self._zoomed == name, rows if name in _FITTED else 0
-                )
                 if name == "findings":
-                    lines = [*lines, *self._state.news(panel.room, rows - len(lines))]
+                    lines = self._state.findings_lines(panel.room, rows)
+                else:
+                    lines = self._state.lines(
+                        name, panel.room, self._zoomed == name, rows if name in _FITTED else 0
+                    )
                 panel.show(lines)
         keys = self._state.has_fix, self._state.are_modules_missing
         if keys != self._shown_keys:
             self._shown_keys = keys
             self.refresh_bindings()
-        title = self._state.topology_title
-        self._panel("topology").set_title(f"Topology · {title}" if title else "Topology")
+        topology = self._panel("topology")
+        title = self._state.topology_title(topology.room, arranged.inside("topology"))
+        topology.set_title(f"Topology · {title}" if title else "Topology")
         strips = self._panel("strips")
         if strips.display:
             strips.show(self._state.strips(self.size.width))
