@@ -11,10 +11,10 @@ from probes.base.unknown import Unknown, known
 from probes.live.model.sample import LiveProcess, LiveSample, PortSample
 from widgets.base.figures import short
 from widgets.base.graphs import graph
-from widgets.base.lines import Line, Run, Tone, fit
-from widgets.live.figures import RankRate, added, busier, gpu_labels, rank_rates
+from widgets.base.lines import Line, Run, Tone, fit, width_of
+from widgets.live.figures import added, busier, gpu_labels, rank_rates
 from widgets.live.job_lines import PATH_TONES
-from widgets.live.order import badness_of_process
+from widgets.live.order import FINE, badness_of_process
 from widgets.live.ranks import in_order
 
 GRAPH_SECONDS = 120.0
@@ -34,15 +34,32 @@ def draw(sample: LiveSample, histories: Mapping[int, History], width: int, rows:
     if not ranks or rows < 1:
         return []
     labels, lines_of = gpu_labels(sample), _line_rates(sample)
-    heads = {process.pid: _head(process, rates[process.pid], labels) for process in ranks}
-    cells = max(sum(len(run.text) for run in head) for head in heads.values())
+    badness = badness_of_process(sample)
+
+    def head(process: LiveProcess) -> Line:
+        """Return "rank 5  GPU5    365 Gb/s "; "≤" before a rate that other processes may share."""
+        name = f"rank {process.rank}" if isinstance(process.rank, int) else f"pid {process.pid}"
+        gpu = labels.get(process.gpus[0], "") if len(process.gpus) == 1 else ""
+        rate = rates[process.pid]
+        limit = "≤" if rate.shared_with else ""
+        is_odd = badness(process) != FINE or PATH_TONES.get(process.path.word) is Tone.WARNING
+        tone = Tone.WARNING if is_odd else Tone.PLAIN
+        return (
+            Run(f"{name:<7}", tone),
+            Run(f" {gpu:<5}", Tone.GPU),
+            Run(f" {limit}{short(rate.gbps)}".rjust(6), tone),
+            Run(" Gb/s ", Tone.DIM),
+        )
+
+    heads = {process.pid: head(process) for process in ranks}
+    cells = max(map(width_of, heads.values()))
     most = max(1, (width - _INDENT + _GAP) // (cells + _LEAST_GRAPH + _GAP))
     across = min(most, -(-len(ranks) // rows))
     if across * rows < len(ranks):
         if rows < _FEWEST_ROWS:  # a rank or two say nothing about the others
             return []
         rows -= 1
-        ranks = sorted(ranks, key=badness_of_process(sample))
+        ranks = sorted(ranks, key=badness)
     shown = ranks[: across * rows]
     each = (width - _INDENT - _GAP * (across - 1)) // across
     buckets = min(_MOST_GRAPH, each - cells)
@@ -67,20 +84,6 @@ def draw(sample: LiveSample, histories: Mapping[int, History], width: int, rows:
 def rows_for(sample: LiveSample) -> int:
     """Return how many rows the graphs of all ranks need, one below the other."""
     return sum(not isinstance(rate.gbps, Unknown) for rate in rank_rates(sample).values())
-
-
-def _head(process: LiveProcess, rate: RankRate, labels: Mapping[str, str]) -> Line:
-    """Return "rank 5 GPU5 365 Gb/s "; "≤" before a rate that other processes may share."""
-    name = f"rank {process.rank}" if isinstance(process.rank, int) else f"pid {process.pid}"
-    gpu = labels.get(process.gpus[0], "") if len(process.gpus) == 1 else ""
-    limit = "≤" if rate.shared_with else ""
-    tone = PATH_TONES.get(process.path.word, Tone.PLAIN)
-    return (
-        Run(f"{name:<7}", Tone.WARNING if tone is Tone.WARNING else Tone.PLAIN),
-        Run(f" {gpu:<5}", Tone.GPU if gpu else Tone.PLAIN),
-        Run(f" {limit}{short(rate.gbps)}".rjust(6)),
-        Run(" Gb/s ", Tone.DIM),
-    )
 
 
 def _line_rates(sample: LiveSample) -> dict[str, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown, known
 from probes.topology.endpoints import Endpoint
@@ -10,7 +12,7 @@ from probes.topology.hops import Hop
 from probes.topology.paths import Path, Topology
 from widgets.base.figures import gbps
 from widgets.base.lines import Line, Run, Tone, cut, wrapped
-from widgets.node.matrix import both_words, path_tone, smi_word
+from widgets.node.matrix import both_words, pair_id, path_tone, smi_word
 
 _NAME_CELLS = 17
 
@@ -146,3 +148,35 @@ def partners_line(topology: Topology, id: str, width: int) -> list[Line]:  # noq
         return wrapped(f"{label_of(topology, id)} is as close to every GPU as the other NICs", width)
     text = f"is the best NIC for {', '.join(gpus)}" if gpus else "is not the best NIC for any GPU"
     return wrapped(f"{label_of(topology, id)} {text}", width)
+
+
+def best_pairs(
+    topology: Topology,
+    width: int,
+    detours: Collection[tuple[str, str]],
+    measured: Mapping[str, Run],
+) -> list[Line]:
+    """Draw a row for each GPU and its best NIC: words, what PCIe carries, a detour, the bandwidth measured.
+
+    `measured`: by GPU. A row has the id of the pair's cell in the matrix.
+    """
+    pairs = [(gpu.id, topology.best_nic[gpu.id]) for gpu in topology.gpus if gpu.id in topology.best_nic]
+    if not pairs:
+        return []
+    names = {pair: f"{label_of(topology, pair[0])} → {label_of(topology, pair[1])}" for pair in pairs}
+    cells = max(map(len, names.values()))
+    lines: list[Line] = [(Run("Each GPU and its best NIC", Tone.TITLE),)]
+    for gpu, nic in pairs:
+        path, id_ = topology.path(gpu, nic), pair_id(gpu, nic)
+        limit = "" if isinstance(path.gbps, Unknown) else f"  at most {gbps(path.gbps)}"
+        row: list[Run] = [
+            Run(f"{names[gpu, nic]:<{cells}}  ", Tone.PLAIN, id_),
+            Run(both_words(path), path_tone(path), id_),
+            Run(limit, Tone.DIM, id_),
+        ]
+        if (gpu, nic) in detours:
+            row.append(Run("  via CPU", Tone.WARNING, id_))
+        if gpu in measured:
+            row.append(measured[gpu]._replace(text=f"  {measured[gpu].text}", id=id_))
+        lines.append(cut(tuple(row), width))
+    return lines

@@ -15,18 +15,14 @@ from widgets.live.columns import COLUMNS, TableColumn, changed_order, order_text
 
 _TITLE_CELLS = 24
 _WORST = "worst first"
-_KEYS = (
-    ("letter", "Sort by the column; again: reversed"),
-    ("↑↓ Enter", "Sort by the selected column"),
-    ("Esc", "Close"),
-)
+_LETTERS = "A letter sorts by its column, again in reverse."
 
 
 class SortScreen(ModalScreen[str]):
     """The result is the new order, as in the configuration: "" for the worst first, "share", "-share"."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
-        bind("open", "choose"),
+        bind("open", "choose", label="Sort"),
         bind("view", "worst_first", label="Worst first"),
         bind("select", "step(1)", "down,j"),
         bind("select", "step(-1)", "up,k", show=False),
@@ -58,7 +54,7 @@ class SortScreen(ModalScreen[str]):
             self._row(number, column.letter, _name(column), column.meaning)
             for number, column in enumerate(self._columns, 1)
         ]
-        lines += [(), *((Run(f"{key:<9}", Tone.TITLE), Run(what)) for key, what in _KEYS)]
+        lines += [(), (Run(_LETTERS, Tone.DIM),)]
         view.show(lines)
         view.scroll_to_row(rows_of(lines).get(str(self._selected), 0))
 

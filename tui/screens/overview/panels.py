@@ -233,7 +233,11 @@ class Panels:
                 if result.gbps is not None:
                     figures[pair] = Run(f"({short(result.gbps)})", mark_of(result).tone)
         rates = rank_graphs.pair_rates(sample) if sample is not None else {}
-        return figures | {pair: Run(short(rate)) for pair, rate in rates.items()}
+        marks, none = self.checked.marks, Run("")
+        for (gpu, nic), rate in rates.items():
+            mark = marks.get(nic) or marks.get(gpu) or none
+            figures[gpu, nic] = Run(short(rate), mark.tone)
+        return figures
 
     def _path(self, topology: Topology, width: int, alone: bool, rows: int) -> list[Line]:
         path, end = self._selection.path(self.checked.detours), self._selection.end
@@ -252,7 +256,12 @@ class Panels:
             return [*detail, (), *lines]
         ends = [[(), *self._detail(each, width, True, is_live=bool(end))] for each in (path.a, path.b)]
         both = [*lines, *(line for detail in ends for line in detail)]
-        return both if len(both) <= rows else [*lines, *detail]
+        if len(both) > rows:
+            return [*lines, *detail]
+        measured = self._measured_of_gpus(topology)
+        others = path_drawing.best_pairs(topology, width, self.checked.detours, measured)
+        whole = [*both, (), *others] if others else both
+        return whole if len(whole) <= rows else both
 
     def _is_detour(self, path: Path) -> bool:
         return bool(self.checked.detours & {(path.a, path.b), (path.b, path.a)})

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from probes.base.history import History
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.node import Node
@@ -88,8 +88,11 @@ class Readings:
             sent, received = self.port_histories[port]
             sent.add(at, rate.sent_gbps)
             received.add(at, rate.received_gbps)
-        for bdf, gpu in self.live.gpus.items():
-            pcie = busier(in_gbps(gpu.pcie_tx_bytes_per_second), in_gbps(gpu.pcie_rx_bytes_per_second))
+        for bdf in {**self.gpu_histories, **self.live.gpus}:
+            now = self.live.gpus.get(bdf)
+            pcie: Maybe[float] = Unknown(Reason.NOT_THERE)
+            if now is not None:
+                pcie = busier(in_gbps(now.pcie_tx_bytes_per_second), in_gbps(now.pcie_rx_bytes_per_second))
             self.gpu_histories.setdefault(bdf, _history()).add(at, pcie)
         ranks = rank_rates(report.live) if report.live is not None else {}
         self.rank_histories = {pid: self.rank_histories.get(pid) or _history() for pid in ranks}
