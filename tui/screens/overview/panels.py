@@ -259,9 +259,9 @@ class Panels:
         if len(both) > rows:
             return [*lines, *detail]
         measured = self._measured_of_gpus(topology)
-        others = path_drawing.best_pairs(topology, width, self.checked.detours, measured)
-        whole = [*both, (), *others] if others else both
-        return whole if len(whole) <= rows else both
+        left = rows - len(both) - 1
+        others = path_drawing.best_pairs(topology, width, self.checked.detours, measured, left)
+        return [*both, (), *others] if others else both
 
     def _is_detour(self, path: Path) -> bool:
         return bool(self.checked.detours & {(path.a, path.b), (path.b, path.a)})
