@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
-from textual.screen import Screen
 from textual.widgets import Input
 
 from probes.base.origin import Origin
 from tui.runtime.reading_thread import Failed, Probed, Replayed, Sampled
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, move_keys
-from tui.screens.overview import head as head_drawing
-from tui.screens.overview.head import HeadState
-from tui.terminal.partial_compositor import DirectLinesView, draw_partially
-from widgets.base.lines import Line, Run, Tone, rows_of
+from tui.screens.overview.head_screen import HeadScreen
+from tui.screens.overview.panel_grid import PANELS, Panel, mount_panels, new_panel, place_panels
+from tui.terminal.partial_compositor import draw_partially
+from widgets.base.lines import Run, Tone, rows_of
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
@@ -30,39 +29,13 @@ if TYPE_CHECKING:
     from tui.screens.overview.layout import Arrangement
     from tui.screens.overview.state import OverviewState
 
-PANELS = {
-    "findings": "Findings",
-    "jobs": "Jobs",
-    "topology": "Topology",
-    "matrix": "GPU × NIC",
-    "rates": "NIC rates",
-    "modules": "Modules",
-    "gpudirect": "GPUDirect RDMA",
-    "traffic": "Traffic",
-    "path": "Path",
-}
-_PLACES = {
-    "top": ("findings", "jobs"),
-    "left": ("topology", "matrix", "rates"),
-    "right": ("modules", "gpudirect", "traffic", "path"),
-}
 _END = 1 << 20
 _FILTER_ROWS = 3
 _FITTED = ("jobs", "topology", "rates", "path")  # panels that are drawn for the rows that they have
-_MANY_IN_A_ROW = ("topology", "matrix")  # a row has several GPUs and NICs
 _ENDPOINTS = ("topology", "matrix", "rates")  # panels whose rows are GPUs and NICs
 
 
-class Panel(DirectLinesView):
-    """A panel with a border, which can be shown alone."""
-
-
-def _panel(name: str) -> Panel:
-    """Return a new panel."""
-    return Panel(PANELS[name], id=name, picks_rows=name not in _MANY_IN_A_ROW)
-
-
-class OverviewScreen(Screen[None]):
+class OverviewScreen(HeadScreen):
     """Verdict, findings, jobs, topology, matrix, rates, modules, GPUDirect state, traffic, path."""
 
     AUTO_FOCUS = "#topology"
@@ -99,10 +72,8 @@ class OverviewScreen(Screen[None]):
         finding: str
 
     def __init__(self, origin: Origin) -> None:
-        super().__init__()
+        super().__init__(origin)
         draw_partially(self)
-        self._state: OverviewState | None = None
-        self._head = HeadState(origin)
         self._has_panels = False  # those that show what was read
         self._zoomed = ""
         self._view = 1  # the panels that have room; 2 to 4: VIEWS of tui/screens/overview/layout.py
@@ -115,13 +86,11 @@ class OverviewScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Yield what the first frame shows; the other panels come with the first reading."""
-        verdict = DirectLinesView(id="verdict")
-        verdict.can_focus = False
-        yield verdict
+        yield from self.compose_head()
         yield Horizontal(id="top")
         with Horizontal(id="body"):
             with Vertical(id="left"):
-                yield _panel("topology")
+                yield new_panel("topology")
             yield Vertical(id="right")
         yield KeyFooter()
 
@@ -130,17 +99,12 @@ class OverviewScreen(Screen[None]):
         if self._has_panels:
             return
         self._has_panels = True
-        for place, names in _PLACES.items():
-            panels = [_panel(name) for name in names if name != "topology"]
-            self.query_one(f"#{place}").mount(*panels)
-        strips = DirectLinesView(id="strips")
-        strips.can_focus = False
-        self.mount(strips, after="#body")
+        mount_panels(self)
 
     def on_mount(self) -> None:
         """Show at once that the node is being read."""
         self._panel("topology").show([(Run("Reading the node…", Tone.DIM),)])
-        self._draw_verdict()
+        self.draw_head()
 
     def on_lines_view_resized(self) -> None:
         """Draw again: every drawing depends on the width of its panel."""
@@ -170,7 +134,7 @@ class OverviewScreen(Screen[None]):
         """Show what was read."""
         if isinstance(report, Failed):
             self._head.failure = report.what
-            self._draw_verdict()
+            self.draw_head()
             return
         if self._state is None:
             from tui.screens.overview.state import OverviewState
@@ -208,40 +172,6 @@ class OverviewScreen(Screen[None]):
             self._state.apply_results(results)
             self.draw()
 
-    # What runs here, in the head
-
-    def show_pace(self, pace: str) -> None:
-        """Show the interval, or that readings have stopped."""
-        self._change_head(pace=pace)
-
-    def show_recording(self, state: str) -> None:
-        """Show how far a recording of this node is; "" if there is none."""
-        self._change_head(recording=state)
-
-    def show_action(self, state: str) -> None:
-        """Show how far an action is; "" if none is running."""
-        self._change_head(action=state)
-
-    def show_test(self, state: str) -> None:
-        """Show how far a bandwidth test is; "" if none is running."""
-        self._change_head(test=state)
-
-    def show_silence(self, seconds: float, is_slow: bool = False) -> None:
-        """Show how long a node that is slow or silent takes to answer; 0: it answers."""
-        self._change_head(silence=float(int(seconds)), is_slow=is_slow)
-
-    def _change_head(self, **fields: str | float | bool) -> None:
-        head = replace(self._head, **fields)  # type: ignore[arg-type]
-        if head != self._head:
-            self._head = head
-            if self.is_mounted:
-                self._draw_verdict()
-
-    @property
-    def status(self) -> Line:
-        """What is running now, and whether the node answers; other screens show it too."""
-        return self._head.status()
-
     @property
     def selected_pair(self) -> tuple[str, str]:
         """The selected GPU's and NIC's ids; "" for what is not selected."""
@@ -251,11 +181,6 @@ class OverviewScreen(Screen[None]):
     def newest_readings(self) -> tuple[Reading | None, Reading | None]:
         """The newest reading and the one before it."""
         return self._state.newest_readings if self._state else (None, None)
-
-    @property
-    def hostname(self) -> str:
-        """The node's host name; "" while it is unknown."""
-        return self._state.hostname if self._state else ""
 
     # Keys
 
@@ -445,7 +370,7 @@ class OverviewScreen(Screen[None]):
         self._is_outdated = bool(self.readings) and not self._is_visible
         if self._is_outdated:
             return
-        head_rows = self._draw_verdict()
+        head_rows = self.draw_head()
         if self._state is None or not self.children or not self.readings:
             return
         self._mount_panels()
@@ -506,29 +431,7 @@ class OverviewScreen(Screen[None]):
         if arranged == self._arranged:
             return arranged
         self._arranged = arranged
-        with self.app.batch_update():
-            for name in PANELS:
-                panel = self._panel(name)
-                panel.display = name in arranged.rows
-                panel.styles.height = arranged.rows.get(name, 0)
-            self._panel("modules").set_class(
-                arranged.rows.get("modules") == overview_layout.FOLDED_ROWS, "folded"
-            )
-            self.set_class(arranged.is_one_column, "one-column")
-            self.query_one("#right").styles.width = "1fr" if arranged.is_one_column else arranged.right_cells
-            for place, names in _PLACES.items():
-                self.query_one(f"#{place}").display = any(name in arranged.rows for name in names)
-            self._panel("strips").display = bool(arranged.strip_rows)
+        place_panels(self, arranged)
         if self.focused is not None and not self.focused.display:
             self._focus_home()
         return arranged
-
-    def _draw_verdict(self) -> int:
-        """Draw the head and return how many rows it has, at most two."""
-        if not self.children:  # not composed yet, or removed while a last reading came in
-            return 0
-        state = self._state
-        verdict, line = (state.verdict, state.verdict_line()) if state is not None else (None, ())
-        lines = head_drawing.draw(self._head.head(self.hostname, verdict, line), self.size.width)
-        self._panel("verdict").show(lines)
-        return len(lines)
