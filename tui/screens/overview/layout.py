@@ -24,12 +24,16 @@ _OTHER_COLUMN = {"gpudirect": 3, "path": 4, "modules": 3, "traffic": 4}  # least
 HIDE_PANELS = "overview.hide"  # the setting
 HIDEABLE = ("matrix", "rates", *_OTHER_COLUMN)  # findings, jobs and topology are always shown
 _LEAST_ROWS = 1 + _BORDER
-# The panels of the views 2 to 4, each column from the top; view 1 shows all that have room.
-VIEWS: Mapping[int, tuple[tuple[str, ...], ...]] = {
-    2: (("matrix",), ("path",)),
-    3: (("rates",), ("traffic",)),
-    4: (("jobs", "gpudirect", "modules"),),
+_PLACES = (("findings", "jobs"), _TOPOLOGY_COLUMN, ("modules", "gpudirect", "traffic", "path"))
+PANEL_NAMES = tuple(name for names in _PLACES for name in names)
+# The panels of the views 2 to 4, unless the user has saved others; view 1 shows all that have room.
+VIEWS: Mapping[int, tuple[str, ...]] = {
+    2: ("matrix", "path"),
+    3: ("rates", "traffic"),
+    4: ("jobs", "modules", "gpudirect"),
 }
+VIEW_PANELS = "overview.view_"  # begins the settings of the panels of views 2 to 4
+START_VIEW = "overview.view"  # the setting
 
 
 @frozen
@@ -72,17 +76,26 @@ def zoomed(panel: str, width: int, height: int, head_rows: int) -> Arrangement:
     return Arrangement({panel: max(3, height - head_rows - 1)}, True, width)
 
 
-def view(number: int, width: int, height: int, head_rows: int, needs: Mapping[str, int]) -> Arrangement:
-    """Return the arrangement of the panels of a view, beside each other if there is room.
+def view(
+    names: Collection[str], width: int, height: int, head_rows: int, needs: Mapping[str, int]
+) -> Arrangement:
+    """Return the arrangement of some panels: findings and jobs above, the others in one or two columns.
 
     `needs`: as in `arrange`.
     """
     room = max(0, height - head_rows - 1)
-    columns = VIEWS[number]
-    if width >= TWO_COLUMNS and len(columns) > 1:
-        rows = {name: count for names in columns for name, count in _stacked(names, room, needs).items()}
-        return Arrangement(rows, False, width // 2)
-    return Arrangement(_stacked([name for names in columns for name in names], room, needs), True, width)
+    top, left, right = ([name for name in place if name in names] for place in _PLACES)
+    is_wide = width >= TWO_COLUMNS and bool(left and right)
+    columns = [left, right] if is_wide else [[*left, *right]]
+    least = _LEAST_ROWS * max(map(len, columns))
+    above = 0
+    if top:
+        most = max(needs[name] for name in top) + _BORDER
+        above = max(_LEAST_ROWS, min(most, room - least) if least else room)
+    rows = dict.fromkeys(top, above)
+    for column in columns:
+        rows |= _stacked(column, room - above, needs)
+    return Arrangement(rows, not is_wide, width // 2 if is_wide else width)
 
 
 def _stacked(names: Sequence[str], room: int, needs: Mapping[str, int]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,10 @@ from tui.runtime.reading_thread import Failed, Probed, Replayed, Sampled
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, move_keys
 from tui.screens.overview.head_screen import HeadScreen
+from tui.screens.overview.layout import HIDE_PANELS, HIDEABLE, START_VIEW, VIEW_PANELS
 from tui.screens.overview.panel_grid import PANELS, Panel, mount_panels, new_panel, place_panels
+from tui.screens.save_setting import save_setting
+from tui.settings.current import current, is_configured
 from tui.terminal.partial_compositor import draw_partially
 from widgets.base.lines import Run, Tone, rows_of
 from widgets.base.lines_view import LinesView
@@ -76,7 +80,8 @@ class OverviewScreen(HeadScreen):
         draw_partially(self)
         self._has_panels = False  # those that show what was read
         self._zoomed = ""
-        self._view = 1  # the panels that have room; 2 to 4: VIEWS of tui/screens/overview/layout.py
+        # 1: the panels that have room; 2 to 4: VIEWS of tui/screens/overview/layout.py
+        self._view = int(str(current().configured(START_VIEW).value)) if is_configured() else 1
         self._word: Input | None = None  # the filter, once it has been asked for
         self._arranged: Arrangement | None = None
         self._is_outdated = False  # changed while another screen covered this one
@@ -335,10 +340,11 @@ class OverviewScreen(HeadScreen):
 
     def action_hide(self) -> None:
         """Hide the focused panel, or show it again if it is hidden and maximized; save that."""
-        from tui.screens.overview.layout import HIDE_PANELS, HIDEABLE
-        from tui.screens.save_setting import save_setting
-
         name = self._zoomed or self._focused_panel
+        if self._state is not None and name and self._view != 1:
+            before = self._state.panels_of(self._view)
+            self._save_view(self._view, [panel for panel in PANELS if (panel in before) != (panel == name)])
+            return
         if self._state is None or name not in HIDEABLE:
             self.notify(
                 "Findings, jobs and topology are always shown. Tab selects another panel.", markup=False
@@ -349,6 +355,24 @@ class OverviewScreen(HeadScreen):
         save_setting(self.app, HIDE_PANELS, ", ".join(sorted(hidden)), f"{PANELS[name]} is {words}")
         self._zoomed, self._arranged = "", None
         self.draw()
+
+    def save_view(self, number: int) -> None:
+        """Save the panels that are shown as view 2, 3 or 4."""
+        if self._arranged is not None:
+            self._save_view(number, [name for name in PANELS if name in self._arranged.rows])
+
+    def _save_view(self, number: int, names: Sequence[str]) -> None:
+        if not names:
+            self.notify("A view has at least one panel.", markup=False)
+            return
+        shown = ", ".join(PANELS[name] for name in names)
+        words = f"View {number} shows {shown}"
+        save_setting(self.app, f"{VIEW_PANELS}{number}", ", ".join(names), words)
+        self.action_view(number)
+
+    def save_start(self) -> None:
+        """Save the view that is shown as the one at the start."""
+        save_setting(self.app, START_VIEW, str(self._view), f"gdrtop starts with view {self._view}")
 
     def _toggle_zoom(self, panel: str) -> None:
         before, self._zoomed = self._zoomed, "" if self._zoomed == panel else panel

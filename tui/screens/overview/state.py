@@ -269,13 +269,19 @@ class OverviewState:
         """The panels that the user does not want to see."""
         if not is_configured():
             return ()
-        words = str(current().configured(overview_layout.HIDE_PANELS).value).split(",")
-        return tuple(name for name in overview_layout.HIDEABLE if name in map(str.strip, words))
+        return tuple(name for name in overview_layout.HIDEABLE if name in _words(overview_layout.HIDE_PANELS))
+
+    def panels_of(self, view: int) -> tuple[str, ...]:
+        """Return the panels of view 2, 3 or 4: those that the user has saved, else the usual ones."""
+        words = _words(f"{overview_layout.VIEW_PANELS}{view}") if is_configured() else []
+        saved = tuple(name for name in overview_layout.PANEL_NAMES if name in words)
+        return saved or overview_layout.VIEWS[view]
 
     def view(self, number: int, width: int, height: int, head_rows: int) -> Arrangement:
         """Return the arrangement of a view with some of the panels."""
         column = width if width < overview_layout.TWO_COLUMNS else width // 2
-        return overview_layout.view(number, width, height, head_rows, self._needs(column, column, width))
+        needs = {**self._needs(column, column, width), "topology": self._fit(column - _GUTTER, 0).height}
+        return overview_layout.view(self.panels_of(number), width, height, head_rows, needs)
 
     def _needs(self, left: int, right: int, top: int) -> dict[str, int]:
         """Return the rows that the content of each panel needs, in columns of so many cells."""
@@ -377,3 +383,8 @@ class OverviewState:
     def verdict_line(self) -> Line:
         """Return the verdict without its reason; nothing before the first reading."""
         return verdict.draw(self.verdict, key="d") if self.verdict else ()
+
+
+def _words(setting: str) -> list[str]:
+    """Return the names in a setting."""
+    return [word.strip() for word in str(current().configured(setting).value).split(",")]
