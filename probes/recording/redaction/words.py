@@ -82,7 +82,7 @@ _FORMS = re.compile(
             r"(?:nvidia_nccl_cu\d{1,3}|nixl_cu\d{1,3}|mooncake_transfer_engine(?:_(?:cuda13|non_cuda))?)-\d[0-9a-z.]{0,30}\.dist-info",
             r"\.?nixl_cu\d{1,3}(?:\.mesonpy)?\.libs",
             r"lib(?:nccl(?:-net|-tuner)?(?:-(?:aws|ofi|sharp|ucx|spectrum|spcx))?|ibverbs|mlx[45]|cuda|cudart|ucp|uct|ucs|fabric"
-            r"|nvshmem_host|gdrapi|nvidia-ml|efa|rdmacm|plugin_UCX|uct_(?:cuda|ib|cma|rdmacm|xpmem))(?:-[0-9a-f]{8})?"
+            r"|nvshmem_host|nixl|gdrapi|nvidia-ml|efa|rdmacm|plugin_UCX|uct_(?:cuda|ib|cma|rdmacm|xpmem))(?:-[0-9a-f]{8})?"
             r"\.so(?:\.\d{1,6}){0,5}",
             r"nvshmem_transport_ibgda\.so(?:\.\d{1,6}){0,5}",
             r"mooncake|engine\.so",  # of the wheel of Mooncake's transfer engine

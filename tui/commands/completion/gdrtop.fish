@@ -50,8 +50,8 @@ function _shtab_gdrtop_using
   test "$_shtab_gdrtop_cmdpath" = "$argv"
 end
 
-set -g _shtab_gdrtop_commands check topo modules live nccl-log ras do setup fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet bench' diff manifest env bench config schema watch prolog epilog health-check metrics record report help completion
-set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --color --connect --count --demo --dir --disturb --driver --end --every --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --wait --watch -o -w
+set -g _shtab_gdrtop_commands check topo modules live explain nccl-log ras do setup fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet bench' diff manifest env bench prove config schema watch prolog epilog health-check metrics record report help completion
+set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --color --connect --count --demo --dir --disturb --driver --end --every --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --pod --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --wait --watch -o -w
 
 complete -c gdrtop -e
 complete -c gdrtop -f
@@ -155,6 +155,22 @@ complete -c gdrtop -n '_shtab_gdrtop_using live' -l end -x -d 'only print what t
 complete -c gdrtop -n '_shtab_gdrtop_using live' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using live' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
 complete -c gdrtop -n '_shtab_gdrtop_using live' -s v -l verbose -d 'after the output, print on stderr which sources were read, how long each took, and which failed; with --version: also print Python and Textual versions, and the dashboard'"'"'s output driver'
+complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a explain -d 'Explain a job to its user: devices, limits, the path of each library, what to change.'
+complete -c gdrtop -n '_shtab_gdrtop_using explain' -s h -l help -d 'show this help message and exit'
+complete -c gdrtop -n '_shtab_gdrtop_using explain' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'
+complete -c gdrtop -n '_shtab_gdrtop_using explain' -l host -xka "(gdrtop __complete hosts (commandline -ct))" -d 'read this node over ssh; nothing is installed or written there'
+complete -c gdrtop -n '_shtab_gdrtop_using explain' -l over -x -d 'with --host: use this command instead of ssh, for example '"'"'srun -w {host}'"'"'; {host} is the node'
+complete -c gdrtop -n '_shtab_gdrtop_using explain' -l sudo -d 'with --host: read the node with sudo -n'
+complete -c gdrtop -n '_shtab_gdrtop_using explain' -l demo -xka "(gdrtop __complete demos (commandline -ct))" -d 'use a simulated node; --demo list shows them all'
+complete -c gdrtop -n '_shtab_gdrtop_using explain' -l replay -xka "(__fish_complete_path (commandline -ct))" -d 'use a file written by gdrtop record'
+complete -c gdrtop -n '_shtab_gdrtop_using explain' -l at -x -d 'with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after its start); default: the last one'
+complete -c gdrtop -n '_shtab_gdrtop_using explain' -l seed -x -d 'vary the figures of a simulated node'
+complete -c gdrtop -n '_shtab_gdrtop_using explain' -l slurm -x -d 'all processes of this Slurm job'
+complete -c gdrtop -n '_shtab_gdrtop_using explain' -l pod -x -d 'all processes of this pod; the first 8 digits of its UID'
+complete -c gdrtop -n '_shtab_gdrtop_using explain' -l json -d 'print JSON (gdrtop schema explain)'
+complete -c gdrtop -n '_shtab_gdrtop_using explain' -l ascii -d 'use ASCII characters only'
+complete -c gdrtop -n '_shtab_gdrtop_using explain' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
+complete -c gdrtop -n '_shtab_gdrtop_using explain' -s v -l verbose -d 'after the output, print on stderr which sources were read, how long each took, and which failed; with --version: also print Python and Textual versions, and the dashboard'"'"'s output driver'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a nccl-log -d 'Show what NCCL'"'"'s log says about GPUDirect RDMA, and explain its errors.'
 complete -c gdrtop -n '_shtab_gdrtop_using nccl-log' -s h -l help -d 'show this help message and exit'
 complete -c gdrtop -n '_shtab_gdrtop_using nccl-log' -l json -d 'print JSON (gdrtop schema nccl-log)'
@@ -428,6 +444,24 @@ complete -c gdrtop -n '_shtab_gdrtop_using bench' -l yes -d 'do not ask: run eve
 complete -c gdrtop -n '_shtab_gdrtop_using bench' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using bench' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
 complete -c gdrtop -n '_shtab_gdrtop_using bench' -s v -l verbose -d 'after the output, print on stderr which sources were read, how long each took, and which failed; with --version: also print Python and Textual versions, and the dashboard'"'"'s output driver'
+complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a prove -d 'Register the memory of each GPU with each NIC for a moment; nothing is sent.'
+complete -c gdrtop -n '_shtab_gdrtop_using prove' -s h -l help -d 'show this help message and exit'
+complete -c gdrtop -n '_shtab_gdrtop_using prove' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'
+complete -c gdrtop -n '_shtab_gdrtop_using prove' -l host -xka "(gdrtop __complete hosts (commandline -ct))" -d 'read this node over ssh; nothing is installed or written there'
+complete -c gdrtop -n '_shtab_gdrtop_using prove' -l over -x -d 'with --host: use this command instead of ssh, for example '"'"'srun -w {host}'"'"'; {host} is the node'
+complete -c gdrtop -n '_shtab_gdrtop_using prove' -l sudo -d 'with --host: read the node with sudo -n'
+complete -c gdrtop -n '_shtab_gdrtop_using prove' -l demo -xka "(gdrtop __complete demos (commandline -ct))" -d 'use a simulated node; --demo list shows them all'
+complete -c gdrtop -n '_shtab_gdrtop_using prove' -l replay -xka "(__fish_complete_path (commandline -ct))" -d 'use a file written by gdrtop record'
+complete -c gdrtop -n '_shtab_gdrtop_using prove' -l at -x -d 'with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after its start); default: the last one'
+complete -c gdrtop -n '_shtab_gdrtop_using prove' -l seed -x -d 'vary the figures of a simulated node'
+complete -c gdrtop -n '_shtab_gdrtop_using prove' -l gpu -x -d 'only this GPU, by index or PCI address (default: all)'
+complete -c gdrtop -n '_shtab_gdrtop_using prove' -l nic -x -d 'only this NIC (default: all)'
+complete -c gdrtop -n '_shtab_gdrtop_using prove' -l dry-run -d 'show what would be tried; run nothing'
+complete -c gdrtop -n '_shtab_gdrtop_using prove' -l yes -d 'do not ask: also try GPUs that jobs use'
+complete -c gdrtop -n '_shtab_gdrtop_using prove' -l json -d 'print JSON (gdrtop schema prove)'
+complete -c gdrtop -n '_shtab_gdrtop_using prove' -l ascii -d 'use ASCII characters only'
+complete -c gdrtop -n '_shtab_gdrtop_using prove' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
+complete -c gdrtop -n '_shtab_gdrtop_using prove' -s v -l verbose -d 'after the output, print on stderr which sources were read, how long each took, and which failed; with --version: also print Python and Textual versions, and the dashboard'"'"'s output driver'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a config -d 'Show what is configured, and where each value is from; edit the file.'
 complete -c gdrtop -n '_shtab_gdrtop_using config' -s h -l help -d 'show this help message and exit'
 complete -c gdrtop -n '_shtab_gdrtop_using config' -l edit -d 'edit your file with $VISUAL or $EDITOR, as root that in /etc/gdrtop; it is checked, then saved'
@@ -441,7 +475,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using schema' -s h -l help -d 'show this he
 complete -c gdrtop -n '_shtab_gdrtop_using schema' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using schema' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
 complete -c gdrtop -n '_shtab_gdrtop_using schema' -s v -l verbose -d 'after the output, print on stderr which sources were read, how long each took, and which failed; with --version: also print Python and Textual versions, and the dashboard'"'"'s output driver'
-complete -c gdrtop -n '_shtab_gdrtop_using schema; and test $_shtab_gdrtop_npos -eq 0' -ka "check forecast image topo modules live nccl-log ras watch do setup env bench report config fleet fleet-bench fleet-live job-counters" -d 'check, forecast, image, topo, modules, live, nccl-log, ras, watch, do, setup, env, bench, report, config, fleet, fleet-bench, fleet-live, job-counters; without it, list the schemas'
+complete -c gdrtop -n '_shtab_gdrtop_using schema; and test $_shtab_gdrtop_npos -eq 0' -ka "check forecast image topo modules live explain nccl-log ras watch do setup env bench prove report config fleet fleet-bench fleet-live job-counters" -d 'check, forecast, image, topo, modules, live, explain, nccl-log, ras, watch, do, setup, env, bench, prove, report, config, fleet, fleet-bench, fleet-live, job-counters; without it, list the schemas'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a watch -d 'Keep the most recent hours on disk, and save a recording around every event.'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -s h -l help -d 'show this help message and exit'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'
@@ -569,7 +603,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using help' -s h -l help -d 'show this help
 complete -c gdrtop -n '_shtab_gdrtop_using help' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using help' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
 complete -c gdrtop -n '_shtab_gdrtop_using help' -s v -l verbose -d 'after the output, print on stderr which sources were read, how long each took, and which failed; with --version: also print Python and Textual versions, and the dashboard'"'"'s output driver'
-complete -c gdrtop -n '_shtab_gdrtop_using help; and test $_shtab_gdrtop_npos -eq 0' -ka "verdict dashboard live doctor versions setup environment actions safety bandwidth topology nccl-log recording report watch metrics consumers slurm remote fleet fleet-live fleet-bench ras manifests json config files simulation install" -d 'page to show; without it, list the pages'
+complete -c gdrtop -n '_shtab_gdrtop_using help; and test $_shtab_gdrtop_npos -eq 0' -ka "verdict dashboard live explain doctor versions setup environment actions safety bandwidth prove topology nccl-log recording report watch metrics consumers slurm remote fleet fleet-live fleet-bench ras manifests json config files simulation install" -d 'page to show; without it, list the pages'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a completion -d 'Print what completes commands and options in bash, zsh or fish.'
 complete -c gdrtop -n '_shtab_gdrtop_using completion' -s h -l help -d 'show this help message and exit'
 complete -c gdrtop -n '_shtab_gdrtop_using completion' -l ascii -d 'use ASCII characters only'
