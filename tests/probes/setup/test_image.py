@@ -291,6 +291,41 @@ def test_the_jobs_of_the_assumed_node_are_not_the_images(tmp_path: Path) -> None
     assert not {name for name in found(check(tmp_path, "hgx-h100+nccl-ib-disabled")) if "nccl" in name}
 
 
+def debian(root: Path) -> None:
+    """Give the driver the file names and install lines of Debian's nvidia-open-kernel-dkms."""
+    system(root)
+    base = f"lib/modules/{RELEASE}"
+    for name in ("nvidia", "nvidia-uvm", "nvidia-peermem"):
+        directory = root / f"{base}/updates/dkms"
+        file = f"nvidia-current-open{name.removeprefix('nvidia')}.ko"
+        (directory / f"{name}.ko").rename(directory / file)
+    index = root / f"{base}/modules.dep"
+    index.write_text(index.read_text().replace("dkms/nvidia", "dkms/nvidia-current-open"))
+    lines = "install nvidia modprobe -i nvidia-current-open $CMDLINE_OPTS\n" + "".join(
+        f"install nvidia-{name} modprobe nvidia ; modprobe -i nvidia-current-open-{name} $CMDLINE_OPTS\n"
+        for name in ("uvm", "peermem")
+    )
+    write(root, "/etc/nvidia/current-open/nvidia-modprobe.conf", lines)
+    link(root, "/etc/modprobe.d/nvidia.conf", "/etc/alternatives/glx--nvidia-modprobe.conf")
+    alternative = "/etc/nvidia/current-open/nvidia-modprobe.conf"
+    link(root, "/etc/alternatives/glx--nvidia-modprobe.conf", alternative)
+
+
+def test_an_image_of_debian_loads_the_driver_by_its_install_lines(tmp_path: Path) -> None:
+    debian(tmp_path)
+    result = check(tmp_path)
+    assert (result.verdict.state, result.verdict.path) == (State.READY, GdrPath.DMABUF)
+    assert found(result) == {"perftest-missing"}
+
+
+@pytest.mark.parametrize("name", ["nvidia", "nvidia-current-open"])
+def test_options_of_debians_driver_are_in_the_forecast_by_either_name(tmp_path: Path, name: str) -> None:
+    debian(tmp_path)
+    write(tmp_path, "/etc/modprobe.d/x.conf", f"options {name} NVreg_DmaRemapPeerMmio=0\n")
+    grub(tmp_path, "intel_iommu=on")
+    assert "peer-mmio-not-remapped" in found(check(tmp_path))
+
+
 def test_a_masked_setting_is_empty(tmp_path: Path) -> None:
     system(tmp_path)
     link(tmp_path, "/etc/modprobe.d/zz.conf", "/dev/null")
