@@ -55,10 +55,15 @@ _FABRIC_MANAGER = ("nv-fabricmanager", "--version")
 
 def make_twin(host: Host, examination: Examination) -> TwinHost:
     """Make a twin that answers as `host` does; nothing of the node is copied before it is asked for."""
-    tree = _tree(host, examination, host, _description(host, examination))
+    tree = make_tree(host, examination)
     tree.commands["modinfo"] = Modinfo(_files(host))
     tree.commands["dmesg"] = lambda argv, seconds: _output(host, ("dmesg", *argv[1:]))
     return TwinHost(tree, _refused(examination), _devices(examination))
+
+
+def make_tree(host: Host, examination: Examination) -> TwinTree:
+    """Make the tree of a twin that answers as `host` does."""
+    return _tree(host, examination, host, _description(host, examination))
 
 
 def start_twin(

@@ -22,7 +22,8 @@ from probes.simulation.commands.boot import MODULES
 from probes.simulation.node.model.tree import Refusal
 from probes.snapshot.examination import Examination
 
-_NAMES = tuple(dict.fromkeys((*LADDER, *MODULES, "nouveau", "ib_peer_mem")))
+NAMES = tuple(dict.fromkeys((*LADDER, *MODULES, "nouveau", "ib_peer_mem")))
+"""The modules that decide a start."""
 _PASSTHROUGH = {"iommu=pt", "iommu.passthrough=1"}
 _OFF = {"intel_iommu=off", "amd_iommu=off", "iommu=off"}
 _IOMMU_WORDS = ("iommu", "intel_iommu", "amd_iommu", "iommu.passthrough", "iommu.strict")
@@ -52,7 +53,7 @@ def read_kernel_files(
 
     `is_image`: the disk is not that of the examined node, so nothing on it is as now.
     """
-    modules = read_installed(disk, release, _NAMES)
+    modules = read_installed(disk, release, NAMES)
     line = read_next_line(disk, release)
     before = map_known(examination.node.kernel, lambda kernel: kernel.cmdline)
     cmdline: Maybe[str] = Unknown(Reason.NOT_YET, "/proc/cmdline", _NO_ENTRY) if is_image else ""
