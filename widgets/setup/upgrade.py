@@ -20,10 +20,10 @@ def draw_upgrade(advice: UpgradeAdvice, width: int) -> list[Line]:
     counts = f"{plural(len(upgrade.changes), 'package')} would change"
     if kernel is None:
         reason = advice.forecast.not_applicable or "no installed kernel was found"
-        return [*wrapped(f"{counts}.", width), *wrapped(sentence(reason), width)]
+        return [*wrapped(sentence(reason), width), (), *_draw_packages(advice, counts, width)]
     opening = f"After the upgrade and a reboot into {kernel.release}"
     lines = [*draw_outlook(kernel.verdict, opening, width), (), *_draw_packages(advice, counts, width)]
-    lines += draw_found((*advice.warnings, *kernel.findings), width)
+    lines += draw_found(kernel.findings, width)
     assumed = (*advice.assumed, *filter(None, (kernel.missing,)))
     lines += [(), *wrapped(f"Assumed: {'; '.join(assumed)}.", width, Tone.DIM)]
     return [*lines, *draw_not_known(advice.forecast.not_known, width)]

@@ -50,7 +50,6 @@ class UpgradedFiles:
     own: frozenset[str] = frozenset()  # modules of which it has the kernel's own instead
     driver_version: str = ""  # of the GPU's modules; "": as now
     license: str = ""  # of the GPU's modules; "": as now
-    nic_version: str = ""  # of OFED's modules; "": as now
     has_headers: bool = True
     builds: bool = False  # DKMS builds for it what it has built for the source
     drops_peermem_symbols: bool = False  # nvidia_peermem cannot use the RDMA stack that will be there
@@ -144,8 +143,6 @@ def _fields(file: ModuleFile, place: str, base: str, part: UpgradedFiles) -> dic
         fields["license"] = part.license
     if file.name in part.own:
         fields |= {"version": "", "srcversion": "", "signer": _OWN_SIGNER}
-    elif file.name in _OWN and part.nic_version and origin_of(place) != "kernel":
-        fields |= {"version": part.nic_version, "srcversion": ""}
     if file.name == "nvidia_peermem" and part.drops_peermem_symbols:
         depends = tuple(name for name in depends if not name.startswith("ib_"))
     kept = {key: value for key, value in fields.items() if value}

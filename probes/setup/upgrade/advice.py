@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown, known
+from probes.checks.judgment import conclude
 from probes.facts.kernel import boot as boot_facts
 from probes.facts.kernel.boot import BootFacts, version_key
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, OFED_PACKAGES, installed_for
@@ -15,7 +16,7 @@ from probes.facts.system.platform import in_container
 from probes.host.protocol import Host
 from probes.queries.finding import Finding
 from probes.queries.modules import PEERMEM
-from probes.setup.forecast import Forecast, forecast
+from probes.setup.forecast import Forecast, KernelForecast, forecast
 from probes.setup.twin.next_start import NAMES
 from probes.setup.twin.upgraded import UpgradedFiles, make_upgraded, out_of_tree, own_modules
 from probes.setup.upgrade.upgrade import GPU_MODULES, NIC_MODULES, Upgrade
@@ -39,6 +40,7 @@ _CAUSES = {
     "dkms-not-built-for-kernel": WITHOUT_HEADERS,
     "peermem-built-without-symbols": UNDER_PEERMEM,
 }
+_SAME_NIC = "the new OFED supports DMA-BUF if the present NIC driver does"
 _KABI = "the packaged modules load on the new kernel too (kABI)"
 
 
@@ -47,8 +49,7 @@ class UpgradeAdvice:
     """What an upgrade brings."""
 
     upgrade: Upgrade
-    forecast: Forecast  # of the kernel that starts after it
-    warnings: tuple[Finding, ...]  # what the packages themselves show
+    forecast: Forecast  # of the kernel that starts after it; its findings have what the packages show
     assumed: tuple[str, ...]
 
 
@@ -58,7 +59,7 @@ def advise(host: Host, examination: Examination, upgrade: Upgrade) -> UpgradeAdv
     running = examination.node.kernel_release
     before = boot_facts.probe(host, system, running)
     if in_container(examination.node.platform) or isinstance(running, Unknown):
-        return UpgradeAdvice(upgrade, forecast(host, examination, before), (), ())
+        return UpgradeAdvice(upgrade, forecast(host, examination, before), ())
     present = read_installed(host, running, NAMES)
     files, assumed = _files(host, examination, before, upgrade, present)
     versions = (upgrade.library_version, upgrade.manager_version)
@@ -68,10 +69,14 @@ def advise(host: Host, examination: Examination, upgrade: Upgrade) -> UpgradeAdv
     release = known(after.next_kernel, newest or running)
     found = forecast(upgraded, examination, after, release, only=True)
     warnings = warnings_of(host, examination, system, upgrade, present)
-    kernels = tuple(
-        replace(kernel, findings=_by_cause(kernel.findings, warnings)) for kernel in found.kernels
-    )
-    return UpgradeAdvice(upgrade, replace(found, kernels=kernels), warnings, (*_ASSUMED, *assumed))
+    kernels = tuple(_with(kernel, warnings) for kernel in found.kernels)
+    return UpgradeAdvice(upgrade, replace(found, kernels=kernels), (*_ASSUMED, *assumed))
+
+
+def _with(kernel: KernelForecast, warnings: tuple[Finding, ...]) -> KernelForecast:
+    """Return the forecast with warnings, which count for the verdict like every other finding."""
+    findings = (*warnings, *_by_cause(kernel.findings, warnings))
+    return replace(kernel, findings=findings, verdict=conclude(kernel.usability, findings))
 
 
 def _by_cause(findings: tuple[Finding, ...], warnings: tuple[Finding, ...]) -> tuple[Finding, ...]:
@@ -97,7 +102,7 @@ def _files(
     new = [release for release in upgrade.kernels if release not in (*installed, *old)]
     is_open = upgrade.new_flavor
     nic = next((change.new for change in upgrade.nic_modules if change.new), "")
-    found, assumed = [], set()
+    found, assumed = [], {_SAME_NIC} if nic else set()
     for release in (*old, *new):
         kernel = _Kernel(host, examination, upgrade, release, present, release in new)
         missing = kernel.missing()
@@ -112,7 +117,6 @@ def _files(
                 own=own,
                 driver_version=upgrade.driver_version,
                 license="" if is_open is None else "Dual MIT/GPL" if is_open else "NVIDIA",
-                nic_version=nic,
                 has_headers=kernel.has_headers or not kernel.is_new,
                 builds=kernel.is_new and kernel.has_headers,
                 drops_peermem_symbols=bool(own) or bool(nic and _lacks_peer_symbols(kernel.modules)),

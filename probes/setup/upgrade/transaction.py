@@ -1,7 +1,8 @@
 """The packages that an upgrade would change, as apt-get, dnf and zypper print them.
 
 `apt-get --simulate` prints a line per package: "Inst NAME [OLD] (NEW ORIGIN [ARCH])", "Remv NAME [OLD]".
-dnf(8) prints a table with a heading per kind of change; a cell that does not fit continues on the next line.
+dnf(8) prints a table with a heading per kind of change; on a terminal, a cell that does not fit continues on
+the next line.
 zypper(8) is read as XML, `--xmlout`: <to-upgrade> and others around a <solvable/> per package.
 """
 
@@ -28,6 +29,7 @@ _FIELD = re.compile(r'([a-z-]{1,20})="([^"]{0,512})"')
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~^:_-]{0,127}")
 _ARCHITECTURE = re.compile(r"[a-z][a-z0-9_]{2,15}")
 _NOTHING = ("0 upgraded, 0 newly installed, 0 to remove", "Nothing to do")
+_COLORS = re.compile(r"\x1b(?:\[[0-9;?]{0,16}[A-Za-z]|\([AB0])")
 _REPLACING = "replacing"
 
 
@@ -84,7 +86,11 @@ _ERROR_TAG = re.compile(r"<[^<>]{0,200}>")
 
 
 def parse(text: str) -> tuple[PackageChange, ...]:
-    """Parse the output of one of the three package managers; () if it names no package."""
+    """Parse the output of one of the three package managers; () if it names no package.
+
+    What was printed on a terminal may have colors.
+    """
+    text = _COLORS.sub("", text)
     if "<to-" in text:
         return parse_zypper(text)
     return parse_apt(text) or parse_dnf(text)

@@ -1,8 +1,8 @@
 """What the packages of an upgrade show by themselves: what it commonly breaks, and how to prevent it.
 
 nvidia_peermem has to be rebuilt when OFED is replaced: NVIDIA driver README, "GPUDirect RDMA Peer Memory
-Client". DKMS builds for a new kernel only if its headers are installed (dkms(8)). libcuda and the loaded kernel
-module must have the same version.
+Client". DKMS builds for a new kernel only if its headers are installed (dkms(8)). libcuda and the loaded
+kernel module must have the same version.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Maybe, Unknown, is_there, known
-from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, OFED_PACKAGES
 from probes.facts.kernel.installed_modules import MODULES_DIRECTORY, InstalledModules
 from probes.facts.system.distribution import Distribution, Family
@@ -115,12 +114,11 @@ def _under_peermem(
     return (
         _finding(
             UNDER_PEERMEM,
-            Severity.CRITICAL if uses else Severity.WARNING if is_loaded else Severity.NOTE,
+            Severity.WARNING if uses else Severity.NOTE,
             "OFED is replaced under nvidia_peermem, which is not rebuilt",
-            "nvidia_peermem was built with the symbols of the present OFED. The upgrade replaces OFED and leaves"
-            " the GPU driver as it is, so the module may not load with the new OFED.",
-            f"Without nvidia_peermem, this node has no {GdrPath.PEERMEM.value} path."
-            + ("" if uses else " DMA-BUF does not need it."),
+            "nvidia_peermem was built with the symbols of the present OFED. The upgrade replaces OFED and not"
+            " the GPU driver, so the module may not load with the new OFED.",
+            "If it does not load, no path is usable." if uses else "DMA-BUF does not need nvidia_peermem.",
             evidence,
             Plan(
                 "Rebuild the GPU driver after the upgrade",
@@ -129,6 +127,7 @@ def _under_peermem(
                 note="For a new kernel, use its release.",
             ),
             _PEERMEM_README,
+            data_path=True,
         ),
     )
 
@@ -181,7 +180,7 @@ def _finding(
     evidence: tuple[Evidence, ...],
     fix: Plan,
     reference: str,
+    data_path: bool = False,
 ) -> Finding:
-    return Finding(
-        name, "upgrade", severity, Status.FOUND, title, evidence, cause, fix, reference, impact=impact
-    )
+    shown = (title, evidence, cause, fix, reference)
+    return Finding(name, "upgrade", severity, Status.FOUND, *shown, impact=impact, data_path=data_path)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any, TextIO
 
+from probes.base.text import printable
 from probes.base.unknown import Maybe, Unknown
 from probes.host.protocol import Host
-from probes.queries.finding import Severity, Status
 from probes.setup.forecast import exit_status
 from probes.setup.upgrade.advice import UpgradeAdvice, advise
 from probes.setup.upgrade.simulated_command import NoUpgradeCommand, simulated
@@ -16,7 +16,7 @@ from probes.setup.upgrade.upgrade import Upgrade, subject_of
 from probes.snapshot.examination import Examination, examine
 from tui.commands.arguments import UsageError
 from tui.commands.check_forecast import kernel_json
-from tui.runtime.json_values import document, finding_json, host_name, write_json
+from tui.runtime.json_values import document, host_name, write_json
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.setup.upgrade import draw_upgrade
 
@@ -36,7 +36,7 @@ def write_advice(
     changes = _given() if command == FROM_STDIN else _asked(host, command)
     if isinstance(changes, Unknown):
         why = changes.detail or changes.reason.value
-        raise UsageError(f"{changes.source} did not say what would change: {why}")
+        raise UsageError(f"--before {printable(command, 80)!r}: no answer from the package manager ({why})")
     examination = examine(host)
     advice = advise(host, examination, Upgrade("" if command == FROM_STDIN else command, changes))
     status = advice_status(advice)
@@ -48,14 +48,8 @@ def write_advice(
 
 
 def advice_status(advice: UpgradeAdvice) -> int:
-    """Return 0 if nothing gets worse, 1 for warnings, 2 if it will not work, 3 if that is unknown."""
-    if not advice.upgrade.changes:
-        return 0
-    status = exit_status(advice.forecast.chosen())
-    severities = {finding.severity for finding in advice.warnings}
-    if Severity.CRITICAL in severities:
-        return 2
-    return max(status, 1) if Severity.WARNING in severities else status
+    """Return 0 if it will work, 1 for warnings, 2 if it will not work, 3 if that is unknown."""
+    return exit_status(advice.forecast.chosen())
 
 
 def _asked(host: Host, command: str) -> Maybe[tuple[PackageChange, ...]]:
@@ -63,7 +57,7 @@ def _asked(host: Host, command: str) -> Maybe[tuple[PackageChange, ...]]:
     try:
         argv = simulated(command)
     except NoUpgradeCommand as error:
-        raise UsageError(f"--before {command!r}: {error}") from error
+        raise UsageError(f"--before {printable(command, 80)!r}: {error}") from error
     answer = host.run(argv, _SECONDS)
     return answer if isinstance(answer, Unknown) else changes_of(answer)
 
@@ -84,7 +78,6 @@ def advice_json(host: Host, examination: Examination, advice: UpgradeAdvice) -> 
         "exit_status": advice_status(advice),
         "command": advice.upgrade.command,
         "packages": [_package_json(change) for change in advice.upgrade.changes],
-        "warnings": [finding_json(finding) for finding in advice.warnings if finding.status is Status.FOUND],
         "not_applicable": advice.forecast.not_applicable,
         "forecast": None if kernel is None else kernel_json(kernel),
         "assumed": list(advice.assumed),
