@@ -280,6 +280,34 @@ def test_a_container_image_without_verbs_cannot_use_rdma(tmp_path: Path) -> None
     assert exit_status(result) == 2
 
 
+@pytest.mark.parametrize(("node", "state"), [("hgx-h100", State.READY), ("gb200", State.BROKEN)])
+def test_a_container_image_for_other_cpus_starts_no_program(tmp_path: Path, node: str, state: State) -> None:
+    verbs(tmp_path)
+    program = b"\x7fELF\x02\x01\x01" + bytes(9) + (3).to_bytes(2, "little") + (0x3E).to_bytes(2, "little")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/sh").write_bytes(program + bytes(44))
+    result = check(tmp_path, node)
+    assert result.verdict.state is state
+    assert ("image-wrong-architecture" in found(result)) is (state is State.BROKEN)
+
+
+@pytest.mark.parametrize(
+    ("node", "plugin"), [("aws-p5", "libefa-rdmav34.so"), ("hgx-h100", "libmlx5-rdmav34.so")]
+)
+def test_a_container_image_needs_the_verbs_of_the_nics_that_it_meets(
+    tmp_path: Path, node: str, plugin: str
+) -> None:
+    verbs(tmp_path)
+    write(tmp_path, f"{LIBRARIES}/libibverbs/{plugin}", "")
+    assert "libibverbs-missing" not in found(check(tmp_path, node))
+    remove(f"{LIBRARIES}/libibverbs/{plugin}")(tmp_path)
+    assert "libibverbs-missing" in found(check(tmp_path, node))
+
+
+def test_a_container_image_on_slingshot_needs_no_verbs(tmp_path: Path) -> None:
+    assert "libibverbs-missing" not in found(check(tmp_path, "slingshot"))
+
+
 def test_settings_in_a_container_image_are_found(tmp_path: Path) -> None:
     verbs(tmp_path)
     write(tmp_path, "/etc/nccl.conf", "NCCL_NET=Socket\n")
