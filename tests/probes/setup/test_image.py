@@ -52,8 +52,9 @@ def modules(root: Path, license_text: str = OPEN, magic: str = f"{RELEASE} SMP",
     drivers = {
         "kernel/ib_core": "",
         "kernel/ib_uverbs": "kernel/ib_core.ko",
-        "kernel/mlx5_core": "",
-        "kernel/mlx5_ib": "kernel/ib_uverbs.ko kernel/mlx5_core.ko kernel/ib_core.ko",
+        "kernel/mlxfw": "",
+        "kernel/mlx5_core": "kernel/mlxfw.ko",
+        "kernel/mlx5_ib": "kernel/ib_uverbs.ko kernel/mlx5_core.ko kernel/mlxfw.ko kernel/ib_core.ko",
         "updates/dkms/nvidia": "",
         "updates/dkms/nvidia-uvm": "updates/dkms/nvidia.ko",
         "updates/dkms/nvidia-peermem": "updates/dkms/nvidia.ko kernel/ib_core.ko",
@@ -166,6 +167,11 @@ BROKEN: dict[str, tuple[Change, State, str]] = {
         remove(f"/lib/modules/{RELEASE}/kernel/mlx5_ib.ko"),
         State.BROKEN,
         "mlx5-ib-not-loaded",
+    ),
+    "the file of a module that the NIC driver needs is gone": (
+        remove(f"/lib/modules/{RELEASE}/kernel/mlxfw.ko"),
+        State.BROKEN,
+        "mlx5-core-not-loaded",
     ),
     "there is no index of the modules": (
         remove(f"/lib/modules/{RELEASE}/modules.dep"),
