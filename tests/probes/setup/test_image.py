@@ -360,6 +360,19 @@ def test_options_of_debians_driver_are_in_the_forecast_by_either_name(tmp_path: 
     assert "peer-mmio-not-remapped" in found(check(tmp_path))
 
 
+@pytest.mark.parametrize(("has_source", "state"), [(False, State.BROKEN), (True, State.UNKNOWN)])
+def test_the_dkms_of_the_image_builds_its_driver_and_not_that_of_the_hardware(
+    tmp_path: Path, has_source: bool, state: State
+) -> None:
+    system(tmp_path)
+    base = tmp_path / f"lib/modules/{RELEASE}"
+    (base / "modules.dep").write_text((base / "modules.dep").read_text().partition("updates")[0])
+    (base / "build").mkdir()
+    if has_source:
+        link(tmp_path, f"/var/lib/dkms/nvidia/{VERSION}/source", f"/usr/src/nvidia-{VERSION}")
+    assert check(tmp_path).verdict.state is state
+
+
 def test_a_masked_setting_is_empty(tmp_path: Path) -> None:
     system(tmp_path)
     link(tmp_path, "/etc/modprobe.d/zz.conf", "/dev/null")
