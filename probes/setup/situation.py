@@ -14,7 +14,7 @@ from probes.facts.kernel import boot
 from probes.facts.kernel.boot import BootFacts
 from probes.facts.rdma import nic_driver
 from probes.facts.rdma.nic_driver import NicDriver, NicTraces
-from probes.facts.system import cloud, distribution, kubernetes, slurm
+from probes.facts.system import cloud, kubernetes, slurm
 from probes.facts.system.cloud import Cloud
 from probes.facts.system.distribution import Distribution
 from probes.facts.system.kubernetes import KubernetesFacts
@@ -61,8 +61,7 @@ def _nic_driver(run: _Situating) -> Maybe[NicDriver]:
 
 
 def _boot(run: _Situating) -> Maybe[BootFacts]:
-    system = run.answer("distribution", Distribution)
-    return boot.probe(run.host, system, run.examination.node.kernel_release)
+    return boot.probe(run.host, run.examination.distribution, run.examination.node.kernel_release)
 
 
 def _kubernetes(run: _Situating) -> Maybe[KubernetesFacts]:
@@ -78,18 +77,22 @@ class Situation:
     """What setup needs to know of a node besides its examination."""
 
     examination: Examination
-    distribution: Maybe[Distribution] = _probed("distribution", lambda run: distribution.probe(run.host))
     # NOT_THERE: no driver is installed.
     gpu_driver: Maybe[DriverPackage] = _probed("GPU driver package", _gpu_driver, directories=("/usr",))
     # NOT_THERE: no RDMA driver is installed.
     nic_driver: Maybe[NicDriver] = _probed("NIC driver", _nic_driver)
-    boot: Maybe[BootFacts] = _probed("boot", _boot, needs=("distribution",), directories=("/boot",))
+    boot: Maybe[BootFacts] = _probed("boot", _boot, directories=("/boot",))
     # NOT_THERE: no known cloud.
     cloud: Maybe[Cloud] = _probed("cloud", lambda run: cloud.probe(run.host))
     # NOT_THERE: no Slurm.
     slurm: Maybe[SlurmFacts] = _probed("Slurm", lambda run: slurm.probe(run.host), directories=("/etc",))
     # NOT_THERE: no kubelet.
     kubernetes: Maybe[KubernetesFacts] = _probed("Kubernetes", _kubernetes)
+
+    @property
+    def distribution(self) -> Maybe[Distribution]:
+        """The distribution."""
+        return self.examination.distribution
 
 
 PROBES = probes_of(Situation)

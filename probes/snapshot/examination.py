@@ -27,6 +27,7 @@ from probes.facts.rdma.qos import QosFacts
 from probes.facts.rdma.rail_networks import RailNetworkFacts
 from probes.facts.system import (
     device_nodes,
+    distribution,
     driver_container,
     libraries,
     memlock,
@@ -36,6 +37,7 @@ from probes.facts.system import (
     tools,
 )
 from probes.facts.system.device_nodes import DeviceNodeFacts
+from probes.facts.system.distribution import Distribution
 from probes.facts.system.driver_container import DriverContainerFacts
 from probes.facts.system.libraries import LibraryFacts
 from probes.facts.system.memlock import MemlockFacts
@@ -142,6 +144,7 @@ class Examination:
     driver_container: Maybe[DriverContainerFacts] = _probed(
         "driver container", lambda run: driver_container.probe(run.host)
     )
+    distribution: Maybe[Distribution] = _probed("distribution", lambda run: distribution.probe(run.host))
     interfaces: Maybe[InterfaceFacts] = _probed("interfaces", lambda run: routes.probe(run.host))
     qos: Maybe[QosFacts] = _probed(
         "RoCE QoS", lambda run: map_known(run.node.rdma, lambda rdma: qos.probe(run.host, rdma))

@@ -16,11 +16,11 @@ from probes.setup.steps.definition import BuiltStep, SetupFacts, StepDefinition
 from probes.setup.steps.drivers import gpu_driver_step, nic_driver_step, with_operators
 from probes.setup.steps.environment import environment_step
 from probes.setup.steps.handover import reboot_step, report_step
-from probes.setup.steps.install_commands import with_perftest_package
 from probes.setup.steps.measured import MeasuredStep
 from probes.setup.steps.module_loading import complete_boot, complete_modules
 
 HARDWARE, REBOOT = "hardware", "reboot"
+_NO_VERBS = "perftest needs verbs, which Slingshot NICs do not have"
 _WHOLE_NODE = "no-gdr-path"  # the sum of what the other steps are about
 
 
@@ -54,6 +54,13 @@ def _with_devices(facts: SetupFacts, step: SetupStep) -> SetupStep:
     if hardware_of(facts.examination.node.rdma) or step.state is not StepState.DONE:
         return step
     return replace(step, state=StepState.BLOCKED, reason="no RDMA device exists yet")
+
+
+def _without_verbs(facts: SetupFacts, step: SetupStep) -> SetupStep:
+    """Skip perftest on a node with Slingshot NICs, which have no verbs."""
+    if facts.path is not GdrPath.CXI:
+        return step
+    return replace(step, state=StepState.SKIPPED, reason=_NO_VERBS, plan=None)
 
 
 STEPS: tuple[StepDefinition, ...] = (
@@ -248,7 +255,7 @@ STEPS: tuple[StepDefinition, ...] = (
         done="perftest is installed and supports GPU memory",
         checks=("perftest-*", "libcuda-link-missing"),
         notes_count=True,
-        complete=with_perftest_package,
+        complete=_without_verbs,
     ),
     MeasuredStep(
         id="measure-host",

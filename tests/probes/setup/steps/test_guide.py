@@ -13,7 +13,8 @@ from probes.facts.kernel.boot import BootFacts, BootLoader
 from probes.setup.situation import read_situation
 from probes.setup.step import SetupRecord, StepState
 from probes.setup.steps.boot_commands import command_line_steps
-from probes.setup.steps.guide import Guide, build_guide, remaining_plans
+from probes.setup.steps.guide import Guide, build_guide
+from probes.setup.steps.remaining import remaining_plans
 from probes.simulation.faults.modules import take_driver_from_disk
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.modules.loading import remove_modules
@@ -160,7 +161,7 @@ def without_driver(name: str) -> SimulatedHost:
 def test_a_node_without_a_driver_gets_the_commands_of_its_distribution() -> None:
     guide = guide_on(without_driver("pcie-l40s"))
     assert state_of(guide, "gpu-driver") == (StepState.TO_DO, "no NVIDIA driver is installed")
-    assert "dnf install nvidia-open" in commands_of(guide, "gpu-driver")
+    assert "dnf -y install nvidia-open" in commands_of(guide, "gpu-driver")
     assert state_of(guide, "modules")[0] is StepState.BLOCKED
 
 
