@@ -26,6 +26,12 @@ from probes.queries.module_need import dmabuf_comes_first
 from probes.queries.modules import PEERMEM, boot_loaders, module_of, no_gpu_or_rdma_device
 from probes.snapshot.examination import EXAMINE_SECONDS, Examination
 
+_NO_DEVICE = "There is nothing to set up here. Run gdrtop setup on a node with an NVIDIA GPU and an RDMA NIC."
+_STAGED = (
+    "There is nothing to set up here. NCCL copies through host memory on this node, without any setting."
+    " Measure that path with gdrtop bench --memory host."
+)
+
 
 class _Situating(Probing):
     """The probes of one situation, and the examination that they build on."""
@@ -111,6 +117,7 @@ class PathChoice:
     reason: str
     paths: tuple[PathState, ...]  # with the requirements and their evidence; () where they are unknown
     is_impossible: bool = False  # by design or without the devices; False: unknown, or a path was recommended
+    instead: str = ""  # what to do on a node on which it is impossible, as sentences
     old_peermem: tuple[Evidence, ...] = ()  # what loads nvidia_peermem at boot though DMA-BUF is usable
 
 
@@ -124,9 +131,9 @@ def choose_path(examination: Examination) -> PathChoice:
     paths = (direct.dmabuf, direct.peermem)
     if (absent := no_gpu_or_rdma_device(examination)) is not None:
         reason = absent.cause or "; ".join(evidence.value for evidence in absent.evidence)
-        return PathChoice(None, reason, paths, is_impossible=True)
+        return PathChoice(None, reason, paths, is_impossible=True, instead=_NO_DEVICE)
     if direct.by_design:
-        return PathChoice(None, direct.by_design, paths, is_impossible=True)
+        return PathChoice(None, direct.by_design, paths, is_impossible=True, instead=_STAGED)
     if direct.peermem.path is GdrPath.EFA:
         return PathChoice(*_of_efa(direct.dmabuf, direct.peermem), paths)
     if direct.dmabuf.usable is True:
@@ -150,7 +157,7 @@ def _old_peermem(examination: Examination) -> tuple[Evidence, ...]:
 def _of_slingshot(own: PathState, by_design: str) -> PathChoice:
     """Return the only path of Slingshot NICs, which have no verbs."""
     if by_design:
-        return PathChoice(None, by_design, (own,), is_impossible=True)
+        return PathChoice(None, by_design, (own,), is_impossible=True, instead=_STAGED)
     lacking = f"missing here: {_missing(own)}"
     reason = "Slingshot NICs have no verbs; libfabric registers GPU memory with the cxi driver"
     return PathChoice(GdrPath.CXI, reason if own.usable is True else f"{reason}; {lacking}", (own,))

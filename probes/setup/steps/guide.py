@@ -42,8 +42,9 @@ class Guide:
 
     @property
     def next_step(self) -> SetupStep | None:
-        """Return the first step that can be done now."""
-        return next((step for step in self.steps if step.state is StepState.TO_DO), None)
+        """Return the first step that can be done now; an optional one only if nothing else is left."""
+        ready = [step for step in self.steps if step.state is StepState.TO_DO]
+        return next((step for step in ready if not step.is_optional or self.is_finished), None)
 
     @property
     def is_finished(self) -> bool:

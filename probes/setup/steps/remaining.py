@@ -10,9 +10,7 @@ from probes.setup.steps.checked import does_the_same, is_reboot
 from probes.setup.steps.guide import OPEN_STATES, Guide
 from probes.setup.steps.step_list import definition_of
 
-_ONCE = tuple(
-    (name,) for name in ("modprobe", "apt-get", "dnf", "tdnf", "zypper", "wget", "curl", "dpkg", "rpm")
-)
+_ONCE = {"modprobe", "apt-get", "dnf", "tdnf", "zypper", "wget", "curl", "dpkg", "rpm"}
 _REFRESHES = {"update", "clean", "refresh"}  # each of them is about the repository that was added before
 
 

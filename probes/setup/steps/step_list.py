@@ -11,6 +11,7 @@ from probes.facts.system.tool_names import NCCL_TESTS
 from probes.queries.finding import Finding, Severity
 from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.boot_commands import with_pass_through, with_redirects_off
+from probes.setup.steps.cable import CableStep, two_node_step
 from probes.setup.steps.checked import CheckedStep
 from probes.setup.steps.definition import BuiltStep, SetupFacts, StepDefinition
 from probes.setup.steps.drivers import gpu_driver_step, nic_driver_step, with_operators
@@ -313,6 +314,31 @@ STEPS: tuple[StepDefinition, ...] = (
         is_possible_in_container=True,
         is_scripted=False,
         function=report_step,
+    ),
+    CableStep(
+        id="cable-pair",
+        title="Measure one pair across the cable",
+        why="Loopback shows nothing about cable, switch and peer.",
+        after=("measure-pair",),
+        request=Request(),
+        command="gdrtop bench --ssh root@NODE2 (or gdrtop bench --serve there: it prints what to run here)",
+    ),
+    CableStep(
+        id="cable-rails",
+        title="Measure every rail across the cable",
+        why="One bad cable or switch port slows every job that spans nodes.",
+        after=("measure-all", "cable-pair"),
+        request=Request(scope=Scope.SWEEP),
+        command="gdrtop bench --sweep --ssh root@NODE2 (many nodes: gdrtop fleet bench)",
+    ),
+    BuiltStep(
+        id="cable-nccl",
+        title="Run NCCL on two nodes",
+        why="Only a job on two nodes shows which path NCCL chooses between them.",
+        after=("cable-rails",),
+        is_possible_in_container=True,
+        is_scripted=False,
+        function=two_node_step,
     ),
 )
 
