@@ -62,6 +62,9 @@ def matching_fabric_manager(examination: Examination, on_disk: str) -> tuple[Ste
     version = tools if isinstance(tools, Unknown) else tools.fabric_manager
     if version == on_disk:
         return ()
+    if isinstance(version, Unknown):
+        text = f"Check that nv-fabricmanager --version prints {on_disk}, and install that version if not."
+        return (instruction(text),)
     return fabric_manager_steps(examination, on_disk)
 
 

@@ -256,7 +256,7 @@ def fabric_manager_steps(examination: Examination, version: Maybe[str]) -> tuple
         Family.SUSE: (f"{rpm}={version}",),
         Family.AZURE_LINUX: (f"nvidia-fabric-manager-{version}",),
     }
-    why = f"Install Fabric Manager {version}, the driver's version"
+    why = f"Install {FABRIC_MANAGER} {version}, which has to match the driver"
     if is_unnumbered and _distribution(examination).id == "ubuntu":
         why = f"{why} (with Ubuntu's own driver, the package is {numbered})"
     return install_steps(examination, why, packages, f"Install version {version} of {FABRIC_MANAGER}")
