@@ -317,7 +317,7 @@ STEPS: tuple[StepDefinition, ...] = (
     ),
     CableStep(
         id="cable-pair",
-        title="Measure one pair across the cable",
+        title="Measure a pair across the cable",
         why="Loopback shows nothing about cable, switch and peer.",
         after=("measure-pair",),
         request=Request(),
@@ -325,7 +325,7 @@ STEPS: tuple[StepDefinition, ...] = (
     ),
     CableStep(
         id="cable-rails",
-        title="Measure every rail across the cable",
+        title="Measure rails across the cable",
         why="One bad cable or switch port slows every job that spans nodes.",
         after=("measure-all", "cable-pair"),
         request=Request(scope=Scope.SWEEP),
