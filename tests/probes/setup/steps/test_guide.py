@@ -165,6 +165,26 @@ def test_a_node_without_a_driver_gets_the_commands_of_its_distribution() -> None
     assert state_of(guide, "modules")[0] is StepState.BLOCKED
 
 
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("hgx-h100", "apt-get -y install nvidia-open"),
+        ("pcie-l40s", "dnf -y install nvidia-open"),
+        ("aws-p5", "apt-get -y install nvidia-open"),
+        ("azure-nd-h100", "apt-get -y install nvidia-open"),
+    ],
+)
+def test_a_new_node_begins_with_the_open_driver(name: str, package: str) -> None:
+    """Also with OFED, where nvidia_peermem could work: no driver is there that would speak for it."""
+    guide = guide_of(f"{name}+new-node")
+    assert guide.path is GdrPath.DMABUF
+    assert guide.next_step is not None
+    assert guide.next_step.id == "gpu-driver"
+    assert commands_of(guide, "gpu-driver")[-1] == package
+    assert state_of(guide, "tools")[0] is StepState.TO_DO
+    assert not guide.is_finished
+
+
 def test_a_node_without_a_network_is_told_before_a_download_times_out() -> None:
     host = without_driver("pcie-l40s")
     names = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT"
