@@ -62,6 +62,7 @@ from probes.checks.system import (
     perftest,
     rdma_cgroup,
 )
+from probes.plans.packages import with_initramfs_command
 from probes.queries.finding import Area, Check, CheckEnded, Finding, Outcome, Status, end_with, unknown
 from probes.snapshot.examination import Examination
 
@@ -172,7 +173,10 @@ def _outcome(check: Check, examination: Examination) -> Outcome:
     try:
         for precondition in check.requires:
             end_with(precondition(examination))
-        return check.judge(examination)
+        outcome = check.judge(examination)
+        if outcome.fix is None:
+            return outcome
+        return replace(outcome, fix=with_initramfs_command(examination, outcome.fix))
     except CheckEnded as ended:
         return ended.outcome
     except Exception as error:  # a check that fails must not affect the others

@@ -28,6 +28,7 @@ from probes.facts.rdma.rail_networks import RailNetworkFacts
 from probes.facts.system import (
     cpu_model,
     device_nodes,
+    distribution,
     driver_container,
     libraries,
     memlock,
@@ -38,6 +39,7 @@ from probes.facts.system import (
 )
 from probes.facts.system.cpu_model import CpuModel
 from probes.facts.system.device_nodes import DeviceNodeFacts
+from probes.facts.system.distribution import Distribution
 from probes.facts.system.driver_container import DriverContainerFacts
 from probes.facts.system.libraries import LibraryFacts
 from probes.facts.system.memlock import MemlockFacts
@@ -160,6 +162,7 @@ class Examination:
     driver_container: Maybe[DriverContainerFacts] = _probed(
         "driver container", lambda run: driver_container.probe(run.host)
     )
+    distribution: Maybe[Distribution] = _probed("distribution", lambda run: distribution.probe(run.host))
     interfaces: Maybe[InterfaceFacts] = _probed("interfaces", lambda run: routes.probe(run.host))
     qos: Maybe[QosFacts] = _probed(
         "RoCE QoS", lambda run: map_known(run.node.rdma, lambda rdma: qos.probe(run.host, rdma))

@@ -7,13 +7,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
+from probes.bandwidth.model.request import Mode
 from probes.base.origin import Source
 from probes.base.text import printable
 from probes.facts.gpudirect import GdrPath
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.setup.step import SetupStep, StepState
-from probes.setup.steps.guide import Guide, read_guide, remaining_plans
+from probes.setup.steps.guide import Guide, read_guide
+from probes.setup.steps.remaining import remaining_plans
 from probes.setup.steps.situation_rows import situation_rows
 from probes.setup.steps.step_list import REBOOT, STEPS
 from tui.actions.script import script_of_all
@@ -185,6 +187,9 @@ class SetupCommand:
                 print("To measure again, run gdrtop bench.", file=sys.stderr)
             return 0 if step.state is StepState.DONE else EXIT_REFUSED
         self._remember_boot(guide)
+        if step.test is not None and step.test.setup is not Mode.LOOPBACK:
+            print(f"gdrtop: nothing was run; name the second node yourself: {step.command}", file=sys.stderr)
+            return EXIT_REFUSED
         if step.test is not None:
             return self._measure(step, options)
         if step.plan is None:
@@ -248,8 +253,10 @@ def _step_json(step: SetupStep) -> dict[str, Any]:
     fields: dict[str, Any] = plain_value(step)
     commands = () if step.plan is None else step.plan.steps
     names = ("id", "title", "state", "reason", "why", "needs_console", "command", "findings", "evidence")
+    optional = {"optional": step.is_optional}
     return {
         **{name: fields[name] for name in names},
+        **optional,
         "commands": [
             {"why": command.why, "argv": list(command.argv), "file": command.file and command.file.path}
             for command in commands

@@ -12,6 +12,7 @@ from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.libraries import DIRECTORIES, InstalledLibrary
 from probes.facts.system.platform import in_container
 from probes.plans.common import modprobe_step
+from probes.plans.packages import verbs_steps
 from probes.queries.evidence_list import RDMA_DEVICES, first_distinct
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.jobs import OVER_TCP, conclude, job_plan, jobs_of, usable_paths
@@ -144,8 +145,7 @@ def libibverbs_missing(examination: Examination) -> Outcome:
         ),
         fix=make_plan(
             "Install rdma-core",
-            "Debian, Ubuntu: install libibverbs1 and ibverbs-providers, or OFED/DOCA",
-            "Other distributions: install libibverbs, or OFED/DOCA",
+            *verbs_steps(examination),
         ),
         severity=Severity.CRITICAL if inside else None,
         impact=f"Programs in this container find no RDMA device. {OVER_TCP}" if inside else "",

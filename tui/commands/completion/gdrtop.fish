@@ -213,6 +213,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using do' -l json -d 'print the list as JSO
 complete -c gdrtop -n '_shtab_gdrtop_using do' -l dry-run -d 'show the plan and run nothing'
 complete -c gdrtop -n '_shtab_gdrtop_using do' -l script -d 'print the plan as a shell script and run nothing'
 complete -c gdrtop -n '_shtab_gdrtop_using do' -l rehearse -d 'run the plan on a simulated copy of this node and show the expected verdict'
+complete -c gdrtop -n '_shtab_gdrtop_using do' -l measure -d 'measure the affected GPU and NIC before and after, and log the difference'
 complete -c gdrtop -n '_shtab_gdrtop_using do' -l yes -d 'run without asking for confirmation'
 complete -c gdrtop -n '_shtab_gdrtop_using do' -l disturb -x -d 'run even if it affects jobs or the network; HOST must be this node'"'"'s host name'
 complete -c gdrtop -n '_shtab_gdrtop_using do' -l ascii -d 'use ASCII characters only'
