@@ -305,6 +305,14 @@ class GdrtopApp(TerminalApp[None]):
 
         self.push_screen(Palette(ThemesProvider, "theme"))
 
+    def action_save_view(self, number: int) -> None:
+        """Save the panels that the overview shows as view 2, 3 or 4."""
+        self._overview.save_view(number)
+
+    def action_start_view(self) -> None:
+        """Save the view that the overview shows as the one at the start."""
+        self._overview.save_start()
+
     def action_theme(self, name: str) -> None:
         """Use a theme, and save it."""
         from tui.screens.save_setting import save_setting

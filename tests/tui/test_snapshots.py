@@ -213,13 +213,25 @@ def test_registration(snap_compare: Any, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("size", SMALL_OR_SLOW)
-@pytest.mark.parametrize("keys", [(), ("o",)], ids=["steps", "paths"])
+@pytest.mark.parametrize(
+    ("demo", "keys"),
+    [
+        ("hgx-h100+iommu-translated,acs-on,memlock-login", ()),
+        ("hgx-h100+iommu-translated,acs-on,memlock-login", ("o",)),
+        ("pcie-l40s+new-node", ()),
+    ],
+    ids=["steps", "paths", "new-node"],
+)
 def test_setup(
-    snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], keys: tuple[str, ...]
+    snap_compare: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    size: tuple[int, int],
+    demo: str,
+    keys: tuple[str, ...],
 ) -> None:
     monkeypatch.setattr("tui.runtime.lock.user_name", lambda: "admin")
     clock = SteppedClock()
-    app = stepped_app(SimulatedHost("hgx-h100+iommu-translated,acs-on,memlock-login", clock=clock))
+    app = stepped_app(SimulatedHost(demo, clock=clock))
 
     async def to_the_steps(pilot: Pilot[None]) -> None:
         await to_setup(pilot, clock)

@@ -11,6 +11,7 @@ SUBJECTS = (
     "live",
     "explain",
     "doctor",
+    "versions",
     "setup",
     "environment",
     "actions",
