@@ -90,6 +90,8 @@ class _Paths:
         gdr, transports = self._get("UCX_IB_GPU_DIRECT_RDMA"), self._get("UCX_TLS")
         if isinstance(gdr, Unknown):
             return UNKNOWN, f"its environment could not be read ({gdr})"
+        if without_cuda := self._findings.get("nixl-ucx-without-cuda"):
+            return STAGED, without_cuda.title
         if gdr in ("no", "n"):
             return STAGED, f"UCX_IB_GPU_DIRECT_RDMA={gdr}"
         if isinstance(transports, str) and transports and not transports.startswith("^"):
@@ -130,8 +132,7 @@ class _Paths:
 
     def nixl(self, library: MappedLibrary) -> tuple[str, str]:
         """NIXL: UCX, unless the program chooses another back end."""
-        without_cuda = self._findings.get("nixl-ucx-without-cuda")
-        path, why = (STAGED, without_cuda.title) if without_cuda is not None else self.ucx(library)
+        path, why = self.ucx(library)
         return path, f"by UCX, unless the program chooses another back end; {why}"
 
     def mooncake(self, library: MappedLibrary) -> tuple[str, str]:

@@ -40,6 +40,19 @@ def test_what_the_user_can_change_is_apart_from_what_needs_an_admin() -> None:
     assert "NCCL 2.27.7: copies through host memory" in text
 
 
+def test_ucx_and_nixl_agree_on_a_missing_cuda_module() -> None:
+    _, text = explained("hgx-h100+nixl-ucx-without-cuda", 43038)
+    assert "NIXL: copies through host memory" in text
+    assert "UCX: copies through host memory" in text
+
+
+def test_a_setting_of_the_user_that_helps_comes_before_the_admins_module() -> None:
+    _, text = explained("pcie-l40s+mooncake-needs-peermem", 43037)
+    assert "Mooncake: none (its default: nvidia-peermem, which does not work here)" in text
+    assert text.index("What you can change") < text.index("WITH_NVIDIA_PEERMEM=0")
+    assert "What to ask your admin for" not in text
+
+
 def test_other_jobs_problems_are_not_this_ones() -> None:
     status, text = explained("hgx-h100+nccl-gdr-level-off", 41000)
     assert status == 0
