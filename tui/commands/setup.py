@@ -7,19 +7,22 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
+from probes.bandwidth.model.request import Mode
 from probes.base.origin import Source
 from probes.base.text import printable
 from probes.facts.gpudirect import GdrPath
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.setup.step import SetupStep, StepState
-from probes.setup.steps.guide import Guide, read_guide, remaining_plans
+from probes.setup.steps.guide import Guide, read_guide
+from probes.setup.steps.remaining import remaining_plans
 from probes.setup.steps.situation_rows import situation_rows
 from probes.setup.steps.step_list import REBOOT, STEPS
 from tui.actions.script import script_of_all
 from tui.bandwidth.results_store import open_results_store
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean
 from tui.commands.do import EXIT_REFUSED, Do, add_consent_options, confirm_and_run
+from tui.commands.upgrade.before import write_advice
 from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLog, SetupLogError, open_setup_log, remember_boot
 from tui.runtime.json_values import document, host_name, plain_value, write_json
 from tui.runtime.lock import user_and_day
@@ -62,6 +65,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--script", action="store_true", help="print all remaining commands as a shell script and run nothing"
     )
+    parser.add_argument(
+        "--before",
+        metavar="COMMAND",
+        help="show what an upgrade of packages would do to GPUDirect RDMA, such as 'apt-get dist-upgrade'; "
+        "it is only simulated. -: read the output of a simulation from stdin",
+    )
     what.add_argument("--json", action="store_true", help="print the steps as JSON (gdrtop schema setup)")
 
 
@@ -75,10 +84,15 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--run needs a STEP")
     if options.step is not None and (options.paths or options.script or options.json):
         raise UsageError("--paths, --script and --json apply to all steps and take no STEP")
+    chosen = (options.step, options.path, options.paths, options.script, options.skip, options.unskip)
+    if options.before is not None and any(chosen):
+        raise UsageError("--before forecasts an upgrade; of the options of setup it takes only --json")
     host = open_host(options)
     if host.origin.source is Source.TREE:
         tree = f"{printable(host.origin.label)} is a directory tree"
         raise UsageError(f"{tree}; setup needs a node. Use gdrtop check --root IMAGE --as NODE for an image")
+    if options.before is not None:
+        return write_advice(host, options.before, out, options.json, options.ascii)
     log = open_setup_log(host.origin.source is Source.LIVE)
     command = SetupCommand(host, out, log, options.ascii, options.read_only)
     try:
@@ -173,6 +187,9 @@ class SetupCommand:
                 print("To measure again, run gdrtop bench.", file=sys.stderr)
             return 0 if step.state is StepState.DONE else EXIT_REFUSED
         self._remember_boot(guide)
+        if step.test is not None and step.test.setup is not Mode.LOOPBACK:
+            print(f"gdrtop: nothing was run; name the second node yourself: {step.command}", file=sys.stderr)
+            return EXIT_REFUSED
         if step.test is not None:
             return self._measure(step, options)
         if step.plan is None:
@@ -236,8 +253,10 @@ def _step_json(step: SetupStep) -> dict[str, Any]:
     fields: dict[str, Any] = plain_value(step)
     commands = () if step.plan is None else step.plan.steps
     names = ("id", "title", "state", "reason", "why", "needs_console", "command", "findings", "evidence")
+    optional = {"optional": step.is_optional}
     return {
         **{name: fields[name] for name in names},
+        **optional,
         "commands": [
             {"why": command.why, "argv": list(command.argv), "file": command.file and command.file.path}
             for command in commands

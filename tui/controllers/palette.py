@@ -23,6 +23,7 @@ _COMMANDS = {
     "nccl": "nccl",
     "setup": "setup",
     "bandwidth": "bandwidth",
+    "prove": "prove",
     "actions": "actions",
     "history": "history",
     "help": "help",

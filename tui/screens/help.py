@@ -95,6 +95,11 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Running tests and their results. Leaving the screen does not stop them.",
         ("cancel", "skip", "view", "again", "write", "copy", "baseline", "zoom"),
     ),
+    "RegistrationScreen": (
+        "REGISTRATION",
+        "Which NICs can register which GPU's memory. Nothing is registered until you confirm.",
+        ("open", "cancel", "write", "refresh"),
+    ),
     "FleetScreen": (
         "FLEET",
         "Many nodes, read every minute (gdrtop fleet watch). Enter opens the dashboard of the selected node.",
@@ -103,7 +108,7 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "HistoryScreen": ("HISTORY", "What gdrtop ran on this node, newest run first.", ("open", "undo", "zoom")),
 }
 _EVERYWHERE = (
-    *("help", "overview", "doctor", "live", "nccl", "setup", "bandwidth", "actions"),
+    *("help", "overview", "doctor", "live", "nccl", "setup", "bandwidth", "prove", "actions"),
     *(
         "history",
         "fleet",
@@ -133,6 +138,7 @@ _SUBJECTS = {
     "FleetScreen": "fleet",
     "HistoryScreen": "actions",
     "BandwidthSetupScreen": "bandwidth",
+    "RegistrationScreen": "prove",
     "BandwidthRunScreen": "bandwidth",
 }
 

@@ -18,6 +18,7 @@ from probes.facts.gpu.fabric import (
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.platform import in_container
 from probes.plans.common import modprobe_step
+from probes.plans.packages import nvlsm_steps
 from probes.queries.evidence_list import first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.nvlink_fabric import nvswitches_of
@@ -229,7 +230,7 @@ def nvlsm_missing(examination: Examination) -> Outcome:
         " without it.",
         (Evidence(NVLSM, "not found"),),
         "Install NVLSM",
-        instruction("Install the package nvlsm from NVIDIA's CUDA repository"),
+        *nvlsm_steps(examination),
         _RESTART,
     )
 

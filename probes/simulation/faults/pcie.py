@@ -97,6 +97,18 @@ def _ats_off(tree: Tree) -> None:
         config.set_bits(tree, nic.bdf, config.ATS_CONTROL, 0, 0x8000)
 
 
+_GUEST = change_fields(product=("QEMU", "Standard PC (Q35 + ICH9, 2009)"))
+
+
+@FAULTS.fault(
+    "vm-pair-unproven",
+    "A virtual machine whose hypervisor shows GPUs and NICs below one switch",
+    change_description=_GUEST,
+)
+def _in_guest(tree: Tree) -> None:
+    _ats_off(tree)
+
+
 @FAULTS.fault("acs-direct-nic", "A root port's ACS is not set as ConnectX requires", on="gb300")
 def _wrong_direct_nic(tree: Tree) -> None:
     """Let the first GPU's root port fail in rdma_topo; add a ConnectX DMA function to a node without one."""

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from probes.base.plan import Plan, Step, instruction
 from probes.simulation.node.model.description import simulated_names
 from tests.tiers import usual
+from tests.tui.actions.script_shell import SHELLCHECK, ScriptShell
 from tests.tui.commands.test_schema import valid
-from tui.actions.script import script_of
 from tui.cli import main
 from tui.files.append_file import AppendFile
 from tui.files.setup_log import (
@@ -101,40 +100,47 @@ def test_the_script_stops_at_errors_and_has_every_command(capsys: pytest.Capture
     assert "Nothing to script: only tests, a reboot or the report are left" in out
 
 
-def shell(script: str, *arguments: str) -> tuple[int, str]:
-    """Run a script in which no command does anything."""
-    harmless = script.replace("PATH=/usr/sbin:/usr/bin:/sbin:/bin", "PATH=/usr/bin:/bin")
-    ended = subprocess.run(["sh", "-s", *arguments], input=harmless, text=True, capture_output=True)
-    return ended.returncode, ended.stdout + ended.stderr
-
-
-def test_the_script_prints_manual_steps_and_stops_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_script_prints_manual_steps_and_stops_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     status, script, _ = run(capsys, "--demo", "pcie-l40s+no-gdr-path", "--script")
     assert status == 0
-    status, printed = shell(script)
+    programs = ("dnf", "dracut", "grubby", "modprobe")
+    script = script.replace("/etc/", f"{tmp_path}/etc/")
+    status, printed = ScriptShell(tmp_path, programs).run(script)
     assert status == 2
-    assert "   dnf module enable nvidia-driver:open-dkms" in printed
-    assert "open kernel modules (nvidia-open" not in printed  # the steps above install them
+    assert "dnf -y module enable nvidia-driver:open-dkms\n" in printed
+    assert printed.index("dnf -y install nvidia-open\n") < printed.index("These steps are yours:")
+    assert "   systemctl reboot\n" in printed
+    assert printed.endswith("Then see what is left: gdrtop setup\n")
 
 
-def test_a_script_goes_on_after_manual_steps() -> None:
-    steps = (
-        Step("Begin", ("echo", "begun")),
-        instruction("Turn the key", to_copy="a='1' $HOME"),
-        Step("Install it", ("dnf", "install", "x"), undo=("dnf", "remove", "x")),
-        Step("End", ("echo", "ended")),
-    )
-    # echo stands for a program that gdrtop runs.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tui.actions.script.why_manual", lambda step: step.argv[:1] != ("echo",))
-        script = script_of(Plan("A plan", steps), "node")
-    status, printed = shell(script)
-    assert (status, "begun" in printed, "ended" in printed) == (2, True, False)
-    assert (
-        "2. Turn the key\n   a='1' $HOME\n3. Install it\n   dnf install x\n   undo: dnf remove x\n" in printed
-    )
-    assert "again with the argument 4" in printed
-    assert shell(script, "4") == (0, "ended\n")
+SCRIPTED = [
+    "hgx-h100+iommu-translated,acs-on",
+    "pcie-l40s+no-gdr-path",
+    "dgx-a100+peermem-unknown-symbol-inbox-core",
+]
+
+
+@pytest.mark.parametrize("name", usual([*SCRIPTED, *simulated_names()], set(SCRIPTED)))
+def test_shellcheck_finds_nothing_in_the_script(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _, script, _ = run(capsys, "--demo", name, "--script")
+    file = tmp_path / "setup.sh"
+    file.write_text(script)
+    ended = subprocess.run([SHELLCHECK, file], text=True, capture_output=True)
+    assert (ended.returncode, ended.stdout) == (0, "")
+
+
+def test_the_script_has_what_an_admin_runs_and_no_module_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    _, script, _ = run(capsys, "--demo", "dgx-a100+peermem-unknown-symbol-inbox-core", "--script")
+    commands = script.split("\n")
+    assert commands.index("depmod -a") < commands.index("modprobe nvidia_peermem")
+    assert commands.count("modprobe nvidia_peermem") == 1
+    _, script, _ = run(capsys, "--demo", "hgx-h100+iommu-translated", "--script")
+    assert "\nupdate-grub\n" in script
+    assert script.index("update-grub") < script.index("systemctl reboot")
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_the_program_binds_every_key_of_the_table() -> None:
 
 
 # What runs, stops or sends something, on its own key.
-ACTING = ("cancel", "skip", "again", "ras", "verbose", "diagnostics", "yes")
+ACTING = ("cancel", "skip", "again", "ras", "verbose", "diagnostics", "prove", "yes")
 
 
 @pytest.mark.parametrize("name", ACTING)
@@ -108,7 +108,7 @@ def test_function_keys_do_what_they_do_in_htop() -> None:
 
 
 # Every screen that a key opens.
-OPENED = ("", "d", "t", "n", "s", "b", "x", "H")
+OPENED = ("", "d", "t", "n", "s", "b", "x", "H", "ctrl+g")
 
 
 @pytest.mark.slow
