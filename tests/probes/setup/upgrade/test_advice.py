@@ -49,8 +49,26 @@ def test_a_kernel_without_headers_loses_the_driver_and_the_command_is_named() ->
     warning = found(kernel)["upgrade-kernel-without-headers"]
     assert warning.severity is Severity.CRITICAL
     assert warning.fix is not None
-    assert warning.fix.steps[0].argv == ("apt-get", "install", f"linux-headers-{KERNEL}")
+    assert warning.fix.steps[0].argv[-2:] == ("install", f"linux-headers-{KERNEL}")
     assert found(kernel)["dkms-not-built-for-kernel"].part_of == warning.id
+
+
+RED_HAT = """\
+Installing:
+ kernel-core  x86_64  5.14.0-570.12.1.el9_6  baseos  20 M
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "state"),
+    [("", State.BROKEN), (" kernel-devel  x86_64  5.14.0-570.12.1.el9_6  appstream  20 M", State.DEGRADED)],
+    ids=["without headers", "with headers"],
+)
+def test_a_new_kernel_of_red_hat_becomes_the_default(more: str, state: State) -> None:
+    kernel = after(RED_HAT.format(more), "pcie-l40s")
+    assert (kernel.release, kernel.is_next) == ("5.14.0-570.12.1.el9_6.x86_64", True)
+    assert kernel.verdict.state is state  # two of its GPUs are on another socket in any case
 
 
 def test_ofed_replaced_under_peermem_matters_where_there_is_no_other_path() -> None:
