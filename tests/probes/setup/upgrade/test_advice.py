@@ -53,6 +53,16 @@ def test_a_kernel_without_headers_loses_the_driver_and_the_command_is_named() ->
     assert found(kernel)["dkms-not-built-for-kernel"].part_of == warning.id
 
 
+def test_boot_settings_that_wait_for_update_grub_come_with_the_new_kernel() -> None:
+    host = SimulatedHost("hgx-h100", clock=SteppedClock())
+    settings = 'GRUB_CMDLINE_LINUX="iommu=pt module_blacklist=mlx5_ib"\n'
+    host.tree.add("/etc/default/grub.d/x.cfg", settings)
+    kernel = advise(host, examine(host), Upgrade("", parse(IMAGE + HEADERS))).forecast.chosen()
+    assert kernel is not None
+    assert kernel.verdict.state is State.BROKEN
+    assert "mlx5-ib-not-loaded" in found(kernel)
+
+
 RED_HAT = """\
 Installing:
  kernel-core  x86_64  5.14.0-570.12.1.el9_6  baseos  20 M
