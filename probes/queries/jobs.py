@@ -110,13 +110,16 @@ def jobs_of(examination: Examination) -> Jobs:
 
 
 def without_jobs(examination: Examination) -> Examination:
-    """Return the examination as if no job ran; what /etc/nccl.conf sets for jobs that start next stays.
+    """Return the examination as if no process were a job; what /etc/nccl.conf sets for the next ones stays.
 
-    Whether the node may get a job must not depend on the settings of another one.
+    Whether the node may get a job must not depend on the settings of another one. The processes themselves
+    stay: they use the devices, and without them their references would look like a killed job's.
     """
     facts = examination.processes
     if not isinstance(facts, Unknown):
-        facts = replace(facts, processes=(), hidden=0, left_out=0, unread=None)
+        conf = facts.nccl_conf
+        plain = (replace(each, environment={}, libraries=(), nccl_conf=conf) for each in facts.processes)
+        facts = replace(facts, processes=tuple(plain), has_jobs=False)
     watched = examination.watched
     if not isinstance(watched, Unknown):
         lasting = tuple(condition for condition in watched.conditions if not condition.job)
@@ -141,8 +144,10 @@ def _jobs_of(examination: Examination) -> Jobs:
     facts = examination.processes
     if isinstance(facts, Unknown):
         return Jobs((), (), needs("the processes", facts), "")
-    jobs = [process for process in facts.processes if _uses_gpu(process)]
     conf = {name: (value, NCCL_CONF) for name, value in _conf(facts.nccl_conf).items()}
+    if not facts.has_jobs:
+        return Jobs((), (JobSettings(None, conf),), "", "")
+    jobs = [process for process in facts.processes if _uses_gpu(process)]
     settings = [JobSettings(None, conf), *(JobSettings(process, _values(process, facts)) for process in jobs)]
     return Jobs(tuple(jobs), tuple(settings), _unseen(examination, facts), _unread(jobs, facts))
 

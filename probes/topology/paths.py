@@ -185,10 +185,17 @@ class Topology:
 
 
 class Paths(Mapping[tuple[str, str], Path]):
-    """The path between every two endpoints, in both directions; each is found when it is first asked for."""
+    """The path between every two endpoints, in both directions; each is found when it is first asked for.
+
+    It keeps no reference to its topology: in a circle, neither would be freed before the next collection.
+    """
 
     def __init__(self, topology: Topology) -> None:
-        self._topology = topology
+        functions = topology.node.pci.functions if isinstance(topology.node.pci, PciFacts) else {}
+        ends, c2c = (topology.gpus, topology.nics), unread_c2c(topology.node)
+        self._parts = topology.parts
+        self.routes = Routes(self._parts)
+        self.nccl = NcclPaths(self._parts, *ends, functions, topology.devices, topology.file, c2c)
         self._ends = {end.id: end for end in (*topology.gpus, *topology.nics)}
         self._place = {end: place for place, end in enumerate(self._ends)}
         self._found: dict[tuple[str, str], Path] = {}
@@ -197,20 +204,7 @@ class Paths(Mapping[tuple[str, str], Path]):
     @cached_property
     def places(self) -> dict[str, int]:
         """The place of each endpoint: of all pairs of two places, only one has to be looked at."""
-        return Places(self._ends, self._topology.parts, self.routes, self.nccl).by_end
-
-    @cached_property
-    def routes(self) -> Routes:
-        """The routes that the paths take."""
-        return Routes(self._topology.parts)
-
-    @cached_property
-    def nccl(self) -> NcclPaths:
-        """NCCL's words for the paths."""
-        topology = self._topology
-        functions = topology.node.pci.functions if isinstance(topology.node.pci, PciFacts) else {}
-        ends, c2c = (topology.gpus, topology.nics), unread_c2c(topology.node)
-        return NcclPaths(topology.parts, *ends, functions, topology.devices, topology.file, c2c)
+        return Places(self._ends, self._parts, self.routes, self.nccl).by_end
 
     def __getitem__(self, pair: tuple[str, str]) -> Path:
         path = self._found.get(pair)
@@ -237,7 +231,7 @@ class Paths(Mapping[tuple[str, str], Path]):
         if isinstance(over_pcie, Unknown):
             return over_pcie
         branches = (self.routes.branch(known(self._ends[end].bdf, "")) for end in (a, b))
-        word = smi_path(self._topology.parts, *branches)
+        word = smi_path(self._parts, *branches)
         if not isinstance(word, Unknown):  # the reason names the function
             self._smi[pair] = word
         return word

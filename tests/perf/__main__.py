@@ -28,7 +28,7 @@ from tests.perf.scale import bench_crowded_dashboard, bench_hours, bench_pci, be
 from tests.perf.system_calls import bench_system_calls
 from tests.perf.table import GDRTOP, NODE, ROWS, best, child_seconds, row
 from tests.perf.terminal import Terminal
-from tests.perf.text_commands import bench_scheduler, bench_text
+from tests.perf.text_commands import bench_scheduler, bench_text, bench_watch
 
 HERE = Path(__file__).parent
 
@@ -241,6 +241,7 @@ BENCHES: tuple[Callable[[], None], ...] = (
     bench_recording,
     bench_text,
     bench_scheduler,
+    bench_watch,
     bench_log,
     bench_fleet,
     bench_remote_live,

@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from tests.perf.terminal import Cost, Terminal
@@ -13,11 +14,30 @@ from tests.perf.terminal import Cost, Terminal
 NODE = "hgx-h100"
 GDRTOP = [sys.executable, "-m", "tui", "--demo", NODE]
 SECONDS = 20.0
+_LOOPS = 1_000_000
+_LOOP_SECONDS = 0.045  # of CPU, on the machine of the budgets when nothing else ran
 
 
 def best(measure: Callable[[], float], times: int) -> float:
     """The least of several measurements: what the machine can do when nothing else wants it."""
     return min(measure() for _ in range(times))
+
+
+def slowness() -> float:
+    """Return how much longer a fixed loop takes now than on the machine of the budgets, at least 1.
+
+    Budgets in seconds and in percent of a core are of that machine. A virtual machine may run at half its
+    speed for hours, so what is measured is divided by this, which is measured next to it.
+    """
+
+    def loop() -> float:
+        began = time.process_time()
+        total = 0
+        for number in range(_LOOPS):
+            total += number * number % 7
+        return time.process_time() - began
+
+    return max(1.0, best(loop, 5) / _LOOP_SECONDS)
 
 
 def child_seconds(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[float, str]:

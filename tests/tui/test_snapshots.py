@@ -18,6 +18,7 @@ from tests.tui.live_samples import install
 from tests.tui.pilot import SteppedClock, overview, readings, settled, shown, stepped_app, until
 from tests.tui.screens.test_doctor import opened
 from tests.tui.screens.test_ras import consent
+from tests.tui.screens.test_registration import ProvingNode, registered
 from tests.tui.setup_screens import to_setup
 from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
@@ -199,6 +200,16 @@ def test_ras(snap_compare: Any, size: tuple[int, int]) -> None:
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=to_an_answer)
+
+
+@pytest.mark.parametrize("size", SMALL_OR_SLOW)
+def test_registration(snap_compare: Any, size: tuple[int, int]) -> None:
+    node = ProvingNode("hgx-h100+dmabuf-nic-driver-lacks-support")
+
+    async def to_results(pilot: Pilot[None]) -> None:
+        await registered(pilot, node)
+
+    assert snap_compare(stepped_app(node), terminal_size=size, run_before=to_results)
 
 
 @pytest.mark.parametrize("size", SMALL_OR_SLOW)

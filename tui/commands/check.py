@@ -244,7 +244,8 @@ def write_check(
 
     def examined(before: Examination | None = None) -> Examination:
         found = examine_host(host, options.seconds, before)
-        return without_jobs(found) if options.consumer in _DRAINING else found
+        is_for_node = options.consumer in _DRAINING or options.actions is not None
+        return without_jobs(found) if is_for_node else found
 
     began = host.monotonic()
     examination = examined()

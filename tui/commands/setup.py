@@ -24,6 +24,7 @@ from tui.bandwidth.results_store import open_results_store
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean
 from tui.commands.do import EXIT_REFUSED, Do, add_consent_options, confirm_and_run
 from tui.commands.simulated.setup_state import SimulatedSetup
+from tui.commands.upgrade.before import write_advice
 from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLog, SetupLogError, open_setup_log, remember_boot
 from tui.runtime.json_values import document, host_name, plain_value, write_json
 from tui.runtime.lock import user_and_day
@@ -66,6 +67,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--script", action="store_true", help="print all remaining commands as a shell script and run nothing"
     )
+    parser.add_argument(
+        "--before",
+        metavar="COMMAND",
+        help="show what an upgrade of packages would do to GPUDirect RDMA, such as 'apt-get dist-upgrade'; "
+        "it is only simulated. -: read the output of a simulation from stdin",
+    )
     what.add_argument("--json", action="store_true", help="print the steps as JSON (gdrtop schema setup)")
 
 
@@ -79,10 +86,15 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--run needs a STEP")
     if options.step is not None and (options.paths or options.script or options.json):
         raise UsageError("--paths, --script and --json apply to all steps and take no STEP")
+    chosen = (options.step, options.path, options.paths, options.script, options.skip, options.unskip)
+    if options.before is not None and any(chosen):
+        raise UsageError("--before forecasts an upgrade; of the options of setup it takes only --json")
     host = open_host(options)
     if host.origin.source is Source.TREE:
         tree = f"{printable(host.origin.label)} is a directory tree"
         raise UsageError(f"{tree}; setup needs a node. Use gdrtop check --root IMAGE --as NODE for an image")
+    if options.before is not None:
+        return write_advice(host, options.before, out, options.json, options.ascii)
     log, simulated = open_setup_log(host.origin.source is Source.LIVE), None
     if isinstance(host, SimulatedHost):
         simulated = SimulatedSetup(host.origin.label)

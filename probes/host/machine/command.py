@@ -28,7 +28,8 @@ from probes.host.answers import CommandOutput
 from probes.host.machine import command_server
 from probes.host.probe_thread import note
 
-TRUSTED_PATH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
+_SLURM = "/opt/slurm/bin"  # where AWS ParallelCluster has it
+TRUSTED_PATH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin", _SLURM)
 OUTPUT_LIMIT_BYTES = 1 << 20  # more is malformed, except of LOGS
 # Of a log, the newest lines are worth the most: of a longer output, the end is returned.
 LOGS = ("dmesg", "journalctl")

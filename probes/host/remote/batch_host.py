@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from probes.base.unknown import Maybe
 from probes.host.probe_table import Recalling
 from probes.host.probe_thread import AnsweredHost
 from probes.host.remote.collected_host import NOT_ASKED_YET, CollectedHost, Question, is_unfinished
-from probes.host.remote.transport import GARBLED, ConnectionFailed, unpack
+from probes.host.remote.transport import GARBLED, ConnectionFailed, pack, unpack
 
 T = TypeVar("T")
 
 
 @dataclass
 class Answers:
-    """What a node has answered so far: the questions of each round, and the line that came for it."""
+    """What a node has answered so far: the line of questions of each round, and the line that came for it."""
 
     host: str
     is_root: bool = False
-    asked: list[list[Any]] = field(default_factory=list)
+    asked: list[bytes] = field(default_factory=list)
     lines: list[bytes] = field(default_factory=list)
 
 
@@ -32,6 +33,17 @@ class Missing:
 
     questions: list[Any]
     failure: str = ""
+
+
+def pack_questions(questions: Sequence[Any]) -> bytes:
+    """Return the line that asks a node these questions."""
+    return pack({"ask": questions})
+
+
+@lru_cache(32)
+def _questions(line: bytes) -> tuple[Question, ...]:
+    """Return the questions of a line; nodes of a kind get the same one."""
+    return tuple(map(tuple, unpack(line.strip())["ask"]))
 
 
 _Trace = dict[Question, Any]  # what a probe asked, and the answers
@@ -55,7 +67,7 @@ class BatchHost(CollectedHost, AnsweredHost, Recalling):
         self._answers: dict[Question, Any] = {}
         self.missing: dict[Question, None] = {}
         self._traces = threading.local()  # of the probe of this thread
-        for asked, line in zip(answers.asked, answers.lines, strict=True):
+        for asked, line in zip(map(_questions, answers.asked), answers.lines, strict=True):
             message = unpack(line)
             found = message.get("answers")
             if (
@@ -64,9 +76,9 @@ class BatchHost(CollectedHost, AnsweredHost, Recalling):
                 or not self._set_clocks(message, False)
             ):
                 raise ConnectionFailed(GARBLED)
-            for question, answer in zip(map(tuple, asked), found, strict=True):
-                if not is_unfinished(answer):
-                    self._answers[question] = answer
+            self._answers.update(
+                pair for pair in zip(asked, found, strict=True) if not is_unfinished(pair[1])
+            )
 
     def _answer_to(self, question: Question, source: str) -> Maybe[Any]:
         answer = self._answers.get(question, NOT_ASKED_YET)

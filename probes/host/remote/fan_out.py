@@ -26,7 +26,7 @@ from ClusterShell.Worker.fastsubprocess import PIPE, Popen
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.host.remote.batch_host import Answers, Missing
+from probes.host.remote.batch_host import Answers, Missing, pack_questions
 from probes.host.remote.collector import GREETING
 from probes.host.remote.open_files import allow_nodes
 from probes.host.remote.transport import (
@@ -38,7 +38,6 @@ from probes.host.remote.transport import (
     ConnectionFailed,
     Target,
     collector_source,
-    pack,
     unpack,
     why_failed,
 )
@@ -126,7 +125,7 @@ class _Node(Generic[T]):
         self.kind = ""
         self.is_greeted = False  # the greeting line has come
         self.answers = Answers(target.host)
-        self.rounds = 0
+        self.asked: list[list[Any]] = []  # the questions of each round
         self.errors = b""
         self.noise = b""  # the last line before the greeting
         self.is_judged = False  # a process judges its answers now
@@ -269,20 +268,20 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         found = future.result()
         if not isinstance(found, Missing):
             if node.kind not in self._lists:
-                asked = (tuple(question) for questions in node.answers.asked for question in questions)
+                asked = (tuple(question) for questions in node.asked for question in questions)
                 questions = list(dict.fromkeys(asked))  # that of a long command was asked several times
-                self._lists[node.kind] = questions, pack({"ask": questions})
+                self._lists[node.kind] = questions, pack_questions(questions)
             self._end(node, result=self._keep(found))
             return
         failure = found.failure or node.closed
-        if not failure and node.rounds >= ROUNDS:
+        if not failure and len(node.asked) >= ROUNDS:
             failure = "its answers change with every question"
         if not failure and len(found.questions) > _MOST_QUESTIONS:
             failure = "it has more files than gdrtop reads from a node"
         if failure:
             self._end(node, failure=failure)
         else:
-            self._ask(node, found.questions, pack({"ask": found.questions}))
+            self._ask(node, found.questions, pack_questions(found.questions))
 
     def ev_close(self, worker: _NodeWorker, timedout: bool) -> None:
         """Note why a node has ended before it was judged."""
@@ -318,11 +317,11 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
             patience = min(_FIRST_SECONDS, self._options.seconds / 4)
             timer = task_self().timer(patience, self, autoclose=True)
             self._patience[timer] = node.kind, node.target.host
-            self._ask(node, [], pack({"ask": []}))
+            self._ask(node, [], pack_questions([]))
 
     def _ask(self, node: _Node[T], questions: list[Any], packed: bytes) -> None:
-        node.rounds += 1
-        node.answers.asked.append(questions)
+        node.asked.append(questions)
+        node.answers.asked.append(packed)
         self._workers[node.target.host].write(packed)
 
     def _end(self, node: _Node[T], result: T | None = None, failure: str = "") -> None:

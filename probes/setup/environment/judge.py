@@ -9,8 +9,7 @@ from dataclasses import replace
 from probes.base.frozen import frozen
 from probes.base.text import capitalized
 from probes.base.unknown import Reason, Unknown, known
-from probes.checks.nccl import files, gdr_level, gid, library, network, other_settings
-from probes.checks.registry import findings
+from probes.checks.registry import VARIABLE_AREAS, findings
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.nccl_conf import NcclConf
 from probes.facts.jobs.processes import ProcessFacts
@@ -20,11 +19,7 @@ from probes.queries.finding import Finding, Severity, Status
 from probes.queries.jobs import NEW_JOBS
 from probes.snapshot.examination import Examination
 
-_AREAS = (
-    *(files.AREA, gdr_level.AREA, gid.AREA, library.AREA, network.AREA),
-    *(other_settings.AREA, other_settings.UCX),
-)
-_CHECKS = frozenset(check.id for area in _AREAS for check in area.checks) | {"roce-gid-wrong"}
+_CHECKS = frozenset(check.id for area in VARIABLE_AREAS for check in area.checks) | {"roce-gid-wrong"}
 _SET = re.compile(r"([A-Z][A-Za-z0-9_]{1,63})=")
 _LOGIN_NODE = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "not compared: this node has no GPU")
 

@@ -49,7 +49,7 @@ def test_sudoers_that_allow_only_python_are_enough_with_sudo(node: Path) -> None
     result, lines = run(node, True, "env")
     assert sorted(lines[1:]) == [
         "LC_ALL=C.UTF-8",
-        "PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin",
+        "PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin:/opt/slurm/bin",
     ]
     result, lines = run(node, True, "no-such-program")
     assert (result.exit_status, lines[1:]) == (1, ["no-such-program is not installed"])

@@ -164,17 +164,18 @@ def read_fleet(
 
 
 def _judged(answers: Answers, files: Mapping[str, str], redact: bool) -> Judged | Missing:
-    """Judge and save a node, and free what is left of it: garbage of several would take twice the memory."""
+    """Judge and save a node, after what is left of the last one is freed; that of several would take memory.
+
+    What is kept of it is left out of later collections, which would take a third of the time.
+    """
     from probes.host.remote.batch_host import BatchHost, Missing
 
-    found = judge_answers(answers)
-    judged: Judged | Missing
-    if isinstance(found, Missing):
-        judged = found
-    else:
-        judged = Judged(found, save_node(BatchHost(answers), files[answers.host], redact) if files else "")
     gc.collect()
-    return judged
+    gc.freeze()
+    found = judge_answers(answers)
+    if isinstance(found, Missing):
+        return found
+    return Judged(found, save_node(BatchHost(answers), files[answers.host], redact) if files else "")
 
 
 def _with_shared_traits(judged: Judged, seen: dict[Trait, Trait]) -> Judged:

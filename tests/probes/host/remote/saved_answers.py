@@ -38,7 +38,7 @@ class _Saving:
         node = self.directory / answers.host
         node.mkdir(exist_ok=True)
         for asked, line in zip(answers.asked, answers.lines, strict=True):
-            (node / str(len(pack({"ask": asked})))).write_bytes(line + b"\n")
+            (node / str(len(asked))).write_bytes(line + b"\n")
         return judge_answers(answers)
 
 

@@ -8,7 +8,7 @@ import pytest
 from probes.facts.pci.functions import PciFacts
 from probes.host.probe_table import Recalling
 from probes.host.remote import batch_host
-from probes.host.remote.batch_host import Answers, BatchHost, Missing
+from probes.host.remote.batch_host import Answers, BatchHost, Missing, pack_questions
 from probes.host.remote.transport import pack
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
@@ -32,7 +32,7 @@ def answers_of(name: str) -> Answers:
     answers = Answers("gpu1", is_root=True)
     while isinstance(found := judge_answers(answers), Missing):
         assert not found.failure
-        answers.asked.append(found.questions)
+        answers.asked.append(pack_questions(found.questions))
         told = [answer(host, question) for question in found.questions]
         clocks = {"monotonic": host.monotonic(), "wall": host.wall_clock()}
         answers.lines.append(pack({"answers": told, **clocks}).strip())

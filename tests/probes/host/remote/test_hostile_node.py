@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Unknown
 from probes.host.protocol import Host
-from probes.host.remote.batch_host import Answers, BatchHost, Missing
+from probes.host.remote.batch_host import Answers, BatchHost, Missing, pack_questions
 from probes.host.remote.collected_host import CollectedHost, Question
 from probes.host.remote.collector import GREETING, QUESTIONS
 from probes.host.remote.nvidia_smi import QUERY
@@ -123,19 +123,19 @@ CLOCKS = [float("nan"), float("inf"), -1.0, 1e300, 5, "5", None, [5.0]]
 def test_clocks_that_are_none_are_garbled(which: str, clock: object) -> None:
     line = pack({"answers": [], "monotonic": 5.0, "wall": 5.0, which: clock}).strip()
     with pytest.raises(ConnectionFailed, match="garbled"):
-        BatchHost(Answers("node", False, [[]], [line]))
+        BatchHost(Answers("node", False, [pack_questions([])], [line]))
 
 
 def test_more_or_fewer_answers_than_questions_are_garbled() -> None:
     for answers in ([], [1, 2], {"value": 1}, None):
         line = pack({"answers": answers, "monotonic": 5.0, "wall": 5.0}).strip()
         with pytest.raises(ConnectionFailed, match="garbled"):
-            BatchHost(Answers("node", False, [[("size", "/")]], [line]))
+            BatchHost(Answers("node", False, [pack_questions([("size", "/")])], [line]))
 
 
 def test_what_has_not_been_asked_is_noted_once() -> None:
     line = pack({"answers": [{"value": 9}], "monotonic": 5.0, "wall": 7.0}).strip()
-    node = BatchHost(Answers("node", True, [[["size", "/known"]]], [line]))
+    node = BatchHost(Answers("node", True, [pack_questions([("size", "/known")])], [line]))
     host: Host = node
     assert (host.size("/known"), host.monotonic(), host.wall_clock(), host.is_root()) == (9, 5.0, 7.0, True)
     host.size("/other")

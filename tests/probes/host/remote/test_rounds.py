@@ -7,7 +7,7 @@ import pytest
 
 from probes.host.machine.rdma_netlink import Command
 from probes.host.rdma_resources import RdmaResources
-from probes.host.remote.batch_host import Answers, BatchHost
+from probes.host.remote.batch_host import Answers, BatchHost, pack_questions
 from probes.host.remote.transport import pack
 from tests.probes.host.machine import rdma_messages as m
 
@@ -50,7 +50,7 @@ def test_the_lists_of_all_devices_are_asked_together(
         if not host.missing:
             break
         asked = [list(question) for question in host.missing]
-        answers.asked.append(asked)
+        answers.asked.append(pack_questions(asked))
         replies = [answer(question) for question in asked]
         answers.lines.append(pack({"answers": replies, "monotonic": 5.0, "wall": 5.0}).strip())
         assert len(answers.asked) <= rounds

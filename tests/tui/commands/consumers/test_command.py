@@ -29,6 +29,13 @@ def test_automation_reads_the_action_in_the_first_line(capsys: pytest.CaptureFix
     assert (status, text.splitlines()) == (1, ["watch", "watch ib-port-not-active mlx5_1"])
 
 
+def test_a_jobs_own_settings_isolate_no_node(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "dgx-a100+nccl-ib-disabled", "--severity-map") == (
+        0,
+        "none\nnone dmabuf-needs-open-module\n",
+    )
+
+
 @pytest.mark.parametrize("arguments", [(), ("--json",), ("--for", "nagios"), ("--one-line",)])
 def test_quiet_prints_nothing_and_keeps_the_exit_status(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
