@@ -221,8 +221,10 @@ def ofed_steps(examination: Examination) -> tuple[Step, ...]:
 
 def header_step(examination: Examination, release: Maybe[str] | None = None) -> Step:
     """Return the step that installs the headers of a kernel, by default the running one; DKMS needs them."""
-    why = "Install the running kernel's headers, which DKMS needs"
-    release = examination.node.kernel_release if release is None else release
+    running = examination.node.kernel_release
+    release = running if release is None else release
+    which = "running" if release == running else "new"
+    why = f"Install the {which} kernel's headers, which DKMS needs"
     if isinstance(release, Unknown):
         return instruction(f"{why}.")
     packages = {

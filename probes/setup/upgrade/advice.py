@@ -68,7 +68,7 @@ def advise(host: Host, examination: Examination, upgrade: Upgrade) -> UpgradeAdv
     newest = max(upgrade.kernels, key=version_key, default="")
     release = known(after.next_kernel, newest or running)
     found = forecast(upgraded, examination, after, release, only=True)
-    warnings = warnings_of(host, examination, system, upgrade, present)
+    warnings = warnings_of(host, examination, upgrade, present)
     kernels = tuple(_with(kernel, warnings) for kernel in found.kernels)
     return UpgradeAdvice(upgrade, replace(found, kernels=kernels), (*_ASSUMED, *assumed))
 

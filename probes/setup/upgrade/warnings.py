@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.base.plan import Plan, Step, instruction, make_plan
-from probes.base.unknown import Maybe, Unknown, is_there, known
+from probes.base.plan import Plan, make_plan
+from probes.base.unknown import Unknown, is_there, known
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, OFED_PACKAGES
 from probes.facts.kernel.installed_modules import MODULES_DIRECTORY, InstalledModules
-from probes.facts.system.distribution import Distribution, Family
 from probes.host.protocol import Host
 from probes.plans.driver import rebuild_steps
+from probes.plans.packages import header_step
 from probes.queries.finding import Evidence, Finding, Severity, Status
 from probes.queries.modules import PEERMEM, is_present, module_of
-from probes.setup.steps.install_commands import package_command
 from probes.setup.upgrade.upgrade import Upgrade
 from probes.snapshot.examination import Examination
 
@@ -30,13 +29,12 @@ _PEERMEM_README = "NVIDIA driver README, GPUDirect RDMA Peer Memory Client"
 def warnings_of(
     host: Host,
     examination: Examination,
-    system: Maybe[Distribution],
     upgrade: Upgrade,
     present: InstalledModules,
 ) -> tuple[Finding, ...]:
     """Return the warnings; `present`: the modules of the running kernel."""
     return (
-        *_without_headers(host, examination, system, upgrade, present),
+        *_without_headers(host, examination, upgrade, present),
         *_under_peermem(examination, upgrade, present),
         *_until_reboot(examination, upgrade),
     )
@@ -52,7 +50,6 @@ def has_headers(host: Host, upgrade: Upgrade, release: str) -> bool:
 def _without_headers(
     host: Host,
     examination: Examination,
-    system: Maybe[Distribution],
     upgrade: Upgrade,
     present: InstalledModules,
 ) -> Sequence[Finding]:
@@ -64,11 +61,7 @@ def _without_headers(
     without = [kernel for kernel in new if not has_headers(host, upgrade, kernel)]
     if not without or not (gpu or nic):
         return ()
-    packages = _header_packages(system, without)
-    command = () if isinstance(system, Unknown) else package_command(system.family, packages)
-    fix = instruction(f"Install the headers of {', '.join(without)} together with the kernel.")
-    if command and packages:
-        fix = Step("Install the headers together with the kernel", command)
+    fix = tuple(header_step(examination, kernel) for kernel in without)
     source = _source(upgrade)
     drivers = "the GPU driver and the NIC driver" if gpu and nic else f"the {'GPU' if gpu else 'NIC'} driver"
     own_nic = "After the reboot, the kernel's own NIC driver is used, and nvidia_peermem does not load."
@@ -83,16 +76,10 @@ def _without_headers(
                 *(Evidence(source, f"installs kernel {kernel}, and no headers for it") for kernel in without),
                 *(Evidence("/var/lib/dkms", f"{name} is built on this node") for name in (*gpu, *nic)),
             ),
-            Plan("Install the headers with the kernel", (fix,), reversible=False),
+            Plan("Install the headers with the kernel", fix, reversible=False),
             "dkms(8)",
         ),
     )
-
-
-def _header_packages(system: Maybe[Distribution], kernels: Sequence[str]) -> tuple[str, ...]:
-    family = Family.OTHER if isinstance(system, Unknown) else system.family
-    prefix = {Family.DEBIAN: "linux-headers-", Family.RED_HAT: "kernel-devel-"}.get(family, "")
-    return tuple(f"{prefix}{kernel}" for kernel in kernels) if prefix else ()
 
 
 def _under_peermem(
