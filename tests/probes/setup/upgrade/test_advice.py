@@ -49,7 +49,7 @@ def test_a_kernel_without_headers_loses_the_driver_and_the_command_is_named() ->
     warning = found(kernel)["upgrade-kernel-without-headers"]
     assert warning.severity is Severity.CRITICAL
     assert warning.fix is not None
-    assert warning.fix.steps[0].argv == ("apt-get", "install", f"linux-headers-{KERNEL}")
+    assert warning.fix.steps[0].argv == ("apt-get", "-y", "install", f"linux-headers-{KERNEL}")
     assert found(kernel)["dkms-not-built-for-kernel"].part_of == warning.id
 
 
