@@ -903,9 +903,11 @@ def draw(node: Node, width: int) -> list[Line]:
             '            "sample": 1,\n',
             before='            "traffic": len(traffic.TOTALS) + 1,',
         ),
-        Change("tui/screens/overview/screen.py", '    "sample": "Sample",\n', before='    "path": "Path",\n'),
         Change(
-            "tui/screens/overview/screen.py",
+            "tui/screens/overview/panel_grid.py", '    "sample": "Sample",\n', before='    "path": "Path",\n'
+        ),
+        Change(
+            "tui/screens/overview/panel_grid.py",
             '"sample", ',
             after='"right": ("modules", "gpudirect", "traffic", ',
         ),
@@ -939,7 +941,7 @@ def test_sample_the_gpus_are_counted() -> None:
             "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
             "KeyError: 'sample'",
         ),
-        "tui/screens/overview/screen.py": (
+        "tui/screens/overview/panel_grid.py": (
             "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
             "gives a panel no rows",
         ),

@@ -72,6 +72,7 @@ OWN_PROCESS = {"tui/runtime/memory.py": {"ctypes"}, "tui/commands/config/edit.py
 TESTS = {
     "tui/bandwidth/processes.py",
     "tui/bandwidth/supervisor.py",
+    "tui/bandwidth/registration/child.py",  # holds GPU memory for a moment
     "tui/bandwidth/pairs/node_server.py",
     "tui/bandwidth/pairs/remote_processes.py",
 }

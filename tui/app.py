@@ -16,6 +16,7 @@ from tui.controllers.bandwidth import BandwidthController
 from tui.controllers.context import AppContext
 from tui.controllers.quit import QuitController
 from tui.controllers.readings import ReadingsController, parts_of
+from tui.controllers.registration import RegistrationController
 from tui.controllers.terminal_notices import TerminalNotices
 from tui.runtime.reading_thread import (
     Examined,
@@ -61,6 +62,7 @@ class GdrtopApp(TerminalApp[None]):
         bind("nccl", "nccl", show=False),
         bind("setup", "setup", show=False),
         bind("bandwidth", "bandwidth"),
+        bind("prove", "prove", show=False),
         bind("fleet", "fleet", show=False),
         bind("quit", "quit", label="Quit"),
         bind("palette", "command_palette", show=False),
@@ -100,10 +102,11 @@ class GdrtopApp(TerminalApp[None]):
         self.readings = ReadingsController(self._shared, interval, replay)
         self.actions = ActionsController(self._shared, read_only)
         self.bandwidth = BandwidthController(self._shared, self.readings, read_only)
+        self.registration = RegistrationController(self._shared, read_only)
         self.quitting = QuitController(self._shared)
         self._notices = TerminalNotices(self, origin)
         self._setup: SetupController | None = None
-        self._shared.activities = (self.bandwidth, self.actions.run)
+        self._shared.activities = (self.bandwidth, self.registration, self.actions.run)
 
     def _open_source(self) -> ReadingSource:
         self._shared.host = self._open_host()
@@ -269,6 +272,10 @@ class GdrtopApp(TerminalApp[None]):
         """Show the running test, or the settings of the next one."""
         self.bandwidth.show()
 
+    def action_prove(self) -> None:
+        """Show which NICs can register which GPU's memory."""
+        self.registration.show()
+
     def action_actions(self) -> None:
         """Show the running action, or the list of actions."""
         self.actions.show()
@@ -297,6 +304,14 @@ class GdrtopApp(TerminalApp[None]):
         from tui.controllers.palette import Palette, ThemesProvider
 
         self.push_screen(Palette(ThemesProvider, "theme"))
+
+    def action_save_view(self, number: int) -> None:
+        """Save the panels that the overview shows as view 2, 3 or 4."""
+        self._overview.save_view(number)
+
+    def action_start_view(self) -> None:
+        """Save the view that the overview shows as the one at the start."""
+        self._overview.save_start()
 
     def action_theme(self, name: str) -> None:
         """Use a theme, and save it."""
@@ -388,6 +403,9 @@ REQUESTS: dict[str, Callable[[GdrtopApp, Any], object]] = {
     ),
     "_on_run_screen_stop_requested": lambda app, _: app.actions.run.ask_to_stop(),
     "_on_run_screen_end_seen": lambda app, _: app.actions.run.note_end_seen(),
+    "_on_registration_screen_asked": lambda app, _: app.registration.ask(),
+    "_on_registration_screen_plan_requested": lambda app, _: app.registration.plan(),
+    "_on_registration_screen_cancel_requested": lambda app, _: app.registration.ask_to_cancel(),
     "_on_bandwidth_setup_screen_changed": lambda app, _: app.bandwidth.setup.plan(),
     "_on_bandwidth_setup_screen_start_requested": lambda app, _: app.bandwidth.setup.run_planned(),
     "_on_bandwidth_run_screen_end_seen": lambda app, _: app.bandwidth.note_end_seen(),

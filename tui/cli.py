@@ -47,10 +47,12 @@ examples:
   gdrtop do --list                list the actions; gdrtop do load-modules runs one
   gdrtop manifest helm            write what other nodes like this one need
   gdrtop bench                    measure the first GPU with its best NIC
+  gdrtop prove                    show which NICs can register which GPU's memory
   gdrtop check --root /host       check a node whose / is mounted at /host, or a dumped tree
   gdrtop fleet watch -w gpu[01-64]
                                   show many nodes on a screen, the worst first
   gdrtop live                     show what the running jobs do, as text
+  gdrtop explain 41000            explain a process to its user; --slurm JOB a whole job
   gdrtop nccl-log train.log       explain what NCCL wrote to a job's log
   gdrtop ras                      ask NCCL which rank the others wait for
   gdrtop hang 4711                ask everything that knows why a job hangs
@@ -71,6 +73,7 @@ _COMMANDS = {
     "topo": "print the topology, the path between every GPU and NIC, and each GPU's best NIC",
     "modules": "print the kernel modules in load order, and why one is missing",
     "live": "show which jobs use GPUDirect RDMA now, on which path and how fast, and what changes",
+    "explain": "explain a job to its user: devices, limits, the path of each library, what to change",
     "nccl-log": "show what NCCL's log says about GPUDirect RDMA, and explain its errors",
     "ras": "ask NCCL's RAS service which ranks are missing, dead or behind",
     "hang": "show why a job hangs: the suspect, the evidence and the next command",
@@ -81,6 +84,7 @@ _COMMANDS = {
     "manifest": "write what other nodes like this one need: Kubernetes objects, boot files, scripts",
     "env": "print the NCCL, UCX and NVSHMEM variables that jobs on this node need; explain or check them",
     "bench": "measure bandwidth and latency between GPUs and NICs",
+    "prove": "register the memory of each GPU with each NIC for a moment; nothing is sent",
     "config": "show what is configured, and where each value is from; edit the file",
     "schema": "print the JSON Schema of a command's JSON output",
     "watch": "keep the most recent hours on disk, and save a recording around every event",
@@ -101,6 +105,8 @@ _FOLDERS = {
     "fleet": "fleet",
     "hang": "hang",
     "metrics": "export",
+    "prove": "prove",
+    "explain": "explain",
     **dict.fromkeys(("prolog", "epilog", "health-check"), "slurm"),
 }
 # slurmd drains a node for any status but 0, so what goes wrong in gdrtop itself is none for it.
@@ -112,7 +118,7 @@ _HINTS = {
     **dict.fromkeys(("fix", "actions", "run"), "; did you mean gdrtop do?"),
     **dict.fromkeys(("install", "wizard", "init"), "; did you mean gdrtop setup?"),
     **dict.fromkeys(("nccl", "log", "logs"), "; did you mean gdrtop nccl-log?"),
-    **dict.fromkeys(("environment", "variables", "lint", "explain"), "; did you mean gdrtop env?"),
+    **dict.fromkeys(("environment", "variables", "lint"), "; did you mean gdrtop env?"),
     **dict.fromkeys(("compare", "difference"), "; did you mean gdrtop diff?"),
     **dict.fromkeys(("prometheus", "exporter", "export"), "; did you mean gdrtop metrics?"),
     **dict.fromkeys(("settings", "configuration", "configure"), "; did you mean gdrtop config?"),
@@ -122,10 +128,21 @@ _HINTS = {
 }
 # Commands that make garbage for longer than a moment.
 _LONG = (
-    *("bench", "diff", "do", "fleet", "hang", "live", "nccl-log", "ras", "record", "report", "setup"),
+    "bench",
+    "diff",
+    "do",
+    "fleet",
+    "hang",
+    "live",
+    "nccl-log",
+    "prove",
+    "ras",
+    "record",
+    "report",
+    "setup",
     "watch",
 )
-_NOT_OVER_A_CONNECTION = ("bench", "ras", "watch", "nccl-log", "metrics", *_RUN_BY_SLURMD)
+_NOT_OVER_A_CONNECTION = ("bench", "prove", "ras", "watch", "nccl-log", "metrics", *_RUN_BY_SLURMD)
 _WITHOUT_CONFIGURATION = ("config", "schema", "help", "completion")  # they run when it has errors, too
 _WITHOUT_NODE = ("nccl-log", "config", "schema", "help", "completion")
 _WRONG_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")

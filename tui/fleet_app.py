@@ -11,6 +11,7 @@ from textual import on
 from textual.message import Message
 
 from tui.app import GdrtopApp
+from tui.controllers.terminal_notices import TerminalNotices
 from tui.runtime.background_task import call_in_thread
 from tui.runtime.fleet_reader import FleetReader
 from tui.runtime.signals import ExitSignals
@@ -63,6 +64,7 @@ class FleetApp(TerminalApp[OpenedNode]):
         self._interval = interval
         self._fleet = FleetScreen(state)
         self._is_notified = False
+        self._notices = TerminalNotices(self, origin)
         self._signals = ExitSignals(lambda _: self.exit(), self._leave_terminal)
 
     @property
@@ -121,6 +123,7 @@ class FleetApp(TerminalApp[OpenedNode]):
             self._fleet.draw_summary()
             return
         self._state.add(reading)
+        self._notices.note_fleet(self._state.watch)
         self._fleet.draw()
 
     @on(FleetScreen.ReadRequested)

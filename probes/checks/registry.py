@@ -14,6 +14,7 @@ from probes.checks.live import jobs as live_jobs
 from probes.checks.live import ports as live_ports
 from probes.checks.modules import builds, loaded, refused
 from probes.checks.nccl import (
+    engines,
     expandable_segments,
     files,
     gdr_level,
@@ -39,9 +40,19 @@ from probes.checks.nic import (
 )
 from probes.checks.nic import devices as nic_devices
 from probes.checks.path import data_direct, dmabuf, gdr_path, p2p_topology, vendor_paths
-from probes.checks.pcie import acs, device_control, errors, host_bridges, iommu, links, placement
+from probes.checks.pcie import (
+    acs,
+    device_control,
+    errors,
+    host_bridges,
+    iommu,
+    links,
+    passthrough,
+    placement,
+)
 from probes.checks.peermem import boot, in_use, on_disk, parameters, symbols
 from probes.checks.system import (
+    combinations,
     device_files,
     hung_tasks,
     kubernetes,
@@ -51,6 +62,7 @@ from probes.checks.system import (
     perftest,
     rdma_cgroup,
 )
+from probes.plans.packages import with_initramfs_command
 from probes.queries.finding import Area, Check, CheckEnded, Finding, Outcome, Status, end_with, unknown
 from probes.snapshot.examination import Examination
 
@@ -66,14 +78,16 @@ AREAS: tuple[Area, ...] = (
     *(loaded.AREA, refused.AREA, builds.AREA),
     *(on_disk.AREA, symbols.AREA, parameters.AREA, boot.AREA, in_use.AREA),
     *(dmabuf.AREA, vendor_paths.AREA, p2p_topology.AREA, data_direct.AREA),
-    *(errors.AREA, acs.AREA, iommu.AREA, placement.AREA, host_bridges.AREA, links.AREA, device_control.AREA),
+    *(errors.AREA, acs.AREA, iommu.AREA, passthrough.AREA, placement.AREA),
+    *(host_bridges.AREA, links.AREA, device_control.AREA),
     *(nic_devices.AREA, port_state.AREA, port_rates.AREA),
     *(roce_gids.AREA, roce_mtu.AREA, roce_qos.AREA, roce_rails.AREA),
     *(counters.AREA, counter_limits.AREA, kernel_log.AREA),
     *(gpu_devices.AREA, driver.AREA, modes.AREA, nvlink.AREA, fabric.AREA, imex.AREA, xids.AREA),
     *(rdma_cgroup.AREA, hung_tasks.AREA, memlock.AREA, device_files.AREA, kubernetes.AREA),
+    combinations.AREA,
     *VARIABLE_AREAS,
-    *(nvshmem.AREA, expandable_segments.AREA),
+    *(nvshmem.AREA, engines.AREA, expandable_segments.AREA),
     *(log_network.AREA, log_path.AREA, log_settings.AREA),
     *(live_jobs.AREA, live_ports.AREA, live_ports.BANDWIDTH),
     *(next_boot.AREA, perftest.AREA, libraries.AREA),
@@ -159,7 +173,10 @@ def _outcome(check: Check, examination: Examination) -> Outcome:
     try:
         for precondition in check.requires:
             end_with(precondition(examination))
-        return check.judge(examination)
+        outcome = check.judge(examination)
+        if outcome.fix is None:
+            return outcome
+        return replace(outcome, fix=with_initramfs_command(examination, outcome.fix))
     except CheckEnded as ended:
         return ended.outcome
     except Exception as error:  # a check that fails must not affect the others

@@ -35,7 +35,7 @@ _BUFINFO_LIMIT = 4 << 20
 # Only OFED's and Broadcom's drivers ask peer-memory clients for addresses (ib_umem_get_peer).
 _PEER_DRIVERS = ("mlx5_core", "mlx4_core", "bnxt_en")
 _MELLANOX = "0x15b3"  # its DMA function (Data Direct) attaches in place of the NIC
-_CUDA_ERRORS = {
+CUDA_START_ERRORS = {
     "802": "the NVSwitch fabric is not set up; check Fabric Manager",
     "803": "the driver's kernel modules and libraries have different versions",
 }
@@ -75,9 +75,9 @@ def _cuda_failure(cuda: Maybe[tuple[CudaGpu, ...]]) -> Maybe[str]:
     match = re.search(r"cuInit\(0\) returned (\d{1,4})", cuda.detail) if isinstance(cuda, Unknown) else None
     if match is None and isinstance(cuda, Unknown) and cuda.reason in _NOT_ASKED:
         return cuda
-    if match is None or match[1] not in _CUDA_ERRORS:
+    if match is None or match[1] not in CUDA_START_ERRORS:
         return ""
-    return f"CUDA programs fail to start: cuInit(0) returned {match[1]} ({_CUDA_ERRORS[match[1]]})"
+    return f"CUDA programs fail to start: cuInit(0) returned {match[1]} ({CUDA_START_ERRORS[match[1]]})"
 
 
 def _nics_by_peer_memory(host: Host, devices: list[RdmaDevice], peermem: PathState) -> dict[str, Maybe[bool]]:

@@ -9,13 +9,13 @@ from probes.facts.kernel.modules import KernelModule
 from probes.facts.system.services import ServiceState
 from probes.plans.common import SWAP_ENDS_JOBS
 from probes.plans.load_modules import load_step
+from probes.plans.packages import FABRIC_MANAGER, fabric_manager_steps, header_step, in_driver_container
 from probes.queries.modules import PEERMEM
 from probes.snapshot.examination import Examination
 
-_MANAGER = "nvidia-fabricmanager"
 _FIND_POD = "kubectl get pods -A -o wide -l app=nvidia-driver-daemonset"  # of the GPU Operator
 # In the order in which they are stopped. Fabric Manager is last: on GPUs before H100 this aborts CUDA jobs.
-_SERVICES = ("nvidia-dcgm", "nvidia-persistenced", _MANAGER)
+_SERVICES = ("nvidia-dcgm", "nvidia-persistenced", FABRIC_MANAGER)
 _UNLOAD_ORDER = (
     *("gdrdrv", "nvidia_fs", "nv_peer_mem", "nvidia_peermem"),
     *("nvidia_drm", "nvidia_modeset", "nvidia_uvm"),
@@ -36,7 +36,7 @@ def exchange_driver(examination: Examination, nvidia: KernelModule, on_disk: str
         # nvidia_drm uses nvidia_modeset, not nvidia; modprobe -r accepts a module that is not loaded.
         if name in nvidia.used_by or (name == "nvidia_drm" and "nvidia_modeset" in nvidia.used_by)
     ]
-    aborts = {_MANAGER: "; on pre-H100 GPUs this aborts running CUDA jobs"}
+    aborts = {FABRIC_MANAGER: "; on pre-H100 GPUs this aborts running CUDA jobs"}
     return make_plan(
         "Swap the driver without a reboot",
         *matching_fabric_manager(examination, on_disk),
@@ -57,17 +57,15 @@ def exchange_driver(examination: Examination, nvidia: KernelModule, on_disk: str
 def matching_fabric_manager(examination: Examination, on_disk: str) -> tuple[Step, ...]:
     """Upgrade Fabric Manager to the new driver's version, if it runs and may have another version."""
     services, tools = examination.services, examination.tools
-    if isinstance(services, Unknown) or services.services[_MANAGER].state is not ServiceState.ACTIVE:
+    if isinstance(services, Unknown) or services.services[FABRIC_MANAGER].state is not ServiceState.ACTIVE:
         return ()
     version = tools if isinstance(tools, Unknown) else tools.fabric_manager
     if version == on_disk:
         return ()
     if isinstance(version, Unknown):
-        action = f"Check that nv-fabricmanager --version prints {on_disk}, and install that version if not."
-    else:
-        action = f"Install {_MANAGER} {on_disk} (now {version})."
-    why = "Fabric Manager starts only with a driver of the same version, and CUDA needs it."
-    return (instruction(f"{action} {why}"),)
+        text = f"Check that nv-fabricmanager --version prints {on_disk}, and install that version if not."
+        return (instruction(text),)
+    return fabric_manager_steps(examination, on_disk)
 
 
 _DEPMOD = "Update the module dependency list"
@@ -105,16 +103,10 @@ def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
     )
 
 
-def in_driver_container(examination: Examination) -> bool:
-    """Return whether the GPU Operator's container has installed the driver."""
-    facts = examination.driver_container
-    return not isinstance(facts, Unknown) and facts.driver is True
-
-
-def rebuild_plan(release: str) -> Plan:
+def rebuild_plan(examination: Examination, release: str) -> Plan:
     """Build every DKMS package for a kernel release."""
     steps = (
-        instruction("Install the headers of the running kernel (linux-headers-…, kernel-devel-…)."),
+        header_step(examination),
         Step("Build every DKMS module for this kernel", ("dkms", "autoinstall", "-k", release)),
         Step(_DEPMOD, ("depmod", "-a", release)),
     )

@@ -179,8 +179,17 @@ def dmabuf_comes_first(examination: Examination) -> bool:
         return False
     if peers == ():
         return True
+    if _has_no_driver(examination):  # the one that will be installed has open modules
+        return True
     flavor = gpus if isinstance(gpus, Unknown) else gpus.driver.flavor
     return flavor is Flavor.OPEN or not has_peer_symbols(examination)
+
+
+def _has_no_driver(examination: Examination) -> bool:
+    nvidia = module_of(examination, "nvidia")
+    if isinstance(nvidia, Unknown) or is_present(nvidia) or not isinstance(nvidia.on_disk, Unknown):
+        return False
+    return nvidia.on_disk.reason is Reason.NOT_THERE
 
 
 def has_peer_symbols(examination: Examination) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from probes.base.frozen import frozen
+from probes.base.plan import make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.judgment import conclude, judge
@@ -15,7 +16,7 @@ from probes.facts.kernel.installed_modules import MODULES_DIRECTORY
 from probes.facts.kernel.release import is_release
 from probes.facts.system import distribution
 from probes.host.protocol import Host
-from probes.queries.finding import Finding
+from probes.queries.finding import Evidence, Finding, Severity, Status
 from probes.setup.forecast import Forecast, forecast
 from probes.setup.twin.build import start_twin, with_disk
 from probes.snapshot.examination import Examination, examine
@@ -28,6 +29,11 @@ _NOT_KNOWN = (
     "ports, links and the fabric of the real node",
     "what is installed or mounted when the image starts",
 )
+
+
+_PROGRAMS = ("/bin/sh", "/usr/bin/env", "/bin/busybox", "/usr/bin/bash", "/usr/bin/python3")
+_ELF_HEADER_BYTES = 20
+_MACHINES = {0x3E: "x86_64", 0xB7: "aarch64"}  # EM_X86_64, EM_AARCH64
 
 
 class ImageKind(Enum):
@@ -78,10 +84,45 @@ def _container(image: Host, hardware: Host, examination: Examination, label: str
     boot_facts = boot.probe(hardware, distribution.probe(hardware), examination.node.kernel_release)
     node = start_twin(hardware, examination, boot_facts, release)
     inside = examine(with_disk(node, examination, image))
-    found = tuple(finding for finding in judge(inside).findings if finding.area in _CONTAINER_AREAS)
+    found = (
+        *_of_another_architecture(image, examination),
+        *(finding for finding in judge(inside).findings if finding.area in _CONTAINER_AREAS),
+    )
     verdict = conclude(examine(node).usability, found)
     none = Forecast((), release, "a container image has no kernel")
     return ImageCheck(ImageKind.CONTAINER, label, product, none, verdict, found)
+
+
+def _of_another_architecture(image: Host, examination: Examination) -> tuple[Finding, ...]:
+    """Find that the programs of a container image are for other CPUs, by the ELF header of one (elf(5))."""
+    platform = examination.node.platform
+    node = Unknown(Reason.NOT_RECORDED) if isinstance(platform, Unknown) else platform.cpu_architecture
+    for path in _PROGRAMS:
+        header = image.read_range(path, 0, _ELF_HEADER_BYTES)
+        if isinstance(header, Unknown) or header.content[:4] != b"\x7fELF":
+            continue
+        own = _MACHINES.get(int.from_bytes(header.content[18:20], "little"), "")
+        if isinstance(node, Unknown) or not own or own == node:
+            return ()
+        fix = make_plan(
+            "Build the image for this node", f"Use the image for {node} (docker pull --platform)."
+        )
+        evidence = (Evidence(path, f"a program for {own}"), Evidence("CPU of the node", node))
+        finding = Finding(
+            "image-wrong-architecture",
+            _CONTAINER_AREAS[1],
+            Severity.CRITICAL,
+            Status.FOUND,
+            f"The image is for {own}, and the node is {node}",
+            evidence,
+            "The node's CPUs cannot run its programs.",
+            fix,
+            "elf(5), e_machine",
+            impact="No program of the image starts (exec format error).",
+            takes=examination.usability.gpus,
+        )
+        return (finding,)
+    return ()
 
 
 def _has_kernel(image: Host) -> bool:

@@ -35,6 +35,7 @@ class Change:
     undo: tuple[str, ...]  # commands, in the order in which they run; empty: `no_undo` says why
     no_undo: str = ""
     undo_by: str = ""  # what to type or press to run them
+    measured: str = ""  # what it changed, by bandwidth tests before and after it
 
 
 @frozen

@@ -14,7 +14,7 @@ from probes.facts.kernel import boot
 from probes.facts.kernel.boot import BootFacts
 from probes.facts.rdma import nic_driver
 from probes.facts.rdma.nic_driver import NicDriver, NicTraces
-from probes.facts.system import cloud, distribution, kubernetes, slurm
+from probes.facts.system import cloud, kubernetes, slurm
 from probes.facts.system.cloud import Cloud
 from probes.facts.system.distribution import Distribution
 from probes.facts.system.kubernetes import KubernetesFacts
@@ -25,6 +25,12 @@ from probes.queries.finding import Evidence
 from probes.queries.module_need import dmabuf_comes_first
 from probes.queries.modules import PEERMEM, boot_loaders, module_of, no_gpu_or_rdma_device
 from probes.snapshot.examination import EXAMINE_SECONDS, Examination
+
+_NO_DEVICE = "There is nothing to set up here. Run gdrtop setup on a node with an NVIDIA GPU and an RDMA NIC."
+_STAGED = (
+    "There is nothing to set up here. NCCL copies through host memory on this node, without any setting."
+    " Measure that path with gdrtop bench --memory host."
+)
 
 
 class _Situating(Probing):
@@ -61,8 +67,7 @@ def _nic_driver(run: _Situating) -> Maybe[NicDriver]:
 
 
 def _boot(run: _Situating) -> Maybe[BootFacts]:
-    system = run.answer("distribution", Distribution)
-    return boot.probe(run.host, system, run.examination.node.kernel_release)
+    return boot.probe(run.host, run.examination.distribution, run.examination.node.kernel_release)
 
 
 def _kubernetes(run: _Situating) -> Maybe[KubernetesFacts]:
@@ -78,18 +83,22 @@ class Situation:
     """What setup needs to know of a node besides its examination."""
 
     examination: Examination
-    distribution: Maybe[Distribution] = _probed("distribution", lambda run: distribution.probe(run.host))
     # NOT_THERE: no driver is installed.
     gpu_driver: Maybe[DriverPackage] = _probed("GPU driver package", _gpu_driver, directories=("/usr",))
     # NOT_THERE: no RDMA driver is installed.
     nic_driver: Maybe[NicDriver] = _probed("NIC driver", _nic_driver)
-    boot: Maybe[BootFacts] = _probed("boot", _boot, needs=("distribution",), directories=("/boot",))
+    boot: Maybe[BootFacts] = _probed("boot", _boot, directories=("/boot",))
     # NOT_THERE: no known cloud.
     cloud: Maybe[Cloud] = _probed("cloud", lambda run: cloud.probe(run.host))
     # NOT_THERE: no Slurm.
     slurm: Maybe[SlurmFacts] = _probed("Slurm", lambda run: slurm.probe(run.host), directories=("/etc",))
     # NOT_THERE: no kubelet.
     kubernetes: Maybe[KubernetesFacts] = _probed("Kubernetes", _kubernetes)
+
+    @property
+    def distribution(self) -> Maybe[Distribution]:
+        """The distribution."""
+        return self.examination.distribution
 
 
 PROBES = probes_of(Situation)
@@ -108,6 +117,7 @@ class PathChoice:
     reason: str
     paths: tuple[PathState, ...]  # with the requirements and their evidence; () where they are unknown
     is_impossible: bool = False  # by design or without the devices; False: unknown, or a path was recommended
+    instead: str = ""  # what to do on a node on which it is impossible, as sentences
     old_peermem: tuple[Evidence, ...] = ()  # what loads nvidia_peermem at boot though DMA-BUF is usable
 
 
@@ -121,9 +131,9 @@ def choose_path(examination: Examination) -> PathChoice:
     paths = (direct.dmabuf, direct.peermem)
     if (absent := no_gpu_or_rdma_device(examination)) is not None:
         reason = absent.cause or "; ".join(evidence.value for evidence in absent.evidence)
-        return PathChoice(None, reason, paths, is_impossible=True)
+        return PathChoice(None, reason, paths, is_impossible=True, instead=_NO_DEVICE)
     if direct.by_design:
-        return PathChoice(None, direct.by_design, paths, is_impossible=True)
+        return PathChoice(None, direct.by_design, paths, is_impossible=True, instead=_STAGED)
     if direct.peermem.path is GdrPath.EFA:
         return PathChoice(*_of_efa(direct.dmabuf, direct.peermem), paths)
     if direct.dmabuf.usable is True:
@@ -147,7 +157,7 @@ def _old_peermem(examination: Examination) -> tuple[Evidence, ...]:
 def _of_slingshot(own: PathState, by_design: str) -> PathChoice:
     """Return the only path of Slingshot NICs, which have no verbs."""
     if by_design:
-        return PathChoice(None, by_design, (own,), is_impossible=True)
+        return PathChoice(None, by_design, (own,), is_impossible=True, instead=_STAGED)
     lacking = f"missing here: {_missing(own)}"
     reason = "Slingshot NICs have no verbs; libfabric registers GPU memory with the cxi driver"
     return PathChoice(GdrPath.CXI, reason if own.usable is True else f"{reason}; {lacking}", (own,))

@@ -37,11 +37,12 @@ class SetupStep:
     test: Request | None = None  # the bandwidth test that completes the step
     command: str = ""  # the gdrtop command that completes the step: "gdrtop report"
     findings: tuple[str, ...] = ()  # ids of the findings behind it, for the doctor
+    is_optional: bool = False  # the node is set up without it
 
     @property
     def is_open(self) -> bool:
         """Return whether something is left to do, or to find out."""
-        return self.state not in (StepState.DONE, StepState.SKIPPED)
+        return self.state not in (StepState.DONE, StepState.SKIPPED) and not self.is_optional
 
     @property
     def can_begin(self) -> bool:

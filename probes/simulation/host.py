@@ -202,12 +202,23 @@ class SimulatedHost(HostBase):
         is not a bandwidth tool exits with status 127.
         """
         # Imported with the first test: speeds depend on the doctor's facts.
+        from probes.simulation.bandwidth.node_pair import start
+
+        return start(self._running(), argv)
+
+    def begin_registration(self, gpu: str, nics: Sequence[str]) -> SimulatedTest:
+        """Start the program that registers the memory of a GPU (BDF) with NICs; it returns immediately."""
+        from probes.simulation.bandwidth.gpu_registration import start
+
+        return start(self._running(), gpu, nics)
+
+    def _running(self) -> SimulatedNode:
+        """Return this node as programs run on it."""
         from probes.simulation.bandwidth.node_pair import SimulatedNode
-        from probes.simulation.bandwidth.node_pair import start as start_test
 
         if self._node is None:
             self._node = SimulatedNode((self, self.tree, self._seconds), self._seed, self._make_peer)
-        return start_test(self._node, argv)
+        return self._node
 
     def join(self, network: SimulatedNetwork, name: str) -> None:
         """Connect this node to others under a host name: its tests then reach them by their names."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu import fabric
 from probes.facts.gpu.fabric import FabricServiceFacts
 from probes.facts.jobs import processes
@@ -26,7 +26,9 @@ from probes.facts.rdma.port_health import PortHealthFacts
 from probes.facts.rdma.qos import QosFacts
 from probes.facts.rdma.rail_networks import RailNetworkFacts
 from probes.facts.system import (
+    cpu_model,
     device_nodes,
+    distribution,
     driver_container,
     libraries,
     memlock,
@@ -35,7 +37,9 @@ from probes.facts.system import (
     services,
     tools,
 )
+from probes.facts.system.cpu_model import CpuModel
 from probes.facts.system.device_nodes import DeviceNodeFacts
+from probes.facts.system.distribution import Distribution
 from probes.facts.system.driver_container import DriverContainerFacts
 from probes.facts.system.libraries import LibraryFacts
 from probes.facts.system.memlock import MemlockFacts
@@ -75,6 +79,17 @@ def _rail_networks(run: _Examining) -> Maybe[RailNetworkFacts]:
     return map_known(run.node.rdma, lambda rdma: rail_networks.probe(run.host, rdma, interfaces))
 
 
+def _cpu_model(run: _Examining) -> Maybe[CpuModel]:
+    """Read the CPU's model only where a process maps UCX, which depends on it."""
+    processes = run.answer("processes", ProcessFacts)
+    if isinstance(processes, Unknown):
+        return processes
+    libraries = (known(process.libraries, ()) for process in processes.processes)
+    if not any(library.name == "libucp" for mapped in libraries for library in mapped):
+        return Unknown(Reason.NOT_THERE, cpu_model.CPUINFO, "no process maps UCX")
+    return cpu_model.probe(run.host)
+
+
 def _rdma_cgroup(run: _Examining) -> Maybe[RdmaCgroupFacts]:
     """Read the limits of the processes that use RDMA, and of gdrtop's own group."""
     facts = run.answer("processes", ProcessFacts)
@@ -106,6 +121,11 @@ class Examination:
     )
     kernel_log: Maybe[KernelLogFacts] = _probed("kernel log", lambda run: kernel_log.probe(run.host))
     processes: Maybe[ProcessFacts] = _probed("processes", lambda run: processes.probe(run.host, run.pids))
+    cpu_model: Maybe[CpuModel] = _probed(
+        "CPU model",
+        _cpu_model,
+        needs=("processes",),
+    )
     memlock: Maybe[MemlockFacts] = _probed(
         "memlock", lambda run: memlock.probe(run.host), directories=("/etc",)
     )
@@ -142,6 +162,7 @@ class Examination:
     driver_container: Maybe[DriverContainerFacts] = _probed(
         "driver container", lambda run: driver_container.probe(run.host)
     )
+    distribution: Maybe[Distribution] = _probed("distribution", lambda run: distribution.probe(run.host))
     interfaces: Maybe[InterfaceFacts] = _probed("interfaces", lambda run: routes.probe(run.host))
     qos: Maybe[QosFacts] = _probed(
         "RoCE QoS", lambda run: map_known(run.node.rdma, lambda rdma: qos.probe(run.host, rdma))

@@ -18,6 +18,7 @@ from tests.tui.live_samples import install
 from tests.tui.pilot import SteppedClock, overview, readings, settled, shown, stepped_app, until
 from tests.tui.screens.test_doctor import opened
 from tests.tui.screens.test_ras import consent
+from tests.tui.screens.test_registration import ProvingNode, registered
 from tests.tui.setup_screens import to_setup
 from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
@@ -202,13 +203,35 @@ def test_ras(snap_compare: Any, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("size", SMALL_OR_SLOW)
-@pytest.mark.parametrize("keys", [(), ("o",)], ids=["steps", "paths"])
+def test_registration(snap_compare: Any, size: tuple[int, int]) -> None:
+    node = ProvingNode("hgx-h100+dmabuf-nic-driver-lacks-support")
+
+    async def to_results(pilot: Pilot[None]) -> None:
+        await registered(pilot, node)
+
+    assert snap_compare(stepped_app(node), terminal_size=size, run_before=to_results)
+
+
+@pytest.mark.parametrize("size", SMALL_OR_SLOW)
+@pytest.mark.parametrize(
+    ("demo", "keys"),
+    [
+        ("hgx-h100+iommu-translated,acs-on,memlock-login", ()),
+        ("hgx-h100+iommu-translated,acs-on,memlock-login", ("o",)),
+        ("pcie-l40s+new-node", ()),
+    ],
+    ids=["steps", "paths", "new-node"],
+)
 def test_setup(
-    snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], keys: tuple[str, ...]
+    snap_compare: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    size: tuple[int, int],
+    demo: str,
+    keys: tuple[str, ...],
 ) -> None:
     monkeypatch.setattr("tui.runtime.lock.user_name", lambda: "admin")
     clock = SteppedClock()
-    app = stepped_app(SimulatedHost("hgx-h100+iommu-translated,acs-on,memlock-login", clock=clock))
+    app = stepped_app(SimulatedHost(demo, clock=clock))
 
     async def to_the_steps(pilot: Pilot[None]) -> None:
         await to_setup(pilot, clock)

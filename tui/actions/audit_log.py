@@ -119,6 +119,7 @@ class PastRun:
     why: str
     steps: tuple[PastStep, ...]
     disturbs: str = ""  # by its plan; the undo disturbs the same
+    measured: str = ""  # what it changed, by bandwidth tests before and after it
 
 
 class Audit:
@@ -174,6 +175,12 @@ class _Reading:
     steps: dict[int, dict[str, Any]] = field(default_factory=dict)
     ends: dict[int, dict[str, Any]] = field(default_factory=dict)
     end: dict[str, Any] | None = None
+    measured: str = ""
+
+
+def measured_line(run: str, text: str, at: float) -> str:
+    """Return the line that adds what bandwidth tests say to a run that ended."""
+    return json.dumps({"at": round(at, 3), "run": run, "event": "measured", "text": text})
 
 
 def past_runs(lines: Iterable[str]) -> tuple[PastRun, ...]:
@@ -193,6 +200,8 @@ def past_runs(lines: Iterable[str]) -> tuple[PastRun, ...]:
             continue
         elif event == "end":
             runs[run].end = line
+        elif event == "measured":
+            runs[run].measured = _text(line, "text")
         elif isinstance(number, int) and 0 < number <= _MOST_STEPS:
             (runs[run].steps if event == "step" else runs[run].ends)[number] = line
     return tuple(_past_run(run, read) for run, read in reversed(runs.items()))
@@ -218,6 +227,7 @@ def _past_run(run: str, read: _Reading) -> PastRun:
             _past_step(line, read.ends.get(number, {})) for number, line in sorted(read.steps.items())
         ),
         disturbs=_text(begin, "disturbs"),
+        measured=read.measured,
     )
 
 

@@ -28,6 +28,7 @@ from tui.actions.audit_log import (
     MemoryLog,
     PastRun,
     is_undone,
+    measured_line,
     own_log,
     past_runs,
     undo_plan,
@@ -155,6 +156,12 @@ class Dispatcher:
         )
 
     # History
+
+    def note_measured(self, action: str, text: str) -> None:
+        """Add what bandwidth tests say to the newest run of an action; AuditError if that fails."""
+        run = next((run for run in self.own_history() if run.action == action), None)
+        if run is not None:
+            self._log.append(measured_line(run.id, text, self._host.wall_clock()))
 
     def own_history(self) -> tuple[PastRun, ...]:
         """Return the runs in this user's log, newest first."""

@@ -35,8 +35,12 @@ _COMMAND_LINE = "gdrtop does not change the kernel command line"
 _PACKAGES = "gdrtop does not install packages"
 _REASONS = {
     "apt-get": _PACKAGES,
+    "curl": _PACKAGES,
     "dnf": _PACKAGES,
+    "dpkg": _PACKAGES,
+    "rpm": _PACKAGES,
     "tdnf": _PACKAGES,
+    "wget": _PACKAGES,
     "zypper": _PACKAGES,
     "dkms": "building modules takes minutes and can fail halfway; run it yourself, then check again",
     "dracut": "gdrtop does not rebuild the boot image",

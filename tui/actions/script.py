@@ -1,17 +1,65 @@
-"""Write a plan as a shell script, to be read, changed, or run elsewhere."""
+"""Write a plan as a shell script, to be read, changed, or run elsewhere.
+
+The script runs every command in order, also those that gdrtop only shows. It stops at the first failure and
+where a person must act. It saves how far it came, so started again it continues there.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import zip_longest
+from collections.abc import Iterable, Sequence
 
 from probes.base.plan import FileChange, Plan, Step
 from probes.base.text import printable
-from tui.actions.manual_steps import why_manual
 
 _END_OF_TEXT = "END_OF_FILE"
+_REBOOTED = (
+    "This node was rebooted since this script began. Have gdrtop write a new one, which has what is left,"
+    " or give this one the number of a step."
+)
+# $1: the step to begin with. After a reboot, what was set by earlier steps may be gone.
+_HEAD = """\
+set -eu
+exec 3<&0
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
+export PATH DEBIAN_FRONTEND=noninteractive
+{root}
+folder=${{XDG_STATE_HOME:-$HOME/.local/state}}/gdrtop
+if [ "$(id -u)" -eq 0 ]; then folder=/var/log/gdrtop; fi
+progress=$folder/script-{name}
+boot=$(cat /proc/sys/kernel/random/boot_id)
+step=1 begun=$boot waiting=0
+if [ -r "$progress" ]; then read -r step begun waiting < "$progress"; fi
+if [ $# -gt 0 ]; then
+    step=$1 waiting=0
+elif [ "$begun" != "$boot" ]; then
+    echo {rebooted} >&2
+    exit 2
+fi
+case $step in '' | *[!0-9]*) echo "The argument is the number of the step to begin with." >&2; exit 3 ;; esac
+reached() {{
+    step=$1
+    mkdir -p "$folder"
+    echo "$1 $boot ${{2:-0}}" > "$progress"
+}}
+by_hand() {{
+    if [ "$waiting" -eq "$1" ] && [ -t 3 ]; then
+        printf 'Are the steps from %s on done, which only you can do? (y/n) ' "$1"
+        read -r answer <&3
+        if [ "$answer" = y ]; then
+            cat > /dev/null
+            reached "$2"
+            return
+        fi
+    fi
+    cat >&2
+    reached "$1" "$1"
+    if [ "$2" -eq 0 ]; then rm -f "$progress"; fi
+    exit 2
+}}
+"""
+_ROOT = 'if [ "$(id -u)" -ne 0 ]; then echo "Run this script as root." >&2; exit 3; fi'
 
 
 def script_of(plan: Plan, node: str) -> str:
@@ -20,75 +68,96 @@ def script_of(plan: Plan, node: str) -> str:
 
 
 def script_of_all(title: str, plans: Sequence[Plan], node: str) -> str:
-    """Return one script of several plans in order, each below its own title.
-
-    Manual steps are printed, and the script ends there with status 2. Its argument is the step to begin with.
-    """
+    """Return one script of several plans in order, each below its own title."""
     needs_root = any(plan.needs_root for plan in plans)
     lines = [
         "#!/bin/sh",
         f"# {printable(title)}",
         f"# Written by gdrtop for {printable(node) or 'this node'}. Read it before you run it"
-        f"{', as root' if needs_root else ''}",
+        f"{', as root' if needs_root else ''}.",
+        "# It stops at the first failure, and with status 2 where you must act. Start it again to continue.",
     ]
     disturbs = dict.fromkeys(plan.disturbs for plan in plans if plan.disturbs)
     if disturbs:
         lines.append(f"# affects: {printable('; '.join(disturbs))}")
-    lines += [f"# {printable(plan.note)}" for plan in plans if plan.note]
-    parts = _parts(plans)
-    if any(part.manual for part in parts):
-        lines.append("# Manual steps are printed, and the script stops there with exit status 2")
-    lines += ["set -eu", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", ""]
-    for part, following in zip_longest(parts, parts[1:]):
-        if following is None:
-            lines += [*part.commands, *_stop(part, 0)]
-            continue
-        lines.append(f'if [ "${{1:-1}}" -lt {following.first} ]; then')
-        lines += ["", *part.commands, *_stop(part, following.first), "fi", ""]
-    return "\n".join(lines)
+    lines += [f"# {printable(note)}" for note in dict.fromkeys(plan.note for plan in plans) if note]
+    body = _body(plans)
+    name = hashlib.sha256("\n".join([node, *body]).encode()).hexdigest()[:12]
+    root = _ROOT if needs_root else ""
+    head = _HEAD.format(root=root, name=name, rebooted=shlex.quote(_REBOOTED))
+    return "\n".join([*lines, *(line for line in head.split("\n") if line), "", *body, ""])
 
 
-@dataclass
-class _Part:
-    """Commands up to the next manual steps, and these."""
-
-    first: int  # the number of its first step
-    commands: list[str] = field(default_factory=list)
-    manual: list[str] = field(default_factory=list)
+def _is_manual(step: Step) -> bool:
+    """Return whether a person must act: there is no command, or the command ends everything that runs."""
+    return (step.is_instruction and not _is_advice(step)) or step.argv[:2] == ("systemctl", "reboot")
 
 
-def _parts(plans: Sequence[Plan]) -> list[_Part]:
-    """Divide the steps, each part to be run when the manual steps before it are done."""
-    parts = [_Part(1)]
-    number = 0
+def _is_advice(step: Step) -> bool:
+    """Return whether a step is only for the case that another one fails."""
+    return step.is_instruction and step.why.startswith("If ")
+
+
+def _body(plans: Sequence[Plan]) -> list[str]:
+    lines: list[str] = []
+    by_hand: list[str] = []  # the manual steps that were not written yet
+    first = number = 0
     for plan in plans:
-        title = [f"## {printable(plan.title)}", ""] if len(plans) > 1 else []
+        title = [f"## {printable(plan.title)}"] if len(plans) > 1 else []
         for step in plan.steps:
             number += 1
-            why, *to_copy = step.why.split("\n")
-            texts = [f"{number}. {printable(why)}", *(f"   {printable(text)}" for text in to_copy)]
-            is_manual = bool(why_manual(step))
-            if parts[-1].manual and not is_manual:
-                parts.append(_Part(number))
-            part, commands = parts[-1], _commands(step)
-            undo = [f"   undo: {shlex.join(map(printable, step.undo))}"] if step.undo else []
-            if is_manual:
-                part.manual += [*title, *texts, *(f"   {command}" for command in commands), *undo]
+            if _is_manual(step):
+                first = first if by_hand else number
+                by_hand += [*title, *_texts(step, number), *(f"   {line}" for line in _commands(step))]
             else:
-                part.commands += [*title, *(f"# {text}" for text in texts), *commands]
-                part.commands += [*(f"# {text}" for text in undo), ""]
+                lines += _stop(by_hand, first, number)
+                by_hand = []
+                lines += ["", *title, *_run(step, number)]
             title = []
-    return parts
+    lines += _stop(by_hand, first, 0)
+    return [
+        *lines,
+        "",
+        'rm -f "$progress"',
+        "echo 'Every step of this script is done. Check the node: gdrtop check'",
+    ]
 
 
-def _stop(part: _Part, next_step: int) -> list[str]:
-    """Return the commands that print manual steps and end the script."""
-    if not part.manual:
+def _texts(step: Step, number: int) -> Iterable[str]:
+    why, *to_copy = step.why.split("\n")
+    yield f"{number}. {printable(why)}"
+    yield from (f"   {printable(text)}" for text in to_copy)
+
+
+def _run(step: Step, number: int) -> list[str]:
+    """Return the commands of a step, and what notes that it is done."""
+    words = " ".join(text.strip() for text in _texts(step, number))
+    undo = [f"# undo: {shlex.join(map(printable, step.undo))}"] if step.undo else []
+    return [
+        f'if [ "$step" -le {number} ]; then',
+        f"echo {shlex.quote(words)}",
+        *_commands(step),
+        *undo,
+        f"reached {number + 1}",
+        "fi",
+    ]
+
+
+def _stop(by_hand: Sequence[str], first: int, following: int) -> list[str]:
+    """Return the commands that print manual steps and end the script; `following`: 0 is none."""
+    if not by_hand:
         return []
-    then = [f"Then run this script again with the argument {next_step}."] if next_step else []
-    texts = ["Manual steps:", *part.manual, *then]
+    then = f"Then start this script again and answer y, or give it the argument {following}."
+    texts = ["These steps are yours:", *by_hand, then if following else "Then check the node: gdrtop check"]
     end = _end_of(texts)
-    return [f"cat >&2 <<'{end}'", *texts, end, "exit 2", ""]
+    return [
+        "",
+        f'if [ "$step" -le {first} ]; then',
+        f"by_hand {first} {following} <<'{end}'",
+        *texts,
+        end,
+        "fi",
+    ]
 
 
 def _end_of(texts: Sequence[str]) -> str:

@@ -33,7 +33,12 @@ def reread(
     """
     before = read(host, examination.node)
     pause(READ_INTERVAL_SECONDS)
-    return with_processes(host, replace(examination, reading=read(host, examination.node))), before
+    return with_users(host, examination), before
+
+
+def with_users(host: Host, examination: Examination) -> Examination:
+    """Return the examination with new readings and processes."""
+    return with_processes(host, replace(examination, reading=read(host, examination.node)))
 
 
 def with_processes(host: Host, examination: Examination) -> Examination:

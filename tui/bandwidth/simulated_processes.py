@@ -27,7 +27,11 @@ class SimulatedProcessStarter:
 
     def start(self, argv: Sequence[str], seconds: float) -> ToolProcess:
         """Start a tool on the node."""
-        return _SimulatedProcess(self._host, self._wait, self._host.begin_test(argv), seconds)
+        return self.follow(self._host.begin_test(argv), seconds)
+
+    def follow(self, test: SimulatedTest, seconds: float) -> ToolProcess:
+        """Return a program that the node has started as a process."""
+        return _SimulatedProcess(self._host, self._wait, test, seconds)
 
 
 class _SimulatedProcess:

@@ -14,6 +14,7 @@ from probes.checks.judgment import judge
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.queries.finding import Status
+from tui.actions.audit_log import AuditError, AuditFile
 from tui.actions.console_text import lines_of
 from tui.actions.dispatcher import Dispatcher, Prepared
 from tui.actions.events import RunEvent, RunOutcome
@@ -71,6 +72,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run the plan on a simulated copy of this node and show the expected verdict",
     )
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="measure the affected GPU and NIC before and after, and log the difference",
+    )
     add_consent_options(parser)
 
 
@@ -91,6 +97,8 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--rehearse needs an ACTION, and cannot be used with --script or --dry-run")
     if options.action is not None and (options.list or options.json):
         raise UsageError("--list and --json list all actions and take no ACTION")
+    if options.measure and (options.action is None or options.script or options.rehearse or options.dry_run):
+        raise UsageError("--measure needs an ACTION that runs: not with --script, --rehearse or --dry-run")
     do = Do(open_host(options), out, options.ascii, options.read_only)
     if options.action is None:
         return do.list(options.json)
@@ -101,7 +109,13 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         return EXIT_WRONG_USAGE
     if not options.script and not options.rehearse:
         return confirm_and_run(
-            do, offer, options.yes, options.disturb, answers=sys.stdin, dry_run=options.dry_run
+            do,
+            offer,
+            options.yes,
+            options.disturb,
+            answers=sys.stdin,
+            dry_run=options.dry_run,
+            measure=options.measure,
         )
     prepared = do.prepare(offer, options.script)
     if isinstance(prepared, int):
@@ -112,10 +126,12 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 class Do:
     """`gdrtop do` on a node that was examined once."""
 
-    def __init__(self, host: Host, out: TextIO, ascii_only: bool, read_only: bool) -> None:
-        self._host, self._out, self._ascii = host, out, ascii_only
+    def __init__(
+        self, host: Host, out: TextIO, ascii_only: bool, read_only: bool, log: AuditFile | None = None
+    ) -> None:
+        self._host, self._out, self._ascii, self._read_only = host, out, ascii_only, read_only
         self._width = text_width(out)
-        self._dispatcher = Dispatcher(host, read_only)
+        self._dispatcher = Dispatcher(host, read_only, log)
         self.examination = examine_host(host)
         self.judgment = judge(self.examination)
 
@@ -231,6 +247,31 @@ class Do:
             self._show_change()
         return _STATUSES.get(ended.outcome, EXIT_FAILED)
 
+    def run_and_measure(self, prepared: Prepared, typed: str, yes: bool) -> int:
+        """Run it between two bandwidth tests of the affected pair, and log what they show.
+
+        `yes`: the tests may affect running jobs without another question.
+        """
+        from tui.commands.bench_run.proof import Proof, affected_pair
+
+        found = (item for item in self.judgment.findings if f"fix:{item.id}" == prepared.action)
+        devices = next((finding.devices for finding in found), ())
+        request = affected_pair(self.examination, prepared.plan, devices)
+        proof = Proof(
+            self._host, self._out, request, yes=yes, ascii_only=self._ascii, read_only=self._read_only
+        )
+        proof.measure_before()
+        status = self.run(prepared, typed)
+        if status:
+            return status
+        text = proof.conclude()
+        self._print([(), *wrapped(text, self._width, Tone.TITLE)])
+        try:
+            self._dispatcher.note_measured(prepared.action, text)
+        except AuditError as error:
+            print(f"gdrtop: the difference was not logged: {error}", file=sys.stderr)
+        return status
+
     def rehearse(self, prepared: Prepared) -> int:
         """Run the plan on a twin of the node, and show what to expect; the node stays as it is."""
         from tui.actions.rehearsal import rehearse
@@ -278,7 +319,13 @@ def _offer_json(offer: Offer) -> dict[str, Any]:
 
 
 def confirm_and_run(
-    do: Do, offer: Offer, yes: bool, named: str, answers: TextIO | None, dry_run: bool = False
+    do: Do,
+    offer: Offer,
+    yes: bool,
+    named: str,
+    answers: TextIO | None,
+    dry_run: bool = False,
+    measure: bool = False,
 ) -> int:
     """Show an action, ask for confirmation, run it, and return the exit status."""
     prepared = do.prepare(offer)
@@ -294,4 +341,4 @@ def confirm_and_run(
         how = f"--disturb {prepared.clearance.word}" if prepared.clearance.word else "--yes"
         print(f"gdrtop: nothing was run; confirm with {how}", file=sys.stderr)
         return EXIT_REFUSED
-    return do.run(prepared, typed)
+    return do.run_and_measure(prepared, typed, yes or bool(named)) if measure else do.run(prepared, typed)

@@ -10,12 +10,12 @@ from typing import TextIO
 from tui.commands.arguments import UsageError
 
 KINDS = (
-    *("check", "forecast", "image", "topo", "modules", "live", "nccl-log"),
-    *("ras", "hang", "watch", "do", "setup", "env", "bench", "report", "config"),
+    *("check", "forecast", "image", "topo", "modules", "live", "explain", "nccl-log"),
+    *("ras", "hang", "watch", "do", "setup", "upgrade", "env", "bench", "prove", "report", "config"),
     *("fleet", "fleet-bench", "fleet-live", "job-counters"),
 )
 """What has a schema, tui/commands/schemas/KIND.json: commands with --json; forecast: check --after-reboot;
-image: check --as; fleet: diff and fleet check."""
+image: check --as; upgrade: setup --before; fleet: diff and fleet check."""
 
 _PARTS = ("check", "topo", "live", "bench")  # documents inside a report
 

@@ -12,6 +12,7 @@ from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 
 from tui.screens.actions.state import ActionsState
 from tui.screens.keys import KEYS, bind
+from tui.screens.overview.layout import VIEWS
 
 _PATIENCE_SECONDS = 2.0
 # Names of the key table and the application's actions, in the order in which they are listed.
@@ -22,6 +23,7 @@ _COMMANDS = {
     "nccl": "nccl",
     "setup": "setup",
     "bandwidth": "bandwidth",
+    "prove": "prove",
     "actions": "actions",
     "history": "history",
     "help": "help",
@@ -49,6 +51,8 @@ class _Gdrtop(Protocol):
     def run_action(self, action: str) -> Awaitable[bool]: ...
     def action_act(self, offer: str) -> Any: ...
     def action_theme(self, name: str) -> Any: ...
+    def action_save_view(self, number: int) -> Any: ...
+    def action_start_view(self) -> Any: ...
 
 
 class _Command(NamedTuple):
@@ -105,6 +109,10 @@ class CommandsProvider(_Commands):
                 meaning = key.meaning.removeprefix(f"{key.label}: ")
                 yield _Command(key.label, f"{key.display}  {meaning}", partial(app.run_action, action))
         yield _Command("Theme", f"Choose the colors. Now: {app.theme}", partial(app.run_action, "themes"))
+        for number in VIEWS:
+            what = f"Show with {number} the panels that are on the overview now"
+            yield _Command(f"Save view {number}", what, partial(app.action_save_view, number))
+        yield _Command("Start view", "Start with the view that is shown now", partial(app.action_start_view))
         for offer in app.actions.state.offers:
             why_not = "" if offer.plan is not None else f"Not possible: {offer.why_not}"
             yield _Command(offer.title, why_not, partial(app.action_act, offer.id), offer.plan is not None)

@@ -110,6 +110,7 @@ def _change(run: PastRun, undo: Offer, offered: set[str]) -> Change:
         commands=tuple(_command(step) for step in run.steps),
         undo=tuple(command_of(step) for step in steps),
         no_undo="this run is itself an undo" if is_undo else "" if steps else undo.why_not,
+        measured=run.measured,
         undo_by=(f"gdrtop do {undo.id}" if undo.id in offered else _BY_KEYS) if steps else "",
     )
 

@@ -76,22 +76,23 @@ class SetupController:
 
         is_live = self._context.origin.source is Source.LIVE
 
-        may_write = not self._actions.run.dispatcher.refusal
-
-        def read() -> tuple[Guide, str, str]:
+        def read() -> tuple[Guide, str]:
             guide = read_guide(host, examination, findings, results, log.record())
-            failure = remember_boot(log, guide) if may_write else ""
-            return guide, failure, why_no_root() if is_live else ""
+            return guide, why_no_root() if is_live else ""
 
         self._context.run_in_thread(read, self._take, self._fail)
 
-    def _take(self, answer: tuple[Guide, str, str]) -> None:
-        guide, failure, no_root = answer
+    def _take(self, answer: tuple[Guide, str]) -> None:
+        guide, no_root = answer
         self._end_reading()
         self.state.set_guide(guide, self._bandwidth.worker.refusal or no_root)
+        self._context.draw(SetupScreen)
+
+    def _remember_boot(self, guide: Guide) -> None:
+        """Save that setup was used in this boot; only showing the steps writes nothing."""
+        failure = "" if self._actions.run.dispatcher.refusal else remember_boot(self._log, guide)
         if failure:
             self._context.notify(f"The reboot cannot be checked later: {failure}.", "warning")
-        self._context.draw(SetupScreen)
 
     def _end_reading(self) -> None:
         self._is_reading = False
@@ -112,6 +113,7 @@ class SetupController:
         step = None if guide is None else guide.step(name)
         if guide is None or step is None:
             return
+        self._remember_boot(guide)
         if step.test is not None:
             self._bandwidth.show_request(step.test)
         elif step.plan is not None:
@@ -158,15 +160,15 @@ class SetupController:
         """Skip a step, or take it up again if it is skipped."""
         guide = self.state.guide
         step = None if guide is None else guide.step(name)
-        if step is None:
+        if guide is None or step is None:
             return
         is_skipped = name in (self._log.record().skipped or {})
         if is_skipped:
-            self._choose(lambda: self._log.add(UNSKIP, "", name))
+            self._choose(guide, lambda: self._log.add(UNSKIP, "", name))
         elif step.state in (StepState.DONE, StepState.SKIPPED):
             self._context.notify(f"{step.title} is {step.state.value}.")
         else:
-            self._choose(lambda: self._log.add(SKIP, f"skipped by {user_and_day(time.time())}", name))
+            self._choose(guide, lambda: self._log.add(SKIP, f"skipped by {user_and_day(time.time())}", name))
 
     def change_path(self) -> None:
         """Choose the other path, or go back to the recommended one."""
@@ -175,9 +177,10 @@ class SetupController:
             return
         other = GdrPath.PEERMEM if guide.choice.recommended is GdrPath.DMABUF else GdrPath.DMABUF
         value = "" if self._log.record().path else other.value
-        self._choose(lambda: self._log.add(PATH, value, by=f"chosen by {user_and_day(time.time())}"))
+        self._choose(guide, lambda: self._log.add(PATH, value, by=f"chosen by {user_and_day(time.time())}"))
 
-    def _choose(self, save: Callable[[], None]) -> None:
+    def _choose(self, guide: Guide, save: Callable[[], None]) -> None:
+        self._remember_boot(guide)
         try:
             save()
         except SetupLogError as error:

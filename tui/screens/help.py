@@ -46,18 +46,18 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Jobs, their ranks, paths and rates, now and in the last hour, and what changed.",
         (
             *("open", "moment", "event", "ras", "ras_events", "moments", "ends", "filter", "view", "columns"),
-            *("write", "copy", "pause", "record"),
+            *("zoom", "write", "copy", "pause", "record"),
         ),
     ),
     "NcclScreen": (
         "NCCL",
         "Job logs on this node: whether GPUDirect RDMA is used, why not, and what errors mean.",
-        ("open", "file", "ras", "filter", "write", "refresh"),
+        ("open", "file", "ras", "filter", "write", "refresh", "zoom"),
     ),
     "RasScreen": (
         "RAS",
         "What NCCL's RAS service knows about a job's ranks. Nothing is sent until you confirm.",
-        ("open", "verbose", "ras_events", "diagnostics", "write", "refresh"),
+        ("open", "verbose", "ras_events", "diagnostics", "write", "refresh", "zoom"),
     ),
     "ReplayScreen": (
         "RECORDING",
@@ -67,17 +67,17 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "DoctorScreen": (
         "DOCTOR",
         "Findings with impact, cause, evidence and fix. Findings with the same cause are grouped.",
-        ("open", "fix", "explain", "all", "filter", "refresh"),
+        ("open", "fix", "explain", "all", "filter", "refresh", "zoom"),
     ),
     "SetupScreen": (
         "SETUP",
         "The steps from a new node to working, measured GPUDirect RDMA that survives a reboot.",
-        ("open", "view", "path", "leave_out", "write", "filter", "refresh"),
+        ("open", "view", "path", "leave_out", "write", "filter", "refresh", "zoom"),
     ),
     "ActionsScreen": (
         "ACTIONS",
         "What gdrtop can do here. Nothing runs until you have seen and confirmed the plan.",
-        ("open", "filter", "refresh"),
+        ("open", "filter", "refresh", "zoom"),
     ),
     "ConfirmScreen": (
         "PLAN",
@@ -88,22 +88,27 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "BandwidthSetupScreen": (
         "BANDWIDTH TEST",
         "Settings of a test between GPU and NIC, and the commands that would run.",
-        ("open", "yes", "select", "change", "peer", "copy"),
+        ("open", "yes", "select", "change", "peer", "copy", "zoom"),
     ),
     "BandwidthRunScreen": (
         "BANDWIDTH RESULTS",
         "Running tests and their results. Leaving the screen does not stop them.",
-        ("cancel", "skip", "view", "again", "write", "copy", "baseline"),
+        ("cancel", "skip", "view", "again", "write", "copy", "baseline", "zoom"),
+    ),
+    "RegistrationScreen": (
+        "REGISTRATION",
+        "Which NICs can register which GPU's memory. Nothing is registered until you confirm.",
+        ("open", "cancel", "write", "refresh"),
     ),
     "FleetScreen": (
         "FLEET",
         "Many nodes, read every minute (gdrtop fleet watch). Enter opens the dashboard of the selected node.",
-        ("open", "view", "filter", "refresh", "back", "quit"),
+        ("open", "view", "filter", "refresh", "back", "quit", "zoom"),
     ),
-    "HistoryScreen": ("HISTORY", "What gdrtop ran on this node, newest run first.", ("open", "undo")),
+    "HistoryScreen": ("HISTORY", "What gdrtop ran on this node, newest run first.", ("open", "undo", "zoom")),
 }
 _EVERYWHERE = (
-    *("help", "overview", "doctor", "live", "nccl", "setup", "bandwidth", "actions"),
+    *("help", "overview", "doctor", "live", "nccl", "setup", "bandwidth", "prove", "actions"),
     *(
         "history",
         "fleet",
@@ -133,6 +138,7 @@ _SUBJECTS = {
     "FleetScreen": "fleet",
     "HistoryScreen": "actions",
     "BandwidthSetupScreen": "bandwidth",
+    "RegistrationScreen": "prove",
     "BandwidthRunScreen": "bandwidth",
 }
 

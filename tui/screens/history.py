@@ -84,6 +84,8 @@ class HistoryState(ListState):
         lines: list[Line] = [line(Run(run.title, Tone.TITLE), Run(f"  {run.action}", Tone.DIM))]
         if run.why:
             lines.extend(wrapped(run.why, width))
+        if run.measured:
+            lines.extend(wrapped(f"Measured: {run.measured}", width))
         for number, step in enumerate(run.steps, 1):
             lines.extend(_step(number, step, width))
         return lines

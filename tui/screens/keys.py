@@ -79,6 +79,10 @@ KEYS: dict[str, Key] = {
     "ras": Key("i", "i", "Query RAS", "RAS: ask NCCL which ranks respond or are behind. Asks you first"),
     "ras_events": Key("m", "m", "RAS events", "Live and RAS: follow a job's RAS events, or stop following"),
     "setup": Key("s", "s", "Setup", "Setup: the steps from a new node to measured GPUDirect RDMA"),
+    "prove": Key(
+        *("ctrl+g", "Ctrl+G", "Prove"),
+        "Prove: register the memory of each GPU with each NIC for a moment. Asks you first",
+    ),
     "bandwidth": Key("b", "b", "Bandwidth", "Bandwidth: measure between GPU and NIC"),
     "actions": Key("x", "x", "Actions", "Actions: what gdrtop can do on this node"),
     "fleet": Key("F", "F", "Fleet", "Fleet: many nodes, the worst first, and what changed"),

@@ -11,6 +11,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from textual.message import Message
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.widgets import Input
 
 from tui.screens.keys import bind, move_keys
@@ -40,6 +41,7 @@ def scroll(view: LinesView, how: str) -> None:
 
 FILTER_KEY = bind("filter", "filter")
 REFRESH_KEY = bind("refresh", "refresh")
+ZOOM_KEY = bind("zoom", "zoom", show=False)  # of screens with several panes
 _END = 1 << 20
 
 
@@ -75,9 +77,28 @@ class PanesScreen(Screen[None]):
         if isinstance(self.focused, LinesView):
             scroll(self.focused, how)
 
+    @property
+    def _is_zoomed(self) -> bool:
+        return self.has_class("zoomed")
+
+    def action_zoom(self) -> None:
+        """Show the focused pane alone, or all panes again."""
+        focused = self.focused
+        if self._is_zoomed or isinstance(focused, LinesView):
+            self._zoom(None if self._is_zoomed else focused)
+
+    def _zoom(self, shown: Widget | None) -> None:
+        """Show a pane alone; None: all panes."""
+        self.set_class(shown is not None, "zoomed")
+        for view in self.query(LinesView):
+            view.set_class(view is shown, "zoomed")
+
     def action_leave(self) -> None:
         """Close what is open in the screen, else leave the screen."""
-        self.action_close()
+        if self._is_zoomed:
+            self._zoom(None)
+        else:
+            self.action_close()
 
     def action_close(self) -> None:
         """Leave the screen."""
@@ -87,7 +108,7 @@ class PanesScreen(Screen[None]):
 class ListScreen(PanesScreen, Generic[L]):
     """A list, and below it the selected entry."""
 
-    BINDINGS = [bind("open", "open")]  # noqa: RUF012 - Textual's own type
+    BINDINGS = [bind("open", "open"), ZOOM_KEY]  # noqa: RUF012 - Textual's own type
     LIST: ClassVar[str]  # the panes' ids
     DETAILS: ClassVar[str]
 
@@ -167,6 +188,7 @@ class ListScreen(PanesScreen, Generic[L]):
             self._set_opened(True)
 
     def _set_opened(self, is_opened: bool) -> None:
+        self._zoom(None)
         self.set_class(is_opened, "opened")
         (self._details if is_opened else self._list).focus()
         self.refresh_bindings()
@@ -199,6 +221,7 @@ class FilteredListScreen(ListScreen[F]):
 
     def action_filter(self) -> None:
         """Show the input of the filter."""
+        self._zoom(None)
         self.remove_class("opened")
         self._word.display = True
         self.set_focus(self._word)

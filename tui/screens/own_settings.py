@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
-from tui.screens.overview.layout import HIDE_PANELS, HIDEABLE
+from tui.screens.overview.layout import HIDE_PANELS, HIDEABLE, PANEL_NAMES, VIEW_PANELS
 from tui.screens.own_keys import KeyProblem, rebound
 from tui.settings.configuration import Configuration, Configured
 
@@ -31,17 +31,19 @@ def wrong_settings(found: Configuration) -> Iterator[str]:
         if name.startswith((HIDE, SORT)):
             yield from _wrong_columns(name, configured)
         elif name == HIDE_PANELS:
-            yield from _wrong_panels(configured)
+            yield from _wrong_panels(name, configured, HIDEABLE)
+        elif name.startswith(VIEW_PANELS):
+            yield from _wrong_panels(name, configured, PANEL_NAMES)
 
 
-def _wrong_panels(configured: Configured) -> Iterator[str]:
-    """Yield a sentence for each name that is not that of a panel that can be hidden."""
+def _wrong_panels(setting: str, configured: Configured, known: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence for each name that is not that of a panel; `known`: those that it may be."""
     for name in filter(None, map(str.strip, str(configured.value).split(","))):
-        if name not in HIDEABLE:
-            near = get_close_matches(name.lower(), HIDEABLE, n=1)
+        if name not in known:
+            near = get_close_matches(name.lower(), known, n=1)
             hint = f"; did you mean {near[0]}?" if near else "."
-            panels = ", ".join(HIDEABLE)
-            yield f"{configured.origin}: {HIDE_PANELS} has no panel {name!r}{hint} The panels are {panels}"
+            panels = ", ".join(known)
+            yield f"{configured.origin}: {setting} has no panel {name!r}{hint} The panels are {panels}"
 
 
 def _wrong_columns(setting: str, configured: Configured) -> Iterator[str]:

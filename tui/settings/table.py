@@ -89,6 +89,23 @@ SETTINGS = {
         ),
         *(
             Setting(
+                f"overview.view_{number}",
+                "",
+                f"The panels that the key {number} shows on the overview; empty: the usual ones.",
+                pattern=r".*",
+                expects="names of panels with commas between them",
+            )
+            for number in (2, 3, 4)
+        ),
+        Setting(
+            "overview.view",
+            "1",
+            "The view that the overview starts with.",
+            pattern=r"[1-4]",
+            expects="1 to 4",
+        ),
+        *(
+            Setting(
                 f"live.hide_{table}",
                 "",
                 f"Columns of the {what} that Live does not show; the key C chooses them.",

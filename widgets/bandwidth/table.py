@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 
 from probes.bandwidth.model.rating import Rating
@@ -142,13 +143,17 @@ def draw_matrix(
             lines.append(())
         is_latency = all(result.gbps is None and result.figure is not None for result in cells.values())
         lines.append((Run(f"{memory}   {'µs' if is_latency else 'Gb/s'}", Tone.TITLE),))
-        lines += _table(cells, rows, columns, width)
+        lines += draw_grid(rows, columns, width, partial(_cell_of, cells))
     return [*lines, *wrapped(_legend(of_pairs), width, Tone.DIM)]
 
 
-def _table(
-    results: dict[tuple[str, str], Result], rows: Sequence[str], columns: Sequence[str], width: int
+def draw_grid(
+    rows: Sequence[str], columns: Sequence[str], width: int, cell_of: Callable[[str, str, int], Run]
 ) -> list[Line]:
+    """Return a table of GPUs by NICs; `cell_of` draws a cell of a GPU, a NIC and a width.
+
+    Columns that do not fit go below.
+    """
     prefix, headings = column_headings(columns)
     label = max(len(prefix), *(len(row) for row in rows))
     cell = max(6, max(len(heading) for heading in headings) + 1)
@@ -162,12 +167,13 @@ def _table(
             (Run(f"{prefix:<{label}}", Tone.DIM), *(Run(f"{head:>{cell}}", Tone.TITLE) for _, head in block))
         )
         for row in rows:
-            cells = [_cell(results.get((row, nic)), cell) for nic, _ in block]
+            cells = [cell_of(row, nic, cell) for nic, _ in block]
             lines.append((Run(f"{row:<{label}}", Tone.TITLE), *cells))
     return lines
 
 
-def _cell(result: Result | None, cells: int) -> Run:
+def _cell_of(results: dict[tuple[str, str], Result], row: str, nic: str, cells: int) -> Run:
+    result = results.get((row, nic))
     if result is None:
         return _NOT_MEASURED._replace(text=f"{_NOT_MEASURED.text:>{cells}}")
     mark = mark_of(result)

@@ -385,8 +385,12 @@ def draw_rows(
     gpus: Collection[str],
     width: int,
     selected: str = "",
+    most: int = 0,
 ) -> list[Line]:
-    """Draw a row per finding; `labels` maps ids or BDFs of endpoints to names, `gpus` are ids of GPUs."""
+    """Draw a row per finding; `labels` maps ids or BDFs of endpoints to names, `gpus` are ids of GPUs.
+
+    `most`: lines in which, below the rows, there is room for impact and fix, of the first findings first.
+    """
     rows = listed(findings)
     if not rows:
         notes = len(with_severity(findings, Severity.NOTE))
@@ -395,13 +399,27 @@ def draw_rows(
     devices = {finding.id: device_of(finding, labels, gpus) for finding in rows}
     cells = min(_MOST_DEVICE_CELLS, max(map(len, devices.values())))
     lines: list[Line] = []
+    left = most - len(rows)
     for finding in rows:
         device: Line = fit((Run(devices[finding.id]),), cells) if cells else ()
         tone = Tone.CURSOR if finding.id == selected else Tone.PLAIN
         gap = Run("  " if cells else "")
         row: Line = (mark_of(finding), Run(" "), *device, gap, Run(finding.title, tone, finding.id))
         lines.append(fit(row, width))
+        texts = [text for text in _what_to_do(finding, width) if len(text) <= left][:1]
+        for text in texts:
+            left -= len(text)
+            lines += [tuple(run._replace(id=finding.id) for run in line) for line in text]
     return lines
+
+
+def _what_to_do(finding: Finding, width: int) -> list[list[Line]]:
+    """Return impact and fix below the row of a finding, and the fix alone for less room."""
+    room = width - 2 - _LABEL_CELLS
+    plan = finding.fix
+    fix = _labelled("Fix", wrapped(why_no_fix(finding) if plan is None else plan.title, room))
+    impact = _labelled("Impact", wrapped(finding.impact, room)) if finding.impact else []
+    return [[(Run("  "), *line) for line in lines] for lines in ([*impact, *fix], fix)]
 
 
 def device_of(finding: Finding, labels: Mapping[str, str], gpus: Collection[str]) -> str:

@@ -27,6 +27,7 @@ _MARKS = {
     State.NONE: ("✗", Tone.BAD),
     State.UNKNOWN: ("?", Tone.WARNING),
 }
+_FLUSHES = {"None": "none", "C2c": "over C2C", "Always": "after every receive"}
 _LABEL = 12
 
 
@@ -116,6 +117,7 @@ def _job(facts: LogFacts, width: int) -> list[Line]:
         ("Rings", _rings(facts)),
         ("NVLS", _texts(facts.nvls)),
         ("Channels", _channel_kinds(facts)),
+        ("Flush", _flushes(facts)),
     ]
     lines = [part for label, text in rows if text for part in _labelled(label, text, width)]
     return [line(Run("Job", Tone.TITLE)), *lines] if lines else []
@@ -189,6 +191,11 @@ def _channel_kinds(facts: LogFacts) -> str:
     if facts.local_channels:
         parts.append(f"{facts.local_channels} inside nodes")
     return ", ".join(parts)
+
+
+def _flushes(facts: LogFacts) -> str:
+    """Return how NCCL flushes what it has received, with the number of channels of each kind."""
+    return ", ".join(f"{_FLUSHES.get(kind, kind)} ({count})" for kind, count in facts.flushes.items())
 
 
 def _ranks(facts: LogFacts, width: int) -> list[Line]:

@@ -156,6 +156,21 @@ def draw_switches(
     return drawn
 
 
+def narrowest_cells(switch: Switch, lines: Mapping[str, list[Line]], width: int) -> int:
+    """Return the cells for a line in the narrowest place below a switch that is drawn `width` cells wide."""
+    own = content(switch, lines)
+    cells = [width]
+    if not switch.bdf and own:  # directly below root ports
+        across = columns_that_fit(max(map(width_of, own)), len(own), width, gap=3)
+        cells.append((width - 3 * (across - 1)) // across)
+    below = switch.boxed()
+    if below:
+        across = columns_that_fit(max(least_width(child, lines) for child in below), len(below), width)
+        inside = (width - (across - 1)) // across - 4
+        cells.extend(narrowest_cells(child.folded()[1], lines, inside) for child in below)
+    return min(cells)
+
+
 def draw_direct(switch: Switch, lines: Mapping[str, list[Line]], width: int) -> list[Line]:
     """Draw the endpoints that are directly below root ports, as many in a row as fit."""
     own = content(switch, lines)

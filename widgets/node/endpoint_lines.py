@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from enum import IntEnum
 from functools import lru_cache
@@ -78,6 +78,18 @@ def gpu_trouble(gpu: Gpu) -> str:
     if gpu.nvml.reason is Reason.DRIVER_ERROR and gpu.nvml.source != "NVML":
         return "does not respond"
     return "not in nvidia-smi" if gpu.nvml.detail == NOT_LISTED else "no driver figures"
+
+
+def silent_gpus(gpus: Iterable[Gpu], live: LiveFigures) -> frozenset[str]:
+    """Return the GPUs that have stopped responding since they were probed: only the others have figures."""
+    with_figures = {bdf for bdf, now in live.gpus.items() if _has_figures(now)}
+    silent = (gpu.bdf for gpu in gpus if gpu.bdf not in with_figures and not gpu_trouble(gpu))
+    return frozenset(silent) if with_figures else frozenset()
+
+
+def _has_figures(now: NvmlLive) -> bool:
+    figures = (now.utilization_percent, now.memory_used_bytes, now.temperature_celsius, now.power_watts)
+    return not all(isinstance(figure, Unknown) for figure in figures)
 
 
 def gpu_line(
@@ -198,6 +210,7 @@ class EndpointLines(Mapping[str, list[Line]]):
         gpus = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
         rdma = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
         self._gpus = {gpu.bdf: gpu for gpu in gpus}
+        self._silent = silent_gpus(gpus, live)
         self._devices = {device.name: device for device in rdma}
         self._names = node.pci.names if isinstance(node.pci, PciFacts) else {}
         self._with_model = detail >= Detail.UNITS or not common_model(node)
@@ -220,6 +233,8 @@ class EndpointLines(Mapping[str, list[Line]]):
             gpu = self._gpu_ends.get(end)
             made = [self._of_gpu(gpu)] if gpu is not None else self._of_nic(self._nic_ends[end])
             mark = self._highlights.mark(end, str((gpu or self._nic_ends[end]).bdf))
+            if mark is None and end in self._silent:
+                mark = Run("✗", Tone.BAD)
             if mark is not None:
                 made[0] = _marked(made[0], mark)
             # A click on any figure is one on its endpoint.
@@ -237,6 +252,8 @@ class EndpointLines(Mapping[str, list[Line]]):
         if gpu is None:
             return (Run(label, tone, end.id), Run(" GPU"))
         word = self._highlights.word(end.id, str(end.bdf))
+        if end.id in self._silent:
+            return (Run(label, tone, end.id), Run(" does not respond", Tone.BAD))
         return gpu_line(gpu, label, self._live, tone, self._detail, self._with_model, word)
 
     def _of_nic(self, end: Endpoint) -> list[Line]:

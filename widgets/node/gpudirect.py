@@ -6,7 +6,8 @@ from probes.base.history import History
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState, PeermemReading, Requirement
 from probes.facts.node import Node
-from widgets.base.figures import UNKNOWN_MARK, gibibytes, sparkline
+from widgets.base.figures import UNKNOWN_MARK, gibibytes
+from widgets.base.graphs import graph
 from widgets.base.lines import Line, Run, Tone, wrapped
 
 SPARK_SECONDS = 300.0
@@ -108,7 +109,7 @@ def _live(peermem: PeermemReading | None, history: History | None, width: int) -
     if history is not None:
         buckets = max(10, width - 8)
         values = history.buckets(buckets, SPARK_SECONDS / buckets)
-        lines.append((Run(sparkline(values)), Run("   5 min", Tone.DIM)))
+        lines.append((*graph(values), Run("   5 min", Tone.DIM)))
     if not isinstance(peermem.peers, Unknown):
         for peer in peermem.peers:
             count = known(peer.live_mrs, UNKNOWN_MARK)
@@ -138,5 +139,6 @@ def strip(node: Node, peermem: PeermemReading | None, history: History | None, w
         runs.append(Run(f"refcnt {refcnt} "))
         left = width - sum(len(run.text) for run in runs) - 1
         if history is not None and left >= 10 and refcnt != "–":
-            runs.append(Run(sparkline(history.buckets(min(left, 30), SPARK_SECONDS / min(left, 30)))))
+            cells = min(left, 30)
+            runs.extend(graph(history.buckets(cells, SPARK_SECONDS / cells)))
     return [tuple(runs)]

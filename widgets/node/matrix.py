@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from probes.base.text import plural
 from probes.base.unknown import Unknown
@@ -19,6 +19,7 @@ from widgets.node.highlights import NOT_USABLE_MARK, Highlights
 BEST_MARK = "•"
 DETOUR_MARK = "▲"
 LONGEST_HEADING = 10
+_FIGURE_CELLS = 6  # " (393)"
 _PAIR = "\n"  # between the endpoints of a cell in its id; no name has a line break
 _MEANINGS = {
     "PIX": "one switch",
@@ -105,11 +106,12 @@ def draw(
     rows: Sequence[Endpoint] | None = None,
     columns: Sequence[Endpoint] | None = None,
     highlights: Highlights | None = None,
+    figures: Mapping[tuple[str, str], Run] | None = None,
 ) -> LazyLines:
     """Draw GPUs by NICs (GPUs by GPUs if there is no NIC); columns that do not fit go below.
 
     A GPU's best NIC is marked `•`, if one is nearer than the others. A node may have 65,000 cells, so a line
-    is drawn when it is asked for.
+    is drawn when it is asked for. `figures`: behind the words, if all columns then fit beside each other.
     """
     marked = highlights or Highlights()
     ends = topology.gpus if rows is None else rows
@@ -118,7 +120,10 @@ def draw(
         return LazyLines.from_lines(wrapped("No GPU–NIC pairs.", width, Tone.DIM))
     prefix, headings = column_headings([end.label for end in columns])
     label_width = max(len(prefix), *(len(end.label) for end in ends))
-    cell = max(5, *map(len, headings)) + 1  # "NODE•" and a space
+    cell = _cell_width(headings)
+    behind = figures if figures and has_room_for_figures(topology, width) else {}
+    gap = _FIGURE_CELLS if behind else 0
+    cell += gap
     across = max(1, (width - label_width) // cell)
     pairs = list(zip(columns, headings, strict=True))
     height = len(ends) + 2  # of a block of columns, with an empty line above all but the first
@@ -134,10 +139,28 @@ def draw(
             return (head, *(Run(f" {heading:<{cell - 1}}", tone, end) for heading, tone, end in heads))
         row = ends[place - 2]
         label = Run(f"{row.label:<{label_width}}", marked.tone(row.id, Tone.TITLE), row.id)
-        cells = ((*cell_of(topology, row.id, end.id, marked), pair_id(row.id, end.id)) for end, _ in block)
-        return (label, *(Run(f" {text:<{cell - 1}}", tone, pair) for text, tone, pair in cells))
+        runs: list[Run] = [label]
+        for end, _ in block:
+            text, tone = cell_of(topology, row.id, end.id, marked)
+            pair = pair_id(row.id, end.id)
+            runs.append(Run(f" {text:<{cell - gap - 1}}", tone, pair))
+            if gap:
+                figure = behind.get((row.id, end.id), Run(""))
+                runs.append(Run(f"{figure.text:>{gap}}", figure.tone, pair))
+        return tuple(runs)
 
     return LazyLines(-(-len(pairs) // across) * height - 1, drawn)
+
+
+def _cell_width(headings: Sequence[str]) -> int:
+    return max(5, *map(len, headings)) + 1  # "NODE•" and a space
+
+
+def has_room_for_figures(topology: Topology, width: int) -> bool:
+    """Return whether the matrix of GPUs by NICs has room for a figure in every cell."""
+    _, headings = column_headings([end.label for end in topology.nics])
+    labels = max((len(end.label) for end in topology.gpus), default=0)
+    return bool(headings) and len(headings) * (_cell_width(headings) + _FIGURE_CELLS) + labels + 1 <= width
 
 
 def pair_id(row: str, column: str) -> str:
@@ -168,8 +191,13 @@ def cell_of(topology: Topology, row: str, column: str, highlights: Highlights) -
     return text, Tone.WARNING if is_detour else _cell_tone(path, is_best)
 
 
-def legend(topology: Topology, width: int, highlights: Highlights | None = None) -> list[Line]:
-    """Explain the words that are in the matrix, and where NCCL's word for a path differs."""
+def legend(
+    topology: Topology, width: int, highlights: Highlights | None = None, figures: Sequence[str] = ()
+) -> list[Line]:
+    """Explain the words that are in the matrix, and where NCCL's word for a path differs.
+
+    `figures`: what explains the figures behind the words.
+    """
     paths = topology.kinds_of_paths
     if not paths:
         return []
@@ -183,7 +211,8 @@ def legend(topology: Topology, width: int, highlights: Highlights | None = None)
         words.append(f"{DETOUR_MARK} via CPU")
     if highlights is not None and highlights.not_usable:
         words.append(f"{NOT_USABLE_MARK} not usable here")
-    lines = _flowed([*words, *(f"{word} {_MEANINGS[word]}" for word in _MEANINGS if word in shown)], width)
+    words.extend(f"{word} {_MEANINGS[word]}" for word in _MEANINGS if word in shown)
+    lines = _flowed([*words, *figures], width)
     if not topology.best_nic:
         lines.extend(wrapped(EQUALLY_NEAR, width, Tone.DIM))
     if topology.file is not None:

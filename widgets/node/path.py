@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown, known
 from probes.topology.endpoints import Endpoint
@@ -9,10 +11,12 @@ from probes.topology.graph import DOWNSTREAM, INTERNAL, NO_LINK, NUMA_NODE, UPST
 from probes.topology.hops import Hop
 from probes.topology.paths import Path, Topology
 from widgets.base.figures import gbps
-from widgets.base.lines import Line, Run, Tone, cut, wrapped
-from widgets.node.matrix import both_words, path_tone, smi_word
+from widgets.base.lines import Line, Run, Tone, cut, width_of, wrapped
+from widgets.node.boxes import beside
+from widgets.node.matrix import both_words, pair_id, path_tone, smi_word
 
 _NAME_CELLS = 17
+_GAP = 3
 
 
 @frozen
@@ -146,3 +150,46 @@ def partners_line(topology: Topology, id: str, width: int) -> list[Line]:  # noq
         return wrapped(f"{label_of(topology, id)} is as close to every GPU as the other NICs", width)
     text = f"is the best NIC for {', '.join(gpus)}" if gpus else "is not the best NIC for any GPU"
     return wrapped(f"{label_of(topology, id)} {text}", width)
+
+
+def best_pairs(
+    topology: Topology,
+    width: int,
+    detours: Collection[tuple[str, str]],
+    measured: Mapping[str, Run],
+    rows: int,
+) -> list[Line]:
+    """Draw each GPU and its best NIC: words, what PCIe carries, a detour, the bandwidth measured.
+
+    `measured`: by GPU. In fewer `rows` than pairs, several are beside each other, without the limits; nothing
+    if that is not enough. A pair has the id of its cell in the matrix.
+    """
+    pairs = [(gpu.id, topology.best_nic[gpu.id]) for gpu in topology.gpus if gpu.id in topology.best_nic]
+    if not pairs:
+        return []
+    names = {pair: f"{label_of(topology, pair[0])} → {label_of(topology, pair[1])}" for pair in pairs}
+    cells = max(map(len, names.values()))
+    is_list = len(pairs) < rows
+    drawn: list[Line] = []
+    for gpu, nic in pairs:
+        path, id_ = topology.path(gpu, nic), pair_id(gpu, nic)
+        limit = "" if isinstance(path.gbps, Unknown) else f"  at most {gbps(path.gbps)}"
+        runs: list[Run] = [
+            Run(f"{names[gpu, nic]:<{cells}}  ", Tone.PLAIN, id_),
+            Run(both_words(path), path_tone(path), id_),
+            Run(limit if is_list else "", Tone.DIM, id_),
+        ]
+        if (gpu, nic) in detours:
+            runs.append(Run("  via CPU", Tone.WARNING, id_))
+        if gpu in measured:
+            runs.append(measured[gpu]._replace(text=f"  {measured[gpu].text}", id=id_))
+        drawn.append(cut(tuple(runs), width))
+    widest = max(map(width_of, drawn))
+    across = 1 if is_list else max(1, (width + _GAP) // (widest + _GAP))
+    if -(-len(drawn) // across) >= rows:
+        return []
+    lines: list[Line] = [(Run("Each GPU and its best NIC", Tone.TITLE),)]
+    for start in range(0, len(drawn), across):
+        row = drawn[start : start + across]
+        lines += beside([[line] for line in row], [widest] * len(row), _GAP)
+    return lines

@@ -28,6 +28,7 @@ from widgets.node.boxes import (
 from widgets.node.endpoint_lines import NO_FIGURES, Detail, EndpointLines, LiveFigures, common_model
 from widgets.node.highlights import NOT_USABLE_MARK, Highlights, not_usable_legend
 from widgets.node.topology_list import Columns, draw_list, measure, unknown_last
+from widgets.node.trends import LEGEND, Trends, graph_cells, with_graphs
 
 
 class Style(Enum):
@@ -47,12 +48,13 @@ class Form:
     columns: Columns | None = None  # of a list, as wide as its lines were when the form was chosen
 
 
-def heading(node: Node, topology: Topology) -> str:
-    """Return what the drawing shows and what its arrows mean, for the panel's title."""
+def heading(node: Node, topology: Topology, has_graphs: bool = False) -> str:
+    """Return what the drawing shows and what its arrows and graphs mean, for the panel's title."""
     gpus = f"{len(topology.gpus)} × {common_model(node) or 'GPU'}" if topology.gpus else ""
     nics = plural(len(topology.nics), "NIC") if topology.nics else ""
     what = ", ".join(filter(None, (gpus, nics)))
-    return f"{what} · Gb/s: GPU over PCIe, NIC over RDMA" if what else ""
+    graphs = f" · {LEGEND}" if has_graphs else ""
+    return f"{what} · Gb/s: GPU over PCIe, NIC over RDMA{graphs}" if what else ""
 
 
 def choose(
@@ -97,7 +99,7 @@ def choose(
 
     def richest(style: Style) -> Detail | None:
         """Return the most detail that cuts nothing and needs no more rows than the least."""
-        inside = width - (4 if style is Style.BOXES else 0)
+        inside = _inside(style, width)
         if not _is_whole(numas, lines_of(Detail.SHORT), inside):
             return None
         least = height(style, Detail.SHORT)
@@ -122,10 +124,11 @@ def draw(
     live: LiveFigures = NO_FIGURES,
     highlights: Highlights | None = None,
     form: Form | None = None,
+    trends: Trends | None = None,
 ) -> Sequence[Line]:
     """Draw the topology, `width` cells wide, in the form chosen for the same width and filter.
 
-    Without a form: in the richest one of any height.
+    Without a form: in the richest one of any height. `trends`: graphs, drawn where boxes have room for them.
     """
     highlights = highlights or Highlights()
     if not topology.gpus and not topology.nics:
@@ -137,19 +140,41 @@ def draw(
         columns = form.columns or measure(topology, lines, highlights, width)
         return draw_list(topology, lines, highlights, width, columns).followed_by(below)
     numas = switches_by_numa(topology)
-    drawn = _draw_boxes(node, topology, numas, lines, highlights, width, form.style)
+
+    def boxes(lines: Mapping[str, list[Line]]) -> list[Line]:
+        cells = graph_cells(numas, lines, _inside(form.style, width)) if trends is not None else 0
+        if trends is not None and cells:
+            lines = with_graphs(lines, trends, cells)
+        return _draw_boxes(node, topology, numas, lines, highlights, width, form.style)
+
+    drawn = boxes(lines)
     if highlights.measured:
         figures = {end: run._replace(id=end) for end, run in highlights.measured.items()}
         with_figures = {
             end: [(*first, Run(" ", id=end), figures[end]), *more] if end in figures else [first, *more]
             for end, (first, *more) in lines.items()
         }
-        measured = _draw_boxes(node, topology, numas, with_figures, highlights, width, form.style)
+        measured = boxes(with_figures)
         drawn_figures = set(figures.values())
         whole = sum(run in drawn_figures for line in measured for run in line)
         if len(measured) == len(drawn) and whole == len(highlights.measured):  # moves and cuts nothing
             drawn = measured
     return [*drawn, *below]
+
+
+def has_room_for_graphs(
+    node: Node, topology: Topology, width: int, live: LiveFigures, highlights: Highlights, form: Form
+) -> bool:
+    """Return whether a drawing in this form has graphs."""
+    if form.style is Style.LIST:
+        return False
+    lines = EndpointLines(node, topology, live, highlights, form.detail)
+    return graph_cells(switches_by_numa(topology), lines, _inside(form.style, width)) > 0
+
+
+def _inside(style: Style, width: int) -> int:
+    """Return the cells inside the boxes of NUMA nodes."""
+    return width - (4 if style is Style.BOXES else 0)
 
 
 def _draw_boxes(
@@ -162,7 +187,7 @@ def _draw_boxes(
     style: Style,
 ) -> list[Line]:
     drawn: list[Line] = []
-    inside = width - (4 if style is Style.BOXES else 0)
+    inside = _inside(style, width)
     before: int | None = None
     for number in sorted(numas, key=unknown_last):
         title = numa_title(node, number, numas[number], highlights)

@@ -10,12 +10,14 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.topology.paths import Topology
-from widgets.base.figures import gbps, in_gbps, share, short, sparkline
-from widgets.base.lines import Line, Run, Tone, fit
+from widgets.base.figures import gbps, in_gbps, share, short
+from widgets.base.graphs import graph
+from widgets.base.lines import Line, Run, Tone, fit, width_of
 from widgets.node.endpoint_lines import LiveFigures, port_state
 
 SPARK_SECONDS = 120.0
 TOTALS = ("NIC ↑", "NIC ↓", "GPU ↑", "GPU ↓")
+_MOST_BUCKETS = 120  # a second each
 _HEAD_CELLS = 22  # "NIC ↑ 2.36 Tb/s  73% "
 _PEAK_CELLS = 10  # " peak 100%"
 
@@ -45,11 +47,11 @@ def line_rates(node: Node, topology: Topology, live: LiveFigures) -> dict[str, f
             if port_state(device, port, live) == "ACTIVE" and not isinstance(port.rate_gbps, Unknown):
                 rates["NIC"] += port.rate_gbps
     for gpu in node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ():
-        rates["GPU"] += _gpu_link_gbps(topology, gpu.bdf)
+        rates["GPU"] += gpu_link_gbps(topology, gpu.bdf)
     return rates
 
 
-def _gpu_link_gbps(topology: Topology, gpu: str) -> float:
+def gpu_link_gbps(topology: Topology, gpu: str) -> float:
     """Return what the GPU's own link carries: the first link of any path from it."""
     for nic in topology.best_nics.get(gpu, ())[:1]:
         for hop in topology.path(gpu, nic).hops:
@@ -79,7 +81,7 @@ def draw(
         lines.append(
             (
                 Run(f"{name} {gbps(sums[name]):>9} {percent:>5} "),
-                Run(sparkline(values, top or None)),
+                *graph(values, top or None),
                 Run(f" peak {highest or _brief(peak)}", Tone.DIM),
             )
         )
@@ -98,8 +100,12 @@ def draw_ports(
     history: Mapping[tuple[str, int], tuple[History, History]],
     width: int,
     marks: Mapping[str, Run] | None = None,
+    is_tall: bool = False,
 ) -> list[Line]:
-    """Draw one line a port: rates, their shares of the line rate, and two minutes of history."""
+    """Draw one line a port: rates, their shares of the line rate, and two minutes of history.
+
+    `is_tall`: two lines a port, with a graph of twice the length for each direction.
+    """
     devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
     ports = [(device, port) for device in devices for port in device.ports]
     if not ports:
@@ -109,8 +115,9 @@ def draw_ports(
         for device, port in ports
     }
     cells = max(map(len, labels.values()))
-    # name, mark, rate of the port, and twice an arrow, a rate, a share and a graph
-    buckets = max(4, (width - cells - 7 - 2 * 13) // 2)
+    # name, mark, rate of the port, and an arrow, a rate, a share and a graph, twice beside each other
+    across = 1 if is_tall else 2
+    buckets = min(_MOST_BUCKETS, max(4, (width - cells - 7 - across * 13) // across))
     lines: list[Line] = []
     for device, port in ports:
         key = device.name, port.number
@@ -122,13 +129,19 @@ def draw_ports(
             lines.append((label, mark, Run(state if state != "ACTIVE" else "no rate yet", tone)))
             continue
         top = port.rate_gbps if not isinstance(port.rate_gbps, Unknown) else None
-        runs = [label, mark, Run(f"{short(port.rate_gbps):>4}G", Tone.DIM)]
+        head: Line = (label, mark, Run(f"{short(port.rate_gbps):>4}G", Tone.DIM))
+        directions: list[Line] = []
         for arrow, value, past in (
             ("↑", rate.sent_gbps, history[key][0] if key in history else None),
             ("↓", rate.received_gbps, history[key][1] if key in history else None),
         ):
             values = past.buckets(buckets, SPARK_SECONDS / buckets) if past is not None else []
-            runs.append(Run(f"  {arrow}{short(value):>4} {share(value, port.rate_gbps):>4} "))
-            runs.append(Run(sparkline(values, top)))
-        lines.append(tuple(runs))
+            figures = Run(f"  {arrow}{short(value):>4} {share(value, port.rate_gbps):>4} ")
+            directions.append((figures, *graph(values, top)))
+        sent, received = directions
+        if is_tall:
+            blank = Run(" " * width_of(head), id=device.name)
+            lines += [(*head, *sent), (blank, *received)]
+        else:
+            lines.append((*head, *sent, *received))
     return [*lines, (Run("2 min, █ = line rate", Tone.DIM),)]

@@ -182,6 +182,7 @@ def _change(change: ChangeText) -> list[str]:
         about,
         "",
         *(block(change.commands) if change.commands else []),
+        *(["", f"Measured: {escaped(change.measured)}"] if change.measured else []),
     ]
     if not change.undo:
         return [*lines, "", f"Undo: {escaped(change.no_undo)}", ""]

@@ -100,6 +100,7 @@ class ChangeText:
     undo_by: str  # the command that undoes it with gdrtop
     undo: tuple[str, ...]
     no_undo: str
+    measured: str
 
 
 @frozen
@@ -273,6 +274,7 @@ def _change(change: Change) -> ChangeText:
         undo_by=printable(change.undo_by),
         undo=tuple(map(printable, change.undo)),
         no_undo=printable(change.no_undo),
+        measured=printable(change.measured),
     )
 
 

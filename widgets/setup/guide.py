@@ -35,12 +35,13 @@ def draw_situation(guide: Guide, width: int) -> list[Line]:
 def draw_summary(guide: Guide, width: int) -> list[Line]:
     """Draw the path, how many steps are done, and what comes next."""
     if guide.is_impossible:
-        return wrapped(f"GPUDirect RDMA cannot work on this node: {guide.choice.reason}", width, Tone.TITLE)
-    wanted = [step for step in guide.steps if step.state is not StepState.SKIPPED]
+        reason = f"GPUDirect RDMA cannot work on this node: {guide.choice.reason}"
+        return [*wrapped(reason, width, Tone.TITLE), *wrapped(guide.choice.instead, width)]
+    wanted = [step for step in guide.steps if step.state is not StepState.SKIPPED and not step.is_optional]
     done = sum(step.state is StepState.DONE for step in wanted)
     head = f"{_path_words(guide)} · {done} of {plural(len(wanted), 'step')} done"
     lines: list[Line] = (
-        wrapped(f"{head} · the node is set up", width, Tone.GOOD)
+        wrapped(f"{head} · the node is set up{_optional_words(guide)}", width, Tone.GOOD)
         if guide.is_finished
         else wrapped(f"{head}{_next_words(guide)}", width, Tone.TITLE)
     )
@@ -67,6 +68,11 @@ def _next_words(guide: Guide) -> str:
     return f" · {unknown} unknown: see why, or skip" if unknown else ""
 
 
+def _optional_words(guide: Guide) -> str:
+    following = guide.next_step
+    return f" · optional: {following.title}" if following is not None else ""
+
+
 def draw_step_row(step: SetupStep, width: int, is_selected: bool = False) -> Line:
     """Draw one step in one line: state, title, reason."""
     cells = min(40, max(32, width // 3))
@@ -91,8 +97,10 @@ def draw_step(step: SetupStep, width: int) -> list[Line]:
     if step.plan is not None:
         lines += draw_consequences(step.plan, width)
         lines += draw_steps(step.plan, width)
-    if step.command and step.state is StepState.TO_DO:
+    if step.command and step.state in (StepState.TO_DO, StepState.BLOCKED):
         lines.extend(wrapped(f"Run: {step.command}", width))
+    if step.state not in (StepState.DONE, StepState.SKIPPED):
+        lines.extend(wrapped(f"Skip it: gdrtop setup --skip {step.id}, or S on the screen", width, Tone.DIM))
     for evidence in step.evidence[:_MOST_EVIDENCE]:
         lines.extend(wrapped(f"{evidence.source}: {evidence.value}", width, Tone.DIM))
     more = len(step.evidence) - _MOST_EVIDENCE

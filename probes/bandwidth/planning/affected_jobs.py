@@ -63,18 +63,19 @@ def _on_peers(tests: tuple[PlannedTest, ...]) -> list[str]:
 def _on_gpus(examination: Examination, tests: tuple[PlannedTest, ...]) -> list[str]:
     facts, live = examination.node.gpus, examination.reading.gpus
     used = [gpu for gpu in facts.gpus if _is_used(gpu, tests)] if isinstance(facts, GpuFacts) else []
-    if not used:
-        return []
-    if isinstance(live, Unknown):
+    if used and isinstance(live, Unknown):
         return [f"cannot tell which jobs use the GPUs: {live}"]
-    processes = processes_by_pid(examination)
-    lines = []
-    for gpu in used:
-        now = live.get(gpu.bdf)
-        text = "NVML does not list it" if now is None else _on_gpu(now, processes)
-        if text:
-            lines.append(f"GPU{gpu.index}: {text}")
-    return lines
+    found = [(gpu, users_of_gpu(examination, gpu)) for gpu in used]
+    return [f"GPU{gpu.index}: {text}" for gpu, text in found if text]
+
+
+def users_of_gpu(examination: Examination, gpu: Gpu) -> str:
+    """Return who uses a GPU, or why that is unknown; "": no process."""
+    live = examination.reading.gpus
+    if isinstance(live, Unknown):
+        return f"cannot tell which jobs use it: {live}"
+    now = live.get(gpu.bdf)
+    return "NVML does not list it" if now is None else _on_gpu(now, processes_by_pid(examination))
 
 
 def _on_gpu(now: NvmlLive, processes: dict[int, Process]) -> str:

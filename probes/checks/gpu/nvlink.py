@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from probes.base.plan import Step, make_plan
-from probes.base.unknown import Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.gpu.devices import bdfs_of, names_of, need_gpus, needs_nvml
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.platform import in_container
 from probes.facts.system.services import Service, ServiceState
 from probes.plans.common import start_at_boot_step
+from probes.plans.packages import FABRIC_MANAGER, fabric_manager_steps
 from probes.queries.evidence_list import PCI_FUNCTIONS, first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.nvlink_fabric import NvSwitches, nvswitches_of
@@ -19,8 +20,7 @@ FABRIC_GUIDE = (
     "NVIDIA Fabric Manager user guide, "
     "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
 )
-_MANAGER = "nvidia-fabricmanager"
-_START_MANAGER = start_at_boot_step("Start Fabric Manager now and at boot", _MANAGER)
+_START_MANAGER = start_at_boot_step("Start Fabric Manager now and at boot", FABRIC_MANAGER)
 NO_CUDA = "CUDA fails with error 802 (system not yet initialized), so no GPU job starts."
 _FAILS_LATER = "CUDA fails with error 802 after the next start of Fabric Manager or the driver."
 SERVICES = "the services"
@@ -35,6 +35,10 @@ def need_switches(examination: Examination) -> NvSwitches:
         end_with(passed(Evidence("/sys/bus/pci/devices", "no NVSwitch, or it is configured elsewhere")))
     assert switches is not None
     return switches
+
+
+def _driver_version(examination: Examination) -> Maybe[str]:
+    return map_known(examination.node.gpus, lambda gpus: gpus.driver.version)
 
 
 def service_of(examination: Examination, name: str) -> Service:
@@ -58,17 +62,17 @@ def state_of(name: str, value: str) -> Evidence:
 def fabric_manager_down(examination: Examination) -> Outcome:
     """Check that Fabric Manager runs on a machine with NVSwitches."""
     switches = need_switches(examination)
-    service = service_of(examination, _MANAGER)
+    service = service_of(examination, FABRIC_MANAGER)
     is_absent = isinstance(service.state, Unknown) and service.state.reason is Reason.NOT_THERE
     if is_absent and isinstance(service.path, Unknown):
-        return passed(state_of(_MANAGER, "not installed (see fabric-manager-down-absent)"))
+        return passed(state_of(FABRIC_MANAGER, "not installed (see fabric-manager-down-absent)"))
     state = need(service.state, SERVICES)
     if state is ServiceState.ACTIVE:
-        return passed(state_of(_MANAGER, "active"))
+        return passed(state_of(FABRIC_MANAGER, "active"))
     return found(
         f"{switches.text} Only Fabric Manager configures them."
         + (" Its service failed." if state is ServiceState.FAILED else ""),
-        state_of(_MANAGER, state.value),
+        state_of(FABRIC_MANAGER, state.value),
         fix=make_plan("Start Fabric Manager", _START_MANAGER, "If it fails, read /var/log/fabricmanager.log"),
         devices=switches.devices,
         part_of=("fabric-manager-down-version", "ib-umad-missing", "nvlsm-missing"),
@@ -86,7 +90,7 @@ def fabric_manager_down(examination: Examination) -> Outcome:
 def fabric_manager_down_absent(examination: Examination) -> Outcome:
     """Check that Fabric Manager is installed on a machine with NVSwitches."""
     switches = need_switches(examination)
-    service = service_of(examination, _MANAGER)
+    service = service_of(examination, FABRIC_MANAGER)
     if service.state is ServiceState.ACTIVE or not isinstance(service.path, Unknown):
         return passed(Evidence(known(service.path, "a Fabric Manager process"), "installed"))
     if service.path.reason is not Reason.NOT_THERE:
@@ -95,10 +99,10 @@ def fabric_manager_down_absent(examination: Examination) -> Outcome:
         return unknown(NEEDS_HOST)
     return found(
         f"{switches.text} Only Fabric Manager configures them.",
-        Evidence(f"systemctl cat {_MANAGER}", "no such unit"),
+        Evidence(service.path.source, "not there, nor in systemd's other directories"),
         fix=make_plan(
             "Install Fabric Manager",
-            f"Install the {_MANAGER} package that exactly matches the driver's version",
+            *fabric_manager_steps(examination, _driver_version(examination)),
             _START_MANAGER,
         ),
         devices=switches.devices,
@@ -124,15 +128,15 @@ def fabric_manager_down_version(examination: Examination) -> Outcome:
     seen = (Evidence("nv-fabricmanager --version", manager), Evidence("/sys/module/nvidia/version", driver))
     if manager == driver:
         return passed(*seen)
-    state = map_known(examination.services, lambda services: services.services[_MANAGER].state)
+    state = map_known(examination.services, lambda services: services.services[FABRIC_MANAGER].state)
     runs = state is ServiceState.ACTIVE
     return found(
         "Fabric Manager starts only with a driver of the same version.",
         *seen,
         fix=make_plan(
             "Install the Fabric Manager that matches the driver",
-            f"Install version {driver} of the {_MANAGER} package",
-            Step("Start the new version", ("systemctl", "restart", _MANAGER)),
+            *fabric_manager_steps(examination, driver),
+            Step("Start the new version", ("systemctl", "restart", FABRIC_MANAGER)),
             disturbs="jobs that use NVLink, while Fabric Manager restarts",
         ),
         severity=Severity.WARNING if runs else None,

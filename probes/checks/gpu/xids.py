@@ -12,7 +12,7 @@ from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.queries.evidence_list import SHOWN, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
 from probes.queries.kernel_log import Filter, found_in_log, log_messages
-from probes.queries.xid_groups import GSP, LOST, MEMORY, NVLINK, PROGRAM, RECOVERY
+from probes.queries.xid_groups import GSP, LOST, MEMORY, NVLINK, OTHERS, PROGRAM, RECOVERY
 from probes.snapshot.examination import Examination
 
 AREA = Area("gpu")
@@ -21,6 +21,7 @@ _FABRIC = (
     "NVIDIA Fabric Manager user guide, SXid errors, "
     "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
 )
+_EXPLAINED = 2
 _DRAIN = "every job on this GPU, or on the node if it is rebooted"
 
 
@@ -193,7 +194,9 @@ def xid_other(examination: Examination) -> Outcome:
     numbers = sorted({message.number for message in messages if message.number is not None})
     fix = make_plan("Look up the Xid", "Follow NVIDIA's Xid manual for this number", needs_root=False)
     shown = ", ".join(str(number) for number in numbers[:SHOWN])
-    return found_in_log(examination, messages, f"the kernel log shows Xid {shown}.", fix)
+    meanings = [f"Xid {number}: {OTHERS[number]}" for number in numbers[:SHOWN] if number in OTHERS]
+    cause = " ".join((f"the kernel log shows Xid {shown}.", *meanings[:_EXPLAINED]))
+    return found_in_log(examination, messages, cause, fix)
 
 
 @AREA.check(

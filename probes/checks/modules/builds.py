@@ -61,7 +61,7 @@ def module_file_unusable(examination: Examination) -> Outcome:
 def _rebuild(examination: Examination, names: tuple[str, ...]) -> Plan | None:
     release = known(examination.node.kernel_release, "")
     if release and any(name in GPU_MODULES for name in names):
-        return rebuild_plan(release)
+        return rebuild_plan(examination, release)
     return make_plan("Restore the modules", "Reinstall the package of these modules")
 
 
@@ -162,7 +162,7 @@ def dkms_not_built_for_kernel(examination: Examination) -> Outcome:
         f"{', '.join(late)} was built for other kernels, not for {release}. This usually means that the "
         "kernel was updated without its headers.",
         *(Evidence(f"{_DKMS}/{name}", f"built for {join_limited(elsewhere[name], 4)}") for name in late),
-        fix=rebuild_plan(release),
+        fix=rebuild_plan(examination, release),
         severity=Severity.CRITICAL if has_no_driver else Severity.WARNING,
         part_of=("dkms-build-failed",),
     )
@@ -206,7 +206,7 @@ def dkms_build_failed(examination: Examination) -> Outcome:
             Evidence(package.failed_log or "", f"{package.name} {package.version}: not finished")
             for package in failed[:SHOWN]
         ),
-        fix=rebuild_plan(release),
+        fix=rebuild_plan(examination, release),
     )
 
 

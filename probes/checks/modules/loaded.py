@@ -9,10 +9,12 @@ from typing import TypeAlias
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState
 from probes.plans.common import initramfs_instruction, reboot_plan, reboot_step
 from probes.plans.load_modules import blocker_of, load_plan, load_step
+from probes.plans.packages import open_driver_steps
 from probes.queries.evidence_list import SHOWN, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.module_need import impact_of_missing, is_spare, refused_by, severity_of_missing
@@ -203,8 +205,13 @@ def _load_or_install(examination: Examination, module: KernelModule, package: st
         return load_plan(examination, module.name)
     if not isinstance(module.on_disk, Unknown) or module.on_disk.reason is not Reason.NOT_THERE:
         return None
-    install = f"Install {package} for the running kernel"
-    return make_plan(f"Install {module.name}", install, load_step(examination, module.name))
+    dkms = examination.dkms
+    has_sources = not isinstance(dkms, Unknown) and any(each.name in DRIVER_PACKAGES for each in dkms.modules)
+    install: tuple[Step | str, ...] = (f"Install {package} for the running kernel",)
+    if package == _DRIVER_PACKAGE and not has_sources:
+        install = open_driver_steps(examination)
+    load = load_step(examination, module.name)
+    return make_plan(f"Install {module.name}", *install, load, reversible=False)
 
 
 for _row in _MODULES:

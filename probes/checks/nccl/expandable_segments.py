@@ -29,6 +29,11 @@ _TENSORS_ONLY = "None for NCCL, which registers its own buffers. Registering ten
 _REGISTER_TENSORS = ("libucp", "libfabric", "libnvshmem_host", "mooncake/engine")
 
 
+def uses_expandable_segments(settings: JobSettings) -> str:
+    """Return the variable that asks for expandable segments; "": none does."""
+    return next((name for name in _VARIABLES if _EXPANDABLE.search(settings.get(name) or "")), "")
+
+
 @AREA.check(
     "vmm-memory-with-peermem",
     Severity.WARNING,

@@ -6,18 +6,27 @@ from collections.abc import Callable, Iterator
 
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Unknown
+from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, selected_ports, used_devices
 from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaPort
 from probes.nccl.settings import parse_hca_list, parse_number
 from probes.queries.evidence_list import RDMA_DEVICES
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need
-from probes.queries.jobs import NCCL_VARIABLES, JobSettings, conclude, jobs_of, without_variable
+from probes.queries.jobs import (
+    NCCL_VARIABLES,
+    JobSettings,
+    conclude,
+    job_plan,
+    jobs_of,
+    without_variable,
+)
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
 INDEX = "NCCL_IB_GID_INDEX"
 NEARER = "None while the job uses nearer NICs. Connections over these ports may fail."
 _ROCE_V1 = "IB/RoCE v1"
+_FIRST_SEARCH, _FIRST_TOLERANT = (2, 21), (2, 26, 2)  # NCCL looks for a GID; and ignores EINVAL
 
 
 def use_another_gid() -> Plan:
@@ -114,6 +123,52 @@ def nccl_gid_index_not_v2(examination: Examination) -> Outcome:
     """Read the type of the GID on every Ethernet port that the job may use."""
     cause = "These are RoCE v1 GIDs, which routers do not forward."
     return _conclude(examination, is_v1, Severity.WARNING, cause)
+
+
+@AREA.check(
+    "nccl-sparse-gid-table",
+    Severity.WARNING,
+    "A job's NCCL stops at an empty entry of a RoCE GID table",
+    "https://github.com/NVIDIA/nccl/issues/1573",
+    ok="Every job's NCCL can read the RoCE GID tables",
+    impact="NCCL fails at startup: “read failed in ncclIbRoceGetVersionNum: Invalid argument”.",
+    part_of=("job-log-errors",),
+)
+def nccl_sparse_gid_table(examination: Examination) -> Outcome:
+    """Find NCCL 2.21 to 2.26.1 without an index where entry 0 is empty, as it is in many pods.
+
+    Only the table that gdrtop sees is read: that of a pod can differ.
+    """
+    jobs = jobs_of(examination)
+    evidence: list[Evidence] = []
+    for settings in jobs.settings:
+        process = settings.process
+        if process is None or (parse_number(settings.get(INDEX) or "") or -1) >= 0:
+            continue
+        affected = [
+            (library, version)
+            for library, version in versions_of(process, "libnccl")
+            if _FIRST_SEARCH <= version < _FIRST_TOLERANT
+        ]
+        hcas = parse_hca_list(settings.get(HCA) or "")
+        for device, port in selected_ports(examination, hcas) if affected else ():
+            gids = () if isinstance(port.gids, Unknown) else port.gids
+            is_roce = port.link_layer == "Ethernet" and port.state == "ACTIVE"
+            if is_roce and gids and gids[0].index > 0:
+                place = f"{device.sysfs_path}/ports/{port.number}/gids"
+                evidence.append(Evidence(f"/proc/{process.pid}/maps", f"NCCL {affected[0][0].version}"))
+                evidence.append(Evidence(place, f"empty up to index {gids[0].index - 1}"))
+    return conclude(
+        jobs,
+        evidence,
+        "Before 2.26.2, NCCL likely stops at an empty entry while it looks for a GID.",
+        fix=job_plan(
+            "Let NCCL find the GID",
+            "Use NCCL 2.26.2 or newer in the job's image",
+            f"Or set {INDEX} to the index of a RoCE v2 GID of this pod (show_gids lists them); it differs "
+            "between pods",
+        ),
+    )
 
 
 def _conclude(

@@ -31,7 +31,7 @@ from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
 _DMABUF = "NCCL_DMABUF_ENABLE"
-_SETTLED_SECONDS = 120.0
+SETTLED_SECONDS = 120.0
 _FIRST_WITH_DMABUF = (2, 13, 4)
 _NEWER = job_plan("Use a newer NCCL", "Install NCCL 2.23.4 or later in the job's image")
 
@@ -256,7 +256,7 @@ def _is_young(examination: Examination, process: Process) -> bool:
     started = usage if isinstance(usage, Unknown) else usage.started_at
     if isinstance(facts, Unknown) or isinstance(started, Unknown):
         return False
-    return facts.taken_at - started < _SETTLED_SECONDS
+    return facts.taken_at - started < SETTLED_SECONDS
 
 
 @AREA.check(

@@ -110,11 +110,14 @@ def job_log_other_nics(examination: Examination) -> Outcome:
 
 
 def nic_names(facts: LogFacts) -> set[str]:
-    """Return the devices of `[0] mlx5_0:1/RoCE`; NCCL joins the names of merged devices by "+"."""
+    """Return the devices of `[0] mlx5_0:1/RoCE`; NCCL joins the names of merged devices by "+".
+
+    A NIC whose Data Direct interface NCCL uses is `mlx5_0_dma` (net_ib/init.cc).
+    """
     names: set[str] = set()
     for mention in facts.nics:
         device = mention.text.partition(" ")[2].partition(":")[0]
-        names.update(part for part in device.split("+") if part)
+        names.update(part.removesuffix("_dma") for part in device.split("+") if part)
     return names
 
 

@@ -133,6 +133,7 @@ def job_log_staged(examination: Examination) -> Outcome:
     affected = [reading for reading in readings if is_fault and _staged(reading, over_tcp=False)]
     evidence: list[Evidence] = []
     devices: list[str] = []
+    names: list[str] = []
     cause = ""
     for reading in affected:
         ranks = _staged_here(reading)
@@ -144,7 +145,9 @@ def job_log_staged(examination: Examination) -> Outcome:
         reasons = reading.verdict.reasons
         why = f"{reasons[0].text}." if reasons else "The log does not say why."
         cause = cause or f"{who}{why} {environment}"
-        devices += [end for rank in ranks for end in (*rank.gpus, *rank.nics)] if who else []
+        if who:
+            devices += [end for rank in ranks for end in (*rank.gpus, *rank.nics)]
+            names += [rank.name for rank in ranks]
     is_partly = all(reading.facts.channels.gdr for reading in affected)
     compare = (
         "Compare the ranks without GPUDirect RDMA with the others of their job: NIC, distance, CPUs and "
@@ -157,8 +160,8 @@ def job_log_staged(examination: Examination) -> Outcome:
         "If the log gives no reason, set NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run",
     )
     severity = Severity.WARNING if is_partly else None
-    named = tuple(dict.fromkeys(devices))
-    return conclude_logs(examination, affected, cause, evidence, fix, severity, devices=named)
+    ends, whom = tuple(dict.fromkeys(devices)), tuple(dict.fromkeys(names))
+    return conclude_logs(examination, affected, cause, evidence, fix, severity, devices=ends, ranks=whom)
 
 
 def _staged_here(reading: JobLogReading) -> list[RankPath]:

@@ -82,6 +82,7 @@ _SERIOUS = frozenset(
         *("async-event", "proxy-failed", "cuda-failure", "shared-memory", "duplicate-gpu"),
         *("version-mismatch", "register-dmabuf", "register-memory-limit", "register-memory"),
         *("create-queue", "connect-queue", "no-interface", "mixed-nics", "gid-table", "mnnvl", "nvls"),
+        *("cumem-host-differs", "efa-security-group", "efa-unreachable", "efa-unresponsive", "efa-gdr"),
         *("watchdog-timeout", "watchdog-failure", "watchdog-ended", "torch-error"),
     )
 )
@@ -104,7 +105,7 @@ def job_log_errors(examination: Examination) -> Outcome:
         problems = [
             problem
             for problem in reading.facts.problems
-            if problem.kind in _SERIOUS or problem.kind.startswith("completion-")
+            if not problem.is_note and (problem.kind in _SERIOUS or problem.kind.startswith("completion-"))
         ]
         if not problems:
             continue

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from probes.base.plan import Plan, instruction, make_plan
-from probes.base.unknown import Maybe, Unknown, map_known
+from probes.base.unknown import Maybe, Unknown, known, map_known
+from probes.checks.nccl.library import versions_of
 from probes.facts.kernel.modules import ModuleState
 from probes.nccl.settings import parse_number
 from probes.plans.common import driver_option_plan, modprobe_step
+from probes.queries.evidence_list import RDMA_DEVICES
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed
-from probes.queries.jobs import Jobs, conclude, jobs_of, maps, no_fault, usable_paths
+from probes.queries.jobs import Jobs, conclude, job_plan, jobs_of, maps, no_fault, usable_paths
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
@@ -17,6 +19,8 @@ _MODULES = "the loaded modules"
 _PARAMS = "/proc/driver/nvidia/params"
 _IBGDA, _HANDLER = "NVSHMEM_IB_ENABLE_IBGDA", "NVSHMEM_IBGDA_NIC_HANDLER"
 _HOST, _TRANSPORT = "libnvshmem_host", "nvshmem_transport_ibgda"
+_NEWEST_READ = (3, 4, 5)
+MLX5 = "mlx5_core"
 
 
 @AREA.check(
@@ -77,6 +81,11 @@ def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
     users = _ibgda_users(jobs)
     if not users:
         return no_fault(jobs) if not jobs.not_known else conclude(jobs, (), "")
+    drivers = need(_rdma_drivers(examination), RDMA_DEVICES)
+    if drivers and MLX5 not in drivers:
+        return passed(
+            Evidence("/sys/class/infiniband", f"no mlx5 NIC, which IBGDA needs ({', '.join(drivers)})")
+        )
     parameters = need(map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters), _PARAMS)
     missing = _missing_options(parameters)
     if not missing:
@@ -96,12 +105,64 @@ def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
     )
 
 
-def _ibgda_users(jobs: Jobs) -> dict[int, Evidence]:
-    """Return evidence of each process that uses IBGDA with the GPU as its NIC handler, by pid."""
+@AREA.check(
+    "nvshmem-ibgda-without-mlx5",
+    Severity.WARNING,
+    "A job uses NVSHMEM's IBGDA, and this node has no mlx5 NIC",
+    "https://github.com/NVIDIA/nvshmem, src/modules/transport/ibgda/ibgda.cpp; "
+    "https://github.com/deepseek-ai/DeepEP/issues/759",
+    ok="No job uses NVSHMEM's IBGDA, or this node has mlx5 NICs",
+    impact="NVSHMEM skips every NIC: “init failed for transport: IBGDA”. DeepEP's low-latency kernels cannot "
+    "run on this node.",
+    data_path=True,
+)
+def nvshmem_ibgda_without_mlx5(examination: Examination) -> Outcome:
+    """Find IBGDA jobs where no RDMA device is of mlx5; "likely" for an NVSHMEM newer than the one read."""
+    jobs = jobs_of(examination)
+    users = _ibgda_users(jobs, with_cpu=True)
+    if not users:
+        return no_fault(jobs) if not jobs.not_known else conclude(jobs, (), "")
+    drivers = need(_rdma_drivers(examination), RDMA_DEVICES)
+    if not drivers or MLX5 in drivers:
+        named = ", ".join(drivers)
+        return passed(Evidence("/sys/class/infiniband", named or "no RDMA device"))
+    versions = [
+        version
+        for process in jobs.processes
+        if process.pid in users
+        for _, version in versions_of(process, _HOST)
+    ]
+    is_read = bool(versions) and max(versions) <= _NEWEST_READ
+    return conclude(
+        jobs,
+        [*users.values(), Evidence("/sys/class/infiniband", f"drivers: {', '.join(drivers)}")],
+        f"IBGDA {'works' if is_read else 'likely works'} with mlx5 NICs only.",
+        fix=job_plan(
+            "Use another transport",
+            "Use DeepEP's normal mode or another library for expert parallelism, which does not need IBGDA",
+            f"Unset {_IBGDA}",
+        ),
+    )
+
+
+def _rdma_drivers(examination: Examination) -> Maybe[tuple[str, ...]]:
+    """Return the drivers of the RDMA devices, each once; a device whose driver is unknown counts as mlx5."""
+    return map_known(
+        examination.node.rdma,
+        lambda rdma: tuple(dict.fromkeys(known(device.driver, MLX5) for device in rdma.devices)),
+    )
+
+
+def _ibgda_users(jobs: Jobs, with_cpu: bool = False) -> dict[int, Evidence]:
+    """Return evidence of each process that uses IBGDA, by pid.
+
+    `with_cpu`: also with the CPU as its NIC handler, which needs no driver option.
+    """
     users: dict[int, Evidence] = {}
     for settings in jobs.settings:
         process = settings.process
-        if process is None or (settings.get(_HANDLER) or "").strip().lower() == "cpu":
+        by_cpu = (settings.get(_HANDLER) or "").strip().lower() == "cpu"
+        if process is None or (by_cpu and not with_cpu):
             continue
         # A variable alone may be left over in an image that runs something else.
         if maps(process, _TRANSPORT):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Reason, Unknown, known
+from probes.checks.nccl.library import versions_of
+from probes.facts.system.cpu_model import CPUINFO
 from probes.facts.system.platform import Environment
 from probes.nccl.settings import LOC, parse_level, parse_number
+from probes.queries.engines import excludes_cuda
 from probes.queries.evidence_list import RDMA_DEVICES, SHOWN
-from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed
+from probes.queries.finding import Area, Evidence, Outcome, Severity, need, needs, passed, unknown
 from probes.queries.jobs import (
     NCCL_VARIABLES,
     JobSettings,
     conclude,
     conclude_values,
+    job_plan,
     jobs_of,
+    maps,
     values_of,
     without_variable,
 )
@@ -21,6 +26,9 @@ from probes.snapshot.examination import Examination
 AREA = Area("nccl")
 UCX = Area("ucx")
 _HOPPER = (9, 0)
+_UCX_ORDERING = "UCX_IB_PCI_RELAXED_ORDERING"
+_EMERALD_RAPIDS = ("GenuineIntel", 6, 0xCF)  # openucx/ucx, src/ucs/arch/x86_64/cpu.c
+_FIRST_ON_EMERALD_RAPIDS = (1, 21)
 _UCX = "UCX frequently asked questions, https://openucx.readthedocs.io/en/master/faq.html"
 
 
@@ -104,21 +112,55 @@ def nccl_relaxed_ordering_off(examination: Examination) -> Outcome:
 )
 def ucx_tls_without_cuda(examination: Examination) -> Outcome:
     """Find values of UCX_TLS without a transport for GPU memory."""
-
-    def wrong(value: str) -> str | None:
-        names = [name.strip() for name in value.removeprefix("^").split(",")]
-        if value.startswith("^"):
-            has_cuda = not any(name in ("cuda", "cuda_copy") for name in names)
-        else:
-            has_cuda = any(name == "all" or name.lstrip("\\").startswith(("cuda", "gdr")) for name in names)
-        return None if has_cuda or not value else "without cuda"
-
     return conclude_values(
         examination,
         "UCX_TLS",
-        wrong,
+        lambda value: "without cuda" if excludes_cuda(value) else None,
         "Without “cuda” (cuda_copy, cuda_ipc, gdr_copy) UCX does not handle GPU memory.",
         "or add cuda to it: UCX_TLS=rc,cuda,sm,self",
+    )
+
+
+@UCX.check(
+    "ucx-without-relaxed-ordering",
+    Severity.NOTE,
+    "A job's UCX does not ask for relaxed ordering, which this CPU likely needs",
+    "https://github.com/openucx/ucx/pull/10955",
+    ok="No job's UCX is known to miss relaxed ordering on this CPU",
+    impact="NVIDIA measured about 16 instead of more than 40 GB/s. NCCL is not affected: it asks for it.",
+)
+def ucx_without_relaxed_ordering(examination: Examination) -> Outcome:
+    """Find UCX before 1.21 with RDMA devices open on Emerald Rapids; a NIC's own setting may still order so.
+
+    NIXL sets the variable itself (ai-dynamo/nixl pull request 1012).
+    """
+    jobs = jobs_of(examination)
+    cpu = examination.cpu_model
+    if isinstance(cpu, Unknown):
+        if cpu.reason is Reason.NOT_THERE:
+            return conclude(jobs, (), "")
+        return unknown(needs("the CPU's model", cpu))
+    if (cpu.vendor, cpu.family, cpu.model) != _EMERALD_RAPIDS:
+        return passed(Evidence(CPUINFO, f"{cpu.vendor}, family {cpu.family}, model {cpu.model}"))
+    evidence = [
+        Evidence(f"/proc/{settings.process.pid}/maps", f"{library.path}, UCX {library.version}")
+        for settings in jobs.settings
+        if settings.process is not None
+        and settings.process.uverbs_files
+        and settings.get(_UCX_ORDERING) is None
+        and not maps(settings.process, "libplugin_UCX")
+        for library, version in versions_of(settings.process, "libucp")
+        if version < _FIRST_ON_EMERALD_RAPIDS
+    ]
+    return conclude(
+        jobs,
+        evidence,
+        "Before 1.21, UCX leaves relaxed ordering off on Intel Emerald Rapids, so traffic likely takes a "
+        "slower PCIe path.",
+        fix=job_plan(
+            "Use relaxed ordering",
+            f"Set {_UCX_ORDERING}=try in the job script or the image, or use UCX 1.21 or newer",
+        ),
     )
 
 

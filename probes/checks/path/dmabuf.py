@@ -7,7 +7,8 @@ from probes.base.unknown import Maybe, Unknown, map_known
 from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.rdma.devices import RdmaFacts
-from probes.plans.common import SWAP_ENDS_JOBS, reboot_plan
+from probes.plans.common import SWAP_ENDS_JOBS, reboot_plan, reboot_step
+from probes.plans.packages import open_driver_steps
 from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, STAGED, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.module_need import OLDEST_OPEN_GPU, PEERMEM_MISSING, dmabuf_comes_first
@@ -102,8 +103,9 @@ def dmabuf_needs_open_module(examination: Examination) -> Outcome:
         evidence,
         fix=make_plan(
             "Install the open kernel modules",
-            "Install the open kernel modules (nvidia-open; GPU Operator: driver.kernelModuleType=open)",
-            "Reboot, or reload the modules when no process uses a GPU",
+            *open_driver_steps(examination),
+            reboot_step("Reboot, or reload the modules when no process uses a GPU"),
+            reversible=False,
             needs_reboot=True,
             disturbs=SWAP_ENDS_JOBS,
         ),
@@ -168,12 +170,15 @@ def dmabuf_driver_too_old(examination: Examination) -> Outcome:
     version, numbers = driver_version(examination)
     if numbers >= _FIRST_OPEN_DRIVER:
         return passed(Evidence(DRIVER_VERSION, version))
-    steps = (instruction("Install a current driver with the open kernel modules"),)
     return found(
         f"DMA-BUF needs driver 515.43.04 or newer; {version} is loaded.{_peermem_note(examination)}",
         Evidence(DRIVER_VERSION, version),
         fix=Plan(
-            "Install a newer driver", steps, reversible=False, needs_reboot=True, disturbs=SWAP_ENDS_JOBS
+            "Install a newer driver",
+            open_driver_steps(examination),
+            reversible=False,
+            needs_reboot=True,
+            disturbs=SWAP_ENDS_JOBS,
         ),
         severity=_severity(examination),
         impact=_impact(examination),

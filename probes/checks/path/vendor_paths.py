@@ -11,6 +11,7 @@ from probes.facts.gpudirect_requirements import EFA_PEERMEM
 from probes.facts.kernel.log import LogKind
 from probes.facts.rdma.devices import RdmaDevice
 from probes.plans.load_modules import load_step
+from probes.plans.packages import open_driver_steps
 from probes.queries.evidence_list import RDMA_DEVICES, STAGED, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.queries.modules import (
@@ -122,10 +123,12 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
     gpus = examination.node.gpus
     flavor = gpus if isinstance(gpus, Unknown) else gpus.driver.flavor
     if flavor is Flavor.PROPRIETARY:
-        step = instruction("Install the open kernel modules (nvidia-open): both EFA paths need them")
         cause = f"{EFA_PEERMEM} refuses NVIDIA's proprietary kernel modules."
         evidence = Evidence("/proc/driver/nvidia/version", f"{flavor.value} kernel modules")
-        return cause, make_plan("Install the open kernel modules", step, needs_reboot=True), (evidence,)
+        plan = make_plan(
+            "Install the open kernel modules", *open_driver_steps(examination), needs_reboot=True
+        )
+        return cause, plan, (evidence,)
     refused = known(module_messages(examination, _UNUSABLE, modules=(EFA_PEERMEM,)), ())
     if refused:
         plan = Plan(f"Rebuild {EFA_PEERMEM}", _REBUILD)
@@ -200,7 +203,7 @@ def cxi_without_gpu_support(examination: Examination) -> Outcome:
     if need(row.met, "the NVIDIA driver's kernel modules"):
         return passed(_evidence(row))
     steps = (
-        instruction("Install the open kernel modules (nvidia-open), from which libfabric gets DMA-BUFs"),
+        *open_driver_steps(examination),
         instruction("Or rebuild the cray-cxi-driver package with the NVIDIA driver's sources installed"),
     )
     logged = known(module_messages(examination, (LogKind.CXI_GPU,)), ())

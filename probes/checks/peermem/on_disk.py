@@ -9,6 +9,7 @@ from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.plans.common import POD_ENDS_JOBS, SWAP_ENDS_JOBS
 from probes.plans.driver import rebuild_plan
 from probes.plans.load_modules import blocker_of, load_plan, load_step
+from probes.plans.packages import open_driver_steps
 from probes.queries.evidence_list import SHOWN, STAGED
 from probes.queries.finding import Area, CheckEnded, Evidence, Outcome, Severity, need, passed
 from probes.queries.module_need import PEERMEM_REASONS, absent_peermem, peermem_fault
@@ -170,7 +171,7 @@ def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
     evidence = Evidence(modules_dep(examination), "no nvidia-peermem.ko")
     if not others:
         return passed(evidence, Evidence("/lib/modules", "no other kernel has it"))
-    steps = (*rebuild_plan(release_of(examination)).steps, load_step(examination, PEERMEM))
+    steps = (*rebuild_plan(examination, release_of(examination)).steps, load_step(examination, PEERMEM))
     return peermem_fault(
         examination,
         f"nvidia_peermem was built for {', '.join(others[:4])}, not for the running kernel.",
@@ -195,11 +196,15 @@ def peermem_not_on_disk_old_driver(examination: Examination) -> Outcome:
     evidence = Evidence(DRIVER_VERSION, ".".join(map(str, numbers)))
     if numbers >= _FIRST_WITH_PEERMEM:
         return passed(evidence)
-    newer = "Install driver 470 or newer (DMA-BUF: the open kernel modules of 515.43.04 or newer)"
     return peermem_fault(
         examination,
         "nvidia_peermem has been part of the driver since 470.",
         evidence,
         Evidence(modules_dep(examination), "no nvidia-peermem.ko"),
-        fix=make_plan("Install a newer driver", newer, reversible=False, disturbs=SWAP_ENDS_JOBS),
+        fix=make_plan(
+            "Install a newer driver",
+            *open_driver_steps(examination),
+            reversible=False,
+            disturbs=SWAP_ENDS_JOBS,
+        ),
     )

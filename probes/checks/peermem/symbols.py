@@ -7,8 +7,9 @@ from probes.base.unknown import Unknown, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.plans.common import POD_ENDS_JOBS, initramfs_instruction, reboot_plan, reboot_step
-from probes.plans.driver import in_driver_container, rebuild_steps
+from probes.plans.driver import rebuild_steps
 from probes.plans.load_modules import load_step
+from probes.plans.packages import in_driver_container, ofed_steps
 from probes.plans.services import restart_openibd
 from probes.queries.evidence_list import KERNEL_LOG, STAGED
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
@@ -81,10 +82,11 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
         )
         plan = make_plan(
             "Install OFED, then build nvidia-peermem",
-            "Install DOCA-OFED, or use the open kernel modules and DMA-BUF instead",
+            *ofed_steps(examination),
             *rebuild,
             reversible=False,
             disturbs="every RDMA program",
+            note="With the open kernel modules, DMA-BUF works without OFED and nvidia_peermem.",
         )
     return peermem_fault(examination, cause, depends, exporter, fix=plan)
 

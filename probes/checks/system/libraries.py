@@ -12,6 +12,7 @@ from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.libraries import DIRECTORIES, InstalledLibrary
 from probes.facts.system.platform import in_container
 from probes.plans.common import modprobe_step
+from probes.plans.packages import verbs_steps
 from probes.queries.evidence_list import RDMA_DEVICES, first_distinct
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.jobs import OVER_TCP, conclude, job_plan, jobs_of, usable_paths
@@ -23,6 +24,7 @@ _VERBS = "ibv_reg_dmabuf_mr(3), rdma-core; libibverbs/libibverbs.map.in, IBVERBS
 _FIRST_ABI_WITH_DMABUF = (1, 12)
 _GDRDRV = "/dev/gdrdrv"
 MODULES = "the loaded modules"
+_PLUGINS = {"mlx5_core": "mlx5", "efa": "efa"}  # driver -> provider of rdma-core
 
 
 def _installed(examination: Examination, soname: str) -> tuple[InstalledLibrary, ...]:
@@ -110,21 +112,27 @@ def old_userspace_abi(examination: Examination) -> Outcome:
 @AREA.check(
     "libibverbs-missing",
     Severity.NOTE,
-    "libibverbs or its provider for ConnectX is not installed",
+    "libibverbs or its provider for these NICs is not installed",
     "rdma-core, https://github.com/linux-rdma/rdma-core",
     ok="libibverbs and its provider are installed",
     impact=f"Programs outside containers find no RDMA device. {OVER_TCP}",
 )
 def libibverbs_missing(examination: Examination) -> Outcome:
-    """Look for libibverbs.so.1 and libmlx5.so.1; containers bring their own."""
-    no_rdma = Evidence("/sys/class/infiniband", "no RDMA device")
+    """Look for libibverbs.so.1 and the plugin of each driver; containers bring their own.
+
+    Slingshot NICs have no verbs: programs use libfabric.
+    """
+    no_rdma = Evidence("/sys/class/infiniband", "no RDMA device with verbs")
     devices = need(examination.node.rdma, RDMA_DEVICES, absent=no_rdma).devices
-    is_mlx5 = any(device.driver == "mlx5_core" for device in devices)
-    wanted = ["libibverbs.so.1", *(["libmlx5.so.1"] if is_mlx5 else [])]
+    drivers = {known(device.driver, "") for device in devices} - {"cxi_ss1"}
+    if devices and not drivers:
+        return passed(no_rdma)
+    wanted = ["libibverbs.so.1", *(["libmlx5.so.1"] if "mlx5_core" in drivers else [])]
     missing = [soname for soname in wanted if not _installed(examination, soname)] if devices else []
     plugins = need(examination.libraries, LIBRARIES).verbs_providers
-    if is_mlx5 and not isinstance(plugins, Unknown) and not any("mlx5-" in name for name in plugins):
-        missing.append("libibverbs/libmlx5-rdmav*.so")
+    for driver, plugin in _PLUGINS.items() if not isinstance(plugins, Unknown) else ():
+        if driver in drivers and not any(name.startswith(f"lib{plugin}-") for name in known(plugins, ())):
+            missing.append(f"libibverbs/lib{plugin}-rdmav*.so")
     inside = in_container(examination.node.platform)
     if not missing or not devices:
         files = (file for soname in wanted for file in _installed(examination, soname)) if devices else ()
@@ -137,8 +145,7 @@ def libibverbs_missing(examination: Examination) -> Outcome:
         ),
         fix=make_plan(
             "Install rdma-core",
-            "Debian, Ubuntu: install libibverbs1 and ibverbs-providers, or OFED/DOCA",
-            "Other distributions: install libibverbs, or OFED/DOCA",
+            *verbs_steps(examination),
         ),
         severity=Severity.CRITICAL if inside else None,
         impact=f"Programs in this container find no RDMA device. {OVER_TCP}" if inside else "",

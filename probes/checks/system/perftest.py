@@ -5,6 +5,7 @@ from __future__ import annotations
 from probes.base.plan import Step, instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.tools import PERFTEST_BUILD, Perftest
+from probes.plans.packages import perftest_steps
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
 from probes.queries.jobs import usable_paths
 from probes.queries.modules import no_gpu_or_rdma_device
@@ -47,10 +48,11 @@ def perftest_missing(examination: Examination) -> Outcome:
         return passed(Evidence(perftest.evidence, ", ".join(perftest.installed)))
     if perftest.reason is not Reason.NOT_THERE:
         need(perftest, "perftest")
+    packages = perftest_steps(examination)
     return found(
         "A test of GPU memory proves that GPUDirect RDMA works. Distributions ship perftest without CUDA.",
         Evidence("command -v ib_write_bw", "not found"),
-        fix=_BUILD,
+        fix=make_plan("Install perftest", *packages, reversible=False) if packages else _BUILD,
     )
 
 

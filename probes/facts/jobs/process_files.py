@@ -31,13 +31,14 @@ RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORL
 WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
 SINGLES = (
     *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SLURM_JOB_ID", "LOCAL_RANK"),
-    *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "RDMAV_FORK_SAFE"),
+    *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "RDMAV_FORK_SAFE", "WITH_NVIDIA_PEERMEM"),
     *RANKS,
     *WORLD_SIZES,
 )
 _LIBRARIES = re.compile(
     r"/(?P<name>libnccl(?:-net[\w-]*|-tuner[\w-]*)?|libibverbs|libmlx5|libcuda|libucp|libfabric|libnvshmem_host"
-    r"|nvshmem_transport_ibgda|libgdrapi|mooncake/engine)\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"
+    r"|nvshmem_transport_ibgda|libgdrapi|libnixl|mooncake/engine|libplugin_UCX|libuct_(?:cuda|ib|cma|rdmacm|xpmem))"
+    r"(?:-[0-9a-f]{8})?\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"  # auditwheel adds a hash to the name
 )
 _TICKS_PER_SECOND = 100  # USER_HZ on x86 and Arm
 _NO_PINNED = Unknown(Reason.NOT_THERE, "/proc/PID/status", "no VmPin: the thread is exiting")
@@ -196,9 +197,9 @@ def parse_maps(content: bytes) -> tuple[MappedLibrary, ...]:
         if match is None or path in found or len(path) > 1024:
             continue
         version = match["version"] or ""
-        # "libnccl.so.2" has only the version of the interface.
+        # "libnccl.so.2" has only the version of the interface, and so has "libucp.so.0.0.0".
         known_version: Maybe[str] = version
-        if "." not in version:
+        if "." not in version or match["name"] == "libucp":
             known_version = Unknown(Reason.NOT_THERE, printable(path, 256), "no version in the file name")
         found[path] = MappedLibrary(match["name"], printable(path, 256), known_version)
     return tuple(found.values())

@@ -86,7 +86,18 @@ class ProcessFacts:
 _GPU_FILE = re.compile(r"/dev/nvidia(?:\d{1,4}|ctl|-uvm)")
 _UVERBS_FILE = re.compile(r"/dev/infiniband/uverbs\d{1,4}")
 _MAX_ANCESTORS = 16  # a benchmark process is below its supervisor, which gdrtop has started
-_WHEEL = re.compile(r"nvidia_nccl_cu\d{1,3}-(?P<version>[0-9][0-9.]{0,30})\.dist-info")
+_PC_VERSION = re.compile(r"^Version: ?([0-9][0-9.]{0,30})", re.M)
+_PC_LIMIT_BYTES = 4096
+# Library -> its directory in a Python package, and the package's metadata beside it.
+_WHEEL_VERSION = r"-(?P<version>[0-9][0-9a-z.]{0,30})\.dist-info"
+_WHEELS = {
+    "libnccl": ("/nvidia/nccl/lib/", re.compile(rf"nvidia_nccl_cu\d{{1,3}}{_WHEEL_VERSION}")),
+    "mooncake/engine": (
+        "/mooncake/",
+        re.compile(rf"mooncake_transfer_engine(?:_\w{{1,20}})?{_WHEEL_VERSION}"),
+    ),
+    "libplugin_UCX": ("/.nixl_cu", re.compile(rf"nixl_cu\d{{1,3}}{_WHEEL_VERSION}")),
+}
 
 
 def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
@@ -332,12 +343,20 @@ def _libraries(host: Host, pid: int) -> Maybe[tuple[MappedLibrary, ...]]:
 
 
 def _with_version(host: Host, pid: int, library: MappedLibrary) -> MappedLibrary:
-    """Add the package's version to a library in a Python package (…/site-packages/nvidia/nccl/lib/)."""
-    site, inside, _ = library.path.partition("/nvidia/nccl/lib/")
-    if not inside:
+    """Add the package's version to a library in a Python package (…/site-packages/nvidia/nccl/lib/).
+
+    That of UCX is in the file for pkg-config that it installs beside its library.
+    """
+    if library.name == "libucp":
+        path = f"/proc/{pid}/root{posixpath.dirname(library.path)}/pkgconfig/ucx.pc"
+        found = _PC_VERSION.search(known(host.read(path, _PC_LIMIT_BYTES), ""))
+        return library if found is None else MappedLibrary(library.name, library.path, found[1])
+    directory, wheel = _WHEELS.get(library.name, ("", None))
+    site, inside, _ = library.path.partition(directory) if directory else ("", "", "")
+    if wheel is None or not inside:
         return library
     for name in known(host.names(f"/proc/{pid}/root{site}"), ()):
-        match = _WHEEL.fullmatch(name)
+        match = wheel.fullmatch(name)
         if match:
             return MappedLibrary(library.name, library.path, match["version"])
     return library

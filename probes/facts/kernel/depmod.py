@@ -5,7 +5,7 @@ They are more than a megabyte, and only a few lines matter, so they stay bytes a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 
 from probes.base.frozen import frozen
@@ -76,6 +76,14 @@ def find_module(tree: ModuleTree, name: str) -> Maybe[DepmodEntry]:
     before = rest.split(maxsplit=MAX_DEPENDENCIES)[:MAX_DEPENDENCIES]
     depends = tuple(tree.module_of(module_name(word)) for word in reversed(before))
     return DepmodEntry(absolute, relative, depends)
+
+
+def find_with_dependencies(tree: ModuleTree, names: Iterable[str]) -> dict[str, Maybe[DepmodEntry]]:
+    """Return the entries of these modules, and of all that they need."""
+    found = {name: find_module(tree, name) for name in names}
+    entries = [entry for entry in found.values() if not isinstance(entry, Unknown)]
+    needed = dict.fromkeys(name for entry in entries for name in entry.depends if name not in found)
+    return {**found, **{name: find_module(tree, name) for name in needed}}
 
 
 def is_builtin(tree: ModuleTree, name: str) -> Maybe[bool]:

@@ -96,7 +96,7 @@ def installed_releases(host: Host) -> Maybe[tuple[str, ...]]:
 
 
 def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledModules:
-    """Read what depmod and modinfo say about the modules `names` on a kernel."""
+    """Read what depmod and modinfo say about the modules `names` on a kernel, and about those they need."""
     if not is_release(release):
         nothing = Unknown(Reason.MALFORMED, MODULES_DIRECTORY, "not a kernel release")
         return InstalledModules(
@@ -106,11 +106,11 @@ def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledM
     tree = depmod.read_tree(host, release, read_rules(host, "").file_names(wanted))
     config = _config(host, release)
     index = host.size(f"{MODULES_DIRECTORY}/{release}/modules.dep")
-    entries = {name: depmod.find_module(tree, name) for name in wanted}
+    entries = depmod.find_with_dependencies(tree, wanted)
     return InstalledModules(
         release,
         entries,
-        frozenset(name for name in wanted if known(depmod.is_builtin(tree, name), False)),
+        frozenset(name for name in entries if known(depmod.is_builtin(tree, name), False)),
         depmod.find_provider(tree, PEER_MEMORY_SYMBOL),
         *_files(host, tree, release, entries),
         all_set(config, DMABUF_OPTION, *MLX5_DMABUF_OPTIONS),

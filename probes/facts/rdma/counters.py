@@ -174,6 +174,7 @@ PORT_COUNTERS = (
     _other("retrans_pkts", _RESENT),
     _other("retrans_timeout_events", _ACK_TIMEOUTS),
     _other("unresponsive_remote_events"),
+    _other("impaired_remote_conn_events"),
     _other("rx_drops"),
     # Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst
     _ethtool("rx_discards_phy", _DISCARDS, _DISCARDED_RECEIVED),

@@ -13,6 +13,7 @@ from probes.nccl.log.prefix import Header
 
 MOST_RANKS = 4096
 _MOST_DEVICES = 16
+_MOST_FLUSHES = 8  # NCCL has three kinds
 _CHANNEL_START = re.compile(r"NCCL INFO (?:Channel|CollNet|Ring) \d[^\r\n]{0,80}\[(send|receive)\]")
 _RankKey = tuple[str, int, int]
 
@@ -79,6 +80,7 @@ class ChannelTable:
     def __init__(self) -> None:
         self.totals = RankCounts()
         self.local = 0  # inside nodes
+        self.flushes: dict[str, int] = {}  # after a receive, by kind
         self.cut = 0  # lines
         self.repeated = 0  # network channels whose lines Ray left out
         self.more_ranks = False
@@ -139,7 +141,7 @@ class ChannelTable:
             self.cut += lines
             self._count(counted, direction, "unknown", place, lines)
             return
-        network, number, proxy, gdr, pci, shared, rest = match.groups()
+        network, number, proxy, gdr, pci, shared, flush, rest = match.groups()
         is_clean = is_whole and not rest.strip()
         if not is_clean:
             self.cut += lines
@@ -148,6 +150,8 @@ class ChannelTable:
         self._count(
             counted, direction, "gdr" if is_gdr else "staged" if is_clean else "unknown", place, lines
         )
+        if flush is not None and (flush in self.flushes or len(self.flushes) < _MOST_FLUSHES):
+            self.flushes[flush] = self.flushes.get(flush, 0) + lines
         for each in counted:
             each.pxn += lines * (proxy is not None)
             each.shared += lines * (shared is not None)

@@ -23,7 +23,7 @@ from probes.nccl.log.facts import (
 )
 from probes.nccl.log.grammar import REPEATED, Kind, devices_in, distance_word, parse, version_numbers
 from probes.nccl.log.prefix import Header, before_next_header
-from probes.nccl.log.problems import Explanation, explain_torch, explain_warning
+from probes.nccl.log.problems import Explanation, explain_notice, explain_torch, explain_warning
 from probes.nccl.log.tallies import Alike, Tally, with_skipped
 from probes.nccl.variables.catalogue import meaning_of
 
@@ -81,6 +81,7 @@ class Collector:
             Kind.NVLS: partial(self._numbered, "nvls"),
             Kind.VERSION: self._version,
             Kind.WARNING: self._warning,
+            Kind.NOTICE: self._notice,
             Kind.TORCH: self._torch,
         }
 
@@ -176,6 +177,7 @@ class Collector:
             more_ranks=self._channels.more_ranks,
             send=self._channels.totals.channels("send"),
             receive=self._channels.totals.channels("receive"),
+            flushes=dict(self._channels.flushes),
             local_channels=self._channels.local,
             repeated_channels=self._channels.repeated,
             first_unknown=self._channels.totals.first_unknown,
@@ -326,6 +328,9 @@ class Collector:
         explain = partial(explain_warning, source=source)
         self._problem(explain, match.string.removeprefix("NCCL WARN "), place, header)
 
+    def _notice(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
+        self._problem(explain_notice, match.string.removeprefix("NCCL ATTN "), place, header)
+
     def _torch(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
         said = _TORCH_RANK.search(match.string)
         rank = "" if said is None else f"rank {said[1] or said[2]}"
@@ -367,7 +372,7 @@ class Collector:
         explanation = explain(text)
         if explanation is None:
             return
-        what = text if explanation.kind == "warning" else explanation.title
+        what = text if explanation.kind in ("warning", "notice") else explanation.title
         key = (explanation.kind, _DIGITS.sub("#", what)[:120])
         if header is not None:
             reporter = f"{header.host}:{header.pid}[{header.device}]"

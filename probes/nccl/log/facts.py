@@ -172,6 +172,7 @@ class LogFacts:
     more_ranks: bool = False  # ranks beyond the limit are counted in the totals only
     send: Channels = Channels()  # of all ranks
     receive: Channels = Channels()
+    flushes: dict[str, int] = field(default_factory=dict)  # "None", "C2c", "Always" (2.31) -> receives
     local_channels: int = 0  # inside nodes: P2P, shared memory
     repeated_channels: int = 0  # of the unknown ones, whose lines Ray left out
     first_unknown: Place | None = None  # the first line of a channel whose path is unknown

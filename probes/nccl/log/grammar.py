@@ -1,9 +1,9 @@
-"""The lines of NCCL 2.4 to 2.31 that gdrtop looks for, and those of PyTorch's watchdog.
+"""The lines of NCCL 2.4 to 2.32 that gdrtop looks for, and those of PyTorch's watchdog.
 
 Sources: NVIDIA/nccl src/init.cc, graph/{topo,paths}.cc, transport/{net,net_ib,coll_net,generic}.cc,
 misc/{param,ibvwrap,socket}.cc and plugin/net.cc of 19 tags from 2.18.1 to 2.30.7, and transport/net.cc of
-2.4.8, 2.6.4 and 2.31; pytorch ProcessGroupNCCL.cpp; ray's ray_logging/__init__.py. Where versions differ,
-one pattern reads all forms.
+2.4.8, 2.6.4 and 2.31, and debug.cc of 2.32; pytorch ProcessGroupNCCL.cpp; ray's ray_logging/__init__.py.
+Where versions differ, one pattern reads all forms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INTEREST = re.compile(
     rb"|Using network|DMA-BUF is|NCCL_"
     rb"|comm 0x|nccl\w{1,40} comm 0x|\[Rank \d{1,9}\] \w{1,40} comm 0x|NVLS multicast|Call to |ibv_"
     rb"|Failed to open libibv|Count not open |dlvsym failed|cuMem host )"
-    rb"|WARN |version \d|error in)|\.cpp|Utils\.)"
+    rb"|WARN |ATTN |version \d|error in)|\.cpp|Utils\.)"
 )
 """What begins a line worth reading; a literal first, so that other lines cost next to nothing.
 
@@ -46,6 +46,7 @@ class Kind(Enum):
     NVLS = "nvls"
     VERSION = "version"
     WARNING = "warning"  # WARN, and INFO lines of failed calls
+    NOTICE = "notice"  # ATTN of 2.32, which is never an error
     TORCH = "torch"
 
 
@@ -61,7 +62,7 @@ COLLNET = re.compile(rf"CollNet \d{{1,5}}/\d{{1,5}} : {_NUMBER} \[(send|receive)
 # Names of networks contain blanks. The number in parentheses is the rank whose NIC is used (PXN). Lines of
 # receiving channels end with the kind of flush from 2.31 on.
 NETWORK_PATH = re.compile(
-    r"NET/([^/]{1,64})/(\d{1,9})(?:\((\d{1,9})\))?(/GDRDMA)?(\(PCI\))?(/Shared)?(?:/flush=\w{1,16})?(.*)"
+    r"NET/([^/]{1,64})/(\d{1,9})(?:\((\d{1,9})\))?(/GDRDMA)?(\(PCI\))?(/Shared)?(?:/flush=(\w{1,16}))?(.*)"
 )
 TORN_INIT = re.compile(
     r"NCCL INFO (?:\[Rank \d{1,9}\] )?(?:nccl\w{1,40} )?comm 0x(?!.*(?:START|COMPLETE|nRanks))"
@@ -97,7 +98,10 @@ _COMPLETION = re.compile(r"NET/IB(?:/GIN)? ?: .{0,80}Got completion")
 _FAILED_CALL = re.compile(
     r"(?:Call to \S{1,60}|ibv_\w{1,40}\(\)|NET/MLX5: Call to \S{1,60}) failed(?!.*retrying \d)"
 )
-_NOTE = re.compile(r"dlvsym failed on mlx5dv_|cuMem host allocations do not")
+_NOTE = re.compile(
+    r"dlvsym failed on mlx5dv_|cuMem host allocations do not|NET/IB : Failed to open mlx5dv symbols"
+    r"|NET/OFI GDR support reported to NCCL but"
+)
 _VERSION = re.compile(r"NCCL version (\d[\w.+-]{0,60})")
 
 _INFO: tuple[tuple[str, Kind, re.Pattern[str]], ...] = (
@@ -108,6 +112,7 @@ _INFO: tuple[tuple[str, Kind, re.Pattern[str]], ...] = (
     ("NET/", Kind.USING, _USING),
     ("NET/", Kind.NO_DEVICE, _NO_DEVICE),
     ("NET/", Kind.PLUGIN, _PLUGIN),
+    ("NET/", Kind.WARNING, _NOTE),
     ("NET/", Kind.PLUGIN, _OFI),
     ("NET/", Kind.WARNING, _COMPLETION),
     ("NET/", Kind.WARNING, _FAILED_CALL),
@@ -142,6 +147,9 @@ def parse(text: str) -> tuple[Kind, re.Match[str]] | None:
             return Kind.NO_VERBS, match
         match = _ANY.match(text, 10)
         return None if match is None else (Kind.WARNING, match)
+    if text.startswith("NCCL ATTN "):
+        match = _ANY.match(text, 10)
+        return None if match is None else (Kind.NOTICE, match)
     if match := _VERSION.match(text):
         return Kind.VERSION, match
     match = _ANY.match(text)

@@ -6,12 +6,14 @@ Status numbers: enum ibv_wc_status of rdma-core's infiniband/verbs.h; NCCL print
 Causes of other lines, in NVIDIA/nccl: the hints of misc/ibvwrap.cc for ibv_modify_qp; os/linux.cc and
 docs/userguide troubleshooting (Docker) for /dev/shm; misc/cudawrap.cc for cuMem; misc/mlx5dvsymbols.cc and
 net_ib/init.cc for Data Direct; net_ib/connect.cc for GIDs; init.cc for GPUs and NICs; mnnvl.cc; issues 976,
-1338 and 1488 for NVLS, issue 1573 for GIDs in containers.
+1338 and 1488 for NVLS, issue 1573 for GIDs in containers, issue 2190 for host memory; gin.cc for GIN. Of EFA:
+aws/aws-ofi-nccl src/platform-aws.cpp and nccl_ofi_ofiutils.cpp; ofiwg/libfabric prov/efa/src/efa_strerror.c.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from probes.base.frozen import frozen
 
@@ -138,6 +140,12 @@ _FORMS = (
     _form(rf"{_MODIFY_QP} (?P<b>[^,]{{1,60}}{_ON_DEVICE})", "connect-queue", "{a} failed: {b}",
           "A queue pair could not connect. With RoCE: a wrong GID index, no route, or a port that is down.",
           "Check the RoCE GIDs and the routes between the ports (gdrtop check)."),
+    _form(r"attaching to shared memory segment /dev/shm/nccl-.{0,64}\(size 0\)", "cumem-host-differs",
+          "Two ranks allocate host memory in different ways",
+          "From 2.26.3 on, each process tries cuMem for host memory and falls back to /dev/shm. Here it "
+          "works for one rank and not for the other, often because a NUMA node has memory but no CPU, or "
+          "because their containers differ.",
+          "Set NCCL_CUMEM_HOST_ENABLE=0 for all ranks."),
     _form(r"failed to (?:extend|create shared memory file) /dev/shm/|Could not map /dev/shm/"
           r"|(?:creating|attaching to) shared memory segment|Call to posix_fallocate failed", "shared-memory",
           "NCCL could not use shared memory in /dev/shm",
@@ -164,10 +172,38 @@ _FORMS = (
           "on all nodes, or the job has no IMEX channel.",
           "Check nvidia-imex-ctl -N and /dev/nvidia-caps-imex-channels, also in the job's container (gdrtop "
           "check)."),
+    _form(r"security group on either this instance or the peer instance", "efa-security-group",
+          "The EFA plugin suspects the security group",
+          "The peer never answered. A security group without a rule to itself is the usual cause; the peer "
+          "may also have exited.",
+          "Allow all traffic from and to the security group itself, in both directions, on all nodes. All "
+          "nodes must be in one subnet."),
+    _form(r"Unreachable remote\b", "efa-unreachable", "An EFA peer never answered",
+          "Likely a security group without a rule to itself, or nodes in different subnets. The peer may "
+          "also have exited.",
+          "Find the first rank that failed. If none did, allow all traffic from and to the security group "
+          "itself, in both directions."),
+    _form(r"Unresponsive remote\b", "efa-unresponsive", "An EFA peer stopped answering",
+          "It answered before, so the security group is not the cause. Its process or its node has failed.",
+          "Find the first rank that failed, and check its node (gdrtop check)."),
+    _form(r"GDR support reported to NCCL but then couldn't be configured on an endpoint", "efa-gdr",
+          "The EFA plugin could not configure GPUDirect RDMA",
+          "The plugin had found GPUDirect RDMA usable, and libfabric then refused GPU memory.",
+          "Run gdrtop check on this node, and check its kernel log for “dma-buf attach failed”."),
+    _form(r"Unable to use GIN: Peermem is not supported", "gin-peermem",
+          "NCCL's device API (GIN) cannot register GPU memory",
+          "It needs DMA-BUF or nvidia_peermem; the older nv_peer_mem does not count.",
+          "Run gdrtop check on this node."),
+    _form(r"Failed to open mlx5dv symbols", "mlx5dv-missing", "libmlx5 could not be opened",
+          "NCCL uses it for Data Direct and other functions of ConnectX-8 and newer. Other NICs do not need "
+          "it.",
+          "With ConnectX-7 or older, ignore this. With newer NICs, install libmlx5 (rdma-core) in the job's "
+          "image.", is_note=True),
     _form(r"read failed in ncclIbRoceGetVersionNum: Invalid argument", "gid-table",
           "NCCL could not read the type of a RoCE GID",
-          "In a container, some indexes of the GID table cannot be read. NCCL before 2.26 stops at one.",
-          "Use NCCL 2.26 or newer, or set NCCL_IB_GID_INDEX to the index of a RoCE v2 GID."),
+          "In a container, some indexes of the GID table cannot be read. NCCL before 2.26.2 stops at one.",
+          "Use NCCL 2.26.2 or newer, or set NCCL_IB_GID_INDEX to the index of a RoCE v2 GID. The index "
+          "differs between pods, so do not set it in /etc/nccl.conf."),
     _form(r"dlvsym failed on mlx5dv_(?:get_data_direct_sysfs_path|reg_dmabuf_mr)", "data-direct-missing",
           "libmlx5 has no Data Direct functions",
           "It is older than this NCCL expects. Only NICs with Data Direct (ConnectX-8 and newer) need them; "
@@ -243,6 +279,14 @@ def explain_warning(text: str, source: str = "") -> Explanation:
         if match:
             return _explained(form, match)
     return Explanation("warning", "NCCL warning", "", "")
+
+
+def explain_notice(text: str) -> Explanation:
+    """Return what an ATTN line of NCCL 2.32 and later means; NCCL goes on after it."""
+    explanation = explain_warning(text)
+    if explanation.kind == "warning":
+        return Explanation("notice", "NCCL notice", "", "", is_note=True)
+    return replace(explanation, is_note=True)
 
 
 def explain_torch(text: str) -> Explanation | None:

@@ -14,8 +14,8 @@ from probes.nccl.log.prefix import CUT_MARK, MAX_LINE_BYTES, clean, header_befor
 _MOST_MESSAGE_BYTES = 2000
 _MOST_FILES = 4096
 _MOST_BEFORE = 200
-_WARNING = b"NCCL WARN "
-_OF_NCCL = (b"NCCL INFO", b"NCCL WARN", b"NCCL version")
+_WARNINGS = (b"NCCL WARN ", b"NCCL ATTN ")
+_OF_NCCL = (b"NCCL INFO", b"NCCL WARN", b"NCCL ATTN", b"NCCL version")
 
 
 class LogReader:
@@ -87,7 +87,7 @@ class LogReader:
             # A log may be nothing but one warning: what comes before this costs most of the time then.
             number += block.count(b"\n", counted, start)
             counted = start
-            if match[0] == _WARNING:
+            if match[0] in _WARNINGS:
                 begin = lines[start : end if end < start + ALIKE_BYTES else start + ALIKE_BYTES]
                 if self._collector.skips(begin, self._name, number):
                     continue

@@ -133,7 +133,8 @@ def _reasons(facts: LogFacts) -> list[Reason]:
         reasons.append(Reason("Channels use TCP sockets, which cannot use GPUDirect RDMA", places))
         reasons.extend(_why_sockets(facts))
     if not networks or networks - TCP_NETWORKS:
-        reasons.extend([*_incapable(facts), *_too_far(facts), *_one_direction(facts), *_settings(facts)])
+        reasons.extend([*_incapable(facts), *_disabled_by_plugin(facts), *_too_far(facts)])
+        reasons.extend([*_one_direction(facts), *_settings(facts)])
     if not reasons:
         places = _places(rank.first_staged for rank in staged)
         reasons.append(Reason("The log does not say why; these channels use host memory", places))
@@ -188,6 +189,16 @@ def _incapable(facts: LogFacts) -> list[Reason]:
     if facts.dmabuf is None and initialized and versions and min(versions) >= _DMABUF:
         reasons.append(Reason('No line says "DMA-BUF is available": NCCL cannot use it here'))
     return reasons
+
+
+def _disabled_by_plugin(facts: LogFacts) -> list[Reason]:
+    """Return why aws-ofi-nccl uses host memory (nccl_ofi_ofiutils.cpp)."""
+    lines = [line for line in facts.plugins if "disabling GDR" in line.text]
+    text = (
+        "The plugin aws-ofi-nccl disabled GPUDirect RDMA: libfabric cannot register GPU memory here, or this"
+        " EFA has no RDMA"
+    )
+    return [Reason(text, _places(line.first for line in lines))] if lines else []
 
 
 def _distance_words(pair: Distance) -> tuple[str, str]:

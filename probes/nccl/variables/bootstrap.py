@@ -68,6 +68,7 @@ VARIABLES: tuple[Variable, ...] = (
     nccl_variable("NCCL_DEBUG", "what NCCL writes to its log", is_closed=True, ignores_case=True,
                   values=(("VERSION", "the version only"),
                           ("WARN", "errors"),
+                          ("ATTN", "errors and notices; from 2.32 on"),
                           ("INFO", "what gdrtop nccl-log needs"),
                           ("ABORT", ""),
                           ("TRACE", "every call, and only in a special build"))),

@@ -55,6 +55,9 @@ VARIABLES: tuple[Variable, ...] = (
                   since="2.1.4"),
     nccl_variable("NCCL_IB_PKEY", "the index of the partition key", Kind.NUMBER, defaults=_OFF,
                   since="2.1.4"),
+    nccl_variable("NCCL_IB_PKEY_VALUE", "the partition key, instead of its index", Kind.NUMBER,
+                  defaults=(("2.31", "-1"),), limits=(-1, 0xFFFF), since="2.31",
+                  notes=("It takes precedence over NCCL_IB_PKEY.",)),
     nccl_variable("NCCL_IB_TIMEOUT", "the ACK timeout of queue pairs, 4.096 µs × 2^value", Kind.NUMBER,
                   defaults=(("", "14"), ("2.14", "18"), ("2.23", "20")), limits=(0, 31),
                   notes=("0, and 32 and above, mean no timeout: a lost peer hangs the job.",)),
@@ -88,7 +91,7 @@ VARIABLES: tuple[Variable, ...] = (
                   defaults=_ON, limits=(0, 1), anchor="debugging"),
     nccl_variable("NCCL_IB_DATA_DIRECT", "0: the Data Direct interface of ConnectX-8 is not used",
                   Kind.NUMBER, defaults=_ON, since="2.27", anchor="debugging"),
-    nccl_variable("NCCL_IB_RAIL_POLICY", "how NCCL assigns rails to ConnectX-9", since="2.30.5"),
+    nccl_variable("NCCL_IB_RAIL_POLICY", "how NCCL assigns rails to ConnectX-9", since="2.32"),
     nccl_variable("NCCL_IB_RETURN_ASYNC_EVENTS", "0: a fatal event of a NIC does not stop the job",
                   Kind.NUMBER, defaults=(("2.23", "1"),), limits=(0, 1), since="2.23"),
 )  # fmt: skip

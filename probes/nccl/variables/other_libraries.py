@@ -25,6 +25,16 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("UCX_CUDA_COPY_DMABUF", "whether UCX uses DMA-BUF", reference=_UCX, defaults=(("", "try"),),
              is_closed=True, values=(("try", "if possible"), ("yes", "required"), ("no", "never")),
              since="1.14"),
+    Variable("UCX_IB_PCI_RELAXED_ORDERING", "whether NICs may reorder writes to memory", reference=_UCX,
+             defaults=(("", "auto"),),
+             notes=("auto is on for the CPUs that UCX knows: AMD Naples to Milan since 1.13, Genoa since "
+                    "1.16, Turin since 1.19, Intel Emerald Rapids since 1.21.",
+                    "Up to 1.22, “yes” asks for it where possible; later that is “try”, and “yes” requires "
+                    "it for every registration.")),
+    Variable("UCX_MODULE_DIR", "the directory of UCX's modules, such as libuct_cuda.so", Kind.PATH,
+             reference=_UCX,
+             notes=("If unset, UCX looks in the directory ucx beside its library. Without libuct_cuda.so it "
+                    "takes GPU memory for host memory.",)),
     Variable("UCX_IB_GID_INDEX", "the RoCE GID", reference=_UCX, defaults=(("", "auto"),)),
     Variable("UCX_IB_TRAFFIC_CLASS", "the traffic class of RoCE packets", reference=_UCX,
              defaults=(("", "auto"),)),

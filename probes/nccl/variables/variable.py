@@ -8,7 +8,7 @@ from typing import Any
 
 from probes.base.frozen import frozen
 
-NEWEST = (2, 30)
+NEWEST = (2, 32)
 """The NCCL whose defaults gdrtop assumes where the version is unknown."""
 Version = tuple[int, ...]
 

@@ -17,12 +17,14 @@ from probes.recording.redaction.tokens import HOST, Tokens
 
 
 def cpuinfo(tokens: Tokens, text: str) -> str:
-    """Keep the first processor's vendor and whether it runs under a hypervisor."""
+    """Keep the first processor's vendor, family and model, and whether it runs under a hypervisor."""
     kept = []
     for line in text.lstrip("\n").partition("\n\n")[0].split("\n"):
         key, _, value = line.partition(":")
         if key.strip() in ("vendor_id", "CPU implementer", "CPU architecture"):
             kept.append(tokens.text(line))
+        elif key.strip() in ("cpu family", "model") and re.fullmatch(r" ?[0-9]{1,4}", value):
+            kept.append(line)
         elif key.strip() == "flags":
             flags = [flag for flag in value.split() if flag in ("lm", "hypervisor")]
             kept.append(f"flags\t: {' '.join(flags)}")

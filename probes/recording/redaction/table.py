@@ -60,6 +60,7 @@ FILES: Sequence[Row] = (
     Row("/proc/*/root/**.conf", config_files.NCCL_CONF),
     Row("/proc/*/cwd/**.conf", config_files.NCCL_CONF),
     Row("/proc/*/root/dev/**", None),
+    Row("/proc/*/root/**/pkgconfig/ucx.pc", of_lines(r"Version: ?[0-9]{1,2}(?:\.[0-9]{1,3}){2}$")),
     Row("/proc/*/root/**", config_files.TOPOLOGY),
     Row("/proc/*/cwd/**", config_files.TOPOLOGY),
     Row("/proc/*/*", None),

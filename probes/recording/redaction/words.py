@@ -79,9 +79,11 @@ _FORMS = re.compile(
             r"x\d{1,2}|SP\d|\d{1,3}(?:\.\d{1,4}){2}g",  # SUSE's service packs; versions of AWS's efa
             r"el\d{1,2}(?:_\d{1,2})?|fc\d{2}|amzn\d{1,4}|sles\d{1,2}|deb\d{1,2}u?\d?|ubuntu\d(?:\.\d{1,2})*|p\d|rc\d{1,2}",
             r"cu\d{2,3}|python\d(?:\.\d{1,2})?",
-            r"nvidia_nccl_cu\d{1,3}-[0-9.]{1,30}\.dist-info",
-            r"lib(?:nccl(?:-net|-tuner)?(?:-(?:aws|ofi|sharp|ucx|spectrum))?|ibverbs|mlx[45]|cuda|cudart|ucp|uct|ucs|fabric"
-            r"|nvshmem_host|gdrapi|nvidia-ml|efa|rdmacm)\.so(?:\.\d{1,6}){0,5}",
+            r"(?:nvidia_nccl_cu\d{1,3}|nixl_cu\d{1,3}|mooncake_transfer_engine(?:_(?:cuda13|non_cuda))?)-\d[0-9a-z.]{0,30}\.dist-info",
+            r"\.?nixl_cu\d{1,3}(?:\.mesonpy)?\.libs",
+            r"lib(?:nccl(?:-net|-tuner)?(?:-(?:aws|ofi|sharp|ucx|spectrum|spcx))?|ibverbs|mlx[45]|cuda|cudart|ucp|uct|ucs|fabric"
+            r"|nvshmem_host|nixl|gdrapi|nvidia-ml|efa|rdmacm|plugin_UCX|uct_(?:cuda|ib|cma|rdmacm|xpmem))(?:-[0-9a-f]{8})?"
+            r"\.so(?:\.\d{1,6}){0,5}",
             r"nvshmem_transport_ibgda\.so(?:\.\d{1,6}){0,5}",
             r"mooncake|engine\.so",  # of the wheel of Mooncake's transfer engine
             r"lib(?:mlx[45]|efa|irdma|bnxt_re|cxgb4|erdma|hns|ocrdma|qedr|mana)-rdmav\d{1,3}\.so",
@@ -89,7 +91,7 @@ _FORMS = re.compile(
             r"(?:MLNX_OFED_LINUX|MLNX_EN|OFED-internal|DOCA_OFED|doca-ofed)-\d{1,3}(?:[.-]\d{1,5}){1,8}",
             r"smmu\d{1,3}",
             r"mlx5_core\.(?:rdma|eth|sf|vnet)\.\d{1,4}",
-            r"(?:kernel|config|vmlinu[xz]|Image|initrd(?:\.img)?|initramfs|linux-modules)-\d{1,3}(?:\.\d{1,8})+(?:[-_.](?:\d{1,8}|el\d{1,2}(?:_\d{1,2})?|generic|nvidia|azure|aws|gcp|64kb?|x86_64"
+            r"(?:kernel|config|vmlinu[xz]|Image|initrd(?:\.img)?|initramfs|linux-modules)-\d(?:\.\d{1,8})+(?:[-_.](?:\d{1,8}|el\d{1,2}(?:_\d{1,2})?|generic|nvidia|azure|aws|gcp|64kb?|x86_64"
             r"|aarch64|uek|oracle|amzn\d{1,4}|default))*(?:\.img)?",
             # NVIDIA's operators and NIC driver, and packages of the driver: their branch is part of the name.
             r"(?:gpu-operator-)?v\d{2}\.\d{1,2}\.\d{1,2}|doca\d(?:[.-]\d{1,4}){3,9}",

@@ -92,7 +92,7 @@ def merged_plan(title: str, found: Iterable[Finding]) -> Plan | None:
     steps: list[Step] = []
     for plan in plans:
         for step in plan.steps:
-            if not any(_does_the_same(step, other) for other in steps):
+            if not any(does_the_same(step, other) for other in steps):
                 steps.append(step)
     return Plan(
         title,
@@ -104,7 +104,8 @@ def merged_plan(title: str, found: Iterable[Finding]) -> Plan | None:
     )
 
 
-def _does_the_same(step: Step, other: Step) -> bool:
+def does_the_same(step: Step, other: Step) -> bool:
+    """Return whether two steps run the same command, write the same file or ask for the same."""
     if step.argv or step.file is not None:
         return step.argv == other.argv and step.file == other.file
     return step.why == other.why

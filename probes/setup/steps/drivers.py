@@ -10,14 +10,13 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage, module_flavor
 from probes.facts.gpudirect import GdrPath
 from probes.facts.rdma.nic_driver import NicDriver, NicStack
-from probes.facts.system.distribution import Family
 from probes.facts.system.kubernetes import ContainerMessage, ContainerState, message_of
+from probes.plans.packages import header_step, is_immutable, ofed_steps, open_driver_steps
 from probes.queries.finding import Evidence
 from probes.queries.modules import has_efa_only, mlx4_functions
 from probes.setup.situation import Situation
 from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.definition import SetupFacts, StepDefinition
-from probes.setup.steps.install_commands import gpu_driver_steps, header_step, ofed_steps
 
 _FIRST_PEERMEM_DRIVER = 470  # nvidia-peermem's README: it is in the driver from 470 on
 _FIRST_OPEN_ONLY = 620  # no proprietary kernel modules any more
@@ -29,7 +28,6 @@ _SIGNING = (
     " (gdrtop setup signatures)."
 )
 _PEER_STACKS = (NicStack.MLNX_OFED, NicStack.DOCA_OFED, NicStack.CONTAINER)
-_IMMUTABLE = (Family.COREOS, Family.TALOS, Family.CONTAINER_OS)
 _MOST_LOG_LINES = 3
 _NO_CLUSTER = "this is not a Kubernetes node"
 _MESSAGES = {ContainerMessage.WAITING_FOR_DRIVERS: "waiting for MOFED"}  # as the operators' own documents say
@@ -59,19 +57,19 @@ def nic_driver_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
 
 def _install_nic_driver(definition: StepDefinition, facts: SetupFacts, reason: str) -> SetupStep:
     situation = facts.situation
-    if _is_immutable(situation):
-        text = "Let the Network Operator install the driver: gdrtop manifest nicclusterpolicy"
-        return definition.step(StepState.TO_DO, reason, plan=Plan(definition.title, (instruction(text),)))
-    headers = header_step(situation.distribution, situation.examination.node.kernel_release)
-    if has_efa_only(situation.examination):
+    examination = situation.examination
+    if is_immutable(examination):
+        return definition.step(StepState.TO_DO, reason, plan=Plan(definition.title, ofed_steps(examination)))
+    headers = header_step(examination)
+    if has_efa_only(examination):
         steps: tuple[Step, ...] = (headers, instruction(_EFA))
-    elif known(mlx4_functions(situation.examination), ()):
+    elif known(mlx4_functions(examination), ()):
         steps = (headers, instruction(_CONNECTX_3))
     elif facts.path is GdrPath.PEERMEM:
-        steps = ofed_steps(situation.distribution, headers)
+        steps = ofed_steps(examination)
     else:
         own = instruction("Load the kernel's own driver, or install DOCA-OFED if you want its tools.")
-        steps = (own, *ofed_steps(situation.distribution, headers))
+        steps = (own, *ofed_steps(examination))
     note = sentences("Rebuild the NVIDIA driver afterward", _signing_note(situation))
     plan = Plan(definition.title, (*_offline_step(situation), *steps), reversible=False, note=note)
     return definition.step(StepState.TO_DO, reason, plan=plan, needs_console=_needs_console(situation))
@@ -109,13 +107,12 @@ def gpu_driver_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
 
 
 def _install_gpu_driver(definition: StepDefinition, situation: Situation, reason: str) -> SetupStep:
-    if driver_is_operators(situation) or _is_immutable(situation):
-        text = "Let the GPU Operator install the driver: gdrtop manifest clusterpolicy"
-        return definition.step(StepState.TO_DO, reason, plan=Plan(definition.title, (instruction(text),)))
-    headers = header_step(situation.distribution, situation.examination.node.kernel_release)
+    steps = open_driver_steps(situation.examination)
+    if driver_is_operators(situation) or is_immutable(situation.examination):
+        return definition.step(StepState.TO_DO, reason, plan=Plan(definition.title, steps))
     plan = Plan(
         definition.title,
-        (*_offline_step(situation), *gpu_driver_steps(situation.distribution, headers)),
+        (*_offline_step(situation), *steps),
         reversible=False,
         needs_reboot=True,
         disturbs="every job on the GPUs",
@@ -143,11 +140,6 @@ def _offline_step(situation: Situation) -> tuple[Step, ...]:
 def _is_ofed(situation: Situation) -> bool:
     driver = situation.nic_driver
     return isinstance(driver, NicDriver) and driver.stack in _PEER_STACKS
-
-
-def _is_immutable(situation: Situation) -> bool:
-    distribution = situation.distribution
-    return not isinstance(distribution, Unknown) and distribution.family in _IMMUTABLE
 
 
 def with_operators(facts: SetupFacts, step: SetupStep) -> SetupStep:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from probes.bandwidth.model.result import Result
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, Step
 from probes.base.unknown import Maybe, map_known
 from probes.facts.gpudirect import GdrPath
 from probes.facts.system.platform import in_container
@@ -15,13 +14,12 @@ from probes.host.protocol import Host
 from probes.queries.finding import Finding
 from probes.setup.situation import PathChoice, Situation, choose_path, read_situation
 from probes.setup.step import SetupRecord, SetupStep, StepState
-from probes.setup.steps.checked import is_reboot
 from probes.setup.steps.definition import SetupFacts
 from probes.setup.steps.step_list import HARDWARE, REBOOT, STEPS, definition_of
 from probes.snapshot.examination import Examination
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-_OPEN = (StepState.TO_DO, StepState.BLOCKED)
+OPEN_STATES = (StepState.TO_DO, StepState.BLOCKED)
 _NO_PATH = "GPUDirect RDMA cannot work on this node"
 _IN_CONTAINER = "this is a container; run gdrtop setup on the node itself"
 
@@ -44,8 +42,9 @@ class Guide:
 
     @property
     def next_step(self) -> SetupStep | None:
-        """Return the first step that can be done now."""
-        return next((step for step in self.steps if step.state is StepState.TO_DO), None)
+        """Return the first step that can be done now; an optional one only if nothing else is left."""
+        ready = [step for step in self.steps if step.state is StepState.TO_DO]
+        return next((step for step in ready if not step.is_optional or self.is_finished), None)
 
     @property
     def is_finished(self) -> bool:
@@ -56,7 +55,7 @@ class Guide:
     def is_prepared(self) -> bool:
         """Return whether everything before the reboot is done, so that a reboot can prove it."""
         before = definition_of(REBOOT).after
-        return all(step.state not in _OPEN for step in self.steps if step.id in before)
+        return all(step.state not in OPEN_STATES for step in self.steps if step.id in before)
 
     def step(self, id_: str) -> SetupStep | None:
         """Return a step by its id."""
@@ -110,27 +109,8 @@ def _steps_of(facts: SetupFacts) -> tuple[SetupStep, ...]:
         if step.id in skipped and step.state is not StepState.DONE:
             step = replace(step, state=StepState.SKIPPED, reason=skipped[step.id])
         elif step.state is StepState.TO_DO or (step.id == REBOOT and step.state is StepState.DONE):
-            waits_for = (steps[name] for name in definition.after if steps[name].state in _OPEN)
+            waits_for = (steps[name] for name in definition.after if steps[name].state in OPEN_STATES)
             if (first := next(waits_for, None)) is not None:
                 step = replace(step, state=StepState.BLOCKED, reason=f"waiting for: {first.title}")
         steps[step.id] = step
     return tuple(steps.values())
-
-
-def remaining_plans(guide: Guide) -> tuple[Plan, ...]:
-    """Return the commands that are left, a plan for each step in order; a reboot comes last, and once."""
-    plans = []
-    reboot: Step | None = None
-    for step in guide.steps:
-        if step.state not in _OPEN or step.plan is None or not definition_of(step.id).is_scripted:
-            continue
-        # A manual step that comes after another one may then be done, or be another.
-        if step.state is StepState.BLOCKED and all(command.is_instruction for command in step.plan.steps):
-            continue
-        reason = f": {step.reason}" if step.state is StepState.TO_DO else ""
-        reboot = next(filter(is_reboot, step.plan.steps), reboot)
-        left = tuple(command for command in step.plan.steps if not is_reboot(command))
-        plans.append(replace(step.plan, title=f"{step.title}{reason}", steps=left))
-    if reboot is not None:
-        plans.append(Plan("Reboot", (reboot,), needs_reboot=True))
-    return tuple(plans)

@@ -11,16 +11,17 @@ from probes.facts.system.tool_names import NCCL_TESTS
 from probes.queries.finding import Finding, Severity
 from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.boot_commands import with_pass_through, with_redirects_off
+from probes.setup.steps.cable import CableStep, two_node_step
 from probes.setup.steps.checked import CheckedStep
 from probes.setup.steps.definition import BuiltStep, SetupFacts, StepDefinition
 from probes.setup.steps.drivers import gpu_driver_step, nic_driver_step, with_operators
 from probes.setup.steps.environment import environment_step
 from probes.setup.steps.handover import reboot_step, report_step
-from probes.setup.steps.install_commands import with_perftest_package
 from probes.setup.steps.measured import MeasuredStep
 from probes.setup.steps.module_loading import complete_boot, complete_modules
 
 HARDWARE, REBOOT = "hardware", "reboot"
+_NO_VERBS = "perftest needs verbs, which Slingshot NICs do not have"
 _WHOLE_NODE = "no-gdr-path"  # the sum of what the other steps are about
 
 
@@ -54,6 +55,13 @@ def _with_devices(facts: SetupFacts, step: SetupStep) -> SetupStep:
     if hardware_of(facts.examination.node.rdma) or step.state is not StepState.DONE:
         return step
     return replace(step, state=StepState.BLOCKED, reason="no RDMA device exists yet")
+
+
+def _without_verbs(facts: SetupFacts, step: SetupStep) -> SetupStep:
+    """Skip perftest on a node with Slingshot NICs, which have no verbs."""
+    if facts.path is not GdrPath.CXI:
+        return step
+    return replace(step, state=StepState.SKIPPED, reason=_NO_VERBS, plan=None)
 
 
 STEPS: tuple[StepDefinition, ...] = (
@@ -248,7 +256,7 @@ STEPS: tuple[StepDefinition, ...] = (
         done="perftest is installed and supports GPU memory",
         checks=("perftest-*", "libcuda-link-missing"),
         notes_count=True,
-        complete=with_perftest_package,
+        complete=_without_verbs,
     ),
     MeasuredStep(
         id="measure-host",
@@ -306,6 +314,31 @@ STEPS: tuple[StepDefinition, ...] = (
         is_possible_in_container=True,
         is_scripted=False,
         function=report_step,
+    ),
+    CableStep(
+        id="cable-pair",
+        title="Measure a pair across the cable",
+        why="Loopback shows nothing about cable, switch and peer.",
+        after=("measure-pair",),
+        request=Request(),
+        command="gdrtop bench --ssh root@NODE2 (or gdrtop bench --serve there: it prints what to run here)",
+    ),
+    CableStep(
+        id="cable-rails",
+        title="Measure rails across the cable",
+        why="One bad cable or switch port slows every job that spans nodes.",
+        after=("measure-all", "cable-pair"),
+        request=Request(scope=Scope.SWEEP),
+        command="gdrtop bench --sweep --ssh root@NODE2 (many nodes: gdrtop fleet bench)",
+    ),
+    BuiltStep(
+        id="cable-nccl",
+        title="Run NCCL on two nodes",
+        why="Only a job on two nodes shows which path NCCL chooses between them.",
+        after=("cable-rails",),
+        is_possible_in_container=True,
+        is_scripted=False,
+        function=two_node_step,
     ),
 )
 

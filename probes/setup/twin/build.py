@@ -9,8 +9,10 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import MEMORY_PEERS
 from probes.facts.kernel.boot import BootFacts
+from probes.facts.kernel.depmod import find_with_dependencies, read_tree
 from probes.facts.kernel.installed_modules import DAMAGED
 from probes.facts.kernel.log import LogKind
+from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.module_files import ModuleFile, parse_modinfo
 from probes.facts.kernel.modules import LADDER, PROC_MODULES, PROC_MODULES_LIMIT_BYTES, ModuleFacts
 from probes.facts.system.platform import PlatformFacts
@@ -55,10 +57,15 @@ _FABRIC_MANAGER = ("nv-fabricmanager", "--version")
 
 def make_twin(host: Host, examination: Examination) -> TwinHost:
     """Make a twin that answers as `host` does; nothing of the node is copied before it is asked for."""
-    tree = _tree(host, examination, host, _description(host, examination))
-    tree.commands["modinfo"] = Modinfo(_files(host))
+    tree = make_tree(host, examination)
+    tree.commands["modinfo"] = Modinfo(_files(host, examination.node.kernel_release))
     tree.commands["dmesg"] = lambda argv, seconds: _output(host, ("dmesg", *argv[1:]))
     return TwinHost(tree, _refused(examination), _devices(examination))
+
+
+def make_tree(host: Host, examination: Examination) -> TwinTree:
+    """Make the tree of a twin that answers as `host` does."""
+    return _tree(host, examination, host, _description(host, examination))
 
 
 def start_twin(
@@ -148,9 +155,11 @@ def _loaded(host: Host) -> list[str]:
     return [line.split(" ", 1)[0] for line in reversed(text.split("\n")) if line]
 
 
-def _files(host: Host) -> dict[str, dict[str, str]]:
-    """Return the modinfo fields of the ladder's modules."""
-    answer = host.run(("modinfo", *LADDER, "rdma_ucm"), _SECONDS)
+def _files(host: Host, release: Maybe[str]) -> dict[str, dict[str, str]]:
+    """Return the modinfo fields of the ladder's modules, and of those that they need."""
+    tree = read_tree(host, release, read_rules(host, "").file_names(LADDER))
+    names = find_with_dependencies(tree, (*LADDER, "rdma_ucm"))
+    answer = host.run(("modinfo", *(tree.file_names.get(name, name) for name in names)), _SECONDS)
     files = {} if isinstance(answer, Unknown) else parse_modinfo(answer.stdout)
     return {name: _fields(file) for name, file in files.items() if file.path.startswith("/")}
 

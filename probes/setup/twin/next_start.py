@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.kernel.boot import BootFacts
+from probes.facts.kernel import dkms
+from probes.facts.kernel.boot import BootFacts, BootLoader
 from probes.facts.kernel.depmod import origin_of
-from probes.facts.kernel.dkms import DRIVER_PACKAGES
+from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts
 from probes.facts.kernel.installed_modules import DAMAGED, InstalledModules, read_installed
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import LADDER
-from probes.facts.kernel.next_boot import read_next_line, words_that_matter
+from probes.facts.kernel.next_boot import read_grub_options, read_next_line, words_that_matter
 from probes.facts.kernel.release import CONFIG_LIMIT_BYTES, parse_config, parse_version
+from probes.facts.system.driver_container import DriverContainerFacts
 from probes.host.protocol import Host
 from probes.queries.modules import file_of, gpu_functions, is_present, mlx5_functions, module_of
 from probes.setup.twin.booted import ONLY_AFTER, NextStart
@@ -22,7 +24,8 @@ from probes.simulation.commands.boot import MODULES
 from probes.simulation.node.model.tree import Refusal
 from probes.snapshot.examination import Examination
 
-_NAMES = tuple(dict.fromkeys((*LADDER, *MODULES, "nouveau", "ib_peer_mem")))
+NAMES = tuple(dict.fromkeys((*LADDER, *MODULES, "nouveau", "ib_peer_mem")))
+"""The modules that decide a start."""
 _PASSTHROUGH = {"iommu=pt", "iommu.passthrough=1"}
 _OFF = {"intel_iommu=off", "amd_iommu=off", "iommu=off"}
 _IOMMU_WORDS = ("iommu", "intel_iommu", "amd_iommu", "iommu.passthrough", "iommu.strict")
@@ -52,7 +55,7 @@ def read_kernel_files(
 
     `is_image`: the disk is not that of the examined node, so nothing on it is as now.
     """
-    modules = read_installed(disk, release, _NAMES)
+    modules = read_installed(disk, release, NAMES)
     line = read_next_line(disk, release)
     before = map_known(examination.node.kernel, lambda kernel: kernel.cmdline)
     cmdline: Maybe[str] = Unknown(Reason.NOT_YET, "/proc/cmdline", _NO_ENTRY) if is_image else ""
@@ -60,19 +63,30 @@ def read_kernel_files(
     if not isinstance(line, Unknown):
         cmdline = line.line
         missing = "values of boot loader variables in the kernel command line" * line.has_variables
+    elif not isinstance(options := _grub_options(disk, boot, line), Unknown):
+        cmdline = options
+        missing = "the next kernel command line (there is no boot entry yet): that of GRUB's settings"
     elif not is_image:
         cmdline = before
         missing = f"the next kernel command line ({line}): taken as it is now"
     enforces = _enforces(examination, cmdline, is_image)
     rejected, doubted = _by_signatures(disk, examination, boot, modules) if enforces else ({}, {})
     iommu, dmabuf = _iommu(disk, release, cmdline, before), _dmabuf(examination, modules)
-    later, driver = {**_later(examination, modules), **doubted}, _unread_driver(modules)
+    builders = dkms.probe(disk) if is_image else examination.dkms
+    container = Unknown(Reason.NOT_RECORDED) if is_image else examination.driver_container
+    later, driver = {**_later(examination, modules, builders, container), **doubted}, _unread_driver(modules)
     changed = _is_other_driver(examination, modules)
     start = NextStart(release, cmdline, iommu, dmabuf, later, driver, changed, missing)
     return KernelFiles(start, modules, enforces, rejected)
 
 
 # The command line
+
+
+def _grub_options(disk: Host, boot: Maybe[BootFacts], line: Unknown) -> Maybe[str]:
+    """Return the options of GRUB's settings, if the kernel's entry is still to be written from them."""
+    is_grub = not isinstance(boot, Unknown) and boot.loader is BootLoader.GRUB
+    return read_grub_options(disk) if is_grub and line.reason is Reason.NOT_THERE else line
 
 
 def _iommu(disk: Host, release: str, cmdline: Maybe[str], before: Maybe[str]) -> Maybe[str] | None:
@@ -155,10 +169,14 @@ def _dmabuf(examination: Examination, modules: InstalledModules) -> Maybe[bool] 
     return modules.dmabuf_config
 
 
-def _later(examination: Examination, modules: InstalledModules) -> dict[str, str]:
+def _later(
+    examination: Examination,
+    modules: InstalledModules,
+    builders: Maybe[DkmsFacts],
+    containers: Maybe[DriverContainerFacts],
+) -> dict[str, str]:
     """Return the modules without a file that a driver container or DKMS may install, and who may."""
     found: dict[str, str] = {}
-    containers, dkms = examination.driver_container, examination.dkms
     for names, packages, is_driver in (
         (("nvidia", "nvidia_uvm"), DRIVER_PACKAGES, True),
         (("mlx5_core", "mlx5_ib"), _OFED_PACKAGES, False),
@@ -171,7 +189,7 @@ def _later(examination: Examination, modules: InstalledModules) -> dict[str, str
         if not isinstance(containers, Unknown):
             runs = containers.driver if is_driver else containers.mofed
             why = "a driver container installs the module" if runs is True else ""
-        known_to_dkms = () if isinstance(dkms, Unknown) else dkms.modules
+        known_to_dkms = () if isinstance(builders, Unknown) else builders.modules
         ours = [module for module in known_to_dkms if module.name in packages]
         built = [release for module in ours for release in (*module.installed, *module.built)]
         may_build = bool(ours) and modules.has_headers is True and not modules.lacks_index

@@ -43,7 +43,7 @@ def register(
     """Register the memory of one end."""
     wanted, size = settings.gpu, buffer_bytes(settings)
     if wanted is None:
-        errno = _host_error(examination, size)
+        errno = host_error(examination, size)
         return Registered(()) if errno is None else Registered(_refused(errno), True)
     libcuda = f"{library_directory(tree)}/libcuda.so"
     if b"libcuda.so\0" in program_bytes(tree, command.program) and not tree.is_there(libcuda):
@@ -65,9 +65,9 @@ def register(
         return Registered((*lines, "DMA-BUF is not supported on this GPU", *_NO_GPU), True)
     lines = (*lines, *perftest_text.cuda_buffer(size, integrated, wanted.dmabuf))
     if wanted.dmabuf:
-        errno = _dmabuf_error(tree, examination, settings.device)
+        errno = dmabuf_error(tree, examination, settings.device)
     else:
-        errno = None if integrated else _peermem_error(tree, examination)
+        errno = None if integrated else peermem_error(tree, examination)
     if errno is not None:
         return Registered((*lines, *_refused(errno, wanted.dmabuf)), True)
     return Registered(lines, gpu=device.bdf)
@@ -78,14 +78,14 @@ def _refused(errno: int, dmabuf: bool = False) -> tuple[str, ...]:
     return (f"Couldn't allocate MR with error={errno}", *hint, *_NO_MEMORY)
 
 
-def _host_error(examination: Examination, size: int) -> int | None:
+def host_error(examination: Examination, size: int) -> int | None:
     """Return the error of pinning more than the locked memory limit allows (ib_umem_get)."""
     memlock = examination.memlock
     own = memlock if isinstance(memlock, Unknown) else memlock.own
     return None if isinstance(own, Unknown) or size <= own.soft_bytes else _ENOMEM
 
 
-def _dmabuf_error(tree: Tree, examination: Examination, nic: str) -> int | None:
+def dmabuf_error(tree: Tree, examination: Examination, nic: str) -> int | None:
     """Return the error of ibv_reg_dmabuf_mr: of library, NIC driver, or GPU driver when the NIC attaches."""
     direct = examination.node.gpudirect
     if tree.is_there(_OLD_VERBS) or isinstance(direct, Unknown) or direct.nic_dmabuf.get(nic) is False:
@@ -95,7 +95,7 @@ def _dmabuf_error(tree: Tree, examination: Examination, nic: str) -> int | None:
     return None
 
 
-def _peermem_error(tree: Tree, examination: Examination) -> int | None:
+def peermem_error(tree: Tree, examination: Examination) -> int | None:
     """Return the error of ibv_reg_mr with a GPU's address: without a peer-memory client it is EFAULT."""
     if not {"nvidia_peermem", "nv_peer_mem"}.intersection(tree.live_modules):
         return _EFAULT

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection
 
 from probes.base.unknown import known
-from probes.facts.kernel.modprobe_config import read_rules
+from probes.facts.kernel.modprobe_config import LoadingRules, read_rules
 from probes.facts.kernel.release import read_cmdline
 from probes.facts.system import services
 from probes.host.protocol import Host
@@ -55,7 +55,7 @@ def start(host: Host, tree: Tree, drivers: Collection[str], before: Collection[s
         if name in drivers and rules.blacklisted(name) is None:
             _run(host, tree, "modprobe", "-b", name)
     for name in (*_BY_PROGRAMS, *(name for name in _AS_BEFORE if name in before)):
-        if _needs_are_met(tree, name):
+        if _needs_are_met(tree, name, rules):
             _run(host, tree, "modprobe", name)
     installed = {
         name: service
@@ -81,9 +81,9 @@ def start(host: Host, tree: Tree, drivers: Collection[str], before: Collection[s
     tree.references.update({key: count for key, count in users.items() if key[0] in tree.live_modules})
 
 
-def _needs_are_met(tree: Tree, name: str) -> bool:
+def _needs_are_met(tree: Tree, name: str, rules: LoadingRules) -> bool:
     """Return whether a module's dependencies are loaded: no program loads drivers of absent devices."""
-    index = read_index(tree)
+    index = read_index(tree, rules.file_names(MODULES))
     return name in index and set(index[name]) <= set(tree.live_modules)
 
 

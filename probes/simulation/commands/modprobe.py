@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from probes.base.unknown import known
-from probes.facts.kernel.modprobe_config import MODPROBE_DIRECTORIES, InstallLine, LoadingRules, read_rules
+from probes.facts.kernel.modprobe_config import (
+    MODPROBE_DIRECTORIES,
+    InstallLine,
+    LoadingRules,
+    loaded_by,
+    read_rules,
+)
+from probes.facts.kernel.modules import LADDER
 from probes.facts.kernel.release import read_cmdline
 from probes.host.protocol import Host
 from probes.simulation.commands.command_result import (
@@ -15,7 +22,7 @@ from probes.simulation.commands.command_result import (
     split_options,
     unsupported,
 )
-from probes.simulation.node.modules.files import read_index
+from probes.simulation.node.modules.files import module_of_file, read_index
 from probes.simulation.node.modules.loading import INVALID, insert_module, modules_are_locked, remove_modules
 from probes.simulation.node.modules.modules import refcnt, users_of
 
@@ -45,7 +52,9 @@ class _Modprobe:
             words = where.partition(": softdep ")[2].split()
             self._softdeps.setdefault("".join(words[:1]).replace("-", "_"), []).append(pulled)
         self._configured = _parameters_in_config(call.host)
-        self._index = read_index(call.tree)
+        self._file_names = self._rules.file_names(LADDER)
+        self._names = {file: module for module, file in self._file_names.items()}
+        self._index = read_index(call.tree, self._file_names)
         self._level = "WARNING" if options.keys() & {"-a", "--all"} else "FATAL"
         self._quiet = bool(options.keys() & {"-q", "--quiet"})
         self.lines: list[str] = []
@@ -53,7 +62,7 @@ class _Modprobe:
 
     def insert(self, wanted: str, parameters: Mapping[str, str]) -> bool:
         """Run `modprobe NAME`: ignores a blacklist, obeys an install line."""
-        name = wanted.replace("-", "_")
+        name = self._names.get(wanted.replace("-", "_"), wanted.replace("-", "_"))
         if self._is_built_in(name) or (name in self._tree.live_modules and name not in self._index):
             return True
         if name not in self._index:
@@ -110,7 +119,8 @@ class _Modprobe:
             succeeded = self._run_install_line(name, line)
             if succeeded is not None:
                 return succeeded
-        parameters = {**self._configured.get(name, {}), **parameters}
+        configured = (self._configured.get(key, {}) for key in (name, self._file_names.get(name, name)))
+        parameters = {key: value for options in (*configured, parameters) for key, value in options.items()}
         text = " ".join(f"{key}={value}" for key, value in parameters.items())
         if self._is_dry_run(f"insmod {self._path(name)} {text}"):
             return True
@@ -133,7 +143,7 @@ class _Modprobe:
     def _run_install_line(self, name: str, line: InstallLine) -> bool | None:
         """Run the command of an install line; None if the module is loaded after all."""
         command = line.command.split()
-        if "--ignore-install" in command or "-i" in command:
+        if loaded_by(line.command) is not None:
             return None
         if command and command[0] in _NO_OP_COMMANDS:
             return True
@@ -152,7 +162,8 @@ class _Modprobe:
         kernel = f"/lib/modules/{self._tree.description.kernel}"
         lines = self._tree.text(f"{kernel}/modules.dep").splitlines()
         files = (line.partition(":")[0] for line in lines)
-        file = next((file for file in files if file.replace("-", "_").endswith(f"/{name}.ko")), f"{name}.ko")
+        wanted = self._file_names.get(name, name)
+        file = next((file for file in files if module_of_file(file) == wanted), f"{wanted}.ko")
         return f"{kernel}/{file}"
 
     def _is_dry_run(self, line: str) -> bool:

@@ -11,6 +11,7 @@ from probes.simulation.faults import (
     live,
     modules,
     nccl,
+    new_node,
     nic,
     path,
     pcie,
@@ -87,8 +88,11 @@ HIDES: dict[str, tuple[str, ...]] = {
 
 # Add a new file of faults here.
 AREAS: tuple[ModuleType, ...] = (
-    *(modules, peermem, path, pcie, nic, gpu, environment, nccl, tools, live, vendor_nics),
+    *(modules, peermem, path, pcie, nic, gpu, environment, nccl, tools, live, vendor_nics, new_node),
 )
+# Nothing else can be wrong with what is not there.
+_ALL = tuple(fault.name for area in AREAS for fault in area.FAULTS)
+HIDES |= {fault.name: tuple(name for name in _ALL if name != fault.name) for fault in new_node.FAULTS}
 FAULTS: dict[str, Fault] = {
     fault.name: replace(
         fault, excludes=fault.excludes | {hider for hider, hidden in HIDES.items() if fault.name in hidden}

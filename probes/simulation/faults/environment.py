@@ -177,7 +177,7 @@ FAULTS += (
           lambda tree: tree.denied.add("/dev/infiniband/uverbs1"), excludes=("dev-infiniband-missing",)),
     fault("dev-nvidia-missing", "/dev/nvidia1 is missing", remove_path("/dev/nvidia1")),
     fault("k8s-rdma-not-enabled", "A driver container without nvidia_peermem or DMA-BUF",
-          _driver_container, change_description=_without_peermem, on="pcie-l40s"),
+          _driver_container, change_description=_without_peermem, on="bare-roce"),
     fault("k8s-peermem-ctr-crashloop", "The driver container has no module files",
           lambda tree: tree.directory("/run/nvidia/driver/lib/modules"),
           change_description=_cluster(_DRIVER_LOOP), on="pcie-l40s"),

@@ -15,6 +15,9 @@ from probes.simulation.node.modules.modules import end_rdma_traffic
 _pids = count(43000)
 _PLUGIN = "/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so.0.0.0"
 
+_UCX = "/opt/hpcx/ucx/lib"
+_SITE = "/opt/venv/lib/python3.12/site-packages"
+
 FAULTS = Faults()
 
 
@@ -81,6 +84,37 @@ def _ten_nics(description: NodeDescription) -> NodeDescription:
         for root in description.root
     )
     return replace(description, root=roots)
+
+
+def _unordered_ucx() -> Fault:
+    pid = next(_pids)
+
+    def change(tree: Tree) -> None:
+        add_rank(tree, pid, 0, {}, (f"{_UCX}/libucp.so.0.0.0",))
+        tree.add(f"/proc/{pid}/root{_UCX}/pkgconfig/ucx.pc", "Name: ucx\nVersion: 1.18.0\n")
+        tree.add(
+            "/proc/cpuinfo", "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 207\nflags\t\t: lm\n\n"
+        )
+
+    summary = "A job with UCX 1.18 on Emerald Rapids, on which it leaves relaxed ordering off"
+    return fault("ucx-without-relaxed-ordering", summary, change)
+
+
+def _sparse_gids() -> Fault:
+    pid = next(_pids)
+
+    def change(tree: Tree) -> None:
+        """Empty the entries of another network namespace, as a pod sees the table."""
+        for nic in tree.nics:
+            port = f"{nic.path}/infiniband/{nic.name}/ports/1"
+            for index in range(2):
+                tree.add(f"{port}/gids/{index}", ("0000:" * 8)[:-1] + "\n")
+                tree.remove(f"{port}/gid_attrs/types/{index}")
+                tree.remove(f"{port}/gid_attrs/ndevs/{index}")
+        add_rank(tree, pid, 0, {}, default_libraries(tree, "2.25.1"))
+
+    summary = "A job with NCCL 2.25, and a GID table whose first entries are empty, as in a pod"
+    return fault("nccl-sparse-gid-table", summary, change, on="pcie-l40s")
 
 
 def _stale_topology() -> Fault:
@@ -157,6 +191,47 @@ def _errors(tree: Tree) -> None:
         )
 
 
+def _warns(tree: Tree, *lines: str) -> None:
+    for rank in _ranks(tree)[:1]:
+        rank.logged_warnings += lines
+
+
+@FAULTS.fault(
+    "cumem-host-differs",
+    "The job's log shows that its ranks allocate host memory in different ways",
+    finds=("job-log-errors",),
+)
+def _host_memory_differs(tree: Tree) -> None:
+    """NVIDIA/nccl issue 2190."""
+    _warns(
+        tree,
+        "misc/shmutils.cc:87 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-Q (size "
+        "0), error: No such file or directory (2)",
+    )
+
+
+@FAULTS.fault(
+    "efa-security-group",
+    "The job's log shows an EFA peer that never answered",
+    finds=("job-log-errors",),
+    on="aws-p5",
+)
+def _security_group(tree: Tree) -> None:
+    """aws-ofi-nccl, src/platform-aws.cpp."""
+    text = "* This error indicates that the security group on either this instance or the peer instance"
+    _warns(tree, f"platform-aws.cpp:1049 NCCL WARN NET/OFI {text}")
+
+
+@FAULTS.fault(
+    "fabric-manager-restarted",
+    "The job's log shows that NVLink SHARP fails after a restart of Fabric Manager",
+    finds=("job-log-errors",),
+)
+def _manager_restarted(tree: Tree) -> None:
+    """NVIDIA/nccl issue 1488."""
+    _warns(tree, "transport/nvls.cc:254 NCCL WARN Cuda failure 1 'invalid argument'")
+
+
 # fmt: off
 FAULTS += (
     _job("nccl-gdr-level-ignored", "A job sets NCCL_NET_GDR_LEVEL=NODE, which NCCL ignores",
@@ -189,7 +264,7 @@ FAULTS += (
     _job("nccl-gid-index-missing", "A job's NCCL_IB_GID_INDEX selects an empty GID",
          {"NCCL_IB_HCA": "=mlx5_4,mlx5_9", "NCCL_IB_GID_INDEX": "7"}),
     _job("nccl-gid-index-not-v2", "A job's NCCL_IB_GID_INDEX selects a RoCE v1 GID",
-         {"NCCL_IB_HCA": "=mlx5_4,mlx5_9", "NCCL_IB_GID_INDEX": "2"}),
+         {"NCCL_IB_GID_INDEX": "2"}, on="oci-h100"),
     _job("nccl-dmabuf-disabled", "A job sets NCCL_DMABUF_ENABLE=0", {"NCCL_DMABUF_ENABLE": "0"}),
     _job("nccl-too-old-for-dmabuf", "A job has NCCL 2.11, too old for DMA-BUF",
          {}, on="pcie-l40s", nccl=("2.11.4",)),
@@ -226,4 +301,17 @@ FAULTS += (
     _job("nvshmem-ibgda-driver-options", "A job uses NVSHMEM's IBGDA without the driver options for it",
          {"NVSHMEM_IB_ENABLE_IBGDA": "1"},
          libraries=("/usr/lib64/libnvshmem_host.so.3.3.9", "/usr/lib64/nvshmem_transport_ibgda.so.3.0.0")),
+    _job("known-bad-combination", "A job on several nodes has NCCL 2.30.4, with which some jobs hang",
+         {"WORLD_SIZE": "32"}, nccl=("2.30.4",)),
+    _job("mooncake-needs-peermem", "A job's Mooncake needs nvidia_peermem; the node has only DMA-BUF",
+         {}, on="pcie-l40s", libraries=(f"{_SITE}/mooncake/engine.so",)),
+    _job("nixl-ucx-without-cuda", "A job's NIXL uses UCX without its CUDA module",
+         {}, libraries=(f"{_SITE}/.nixl_cu12.mesonpy.libs/plugins/libplugin_UCX.so",
+                        f"{_SITE}/nixl_cu12.libs/libucp-b39b3ed9.so.0.0.0",
+                        f"{_SITE}/nixl_cu12.libs/ucx/libuct_ib.so.0.0.0")),
+    _job("nvshmem-ibgda-without-mlx5", "A job uses NVSHMEM's IBGDA on EFA NICs",
+         {"NVSHMEM_IB_ENABLE_IBGDA": "1"}, on="aws-p5",
+         libraries=("/usr/lib64/libnvshmem_host.so.3.3.9", "/usr/lib64/nvshmem_transport_ibgda.so.3.0.0")),
+    _sparse_gids(),
+    _unordered_ucx(),
 )

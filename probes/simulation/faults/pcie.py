@@ -97,16 +97,29 @@ def _ats_off(tree: Tree) -> None:
         config.set_bits(tree, nic.bdf, config.ATS_CONTROL, 0, 0x8000)
 
 
-@FAULTS.fault("acs-direct-nic", "A root port's ACS is not set as ConnectX requires", on="gb200")
+_GUEST = change_fields(product=("QEMU", "Standard PC (Q35 + ICH9, 2009)"))
+
+
+@FAULTS.fault(
+    "vm-pair-unproven",
+    "A virtual machine whose hypervisor shows GPUs and NICs below one switch",
+    change_description=_GUEST,
+)
+def _in_guest(tree: Tree) -> None:
+    _ats_off(tree)
+
+
+@FAULTS.fault("acs-direct-nic", "A root port's ACS is not set as ConnectX requires", on="gb300")
 def _wrong_direct_nic(tree: Tree) -> None:
-    """Add a ConnectX DMA function below the first GPU's root port, which fails in rdma_topo."""
+    """Let the first GPU's root port fail in rdma_topo; add a ConnectX DMA function to a node without one."""
     port = config.real_path(tree, _above(tree, tree.gpus[0].bdf))
-    bdf = f"{port.rpartition('/')[2][:5]}02:00.0"
-    path = f"{port}/{bdf}"
-    tree.add(f"{path}/uevent", f"PCI_CLASS=80100\nPCI_ID=15B3:2100\nPCI_SLOT_NAME={bdf}\n")
-    tree.add(f"{path}/numa_node", "0\n")
-    tree.add(f"{path}/config", tree.files[f"{port}/config"])
-    tree.link(f"{config.DEVICES}/{bdf}", f"../../../{path.removeprefix('/sys/')}")
+    if not tree.dma_functions:
+        bdf = f"{port.rpartition('/')[2][:5]}02:00.0"
+        path = f"{port}/{bdf}"
+        tree.add(f"{path}/uevent", f"PCI_CLASS=80100\nPCI_ID=15B3:2100\nPCI_SLOT_NAME={bdf}\n")
+        tree.add(f"{path}/numa_node", "0\n")
+        tree.add(f"{path}/config", tree.files[f"{port}/config"])
+        tree.link(f"{config.DEVICES}/{bdf}", f"../../../{path.removeprefix('/sys/')}")
     tree.add("/usr/sbin/rdma_topo", "#!/usr/bin/env python3\n")
     output = (
         "OK\tAll ConnectX DMA functions have correct PCI topology\n"

@@ -71,7 +71,7 @@ FAULTS += (
           _perftest(b"\x7fELF\0libcuda.so.1\0ibv_reg_mr\0"), excludes=_OTHER_PROGRAMS[:2]),
     fault("libcuda-link-missing", "The symlink libcuda.so is missing",
           lambda tree: tree.remove(f"{library_directory(tree)}/libcuda.so"), excludes=_OTHER_PROGRAMS),
-    fault("libibverbs-missing", "The libibverbs provider for ConnectX is not installed",
+    fault("libibverbs-missing", "The libibverbs provider for these NICs is not installed",
           lambda tree: tree.remove(f"{library_directory(tree)}/libmlx5.so.1")),
     fault("gdrdrv-device-missing", "/dev/gdrdrv is missing",
           remove_path("/dev/gdrdrv"), excludes=("gdrdrv-missing",)),

@@ -49,6 +49,22 @@ def test_a_variable_is_described(variable: Variable) -> None:
         ("NCCL_CUMEM_ENABLE", "2.18.5", "0"),
         ("NCCL_NVLS_ENABLE", "2.17.1", "1"),
         ("NCCL_NVLS_ENABLE", "2.18.1", "2"),
+        # NCCL_PARAM of 2.31.2, as far as the default is the same on every platform
+        ("NCCL_CROSS_NIC", "2.31.2", "2"),
+        ("NCCL_CUMEM_ENABLE", "2.31.2", "-2"),
+        ("NCCL_DMABUF_ENABLE", "2.31.2", "1"),
+        ("NCCL_IB_DATA_DIRECT", "2.31.2", "1"),
+        ("NCCL_IB_PCI_RELAXED_ORDERING", "2.31.2", "2"),
+        ("NCCL_IB_PKEY_VALUE", "2.31.2", "-1"),
+        ("NCCL_IB_QPS_PER_CONNECTION", "2.31.2", "1"),
+        ("NCCL_IB_SPLIT_DATA_ON_QPS", "2.31.2", "0"),
+        ("NCCL_IB_TIMEOUT", "2.31.2", "20"),
+        ("NCCL_MNNVL_ENABLE", "2.31.2", "2"),
+        ("NCCL_NET_GDR_C2C", "2.31.2", "1"),
+        ("NCCL_NET_GDR_READ", "2.31.2", "-2"),
+        ("NCCL_NVLS_ENABLE", "2.31.2", "2"),
+        ("NCCL_P2P_PXN_LEVEL", "2.31.2", "2"),
+        ("NCCL_PXN_C2C", "2.31.2", "1"),
     ],
 )
 def test_defaults_follow_the_version(name: str, version: str, default: str) -> None:
@@ -60,6 +76,7 @@ def test_defaults_follow_the_version(name: str, version: str, default: str) -> N
     [
         ("NCCL_DEBUG", "info", []),
         ("NCCL_DEBUG", "RED", ["RED"]),
+        ("NCCL_DEBUG", "attn", []),
         ("NCCL_ALGO", "^Ring,nvlstree", []),
         ("NCCL_ALGO", "ring;allreduce:tree,Rong", ["Rong"]),
         ("NCCL_SOCKET_FAMILY", "af_inet", ["af_inet"]),

@@ -69,7 +69,8 @@ def test_steps_are_plain_commands_with_a_reason(node: str) -> None:
             assert step.why.count("\n") == (1 if step.to_copy else 0)
             for argv in (step.argv, step.undo):
                 assert not argv or "/" not in argv[0]
-                assert not SHELL & set("".join(argv))
+                # apt-get takes a pattern: the version of a package has a suffix of its distribution.
+                assert not SHELL & set("".join(argv).replace("*", "" if argv[:1] == ("apt-get",) else "*"))
                 assert not {"sh", "bash", "sudo", "awk", "tee"} & {*argv}
                 assert not {"dma_buf", "dma-buf"} & {*argv}, "it is no module"
 

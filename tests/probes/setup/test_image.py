@@ -52,8 +52,9 @@ def modules(root: Path, license_text: str = OPEN, magic: str = f"{RELEASE} SMP",
     drivers = {
         "kernel/ib_core": "",
         "kernel/ib_uverbs": "kernel/ib_core.ko",
-        "kernel/mlx5_core": "",
-        "kernel/mlx5_ib": "kernel/ib_uverbs.ko kernel/mlx5_core.ko kernel/ib_core.ko",
+        "kernel/mlxfw": "",
+        "kernel/mlx5_core": "kernel/mlxfw.ko",
+        "kernel/mlx5_ib": "kernel/ib_uverbs.ko kernel/mlx5_core.ko kernel/mlxfw.ko kernel/ib_core.ko",
         "updates/dkms/nvidia": "",
         "updates/dkms/nvidia-uvm": "updates/dkms/nvidia.ko",
         "updates/dkms/nvidia-peermem": "updates/dkms/nvidia.ko kernel/ib_core.ko",
@@ -166,6 +167,11 @@ BROKEN: dict[str, tuple[Change, State, str]] = {
         remove(f"/lib/modules/{RELEASE}/kernel/mlx5_ib.ko"),
         State.BROKEN,
         "mlx5-ib-not-loaded",
+    ),
+    "the file of a module that the NIC driver needs is gone": (
+        remove(f"/lib/modules/{RELEASE}/kernel/mlxfw.ko"),
+        State.BROKEN,
+        "mlx5-core-not-loaded",
     ),
     "there is no index of the modules": (
         remove(f"/lib/modules/{RELEASE}/modules.dep"),
@@ -280,6 +286,34 @@ def test_a_container_image_without_verbs_cannot_use_rdma(tmp_path: Path) -> None
     assert exit_status(result) == 2
 
 
+@pytest.mark.parametrize(("node", "state"), [("hgx-h100", State.READY), ("gb200", State.BROKEN)])
+def test_a_container_image_for_other_cpus_starts_no_program(tmp_path: Path, node: str, state: State) -> None:
+    verbs(tmp_path)
+    program = b"\x7fELF\x02\x01\x01" + bytes(9) + (3).to_bytes(2, "little") + (0x3E).to_bytes(2, "little")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/sh").write_bytes(program + bytes(44))
+    result = check(tmp_path, node)
+    assert result.verdict.state is state
+    assert ("image-wrong-architecture" in found(result)) is (state is State.BROKEN)
+
+
+@pytest.mark.parametrize(
+    ("node", "plugin"), [("aws-p5", "libefa-rdmav34.so"), ("hgx-h100", "libmlx5-rdmav34.so")]
+)
+def test_a_container_image_needs_the_verbs_of_the_nics_that_it_meets(
+    tmp_path: Path, node: str, plugin: str
+) -> None:
+    verbs(tmp_path)
+    write(tmp_path, f"{LIBRARIES}/libibverbs/{plugin}", "")
+    assert "libibverbs-missing" not in found(check(tmp_path, node))
+    remove(f"{LIBRARIES}/libibverbs/{plugin}")(tmp_path)
+    assert "libibverbs-missing" in found(check(tmp_path, node))
+
+
+def test_a_container_image_on_slingshot_needs_no_verbs(tmp_path: Path) -> None:
+    assert "libibverbs-missing" not in found(check(tmp_path, "slingshot"))
+
+
 def test_settings_in_a_container_image_are_found(tmp_path: Path) -> None:
     verbs(tmp_path)
     write(tmp_path, "/etc/nccl.conf", "NCCL_NET=Socket\n")
@@ -289,6 +323,64 @@ def test_settings_in_a_container_image_are_found(tmp_path: Path) -> None:
 def test_the_jobs_of_the_assumed_node_are_not_the_images(tmp_path: Path) -> None:
     verbs(tmp_path)
     assert not {name for name in found(check(tmp_path, "hgx-h100+nccl-ib-disabled")) if "nccl" in name}
+
+
+def debian(root: Path) -> None:
+    """Give the driver the file names and install lines of Debian's nvidia-open-kernel-dkms."""
+    system(root)
+    base = f"lib/modules/{RELEASE}"
+    for name in ("nvidia", "nvidia-uvm", "nvidia-peermem"):
+        directory = root / f"{base}/updates/dkms"
+        file = f"nvidia-current-open{name.removeprefix('nvidia')}.ko"
+        (directory / f"{name}.ko").rename(directory / file)
+    index = root / f"{base}/modules.dep"
+    index.write_text(index.read_text().replace("dkms/nvidia", "dkms/nvidia-current-open"))
+    lines = "install nvidia modprobe -i nvidia-current-open $CMDLINE_OPTS\n" + "".join(
+        f"install nvidia-{name} modprobe nvidia ; modprobe -i nvidia-current-open-{name} $CMDLINE_OPTS\n"
+        for name in ("uvm", "peermem")
+    )
+    write(root, "/etc/nvidia/current-open/nvidia-modprobe.conf", lines)
+    link(root, "/etc/modprobe.d/nvidia.conf", "/etc/alternatives/glx--nvidia-modprobe.conf")
+    alternative = "/etc/nvidia/current-open/nvidia-modprobe.conf"
+    link(root, "/etc/alternatives/glx--nvidia-modprobe.conf", alternative)
+
+
+def test_an_image_of_debian_loads_the_driver_by_its_install_lines(tmp_path: Path) -> None:
+    debian(tmp_path)
+    result = check(tmp_path)
+    assert (result.verdict.state, result.verdict.path) == (State.READY, GdrPath.DMABUF)
+    assert found(result) == {"perftest-missing"}
+
+
+@pytest.mark.parametrize("name", ["nvidia", "nvidia-current-open"])
+def test_options_of_debians_driver_are_in_the_forecast_by_either_name(tmp_path: Path, name: str) -> None:
+    debian(tmp_path)
+    write(tmp_path, "/etc/modprobe.d/x.conf", f"options {name} NVreg_DmaRemapPeerMmio=0\n")
+    grub(tmp_path, "intel_iommu=on")
+    assert "peer-mmio-not-remapped" in found(check(tmp_path))
+
+
+@pytest.mark.parametrize(("options", "state"), [("iommu=pt", State.READY), ("quiet", State.DEGRADED)])
+def test_an_image_without_grub_cfg_starts_with_the_settings_of_grub(
+    tmp_path: Path, options: str, state: State
+) -> None:
+    system(tmp_path)
+    (tmp_path / GRUB.lstrip("/")).unlink()
+    write(tmp_path, "/etc/default/grub", f'GRUB_CMDLINE_LINUX="{options}"\n')
+    assert check(tmp_path).verdict.state is state
+
+
+@pytest.mark.parametrize(("has_source", "state"), [(False, State.BROKEN), (True, State.UNKNOWN)])
+def test_the_dkms_of_the_image_builds_its_driver_and_not_that_of_the_hardware(
+    tmp_path: Path, has_source: bool, state: State
+) -> None:
+    system(tmp_path)
+    base = tmp_path / f"lib/modules/{RELEASE}"
+    (base / "modules.dep").write_text((base / "modules.dep").read_text().partition("updates")[0])
+    (base / "build").mkdir()
+    if has_source:
+        link(tmp_path, f"/var/lib/dkms/nvidia/{VERSION}/source", f"/usr/src/nvidia-{VERSION}")
+    assert check(tmp_path).verdict.state is state
 
 
 def test_a_masked_setting_is_empty(tmp_path: Path) -> None:

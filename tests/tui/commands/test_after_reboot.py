@@ -70,7 +70,7 @@ def test_an_image_as_text_and_json(tmp_path: Path, capsys: pytest.CaptureFixture
     assert f"IMAGE {tmp_path}" in out
     assert "Container image; the hardware is assumed: hgx-h100, 8 GPUs" in out
     assert "✗ Programs in this image: GPUDirect RDMA will not work" in out
-    assert "libibverbs or its provider for ConnectX is not installed" in out
+    assert "libibverbs or its provider for these NICs is not installed" in out
     assert main(["check", "--root", str(tmp_path), "--as", "hgx-h100", "--json"]) == 2
     document = valid("image", capsys.readouterr().out)
     assert (document["kind"], document["assumed_hardware"]) == ("container image", "hgx-h100")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tui.actions.script_shell import ScriptShell
 from tests.tui.test_cli import ROOT
 from tui.cli import main
 
@@ -209,11 +210,12 @@ def test_the_script_of_a_file_writes_that_file(capsys: pytest.CaptureFixture[str
     script = out.replace("/etc/modules-load.d/gdrtop.conf", str(path)).replace(
         "/etc/modules-load.d", str(path.parent)
     )
-    assert subprocess.run(["sh"], input=script, text=True, capture_output=True).returncode == 0
+    shell = ScriptShell(tmp_path)
+    assert shell.run(script)[0] == 0
     first = path.read_text()
     assert "nvidia_uvm" in first
     path.write_text("mine\n")
-    assert subprocess.run(["sh"], input=script, text=True).returncode == 0
+    assert shell.run(script)[0] == 0
     assert path.read_text() == first
     assert Path(f"{path}.before").read_text() == "mine\n"
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from probes.base.plan import Plan, Step, instruction
 from probes.simulation.node.model.description import simulated_names
 from tests.tiers import usual
+from tests.tui.actions.script_shell import SHELLCHECK, ScriptShell
 from tests.tui.commands.test_schema import valid
-from tui.actions.script import script_of
 from tui.cli import main
 from tui.files.append_file import AppendFile
 from tui.files.setup_log import (
@@ -27,6 +26,12 @@ from tui.files.setup_log import (
     SetupLogError,
     record_of,
 )
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test goes on where another one stopped."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -101,40 +106,47 @@ def test_the_script_stops_at_errors_and_has_every_command(capsys: pytest.Capture
     assert "Nothing to script: only tests, a reboot or the report are left" in out
 
 
-def shell(script: str, *arguments: str) -> tuple[int, str]:
-    """Run a script in which no command does anything."""
-    harmless = script.replace("PATH=/usr/sbin:/usr/bin:/sbin:/bin", "PATH=/usr/bin:/bin")
-    ended = subprocess.run(["sh", "-s", *arguments], input=harmless, text=True, capture_output=True)
-    return ended.returncode, ended.stdout + ended.stderr
-
-
-def test_the_script_prints_manual_steps_and_stops_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_script_prints_manual_steps_and_stops_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     status, script, _ = run(capsys, "--demo", "pcie-l40s+no-gdr-path", "--script")
     assert status == 0
-    status, printed = shell(script)
+    programs = ("dnf", "dracut", "grubby", "modprobe")
+    script = script.replace("/etc/", f"{tmp_path}/etc/")
+    status, printed = ScriptShell(tmp_path, programs).run(script)
     assert status == 2
-    assert "   dnf module enable nvidia-driver:open-dkms" in printed
-    assert "open kernel modules (nvidia-open" not in printed  # the steps above install them
+    assert "dnf -y module enable nvidia-driver:open-dkms\n" in printed
+    assert printed.index("dnf -y install nvidia-open\n") < printed.index("These steps are yours:")
+    assert "   systemctl reboot\n" in printed
+    assert printed.endswith("Then check the node: gdrtop check\n")
 
 
-def test_a_script_goes_on_after_manual_steps() -> None:
-    steps = (
-        Step("Begin", ("echo", "begun")),
-        instruction("Turn the key", to_copy="a='1' $HOME"),
-        Step("Install it", ("dnf", "install", "x"), undo=("dnf", "remove", "x")),
-        Step("End", ("echo", "ended")),
-    )
-    # echo stands for a program that gdrtop runs.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tui.actions.script.why_manual", lambda step: step.argv[:1] != ("echo",))
-        script = script_of(Plan("A plan", steps), "node")
-    status, printed = shell(script)
-    assert (status, "begun" in printed, "ended" in printed) == (2, True, False)
-    assert (
-        "2. Turn the key\n   a='1' $HOME\n3. Install it\n   dnf install x\n   undo: dnf remove x\n" in printed
-    )
-    assert "again with the argument 4" in printed
-    assert shell(script, "4") == (0, "ended\n")
+SCRIPTED = [
+    "hgx-h100+iommu-translated,acs-on",
+    "pcie-l40s+no-gdr-path",
+    "dgx-a100+peermem-unknown-symbol-inbox-core",
+]
+
+
+@pytest.mark.parametrize("name", usual([*SCRIPTED, *simulated_names()], set(SCRIPTED)))
+def test_shellcheck_finds_nothing_in_the_script(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _, script, _ = run(capsys, "--demo", name, "--script")
+    file = tmp_path / "setup.sh"
+    file.write_text(script)
+    ended = subprocess.run([SHELLCHECK, file], text=True, capture_output=True)
+    assert (ended.returncode, ended.stdout) == (0, "")
+
+
+def test_the_script_has_what_an_admin_runs_and_no_module_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    _, script, _ = run(capsys, "--demo", "dgx-a100+peermem-unknown-symbol-inbox-core", "--script")
+    commands = script.split("\n")
+    assert commands.index("depmod -a") < commands.index("modprobe nvidia_peermem")
+    assert commands.count("modprobe nvidia_peermem") == 1
+    _, script, _ = run(capsys, "--demo", "hgx-h100+iommu-translated", "--script")
+    assert "\nupdate-grub\n" in script
+    assert script.index("update-grub") < script.index("systemctl reboot")
 
 
 @pytest.mark.parametrize(
@@ -161,16 +173,13 @@ def test_only_a_step_or_a_choice_is_written_down(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Listing the steps changes nothing, as all looking."""
-    from tui.commands import setup
-
-    path = tmp_path / "setup.jsonl"
-    log = DiskSetupLog(str(path), roots=f"{tmp_path}/absent")
-    monkeypatch.setattr(setup, "open_setup_log", lambda is_live: log)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for arguments in ((), ("--json",), ("--script",), ("acs",), ("acs", "--run")):
         run(capsys, "--demo", "hgx-h100", *arguments)
-    assert not path.exists()
+    assert not list(tmp_path.iterdir())
     run(capsys, "--demo", "hgx-h100", "--skip", "ports")
-    assert len(log.record().boots) == 1
+    (path,) = tmp_path.rglob("setup.jsonl")
+    assert len(DiskSetupLog(str(path), roots=f"{tmp_path}/absent").record().boots) == 1
 
 
 @pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100"}))
@@ -241,13 +250,10 @@ def test_control_characters_of_the_log_do_not_reach_the_screen() -> None:
 def test_a_choice_that_cannot_be_saved_is_an_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tui.commands import setup
-
-    log = DiskSetupLog("/proc/gdrtop/setup.jsonl", roots="/proc/absent")
-    monkeypatch.setattr(setup, "open_setup_log", lambda is_live: log)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc")
     status, _, err = run(capsys, "--demo", "hgx-h100", "--path", "peermem")
     assert status == 3
-    assert "the setup log /proc/gdrtop/setup.jsonl cannot be written" in err
+    assert "the setup log /proc/gdrtop/simulated/hgx-h100/setup.jsonl cannot be written" in err
 
 
 def test_with_a_strict_umask_others_can_still_read_roots_choices(tmp_path: object) -> None:

@@ -6,8 +6,10 @@ import pytest
 
 from probes.simulation.host import SimulatedHost
 from tests.tiers import usual
+from tests.tui.fleet_screens import FIRST, SECOND, FleetOnDemand, read, rows
 from tests.tui.pilot import SteppedClock, readings, shown, until
 from tui.app import GdrtopApp
+from tui.fleet_app import FleetApp
 from tui.settings.current import use
 from tui.settings.load import load
 
@@ -34,6 +36,20 @@ async def test_a_gpu_that_is_lost_rings_once(
     monkeypatch.setenv("GDRTOP_TERMINAL_BELL", str(is_configured).lower())
     use(load())
     assert await rung(monkeypatch, "hgx-h100+gpu-off-bus-live", LOST_AFTER + 10) == is_configured
+
+
+async def test_a_node_of_a_fleet_that_breaks_rings(machine: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    bells: list[None] = []
+    monkeypatch.setattr(FleetApp, "bell", lambda app: bells.append(None))
+    monkeypatch.setenv("GDRTOP_TERMINAL_BELL", "true")
+    use(load())
+    fleet = FleetOnDemand(FIRST, SECOND, SECOND)
+    async with fleet.app().run_test(size=(80, 24)) as pilot:
+        await read(pilot)
+        assert not bells
+        await read(pilot, 3)
+        await until(pilot, lambda: rows(pilot)[0] == "gpu1")  # type: ignore[arg-type]
+        assert len(bells) == 1
 
 
 async def test_what_was_there_before_does_not_ring(machine: object, monkeypatch: pytest.MonkeyPatch) -> None:

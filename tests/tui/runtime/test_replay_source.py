@@ -21,7 +21,7 @@ from tui.files.new_file import chunks_of
 from tui.runtime.reading_thread import Replayed, Sampled
 from tui.runtime.replay_source import ReplaySource
 from tui.screens.live.state import LiveState
-from tui.screens.overview.screen import PANELS
+from tui.screens.overview.panel_grid import PANELS
 
 SIZES = [(80, 24), (120, 40)]
 

@@ -87,11 +87,11 @@ async def test_a_node_is_set_up_by_keys_to_the_end(name: str, monkeypatch: pytes
 # Nodes with something wrong, and what the admin sees
 
 
-async def test_read_only_saves_no_boot(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_showing_the_steps_saves_no_boot(monkeypatch: pytest.MonkeyPatch) -> None:
     site = site_of(monkeypatch, "hgx-h100")
-    async with site.opened(read_only=True):
+    async with site.opened() as pilot:
         assert not site.log.record().boots
-    async with site.opened():
+        await skip(pilot, "Measure a NIC with host memory")
         assert len(site.log.record().boots) == 1
 
 

@@ -13,12 +13,11 @@ from probes.bandwidth.model.expected import TableError
 from probes.bandwidth.model.planned_test import Series
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result
+from probes.bandwidth.planning.chosen_gpu import NoSuchGpu, bdf_of
 from probes.bandwidth.results.against_earlier import changes
 from probes.bandwidth.results.baseline import machine_type
 from probes.bandwidth.results.comparison import conclusions
 from probes.base.origin import Source
-from probes.base.text import printable
-from probes.facts.gpu.gpus import GpuFacts
 from probes.host.protocol import Host
 from probes.snapshot.examination import Examination, examine
 from probes.snapshot.rates import Reading
@@ -124,7 +123,7 @@ class BenchCommand:
         self._output.show([heading(self._examination.node)])
         series = self._plan()
         if isinstance(series, Refused):
-            status = EXIT_WRONG_USAGE if isinstance(series, _NoSuchGpu) else EXIT_NOT_MEASURED
+            status = EXIT_WRONG_USAGE if isinstance(series, NoSuchGpu) else EXIT_NOT_MEASURED
             return self._refuse(series.reason, status=status)
         affected = self._session.affected_by(self._examination, series, self._before)
         if self._options.dry_run:
@@ -146,7 +145,7 @@ class BenchCommand:
     def _plan(self) -> Series | Refused:
         request = self._options.request
         if request.gpu is not None:
-            bdf = _bdf_of(self._examination, request.gpu)
+            bdf = bdf_of(self._examination, request.gpu)
             if isinstance(bdf, Refused):
                 return bdf
             request = replace(request, gpu=bdf)
@@ -273,23 +272,6 @@ class BenchCommand:
         self._output.show(progress.lines(event, comparisons))
         if self._output.lost is not None and not isinstance(event, SeriesEnded):
             self._interrupt(_CANNOT_WRITE)  # the test is stopped, and its results are saved
-
-
-class _NoSuchGpu(Refused):
-    """This node does not have the requested GPU."""
-
-
-def _bdf_of(examination: Examination, typed: str) -> str | Refused:
-    """Return the PCI address of a GPU given by its number or address, with or without the domain."""
-    facts = examination.node.gpus
-    if not isinstance(facts, GpuFacts):
-        return Refused(f"GPUs unknown: {facts}")
-    name = typed.lower()
-    for gpu in facts.gpus:
-        if name in (str(gpu.index), f"gpu{gpu.index}", gpu.bdf, gpu.bdf.removeprefix("0000:")):
-            return gpu.bdf
-    gpus = ", ".join(f"{gpu.index} ({gpu.bdf})" for gpu in facts.gpus) or "none"
-    return _NoSuchGpu(f"there is no GPU {printable(typed, 40)!r}; the GPUs are: {gpus}")
 
 
 def _common(examination: Examination, series: Series | None, affected: Sequence[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from textual.message import Message
 from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import PanesScreen
+from tui.screens.list_screen import ZOOM_KEY, PanesScreen
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class BandwidthRunScreen(PanesScreen):
         bind("write", "save"),
         bind("copy", "copy"),
         bind("baseline", "baseline"),
+        ZOOM_KEY,
         *leave_keys("bandwidth"),
     ]
     CONDITIONAL = ("cancel", "skip", "again", "save", "copy", "baseline")

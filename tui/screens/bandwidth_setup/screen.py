@@ -11,7 +11,7 @@ from textual.widgets import Input
 from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import PanesScreen
+from tui.screens.list_screen import ZOOM_KEY, PanesScreen
 from widgets.base.lines import rows_of
 from widgets.base.lines_view import LinesView
 
@@ -30,6 +30,7 @@ class BandwidthSetupScreen(PanesScreen):
         bind("change", "change(-1)", "left", show=False),
         bind("peer", "name_peer"),
         bind("copy", "copy"),
+        ZOOM_KEY,
         *leave_keys("bandwidth"),
     ]
     CONDITIONAL = ("start", "change", "name_peer", "copy")

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
+from textual.widget import Widget
 from textual.widgets import Input
 
 from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import FILTER_KEY, PanesScreen, static_view
+from tui.screens.list_screen import FILTER_KEY, ZOOM_KEY, PanesScreen, static_view
 from tui.screens.live.layout import BORDER, TALL_ROWS, arrange, gpu_cells
 from tui.screens.live.state import PANES, LiveState
 from tui.screens.live.tables import choose_columns, choose_order, set_order
@@ -48,6 +49,7 @@ class LiveScreen(PanesScreen):
         FILTER_KEY,
         bind("view", "sort", label="Sort"),
         bind("columns", "columns"),
+        ZOOM_KEY,
         bind("pane", "pane(1)", "tab"),
         bind("pane", "pane(-1)", "shift+tab", show=False),
         *leave_keys("live"),
@@ -161,7 +163,8 @@ class LiveScreen(PanesScreen):
         needs = {pane: max(2, self._rows_of(pane)) + BORDER for pane in PANES}
         needs["ranks"] += len(self._state.notes)
         opened = {"details": height} if self._is_opened else None
-        arranged = opened or arrange(width, height, needs, self._pane)
+        alone = {self._pane: height} if self._is_zoomed else None
+        arranged = opened or alone or arrange(width, height, needs, self._pane)
         if (arranged, width) == self._arranged:
             return
         self._arranged = arranged, width
@@ -236,8 +239,13 @@ class LiveScreen(PanesScreen):
             self.draw()
             self.refresh_bindings()
 
+    def _zoom(self, shown: Widget | None) -> None:
+        super()._zoom(shown)
+        self._arranged = None
+        self.draw()
+
     def action_pane(self, step: int) -> None:
-        """Focus the next pane."""
+        """Focus the next pane; if one is shown alone, the next one is."""
         if self._is_opened:
             return
         self._focus(PANES[(PANES.index(self._pane) + step) % len(PANES)])
@@ -277,9 +285,11 @@ class LiveScreen(PanesScreen):
             super().action_leave()
 
     def action_close(self) -> None:
-        """Close the details, else leave the screen: the footer calls both "Back"."""
+        """Close the details, else show all panes, else leave the screen: the footer calls all "Back"."""
         if self._is_opened:
             self._set_opened(False)
+        elif self._is_zoomed:
+            self._zoom(None)
         else:
             super().action_close()
 

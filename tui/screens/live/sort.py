@@ -6,6 +6,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
+from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from widgets.base.lines import Line, Run, Tone, fit, rows_of
 from widgets.base.lines_view import LinesView
@@ -14,18 +15,14 @@ from widgets.live.columns import COLUMNS, TableColumn, changed_order, order_text
 
 _TITLE_CELLS = 24
 _WORST = "worst first"
-_KEYS = (
-    ("letter", "Sort by the column; again: reversed"),
-    ("↑↓ Enter", "Sort by the selected column"),
-    ("Esc", "Close"),
-)
+_LETTERS = "A letter sorts by its column, again in reverse."
 
 
 class SortScreen(ModalScreen[str]):
     """The result is the new order, as in the configuration: "" for the worst first, "share", "-share"."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
-        bind("open", "choose"),
+        bind("open", "choose", label="Sort"),
         bind("view", "worst_first", label="Worst first"),
         bind("select", "step(1)", "down,j"),
         bind("select", "step(-1)", "up,k", show=False),
@@ -42,8 +39,9 @@ class SortScreen(ModalScreen[str]):
         self._selected = max(0, names.index(sort.removeprefix("-")) if sort.removeprefix("-") in names else 0)
 
     def compose(self) -> ComposeResult:
-        """Compose one pane."""
+        """Compose one pane and the keys."""
         yield LinesView(self._title)
+        yield KeyFooter()
 
     def on_lines_view_resized(self) -> None:
         """Draw for the pane's width."""
@@ -56,7 +54,7 @@ class SortScreen(ModalScreen[str]):
             self._row(number, column.letter, _name(column), column.meaning)
             for number, column in enumerate(self._columns, 1)
         ]
-        lines += [(), *((Run(f"{key:<9}", Tone.TITLE), Run(what)) for key, what in _KEYS)]
+        lines += [(), (Run(_LETTERS, Tone.DIM),)]
         view.show(lines)
         view.scroll_to_row(rows_of(lines).get(str(self._selected), 0))
 

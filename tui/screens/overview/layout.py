@@ -16,7 +16,6 @@ RIGHT_CELLS, WIDE_RIGHT_CELLS = 46, 62
 STRIP_ROWS = 3  # modules, GPUDirect, jobs
 FINDING_ROWS = 3
 _LEAST_FINDING_ROWS = 1
-MOST_FINDING_ROWS = 8
 _LEAST_MATRIX_ROWS = 6
 FOLDED_ROWS = 1  # of the modules if all are ok: one line without a border
 _BORDER = 2
@@ -25,12 +24,16 @@ _OTHER_COLUMN = {"gpudirect": 3, "path": 4, "modules": 3, "traffic": 4}  # least
 HIDE_PANELS = "overview.hide"  # the setting
 HIDEABLE = ("matrix", "rates", *_OTHER_COLUMN)  # findings, jobs and topology are always shown
 _LEAST_ROWS = 1 + _BORDER
-# The panels of the views 2 to 4, each column from the top; view 1 shows all that have room.
-VIEWS: Mapping[int, tuple[tuple[str, ...], ...]] = {
-    2: (("matrix",), ("path",)),
-    3: (("rates",), ("traffic",)),
-    4: (("jobs", "gpudirect", "modules"),),
+_PLACES = (("findings", "jobs"), _TOPOLOGY_COLUMN, ("modules", "gpudirect", "traffic", "path"))
+PANEL_NAMES = tuple(name for names in _PLACES for name in names)
+# The panels of the views 2 to 4, unless the user has saved others; view 1 shows all that have room.
+VIEWS: Mapping[int, tuple[str, ...]] = {
+    2: ("matrix", "path"),
+    3: ("rates", "traffic"),
+    4: ("jobs", "modules", "gpudirect"),
 }
+VIEW_PANELS = "overview.view_"  # begins the settings of the panels of views 2 to 4
+START_VIEW = "overview.view"  # the setting
 
 
 @frozen
@@ -73,17 +76,26 @@ def zoomed(panel: str, width: int, height: int, head_rows: int) -> Arrangement:
     return Arrangement({panel: max(3, height - head_rows - 1)}, True, width)
 
 
-def view(number: int, width: int, height: int, head_rows: int, needs: Mapping[str, int]) -> Arrangement:
-    """Return the arrangement of the panels of a view, beside each other if there is room.
+def view(
+    names: Collection[str], width: int, height: int, head_rows: int, needs: Mapping[str, int]
+) -> Arrangement:
+    """Return the arrangement of some panels: findings and jobs above, the others in one or two columns.
 
     `needs`: as in `arrange`.
     """
     room = max(0, height - head_rows - 1)
-    columns = VIEWS[number]
-    if width >= TWO_COLUMNS and len(columns) > 1:
-        rows = {name: count for names in columns for name, count in _stacked(names, room, needs).items()}
-        return Arrangement(rows, False, width // 2)
-    return Arrangement(_stacked([name for names in columns for name in names], room, needs), True, width)
+    top, left, right = ([name for name in place if name in names] for place in _PLACES)
+    is_wide = width >= TWO_COLUMNS and bool(left and right)
+    columns = [left, right] if is_wide else [[*left, *right]]
+    least = _LEAST_ROWS * max(map(len, columns))
+    above = 0
+    if top:
+        most = max(needs[name] for name in top) + _BORDER
+        above = max(_LEAST_ROWS, min(most, room - least) if least else room)
+    rows = dict.fromkeys(top, above)
+    for column in columns:
+        rows |= _stacked(column, room - above, needs)
+    return Arrangement(rows, not is_wide, width // 2 if is_wide else width)
 
 
 def _stacked(names: Sequence[str], room: int, needs: Mapping[str, int]) -> dict[str, int]:
@@ -103,11 +115,13 @@ def arrange(
     one_column: bool,
     needs: Mapping[str, int],
     topology_rows: Callable[[int], int],
+    wishes: Mapping[str, int],
 ) -> Arrangement:
     """Distribute the rows over the panels.
 
     `needs`: the rows that each panel's content needs, the topology as a list, 0 of a hidden one;
-    `topology_rows`: the height of the richest topology within so many rows; `head_rows`: of the verdict.
+    `topology_rows`: the height of the richest topology within so many rows; `head_rows`: of the verdict;
+    `wishes`: the rows of what findings, jobs and rates show besides where nothing else needs the room.
     """
     strip_rows = STRIP_ROWS if one_column else 0
     room = max(0, height - head_rows - 1 - strip_rows)
@@ -120,7 +134,8 @@ def arrange(
     arranged = _share(one_column, room, findings, needs, topology_rows)
     # Findings and jobs get what the topology's column does not need.
     spare = room - _used(one_column, arranged)
-    more = min(spare, min(MOST_FINDING_ROWS, max(needs["findings"], needs["jobs"])) - findings)
+    names = ("findings",) if one_column else ("findings", "jobs")
+    more = min(spare, max(wishes[name] for name in names) - findings)
     if not one_column:
         wanted = sum(_whole(name, needs) for name in _OTHER_COLUMN)
         more = min(more, room - findings - _BORDER - wanted)
@@ -128,6 +143,9 @@ def arrange(
         findings += more
         arranged = _share(one_column, room, findings, needs, topology_rows)
         spare = room - _used(one_column, arranged)
+    if spare > 0 and "rates" in arranged and arranged["rates"] + spare >= wishes["rates"] + _BORDER:
+        spare -= wishes["rates"] + _BORDER - arranged["rates"]
+        arranged["rates"] = wishes["rates"] + _BORDER
     arranged["topology"] += max(0, spare)
     return Arrangement(arranged, one_column, right_cells(width, one_column), strip_rows)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from probes.base.latest import Latest
@@ -19,9 +20,11 @@ from probes.queries.usable_here import UsableHere
 from probes.topology.paths import Path, Topology
 from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection
+from widgets.base.figures import short
+from widgets.base.graphs import graph
 from widgets.base.lines import Line, Run, Tone, wrapped
 from widgets.doctor import findings
-from widgets.live import job_lines
+from widgets.live import job_lines, rank_graphs
 from widgets.node import gpudirect, matrix, modules, nic_detail, traffic
 from widgets.node import path as path_drawing
 from widgets.node import topology as topology_drawing
@@ -31,6 +34,10 @@ from widgets.node.topology import Form
 if TYPE_CHECKING:  # loaded once something was measured
     from probes.bandwidth.model.result import Result
     from probes.snapshot.examination import Examination
+
+
+# What explains the figures in the matrix, by whether they were measured.
+_FIGURES = {False: "Gb/s: what the NIC carries now for the GPU", True: "( ) Gb/s measured"}
 
 
 @dataclass
@@ -72,14 +79,15 @@ class Panels:
     ) -> Sequence[Line]:
         """Return a panel's lines; `alone` with all details, the topology in the given form.
 
-        `rows`: of the panel, 0 for as few as needed; the path uses what is left for its ends.
+        `rows`: of the panel, 0 for as few as needed; what is left shows more: the fixes of findings, the
+        ranks of jobs, longer graphs of rates, the ends of a path.
         """
         readings, marks = self._readings, self.checked.marks
         match panel:
             case "findings":
-                return self._findings(topology, width)
+                return self._findings(topology, width, rows)
             case "jobs":
-                return self._jobs(node, width)
+                return self._jobs(node, width, rows)
             case "modules":
                 return modules.draw(node, readings.refcnts, width, full=alone, marks=marks)
             case "gpudirect":
@@ -88,12 +96,44 @@ class Panels:
             case "traffic":
                 return self._traffic(node, width, alone)
             case "rates":
-                return traffic.draw_ports(node, readings.live, readings.port_histories, width, marks)
+                is_tall = rows >= self.tall_rates_rows
+                histories = readings.port_histories
+                return traffic.draw_ports(node, readings.live, histories, width, marks, is_tall)
             case "matrix":
                 return self._matrix(topology, width, alone)
             case "path":
                 return self._path(topology, width, alone, rows)
-        return topology_drawing.draw(node, topology, width, readings.live, self.highlights(topology), form)
+        highlights = self.highlights(topology)
+        return topology_drawing.draw(
+            node, topology, width, readings.live, highlights, form, partial(self._trends, topology)
+        )
+
+    @property
+    def tall_rates_rows(self) -> int:
+        """The rows of the rates with two lines a port."""
+        return 2 * len(self._readings.port_histories) + 1
+
+    @property
+    def rows_of_ranks(self) -> int:
+        """The rows of the ranks below the jobs, one below the other."""
+        sample = self._readings.live_sample
+        return rank_graphs.rows_for(sample) if sample is not None else 0
+
+    def _trends(self, topology: Topology, end: str, cells: int) -> list[Line]:
+        """Return the graphs of a GPU, or of each port of a NIC, in the busier direction."""
+        readings, seconds = self._readings, traffic.SPARK_SECONDS / cells
+        history = readings.gpu_histories.get(end)
+        if history is not None:
+            top = traffic.gpu_link_gbps(topology, end)
+            return [graph(history.buckets(cells, seconds), top or None)]
+        device = readings.devices.get(end)
+        graphs: list[Line] = []
+        for port in device.ports if device is not None else ():
+            past = readings.port_histories.get((end, port.number), ())
+            pairs = zip(*(history.buckets(cells, seconds) for history in past), strict=True)
+            values = [max((value for value in pair if value is not None), default=None) for pair in pairs]
+            graphs.append(graph(values, known(port.rate_gbps, None)))
+        return graphs
 
     def highlights(self, topology: Topology) -> Highlights:
         """Return what stands out in the drawings of the topology."""
@@ -121,7 +161,7 @@ class Panels:
         found = {pair[0]: short_result(self.measured[pair]) for pair in best if pair in self.measured}
         return {gpu: run for gpu, run in found.items() if run.text}
 
-    def _findings(self, topology: Topology, width: int) -> list[Line]:
+    def _findings(self, topology: Topology, width: int, rows: int) -> list[Line]:
         checked = self.checked
         if checked.failure:
             return wrapped(f"The node could not be checked: {checked.failure}", width, Tone.BAD)
@@ -134,13 +174,18 @@ class Panels:
         first = (
             next((finding.id for finding in listed(checked.findings)), "") if selection.is_on_findings else ""
         )
-        return findings.draw_rows(checked.findings, labels, gpus, width, selection.finding or first)
+        selected = selection.finding or first
+        return findings.draw_rows(checked.findings, labels, gpus, width, selected, rows)
 
-    def _jobs(self, node: Node, width: int) -> list[Line]:
+    def _jobs(self, node: Node, width: int, rows: int) -> list[Line]:
         """Draw the jobs with their paths and rates, and what the last check found about them."""
         readings = self._readings
         facts, far = self.checked.processes, self._far(node)
-        return job_lines.draw_overview(readings.live_sample, facts, readings.gpus_by_pid(), width, far)
+        sample = readings.live_sample
+        lines = job_lines.draw_overview(sample, facts, readings.gpus_by_pid(), width, far)
+        if sample is None or len(lines) >= rows:
+            return lines
+        return lines + rank_graphs.draw(sample, readings.rank_histories, width, rows - len(lines))
 
     def _far(self, node: Node) -> tuple[int, ...]:
         """Return the processes that are bound to CPUs far from their GPU."""
@@ -161,13 +206,38 @@ class Panels:
 
     def _matrix(self, topology: Topology, width: int, alone: bool) -> Sequence[Line]:
         highlights = self.highlights(topology)
-        below = matrix.legend(topology, width, highlights)
+        figures = self._figures() if matrix.has_room_for_figures(topology, width) else {}
+        kinds = {run.text.startswith("(") for run in figures.values()}
+        texts = [text for is_measured, text in _FIGURES.items() if is_measured in kinds]
+        below = matrix.legend(topology, width, highlights, texts)
         if alone and self.measured:
             from widgets.bandwidth.table import draw_matrix
 
             newest = list(self.measured.values())
             below += [(), (Run("MEASURED", Tone.TITLE),), *draw_matrix(newest, width)]
-        return matrix.draw(topology, width, highlights=highlights).followed_by(below)
+        return matrix.draw(topology, width, highlights=highlights, figures=figures).followed_by(below)
+
+    def has_moving_matrix(self, topology: Topology, width: int) -> bool:
+        """Return whether the matrix shows figures of the newest reading."""
+        sample = self._readings.live_sample
+        return sample is not None and bool(sample.jobs) and matrix.has_room_for_figures(topology, width)
+
+    def _figures(self) -> dict[tuple[str, str], Run]:
+        """Return what a NIC carries for a GPU now, else what was measured, in Gb/s, by (GPU, NIC)."""
+        sample = self._readings.live_sample
+        figures: dict[tuple[str, str], Run] = {}
+        if self.measured:
+            from widgets.bandwidth.result import mark_of
+
+            for pair, result in self.measured.items():
+                if result.gbps is not None:
+                    figures[pair] = Run(f"({short(result.gbps)})", mark_of(result).tone)
+        rates = rank_graphs.pair_rates(sample) if sample is not None else {}
+        marks, none = self.checked.marks, Run("")
+        for (gpu, nic), rate in rates.items():
+            mark = marks.get(nic) or marks.get(gpu) or none
+            figures[gpu, nic] = Run(short(rate), mark.tone)
+        return figures
 
     def _path(self, topology: Topology, width: int, alone: bool, rows: int) -> list[Line]:
         path, end = self._selection.path(self.checked.detours), self._selection.end
@@ -186,7 +256,12 @@ class Panels:
             return [*detail, (), *lines]
         ends = [[(), *self._detail(each, width, True, is_live=bool(end))] for each in (path.a, path.b)]
         both = [*lines, *(line for detail in ends for line in detail)]
-        return both if len(both) <= rows else [*lines, *detail]
+        if len(both) > rows:
+            return [*lines, *detail]
+        measured = self._measured_of_gpus(topology)
+        left = rows - len(both) - 1
+        others = path_drawing.best_pairs(topology, width, self.checked.detours, measured, left)
+        return [*both, (), *others] if others else both
 
     def _is_detour(self, path: Path) -> bool:
         return bool(self.checked.detours & {(path.a, path.b), (path.b, path.a)})

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from probes.base.history import History
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.node import Node
@@ -17,13 +17,15 @@ from probes.snapshot.nic_roles import NicRole
 from probes.snapshot.rates import PortRate, Reading, netdev_rates, port_rates
 from probes.topology.paths import Topology
 from tui.runtime.reading_thread import Probed, Sampled
+from widgets.base.figures import in_gbps
 from widgets.live.changes import Change, changes_of
+from widgets.live.figures import busier, rank_rates
 from widgets.node import traffic
 from widgets.node.endpoint_lines import NO_FIGURES, LiveFigures
 
-_PORT_SAMPLES = 1200  # two minutes at ten a second
+_SAMPLES = 1200  # two minutes at ten a second
 _EVENTS = 64  # a restart has one a rank; those that only name a finding do not count
-_CHANGES = 2  # shown below the findings
+_CHANGES = 16  # below the findings, where there is room
 
 
 class Readings:
@@ -48,6 +50,8 @@ class Readings:
         self.totals: dict[str, float] = {}  # the sums of all ports and GPUs, by widgets.node.traffic.TOTALS
         self.histories = {name: History() for name in ("refcnt", *traffic.TOTALS)}
         self.port_histories: dict[tuple[str, int], tuple[History, History]] = {}
+        self.gpu_histories: dict[str, History] = {}  # PCIe in the busier direction, in Gb/s, by BDF
+        self.rank_histories: dict[int, History] = {}  # Gb/s in the busier direction, by pid
         self._events: deque[LiveEvent] = deque(maxlen=_EVENTS)  # newest first
         self.changes: list[Change] = []  # the newest ones of these
 
@@ -84,6 +88,16 @@ class Readings:
             sent, received = self.port_histories[port]
             sent.add(at, rate.sent_gbps)
             received.add(at, rate.received_gbps)
+        for bdf in {**self.gpu_histories, **self.live.gpus}:
+            now = self.live.gpus.get(bdf)
+            pcie: Maybe[float] = Unknown(Reason.NOT_THERE)
+            if now is not None:
+                pcie = busier(in_gbps(now.pcie_tx_bytes_per_second), in_gbps(now.pcie_rx_bytes_per_second))
+            self.gpu_histories.setdefault(bdf, _history()).add(at, pcie)
+        ranks = rank_rates(report.live) if report.live is not None else {}
+        self.rank_histories = {pid: self.rank_histories.get(pid) or _history() for pid in ranks}
+        for pid, rank in ranks.items():
+            self.rank_histories[pid].add(at, rank.gbps)
 
     @property
     def hostname(self) -> str:
@@ -131,4 +145,8 @@ def _figures(reading: Reading, rates: dict[tuple[str, int], PortRate]) -> LiveFi
 
 
 def _histories() -> tuple[History, History]:
-    return History(traffic.SPARK_SECONDS, _PORT_SAMPLES), History(traffic.SPARK_SECONDS, _PORT_SAMPLES)
+    return _history(), _history()
+
+
+def _history() -> History:
+    return History(traffic.SPARK_SECONDS, _SAMPLES)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
-from textual.screen import Screen
 from textual.widgets import Input
 
 from probes.base.origin import Origin
 from tui.runtime.reading_thread import Failed, Probed, Replayed, Sampled
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, move_keys
-from tui.screens.overview import head as head_drawing
-from tui.screens.overview.head import HeadState
-from tui.terminal.partial_compositor import DirectLinesView, draw_partially
-from widgets.base.lines import Line, Run, Tone, rows_of
+from tui.screens.overview.panel_grid import PANELS, mount_panels, new_panel
+from tui.screens.overview.panel_screen import PanelScreen
+from tui.terminal.partial_compositor import draw_partially
+from widgets.base.lines import Run, Tone, rows_of
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
@@ -27,42 +26,14 @@ if TYPE_CHECKING:
     from probes.snapshot.examination import Examination
     from probes.snapshot.rates import Reading
     from tui.files.since_ok import SinceOk
-    from tui.screens.overview.layout import Arrangement
     from tui.screens.overview.state import OverviewState
 
-PANELS = {
-    "findings": "Findings",
-    "jobs": "Jobs",
-    "topology": "Topology",
-    "matrix": "GPU × NIC",
-    "rates": "NIC rates",
-    "modules": "Modules",
-    "gpudirect": "GPUDirect RDMA",
-    "traffic": "Traffic",
-    "path": "Path",
-}
-_PLACES = {
-    "top": ("findings", "jobs"),
-    "left": ("topology", "matrix", "rates"),
-    "right": ("modules", "gpudirect", "traffic", "path"),
-}
 _END = 1 << 20
-_FILTER_ROWS = 3
-_FITTED = ("topology", "path")  # panels that are drawn for the rows that they have
-_MANY_IN_A_ROW = ("topology", "matrix")  # a row has several GPUs and NICs
+_FITTED = ("jobs", "topology", "rates", "path")  # panels that are drawn for the rows that they have
 _ENDPOINTS = ("topology", "matrix", "rates")  # panels whose rows are GPUs and NICs
 
 
-class Panel(DirectLinesView):
-    """A panel with a border, which can be shown alone."""
-
-
-def _panel(name: str) -> Panel:
-    """Return a new panel."""
-    return Panel(PANELS[name], id=name, picks_rows=name not in _MANY_IN_A_ROW)
-
-
-class OverviewScreen(Screen[None]):
+class OverviewScreen(PanelScreen):
     """Verdict, findings, jobs, topology, matrix, rates, modules, GPUDirect state, traffic, path."""
 
     AUTO_FOCUS = "#topology"
@@ -99,15 +70,8 @@ class OverviewScreen(Screen[None]):
         finding: str
 
     def __init__(self, origin: Origin) -> None:
-        super().__init__()
+        super().__init__(origin)
         draw_partially(self)
-        self._state: OverviewState | None = None
-        self._head = HeadState(origin)
-        self._has_panels = False  # those that show what was read
-        self._zoomed = ""
-        self._view = 1  # the panels that have room; 2 to 4: VIEWS of tui/screens/overview/layout.py
-        self._word: Input | None = None  # the filter, once it has been asked for
-        self._arranged: Arrangement | None = None
         self._is_outdated = False  # changed while another screen covered this one
         self._has_findings = False
         self._shown_keys = (False, False)  # whether there is a fix, and whether modules can be loaded
@@ -115,13 +79,11 @@ class OverviewScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Yield what the first frame shows; the other panels come with the first reading."""
-        verdict = DirectLinesView(id="verdict")
-        verdict.can_focus = False
-        yield verdict
+        yield from self.compose_head()
         yield Horizontal(id="top")
         with Horizontal(id="body"):
             with Vertical(id="left"):
-                yield _panel("topology")
+                yield new_panel("topology")
             yield Vertical(id="right")
         yield KeyFooter()
 
@@ -130,17 +92,12 @@ class OverviewScreen(Screen[None]):
         if self._has_panels:
             return
         self._has_panels = True
-        for place, names in _PLACES.items():
-            panels = [_panel(name) for name in names if name != "topology"]
-            self.query_one(f"#{place}").mount(*panels)
-        strips = DirectLinesView(id="strips")
-        strips.can_focus = False
-        self.mount(strips, after="#body")
+        mount_panels(self)
 
     def on_mount(self) -> None:
         """Show at once that the node is being read."""
         self._panel("topology").show([(Run("Reading the node…", Tone.DIM),)])
-        self._draw_verdict()
+        self.draw_head()
 
     def on_lines_view_resized(self) -> None:
         """Draw again: every drawing depends on the width of its panel."""
@@ -170,7 +127,7 @@ class OverviewScreen(Screen[None]):
         """Show what was read."""
         if isinstance(report, Failed):
             self._head.failure = report.what
-            self._draw_verdict()
+            self.draw_head()
             return
         if self._state is None:
             from tui.screens.overview.state import OverviewState
@@ -208,61 +165,12 @@ class OverviewScreen(Screen[None]):
             self._state.apply_results(results)
             self.draw()
 
-    # What runs here, in the head
-
-    def show_pace(self, pace: str) -> None:
-        """Show the interval, or that readings have stopped."""
-        self._change_head(pace=pace)
-
-    def show_recording(self, state: str) -> None:
-        """Show how far a recording of this node is; "" if there is none."""
-        self._change_head(recording=state)
-
-    def show_action(self, state: str) -> None:
-        """Show how far an action is; "" if none is running."""
-        self._change_head(action=state)
-
-    def show_test(self, state: str) -> None:
-        """Show how far a bandwidth test is; "" if none is running."""
-        self._change_head(test=state)
-
-    def show_silence(self, seconds: float, is_slow: bool = False) -> None:
-        """Show how long a node that is slow or silent takes to answer; 0: it answers."""
-        self._change_head(silence=float(int(seconds)), is_slow=is_slow)
-
-    def _change_head(self, **fields: str | float | bool) -> None:
-        head = replace(self._head, **fields)  # type: ignore[arg-type]
-        if head != self._head:
-            self._head = head
-            if self.is_mounted:
-                self._draw_verdict()
-
-    @property
-    def status(self) -> Line:
-        """What is running now, and whether the node answers; other screens show it too."""
-        return self._head.status()
-
-    @property
-    def selected_pair(self) -> tuple[str, str]:
-        """The selected GPU's and NIC's ids; "" for what is not selected."""
-        return self._state.selected_pair if self._state else ("", "")
-
     @property
     def newest_readings(self) -> tuple[Reading | None, Reading | None]:
         """The newest reading and the one before it."""
         return self._state.newest_readings if self._state else (None, None)
 
-    @property
-    def hostname(self) -> str:
-        """The node's host name; "" while it is unknown."""
-        return self._state.hostname if self._state else ""
-
     # Keys
-
-    @property
-    def _focused_panel(self) -> str:
-        focused = self.focused
-        return (focused.id or "") if isinstance(focused, Panel) else ""
 
     def action_move(self, how: str) -> None:
         """Move the selection of the focused panel; scroll a panel without rows to select."""
@@ -353,15 +261,6 @@ class OverviewScreen(Screen[None]):
         self.set_focus(self._word)
         self.draw()
 
-    def _focus_home(self) -> None:
-        """Focus the topology, or the first panel where it is not shown."""
-        names = ("topology",) if self._arranged is None else self._arranged.rows
-        self._panel("topology" if "topology" in names else next(iter(names))).focus()
-
-    @property
-    def _is_filter_shown(self) -> bool:
-        return self._word is not None and self._word.display
-
     def on_input_changed(self, changed: Input.Changed) -> None:
         """Show only the GPUs and NICs that match."""
         if self._state is not None:
@@ -389,63 +288,14 @@ class OverviewScreen(Screen[None]):
             self._state.select_nothing()
             self.draw()
 
-    def action_pane(self, step: int) -> None:
-        """Focus the next panel; if one is shown alone, show the next one alone, hidden ones included."""
-        if self._zoomed:
-            names = list(PANELS)
-            self._toggle_zoom(names[(names.index(self._zoomed) + step) % len(names)])
-        elif step > 0:
-            self.focus_next()
-        else:
-            self.focus_previous()
-
-    def action_zoom(self) -> None:
-        """Show the focused panel alone, or all panels again."""
-        self._toggle_zoom(self._zoomed or self._focused_panel or "topology")
-
-    def action_view(self, number: int) -> None:
-        """Show all panels that have room, or those of another view."""
-        self._view, self._zoomed, self._arranged = number, "", None
-        self.draw()
-
-    def action_hide(self) -> None:
-        """Hide the focused panel, or show it again if it is hidden and maximized; save that."""
-        from tui.screens.overview.layout import HIDE_PANELS, HIDEABLE
-        from tui.screens.save_setting import save_setting
-
-        name = self._zoomed or self._focused_panel
-        if self._state is None or name not in HIDEABLE:
-            self.notify(
-                "Findings, jobs and topology are always shown. Tab selects another panel.", markup=False
-            )
-            return
-        hidden = set(self._state.hidden) ^ {name}
-        words = "hidden; z, Tab and C show it again" if name in hidden else "shown"
-        save_setting(self.app, HIDE_PANELS, ", ".join(sorted(hidden)), f"{PANELS[name]} is {words}")
-        self._zoomed, self._arranged = "", None
-        self.draw()
-
-    def _toggle_zoom(self, panel: str) -> None:
-        before, self._zoomed = self._zoomed, "" if self._zoomed == panel else panel
-        self._arranged = None
-        self.draw()
-        focused = self._zoomed or (
-            "topology" if before == "path" and self.selected_pair != ("", "") else before
-        )
-        if self._has_panels and self._panel(focused).display:
-            self._panel(focused).focus()
-
     # Drawing
-
-    def _panel(self, name: str) -> LinesView:
-        return self.query_one(f"#{name}", LinesView)
 
     def draw(self) -> None:
         """Draw every visible panel."""
         self._is_outdated = bool(self.readings) and not self._is_visible
         if self._is_outdated:
             return
-        head_rows = self._draw_verdict()
+        head_rows = self.draw_head()
         if self._state is None or not self.children or not self.readings:
             return
         self._mount_panels()
@@ -455,18 +305,20 @@ class OverviewScreen(Screen[None]):
             panel = self._panel(name)
             if panel.display and panel.room:
                 rows = arranged.inside(name)
-                lines = self._state.lines(
-                    name, panel.room, self._zoomed == name, rows if name in _FITTED else 0
-                )
                 if name == "findings":
-                    lines = [*lines, *self._state.news(panel.room, rows - len(lines))]
+                    lines = self._state.findings_lines(panel.room, rows)
+                else:
+                    lines = self._state.lines(
+                        name, panel.room, self._zoomed == name, rows if name in _FITTED else 0
+                    )
                 panel.show(lines)
         keys = self._state.has_fix, self._state.are_modules_missing
         if keys != self._shown_keys:
             self._shown_keys = keys
             self.refresh_bindings()
-        title = self._state.topology_title
-        self._panel("topology").set_title(f"Topology · {title}" if title else "Topology")
+        topology = self._panel("topology")
+        title = self._state.topology_title(topology.room, arranged.inside("topology"))
+        topology.set_title(f"Topology · {title}" if title else "Topology")
         strips = self._panel("strips")
         if strips.display:
             strips.show(self._state.strips(self.size.width))
@@ -488,45 +340,3 @@ class OverviewScreen(Screen[None]):
         """Draw what has changed while another screen covered this one."""
         if self._is_outdated:
             self.draw()
-
-    def _arrange(self, state: OverviewState, head_rows: int) -> Arrangement:
-        """Place every panel and return how."""
-        from tui.screens.overview import layout as overview_layout
-
-        width, height = self.size
-        height -= _FILTER_ROWS if self._is_filter_shown else 0
-        if self._zoomed:
-            arranged = overview_layout.zoomed(self._zoomed, width, height, head_rows)
-        elif self._view != 1:
-            arranged = state.view(self._view, width, height, head_rows)
-        else:
-            arranged = state.arrange(width, height, head_rows)
-        if arranged == self._arranged:
-            return arranged
-        self._arranged = arranged
-        with self.app.batch_update():
-            for name in PANELS:
-                panel = self._panel(name)
-                panel.display = name in arranged.rows
-                panel.styles.height = arranged.rows.get(name, 0)
-            self._panel("modules").set_class(
-                arranged.rows.get("modules") == overview_layout.FOLDED_ROWS, "folded"
-            )
-            self.set_class(arranged.is_one_column, "one-column")
-            self.query_one("#right").styles.width = "1fr" if arranged.is_one_column else arranged.right_cells
-            for place, names in _PLACES.items():
-                self.query_one(f"#{place}").display = any(name in arranged.rows for name in names)
-            self._panel("strips").display = bool(arranged.strip_rows)
-        if self.focused is not None and not self.focused.display:
-            self._focus_home()
-        return arranged
-
-    def _draw_verdict(self) -> int:
-        """Draw the head and return how many rows it has, at most two."""
-        if not self.children:  # not composed yet, or removed while a last reading came in
-            return 0
-        state = self._state
-        verdict, line = (state.verdict, state.verdict_line()) if state is not None else (None, ())
-        lines = head_drawing.draw(self._head.head(self.hostname, verdict, line), self.size.width)
-        self._panel("verdict").show(lines)
-        return len(lines)

@@ -35,7 +35,8 @@ if TYPE_CHECKING:  # loaded once something was measured
 
 # What changes only with facts, findings or the selection, and not with each reading.
 _STILL = ("findings", "matrix")
-_WHOLE = 1000  # cells in which an event is one line
+_FEW_CHANGES = 2  # below the findings on every screen
+_WHOLE = 1000  # cells in which an event is one line; rows that hold everything
 _GUTTER = 3  # the topology's border and scroll bar
 
 
@@ -45,6 +46,7 @@ class _Fit(NamedTuple):
     form: Form
     height: int  # rows of the whole drawing
     visible: int  # number of GPUs and NICs in these rows
+    has_graphs: bool = False
 
     @property
     def is_outgrown(self) -> bool:
@@ -253,7 +255,13 @@ class OverviewState:
         needs = {**self._needs(left, right, top), **dict.fromkeys(self.hidden, 0)}
         needs["topology"] = self._fit(left - _GUTTER, 0).height
         return overview_layout.arrange(
-            width, height, head_rows, one_column, needs, lambda rows: self._fit(left - _GUTTER, rows).height
+            width,
+            height,
+            head_rows,
+            one_column,
+            needs,
+            lambda rows: self._fit(left - _GUTTER, rows).height,
+            self._wishes(top),
         )
 
     @property
@@ -261,13 +269,19 @@ class OverviewState:
         """The panels that the user does not want to see."""
         if not is_configured():
             return ()
-        words = str(current().configured(overview_layout.HIDE_PANELS).value).split(",")
-        return tuple(name for name in overview_layout.HIDEABLE if name in map(str.strip, words))
+        return tuple(name for name in overview_layout.HIDEABLE if name in _words(overview_layout.HIDE_PANELS))
+
+    def panels_of(self, view: int) -> tuple[str, ...]:
+        """Return the panels of view 2, 3 or 4: those that the user has saved, else the usual ones."""
+        words = _words(f"{overview_layout.VIEW_PANELS}{view}") if is_configured() else []
+        saved = tuple(name for name in overview_layout.PANEL_NAMES if name in words)
+        return saved or overview_layout.VIEWS[view]
 
     def view(self, number: int, width: int, height: int, head_rows: int) -> Arrangement:
         """Return the arrangement of a view with some of the panels."""
         column = width if width < overview_layout.TWO_COLUMNS else width // 2
-        return overview_layout.view(number, width, height, head_rows, self._needs(column, column, width))
+        needs = {**self._needs(column, column, width), "topology": self._fit(column - _GUTTER, 0).height}
+        return overview_layout.view(self.panels_of(number), width, height, head_rows, needs)
 
     def _needs(self, left: int, right: int, top: int) -> dict[str, int]:
         """Return the rows that the content of each panel needs, in columns of so many cells."""
@@ -278,8 +292,17 @@ class OverviewState:
             "traffic": len(traffic.TOTALS) + 1,
             **{name: len(self.lines(name, room - 2, False)) for name, room in cells.items()},
         }
-        needs["findings"] += self._has_since_ok + len(self._readings.changes)
+        needs["findings"] += self._has_since_ok + min(_FEW_CHANGES, len(self._readings.changes))
         return needs
+
+    def _wishes(self, top: int) -> dict[str, int]:
+        """Return the rows of what the panels show if nothing else needs the room."""
+        findings = len(self.lines("findings", top - 2, False, _WHOLE))
+        return {
+            "findings": findings + self._has_since_ok + len(self._readings.changes),
+            "jobs": len(self.lines("jobs", top - 2, False)) + self._panels.rows_of_ranks,
+            "rates": self._panels.tall_rates_rows,
+        }
 
     def _is_one_column(self, width: int, height: int, head_rows: int) -> bool:
         """Return whether the topology gets the whole width: it is narrow, or more GPUs and NICs fit so."""
@@ -303,7 +326,8 @@ class OverviewState:
             live, highlights = self._readings.live, self._panels.highlights(topology)
             form = topology_drawing.choose(node, topology, width, rows, live, highlights)
             lines = topology_drawing.draw(node, topology, width, live, highlights, form)
-            self._forms[key] = _Fit(form, len(lines), len(rows_of(lines[:rows])))
+            has_graphs = topology_drawing.has_room_for_graphs(node, topology, width, live, highlights, form)
+            self._forms[key] = _Fit(form, len(lines), len(rows_of(lines[:rows])), has_graphs)
         return self._forms[key]
 
     def lines(self, panel: str, width: int, alone: bool, rows: int = 0) -> Sequence[Line]:
@@ -312,6 +336,8 @@ class OverviewState:
         if node is None or topology is None:
             return []
         is_still = panel in _STILL or (panel == "path" and not self.selected)
+        if panel == "matrix" and self._panels.has_moving_matrix(topology, width):
+            is_still = False
         drawn = self._still if is_still else self._fresh
         key = panel, width, alone, rows
         if key not in drawn:
@@ -324,7 +350,15 @@ class OverviewState:
         verdict = self.verdict
         return self._since_ok is not None and verdict is not None and not verdict.is_green
 
-    def news(self, width: int, rows: int) -> Sequence[Line]:
+    def findings_lines(self, width: int, rows: int) -> Sequence[Line]:
+        """Return the findings, the news below, and impact and fix of each finding if there is room."""
+        bare = self.lines("findings", width, False)
+        news = self._news(width, rows - len(bare))
+        kept = min(len(news), self._has_since_ok + _FEW_CHANGES)
+        whole = self.lines("findings", width, False, rows - kept)
+        return [*whole, *news[: max(0, rows - len(whole))]]
+
+    def _news(self, width: int, rows: int) -> Sequence[Line]:
         """Return what stands below the findings: what has changed since the node last worked, and events."""
         lines: list[Line] = []
         if self._has_since_ok and self._since_ok is not None and rows > 0:
@@ -339,12 +373,18 @@ class OverviewState:
         """Return modules, GPUDirect state and jobs in a line each, if there is no room for their panels."""
         return [] if self._readings.node is None else self._panels.strips(self._readings.node, width)
 
-    @property
-    def topology_title(self) -> str:
-        """What the topology shows, and what its arrows mean."""
+    def topology_title(self, width: int, rows: int) -> str:
+        """Return what the topology shows, and what its arrows and graphs mean."""
         node, topology = self._readings.node, self._readings.topology
-        return "" if node is None or topology is None else topology_drawing.heading(node, topology)
+        if node is None or topology is None:
+            return ""
+        return topology_drawing.heading(node, topology, self._fit(width, rows).has_graphs)
 
     def verdict_line(self) -> Line:
         """Return the verdict without its reason; nothing before the first reading."""
         return verdict.draw(self.verdict, key="d") if self.verdict else ()
+
+
+def _words(setting: str) -> list[str]:
+    """Return the names in a setting."""
+    return [word.strip() for word in str(current().configured(setting).value).split(",")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from probes.base.unknown import Maybe
@@ -35,12 +36,14 @@ class Modinfo:
     files: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __call__(self, argv: tuple[str, ...], seconds: float) -> Maybe[str]:
-        """Return the fields of the named modules; unknown modules are left out. `-k` names a kernel."""
+        """Return the fields of the named modules or files; unknown ones are left out. `-k` names a kernel."""
         del seconds
         names, below = argv[1:], "/lib/modules/"
         if names[:1] == ("-k",):
             names, below = names[2:], f"/lib/modules/{''.join(names[1:2])}/"
-        blocks = [self.files[name] for name in names if name in self.files]
+        by_file = {module_of_file(fields.get("filename", "")): fields for fields in self.files.values()}
+        found = (self.files.get(name) or by_file.get(name) for name in names)
+        blocks = [fields for fields in found if fields]
         blocks = [block for block in blocks if block.get("filename", below).startswith(below)]
         return "".join(
             f"{key + ':':<16}{line}\n"
@@ -174,13 +177,19 @@ def module_of_file(path: str) -> str:
     return path.rpartition("/")[2].partition(".ko")[0].replace("-", "_")
 
 
-def read_index(tree: Tree) -> dict[str, tuple[str, ...]]:
-    """Return module -> direct and indirect dependencies, from modules.dep."""
+def read_index(tree: Tree, file_names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return module -> direct and indirect dependencies, from modules.dep.
+
+    `file_names`: of the modules whose files are named otherwise, as LoadingRules has them.
+    """
+    names = {file: module for module, file in file_names.items()}
     lines = tree.text(f"/lib/modules/{tree.description.kernel}/modules.dep").splitlines()
     index = {}
     for line in lines:
         file, _, dependencies = line.partition(":")
-        index[module_of_file(file)] = tuple(module_of_file(dependency) for dependency in dependencies.split())
+        modules = [module_of_file(path) for path in (file, *dependencies.split())]
+        name, *needs = (names.get(module, module) for module in modules)
+        index[name] = tuple(needs)
     return index
 
 

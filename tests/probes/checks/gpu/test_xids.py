@@ -47,3 +47,11 @@ def test_a_gpu_that_has_recovered_is_not_reported() -> None:
 def test_an_unrecovered_ecc_error_is_a_memory_error() -> None:
     line = "NVRM: Xid (PCI:0000:18:00): 140, pid=1, An uncorrectable ECC error detected"
     assert said("xid-memory-error", with_log(HGX, line)).status is Status.FOUND
+
+
+@pytest.mark.parametrize(("number", "words"), [(159, "CHI"), (163, "power smoothing"), (168, "less memory")])
+def test_a_new_xid_is_named(number: int, words: str) -> None:
+    line = f"NVRM: Xid (PCI:0000:18:00): {number}, pid=1, something"
+    finding = said("xid-other", with_log(HGX, line))
+    assert finding.status is Status.FOUND
+    assert words in finding.cause

@@ -8,6 +8,7 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import judge
+from probes.checks.nccl.log_network import nic_names
 from probes.checks.registry import CHECKS, findings
 from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Finding, Severity, Status
@@ -17,7 +18,7 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
 from tests.probes.checks.doctor import examination_of, findings_on
 from tests.probes.live.processes.test_log_reading import LOG, line
-from tests.probes.nccl.log.logs import channel
+from tests.probes.nccl.log.logs import channel, info, read
 from tests.tiers import USUAL_NODES
 
 OF_LOGS = frozenset(check.id for check in CHECKS if check.id.startswith("job-log-"))
@@ -141,6 +142,12 @@ def test_nics_that_the_log_leaves_out_are_named() -> None:
     assert "but the job's log says NCCL_IB_HCA==mlx5_4,mlx5_9" in found["job-log-other-setting"].cause
 
 
+def test_a_data_direct_interface_is_its_nic() -> None:
+    """NCCL calls it mlx5_0_dma: ncclIbInitDevices() of net_ib/init.cc."""
+    log = read(info("NET/IB : Using [0]mlx5_0_dma:1/RoCE [1]mlx5_1_dma+mlx5_2_dma:1/RoCE [RO]; OOB e:1<0>"))
+    assert nic_names(log) == {"mlx5_0", "mlx5_1", "mlx5_2"}
+
+
 def test_a_default_plugin_that_is_not_there_is_no_fault() -> None:
     missing = "NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin."
     assert said(examined(missing), "job-log-plugin-missing").status is Status.PASSED
@@ -195,6 +202,15 @@ def test_errors_that_end_a_job_are_found_and_notes_are_not(warning: str, is_foun
     host.tree.add(LOG, line(41000, warning).replace("NCCL INFO", "misc/x.cc:1 NCCL WARN").encode())
     node = examine_with_jobs(host)
     assert (said(node, "job-log-errors").status is Status.FOUND) == is_found
+
+
+def test_a_notice_is_no_error_of_the_job() -> None:
+    host = SimulatedHost("hgx-h100", clock=lambda: 1000.0)
+    notice = line(41000, "Duplicate GPU detected : rank 1 and rank 0").replace(
+        "NCCL INFO", "init.cc:1 NCCL ATTN"
+    )
+    host.tree.add(LOG, notice.encode())
+    assert said(examine_with_jobs(host), "job-log-errors").status is Status.PASSED
 
 
 def test_a_healthy_job_has_no_finding() -> None:

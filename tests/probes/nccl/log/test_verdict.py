@@ -146,3 +146,10 @@ def test_ranks_of_several_communicators_are_one() -> None:
     facts = read(info(INIT.replace("rank 0", "rank 11"), small, channel(peers="3[0] -> 0[0]")))
     (rank,) = facts.ranks
     assert rank.rank == 11
+
+
+def test_the_efa_plugin_says_why_it_uses_host_memory() -> None:
+    """The line of aws-ofi-nccl's nccl_ofi_ofiutils.cpp, as in NVIDIA/aicr issue 2439."""
+    line = "NET/OFI Could not disable CUDA API usage for HMEM, disabling GDR"
+    log = info(line, "Using network AWS Libfabric", channel(gdr=False, network="AWS Libfabric/0"))
+    assert verdict(log).reasons[0].text.startswith("The plugin aws-ofi-nccl disabled GPUDirect RDMA")

@@ -219,7 +219,20 @@ _MNNVL = "MNNVL (cliqueSize 8) is available but not working on this system. Chec
          " state=6 sq_psn=16777215 rq_psn=16777215: local access violation work queue error",
          "Fatal RDMA event on a QP: local access violation work queue error", "kernel log"),
         ("NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument",
-         "NCCL could not read the type of a RoCE GID", "2.26"),
+         "NCCL could not read the type of a RoCE GID", "2.26.2"),
+        # NVIDIA/nccl issue 2190, hiyouga/EasyR1 issue 505
+        ("Error while attaching to shared memory segment /dev/shm/nccl-\u040c (size 0), error: No such file or directory (2)",
+         "Two ranks allocate host memory in different ways", "NCCL_CUMEM_HOST_ENABLE=0"),
+        ("NET/OFI * This error indicates that the security group on either this instance or the peer instance",
+         "The EFA plugin suspects the security group", "in both directions"),
+        ("NET/OFI Request 0x7f0 completed with error. RC: 113. Error: 15 (Unreachable remote - never received a response)",
+         "An EFA peer never answered", "Likely"),
+        ("NET/OFI Request 0x7f0 completed with error. RC: 5. Error: 13 (Unresponsive remote (was previously responsive))",
+         "An EFA peer stopped answering", "not the cause"),
+        ("NET/OFI GDR support reported to NCCL but then couldn't be configured on an endpoint.  Cannot continue.",
+         "The EFA plugin could not configure GPUDirect RDMA", "dma-buf attach failed"),
+        ("Unable to use GIN: Peermem is not supported, and device 0 does not support DMA-BUF.",
+         "NCCL's device API (GIN) cannot register GPU memory", "nv_peer_mem"),
         ("Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'the operation cannot be"
          " performed in the present state'.", "NVLink SHARP (NVLS) does not work", "Fabric Manager"),
     ],
@@ -250,6 +263,9 @@ def test_a_call_that_is_retried_is_no_error() -> None:
     [
         f"{WARNING}dlvsym failed on mlx5dv_get_data_direct_sysfs_path - undefined symbol version MLX5_1.25\n",
         info("dlvsym failed on mlx5dv_reg_dmabuf_mr - undefined symbol version MLX5_1.25"),
+        info(
+            "NET/IB : Failed to open mlx5dv symbols. Advance features like CX-8 Direct-NIC will be disabled."
+        ),
         info(
             "cuMem host allocations do not appear to be working; falling back to a /dev/shm/ based implementation."
         ),
@@ -302,6 +318,37 @@ def test_receiving_channels_of_2_31_end_with_the_flush(path: str) -> None:
     facts = read(info(f"Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0{path}"))
     assert (facts.receive, facts.cut_lines) == (Channels(gdr=1), 0)
     assert facts.ranks[0].devices == ("IB/0",)
+    assert facts.flushes == {path.partition("=")[2]: 1}
+
+
+def test_the_log_shows_how_receives_are_flushed() -> None:
+    path = "[receive] via NET/IB/0/GDRDMA"
+    kinds = ("None", "None", "Always")
+    log = info(*(f"Channel {n:02d}/0 : 8[0] -> 0[0] {path}/flush={kind}" for n, kind in enumerate(kinds)))
+    facts = read(log)
+    shown = "\n".join(plain(each) for each in draw(facts, verdict_of(facts), 100))
+    assert "none (2), after every receive (1)" in shown
+
+
+@pytest.mark.parametrize("function", ["", " (ncclTopoCheckNet)"])
+def test_a_notice_of_2_32_is_never_an_error(function: str) -> None:
+    """The form of src/debug.cc of 2.32, which calls ATTN "informational notices"."""
+    head = f"[2026-11-09 19:28:01] node1:100:200 [0] graph/topo.cc:12{function} NCCL ATTN "
+    facts = read(f"{head}Connection refused by peer\n{head}a text that gdrtop does not know\n")
+    assert [(problem.title, problem.is_note) for problem in facts.problems] == [
+        ("A TCP connection between ranks failed", True),
+        ("NCCL notice", True),
+    ]
+    assert facts.problems[1].ranks == ("node1:100[0]",)
+    shown = "\n".join(plain(each) for each in draw(facts, verdict_of(facts), 100))
+    assert "Notes" in shown
+    assert "✗" not in shown
+
+
+def test_notices_are_counted_like_warnings() -> None:
+    lines = "".join(f"node1:100:200 [0] a.cc:{n} NCCL ATTN notice {n}\n" for n in range(3000))
+    (problem,) = read(lines).problems
+    assert problem.seen.count == 3000
 
 
 def test_collnet_channels_count() -> None:

@@ -41,7 +41,7 @@ def explained(text: str, node: str = "hgx-h100", nccl: str = "") -> Explanation:
         ("NCCL_CROSS_NIC=0", "0: never"),
         ("NCCL_SOCKET_IFNAME=^docker", "All interfaces except those whose names begin with docker."),
         ("NCCL_SOCKET_FAMILY=ipv4", "is not one of AF_INET, AF_INET6"),
-        ("NCCL_IB_QPS_PER_CONNECTION=1", "is the default of 2.30"),
+        ("NCCL_IB_QPS_PER_CONNECTION=1", "is the default of 2.32"),
     ],
 )
 def test_a_value_is_explained(text: str, words: str) -> None:

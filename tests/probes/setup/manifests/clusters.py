@@ -1,5 +1,6 @@
 """The same node in a cluster, with another driver, or on another system."""
 
+from dataclasses import replace
 from typing import Any
 
 from probes.base.unknown import Maybe
@@ -46,7 +47,8 @@ def with_driver_container(situation: Situation) -> Situation:
 
 
 def on(situation: Situation, family: Family, version: str = "") -> Situation:
-    return changed(situation, distribution=Distribution("os", version, "An OS", family))
+    system = Distribution("os", version, "An OS", family)
+    return changed(situation, examination=replace(situation.examination, distribution=system))
 
 
 def with_stack(situation: Situation, stack: NicStack) -> Situation:

@@ -69,8 +69,11 @@ def named(situation: Situation, word: str) -> Situation:
     cluster = in_cluster(situation, operator_facts(name=word, uses_driver_crd=True)).kubernetes
     return changed(
         situation,
-        examination=replace(examination, node=replace(node, **choices)),
-        distribution=Distribution(word, word, word, Family.DEBIAN),
+        examination=replace(
+            examination,
+            node=replace(node, **choices),
+            distribution=Distribution(word, word, word, Family.DEBIAN),
+        ),
         gpu_driver=DriverPackage(word, ABSENT, ABSENT, word, ABSENT, ABSENT),
         nic_driver=NicDriver(NicStack.MLNX_OFED, word, word, ABSENT, ABSENT),
         kubernetes=cluster,

@@ -13,7 +13,8 @@ from probes.facts.kernel.boot import BootFacts, BootLoader
 from probes.setup.situation import read_situation
 from probes.setup.step import SetupRecord, StepState
 from probes.setup.steps.boot_commands import command_line_steps
-from probes.setup.steps.guide import Guide, build_guide, remaining_plans
+from probes.setup.steps.guide import Guide, build_guide
+from probes.setup.steps.remaining import remaining_plans
 from probes.simulation.faults.modules import take_driver_from_disk
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.modules.loading import remove_modules
@@ -45,7 +46,7 @@ def test_a_missing_nic_driver_is_left_to_load(module: str) -> None:
 def test_a_healthy_node_only_has_to_be_measured_rebooted_and_reported() -> None:
     guide = guide_of("hgx-h100")
     assert guide.path is GdrPath.DMABUF
-    left = [step.id for step in guide.steps if step.state not in (StepState.DONE, StepState.SKIPPED)]
+    left = [step.id for step in guide.steps if step.is_open]
     assert left == ["measure-host", "measure-pair", "measure-staged", "measure-all", "reboot", "report"]
     assert guide.next_step is not None
     assert guide.next_step.id == "measure-host"
@@ -160,8 +161,44 @@ def without_driver(name: str) -> SimulatedHost:
 def test_a_node_without_a_driver_gets_the_commands_of_its_distribution() -> None:
     guide = guide_on(without_driver("pcie-l40s"))
     assert state_of(guide, "gpu-driver") == (StepState.TO_DO, "no NVIDIA driver is installed")
-    assert "dnf install nvidia-open" in commands_of(guide, "gpu-driver")
+    assert "dnf -y install nvidia-open" in commands_of(guide, "gpu-driver")
     assert state_of(guide, "modules")[0] is StepState.BLOCKED
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("hgx-h100", "apt-get -y install nvidia-open"),
+        ("pcie-l40s", "dnf -y install nvidia-open"),
+        ("aws-p5", "apt-get -y install nvidia-open"),
+        ("azure-nd-h100", "apt-get -y install nvidia-open"),
+    ],
+)
+def test_a_new_node_begins_with_the_open_driver(name: str, package: str) -> None:
+    """Also with OFED, where nvidia_peermem could work: no driver is there that would speak for it."""
+    guide = guide_of(f"{name}+new-node")
+    assert guide.path is GdrPath.DMABUF
+    assert guide.next_step is not None
+    assert guide.next_step.id == "gpu-driver"
+    assert commands_of(guide, "gpu-driver")[-1] == package
+    assert state_of(guide, "tools")[0] is StepState.TO_DO
+    assert not guide.is_finished
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("debian", "apt-get -y install nvidia-open"),
+        ("sles", "zypper install nvidia-open-driver-G06-signed-cuda-kmp-default nvidia-drivers-minimal-G06"),
+        ("azure-linux", "tdnf -y install cuda-open"),
+        ("talos", "Load the modules by the machine configuration: gdrtop manifest talos"),
+        ("openshift", "Let the GPU Operator install the open kernel modules: gdrtop manifest clusterpolicy"),
+    ],
+)
+def test_a_new_node_of_any_distribution_has_its_own_commands(name: str, command: str) -> None:
+    guide = guide_of(f"pcie-l40s+new-node-{name}")
+    assert state_of(guide, "gpu-driver") == (StepState.TO_DO, "no NVIDIA driver is installed")
+    assert commands_of(guide, "gpu-driver")[-1] == command
 
 
 def test_a_node_without_a_network_is_told_before_a_download_times_out() -> None:

@@ -6,6 +6,7 @@ from textual.pilot import Pilot
 from probes.simulation.host import SimulatedHost
 from tests.tui.pilot import SteppedClock, examined, overview, settled, stepped_app, until
 from tests.tui.settings_machine import Machine
+from tui.screens.overview.panel_grid import PANELS
 from tui.screens.own_settings import wrong_settings
 from tui.settings import save as save_module
 from tui.settings.current import use
@@ -44,6 +45,35 @@ async def test_c_hides_a_panel_gives_its_rows_to_others_and_saves_it(machine: Ma
         assert rows(pilot, "traffic")
         assert rows(pilot, "path") == before
         await until(pilot, lambda: load({}).configured("overview.hide").value == "")
+
+
+async def test_a_view_has_the_panels_that_the_user_saves_and_can_be_the_first_one(machine: Machine) -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:
+        await examined(pilot, clock)
+        await pilot.press("2", "z")
+        while not rows(pilot, "topology"):
+            await pilot.press("tab")
+            await settled(pilot)
+        await pilot.press("C")  # adds it to view 2
+        await settled(pilot)
+        assert {name for name in PANELS if rows(pilot, name)} == {"topology", "matrix", "path"}
+        overview(pilot).query_one("#path").focus()
+        await pilot.press("C")  # and takes the path away
+        await settled(pilot)
+        assert {name for name in PANELS if rows(pilot, name)} == {"topology", "matrix"}
+        await until(pilot, lambda: load({}).configured("overview.view_2").value == "topology, matrix")
+        await pilot.app.run_action("save_view(3)")
+        await pilot.app.run_action("start_view")
+        await until(pilot, lambda: load({}).configured("overview.view").value == "3")
+    use(load({}))
+    assert not list(wrong_settings(load({})))
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(80, 24)) as pilot:
+        await examined(pilot, clock)
+        assert {name for name in PANELS if rows(pilot, name)} == {"topology", "matrix"}
+        await pilot.press("1")
+        await settled(pilot)
+        assert rows(pilot, "findings")
 
 
 async def test_the_topology_cannot_be_hidden(machine: Machine) -> None:

@@ -22,7 +22,7 @@ from tests.tiers import share, usual
 from tests.tui.pilot import SteppedClock
 from tests.tui.screens.test_overview import many_devices
 from tui.runtime.reading_thread import Probed, Sampled
-from tui.screens.overview import screen
+from tui.screens.overview import panel_grid
 from tui.screens.overview.layout import left_cells
 from tui.screens.overview.panels import Panels
 from tui.screens.overview.state import OverviewState
@@ -61,11 +61,11 @@ def test_every_panel_has_its_place_rows_and_drawing() -> None:
     clock = SteppedClock()
     state = state_of(SimulatedHost("hgx-h100", clock=clock), clock)
     drawn = {"topology", *re.findall(r'case "(\w+)":', inspect.getsource(Panels.draw))}
-    placed = {name for names in screen._PLACES.values() for name in names}
+    placed = {name for names in panel_grid.PLACES.values() for name in names}
     arranged = {*state.arrange(240, 150, HEAD_ROWS).rows}
-    panels = {*screen.PANELS}
+    panels = {*panel_grid.PANELS}
     assert panels <= drawn, "add a case to Panels.draw in tui/screens/overview/panels.py"
-    assert panels == placed, "PANELS and _PLACES in tui/screens/overview/screen.py differ"
+    assert panels == placed, "PANELS and PLACES in tui/screens/overview/panel_grid.py differ"
     assert panels == arranged, "tui/screens/overview/layout.py gives a panel no rows on the largest screen"
 
 

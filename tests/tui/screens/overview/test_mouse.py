@@ -40,7 +40,7 @@ def drawn_in_boxes(text: str, x: int) -> str:
 
 
 def drawn_in_matrix(rows: list[str], text: str, x: int) -> tuple[str, str]:
-    """The GPU and the NIC of a cell of the matrix."""
+    """The GPU and the NIC of a cell of the matrix, whose figure is behind its word."""
     row = NAME.match(text)
     starts = [(found.start(), f"mlx5_{found.group()}") for found in re.finditer(r"(?<= )\d+", rows[0])]
     column = [name for start, name in starts if start - 1 <= x < len(text)]
@@ -73,8 +73,11 @@ async def test_every_cell_selects_what_is_drawn_there(size: tuple[int, int]) -> 
                     assert not picked, at
             elif panel in LISTS:
                 name = NAME.match(text)
-                assert bool(picked) == text.startswith(("✗", "▲", "mlx5_")), at
+                assert bool(picked) == text.startswith(("✗", "▲", "mlx5_", "  ")), at
                 assert panel == "findings" or picked == (ids[name.group()] if name else ""), at
+            elif panel == "path" and picked:  # a row of the list of best NICs
+                names = NAME.findall(text)
+                assert picked == pair_id(*(ids[name] for name in names)), at
             else:
                 assert not picked, at
             seen.update(picked.split("\n"))

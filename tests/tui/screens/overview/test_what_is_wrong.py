@@ -35,7 +35,7 @@ async def test_findings_are_focused_enter_opens_the_first_and_f_fixes_it(size: t
     async with stepped_app(SimulatedHost("hgx-h100+acs-on", clock=clock)).run_test(size=size) as pilot:
         await examined(pilot, clock)
         assert overview(pilot).focused is overview(pilot).query_one("#findings")
-        assert tones(pilot, "findings", "ACS redirect") == {Tone.CURSOR}
+        assert tones(pilot, "findings", "ACS redirect is enabled") == {Tone.CURSOR}
         await until(pilot, lambda: "f Fix" in footer(pilot))
         await pilot.press("f")
         await on(pilot, ConfirmScreen)

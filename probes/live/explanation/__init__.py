@@ -1,0 +1,1 @@
+"""What a user of a job needs to know about one of its processes."""

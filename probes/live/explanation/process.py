@@ -1,0 +1,201 @@
+"""One process as its user needs to know it: devices, distances, limits, paths, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from probes.base.frozen import frozen
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.gpudirect import hardware_of
+from probes.facts.jobs.processes import Process, name_of
+from probes.facts.system.rdma_cgroup import RdmaLimit
+from probes.live.explanation.libraries import LibraryPath, library_paths
+from probes.live.model.sample import LiveProcess, LiveSample, PathJudgment, PathWord
+from probes.queries.finding import Finding
+from probes.queries.jobs import far_from_gpu, gpus_of
+from probes.snapshot.examination import Examination
+
+_MOST_NICS = 4
+_GDR = {PathWord.DMABUF: "DMA-BUF", PathWord.PEERMEM: "nvidia-peermem", PathWord.TCP: "TCP"}
+_NCCL = "NCCL"
+
+
+@frozen
+class NearNic:
+    """A NIC, and how far it is from a GPU."""
+
+    name: str
+    word: str  # nvidia-smi's: "PIX"; NCCL's where nvidia-smi sees no path; "?": unknown
+
+
+@frozen
+class ProcessGpu:
+    """A GPU of the process, and its nearest NICs."""
+
+    label: str  # "GPU0"
+    bdf: str
+    nics: tuple[NearNic, ...]
+
+
+@frozen
+class ProcessExplanation:
+    """What a user needs to know about a process."""
+
+    pid: int
+    name: str  # "train.py (alice, Slurm job 4711, pid 41000)"
+    path: PathJudgment  # as Live sees it now
+    gpus: tuple[ProcessGpu, ...]
+    nics: Maybe[tuple[str, ...]]  # with connected queue pairs
+    visible_nics: Maybe[tuple[str, ...]]  # whose device files the process sees
+    all_nics: int  # of the node, with verbs
+    limits: tuple[str, ...]  # a phrase each
+    libraries: Maybe[tuple[LibraryPath, ...]]
+    unexpected: str  # how the path of now differs from what NCCL takes; "": it does not, or is unknown
+
+
+def explain_process(
+    live: LiveProcess, findings: Sequence[Finding], examination: Examination
+) -> ProcessExplanation:
+    """Explain a process; `findings`: those of the node's judgment."""
+    process = live.process
+    own = tuple(finding for finding in findings if is_about(finding, process))
+    libraries = library_paths(process, own, examination)
+    return ProcessExplanation(
+        pid=live.pid,
+        name=name_of(process),
+        path=live.path,
+        gpus=_gpus(live, examination),
+        nics=live.ready_nics
+        if live.is_listed
+        else Unknown(Reason.NEEDS_ROOT, "RDMA netlink", "its queue pairs are not listed"),
+        visible_nics=_visible_nics(process, examination),
+        all_nics=len(hardware_of(examination.node.rdma)),
+        limits=tuple(_limits(process, examination)),
+        libraries=libraries,
+        unexpected=_unexpected(live.path, libraries),
+    )
+
+
+def is_about(finding: Finding, process: Process) -> bool:
+    """Return whether a finding names the process or its job."""
+    if not finding.is_present:
+        return False
+    start = f"/proc/{process.pid}/"
+    if any(evidence.source.startswith(start) for evidence in finding.evidence):
+        return True
+    return bool(process.job) and any(process.job in job for job in finding.jobs)
+
+
+def concerning(
+    findings: Iterable[Finding], explained: Sequence[ProcessExplanation], processes: Sequence[Process]
+) -> tuple[Finding, ...]:
+    """Return the findings that these processes feel: their own, and the node's on their data path."""
+    devices = {gpu.bdf for each in explained for gpu in each.gpus}
+    devices |= {nic for each in explained if isinstance(each.nics, tuple) for nic in each.nics}
+    devices |= {nic.name for each in explained for gpu in each.gpus for nic in gpu.nics[:1]}
+    chosen = []
+    for finding in findings:
+        if not finding.is_present or finding.part_of:
+            continue
+        is_own = any(is_about(finding, process) for process in processes)
+        is_others = bool(finding.jobs) or any(_of_a_process(each.source) for each in finding.evidence)
+        named = {*finding.devices, *finding.takes}
+        is_near = not named or not devices or bool(named & devices)
+        is_felt = finding.data_path and not is_others and is_near
+        if is_own or is_felt:
+            chosen.append(finding)
+    return tuple(chosen)
+
+
+def _of_a_process(source: str) -> bool:
+    return source.startswith("/proc/") and source[6:7].isdigit()
+
+
+def live_processes(sample: LiveSample) -> tuple[LiveProcess, ...]:
+    """Return the processes with GPUs or RDMA; none if they are unknown."""
+    return sample.processes if isinstance(sample.processes, tuple) else ()
+
+
+def _gpus(live: LiveProcess, examination: Examination) -> tuple[ProcessGpu, ...]:
+    facts, topology = examination.node.gpus, examination.topology
+    labels = {gpu.bdf: f"GPU{gpu.index}" for gpu in facts.gpus} if isinstance(facts, GpuFacts) else {}
+    found = []
+    for bdf in _bdfs(live, examination):
+        nics = topology.best_nics.get(bdf, ())[:_MOST_NICS]
+        near = tuple(NearNic(nic, _word(examination, bdf, nic)) for nic in nics)
+        found.append(ProcessGpu(labels.get(bdf, bdf), bdf, near))
+    return tuple(found)
+
+
+def _bdfs(live: LiveProcess, examination: Examination) -> Sequence[str]:
+    """Return the GPUs on which NVML lists the process, else those that it has open."""
+    files = live.process.gpu_files
+    if live.gpus or isinstance(files, Unknown):
+        return live.gpus
+    return sorted(gpus_of(examination, live.process))
+
+
+def _word(examination: Examination, gpu: str, nic: str) -> str:
+    path = examination.topology.paths[gpu, nic]
+    for word in (path.smi, path.nccl):
+        if not isinstance(word, Unknown):
+            return str(word.value)
+    return "?"
+
+
+def _visible_nics(process: Process, examination: Examination) -> Maybe[tuple[str, ...]]:
+    """Return the NICs whose device files a process sees; () if none was passed into its container."""
+    nodes = process.rdma_nodes
+    if isinstance(nodes, Unknown):
+        return () if nodes.reason is Reason.NOT_THERE else nodes
+    return tuple(
+        device.name
+        for device in hardware_of(examination.node.rdma)
+        if not isinstance(device.uverbs, Unknown) and device.uverbs.rpartition("/")[2] in nodes
+    )
+
+
+def _limits(process: Process, examination: Examination) -> Iterable[str]:
+    limit = process.memlock
+    if process.ipc_lock is True:
+        yield "locked memory: no limit (CAP_IPC_LOCK)"
+    elif isinstance(limit, Unknown):
+        yield f"locked memory: unknown ({limit})"
+    elif limit.soft_bytes == float("inf"):
+        yield "locked memory: no limit"
+    else:
+        yield f"locked memory: {limit.soft_bytes / (1 << 20):.0f} MiB, which also limits peer memory"
+    groups = examination.rdma_cgroup
+    of_process = groups if isinstance(groups, Unknown) else groups.processes.get(process.pid, ())
+    if isinstance(of_process, Unknown):
+        yield f"RDMA control group: unknown ({of_process})"
+    elif not of_process:
+        yield "RDMA control group: no limit"
+    yield from () if isinstance(of_process, Unknown) else _fullest(of_process)
+    facts, gpus = examination.processes, examination.reading.gpus
+    if isinstance(facts, Unknown) or isinstance(gpus, Unknown):
+        return
+    if process.pid in far_from_gpu(examination.node, facts, gpus):
+        yield "CPUs: only those of another NUMA node than its GPU"
+
+
+def _fullest(limits: Sequence[RdmaLimit]) -> Iterable[str]:
+    """Yield the limit of each resource of which the most is used."""
+    for resource in dict.fromkeys(limit.resource for limit in limits):
+        alike = [limit for limit in limits if limit.resource == resource]
+        limit = max(alike, key=lambda each: known(each.used, 0) / max(1, each.most))
+        used = "?" if isinstance(limit.used, Unknown) else limit.used
+        of_several = f", the fullest of {len(alike)} devices" if len(alike) > 1 else ""
+        yield f"RDMA control group: {used} of {limit.most} {resource} on {limit.device} in use{of_several}"
+
+
+def _unexpected(path: PathJudgment, libraries: Maybe[tuple[LibraryPath, ...]]) -> str:
+    seen = _GDR.get(path.word)
+    named = () if isinstance(libraries, Unknown) else libraries
+    nccl = next((each.path for each in named if each.library.split(" ")[0] == _NCCL), "")
+    if seen is None or nccl not in _GDR.values() or nccl == seen:
+        return ""
+    return (
+        f"with these settings NCCL takes {nccl}, but Live sees {path.text}; the program may have set others"
+    )

@@ -1,0 +1,306 @@
+"""The commands that install drivers, services and tools with a node's own package manager.
+
+Sources: NVIDIA Driver Installation Guide 620 (kernel modules, table 5; Oracle Linux, for header packages),
+CUDA Installation Guide for Linux 12.5 (EPEL), NVIDIA/gpu-driver-container (install.sh: repositories, Fabric
+Manager, nvlsm), Azure/azhpc-images (install_nvidiagpudriver.sh, install_nvidia_fabric_manager.sh,
+install_doca.sh, versions.json), sndirsch.github.io and SUSE's spec of nvidia-video-G06 (SLES). Where none of
+them names the command, there is none, and the guide is named instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Maybe, Unknown, known, map_known
+from probes.facts.system.distribution import Distribution, Family
+from probes.plans.common import REBUILD_INITRAMFS
+from probes.snapshot.examination import Examination
+
+DRIVER_GUIDE = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
+DOCA_GUIDE = "https://docs.nvidia.com/doca/sdk/doca-host-installation-and-upgrade/"
+FABRIC_MANAGER = "nvidia-fabricmanager"
+_CUDA_REPOS = "https://developer.download.nvidia.com/compute/cuda/repos"
+_EPEL = "https://dl.fedoraproject.org/pub/epel/epel-release-latest-{}.noarch.rpm"
+_AZURE_REPO = "https://packages.microsoft.com/azurelinux/3.0/prod/nvidia/{}/config.repo"
+_DOCA_HOST = "https://www.mellanox.com/downloads/DOCA/"
+_KEYRING = "cuda-keyring_1.1-1_all.deb"
+_DOWNLOADS = "/root"  # root's own directory: no other user can replace a file there
+_OPERATOR_DRIVER = "Let the GPU Operator install the open kernel modules: gdrtop manifest clusterpolicy"
+_OPERATOR_OFED = "Let the Network Operator install the NIC driver: gdrtop manifest nicclusterpolicy"
+_TALOS_DRIVER = (
+    "Create a Talos image with the extension nvidia-open-gpu-kernel-modules-production, and upgrade to it."
+)
+_TALOS_MODULES = "Load the modules by the machine configuration: gdrtop manifest talos"
+_RED_HAT_STREAMS = ("8", "9")  # NVIDIA's repository has module streams for these
+_FEDORA = "fedora"  # has another `dnf config-manager`
+_FIRST_UNNUMBERED = 580  # from this branch on, every package of Fabric Manager is nvidia-fabricmanager
+
+# The doca-host package of each release and processor: those of azhpc-images, which are tried together with
+# the drivers of that list. NVIDIA's download page has more.
+_DOCA_PACKAGES = {
+    ("ubuntu2204", "x86_64"): "DOCA_v3.2.1/host/doca-host_3.2.1-044000-25.10-ubuntu2204_amd64.deb",
+    ("ubuntu2404", "x86_64"): "DOCA_v3.2.3/host/doca-host_3.2.3-019000-25.10-ubuntu2404_amd64.deb",
+    ("ubuntu2404", "aarch64"): "DOCA_v3.2.2/host/doca-host_3.2.2-035000-25.10-ubuntu2404_arm64.deb",
+    ("rhel8", "x86_64"): "DOCA_v3.2.1/host/doca-host-3.2.1-044000_25.10_rhel8.x86_64.rpm",
+    ("rhel9", "x86_64"): "DOCA_v3.2.2/host/doca-host-3.2.2-035000_25.10_rhel9.x86_64.rpm",
+    ("azl3", "x86_64"): "DOCA_v3.2.1/host/doca-host-3.2.1-044000_25.10_alinux32.x86_64.rpm",
+}
+_NO_DOCA = ("9.8",)  # DOCA 3.2 does not build on its kernels without a patch (azhpc-images, install_doca.sh)
+
+_INSTALL = {
+    Family.DEBIAN: ("apt-get", "-y", "install"),
+    Family.RED_HAT: ("dnf", "-y", "install"),
+    Family.SUSE: ("zypper", "install"),  # it asks for consent to NVIDIA's license
+    Family.AZURE_LINUX: ("tdnf", "-y", "install"),
+}
+_REFRESH = {
+    Family.DEBIAN: Step("Update the package list", ("apt-get", "update")),
+    Family.RED_HAT: Step("Clear the cached package list", ("dnf", "clean", "all")),
+    Family.SUSE: Step("Update the package list", ("zypper", "--gpg-auto-import-keys", "refresh")),
+    Family.AZURE_LINUX: Step("Clear the cached package list", ("tdnf", "clean", "all")),
+}
+_PERFTEST = {
+    Family.DEBIAN: ("perftest", "rdma-core", "ibverbs-utils", "infiniband-diags"),
+    Family.RED_HAT: ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags"),
+}
+_VERBS = {
+    Family.DEBIAN: ("libibverbs1", "ibverbs-providers"),
+    Family.RED_HAT: ("libibverbs",),
+    Family.SUSE: ("libibverbs1",),
+}
+_DRACUT = ("dracut", "--regenerate-all", "--force")
+_INITRAMFS = {
+    Family.DEBIAN: ("update-initramfs", "-u", "-k", "all"),
+    Family.RED_HAT: _DRACUT,
+    Family.SUSE: _DRACUT,
+    Family.AZURE_LINUX: _DRACUT,
+}
+_UNKNOWN_DISTRIBUTION = Distribution("", "", "", Family.OTHER)
+
+
+def _distribution(examination: Examination) -> Distribution:
+    return known(examination.distribution, _UNKNOWN_DISTRIBUTION)
+
+
+def _family(examination: Examination) -> Family:
+    return _distribution(examination).family
+
+
+def _processor(examination: Examination) -> str:
+    """Return "x86_64", "aarch64", or "" if it is unknown."""
+    platform = examination.node.platform
+    return known(map_known(platform, lambda facts: known(facts.cpu_architecture, "")), "")
+
+
+def _release_name(distribution: Distribution) -> str:
+    """Return a release as NVIDIA's repositories name it: "ubuntu2404", "rhel9"; "" where it has none."""
+    major = distribution.version.partition(".")[0]
+    if not major.isdigit():
+        return ""
+    if distribution.id == "ubuntu":
+        return f"ubuntu{distribution.version.replace('.', '')}"
+    if distribution.id in ("debian", "sles"):
+        return f"{distribution.id}{major}"
+    if distribution.id == "amzn":
+        return f"amzn{major}"
+    if distribution.family is Family.AZURE_LINUX:
+        return f"azl{major}"
+    is_rhel = distribution.family is Family.RED_HAT and distribution.id != _FEDORA
+    return f"rhel{major}" if is_rhel else ""
+
+
+def install_steps(
+    examination: Examination, why: str, packages: Mapping[Family, Sequence[str]], otherwise: str = ""
+) -> tuple[Step, ...]:
+    """Return the step that installs packages of the distribution; `otherwise` is what to do on others."""
+    family = _family(examination)
+    if family in packages and family in _INSTALL:
+        return (Step(why, (*_INSTALL[family], *packages[family])),)
+    return (instruction(otherwise or why),)
+
+
+def _repository_steps(examination: Examination) -> tuple[Step, ...]:
+    """Return the steps that add NVIDIA's package repository; () where no source names them."""
+    distribution, processor = _distribution(examination), _processor(examination)
+    family, release = distribution.family, _release_name(distribution)
+    if not release or not processor:
+        return ()
+    place = f"{_CUDA_REPOS}/{release}/{'sbsa' if processor == 'aarch64' else processor}"
+    why = "Add NVIDIA's package repository"
+    if family is Family.DEBIAN:
+        file = f"{_DOWNLOADS}/{_KEYRING}"
+        download = Step(
+            "Download the key of NVIDIA's repository", ("wget", "-O", file, f"{place}/{_KEYRING}")
+        )
+        return (download, Step(why, ("dpkg", "-i", file)), _REFRESH[family])
+    if family is Family.RED_HAT:
+        url = f"{place}/cuda-{release}.repo"
+        epel = Step(
+            "Add EPEL, which has DKMS", (*_INSTALL[family], _EPEL.format(release.removeprefix("rhel")))
+        )
+        add = Step(why, ("dnf", "config-manager", "--add-repo", url))
+        return (epel, add) if release.startswith("rhel") else (add,)
+    if family is Family.SUSE and release == "sles15":
+        file = "/etc/zypp/repos.d/cuda-sles15.repo"
+        return (
+            Step(why, ("curl", "-fsSL", "-o", file, f"{place}/cuda-sles15.repo")),
+            _REFRESH[family],
+        )
+    if release == "azl3":
+        file = "/etc/yum.repos.d/azurelinux-nvidia-prod.repo"
+        return (Step(f"{why} of Azure Linux", ("curl", "-fsSL", "-o", file, _AZURE_REPO.format(processor))),)
+    return ()
+
+
+def in_driver_container(examination: Examination) -> bool:
+    """Return whether the GPU Operator's container has installed the driver."""
+    facts = examination.driver_container
+    return not isinstance(facts, Unknown) and facts.driver is True
+
+
+def is_immutable(examination: Examination) -> bool:
+    """Return whether packages cannot be installed on the node itself."""
+    return _family(examination) in (Family.COREOS, Family.TALOS, Family.CONTAINER_OS)
+
+
+def open_driver_steps(examination: Examination) -> tuple[Step, ...]:
+    """Return the steps that install the newest driver with open kernel modules."""
+    distribution = _distribution(examination)
+    if distribution.family is Family.TALOS:
+        return (instruction(_TALOS_DRIVER), instruction(_TALOS_MODULES))
+    if in_driver_container(examination) or is_immutable(examination):
+        return (instruction(_OPERATOR_DRIVER),)
+    family, release = distribution.family, _release_name(distribution)
+    repository = _repository_steps(examination)
+    why = "Install the driver with open kernel modules"
+    if not repository:
+        name = distribution.name or "this distribution"
+        guide = instruction(f"{why} (nvidia-open) as described at {DRIVER_GUIDE} for {name}.")
+        return (header_step(examination), guide)
+    if family is Family.AZURE_LINUX:  # its modules are built for its kernels
+        package = "cuda-open-hwe" if _processor(examination) == "aarch64" else "cuda-open"
+        return (*repository, Step(why, (*_INSTALL[family], package)))
+    if family is Family.SUSE:  # the same
+        packages = ("nvidia-open-driver-G06-signed-cuda-kmp-default", "nvidia-drivers-minimal-G06")
+        return (*repository, Step(why, (*_INSTALL[family], *packages)))
+    stream = Step(
+        "Choose the open kernel modules", ("dnf", "-y", "module", "enable", "nvidia-driver:open-dkms")
+    )
+    has_stream = release.removeprefix("rhel") in _RED_HAT_STREAMS or distribution.id == "amzn"
+    choice = (stream,) if has_stream else ()
+    return (header_step(examination), *repository, *choice, Step(why, (*_INSTALL[family], "nvidia-open")))
+
+
+def ofed_steps(examination: Examination) -> tuple[Step, ...]:
+    """Return the steps that install DOCA-OFED, which nvidia_peermem needs."""
+    if is_immutable(examination):
+        return (instruction(_OPERATOR_OFED),)
+    distribution, headers = _distribution(examination), header_step(examination)
+    path = _DOCA_PACKAGES.get((_release_name(distribution), _processor(examination)))
+    family = distribution.family
+    if path is None or distribution.version in _NO_DOCA:
+        if family not in (Family.DEBIAN, Family.RED_HAT):
+            return (headers, instruction(f"Install DOCA-OFED as described at {DOCA_GUIDE}."))
+        add: tuple[Step, ...] = (
+            instruction(f"Download and install doca-host for this release: {DOCA_GUIDE}"),
+        )
+    else:
+        name = path.rpartition("/")[2]
+        file = f"{_DOWNLOADS}/{name}"
+        tool = ("wget", "-O") if family is Family.DEBIAN else ("curl", "-fsSL", "-o")
+        package = ("dpkg", "-i") if family is Family.DEBIAN else ("rpm", "-U", "--replacepkgs")
+        add = (
+            Step("Download the repository of DOCA-OFED", (*tool, file, f"{_DOCA_HOST}{path}")),
+            Step("Add the repository of DOCA-OFED", (*package, file)),
+        )
+    install = Step("Install DOCA-OFED", (*_INSTALL[family], "doca-ofed"))
+    return (headers, *add, _REFRESH[family], install)
+
+
+def header_step(examination: Examination, release: Maybe[str] | None = None) -> Step:
+    """Return the step that installs the headers of a kernel, by default the running one; DKMS needs them."""
+    running = examination.node.kernel_release
+    release = running if release is None else release
+    which = "running" if release == running else "new"
+    why = f"Install the {which} kernel's headers, which DKMS needs"
+    if isinstance(release, Unknown):
+        return instruction(f"{why}.")
+    packages = {
+        Family.DEBIAN: (f"linux-headers-{release}",),
+        Family.RED_HAT: (_red_hat_headers(release),),
+        Family.AZURE_LINUX: (f"kernel-devel-{release}",),
+    }
+    return install_steps(examination, why, packages, f"{why} (those of {release}).")[0]
+
+
+def _red_hat_headers(release: str) -> str:
+    if release.endswith("+64k"):
+        return f"kernel-64k-devel-{release.removesuffix('+64k')}"
+    return f"kernel-uek-devel-{release}" if "uek" in release else f"kernel-devel-{release}"
+
+
+def fabric_manager_steps(examination: Examination, version: Maybe[str]) -> tuple[Step, ...]:
+    """Return the step that installs Fabric Manager in the driver's version; it starts with no other."""
+    if isinstance(version, Unknown):
+        return (
+            instruction(f"Install the {FABRIC_MANAGER} package that exactly matches the driver's version"),
+        )
+    branch = version.partition(".")[0]
+    is_unnumbered = branch.isdigit() and int(branch) >= _FIRST_UNNUMBERED
+    numbered = f"{FABRIC_MANAGER}-{branch}"
+    deb = FABRIC_MANAGER if is_unnumbered else numbered
+    rpm = FABRIC_MANAGER if is_unnumbered else "nvidia-fabric-manager"
+    packages = {
+        Family.DEBIAN: (f"{deb}={version}*",),
+        Family.RED_HAT: (f"{rpm}-{version}",),
+        Family.SUSE: (f"{rpm}={version}",),
+        Family.AZURE_LINUX: (f"nvidia-fabric-manager-{version}",),
+    }
+    why = f"Install {FABRIC_MANAGER} {version}, which has to match the driver"
+    if is_unnumbered and _distribution(examination).id == "ubuntu":
+        why = f"{why} (with Ubuntu's own driver, the package is {numbered})"
+    return install_steps(examination, why, packages, f"Install version {version} of {FABRIC_MANAGER}")
+
+
+def nvlsm_steps(examination: Examination) -> tuple[Step, ...]:
+    """Return the step that installs NVLSM, which is in the repository that has the driver."""
+    names = ("nvlsm", "infiniband-diags")
+    packages = dict.fromkeys((Family.DEBIAN, Family.RED_HAT), names)
+    why = "Install NVLSM from NVIDIA's package repository"
+    return install_steps(
+        examination, why, packages, "Install the package nvlsm from NVIDIA's CUDA repository"
+    )
+
+
+def perftest_steps(examination: Examination) -> tuple[Step, ...]:
+    """Return the steps that install the distribution's perftest; () where its packages are unknown."""
+    if _family(examination) not in _PERFTEST:
+        return ()
+    text = "The distribution's perftest may be built without CUDA; check with gdrtop bench --list."
+    install = install_steps(examination, "Install perftest and the RDMA tools", _PERFTEST)
+    return (*install, instruction(text, needs_root=False))
+
+
+def verbs_steps(examination: Examination) -> tuple[Step, ...]:
+    """Return the step that installs libibverbs and its providers."""
+    otherwise = "Install libibverbs and its providers, or OFED/DOCA"
+    return install_steps(examination, "Install libibverbs, unless OFED/DOCA brings it", _VERBS, otherwise)
+
+
+def with_initramfs_command(examination: Examination, plan: Plan) -> Plan:
+    """Name the command of this distribution, once, in the steps that rebuild the boot images."""
+    command = _INITRAMFS.get(_family(examination))
+    if command is None:
+        return plan
+    steps: list[Step] = []
+    for step in plan.steps:
+        if step.rebuilds_initramfs:
+            note = step.is_instruction and step.why.startswith(REBUILD_INITRAMFS)
+            why = step.why.partition(":")[0] if note else REBUILD_INITRAMFS
+            step = Step(why, command, rebuilds_initramfs=True)
+            if any(other.argv == command for other in steps):
+                continue
+        steps.append(step)
+    return replace(plan, steps=tuple(steps))

@@ -1,0 +1,1 @@
+"""What a package upgrade would change, and the forecast of GPUDirect RDMA with it."""

@@ -1,0 +1,106 @@
+"""`gdrtop setup --before`: text, JSON, exit status, what is refused."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import pytest
+
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.answers import CommandOutput
+from probes.simulation.host import SimulatedHost
+from tests.tui.commands.test_schema import valid
+from tests.tui.pilot import SteppedClock
+from tui.cli import main
+from tui.commands.arguments import UsageError
+from tui.commands.upgrade.before import write_advice
+
+KERNEL = "Inst linux-image-6.8.0-90-generic (6.8.0-90.91 Ubuntu:24.04/noble-updates [amd64])\n"
+CURL = "Inst curl [8.5.0-2] (8.5.0-3 Ubuntu:24.04 [amd64])\n"
+
+
+class Answering(SimulatedHost):
+    """A simulated node whose package manager prints this."""
+
+    def __init__(self, name: str, answer: str | Unknown) -> None:
+        super().__init__(name, clock=SteppedClock())
+        self.answer = answer
+        self.asked: list[tuple[str, ...]] = []
+
+    def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
+        if argv[0] not in ("apt-get", "dnf", "zypper"):
+            return super().run(argv, seconds)
+        self.asked.append(tuple(argv))
+        if isinstance(self.answer, Unknown):
+            return self.answer
+        return CommandOutput(tuple(argv), 0, self.answer, "")
+
+
+def test_the_packages_that_matter_and_the_outlook_are_shown() -> None:
+    out, host = io.StringIO(), Answering("hgx-h100", KERNEL + CURL)
+    assert write_advice(host, "apt-get dist-upgrade", out) == 2
+    text = " ".join(out.getvalue().split())
+    assert "After the upgrade and a reboot into 6.8.0-90-generic: GPUDirect RDMA will not work" in text
+    assert "2 packages would change; 1 of them concerns GPUDirect RDMA:" in text
+    assert "linux-image-6.8.0-90-generic new: 6.8.0-90.91 kernel" in text
+    assert "install linux-headers-6.8.0-90-generic" in text
+    assert "Assumed: packages install without errors" in text
+    assert [argv[:2] for argv in host.asked] == [("apt-get", "--simulate")]
+
+
+def test_an_upgrade_that_does_not_matter_is_fine() -> None:
+    out = io.StringIO()
+    assert write_advice(Answering("hgx-h100", CURL), "apt-get upgrade", out) == 0
+    assert "1 package would change, none of which GPUDirect RDMA uses." in out.getvalue()
+
+
+def test_nothing_to_upgrade_is_said() -> None:
+    out, nothing = io.StringIO(), "0 upgraded, 0 newly installed, 0 to remove and 0 not upgraded.\n"
+    assert write_advice(Answering("hgx-h100", nothing), "apt-get upgrade", out) == 0
+    assert "The upgrade changes no package." in out.getvalue()
+
+
+def test_the_document_is_what_its_schema_says() -> None:
+    out = io.StringIO()
+    assert write_advice(Answering("hgx-h100", KERNEL), "apt-get dist-upgrade", out, as_json=True) == 2
+    document = valid("upgrade", out.getvalue())
+    assert document["packages"][0]["concerns"] == "kernel"
+    findings = {finding["id"] for finding in document["forecast"]["findings"]}
+    assert "upgrade-kernel-without-headers" in findings
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [Unknown(Reason.NOT_THERE, "apt-get", "not installed"), "E: Could not read the package lists\n"],
+)
+def test_without_an_answer_of_the_package_manager_there_is_no_forecast(answer: str | Unknown) -> None:
+    with pytest.raises(UsageError, match=r"not installed|Could not read"):
+        write_advice(Answering("hgx-h100", answer), "apt-get upgrade", io.StringIO())
+
+
+def test_the_output_of_a_simulation_can_come_from_stdin(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(CURL))
+    assert main(["setup", "--demo", "hgx-h100", "--before", "-"]) == 0
+    assert "1 package would change" in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n"))
+    assert main(["setup", "--demo", "hgx-h100", "--before", "-"]) == 3
+    assert "stdin names no package" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--before", "reboot"), "only upgrade, install and remove"),
+        (("--before", "apt-get upgrade", "--script"), "it takes only --json"),
+        (("acs", "--before", "apt-get upgrade"), "it takes only --json"),
+    ],
+    ids=["another command", "a script", "a step"],
+)
+def test_wrong_usage_names_what_is_wrong(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["setup", "--demo", "hgx-h100", *arguments]) == 3
+    assert words in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""Registers GPU memory with NICs for a moment, to prove what can be registered."""

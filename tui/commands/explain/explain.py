@@ -1,0 +1,172 @@
+"""`gdrtop explain`: a job from its user's view: devices, distances, limits, paths, and what to change."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from probes.base.text import printable
+from probes.base.unknown import Unknown
+from probes.checks.judgment import judge
+from probes.facts.jobs.processes import name_of
+from probes.facts.system import cloud as cloud_facts
+from probes.host.protocol import Host
+from probes.live.explanation.process import (
+    ProcessExplanation,
+    concerning,
+    explain_process,
+    live_processes,
+)
+from probes.live.model.sample import LiveProcess, LiveSample
+from probes.live.verdict import examine_and_sample
+from probes.queries.finding import Finding
+from probes.setup.environment.advice import Advice
+from probes.setup.environment.recommend import recommend
+from probes.snapshot.examination import Examination
+from tui.commands.arguments import UsageError, whole_number
+from tui.runtime.json_values import document, host_name, plain_value, write_json
+from tui.runtime.open_host import open_host
+from tui.runtime.printing import heading, print_lines, text_width
+from widgets.base.lines import Line, Run, Tone, line, wrapped
+from widgets.live.explanation import draw_changes, draw_process, needs_admin
+
+EXIT_FINDINGS, EXIT_NOT_THERE = 1, 2
+_MOST_PID = 1 << 22  # PID_MAX_LIMIT of 64-bit kernels
+_STATUS_HELP = """\
+exit status:
+  0    nothing to change
+  1    something to change, by you or by an admin
+  2    no such process or job with a GPU or RDMA is visible here
+  3    usage error
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _STATUS_HELP
+    parser.add_argument("pid", metavar="PID", nargs="?", type=_pid, help="the process; without it, list all")
+    parser.add_argument("--slurm", metavar="JOB", default="", help="all processes of this Slurm job")
+    parser.add_argument(
+        "--pod", metavar="UID", default="", help="all processes of this pod; the first 8 digits of its UID"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema explain)")
+
+
+def _pid(text: str) -> int:
+    if text[:1].isalpha():
+        hint = f"gdrtop env --explain {text} explains a variable"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a process id; {hint}")
+    return whole_number(1, _MOST_PID, "process id")(text)
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Explain what the options name, and return the exit status."""
+    if sum((options.pid is not None, bool(options.slurm), bool(options.pod))) > 1:
+        raise UsageError("give one of PID, --slurm and --pod")
+    job = f"Slurm job {options.slurm}" if options.slurm else f"pod {options.pod[:8]}" if options.pod else ""
+    return write_explanation(open_host(options), out, options.pid, job, options.json, options.ascii)
+
+
+def write_explanation(
+    host: Host,
+    out: TextIO,
+    pid: int | None = None,
+    job: str = "",
+    as_json: bool = False,
+    ascii_only: bool = False,
+) -> int:
+    """Explain a process, the processes of a job ("Slurm job 4711"), or list all."""
+    examination, sample = examine_and_sample(host)
+    chosen = [
+        process
+        for process in live_processes(sample)
+        if (process.pid == pid if pid is not None else process.process.job == job or not job)
+    ]
+    findings = judge(examination).findings
+    explained = [explain_process(process, findings, examination) for process in chosen]
+    felt = concerning(findings, explained, [process.process for process in chosen])
+    advice = recommend(examination, cloud_facts.probe(host))
+    why = "" if chosen else _why_none(sample, pid, job)
+    status = EXIT_NOT_THERE if why else EXIT_FINDINGS if felt else 0
+    if as_json:
+        content = _content(explained, felt, advice, why, status)
+        write_json(
+            document("explain", host_name(examination.node), host.origin, host.wall_clock(), content), out
+        )
+        return status
+    width = text_width(out)
+    lines: list[Line] = [heading(examination.node)]
+    if why:
+        lines += wrapped(why, width)
+    elif pid is None and not job:
+        lines += _list(chosen)
+    else:
+        lines += _text(explained, felt, advice, examination, width)
+    print_lines(lines, out, ascii_only)
+    return status if why or pid is not None or job else 0
+
+
+def _list(processes: Sequence[LiveProcess]) -> list[Line]:
+    """Return the processes to choose from."""
+    pids = max(len(str(process.pid)) for process in processes)
+    rows = [f"{each.pid:>{pids}}  {each.path.text}  {name_of(each.process)}" for each in processes]
+    return [*(line(row) for row in rows), (), line("gdrtop explain PID explains one of them.")]
+
+
+def _text(
+    explained: Sequence[ProcessExplanation],
+    findings: Sequence[Finding],
+    advice: Advice,
+    examination: Examination,
+    width: int,
+) -> list[Line]:
+    lines: list[Line] = []
+    for each in explained:
+        lines += [(), *draw_process(each, width)]
+    lines += draw_changes(findings, width)
+    if advice.settings:
+        lines += [(), line(Run("What jobs on this node need", Tone.TITLE))]
+        for setting in advice.settings:
+            lines += wrapped(f"{setting.name}={setting.value}: {setting.reason}", width, indent="  ")
+    if isinstance(examination.processes, Unknown):
+        lines += [(), *wrapped(f"Processes unknown: {examination.processes}", width)]
+    return lines
+
+
+def _why_none(sample: LiveSample, pid: int | None, job: str) -> str:
+    """Return why nothing is explained, as a sentence."""
+    what = f"Process {pid}" if pid is not None else printable(job, 80) if job else "No process"
+    does = "uses a GPU or RDMA here" if not (pid or job) else "is not among the processes with a GPU or RDMA"
+    unseen = f" ({sample.processes})" if isinstance(sample.processes, Unknown) else ""
+    missing = f" {sample.missing}" if sample.missing else ""
+    return f"{what} {does}{unseen}.{missing}"
+
+
+def _content(
+    explained: Sequence[ProcessExplanation],
+    findings: Sequence[Finding],
+    advice: Advice,
+    why: str,
+    status: int,
+) -> dict[str, Any]:
+    return {
+        "processes": [plain_value(each) for each in explained],
+        "findings": [_finding_json(finding) for finding in findings],
+        "settings": [plain_value(setting) for setting in advice.settings],
+        "not_explained": why,
+        "exit_status": status,
+    }
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {
+        "id": finding.id,
+        "severity": finding.severity.value,
+        "title": finding.title,
+        "impact": finding.impact,
+        "cause": finding.cause,
+        "needs_admin": needs_admin(finding),
+        "steps": [] if finding.fix is None else [step.why for step in finding.fix.steps],
+    }

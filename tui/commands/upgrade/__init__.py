@@ -1,0 +1,1 @@
+"""What an upgrade of packages would do: `gdrtop setup --before`."""

@@ -1,0 +1,62 @@
+"""The panels of the overview: their titles, and their places on the screen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from textual.screen import Screen
+
+from tui.screens.overview.layout import FOLDED_ROWS, Arrangement
+from tui.terminal.partial_compositor import DirectLinesView
+
+PANELS = {
+    "findings": "Findings",
+    "jobs": "Jobs",
+    "topology": "Topology",
+    "matrix": "GPU × NIC",
+    "rates": "NIC rates",
+    "modules": "Modules",
+    "gpudirect": "GPUDirect RDMA",
+    "traffic": "Traffic",
+    "path": "Path",
+}
+PLACES = {
+    "top": ("findings", "jobs"),
+    "left": ("topology", "matrix", "rates"),
+    "right": ("modules", "gpudirect", "traffic", "path"),
+}
+_MANY_IN_A_ROW = ("topology", "matrix")  # a row has several GPUs and NICs
+
+
+class Panel(DirectLinesView):
+    """A panel with a border, which can be shown alone."""
+
+
+def new_panel(name: str) -> Panel:
+    """Return a new panel."""
+    return Panel(PANELS[name], id=name, picks_rows=name not in _MANY_IN_A_ROW)
+
+
+def mount_panels(screen: Screen[Any]) -> None:
+    """Mount all panels but the topology, which the first frame has, and the strips."""
+    for place, names in PLACES.items():
+        panels = [new_panel(name) for name in names if name != "topology"]
+        screen.query_one(f"#{place}").mount(*panels)
+    strips = DirectLinesView(id="strips")
+    strips.can_focus = False
+    screen.mount(strips, after="#body")
+
+
+def place_panels(screen: Screen[Any], arranged: Arrangement) -> None:
+    """Give each panel its rows, and hide those without."""
+    with screen.app.batch_update():
+        for name in PANELS:
+            panel = screen.query_one(f"#{name}")
+            panel.display = name in arranged.rows
+            panel.styles.height = arranged.rows.get(name, 0)
+        screen.query_one("#modules").set_class(arranged.rows.get("modules") == FOLDED_ROWS, "folded")
+        screen.set_class(arranged.is_one_column, "one-column")
+        screen.query_one("#right").styles.width = "1fr" if arranged.is_one_column else arranged.right_cells
+        for place, names in PLACES.items():
+            screen.query_one(f"#{place}").display = any(name in arranged.rows for name in names)
+        screen.query_one("#strips").display = bool(arranged.strip_rows)

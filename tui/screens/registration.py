@@ -1,0 +1,175 @@
+"""The registration screen: which NICs can register which GPU's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+
+from probes.bandwidth.registration.outcome import PairResult
+from probes.bandwidth.registration.trial import GpuTrial
+from probes.base.origin import Origin
+from probes.base.text import plural
+from probes.snapshot.examination import Examination
+from tui.screens import save_and_copy
+from tui.screens.key_footer import KeyFooter
+from tui.screens.keys import bind, leave_keys
+from tui.screens.list_screen import REFRESH_KEY, ListScreen, static_view
+from tui.screens.list_state import ListState
+from widgets.bandwidth.registration import NOT_PROVEN, NOTICE, draw_results, gpu_marks
+from widgets.base.lines import Line, Run, Tone, fit, line, plain, wrapped
+from widgets.base.lines_view import LinesView
+from widgets.node.verdict import origin_run
+
+_TEXT_WIDTH = 160  # of a written file
+
+
+class RegistrationState(ListState):
+    """The GPUs, the selected one, and the results of each."""
+
+    def __init__(self, origin: Origin) -> None:
+        super().__init__()
+        self._origin = origin
+        self.trials: tuple[GpuTrial, ...] | None = None
+        self.examination: Examination | None = None  # that the trials were planned with
+        self._failure = ""
+        self._results: dict[str, tuple[PairResult, ...]] = {}  # by GPU
+        self.is_running = False
+
+    def set_trials(self, examination: Examination, trials: Sequence[GpuTrial]) -> None:
+        """Show what would be tried now; results stay."""
+        self.examination, self.trials, self._failure = examination, tuple(trials), ""
+        self._keep_selection()
+
+    def fail(self, message: str) -> None:
+        """Show why nothing can be registered."""
+        self._failure, self.is_running = message, False
+
+    def begin(self) -> None:
+        """Note that a run begins."""
+        self.is_running, self._failure = True, ""
+        self._results = {}
+
+    def add(self, results: tuple[PairResult, ...]) -> None:
+        """Show the results of a GPU, and select it."""
+        self._results[results[0].gpu] = results
+
+    @property
+    def results(self) -> tuple[PairResult, ...]:
+        """Return all results of the newest run."""
+        return tuple(result for results in self._results.values() for result in results)
+
+    def _order(self) -> list[str]:
+        return [trial.label for trial in self.trials or ()]
+
+    # Drawing
+
+    def summary(self) -> list[Line]:
+        """Draw the title."""
+        return [line(Run("REGISTRATION ", Tone.TITLE), origin_run(self._origin))]
+
+    def list_lines(self, width: int) -> list[Line]:
+        """Draw a line per GPU: its results, or what would be tried."""
+        lines = wrapped(f"✗ {self._failure}", width, Tone.BAD) if self._failure else []
+        if self.trials is None:
+            return lines or wrapped("Reading the node …", width, Tone.DIM)
+        for trial in self.trials:
+            tone = Tone.CURSOR if trial.label == self.selected else Tone.PLAIN
+            head = Run(f"{trial.label:<6}", tone, trial.label)
+            lines.append(fit(line(head, "  ", *self._word(trial)), width))
+        return lines
+
+    def _word(self, trial: GpuTrial) -> Line:
+        results = self._results.get(trial.label)
+        if results is not None:
+            return gpu_marks(results)
+        if trial.not_tried:
+            return line(Run(f"not tried: {trial.not_tried}", Tone.DIM))
+        if self.is_running:
+            return line(Run("waiting …", Tone.DIM))
+        text = f"{plural(len(trial.words), 'NIC')}, not registered yet"
+        return line(Run(text, Tone.DIM), *([Run(f"  ▲ {trial.users}", Tone.WARNING)] if trial.users else ()))
+
+    def detail_lines(self, width: int) -> list[Line]:
+        """Draw the results of the selected GPU, or what a run does."""
+        results = self._results.get(self.selected)
+        if results is not None:
+            return [*draw_results(results, width), (), *wrapped(NOT_PROVEN, width, Tone.DIM)]
+        lines = wrapped(NOTICE, width)
+        if self.trials is not None and not self.is_running:
+            lines += [(), *wrapped("Press Enter to register. Nothing has been registered yet.", width)]
+        return lines
+
+    def text(self) -> str:
+        """Return all results as text."""
+        lines = [*self.summary(), *self.list_lines(_TEXT_WIDTH)]
+        if self._results:
+            lines += [(), *draw_results(self.results, _TEXT_WIDTH), (), *wrapped(NOT_PROVEN, _TEXT_WIDTH)]
+        return "".join(f"{plain(each)}\n" for each in lines)
+
+
+class RegistrationScreen(ListScreen[RegistrationState]):
+    """The GPUs, and what registers with the selected one."""
+
+    BINDINGS = [  # noqa: RUF012 - Textual's own type
+        bind("open", "ask", label="Register"),
+        bind("cancel", "cancel"),
+        bind("write", "write"),
+        REFRESH_KEY,
+        *leave_keys("prove"),
+    ]
+    LIST = "registered"
+    DETAILS = "reasons"
+
+    class Asked(Message):
+        """Register, after a question."""
+
+    class PlanRequested(Message):
+        """Read again what would be tried."""
+
+    class CancelRequested(Message):
+        """Stop, after a question."""
+
+    def compose(self) -> ComposeResult:
+        """Compose summary, GPUs and results."""
+        yield static_view("summary")
+        with Vertical(id="registration"):
+            yield LinesView("GPUs", id="registered")
+            yield LinesView("NICs", id="reasons")
+        yield KeyFooter()
+
+    def _draw_panes(self) -> None:
+        self.query_one("#summary", LinesView).show(self._state.summary())
+        super()._draw_panes()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Disable the keys that do nothing now."""
+        if action == "ask":
+            return self._state.trials is not None and not self._state.is_running
+        if action == "cancel":
+            return self._state.is_running
+        return super().check_action(action, parameters)
+
+    def why_not(self, action: str) -> str:
+        """Return why a key cannot act now."""
+        if action == "ask":
+            return "a registration is running." if self._state.is_running else "still reading the node."
+        return "nothing is running." if action == "cancel" else ""
+
+    def action_ask(self) -> None:
+        """Register, after a question."""
+        self.post_message(self.Asked())
+
+    def action_cancel(self) -> None:
+        """Stop, after a question."""
+        self.post_message(self.CancelRequested())
+
+    def action_refresh(self) -> None:
+        """Read again what would be tried."""
+        self.post_message(self.PlanRequested())
+
+    def action_write(self) -> None:
+        """Write the results to a new file in the current directory."""
+        save_and_copy.save(self, "gdrtop-prove", self._state.text())

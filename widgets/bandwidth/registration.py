@@ -1,0 +1,124 @@
+"""What registers: a table of GPUs by NICs for each path, and the reasons of what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from probes.bandwidth.registration.outcome import DMABUF, Outcome, PairResult, PathResult
+from probes.bandwidth.registration.trial import CONTEXT_MEMORY, GpuTrial
+from probes.base.text import plural
+from widgets.bandwidth.table import draw_grid
+from widgets.base.lines import Line, Run, Tone, line, wrapped
+
+MARKS = {
+    Outcome.REGISTERS: Run("✓", Tone.GOOD),
+    Outcome.REFUSED: Run("✗", Tone.BAD),
+    Outcome.NO_ANSWER: Run("?", Tone.WARNING),
+    Outcome.NOT_TRIED: Run("–", Tone.DIM),
+}
+NOTICE = (
+    "Each GPU gets a CUDA context for a moment, and 2 MiB of its memory are registered with each NIC as a "
+    f"DMA-BUF and by their address. A context takes {CONTEXT_MEMORY} of GPU memory in public reports. "
+    "Nothing is sent, and everything is released again."
+)
+NOT_PROVEN = "A registration does not show that data arrives. gdrtop bench does."
+_TITLES = {DMABUF: "DMA-BUF", "peer memory": "Peer memory (nvidia-peermem)"}
+_MOST_NAMED = 4
+
+
+SIMULATED = "simulated: no GPU and no NIC is used, and no job is affected"
+
+
+def notice_lines(width: int, is_simulated: bool) -> list[Line]:
+    """Return what a registration does and costs, and a blank line."""
+    return [*wrapped(NOTICE, width), *(wrapped(SIMULATED, width) if is_simulated else ()), ()]
+
+
+def draw_results(results: Sequence[PairResult], width: int) -> list[Line]:
+    """Return a table for each path, a legend, and each reason once with its pairs."""
+    pairs = {(result.gpu, result.nic): result for result in results}
+    gpus, nics = (list(dict.fromkeys(names)) for names in zip(*pairs, strict=True)) if pairs else ([], [])
+    lines: list[Line] = []
+    for place, title in enumerate(_TITLES.values()):
+        lines += [(), line(Run(title, Tone.TITLE))] if lines else [line(Run(title, Tone.TITLE))]
+        lines += draw_grid(gpus, nics, width, partial(_cell, pairs, place))
+    legend = "   ".join(f"{MARKS[outcome].text} {outcome.value}" for outcome in _shown(results))
+    return [*lines, (), *wrapped(legend, width, Tone.DIM), *draw_reasons(results, width)]
+
+
+def _cell(pairs: dict[tuple[str, str], PairResult], place: int, gpu: str, nic: str, cells: int) -> Run:
+    mark = MARKS[pairs[gpu, nic].paths[place][1].outcome]
+    return mark._replace(text=f"{mark.text:>{cells}}")
+
+
+def _shown(results: Sequence[PairResult]) -> list[Outcome]:
+    found = {path.outcome for result in results for _, path in result.paths}
+    return [outcome for outcome in MARKS if outcome in found]
+
+
+def draw_reasons(results: Sequence[PairResult], width: int) -> list[Line]:
+    """Return why paths do not register, each reason once."""
+    reasons: dict[tuple[str, PathResult], list[PairResult]] = {}
+    for result in results:
+        for name, path in result.paths:
+            if path.outcome is not Outcome.REGISTERS:
+                reasons.setdefault((name, path), []).append(result)
+    both = {
+        path: pairs
+        for (name, path), pairs in reasons.items()
+        if name == DMABUF and all(pair.peer_memory == path for pair in pairs)
+    }
+    lines: list[Line] = []
+    for (name, path), pairs in reasons.items():
+        if path in both and name != DMABUF and pairs == both[path]:
+            continue  # the same reason for both paths stands there already
+        where = "both paths" if both.get(path) == pairs else name
+        head, *rest = wrapped(f"{_pair_names(pairs)}, {where}", width - 2, Tone.TITLE)
+        lines += [(), (MARKS[path.outcome], Run(" "), *head), *((Run("  "), *piece) for piece in rest)]
+        lines += draw_path(path, width, "  ")
+    return lines
+
+
+def draw_path(path: PathResult, width: int, indent: str = "") -> list[Line]:
+    """Return the outcome of a path as text: what refused, and why."""
+    if path.outcome is Outcome.REGISTERS:
+        return wrapped("registers", width, Tone.GOOD, indent)
+    text = f"{path.outcome.value}: {path.why}"
+    if path.function and path.error:
+        text += f"; {path.function} failed with {path.error}"
+    elif path.function:
+        text += f", in {path.function}"
+    return wrapped(text, width, Tone.PLAIN, indent, "  ")
+
+
+def _pair_names(pairs: Sequence[PairResult]) -> str:
+    """Return "GPU0 with mlx5_0, mlx5_1", "GPU0, GPU1 with 10 NICs"."""
+    gpus = list(dict.fromkeys(pair.gpu for pair in pairs))
+    nics = list(dict.fromkeys(pair.nic for pair in pairs))
+    return f"{_names(gpus, 'GPU')} with {_names(nics, 'NIC')}"
+
+
+def _names(names: Sequence[str], noun: str) -> str:
+    return ", ".join(names) if len(names) <= _MOST_NAMED else plural(len(names), noun)
+
+
+def draw_users(trials: Sequence[GpuTrial], width: int) -> list[Line]:
+    """Return the GPUs that are in use, a line each."""
+    lines: list[Line] = [line(Run("In use by jobs, which share their GPU's memory:", Tone.WARNING))]
+    for trial in trials:
+        lines += wrapped(f"▲ {trial.label}: {trial.users}", width, Tone.WARNING, "  ")
+    return lines
+
+
+def gpu_marks(results: Sequence[PairResult]) -> Line:
+    """Return how a GPU did: a mark for each NIC, and how many register."""
+    count = sum(result.outcome is Outcome.REGISTERS for result in results)
+    marks = (MARKS[result.outcome] for result in results)
+    return line(*marks, f"  registers with {count} of {plural(len(results), 'NIC')}")
+
+
+def gpu_line(results: Sequence[PairResult]) -> str:
+    """Return how a GPU did, in a line: "GPU0: registers with 10 of 10 NICs"."""
+    count = sum(result.outcome is Outcome.REGISTERS for result in results)
+    return f"{results[0].gpu}: registers with {count} of {plural(len(results), 'NIC')}"

@@ -1,0 +1,104 @@
+"""What `gdrtop explain` shows: a process, its devices, limits and libraries, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from probes.base.plan import Step
+from probes.base.unknown import Unknown
+from probes.live.explanation.process import ProcessExplanation, ProcessGpu
+from probes.queries.finding import Finding, Severity
+from widgets.base.lines import Line, Run, Tone, line, wrapped
+from widgets.live.job_lines import PATH_TONES
+
+_LABEL_CELLS = 12
+_MOST_STEPS = 3
+_MARKS = {
+    Severity.CRITICAL: Run("✗ ", Tone.BAD),
+    Severity.WARNING: Run("▲ ", Tone.WARNING),
+    Severity.NOTE: Run("• ", Tone.DIM),
+}
+
+
+def draw_process(explained: ProcessExplanation, width: int) -> list[Line]:
+    """Return a process."""
+    path = explained.path
+    lines: list[Line] = [line(Run(explained.name, Tone.TITLE))]
+    lines += _field("Path now", path.text, width, PATH_TONES.get(path.word, Tone.PLAIN))
+    if explained.unexpected:
+        lines += _field("", f"▲ {explained.unexpected}", width, Tone.WARNING)
+    for number, gpu in enumerate(explained.gpus):
+        lines += _field("" if number else "GPUs", _gpu_text(gpu), width)
+    if not explained.gpus:
+        lines += _field("GPUs", "none in use", width)
+    lines += _field("NICs", _nics_text(explained), width)
+    for number, limit in enumerate(explained.limits):
+        lines += _field("" if number else "Limits", limit, width)
+    libraries = explained.libraries
+    if isinstance(libraries, Unknown):
+        return [*lines, *_field("Libraries", f"unknown ({libraries})", width)]
+    for number, library in enumerate(libraries):
+        text = f"{library.library}: {library.path} ({library.why})"
+        lines += _field("" if number else "Libraries", text, width)
+    if not libraries:
+        lines += _field("Libraries", "none that gdrtop knows is loaded", width)
+    return lines
+
+
+def _field(label: str, text: str, width: int, tone: Tone = Tone.PLAIN) -> list[Line]:
+    """Return a label and a text beside it."""
+    pieces = wrapped(text, max(20, width - _LABEL_CELLS), tone)
+    head = Run(f"{label:<{_LABEL_CELLS}}", Tone.TITLE)
+    return [(head, *pieces[0]), *((Run(" " * _LABEL_CELLS), *piece) for piece in pieces[1:])]
+
+
+def _gpu_text(gpu: ProcessGpu) -> str:
+    near = ", ".join(f"{nic.name} {nic.word}" for nic in gpu.nics)
+    return f"{gpu.label} ({gpu.bdf}), nearest NICs: {near or 'none'}"
+
+
+def _nics_text(explained: ProcessExplanation) -> str:
+    used, visible = explained.nics, explained.visible_nics
+    uses = f"use unknown ({used})" if isinstance(used, Unknown) else f"uses {', '.join(used) or 'none'}"
+    if isinstance(visible, Unknown):
+        return f"{uses}; whether it sees all is unknown ({visible})"
+    sees = ", ".join(visible) if 0 < len(visible) < explained.all_nics else str(len(visible))
+    return f"{uses}; sees {sees} of {explained.all_nics}"
+
+
+def draw_changes(findings: Sequence[Finding], width: int) -> list[Line]:
+    """Return what is wrong: what the user can change, and what to ask an admin for."""
+    own = [finding for finding in findings if not needs_admin(finding)]
+    others = [finding for finding in findings if needs_admin(finding)]
+    lines: list[Line] = []
+    for title, part in (("What you can change", own), ("What to ask your admin for", others)):
+        if part:
+            lines += [(), line(Run(title, Tone.TITLE))]
+            for finding in part:
+                lines += _finding(finding, width)
+    return lines or [(), *wrapped("✓ gdrtop finds nothing to change for this job.", width, Tone.GOOD)]
+
+
+def needs_admin(finding: Finding) -> bool:
+    """Return whether its fix begins with a step that needs root, or an admin has to find one."""
+    steps = () if finding.fix is None else finding.fix.steps
+    return next((step.needs_root for step in steps), True)
+
+
+def _finding(finding: Finding, width: int) -> list[Line]:
+    mark = _MARKS[finding.severity]
+    pieces = wrapped(f"{finding.title} ({finding.id})", width - 2)
+    lines: list[Line] = [(mark, *pieces[0]), *((Run("  "), *piece) for piece in pieces[1:])]
+    if finding.impact:
+        lines += wrapped(finding.impact, width, Tone.DIM, "  ")
+    steps = () if finding.fix is None else finding.fix.steps
+    for step in steps[:_MOST_STEPS]:
+        lines += wrapped(_step_text(step), width, Tone.PLAIN, "  ", "  ")
+    if len(steps) > _MOST_STEPS:
+        more = f"and {len(steps) - _MOST_STEPS} more steps: gdrtop check {finding.id}"
+        lines += wrapped(more, width, Tone.DIM, "  ")
+    return lines
+
+
+def _step_text(step: Step) -> str:
+    return f"→ {step.why.partition(chr(10))[0]}"
