@@ -65,6 +65,7 @@ class HangFacts:
     ranks: tuple[RankState, ...]
     conditions: tuple[Condition, ...] = ()  # of this job
     findings: tuple[Finding, ...] = ()  # of the node
+    others: frozenset[str] = frozenset()  # GPUs and NICs that other jobs use
     threads: tuple[BlockedThread, ...] = ()
     ras: tuple[RasFinding, ...] = ()
     dumps: FoundDumps = FoundDumps()
@@ -86,7 +87,7 @@ class Diagnosis:
 
     facts: HangFacts
     headline: str
-    suspects: tuple[str, ...]  # of the surest clue that names one
+    suspects: tuple[str, ...]  # of the first clue that is sure, else of the first that names one
     is_sure: bool
     clues: tuple[Clue, ...]  # the surest first
     next_steps: tuple[str, ...]
@@ -104,7 +105,8 @@ class Diagnosis:
 def diagnose(facts: HangFacts) -> Diagnosis:
     """Return the suspect, the evidence in the order of its weight, and what to do next."""
     clues = tuple(_clues(facts))
-    named = next((clue for clue in clues if clue.suspects), None)
+    naming = [clue for clue in clues if clue.suspects]
+    named = next((clue for clue in naming if clue.is_sure), naming[0] if naming else None)
     is_moving = facts.motion is Motion.MOVES
     steps = [clue.next_step for clue in clues if clue.next_step]
     if not any(clue.is_sure for clue in clues) and not is_moving:
@@ -175,13 +177,20 @@ def _processes(facts: HangFacts) -> Iterator[Clue]:
 
 
 def _hardware(facts: HangFacts) -> Iterator[Clue]:
-    """Yield what is wrong with the job's own GPUs and NICs, and what a driver has reported."""
+    """Yield what is wrong with the job's own GPUs and NICs, and what a driver has reported.
+
+    A rank whose GPU was lost may have exited: a GPU that no other job uses may have been its own.
+    """
     devices = {device for rank in facts.ranks for device in (*rank.gpus, *rank.nics)} | set(facts.job.gpus)
     for finding in facts.findings:
         is_gpu, is_port = finding.id.startswith(_HARDWARE), finding.id.startswith(_PORTS)
-        if not (is_gpu or is_port) or (finding.devices and not devices & set(finding.devices)):
+        if not (is_gpu or is_port):
             continue
         own = tuple(device for device in finding.devices if device in devices)
+        if is_gpu and not own:
+            own = tuple(device for device in finding.devices if device not in facts.others)
+        if finding.devices and not own:
+            continue
         names = tuple(rank.name for rank in facts.ranks if set(own) & {*rank.gpus, *rank.nics})
         text = f"{finding.title}: {finding.cause}" if finding.cause else finding.title
         yield Clue("hardware", text.rstrip("."), names or own, is_gpu, f"gdrtop check {finding.id}")

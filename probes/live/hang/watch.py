@@ -142,7 +142,7 @@ def _median(values: Sequence[float], what: str) -> Maybe[float]:
 
 
 def _missing(what: str) -> Unknown:
-    return Unknown(Reason.NOT_THERE, what, "in no sample")
+    return Unknown(Reason.NOT_THERE, what, f"no {what}")
 
 
 def different_rank(ranks: Sequence[RankState]) -> tuple[RankState, str] | None:

@@ -77,6 +77,13 @@ def test_a_stopped_rank_is_the_suspect_with_the_command_that_resumes_it() -> Non
     assert found.next_steps[0] == "kill -CONT 41003"
 
 
+def test_a_lost_gpu_whose_rank_has_exited_is_the_suspect() -> None:
+    _, (found,) = search("hgx-h100+gpu-off-bus-live", wait=40, why_no_ras="no")
+    assert (found.suspects, found.is_sure) == (("0000:9b:00.0",), True)
+    assert found.clues[0].text == "rank 5 has no process on this node"
+    assert "gdrtop check xid-79-fell-off-bus" in found.next_steps
+
+
 def test_a_healthy_job_moves_data() -> None:
     _, (found,) = search("hgx-h100", yes=True)
     assert (found.exit_status, found.suspects, found.clues) == (0, (), ())

@@ -273,6 +273,12 @@ class HangSearch:
             ranks=ranks,
             conditions=tuple(found for found in sample.watched.conditions if found.job == job.id),
             findings=self.monitor.judgment.found,
+            others=frozenset(
+                device
+                for process in known(sample.processes, ())
+                if process.job != job.id
+                for device in (*process.gpus, *process.ready_nics)
+            ),
             threads=known(threads, ()),
             ras=() if answer is None else self._ras_findings(answer, sample, job),
             dumps=dumps,
