@@ -1,9 +1,12 @@
 """What no test may depend on is taken away here."""
 
+import atexit
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 
@@ -21,6 +24,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # What this user has configured is none of the tests' business.
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
+# So is what they did to simulated nodes.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="gdrtop-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 # Screens show local time.
 os.environ["TZ"] = "UTC"
 time.tzset()

@@ -106,7 +106,7 @@ def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
 def rebuild_plan(examination: Examination, release: str) -> Plan:
     """Build every DKMS package for a kernel release."""
     steps = (
-        header_step(examination, release),
+        header_step(examination),
         Step("Build every DKMS module for this kernel", ("dkms", "autoinstall", "-k", release)),
         Step(_DEPMOD, ("depmod", "-a", release)),
     )

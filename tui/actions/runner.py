@@ -101,7 +101,7 @@ class Runner:
         result = CommandResult(0, 0.0)
         seconds = 0.0
         kernel_lines: Maybe[tuple[str, ...]] = ()
-        for argv, text in _file_commands(self._host, step.file, backup) if step.file else [(step.argv, "")]:
+        for argv, text in file_commands(self._host, step.file, backup) if step.file else [(step.argv, "")]:
             result = self._command(argv, text, step, on_line)
             seconds += result.seconds
             if result.exit_status != 0:
@@ -155,7 +155,7 @@ class Runner:
         return f"{change.path}.before-{stamp}"
 
 
-def _file_commands(host: Host, change: FileChange, backup: str) -> list[tuple[tuple[str, ...], str]]:
+def file_commands(host: Host, change: FileChange, backup: str) -> list[tuple[tuple[str, ...], str]]:
     """Return the commands, with their input, that write a file beside its place and then move it there."""
     commands: list[tuple[tuple[str, ...], str]] = []
     if backup:

@@ -55,6 +55,7 @@ by_hand() {{
     fi
     cat >&2
     reached "$1" "$1"
+    if [ "$2" -eq 0 ]; then rm -f "$progress"; fi
     exit 2
 }}
 """
@@ -89,7 +90,12 @@ def script_of_all(title: str, plans: Sequence[Plan], node: str) -> str:
 
 def _is_manual(step: Step) -> bool:
     """Return whether a person must act: there is no command, or the command ends everything that runs."""
-    return step.is_instruction or step.argv[:2] == ("systemctl", "reboot")
+    return (step.is_instruction and not _is_advice(step)) or step.argv[:2] == ("systemctl", "reboot")
+
+
+def _is_advice(step: Step) -> bool:
+    """Return whether a step is only for the case that another one fails."""
+    return step.is_instruction and step.why.startswith("If ")
 
 
 def _body(plans: Sequence[Plan]) -> list[str]:
@@ -108,8 +114,7 @@ def _body(plans: Sequence[Plan]) -> list[str]:
                 by_hand = []
                 lines += ["", *title, *_run(step, number)]
             title = []
-    ends_with_reboot = bool(plans) and plans[-1].needs_reboot
-    lines += _stop(by_hand, first, number + 1, ends_with_reboot)
+    lines += _stop(by_hand, first, 0)
     return [
         *lines,
         "",
@@ -138,14 +143,12 @@ def _run(step: Step, number: int) -> list[str]:
     ]
 
 
-def _stop(by_hand: Sequence[str], first: int, following: int, ends_with_reboot: bool = False) -> list[str]:
-    """Return the commands that print manual steps and end the script, until they are done."""
+def _stop(by_hand: Sequence[str], first: int, following: int) -> list[str]:
+    """Return the commands that print manual steps and end the script; `following`: 0 is none."""
     if not by_hand:
         return []
     then = f"Then start this script again and answer y, or give it the argument {following}."
-    if ends_with_reboot:
-        then = "Then see what is left: gdrtop setup"
-    texts = ["These steps are yours:", *by_hand, then]
+    texts = ["These steps are yours:", *by_hand, then if following else "Then check the node: gdrtop check"]
     end = _end_of(texts)
     return [
         "",

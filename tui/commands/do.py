@@ -14,7 +14,7 @@ from probes.checks.judgment import judge
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.queries.finding import Status
-from tui.actions.audit_log import AuditError
+from tui.actions.audit_log import AuditError, AuditFile
 from tui.actions.console_text import lines_of
 from tui.actions.dispatcher import Dispatcher, Prepared
 from tui.actions.events import RunEvent, RunOutcome
@@ -126,10 +126,12 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 class Do:
     """`gdrtop do` on a node that was examined once."""
 
-    def __init__(self, host: Host, out: TextIO, ascii_only: bool, read_only: bool) -> None:
+    def __init__(
+        self, host: Host, out: TextIO, ascii_only: bool, read_only: bool, log: AuditFile | None = None
+    ) -> None:
         self._host, self._out, self._ascii, self._read_only = host, out, ascii_only, read_only
         self._width = text_width(out)
-        self._dispatcher = Dispatcher(host, read_only)
+        self._dispatcher = Dispatcher(host, read_only, log)
         self.examination = examine_host(host)
         self.judgment = judge(self.examination)
 

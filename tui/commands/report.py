@@ -18,7 +18,7 @@ from tui.commands.live import live_json
 from tui.commands.topo import topology_json
 from tui.controllers.report_reader import read_report
 from tui.files.new_file import NotWritten, check_new, write_new
-from tui.files.setup_log import REPORTED, SetupLogError, open_setup_log
+from tui.files.setup_log import REPORTED, SetupLog, SetupLogError, open_setup_log
 from tui.files.since_ok import SinceOk, since_ok
 from tui.files.version import version
 from tui.runtime.json_values import document, host_name, object_of, plain_value, with_time, write_json
@@ -69,17 +69,23 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         path = write_new(options.file, text_of(read_report(host, options.redact), form))
         print(f"Written to {path}. {_PRIVACY[options.redact]}", file=sys.stderr)
         if host.origin.source is Source.LIVE:
-            _note_in_setup(path)
+            _note_in_setup(open_setup_log(is_live=True), path)
+        elif host.origin.source is Source.SIMULATED:
+            from tui.commands.simulated.setup_state import SimulatedSetup
+
+            simulated = SimulatedSetup(host.origin.label)
+            if simulated.is_used:
+                _note_in_setup(simulated.log, path)
     except NotWritten as error:
         print(f"gdrtop: {error}", file=sys.stderr)
         return EXIT_WRONG_USAGE
     return 0
 
 
-def _note_in_setup(path: str) -> None:
+def _note_in_setup(log: SetupLog, path: str) -> None:
     """Complete the report step of setup; the report itself stays if that fails."""
     try:
-        open_setup_log(is_live=True).add(REPORTED, path)
+        log.add(REPORTED, path)
     except SetupLogError as error:
         print(f"gdrtop: setup does not show the report: {error}", file=sys.stderr)
 

@@ -18,17 +18,19 @@ from probes.setup.steps.guide import Guide, read_guide
 from probes.setup.steps.remaining import remaining_plans
 from probes.setup.steps.situation_rows import situation_rows
 from probes.setup.steps.step_list import REBOOT, STEPS
+from probes.simulation.host import SimulatedHost
 from tui.actions.script import script_of_all
 from tui.bandwidth.results_store import open_results_store
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean
 from tui.commands.do import EXIT_REFUSED, Do, add_consent_options, confirm_and_run
+from tui.commands.simulated.setup_state import SimulatedSetup
 from tui.commands.upgrade.before import write_advice
 from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLog, SetupLogError, open_setup_log, remember_boot
 from tui.runtime.json_values import document, host_name, plain_value, write_json
 from tui.runtime.lock import user_and_day
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
-from widgets.base.lines import Line, line
+from widgets.base.lines import Line, Tone, line, wrapped
 from widgets.setup.guide import draw_guide, draw_path_table, draw_step
 
 EXIT_NOT_FINISHED = 1
@@ -93,8 +95,12 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError(f"{tree}; setup needs a node. Use gdrtop check --root IMAGE --as NODE for an image")
     if options.before is not None:
         return write_advice(host, options.before, out, options.json, options.ascii)
-    log = open_setup_log(host.origin.source is Source.LIVE)
-    command = SetupCommand(host, out, log, options.ascii, options.read_only)
+    log, simulated = open_setup_log(host.origin.source is Source.LIVE), None
+    if isinstance(host, SimulatedHost):
+        simulated = SimulatedSetup(host.origin.label)
+        simulated.restore(host)
+        log = simulated.log
+    command = SetupCommand(host, out, log, options.ascii, options.read_only, simulated)
     try:
         return command.run(options)
     except SetupLogError as error:
@@ -105,11 +111,19 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 class SetupCommand:
     """`gdrtop setup` on a node that was examined once."""
 
-    def __init__(self, host: Host, out: TextIO, log: SetupLog, ascii_only: bool, read_only: bool) -> None:
+    def __init__(
+        self,
+        host: Host,
+        out: TextIO,
+        log: SetupLog,
+        ascii_only: bool,
+        read_only: bool,
+        simulated: SimulatedSetup | None = None,
+    ) -> None:
         self._host, self._out, self._log, self._ascii = host, out, log, ascii_only
-        self._width = text_width(out)
-        self._do = Do(host, out, ascii_only, read_only)
-        self._results = open_results_store(host.origin)
+        self._width, self._simulated = text_width(out), simulated
+        self._do = Do(host, out, ascii_only, read_only, None if simulated is None else simulated.actions)
+        self._results = open_results_store(host.origin) if simulated is None else simulated.results
 
     def run(self, options: argparse.Namespace) -> int:
         """Save a choice, show the steps, or run one; return the exit status."""
@@ -137,6 +151,10 @@ class SetupCommand:
             self._print([*draw_path_table(guide, self._width)])
         else:
             self._print([heading(self._do.examination.node), *draw_guide(guide, self._width)])
+            if self._simulated is not None and self._simulated.is_used:
+                place = printable(self._simulated.directory)
+                text = f"Simulated: what earlier commands did is in {place}. Remove it to begin again."
+                self._print([(), *wrapped(text, self._width, Tone.DIM)])
             following = guide.next_step
             if following is not None and following.id == REBOOT and not self._log.record().boots:
                 hint = "Before the reboot, run gdrtop setup reboot --run, so that it can be checked later."
@@ -192,6 +210,10 @@ class SetupCommand:
             return EXIT_REFUSED
         if step.test is not None:
             return self._measure(step, options)
+        if step.id == REBOOT and options.yes and isinstance(self._host, SimulatedHost) and self._simulated:
+            self._simulated.reboot(self._host, self._host.origin.label)
+            self._out.write("Simulated: the node was rebooted.\n")
+            return 0
         if step.plan is None:
             self._show_step(step)
             print(f"gdrtop: nothing was run; no command can complete {step.title!r}", file=sys.stderr)

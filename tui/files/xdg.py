@@ -7,11 +7,12 @@ import os
 DATA = ("XDG_DATA_HOME", ".local/share")
 STATE = ("XDG_STATE_HOME", ".local/state")
 CONFIG = ("XDG_CONFIG_HOME", ".config")
+CACHE = ("XDG_CACHE_HOME", ".cache")
 NO_HOME = "there is no home directory: set HOME, or XDG_DATA_HOME and XDG_STATE_HOME"
 
 
 def own_directory(kind: tuple[str, str]) -> str:
-    """Return gdrtop's DATA, STATE or CONFIG directory, which need not exist; "" without a home directory."""
+    """Return gdrtop's directory of a kind, which need not exist; "" without a home directory."""
     base = _base(kind)
     return os.path.join(base, "gdrtop") if base else ""
 

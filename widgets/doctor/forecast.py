@@ -139,4 +139,6 @@ def draw_image_check(check: ImageCheck, width: int) -> list[Line]:
         lines += [(), *draw_kernels(check.forecast, kernel.release, width)]
     unanswered = sum(finding.status is Status.UNKNOWN for finding in check.findings)
     rest = wrapped(f"{plural(unanswered, 'check')} could not run on an image.", width, Tone.DIM)
-    return [*lines, (), *(rest if unanswered else ()), *draw_not_known(check.not_known, width)]
+    missing = "" if kernel is None else kernel.missing
+    limits = draw_not_known((*check.not_known, *filter(None, (missing,))), width)
+    return [*lines, (), *(rest if unanswered else ()), *limits]

@@ -80,8 +80,9 @@ def draw_changes(findings: Sequence[Finding], width: int) -> list[Line]:
 
 
 def needs_admin(finding: Finding) -> bool:
-    """Return whether its fix needs root, or an admin has to find one."""
-    return finding.fix is None or finding.fix.needs_root
+    """Return whether its fix begins with a step that needs root, or an admin has to find one."""
+    steps = () if finding.fix is None else finding.fix.steps
+    return next((step.needs_root for step in steps), True)
 
 
 def _finding(finding: Finding, width: int) -> list[Line]:

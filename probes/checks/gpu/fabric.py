@@ -16,11 +16,13 @@ from probes.facts.gpu.fabric import (
     FabricServiceFacts,
 )
 from probes.facts.gpu.gpus import Gpu
+from probes.facts.jobs.processes import Process
 from probes.facts.system.platform import in_container
 from probes.plans.common import modprobe_step
 from probes.plans.packages import nvlsm_steps
 from probes.queries.evidence_list import first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
+from probes.queries.jobs import conclude, jobs_of
 from probes.queries.nvlink_fabric import nvswitches_of
 from probes.snapshot.examination import Examination
 
@@ -28,6 +30,8 @@ AREA = Area("gpu")
 _API = "NVML API reference, nvmlDeviceGetGpuFabricInfoV, https://docs.nvidia.com/deploy/nvml-api/"
 _WORDS = {"not started": "has not started", "in progress": "is in progress", "failed": "failed"}
 _SERVICES = "NVLSM and ib_umad"
+_MANAGER_COMM = "nv-fabricmanager"[:15]  # as the kernel truncates it
+_CLOCK_SECONDS = 5.0  # by which the times of two processes that start at boot may be off
 _AT_BOOT = "/etc/modules-load.d/gdrtop-ib_umad.conf"
 _RESTART = Step(
     "Start Fabric Manager, whose unit also starts NVLSM", ("systemctl", "restart", "nvidia-fabricmanager")
@@ -267,3 +271,42 @@ def ib_umad_missing(examination: Examination) -> Outcome:
         Step("Load ib_umad at boot", file=FileChange(_AT_BOOT, "ib_umad\n")),
         _RESTART,
     )
+
+
+@AREA.check(
+    "fabric-manager-restarted-under-jobs",
+    Severity.WARNING,
+    "Fabric Manager was restarted while jobs were using the GPUs",
+    f"https://github.com/NVIDIA/nccl/issues/976; {FABRIC_GUIDE}",
+    ok="No job is older than Fabric Manager, or there is none",
+    impact="New jobs likely fail: “transport/nvls.cc NCCL WARN Cuda failure 1 'invalid argument'”.",
+)
+def fabric_manager_restarted_under_jobs(examination: Examination) -> Outcome:
+    """Find jobs that are older than this node's Fabric Manager; the GPUs need a reset between two starts."""
+    need_switches(examination)
+    jobs = jobs_of(examination)
+    facts = need(examination.processes, "the processes")
+    managers = [process for process in facts.processes if process.comm == _MANAGER_COMM]
+    started = [start for process in managers if (start := _started_at(process)) is not None]
+    older = [
+        process
+        for process in jobs.processes
+        if started and (start := _started_at(process)) is not None and start + _CLOCK_SECONDS < max(started)
+    ]
+    return conclude(
+        jobs,
+        [Evidence(f"/proc/{process.pid}/stat", "started before nv-fabricmanager") for process in older],
+        "Fabric Manager configures the NVSwitches again when it starts, but the GPUs keep what they had.",
+        fix=make_plan(
+            "Reset the GPUs between two starts of Fabric Manager",
+            "Drain the node and stop Fabric Manager",
+            "Reset all GPUs (nvidia-smi --gpu-reset), then start Fabric Manager again; or reboot",
+            instruction("Until then, run jobs with NCCL_NVLS_ENABLE=0", needs_root=False),
+            disturbs="every job on this node",
+        ),
+    )
+
+
+def _started_at(process: Process) -> float | None:
+    usage = process.usage
+    return None if isinstance(usage, Unknown) else known(usage.started_at, None)

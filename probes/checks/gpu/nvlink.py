@@ -99,7 +99,7 @@ def fabric_manager_down_absent(examination: Examination) -> Outcome:
         return unknown(NEEDS_HOST)
     return found(
         f"{switches.text} Only Fabric Manager configures them.",
-        Evidence(f"systemctl cat {FABRIC_MANAGER}", "no such unit"),
+        Evidence(service.path.source, "not there, nor in systemd's other directories"),
         fix=make_plan(
             "Install Fabric Manager",
             *fabric_manager_steps(examination, _driver_version(examination)),

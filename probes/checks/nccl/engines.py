@@ -7,10 +7,10 @@ import posixpath
 from probes.base.plan import instruction
 from probes.base.unknown import Unknown, known
 from probes.checks.nccl.library import SETTLED_SECONDS, versions_of
-from probes.checks.nccl.other_settings import excludes_cuda
 from probes.facts.jobs.process_files import MappedLibrary
 from probes.facts.jobs.processes import Process
 from probes.plans.common import modprobe_step
+from probes.queries.engines import PEERMEM_VARIABLE, excludes_cuda, mooncake_uses_peermem
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed
 from probes.queries.jobs import (
     GDR_PATHS,
@@ -26,10 +26,7 @@ from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
 
-_ENGINE, _PEERMEM = "mooncake/engine", "WITH_NVIDIA_PEERMEM"
-_TRUE = ("1", "true", "on", "yes")
-_FIRST_AT_RUN_TIME = (0, 3, 11)  # earlier, it was an option of the build
-_DMABUF_BY_DEFAULT = (0, 3, 11)  # only this one
+_ENGINE, _PEERMEM = "mooncake/engine", PEERMEM_VARIABLE
 _NEWEST_READ = (0, 3, 12, 1)
 _PLUGIN, _UCP, _CUDA_MODULE = "libplugin_UCX", "libucp", "libuct_cuda"
 _OTHER_MODULES = ("libuct_ib", "libuct_cma", "libuct_rdmacm", "libuct_xpmem")
@@ -92,13 +89,7 @@ def _version(settings: JobSettings) -> tuple[int, ...] | None:
 
 
 def _uses_peermem(settings: JobSettings) -> bool:
-    """Say whether Mooncake needs nvidia_peermem; without a version, as nearly all releases do."""
-    version, value = _version(settings), settings.get(_PEERMEM)
-    if version is not None and version < _FIRST_AT_RUN_TIME:
-        return True
-    if value is not None:
-        return value.strip().lower() in _TRUE
-    return version != _DMABUF_BY_DEFAULT
+    return mooncake_uses_peermem(_version(settings), settings.get(_PEERMEM))
 
 
 def _is_certain(settings: JobSettings) -> bool:

@@ -7,6 +7,7 @@ from probes.checks.nccl.library import versions_of
 from probes.facts.system.cpu_model import CPUINFO
 from probes.facts.system.platform import Environment
 from probes.nccl.settings import LOC, parse_level, parse_number
+from probes.queries.engines import excludes_cuda
 from probes.queries.evidence_list import RDMA_DEVICES, SHOWN
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need, needs, passed, unknown
 from probes.queries.jobs import (
@@ -98,15 +99,6 @@ def nccl_relaxed_ordering_off(examination: Examination) -> Outcome:
         "By default (2) NCCL lets PCIe reorder writes. Virtual machines need that for full bandwidth.",
         severity=Severity.WARNING if is_guest else None,
     )
-
-
-def excludes_cuda(value: str) -> bool:
-    """Say whether a value of UCX_TLS leaves out the transports for GPU memory."""
-    names = [name.strip() for name in value.removeprefix("^").split(",")]
-    if value.startswith("^"):
-        return any(name in ("cuda", "cuda_copy") for name in names)
-    has_cuda = any(name == "all" or name.lstrip("\\").startswith(("cuda", "gdr")) for name in names)
-    return bool(value) and not has_cuda
 
 
 @UCX.check(

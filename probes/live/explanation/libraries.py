@@ -19,14 +19,15 @@ from probes.facts.gpudirect import GdrPath
 from probes.facts.jobs.process_files import MappedLibrary
 from probes.facts.jobs.processes import Process
 from probes.nccl.settings import parse_number
+from probes.queries.engines import PEERMEM_VARIABLE, excludes_cuda, mooncake_uses_peermem
 from probes.queries.finding import Finding
 from probes.queries.jobs import STAGING_SETTINGS, TCP_SETTINGS, usable_paths
 from probes.snapshot.examination import Examination
 
-STAGED, TCP, UNKNOWN = "copies through host memory", "TCP", "unknown"
+STAGED, TCP, NO_PATH, UNKNOWN = "copies through host memory", "TCP", "none", "unknown"
 _DMABUF, _PEERMEM = GdrPath.DMABUF.value, GdrPath.PEERMEM.value
+_FIRST_UCX_WITH_DMABUF = (1, 14)
 _RDMA_TRANSPORTS = ("rc", "ud", "dc", "ib", "srd", "all")
-_CUDA_TRANSPORTS = ("cuda", "cuda_copy", "gdr_copy", "all")
 
 
 @frozen
@@ -34,7 +35,7 @@ class LibraryPath:
     """A library in a process, and the path that it takes."""
 
     library: str  # "NCCL 2.27.7"
-    path: str  # "DMA-BUF", "nvidia-peermem", STAGED, TCP; UNKNOWN
+    path: str  # "DMA-BUF", "nvidia-peermem", STAGED, TCP, NO_PATH, UNKNOWN
     why: str
 
 
@@ -89,18 +90,24 @@ class _Paths:
         gdr, transports = self._get("UCX_IB_GPU_DIRECT_RDMA"), self._get("UCX_TLS")
         if isinstance(gdr, Unknown):
             return UNKNOWN, f"its environment could not be read ({gdr})"
+        if without_cuda := self._findings.get("nixl-ucx-without-cuda"):
+            return STAGED, without_cuda.title
         if gdr in ("no", "n"):
             return STAGED, f"UCX_IB_GPU_DIRECT_RDMA={gdr}"
         if isinstance(transports, str) and transports and not transports.startswith("^"):
             words = transports.split(",")
             if not any(word.startswith(_RDMA_TRANSPORTS) for word in words):
                 return TCP, f"UCX_TLS={transports} has no RDMA transport"
-            if not set(words) & set(_CUDA_TRANSPORTS):
-                return STAGED, f"UCX_TLS={transports} has no transport for GPU memory"
+        if isinstance(transports, str) and excludes_cuda(transports):
+            return STAGED, f"UCX_TLS={transports} has no transport for GPU memory"
+        ucx = self._mapped("libucp")
+        version = None if ucx is None else _numbers(ucx.version)
+        if version is not None and version < _FIRST_UCX_WITH_DMABUF:
+            return self._best(False, "this UCX is older than 1.14, the first with DMA-BUF")
         setting = self._get("UCX_CUDA_COPY_DMABUF")
-        uses_dmabuf = setting not in ("no", "n")
-        path, why = self._best(uses_dmabuf, f"UCX_CUDA_COPY_DMABUF={setting}")
-        return path, f"{why}; DMA-BUF needs UCX 1.14" if path == _DMABUF else why
+        path, why = self._best(setting not in ("no", "n"), f"UCX_CUDA_COPY_DMABUF={setting}")
+        needs = "; it needs UCX 1.14, and this version is unknown"
+        return path, f"{why}{needs}" if path == _DMABUF and version is None else why
 
     def nvshmem(self, library: MappedLibrary) -> tuple[str, str]:
         """NVSHMEM: its transport, then DMA-BUF before nvidia-peermem."""
@@ -129,14 +136,18 @@ class _Paths:
         return path, f"by UCX, unless the program chooses another back end; {why}"
 
     def mooncake(self, library: MappedLibrary) -> tuple[str, str]:
-        """Mooncake: nvidia-peermem by default; from 0.3.11 on a variable, which is not read, changes it."""
-        version = library.version
-        setting = "" if _is_before(version, (0, 3, 11)) else "; WITH_NVIDIA_PEERMEM=0 selects DMA-BUF"
-        if self._peermem is True:
-            return _PEERMEM, f"its default{setting}"
-        if isinstance(self._peermem, Unknown):
-            return UNKNOWN, f"it needs nvidia-peermem by default ({self._peermem}){setting}"
-        return UNKNOWN, f"it needs nvidia-peermem by default, which does not work here{setting}"
+        """Mooncake: nvidia-peermem or DMA-BUF, by its version and a variable; never the other one instead."""
+        value = self._get(PEERMEM_VARIABLE)
+        if isinstance(value, Unknown):
+            return UNKNOWN, f"its environment could not be read ({value})"
+        if self._mapped("libfabric"):
+            return self.libfabric(library)
+        uses_peermem = mooncake_uses_peermem(_numbers(library.version), value)
+        name, usable = (_PEERMEM, self._peermem) if uses_peermem else (_DMABUF, self._dmabuf)
+        why = "its default" if value is None else f"{PEERMEM_VARIABLE}={value}"
+        if isinstance(usable, Unknown):
+            return UNKNOWN, f"{why}: {name}; whether that works here is unknown ({usable})"
+        return (name, why) if usable else (NO_PATH, f"{why}: {name}, which does not work here")
 
     def _best(self, uses_dmabuf: bool = True, why_not: str = "") -> tuple[str, str]:
         """Return the path that works here, DMA-BUF first."""
@@ -162,11 +173,10 @@ class _Paths:
         return next((library for library in libraries if library.name.startswith(start)), None)
 
 
-def _is_before(version: Maybe[str], first: tuple[int, ...]) -> bool:
-    """Return whether a version is known and older."""
+def _numbers(version: Maybe[str]) -> tuple[int, ...] | None:
     if isinstance(version, Unknown):
-        return False
-    return tuple(int(part) for part in re.findall(r"[0-9]{1,6}", version)) < first
+        return None
+    return tuple(int(part) for part in re.findall(r"[0-9]{1,6}", version))
 
 
 _Choose = Callable[[_Paths, MappedLibrary], tuple[str, str]]
@@ -176,5 +186,6 @@ _LIBRARIES: dict[str, tuple[str, _Choose]] = {
     "libnvshmem_host": ("NVSHMEM", _Paths.nvshmem),
     "libfabric": ("libfabric", _Paths.libfabric),
     "libnixl": ("NIXL", _Paths.nixl),
+    "libplugin_UCX": ("NIXL", _Paths.nixl),
     "mooncake/engine": ("Mooncake", _Paths.mooncake),
 }

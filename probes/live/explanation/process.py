@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import hardware_of
 from probes.facts.jobs.processes import Process, name_of
+from probes.facts.system.rdma_cgroup import RdmaLimit
 from probes.live.explanation.libraries import LibraryPath, library_paths
 from probes.live.model.sample import LiveProcess, LiveSample, PathJudgment, PathWord
 from probes.queries.finding import Finding
@@ -171,14 +172,22 @@ def _limits(process: Process, examination: Examination) -> Iterable[str]:
         yield f"RDMA control group: unknown ({of_process})"
     elif not of_process:
         yield "RDMA control group: no limit"
-    for each in () if isinstance(of_process, Unknown) else of_process:
-        used = "?" if isinstance(each.used, Unknown) else each.used
-        yield f"RDMA control group: {used} of {each.most} {each.resource} on {each.device} in use"
+    yield from () if isinstance(of_process, Unknown) else _fullest(of_process)
     facts, gpus = examination.processes, examination.reading.gpus
     if isinstance(facts, Unknown) or isinstance(gpus, Unknown):
         return
     if process.pid in far_from_gpu(examination.node, facts, gpus):
         yield "CPUs: only those of another NUMA node than its GPU"
+
+
+def _fullest(limits: Sequence[RdmaLimit]) -> Iterable[str]:
+    """Yield the limit of each resource of which the most is used."""
+    for resource in dict.fromkeys(limit.resource for limit in limits):
+        alike = [limit for limit in limits if limit.resource == resource]
+        limit = max(alike, key=lambda each: known(each.used, 0) / max(1, each.most))
+        used = "?" if isinstance(limit.used, Unknown) else limit.used
+        of_several = f", the fullest of {len(alike)} devices" if len(alike) > 1 else ""
+        yield f"RDMA control group: {used} of {limit.most} {resource} on {limit.device} in use{of_several}"
 
 
 def _unexpected(path: PathJudgment, libraries: Maybe[tuple[LibraryPath, ...]]) -> str:

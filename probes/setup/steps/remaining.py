@@ -30,7 +30,7 @@ def remaining_plans(guide: Guide) -> tuple[Plan, ...]:
         reason = f": {step.reason}" if step.state is StepState.TO_DO else ""
         reboot = next(filter(is_reboot, step.plan.steps), reboot)
         fresh = [part for part in step.plan.steps if not any(_is_repeated(part, other) for other in written)]
-        left, last = _without_end(fresh)
+        left, last = _without_end(_without_refreshes(fresh))
         written += fresh
         (before if any(map(is_reboot, step.plan.steps)) else after).extend(last)
         if left:
@@ -45,6 +45,14 @@ def _is_repeated(step: Step, other: Step) -> bool:
     """Return whether a step of another plan did this already: an installation, a module, a manual step."""
     once = step.is_instruction or bool(_ONCE.intersection(step.argv[:1]) and not _REFRESHES & {*step.argv})
     return once and does_the_same(step, other)
+
+
+def _without_refreshes(steps: list[Step]) -> list[Step]:
+    """Leave out the steps that read package lists again, if nothing of the plan is left to install."""
+    installs = [step for step in steps if _ONCE.intersection(step.argv[:1]) and step.argv[0] != "modprobe"]
+    if all(_REFRESHES.intersection(step.argv) for step in installs):
+        return [step for step in steps if step not in installs]
+    return steps
 
 
 def _without_end(steps: list[Step]) -> tuple[list[Step], list[Step]]:

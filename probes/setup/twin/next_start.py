@@ -8,13 +8,13 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel import dkms
-from probes.facts.kernel.boot import BootFacts
+from probes.facts.kernel.boot import BootFacts, BootLoader
 from probes.facts.kernel.depmod import origin_of
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts
 from probes.facts.kernel.installed_modules import DAMAGED, InstalledModules, read_installed
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import LADDER
-from probes.facts.kernel.next_boot import read_next_line, words_that_matter
+from probes.facts.kernel.next_boot import read_grub_options, read_next_line, words_that_matter
 from probes.facts.kernel.release import CONFIG_LIMIT_BYTES, parse_config, parse_version
 from probes.facts.system.driver_container import DriverContainerFacts
 from probes.host.protocol import Host
@@ -63,6 +63,9 @@ def read_kernel_files(
     if not isinstance(line, Unknown):
         cmdline = line.line
         missing = "values of boot loader variables in the kernel command line" * line.has_variables
+    elif not isinstance(options := _grub_options(disk, boot, line), Unknown):
+        cmdline = options
+        missing = "the next kernel command line (there is no boot entry yet): that of GRUB's settings"
     elif not is_image:
         cmdline = before
         missing = f"the next kernel command line ({line}): taken as it is now"
@@ -78,6 +81,12 @@ def read_kernel_files(
 
 
 # The command line
+
+
+def _grub_options(disk: Host, boot: Maybe[BootFacts], line: Unknown) -> Maybe[str]:
+    """Return the options of GRUB's settings, if the kernel's entry is still to be written from them."""
+    is_grub = not isinstance(boot, Unknown) and boot.loader is BootLoader.GRUB
+    return read_grub_options(disk) if is_grub and line.reason is Reason.NOT_THERE else line
 
 
 def _iommu(disk: Host, release: str, cmdline: Maybe[str], before: Maybe[str]) -> Maybe[str] | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.judgment import conclude
 from probes.facts.kernel import boot as boot_facts
 from probes.facts.kernel.boot import BootFacts, version_key
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, OFED_PACKAGES, installed_for
 from probes.facts.kernel.installed_modules import InstalledModules, read_installed
 from probes.facts.system import distribution
+from probes.facts.system.distribution import Distribution, Family
 from probes.facts.system.platform import in_container
 from probes.host.protocol import Host
 from probes.queries.finding import Finding
@@ -41,6 +42,7 @@ _CAUSES = {
     "peermem-built-without-symbols": UNDER_PEERMEM,
 }
 _SAME_NIC = "the new OFED supports DMA-BUF if the present NIC driver does"
+_RED_HAT_KERNELS = "/etc/sysconfig/kernel"
 _KABI = "the packaged modules load on the new kernel too (kABI)"
 
 
@@ -66,11 +68,22 @@ def advise(host: Host, examination: Examination, upgrade: Upgrade) -> UpgradeAdv
     upgraded = make_upgraded(host, examination, before, files, *versions)
     after = boot_facts.probe(upgraded, system, running)
     newest = max(upgrade.kernels, key=version_key, default="")
+    if newest and _becomes_default(host, system):
+        after = replace(after, next_kernel=newest)
     release = known(after.next_kernel, newest or running)
     found = forecast(upgraded, examination, after, release, only=True)
     warnings = warnings_of(host, examination, upgrade, present)
     kernels = tuple(_with(kernel, warnings) for kernel in found.kernels)
     return UpgradeAdvice(upgrade, replace(found, kernels=kernels), (*_ASSUMED, *assumed))
+
+
+def _becomes_default(host: Host, system: Maybe[Distribution]) -> bool:
+    """Return whether a kernel that is installed becomes the default: Red Hat's do, also if another was saved.
+
+    kernel-install of grubby sets saved_entry, unless UPDATEDEFAULT is "no" in /etc/sysconfig/kernel.
+    """
+    family = Family.OTHER if isinstance(system, Unknown) else system.family
+    return family is Family.RED_HAT and "UPDATEDEFAULT=no" not in known(host.read(_RED_HAT_KERNELS), "")
 
 
 def _with(kernel: KernelForecast, warnings: tuple[Finding, ...]) -> KernelForecast:

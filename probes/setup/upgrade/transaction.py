@@ -21,8 +21,9 @@ from probes.host.answers import CommandOutput
 MAX_PACKAGES = 20_000
 _MAX_NAME = 128
 _APT = re.compile(
-    r"(?P<action>Inst|Remv|Purg) (?P<name>[A-Za-z0-9][A-Za-z0-9+.:-]{0,127})(?: \[(?P<old>[^\]\s]{1,128})\])?"
-    r"(?: \((?P<new>[^\s)]{1,128})[^\[)]{0,512}(?:\[(?P<architecture>[a-z0-9-]{1,20})\])?)?"
+    r"(?P<action>Inst|Remv|Purg) (?P<name>[A-Za-z0-9][A-Za-z0-9+.:-]{0,127})"
+    r"(?: \[(?P<old>[!-Z^-~]{1,128})\])?"
+    r"(?: \((?P<new>[!-(*-~]{1,128})[^\[)]{0,512}(?:\[(?P<architecture>[a-z0-9-]{1,20})\])?)?"
 )
 _SOLVABLE = re.compile(r"<(?P<section>/?to-[a-z-]{1,30})>|<solvable (?P<fields>[^<>]{1,4096})>")
 _FIELD = re.compile(r'([a-z-]{1,20})="([^"]{0,512})"')
@@ -154,14 +155,14 @@ def _replace(found: list[PackageChange], words: list[str]) -> None:
         name, _, architecture = words[0].rpartition(".")
         if name:
             shown = printable(name, _MAX_NAME)
-            found.append(PackageChange(shown, ChangeKind.REMOVED, words[1], "", architecture[:16]))
+            found.append(PackageChange(shown, ChangeKind.REMOVED, words[1], "", printable(architecture, 16)))
     elif len(words) > 2 and _VERSION.fullmatch(words[2]) and found:
         last = found[-1]
         if words[0] == last.name:
             found[-1] = PackageChange(last.name, last.kind, words[2], last.new, last.architecture)
         else:
             shown = printable(words[0], _MAX_NAME)
-            found.append(PackageChange(shown, ChangeKind.REMOVED, words[2], "", words[1][:16]))
+            found.append(PackageChange(shown, ChangeKind.REMOVED, words[2], "", printable(words[1], 16)))
 
 
 def parse_zypper(text: str) -> tuple[PackageChange, ...]:

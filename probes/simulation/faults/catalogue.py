@@ -91,7 +91,8 @@ AREAS: tuple[ModuleType, ...] = (
     *(modules, peermem, path, pcie, nic, gpu, environment, nccl, tools, live, vendor_nics, new_node),
 )
 # Nothing else can be wrong with what is not there.
-HIDES["new-node"] = tuple(fault.name for area in AREAS for fault in area.FAULTS if area is not new_node)
+_ALL = tuple(fault.name for area in AREAS for fault in area.FAULTS)
+HIDES |= {fault.name: tuple(name for name in _ALL if name != fault.name) for fault in new_node.FAULTS}
 FAULTS: dict[str, Fault] = {
     fault.name: replace(
         fault, excludes=fault.excludes | {hider for hider, hidden in HIDES.items() if fault.name in hidden}

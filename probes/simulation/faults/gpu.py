@@ -12,7 +12,7 @@ from probes.simulation.faults.fault import (
     fault,
     remove_path,
 )
-from probes.simulation.node.jobs.processes import library_directory
+from probes.simulation.node.jobs.processes import add_fabric_manager, library_directory
 from probes.simulation.node.model.description import NodeDescription, NumaDescription, RootDescription
 from probes.simulation.node.model.tree import Tree, log
 from probes.simulation.node.modules.files import set_modinfo
@@ -31,6 +31,7 @@ _LOST, _UNLISTED, _WITHOUT_DRIVER, _NOUVEAU, _FOR_GUESTS = 5, 6, 7, 4, 2
 _WITH_FEWER_NVLINKS, _IN_FABRIC = 3, 3
 
 FAULTS = Faults()
+_MANAGER_PID, _RESTARTED_AT = 1390, 1800.0
 
 
 def _unlisted(number: int) -> ChangeDescription:
@@ -140,6 +141,11 @@ def _without_umad(tree: Tree) -> None:
     tree.remove("/sys/module/ib_umad")
     for number in range(len(tree.cards)):
         tree.remove(f"/dev/infiniband/umad{number}")
+
+
+@FAULTS.fault("fabric-manager-restarted-under-jobs", "Fabric Manager was restarted while the job was running")
+def _restarted_manager(tree: Tree) -> None:
+    add_fabric_manager(tree, _MANAGER_PID, _RESTARTED_AT)
 
 
 # fmt: off

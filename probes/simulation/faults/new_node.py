@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from probes.facts.system.tool_names import PROGRAMS
-from probes.simulation.faults.fault import Faults
+from probes.simulation.faults.fault import ChangeDescription, Faults, fault
 from probes.simulation.faults.modules import take_driver_from_disk
+from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.modules.loading import remove_modules
 
@@ -31,11 +34,18 @@ _NAMES = (
 )
 
 
-@FAULTS.fault(
-    "new-node",
-    "Nothing is installed yet: no NVIDIA driver, no Fabric Manager, no benchmark tools",
-    finds=("nvidia-not-loaded", "perftest-missing"),
-)
+_FOUND = ("nvidia-not-loaded", "perftest-missing")
+
+# After the word in the fault's name: ID, VERSION_ID and PRETTY_NAME of os-release, and a kernel of it.
+_DISTRIBUTIONS = {
+    "debian": ("debian", "13", "Debian GNU/Linux 13 (trixie)", "6.12.48+deb13-amd64"),
+    "sles": ("sles", "15.6", "SUSE Linux Enterprise Server 15 SP6", "6.4.0-150600.23.38-default"),
+    "azure-linux": ("azurelinux", "3.0", "Microsoft Azure Linux 3.0", "6.6.96.2-2.azl3"),
+    "talos": ("talos", "v1.13.0", "Talos (v1.13.0)", "6.18.5-talos"),
+    "openshift": ("rhcos", "4.18", "Red Hat Enterprise Linux CoreOS 418", "5.14.0-427.40.1.el9_4.x86_64"),
+}
+
+
 def _nothing_installed(tree: Tree) -> None:
     from probes.simulation.commands.boot import end_programs
 
@@ -46,3 +56,24 @@ def _nothing_installed(tree: Tree) -> None:
         name = path.rpartition("/")[2]
         if path.startswith(_DIRECTORIES) or name.startswith(_NAMES):
             tree.remove(path)
+
+
+def _on_distribution(name: str) -> ChangeDescription:
+    id_, version, pretty, kernel = _DISTRIBUTIONS[name]
+
+    def change(node: NodeDescription) -> NodeDescription:
+        system = replace(node.system, id=id_, version=version, like="", older_kernel="", packages={})
+        system = replace(system, boot="grub-bls" if name == "openshift" else "grub")
+        return replace(node, distribution=pretty, kernel=kernel, system=system)
+
+    return change
+
+
+_NOTHING = "Nothing is installed yet"
+FAULTS += [
+    fault("new-node", f"{_NOTHING}: no NVIDIA driver, no Fabric Manager, no benchmark tools",
+          _nothing_installed, finds=_FOUND),
+    *(fault(f"new-node-{name}", f"{_NOTHING}, on {row[2]}", _nothing_installed,
+            change_description=_on_distribution(name), finds=_FOUND, on="pcie-l40s")
+      for name, row in _DISTRIBUTIONS.items()),
+]  # fmt: skip

@@ -360,6 +360,16 @@ def test_options_of_debians_driver_are_in_the_forecast_by_either_name(tmp_path: 
     assert "peer-mmio-not-remapped" in found(check(tmp_path))
 
 
+@pytest.mark.parametrize(("options", "state"), [("iommu=pt", State.READY), ("quiet", State.DEGRADED)])
+def test_an_image_without_grub_cfg_starts_with_the_settings_of_grub(
+    tmp_path: Path, options: str, state: State
+) -> None:
+    system(tmp_path)
+    (tmp_path / GRUB.lstrip("/")).unlink()
+    write(tmp_path, "/etc/default/grub", f'GRUB_CMDLINE_LINUX="{options}"\n')
+    assert check(tmp_path).verdict.state is state
+
+
 @pytest.mark.parametrize(("has_source", "state"), [(False, State.BROKEN), (True, State.UNKNOWN)])
 def test_the_dkms_of_the_image_builds_its_driver_and_not_that_of_the_hardware(
     tmp_path: Path, has_source: bool, state: State

@@ -72,4 +72,10 @@ def test_a_reboot_is_for_a_person(tmp_path: Path) -> None:
     plan = Plan("A plan", (*STEPS[:1], Step("Reboot", ("systemctl", "reboot"))), needs_reboot=True)
     status, printed = ScriptShell(tmp_path).run(script_of(plan, "node"))
     assert status == 2
-    assert "2. Reboot\n   systemctl reboot\nThen see what is left: gdrtop setup\n" in printed
+    assert "2. Reboot\n   systemctl reboot\nThen check the node: gdrtop check\n" in printed
+
+
+def test_advice_for_a_failure_does_not_stop_a_script(tmp_path: Path) -> None:
+    steps = (*STEPS[:1], instruction("If it fails, read the log"), *STEPS[-1:])
+    status, printed = ScriptShell(tmp_path).run(script_of(Plan("A plan", steps), "node"))
+    assert (status, "2. If it fails, read the log" in printed, "ended" in printed) == (0, True, True)

@@ -28,6 +28,12 @@ from tui.files.setup_log import (
 )
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test goes on where another one stopped."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     status = main(["setup", *arguments])
     printed = capsys.readouterr()
@@ -112,7 +118,7 @@ def test_the_script_prints_manual_steps_and_stops_there(
     assert "dnf -y module enable nvidia-driver:open-dkms\n" in printed
     assert printed.index("dnf -y install nvidia-open\n") < printed.index("These steps are yours:")
     assert "   systemctl reboot\n" in printed
-    assert printed.endswith("Then see what is left: gdrtop setup\n")
+    assert printed.endswith("Then check the node: gdrtop check\n")
 
 
 SCRIPTED = [
@@ -167,16 +173,13 @@ def test_only_a_step_or_a_choice_is_written_down(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Listing the steps changes nothing, as all looking."""
-    from tui.commands import setup
-
-    path = tmp_path / "setup.jsonl"
-    log = DiskSetupLog(str(path), roots=f"{tmp_path}/absent")
-    monkeypatch.setattr(setup, "open_setup_log", lambda is_live: log)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for arguments in ((), ("--json",), ("--script",), ("acs",), ("acs", "--run")):
         run(capsys, "--demo", "hgx-h100", *arguments)
-    assert not path.exists()
+    assert not list(tmp_path.iterdir())
     run(capsys, "--demo", "hgx-h100", "--skip", "ports")
-    assert len(log.record().boots) == 1
+    (path,) = tmp_path.rglob("setup.jsonl")
+    assert len(DiskSetupLog(str(path), roots=f"{tmp_path}/absent").record().boots) == 1
 
 
 @pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100"}))
@@ -247,13 +250,10 @@ def test_control_characters_of_the_log_do_not_reach_the_screen() -> None:
 def test_a_choice_that_cannot_be_saved_is_an_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tui.commands import setup
-
-    log = DiskSetupLog("/proc/gdrtop/setup.jsonl", roots="/proc/absent")
-    monkeypatch.setattr(setup, "open_setup_log", lambda is_live: log)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc")
     status, _, err = run(capsys, "--demo", "hgx-h100", "--path", "peermem")
     assert status == 3
-    assert "the setup log /proc/gdrtop/setup.jsonl cannot be written" in err
+    assert "the setup log /proc/gdrtop/simulated/hgx-h100/setup.jsonl cannot be written" in err
 
 
 def test_with_a_strict_umask_others_can_still_read_roots_choices(tmp_path: object) -> None:

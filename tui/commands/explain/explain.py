@@ -46,13 +46,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
-    pid = whole_number(1, _MOST_PID, "process id")
-    parser.add_argument("pid", metavar="PID", nargs="?", type=pid, help="the process; without it, list all")
+    parser.add_argument("pid", metavar="PID", nargs="?", type=_pid, help="the process; without it, list all")
     parser.add_argument("--slurm", metavar="JOB", default="", help="all processes of this Slurm job")
     parser.add_argument(
         "--pod", metavar="UID", default="", help="all processes of this pod; the first 8 digits of its UID"
     )
     parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema explain)")
+
+
+def _pid(text: str) -> int:
+    if text[:1].isalpha():
+        hint = f"gdrtop env --explain {text} explains a variable"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a process id; {hint}")
+    return whole_number(1, _MOST_PID, "process id")(text)
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:

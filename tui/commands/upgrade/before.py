@@ -36,7 +36,11 @@ def write_advice(
     changes = _given() if command == FROM_STDIN else _asked(host, command)
     if isinstance(changes, Unknown):
         why = changes.detail or changes.reason.value
-        raise UsageError(f"--before {printable(command, 80)!r}: no answer from the package manager ({why})")
+        shown = printable(command, 80)
+        raise UsageError(
+            f"--before {shown!r}: no answer from the package manager ({why});"
+            " --before - reads what it printed elsewhere from stdin"
+        )
     examination = examine(host)
     advice = advise(host, examination, Upgrade("" if command == FROM_STDIN else command, changes))
     status = advice_status(advice)

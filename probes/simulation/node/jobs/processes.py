@@ -183,6 +183,23 @@ def add_storage_client(tree: Tree, pid: int, nics: Sequence[str]) -> None:
         tree.link(f"{base}/fd/{file}", f"/dev/infiniband/uverbs{number}")
 
 
+def add_fabric_manager(tree: Tree, pid: int, since: float) -> None:
+    """Add the process of Fabric Manager, which has the driver open; `since`: seconds after boot."""
+    program = Program(pid, None, (), (), Via.NONE, 0, is_nccl=False, since=since)
+    tree.programs.append(program)
+    base, comm = f"/proc/{pid}", "nv-fabricmanager"[:15]
+    tree.add(f"{base}/comm", f"{comm}\n")
+    tree.add(f"{base}/cmdline", b"/usr/bin/nv-fabricmanager\0")
+    tree.add(f"{base}/cgroup", "0::/system.slice/nvidia-fabricmanager.service\n")
+    tree.add(f"{base}/status", _status(tree, program, pid, 0, "", comm))
+    tree.add(f"{base}/stat", lambda seconds: f"{pid} ({comm}) {_times(program, seconds)}\n")
+    tree.add(f"{base}/limits", limits())
+    tree.add(f"{base}/environ", b"")
+    tree.add(f"{base}/maps", "")
+    tree.add(f"{base}/task/{pid}/comm", f"{comm}\n")
+    tree.link(f"{base}/fd/3", "/dev/nvidiactl")
+
+
 def _add_threads(tree: Tree, program: Program, uid: int, cpus: str) -> None:
     """Add the threads that NCCL and PyTorch start, as of NCCL 2.27 (live names: 15 characters)."""
     threads = {program.pid: ("python3", "python3")}

@@ -13,7 +13,9 @@ from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.plans.services import restart_fabric_manager
 from probes.queries.finding import Severity, Status
 from probes.queries.nvlink_fabric import NvSwitches, nvswitches_of
-from probes.snapshot.examination import Examination
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.jobs.processes import add_fabric_manager
+from probes.snapshot.examination import Examination, examine
 from probes.snapshot.verdict import State
 from tests.probes.checks.changed import said, status
 from tests.probes.checks.doctor import examination_of
@@ -151,3 +153,14 @@ def test_no_imex_channel() -> None:
     denied = with_services(gb200, imex_channels=Unknown(Reason.NEEDS_ROOT, "/dev"))
     assert status("imex-channels-missing", denied) is Status.UNKNOWN
     assert status("imex-channels-missing", B200) is Status.PASSED
+
+
+@pytest.mark.parametrize(("since", "expected"), [(1800.0, Status.FOUND), (0.0, Status.PASSED)])
+def test_a_fabric_manager_that_is_newer_than_a_job(since: float, expected: Status) -> None:
+    """NVIDIA/nccl issue 976: "manually restarted while processes were still holding resources"."""
+    host = SimulatedHost("hgx-h100", clock=lambda: 1000.0)
+    add_fabric_manager(host.tree, 1390, since)
+    finding = said("fabric-manager-restarted-under-jobs", examine(host))
+    assert finding.status is expected
+    if expected is Status.FOUND:
+        assert "/proc/41000/stat" in {line.source for line in finding.evidence}

@@ -10,7 +10,7 @@ import pytest
 from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.process_files import MappedLibrary
 from probes.facts.jobs.processes import Process, ProcessFacts
-from probes.live.explanation.libraries import STAGED, TCP, UNKNOWN, LibraryPath, library_paths
+from probes.live.explanation.libraries import NO_PATH, STAGED, TCP, UNKNOWN, LibraryPath, library_paths
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 from tests.tui.pilot import SteppedClock
@@ -68,13 +68,33 @@ def test_a_setting_changes_the_path(library: str, variable: str, value: str, pat
     assert path in ("DMA-BUF",) or variable in found.why
 
 
-def test_mooncake_needs_peer_memory_by_default() -> None:
-    (here,) = paths(BOTH, "mooncake/engine", version="0.3.12")
-    assert here.path == "nvidia-peermem"
-    assert "WITH_NVIDIA_PEERMEM=0" in here.why
-    (old,) = paths(DMABUF_ONLY, "mooncake/engine", version="0.3.5")
-    assert old.path == UNKNOWN
-    assert "WITH_NVIDIA_PEERMEM" not in old.why
+@pytest.mark.parametrize(
+    ("name", "version", "value", "path"),
+    [
+        (BOTH, "0.3.12", "", "nvidia-peermem"),
+        (BOTH, "0.3.12", "0", "DMA-BUF"),
+        (BOTH, "0.3.11", "", "DMA-BUF"),
+        (DMABUF_ONLY, "0.3.5", "0", NO_PATH),
+        (DMABUF_ONLY, "", "", NO_PATH),
+        (PEERMEM_ONLY, "0.3.12", "0", NO_PATH),
+    ],
+)
+def test_mooncake_takes_one_path_and_never_the_other_instead(
+    name: str, version: str, value: str, path: str
+) -> None:
+    settings = {"WITH_NVIDIA_PEERMEM": value} if value else {}
+    (found,) = paths(name, "mooncake/engine", version=version, **settings)
+    assert found.path == path
+
+
+@pytest.mark.parametrize(
+    ("version", "path", "words"),
+    [("1.13.1", "nvidia-peermem", "older than 1.14"), ("1.17.0", "DMA-BUF", ""), ("", "DMA-BUF", "unknown")],
+)
+def test_ucx_before_1_14_has_no_dma_buf(version: str, path: str, words: str) -> None:
+    (found,) = paths(BOTH, "libucp", version=version)
+    assert found.path == path
+    assert words in found.why
 
 
 def test_a_plugin_is_named_before_its_path_is_claimed() -> None:

@@ -185,6 +185,22 @@ def test_a_new_node_begins_with_the_open_driver(name: str, package: str) -> None
     assert not guide.is_finished
 
 
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("debian", "apt-get -y install nvidia-open"),
+        ("sles", "zypper install nvidia-open-driver-G06-signed-cuda-kmp-default nvidia-drivers-minimal-G06"),
+        ("azure-linux", "tdnf -y install cuda-open"),
+        ("talos", "Load the modules by the machine configuration: gdrtop manifest talos"),
+        ("openshift", "Let the GPU Operator install the open kernel modules: gdrtop manifest clusterpolicy"),
+    ],
+)
+def test_a_new_node_of_any_distribution_has_its_own_commands(name: str, command: str) -> None:
+    guide = guide_of(f"pcie-l40s+new-node-{name}")
+    assert state_of(guide, "gpu-driver") == (StepState.TO_DO, "no NVIDIA driver is installed")
+    assert commands_of(guide, "gpu-driver")[-1] == command
+
+
 def test_a_node_without_a_network_is_told_before_a_download_times_out() -> None:
     host = without_driver("pcie-l40s")
     names = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT"

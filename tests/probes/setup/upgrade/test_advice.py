@@ -49,8 +49,36 @@ def test_a_kernel_without_headers_loses_the_driver_and_the_command_is_named() ->
     warning = found(kernel)["upgrade-kernel-without-headers"]
     assert warning.severity is Severity.CRITICAL
     assert warning.fix is not None
-    assert warning.fix.steps[0].argv == ("apt-get", "install", f"linux-headers-{KERNEL}")
+    assert warning.fix.steps[0].argv == ("apt-get", "-y", "install", f"linux-headers-{KERNEL}")
     assert found(kernel)["dkms-not-built-for-kernel"].part_of == warning.id
+
+
+def test_boot_settings_that_wait_for_update_grub_come_with_the_new_kernel() -> None:
+    host = SimulatedHost("hgx-h100", clock=SteppedClock())
+    settings = 'GRUB_CMDLINE_LINUX="iommu=pt module_blacklist=mlx5_ib"\n'
+    host.tree.add("/etc/default/grub.d/x.cfg", settings)
+    kernel = advise(host, examine(host), Upgrade("", parse(IMAGE + HEADERS))).forecast.chosen()
+    assert kernel is not None
+    assert kernel.verdict.state is State.BROKEN
+    assert "mlx5-ib-not-loaded" in found(kernel)
+
+
+RED_HAT = """\
+Installing:
+ kernel-core  x86_64  5.14.0-570.12.1.el9_6  baseos  20 M
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "state"),
+    [("", State.BROKEN), (" kernel-devel  x86_64  5.14.0-570.12.1.el9_6  appstream  20 M", State.DEGRADED)],
+    ids=["without headers", "with headers"],
+)
+def test_a_new_kernel_of_red_hat_becomes_the_default(more: str, state: State) -> None:
+    kernel = after(RED_HAT.format(more), "pcie-l40s")
+    assert (kernel.release, kernel.is_next) == ("5.14.0-570.12.1.el9_6.x86_64", True)
+    assert kernel.verdict.state is state  # two of its GPUs are on another socket in any case
 
 
 def test_ofed_replaced_under_peermem_matters_where_there_is_no_other_path() -> None:

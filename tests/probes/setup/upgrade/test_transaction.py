@@ -158,6 +158,7 @@ def test_any_text_is_read_and_is_clean(text: str, name: str, place: int) -> None
     whole = (SAMPLES / name).read_text()
     for change in parse(whole[:place] + text + whole[place:]):
         assert change.name.isprintable()
+        assert change.architecture.isprintable()
         assert len(change.name) <= 128
         assert (change.old + change.new).isprintable()
         assert len(change.old + change.new) <= 256

@@ -40,6 +40,19 @@ def test_what_the_user_can_change_is_apart_from_what_needs_an_admin() -> None:
     assert "NCCL 2.27.7: copies through host memory" in text
 
 
+def test_ucx_and_nixl_agree_on_a_missing_cuda_module() -> None:
+    _, text = explained("hgx-h100+nixl-ucx-without-cuda", 43038)
+    assert "NIXL: copies through host memory" in text
+    assert "UCX: copies through host memory" in text
+
+
+def test_a_setting_of_the_user_that_helps_comes_before_the_admins_module() -> None:
+    _, text = explained("pcie-l40s+mooncake-needs-peermem", 43037)
+    assert "Mooncake: none (its default: nvidia-peermem, which does not work here)" in text
+    assert text.index("What you can change") < text.index("WITH_NVIDIA_PEERMEM=0")
+    assert "What to ask your admin for" not in text
+
+
 def test_other_jobs_problems_are_not_this_ones() -> None:
     status, text = explained("hgx-h100+nccl-gdr-level-off", 41000)
     assert status == 0
@@ -75,6 +88,11 @@ def test_json_is_what_its_schema_says(words: list[str], capsys: pytest.CaptureFi
     status = main(["explain", "--demo", "hgx-h100+acs-on", "--json", *words])
     document = valid("explain", capsys.readouterr().out)
     assert document["exit_status"] == status
+
+
+def test_a_variable_is_explained_by_another_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--demo", "hgx-h100", "NCCL_IB_HCA"]) == 3
+    assert "gdrtop env --explain NCCL_IB_HCA" in capsys.readouterr().err
 
 
 def test_two_choices_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

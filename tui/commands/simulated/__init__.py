@@ -1,0 +1,1 @@
+"""What commands do to simulated nodes between two runs of gdrtop."""
