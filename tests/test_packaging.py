@@ -63,6 +63,7 @@ def test_git_does_not_ignore_a_data_file() -> None:
     assert asked.stdout == ""
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_code_data_the_man_page_and_completions(tmp_path: Path) -> None:
     wheel = pytest.importorskip("hatchling.builders.wheel")
     (built,) = wheel.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])

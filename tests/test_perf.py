@@ -44,6 +44,7 @@ def test_a_crowded_node_has_what_it_was_asked_for() -> None:
     assert {getattr(word, "value", "") for word in nearest} == {"PIX"}
 
 
+@pytest.mark.slow
 def test_a_load_has_the_processes_it_was_asked_for_and_ends_them() -> None:
     with load(sleeping=2, spinning=1) as pid:
         parent = psutil.Process(pid)
@@ -55,6 +56,7 @@ def test_a_load_has_the_processes_it_was_asked_for_and_ends_them() -> None:
     assert not alive
 
 
+@pytest.mark.slow
 def test_costs_of_programs_beside_each_other_are_of_the_same_seconds() -> None:
     loud = Terminal(["sh", "-c", "echo started; while :; do echo more; done"])
     silent = Terminal(["sh", "-c", "echo started; exec sleep 60"])
@@ -72,6 +74,7 @@ def test_a_program_that_ends_is_not_waited_for() -> None:
         terminal.wait_for(b"Device", seconds=1e9)
 
 
+@pytest.mark.slow
 def test_lstopo_finds_the_ids_of_every_function_of_the_node(tmp_path: Path) -> None:
     write_tree(SimulatedHost("hgx-h100"), tmp_path)
     write_functions(tmp_path)

@@ -132,6 +132,7 @@ def test_a_name_that_is_not_defined_is_named_with_its_line() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_comments_and_docstrings_name_files_that_exist() -> None:
     dead = [
         reference

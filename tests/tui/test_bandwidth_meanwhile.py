@@ -40,6 +40,7 @@ async def test_who_has_come_since_the_node_was_examined_is_asked_for(monkeypatch
         assert processes.started == []
 
 
+@pytest.mark.slow
 async def test_who_has_gone_since_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     processes, clock = scripted(monkeypatch), SteppedClock()
     host = QuietHost(clock=clock)
@@ -53,6 +54,7 @@ async def test_who_has_gone_since_is_not_asked_for(monkeypatch: pytest.MonkeyPat
         await until(pilot, lambda: len(processes.started) == 1)
 
 
+@pytest.mark.slow
 async def test_a_node_that_cannot_be_looked_at_lets_nothing_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     processes, clock = scripted(monkeypatch), SteppedClock()
 

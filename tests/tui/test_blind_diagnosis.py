@@ -126,6 +126,7 @@ def test_the_rounds_know_what_each_watched_fault_is_about() -> None:
     assert not unknown, f"add {unknown} to SUBJECTS in tests/tui/test_blind_diagnosis.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(TRIED, {"nic-link-retrained"}))
 async def test_the_first_line_names_what_is_faulty(name: str) -> None:
     if not is_loud(name):

@@ -93,6 +93,7 @@ def test_options_stand_before_or_after_the_command(capsys: pytest.CaptureFixture
     assert lasting(before) == lasting(after)
 
 
+@pytest.mark.slow
 def test_a_demo_without_a_name_may_stand_before_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     before, after = printed(capsys, "--demo", "topo"), printed(capsys, "topo", "--demo")
     assert lasting(before) == lasting(after)
@@ -210,6 +211,7 @@ def test_an_empty_tree_is_answered_calmly(tmp_path: Path, capsys: pytest.Capture
     assert json.loads(printed(capsys, "topo", "--json", "--root", str(tmp_path)))["gpus"] == []
 
 
+@pytest.mark.slow
 def test_this_machine_is_answered_calmly() -> None:
     for command, statuses in (("topo", (0,)), ("modules", (0, 1, 3))):
         done = gdrtop(command)
@@ -225,6 +227,7 @@ def test_a_dumb_terminal_gets_ascii_only() -> None:
     assert "+- NUMA 0" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_c_locale_gets_ascii_only_although_python_writes_utf8_then() -> None:
     done = gdrtop("topo", "--demo", LC_ALL="C")
     assert done.returncode == 0
@@ -235,12 +238,14 @@ def test_the_c_locale_gets_ascii_only_although_python_writes_utf8_then() -> None
     assert ascii_text("a leading “=” is ≤ 1") == 'a leading "=" is <= 1'
 
 
+@pytest.mark.slow
 def test_an_encoding_without_boxes_gets_ascii_only() -> None:
     done = gdrtop("topo", "--demo", PYTHONIOENCODING="ascii")
     assert done.returncode == 0
     assert done.stdout.isascii()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -293,6 +298,7 @@ def test_wrong_usage_is_given_to_callers_as_a_status() -> None:
     assert main(["--interval", "0"]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [("topo", "--demo"), ("topo", "--json", "--demo"), ("--version",), ("--help",), ("schema", "check")],
@@ -311,6 +317,7 @@ def test_a_full_disk_is_one_line_and_exit_status_3(arguments: tuple[str, ...]) -
     assert done.stderr == "gdrtop: the output cannot be written: No space left on device\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("closed", "arguments"), [(">&-", "topo --demo"), ("<&-", "--demo"), (">&-", "--demo")]
 )
@@ -334,6 +341,7 @@ def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["topo", "--demo"]) == 130
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     done = subprocess.run(
         f"{sys.executable} -m tui topo --json --demo | head -n 1",
@@ -381,6 +389,7 @@ def test_a_wrong_command_says_what_may_be_meant(
     assert told.rstrip().endswith(hint)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("do", "frob", "--demo"), ("bench", "--gpu", "99", "--demo")])
 def test_a_name_that_is_none_is_wrong_usage(arguments: tuple[str, ...]) -> None:
     assert main(list(arguments)) == 3
@@ -394,6 +403,7 @@ def test_a_wrong_name_is_said_before_the_terminal_is_asked_for(arguments: tuple[
     assert arguments[1] in done.stderr
 
 
+@pytest.mark.slow
 def test_json_is_one_of_the_formats_of_topo(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (("topo", "--json"), ("topo", "--format", "json")):
         assert json.loads(printed(capsys, *arguments, "--demo", "cloud-vm"))["graph"]["nodes"]
@@ -409,6 +419,7 @@ def test_help_shows_the_manual(capsys: pytest.CaptureFixture[str]) -> None:
     assert "unknown subject 'frob'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("node", ["hgx-h100", "dgx-a100"])
 def test_modules_quotes_why_the_kernel_refused_one(capsys: pytest.CaptureFixture[str], node: str) -> None:
     name = f"{node}+peermem-symbol-version-mismatch"

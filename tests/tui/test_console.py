@@ -49,6 +49,7 @@ async def test_a_flood_does_not_freeze_the_screen() -> None:
         assert longest < 5  # the loop turned all the while, on the slowest machine too
 
 
+@pytest.mark.slow
 async def test_colors_are_kept_and_long_lines_are_wrapped() -> None:
     clock = SteppedClock()
     host = PrintingHost(NODE, clock, ["\x1b[31mred\x1b[0m", "x" * 300, "evil\x1b]0;title\x07"], exit_status=1)
@@ -66,6 +67,7 @@ async def test_colors_are_kept_and_long_lines_are_wrapped() -> None:
         assert "not run" not in text
 
 
+@pytest.mark.slow
 async def test_the_sampler_rests_while_the_driver_is_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
@@ -86,6 +88,7 @@ async def test_the_sampler_rests_while_the_driver_is_unloaded(monkeypatch: pytes
     assert order == ["release", "modprobe"]
 
 
+@pytest.mark.slow
 async def test_without_a_terminal_there_is_no_password() -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost(NODE, clock=clock))
@@ -108,6 +111,7 @@ def test_quitting_ends_the_wait_for_a_password() -> None:
     assert wait_for_password(lambda asked: asked(), lambda: True, lambda: False)
 
 
+@pytest.mark.slow
 async def test_an_internal_error_ends_the_run_with_a_message() -> None:
     class Failing(SimulatedHost):
         def perform(self, argv: Sequence[str], given: str = "") -> CommandResult:

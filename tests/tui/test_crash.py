@@ -62,6 +62,7 @@ def saved(state: Path) -> list[Path]:
     return sorted((state / "gdrtop" / "crashes").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drawing", DRAWINGS)
 def test_a_dashboard_that_cannot_draw_ends_with_one_line_and_a_usable_terminal(
     drawing: str, tmp_path: Path
@@ -79,6 +80,7 @@ def test_a_dashboard_that_cannot_draw_ends_with_one_line_and_a_usable_terminal(
     assert SECRET not in output + path.read_text()
 
 
+@pytest.mark.slow
 def test_a_command_that_raises_ends_with_one_line(tmp_path: Path) -> None:
     code = "import tui.commands.check\ntui.commands.check.run = fail"
     status, output, _ = crashed(code, tmp_path, "check", "--demo")

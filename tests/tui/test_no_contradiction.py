@@ -90,11 +90,13 @@ VIEWS: tuple[Callable[[str], list[str]], ...] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SIMULATED_NAMES)
 def test_no_view_of_a_node_contradicts_itself(name: str) -> None:
     assert [wrong for view in VIEWS for wrong in view(name)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", usual(FAULTS, USUAL))
 def test_no_view_of_a_faulty_node_contradicts_itself(fault: str) -> None:
     views = VIEWS if fault in USUAL else share(VIEWS, turn=number_of(fault), parts=2)
@@ -220,6 +222,7 @@ def said_by_overview(name: str) -> Said:
 OTHERS: tuple[Callable[[str], Said], ...] = (said_by_live, said_by_report, said_by_topo, said_by_overview)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SIMULATED_NAMES)
 def test_every_screen_and_command_says_the_same_of_a_node(name: str) -> None:
     said = said_by_check(name)
@@ -228,6 +231,7 @@ def test_every_screen_and_command_says_the_same_of_a_node(name: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", usual([name for name in FAULTS if name not in LIVE_FAULTS], USUAL))
 def test_every_screen_and_command_says_the_same_of_a_faulty_node(fault: str) -> None:
     name = f"{FAULTS[fault].on}+{fault}"

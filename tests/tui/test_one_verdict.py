@@ -44,6 +44,7 @@ def verdict_on(name: str) -> Verdict:
     return judgment_on(name).verdict
 
 
+@pytest.mark.slow
 @ON_EACH
 def test_the_dashboard_and_json_say_what_check_says(nodes: tuple[str, ...]) -> None:
     for name in nodes:
@@ -64,6 +65,7 @@ def test_the_dashboard_and_json_say_what_check_says(nodes: tuple[str, ...]) -> N
         assert len(words) == 1, name
 
 
+@pytest.mark.slow
 @ON_EACH
 def test_the_line_never_hides_a_finding_and_the_exit_status_fits_it(nodes: tuple[str, ...]) -> None:
     for name in nodes:
@@ -87,6 +89,7 @@ def test_the_line_never_hides_a_finding_and_the_exit_status_fits_it(nodes: tuple
             assert status == (1 if warnings or not is_green else 0), name
 
 
+@pytest.mark.slow
 @ON_EACH
 def test_the_reason_of_a_broken_node_names_nothing_twice(nodes: tuple[str, ...]) -> None:
     absent = [f"hgx-h100+{name}" for name in ("mlx5-core-not-loaded", "dmabuf-kernel-too-old")]
@@ -120,6 +123,7 @@ def shares(examination: Examination) -> Iterator[tuple[str, float]]:
                 yield f"{gpu.label} {nic}", gbps / limit
 
 
+@pytest.mark.slow
 @ON_EACH
 def test_nothing_green_is_slower_than_four_fifths_of_its_limit(nodes: tuple[str, ...]) -> None:
     slow = [
@@ -139,6 +143,7 @@ def test_where_the_bandwidth_is_right_the_verdict_is_green() -> None:
     assert all(share < 0.8 for _, share in shares(examination_of("hgx-h100+acs-on")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["hgx-h100", "hgx-h100+acs-on", "dgx-a100+no-gdr-path", "cloud-vm", "pcie-l40s+geforce-no-gdr"]
 )

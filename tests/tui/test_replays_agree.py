@@ -31,12 +31,10 @@ def recording(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recording", "problem"),
-    [
-        pytest.param("congestion", "network-congested", marks=pytest.mark.slow),
-        ("rank-behind", "job-traffic-fell"),
-    ],
+    [("congestion", "network-congested"), ("rank-behind", "job-traffic-fell")],
     indirect=["recording"],
     ids=["congestion", "rank-behind"],
 )

@@ -42,6 +42,7 @@ def state_by_check() -> tuple[str, set[str]]:
     return content["verdict"]["state"], {finding["id"] for finding in content["findings"]}
 
 
+@pytest.mark.slow
 async def test_the_dashboard_is_degraded_until_a_newer_result_is_good(store: MemoryResultsStore) -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
@@ -66,6 +67,7 @@ async def test_the_dashboard_is_degraded_until_a_newer_result_is_good(store: Mem
         assert state.verdict.state is State.ACTIVE
 
 
+@pytest.mark.slow
 def test_check_lists_a_slow_result_until_a_newer_one_is_good(store: MemoryResultsStore) -> None:
     assert state_by_check() == ("ACTIVE", set())
     store.add(SLOW)
@@ -74,6 +76,7 @@ def test_check_lists_a_slow_result_until_a_newer_one_is_good(store: MemoryResult
     assert state_by_check() == ("ACTIVE", set())
 
 
+@pytest.mark.slow
 def test_topo_live_and_report_say_what_check_says(store: MemoryResultsStore) -> None:
     store.add(SLOW)
     clock = SteppedClock()
@@ -120,6 +123,7 @@ def test_an_action_that_measures_nothing_does_not_fix_a_slow_result(
     assert BELOW_LIMIT not in changed
 
 
+@pytest.mark.slow
 def test_watch_reports_results_that_are_saved_while_it_runs(
     store: MemoryResultsStore, tmp_path: Path
 ) -> None:

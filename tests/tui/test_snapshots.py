@@ -54,6 +54,7 @@ def test_overview(snap_compare: Any, name: str, size: tuple[int, int]) -> None:
     assert snap_compare(app, terminal_size=size, run_before=after(clock))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SMALL_OR_SLOW)
 def test_a_selected_gpu(snap_compare: Any, size: tuple[int, int]) -> None:
     clock = SteppedClock()
@@ -61,6 +62,7 @@ def test_a_selected_gpu(snap_compare: Any, size: tuple[int, int]) -> None:
     assert snap_compare(app, terminal_size=size, run_before=after(clock, "down", "down"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SMALL_OR_SLOW)
 def test_a_recording(snap_compare: Any, size: tuple[int, int]) -> None:
     clock = SteppedClock()
@@ -78,6 +80,7 @@ def test_a_recording(snap_compare: Any, size: tuple[int, int]) -> None:
     assert snap_compare(app, terminal_size=size, run_before=to_the_third)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SMALL_OR_SLOW)
 def test_help(snap_compare: Any, size: tuple[int, int]) -> None:
     clock = SteppedClock()
@@ -98,6 +101,7 @@ def test_the_doctor(snap_compare: Any, size: tuple[int, int]) -> None:
     assert snap_compare(app, terminal_size=size, run_before=to_the_doctor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [*SIZES, (200, 60)], ids=lambda size: f"{size[0]}x{size[1]}")
 def test_live(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
     install(monkeypatch)
@@ -115,6 +119,7 @@ def test_live(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[in
     assert snap_compare(app, terminal_size=size, run_before=to_live)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SMALL_OR_SLOW)
 def test_columns_of_live(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
     install(monkeypatch)
@@ -131,6 +136,7 @@ def test_columns_of_live(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, siz
     assert snap_compare(app, terminal_size=size, run_before=to_the_list)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SMALL_OR_SLOW)
 def test_the_order_of_live(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
     install(monkeypatch)
@@ -147,6 +153,7 @@ def test_the_order_of_live(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, s
     assert snap_compare(app, terminal_size=size, run_before=to_the_list)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 def test_live_in_the_past(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
     install(monkeypatch)
@@ -164,6 +171,7 @@ def test_live_in_the_past(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, si
     assert snap_compare(app, terminal_size=size, run_before=to_an_event)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SMALL_OR_SLOW)
 def test_nccl(snap_compare: Any, size: tuple[int, int]) -> None:
     clock = SteppedClock()
@@ -181,6 +189,7 @@ def test_nccl(snap_compare: Any, size: tuple[int, int]) -> None:
     assert snap_compare(app, terminal_size=size, run_before=to_a_log)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SMALL_OR_SLOW)
 def test_ras(snap_compare: Any, size: tuple[int, int]) -> None:
     clock = SteppedClock()
@@ -212,6 +221,7 @@ def test_registration(snap_compare: Any, size: tuple[int, int]) -> None:
     assert snap_compare(stepped_app(node), terminal_size=size, run_before=to_results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SMALL_OR_SLOW)
 @pytest.mark.parametrize(
     ("demo", "keys"),
@@ -278,6 +288,7 @@ async def to_history(pilot: Pilot[None], clock: SteppedClock) -> None:
     await pilot.pause()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SMALL_OR_SLOW)
 @pytest.mark.parametrize(
     "drive", [to_actions, to_confirm, to_run, to_history], ids=lambda function: function.__name__
@@ -296,6 +307,7 @@ def test_acting(
     assert snap_compare(app, terminal_size=size, run_before=run_before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SMALL_OR_SLOW)
 def test_bandwidth_setup(snap_compare: Any, size: tuple[int, int]) -> None:
     clock = SteppedClock()
@@ -307,6 +319,7 @@ def test_bandwidth_setup(snap_compare: Any, size: tuple[int, int]) -> None:
     assert snap_compare(app, terminal_size=size, run_before=to_settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SMALL_OR_SLOW)
 @pytest.mark.parametrize("seconds", [6, 11], ids=["running", "ended"])
 def test_bandwidth_run(

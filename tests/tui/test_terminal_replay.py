@@ -88,6 +88,7 @@ async def test_every_frame_is_the_one_of_textual() -> None:
     await compare_frames((80, 24), FEW_KEYS)
 
 
+@pytest.mark.slow
 async def test_an_unknown_version_of_textual_draws_every_frame_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

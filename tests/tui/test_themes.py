@@ -38,6 +38,7 @@ def unreadable(pilot: Pilot[None]) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OWN_THEMES)
 async def test_every_text_on_the_screen_can_be_read(machine: Machine, name: str) -> None:
     machine.user_file.write_text(f"theme = '{name}'\n")
@@ -69,6 +70,7 @@ async def chosen(pilot: Pilot[None], name: str) -> None:
         await pilot.pause()
 
 
+@pytest.mark.slow
 async def test_a_theme_chosen_in_the_palette_is_used_and_saved(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -320,6 +320,7 @@ def test_a_fitted_line_has_exactly_its_width(texts: list[str], width: int) -> No
     assert width_of(fitted) == width
 
 
+@pytest.mark.slow
 @given(TEXTS, st.lists(TEXTS, max_size=3), st.integers(8, 50))
 def test_a_frame_has_exactly_its_width(title: str, body: list[str], width: int) -> None:
     lines = frame(line(title), [line(text) for text in body], width)

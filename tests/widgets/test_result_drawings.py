@@ -301,6 +301,7 @@ def test_the_inventory_tells_what_is_missing_and_how_to_get_it() -> None:
     assert words(told).count("CUDA_H_PATH") == 1
 
 
+@pytest.mark.slow
 @given(st.integers(40, 160))
 def test_the_inventory_keeps_to_its_width(width: int) -> None:
     assert all(width_of(line) <= width for line in draw_inventory(inventory(node()), width))

@@ -80,11 +80,13 @@ TREE = Tree(
 )
 
 
+@pytest.mark.slow
 @given(TREES)
 def test_a_value_comes_back_as_it_was(tree: Tree) -> None:
     assert STRICT.decode(Tree, json.loads(json.dumps(STRICT.encode(tree)))) == tree
 
 
+@pytest.mark.slow
 @given(JSON | SPOILED.map(lambda spoiled: {**STRICT.encode(TREE), **spoiled}))
 def test_no_json_raises_anything_but_value_error(value: object) -> None:
     for codec in (STRICT, LENIENT):

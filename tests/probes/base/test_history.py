@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +56,7 @@ def test_a_column_is_stable_until_its_interval_ends() -> None:
     assert history.buckets(4, 10.0) == before
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0, 1e6) | st.just(ABSENT))),
     st.integers(0, 80),

@@ -24,6 +24,7 @@ def examined(host: LocalHost) -> tuple[State, int, dict[str, Finding]]:
     return verdict.state, exit_status(verdict), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(TREES, USUAL_TREES))
 def test_trees_of_hwloc(name: str, tmp_path: Path) -> None:
     """None of these has an NVIDIA GPU with a NIC; facts that such a tree omits are no faults."""
@@ -36,6 +37,7 @@ def test_trees_of_hwloc(name: str, tmp_path: Path) -> None:
     assert set(found) == set()
 
 
+@pytest.mark.slow
 def test_an_h100_node_rebuilt_from_its_lspci(tmp_path: Path) -> None:
     text = machine_file("lspci/h100-8gpu-supermicro-lspci-vvv.txt").read_text(errors="replace")
     tree_from_lspci(text, tmp_path)

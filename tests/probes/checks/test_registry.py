@@ -172,6 +172,7 @@ def test_a_finding_selected_alone_is_counted() -> None:
     assert alone.part_of == ""
 
 
+@pytest.mark.slow
 def test_unknown_checks_of_a_tree_of_files_share_one_reason(tmp_path: Path) -> None:
     write_tree(SimulatedHost("hgx-h100"), tmp_path)
     every = findings(examine_with_jobs(LocalHost(str(tmp_path))))

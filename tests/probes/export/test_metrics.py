@@ -81,6 +81,7 @@ def test_a_finding_names_its_devices() -> None:
     assert any(bus_id == f"0000{device}".upper() for _, device, bus_id in devices)
 
 
+@pytest.mark.slow
 def test_jobs_are_counted_by_path() -> None:
     jobs = values(families_of(HGX), "gdrtop_jobs", "path")
     assert jobs["peermem",] == 1
@@ -115,6 +116,7 @@ def test_bytes_are_left_to_node_exporter_unless_asked_for() -> None:
     assert sent["mlx5_0", "1"] == pytest.approx(4 * int(str(host.read(file))), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_tree_of_files_has_no_jobs_and_no_ratios_and_says_so(tmp_path: Path) -> None:
     write_tree(SimulatedHost(HGX, clock=lambda: 1000.0), tmp_path)
     families = MetricsReader(LocalHost(str(tmp_path)), wait=lambda _: None).read()

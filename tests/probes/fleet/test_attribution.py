@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -131,6 +132,7 @@ def test_a_healthy_fleet_and_no_results_at_all() -> None:
     assert failed.references == {}
 
 
+@pytest.mark.slow
 @given(st.data(), st.integers(2, 12))
 def test_any_results_are_attributed_without_an_error(data: st.DataObject, count: int) -> None:
     figure = st.one_of(st.just(FAILED), st.floats(0.0, 400.0))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,6 +96,7 @@ def test_a_swapped_cable_shows_and_a_second_group_of_nodes_does_not() -> None:
     assert half.elsewhere == {}
 
 
+@pytest.mark.slow
 @given(
     st.one_of(
         st.text(max_size=300),

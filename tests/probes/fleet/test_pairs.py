@@ -3,6 +3,7 @@
 from collections import Counter
 from itertools import combinations
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ def names(count: int) -> list[str]:
     return [f"gpu{number}" for number in range(count)]
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @example(2)
 @example(3)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,6 +105,7 @@ NAMES = st.sampled_from(["gpu1", "gpu2", "gpu3"])
 MOMENTS = st.floats(5.0, 15.0)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(
     st.dictionaries(

@@ -40,11 +40,13 @@ def test_unknown_values_and_figures_come_back_with_their_reasons() -> None:
     assert from_json(encoded) == summary
 
 
+@pytest.mark.slow
 @given(JSON)
 def test_no_json_stops_the_reader(content: Any) -> None:
     assert from_json(content) is None
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(to_json(simulated()))), JSON)
 def test_a_damaged_field_gives_a_summary_or_none(name: str, content: Any) -> None:
     damaged = from_json({**to_json(simulated()), name: content})

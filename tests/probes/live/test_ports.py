@@ -232,6 +232,7 @@ def test_a_recording_that_is_rewound_has_no_rates_at_first(host: Tree) -> None:
     assert isinstance(sample.counters["np_cnp_sent"], Unknown)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_any_content_of_a_counter_is_a_rate_or_unknown(
     tmp_path_factory: pytest.TempPathFactory, a: str, b: str

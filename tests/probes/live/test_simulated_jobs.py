@@ -48,6 +48,7 @@ def test_every_live_fault_says_what_it_must_tell() -> None:
     assert set(LIVE) == set(TOLD) - {""}
 
 
+@pytest.mark.slow
 def test_the_path_of_each_rank(fault: str) -> None:
     told, last = TOLD[fault], hgx(fault)[-1]
     paths = {rank: process.path.text for rank, process in ranks(last).items()}
@@ -81,6 +82,7 @@ def test_the_jobs(fault: str) -> None:
         assert matches(pattern, name)
 
 
+@pytest.mark.slow
 def test_a_storage_client_is_named_and_makes_the_jobs_rate_unknown() -> None:
     last = hgx("storage-traffic")[-1]
     (client,) = (process for process in processes(last) if process.role is Role.STORAGE)
@@ -89,6 +91,7 @@ def test_a_storage_client_is_named_and_makes_the_jobs_rate_unknown() -> None:
     assert not isinstance(last.jobs[0].sent_gbps, float)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(SIMULATED_NAMES, {"hgx-h100"}))
 def test_a_healthy_job_causes_no_event(name: str) -> None:
     samples = watched(name, 130)  # with a checkpoint

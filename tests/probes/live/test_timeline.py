@@ -41,6 +41,7 @@ def test_each_moment_is_the_same_as_it_was() -> None:
     assert timeline.at(BEGAN + 10_000) == samples[99]
 
 
+@pytest.mark.slow
 def test_it_keeps_one_hour() -> None:
     timeline, _ = filled(500, step=10.0)
     assert KEPT_SECONDS <= timeline.times[-1] - timeline.times[0] <= KEPT_SECONDS + 200
@@ -83,6 +84,7 @@ def test_a_clock_that_is_set_back_loses_no_sample() -> None:
     assert timeline.at(BEGAN) == replace(a_sample(1.0), taken_at=BEGAN - 3600.0)
 
 
+@pytest.mark.slow
 def test_big_samples_are_kept_further_apart_so_that_an_hour_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("probes.live.timeline.MAX_BYTES", 100_000)
     timeline, random = Timeline(), Random(1)

@@ -70,6 +70,7 @@ class Watched:
             self.step(15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_fault_that_comes_while_watching_is_found(name: str) -> None:
     fault = SHOWN[name]
@@ -90,6 +91,7 @@ def test_a_fault_that_comes_while_watching_is_found(name: str) -> None:
     assert is_degraded == any(finding.data_path or finding.takes for finding in shown)
 
 
+@pytest.mark.slow
 def test_a_lost_gpu_is_in_the_verdict_within_three_samples() -> None:
     watched = Watched("hgx-h100+gpu-off-bus-live")
     watched.step(15)
@@ -101,6 +103,7 @@ def test_a_lost_gpu_is_in_the_verdict_within_three_samples() -> None:
         assert watched.step().verdict.state is State.DEGRADED
 
 
+@pytest.mark.slow
 def test_ranks_with_one_cause_are_one_event_and_one_finding() -> None:
     watched = Watched("hgx-h100+job-restarted-staged")
     judgment = watched.step(50)
@@ -112,6 +115,7 @@ def test_ranks_with_one_cause_are_one_event_and_one_finding() -> None:
     assert len(judgment.listed) == 1
 
 
+@pytest.mark.slow
 def test_a_finding_ends_with_its_condition_and_says_so() -> None:
     watched = Watched("hgx-h100")
     watched.step(20)
@@ -126,6 +130,7 @@ def test_a_finding_ends_with_its_condition_and_says_so() -> None:
     assert any(text.startswith("ended: ") and "mlx5_3" in text for text in ended)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hgx-h100", "dgx-a100", "gb200"])
 def test_a_healthy_job_stays_green_for_minutes(name: str) -> None:
     watched = Watched(name)
@@ -152,6 +157,7 @@ def test_nothing_is_ok_whose_figures_are_unknown() -> None:
     assert outcomes["port-paused"].status is Status.PASSED
 
 
+@pytest.mark.slow
 def test_a_problem_that_can_no_longer_be_seen_has_not_ended() -> None:
     watched = Watched("hgx-h100+gpu-throttled-live")
     watched.step(60)

@@ -149,6 +149,7 @@ PIECES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(PIECES, st.text(max_size=60)), max_size=60).map("\n".join))
 def test_any_text_is_a_report(text: str) -> None:
     report = parse_report(text)

@@ -88,6 +88,7 @@ def test_control_characters_and_escapes_do_not_get_through() -> None:
     assert system.get("name").isprintable()
 
 
+@pytest.mark.slow
 @given(st.text(max_size=300), st.text(max_size=60))
 def test_no_text_crashes(text: str, inside: str) -> None:
     for candidate in (text, f"<pci {text}>", XML.replace("0x0604", inside), f"<system version='1'>{text}"):

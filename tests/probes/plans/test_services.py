@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from probes.base.unknown import Reason, Unknown
 from probes.facts.system.services import ServiceState
 from probes.plans.services import lift_memlock, start_imex
@@ -131,6 +133,7 @@ def test_nothing_to_do_and_unknown_state_are_reported() -> None:
     assert "the NVIDIA driver is not loaded" in told
 
 
+@pytest.mark.slow
 def test_the_doctor_proposes_the_same_plan() -> None:
     for fault in ("persistence-off", "persistence-off-daemon-runs"):
         node = f"{HGX}+{fault}"

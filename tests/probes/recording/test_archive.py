@@ -169,6 +169,7 @@ def test_data_after_the_end_is_ignored() -> None:
     assert read(VALID + b"garbage") == read(VALID)
 
 
+@pytest.mark.slow
 def test_reading_long_answers_takes_little_more_memory_than_they_have() -> None:
     files = {f"/etc/file{number}": bytes([number]) * (4 << 20) for number in range(6)}
     moment = Moment(0, 1.7e9, True, (1.0,), {Question("file", (path,)): text for path, text in files.items()})
@@ -183,6 +184,7 @@ def test_reading_long_answers_takes_little_more_memory_than_they_have() -> None:
     assert peak < 1.5 * sum(map(len, files.values()))
 
 
+@pytest.mark.slow
 def test_lists_take_little_more_memory_than_their_text() -> None:
     texts = [json.dumps([f"{number:02}{name:x}" for name in range(20_000)]) for number in range(20)]
     blobs = {sha256(text.encode()).hexdigest(): text for text in texts}
@@ -204,6 +206,7 @@ def test_lists_take_little_more_memory_than_their_text() -> None:
     assert peak < 4 * sum(map(len, texts))
 
 
+@pytest.mark.slow
 def test_a_recording_takes_no_more_memory_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [{"ask": "size", "of": f"/sys/{number}", "answer": number} for number in range(10_000)]
     content = with_moment(*lines)
@@ -213,6 +216,7 @@ def test_a_recording_takes_no_more_memory_than_it_may(monkeypatch: pytest.Monkey
         read(content)
 
 
+@pytest.mark.slow
 def test_what_was_recorded_can_be_read_in_the_memory_that_it_may_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -411,6 +415,7 @@ def test_no_bytes_raise_anything_else(content: bytes) -> None:
     only_recording_errors(content)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.integers(0, 2**32))
 def test_no_damage_raises_anything_else(seed: int) -> None:
@@ -429,6 +434,7 @@ with gzip.open(io.BytesIO(VALID)) as _unpacked:
     PLAIN = _unpacked.read()
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.integers(0, 2**32))
 def test_damage_with_valid_checksums_raises_nothing_else(seed: int) -> None:
@@ -441,6 +447,7 @@ def test_damage_with_valid_checksums_raises_nothing_else(seed: int) -> None:
     only_recording_errors(gzip.compress(bytes(content), 1))
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     st.recursive(

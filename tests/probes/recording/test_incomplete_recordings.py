@@ -88,6 +88,7 @@ def test_a_recording_without_one_answer_says_nothing_else(name: str) -> None:
 _ACCESS = ("readable", "writable")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", nodes("gb200"))
 @pytest.mark.parametrize("reason", usual([Reason.NEEDS_ROOT, Reason.TIMED_OUT], [Reason.NEEDS_ROOT]))
 def test_a_node_that_does_not_answer_says_nothing_else(name: str, reason: Reason) -> None:

@@ -224,6 +224,7 @@ _VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(_VALUES, st.sampled_from(KINDS))
 def test_no_json_raises_anything_but_a_recording_error(value: object, kind: str) -> None:
     try:

@@ -40,6 +40,7 @@ def situation_in(moments: list[Moment]) -> Situation:
     return read_situation(host, examine(host))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(NODES, USUAL))
 def test_the_situation_survives_redaction(name: str) -> None:
     moments = recorded(name)

@@ -84,6 +84,7 @@ def redacted(moments: list[Moment]) -> tuple[bytes, Identifiers]:
     return archive_of(masked, identifiers.host("gpu-h100-07.cluster.corp.example"), "live"), identifiers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", usual([1, 6], {6}))
 def test_no_marker_is_anywhere_in_the_file_in_any_notation(every: int) -> None:
     """In the files and commands that a recording can have; in the fast tier, in a sixth of them."""
@@ -173,6 +174,7 @@ def test_a_redacted_node_differs_only_in_names(tmp_path: Path) -> None:
     assert masked.gpudirect == plain.gpudirect
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(simulated_names(), {"gb200"}))
 def test_every_simulated_node_has_the_same_topology_and_verdict_when_redacted(name: str) -> None:
     clock = SteppedClock()

@@ -72,6 +72,7 @@ def test_each_path_that_gdrtop_reads_has_a_row(name: str) -> None:
     assert not without, f"add a row to FILES in probes/recording/redaction/table.py for {without}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(NODES, USUAL_NODES))
 def test_verdict_and_findings_survive_redaction(name: str) -> None:
     moments = recorded(name)

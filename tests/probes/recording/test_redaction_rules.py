@@ -297,6 +297,7 @@ def test_a_user_named_like_a_module_does_not_hide_the_module() -> None:
     assert b"nvidia_uvm" not in moment.answers[Question("file", ("/etc/passwd",))]
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.text(min_size=1, max_size=8), st.text(max_size=40))
 @example("srv", "ſrv SRV srv")
@@ -309,6 +310,7 @@ def test_a_name_of_any_characters_is_replaced_and_breaks_nothing(name: str, text
         assert f"({name})" not in recorded or name.lower() in NOBODY
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.text(alphabet="0123456789abcdef:.-@/ %home\0gGuU\n", max_size=80))
 def test_redacted_text_has_no_address(text: str) -> None:
@@ -317,6 +319,7 @@ def test_redacted_text_has_no_address(text: str) -> None:
         assert found.startswith("02:00") or not found.strip("0:") or not found.strip("f:")
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.binary(max_size=200), st.sampled_from(["/proc/cmdline", "/proc/1/cmdline", "/x/serial", "/x"]))
 def test_no_bytes_raise_an_error(content: bytes, path: str) -> None:

@@ -33,6 +33,7 @@ def test_gpus_by_number_or_uuid(environment: dict[str, str], gpus: tuple[str, ..
     assert not job.unreadable
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(["SLURM_JOB_GPUS", "SLURM_JOB_ID"]), st.text()))
 def test_any_environment_is_read(environment: dict[str, str]) -> None:
     job = parse_job(environment)

@@ -147,12 +147,14 @@ def test_the_running_kernel_keeps_its_path_and_the_node_stays_as_it_is() -> None
     assert (host.read("/proc/modules"), sorted(host.tree.files)) == before
 
 
+@pytest.mark.slow
 def test_another_kernel_with_the_same_driver_keeps_the_path() -> None:
     kernel = judged(node("hgx-h100", add_kernel), boot_of(NEXT, RUNNING, next_kernel=NEXT))
     assert (kernel.release, kernel.is_running, kernel.is_next) == (NEXT, False, True)
     assert (kernel.verdict.state, kernel.verdict.path) == (State.READY, GdrPath.DMABUF)
 
 
+@pytest.mark.slow
 def test_a_kernel_without_a_driver_build_has_no_path() -> None:
     change: Change = lambda host: add_kernel(host, without="nvidia", headers=False)  # noqa: E731
     all_kernels = forecast_of(node("hgx-h100", change), boot_of(NEXT, RUNNING, next_kernel=NEXT))
@@ -165,6 +167,7 @@ def test_a_kernel_without_a_driver_build_has_no_path() -> None:
     assert running.verdict.state in GREEN
 
 
+@pytest.mark.slow
 def test_with_headers_dkms_may_build_the_driver_during_the_boot() -> None:
     host = node("hgx-h100", lambda host: add_kernel(host, without="nvidia"))
     kernel = judged(host, boot_of(NEXT, RUNNING, next_kernel=NEXT))
@@ -212,6 +215,7 @@ def test_files_of_another_kernel_do_not_load() -> None:
     assert {"nvidia-not-loaded", "module-wrong-vermagic"} <= found(kernel)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "state"),
     [("is already enrolled", State.READY), ("is not enrolled", State.BROKEN), ("?", State.UNKNOWN)],
@@ -233,6 +237,7 @@ def test_secure_boot_asks_for_an_enrolled_key(answer: str, state: State) -> None
     assert state is State.UNKNOWN or "secure-boot-key-rejected" in found(kernel)
 
 
+@pytest.mark.slow
 def test_unsigned_modules_do_not_load_with_secure_boot() -> None:
     kernel = judged(node("hgx-h100", enforce_secure_boot))
     assert kernel.verdict.state is State.BROKEN
@@ -245,6 +250,7 @@ def test_a_command_line_may_enforce_signatures_from_the_next_boot_on() -> None:
     assert "secure-boot-unsigned" in found(judged(node("hgx-h100", write("/boot/grub/grub.cfg", text))))
 
 
+@pytest.mark.slow
 def test_a_boot_image_older_than_its_settings_is_found() -> None:
     settings = write("/etc/modprobe.d/nvidia.conf", "options nvidia NVreg_OpenRmEnableUnsupportedGpus=1\n")
     sound = write("/etc/modprobe.d/sound.conf", "options snd_hda_intel power_save=1\n")
@@ -263,6 +269,7 @@ def test_without_a_boot_entry_the_command_line_is_taken_as_it_is_and_that_is_sai
     assert "the next kernel command line" in kernel.missing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "is_translated"), [("iommu=pt", False), ("", True), ("intel_iommu=off", False)]
 )
@@ -273,6 +280,7 @@ def test_the_next_command_line_decides_about_the_iommu(option: str, is_translate
     assert ("iommu-translated" in found(kernel)) is is_translated
 
 
+@pytest.mark.slow
 def test_an_option_that_was_set_but_not_written_to_grub_cfg_is_found() -> None:
     line = 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX pci=disable_acs_redir=\\"0000:17:00.0\\""\n'
     kernel = judged(node("hgx-h100", write("/etc/default/grub.d/acs.cfg", line)))
@@ -287,6 +295,7 @@ def test_a_module_that_the_next_command_line_forbids_is_lost() -> None:
     assert "mlx5-ib-not-loaded" in found(kernel)
 
 
+@pytest.mark.slow
 def test_blacklists_and_install_lines_decide_what_udev_loads() -> None:
     blacklist = write("/etc/modprobe.d/no.conf", "blacklist mlx5_core\n")
     assert judged(node("pcie-l40s", blacklist)).verdict.state is State.BROKEN
@@ -322,6 +331,7 @@ def test_options_of_modprobe_d_and_command_line_are_in_the_forecast() -> None:
     assert "p2p-topology-refused-override" not in found(judged(node(newer)))
 
 
+@pytest.mark.slow
 def test_a_service_that_is_disabled_does_not_start() -> None:
     host = node("hgx-h100")
     host.perform(("systemctl", "disable", "nvidia-fabricmanager"))
@@ -335,6 +345,7 @@ def test_a_mask_of_modules_load_d_is_no_file_that_needs_root() -> None:
     assert judged(host).verdict.state in GREEN
 
 
+@pytest.mark.slow
 def test_without_the_boot_loaders_files_the_next_kernel_is_unknown() -> None:
     unread = Unknown(Reason.NEEDS_ROOT, "/boot")
     all_kernels = forecast_of(node(), unread)
@@ -344,6 +355,7 @@ def test_without_the_boot_loaders_files_the_next_kernel_is_unknown() -> None:
     assert all_kernels.not_known
 
 
+@pytest.mark.slow
 def test_of_many_kernels_those_that_matter_are_judged() -> None:
     releases = tuple(f"6.8.0-{number}-generic" for number in range(90, 80, -1))
     all_kernels = forecast_of(node(), boot_of(*releases, RUNNING, next_kernel=RUNNING))

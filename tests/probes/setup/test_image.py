@@ -105,6 +105,7 @@ def found(result: ImageCheck) -> set[str]:
     return {finding.id for finding in result.findings if finding.status is Status.FOUND}
 
 
+@pytest.mark.slow
 def test_a_healthy_image_is_fine(tmp_path: Path) -> None:
     system(tmp_path)
     result = check(tmp_path)
@@ -196,6 +197,7 @@ BROKEN: dict[str, tuple[Change, State, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_wrong_in_an_image_is_found_and_is_in_the_headline(tmp_path: Path, name: str) -> None:
     system(tmp_path)
@@ -207,6 +209,7 @@ def test_what_is_wrong_in_an_image_is_found_and_is_in_the_headline(tmp_path: Pat
     assert exit_status(result) == 2
 
 
+@pytest.mark.slow
 def test_a_missing_provider_of_the_nics_is_a_note_on_a_node_and_critical_in_a_container(
     tmp_path: Path,
 ) -> None:
@@ -223,6 +226,7 @@ def test_a_missing_provider_of_the_nics_is_a_note_on_a_node_and_critical_in_a_co
     assert exit_status(check(container)) == 2
 
 
+@pytest.mark.slow
 def test_a_proprietary_driver_has_no_dmabuf(tmp_path: Path) -> None:
     system(tmp_path)
     modules(tmp_path, "NVIDIA")
@@ -263,6 +267,7 @@ def test_nics_of_other_vendors_need_their_drivers(
     assert result.verdict.state is State.BROKEN
 
 
+@pytest.mark.slow
 def test_findings_depend_on_the_hardware_that_the_image_meets(tmp_path: Path) -> None:
     system(tmp_path)
     remove("/usr/lib/systemd/system/nvidia-fabricmanager.service")(tmp_path)
@@ -270,6 +275,7 @@ def test_findings_depend_on_the_hardware_that_the_image_meets(tmp_path: Path) ->
     assert "fabric-manager-down-absent" not in found(check(tmp_path, "pcie-l40s"))
 
 
+@pytest.mark.slow
 def test_a_container_image_has_no_kernel_and_an_image_without_an_index_is_none(tmp_path: Path) -> None:
     verbs(tmp_path)
     result = check(tmp_path)
@@ -279,6 +285,7 @@ def test_a_container_image_has_no_kernel_and_an_image_without_an_index_is_none(t
     assert check(tmp_path).kind is ImageKind.SYSTEM
 
 
+@pytest.mark.slow
 def test_a_container_image_without_verbs_cannot_use_rdma(tmp_path: Path) -> None:
     result = check(tmp_path)
     assert "libibverbs-missing" in found(result)
@@ -314,12 +321,14 @@ def test_a_container_image_on_slingshot_needs_no_verbs(tmp_path: Path) -> None:
     assert "libibverbs-missing" not in found(check(tmp_path, "slingshot"))
 
 
+@pytest.mark.slow
 def test_settings_in_a_container_image_are_found(tmp_path: Path) -> None:
     verbs(tmp_path)
     write(tmp_path, "/etc/nccl.conf", "NCCL_NET=Socket\n")
     assert "nccl-net-socket" in found(check(tmp_path))
 
 
+@pytest.mark.slow
 def test_the_jobs_of_the_assumed_node_are_not_the_images(tmp_path: Path) -> None:
     verbs(tmp_path)
     assert not {name for name in found(check(tmp_path, "hgx-h100+nccl-ib-disabled")) if "nccl" in name}
@@ -383,6 +392,7 @@ def test_the_dkms_of_the_image_builds_its_driver_and_not_that_of_the_hardware(
     assert check(tmp_path).verdict.state is state
 
 
+@pytest.mark.slow
 def test_a_masked_setting_is_empty(tmp_path: Path) -> None:
     system(tmp_path)
     link(tmp_path, "/etc/modprobe.d/zz.conf", "/dev/null")
@@ -391,6 +401,7 @@ def test_a_masked_setting_is_empty(tmp_path: Path) -> None:
     assert not any("needs root" in finding.cause for finding in result.findings if "blacklist" in finding.id)
 
 
+@pytest.mark.slow
 def test_a_recording_of_a_node_can_be_the_hardware(tmp_path: Path) -> None:
     system(tmp_path)
     clock = SteppedClock()

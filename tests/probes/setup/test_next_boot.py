@@ -100,6 +100,7 @@ def test_a_healthy_node_is_forecast_as_it_starts(name: str) -> None:
     compare(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", sorted(USUAL_FAULTS | UNKNOWN_IS_RIGHT.keys()))
 def test_the_forecast_is_what_the_node_becomes(fault: str) -> None:
     compare(f"{FAULTS[fault].on}+{fault}")
@@ -115,6 +116,7 @@ def test_the_forecast_of_another_node_is_what_it_becomes(fault: str) -> None:
             continue
 
 
+@pytest.mark.slow
 def test_unknown_is_said_only_where_a_reason_is_written_here() -> None:
     """The list above is short, and each of its faults makes some forecast unknown."""
     for fault in UNKNOWN_IS_RIGHT:

@@ -188,6 +188,7 @@ def test_openibd_loads_ofed_again() -> None:
     assert not {"mlx5-ib-not-loaded", "ib-core-not-loaded", "mlx5-core-not-loaded"} & set(found_on(host))
 
 
+@pytest.mark.slow
 def test_systemd_modules_load_loads_the_configured_modules() -> None:
     host = node("hgx-h100+boot-load-race")
     assert state_of(host, "systemd-modules-load") is ServiceState.FAILED

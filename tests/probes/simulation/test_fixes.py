@@ -138,6 +138,7 @@ def test_exceptions_name_existing_faults() -> None:
     assert set(STAYS) | set(BY_A_PERSON) <= set(FAULTS)
 
 
+@pytest.mark.slow
 def test_a_new_driver_installs_its_fabric_manager() -> None:
     host = node("hgx-h100+driver-half-updated")
     plan = fixes_of("driver-half-updated")["driver-upgrade-blocked"]

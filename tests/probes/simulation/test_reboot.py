@@ -26,6 +26,7 @@ def modules(host: SimulatedHost) -> set[str]:
     return {line.split()[0] for line in known(host.read("/proc/modules"), "").splitlines()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100"}))
 def test_a_healthy_node_is_the_same_after_a_reboot_in_a_new_boot(name: str) -> None:
     host = SimulatedHost(name)
@@ -36,6 +37,7 @@ def test_a_healthy_node_is_the_same_after_a_reboot_in_a_new_boot(name: str) -> N
     assert host.read(BOOT_ID) != boot
 
 
+@pytest.mark.slow
 def test_a_module_loaded_by_hand_is_gone_and_one_of_modules_load_is_back() -> None:
     host = SimulatedHost("dgx-a100+peermem-not-persistent,peermem-not-loaded")
     host.perform(("modprobe", "nvidia_peermem"))
@@ -56,6 +58,7 @@ def test_module_options_are_those_of_modprobe_d() -> None:
     assert host.read(path) == "1"
 
 
+@pytest.mark.slow
 def test_registers_are_as_the_firmware_sets_them_unless_a_kernel_option_clears_them() -> None:
     host = SimulatedHost("hgx-h100+acs-on")
     fix = next(finding.fix for finding in findings(examine(host)) if finding.id == "acs-redirect-enabled")
@@ -85,6 +88,7 @@ def test_the_kernel_command_line_is_that_of_the_boot_loader(name: str) -> None:
     assert "iommu-translated" not in found(host)
 
 
+@pytest.mark.slow
 def test_an_enabled_service_starts_and_a_disabled_one_does_not() -> None:
     host = SimulatedHost("hgx-h100+nv-peer-mem-conflict-service")
     host.perform(("systemctl", "disable", "nv_peer_mem"))
@@ -94,6 +98,7 @@ def test_an_enabled_service_starts_and_a_disabled_one_does_not() -> None:
     assert host.tree.units["nvidia-fabricmanager"] == "active"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", usual(sorted(FAULTS), {"acs-on", "peermem-not-loaded", "port-down"}))
 def test_a_node_with_any_fault_starts_again(fault: str) -> None:
     host = SimulatedHost(f"{FAULTS[fault].on}+{fault}")

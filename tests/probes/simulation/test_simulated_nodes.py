@@ -195,6 +195,7 @@ def test_the_refcount_moves_if_the_job_uses_peermem() -> None:
     assert len(seen) > 10
 
 
+@pytest.mark.slow
 def test_the_same_tree_read_from_a_directory_gives_the_same_facts(name: str, tmp_path: Path) -> None:
     host = SimulatedHost(name)
     write_tree(host, tmp_path)

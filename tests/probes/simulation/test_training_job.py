@@ -126,6 +126,7 @@ def test_threads_are_not_listed_as_processes() -> None:
     assert isinstance(names[999], Unknown)
 
 
+@pytest.mark.slow
 def test_a_job_goes_through_phases() -> None:
     for seed in (0, 3):
         node = SimulatedNode("hgx-h100", seed)

@@ -145,6 +145,7 @@ def test_a_node_without_rdma_or_driver_gives_a_reading(tmp_path: Path) -> None:
     assert isinstance(now.peermem.refcnt, Unknown)
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, 2**66) | st.just(ABSENT),
     st.integers(0, 2**66) | st.just(ABSENT),

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -197,6 +198,7 @@ def test_two_switches_are_pxb_whichever_side_is_the_deeper(tmp_path: Path) -> No
     assert (path.smi, path.nccl) == (Smi.PXB, Nccl.PXB)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(nodes())
 def test_any_tree_gives_paths_that_hold_both_ways(node: Node) -> None:

@@ -100,6 +100,7 @@ def bits(text: str) -> set[int]:
     return {number for number in range(value.bit_length()) if value >> number & 1}
 
 
+@pytest.mark.slow
 def test_numa_nodes(name: str, host: LocalHost) -> None:
     wanted = expected_numa_nodes(expected(name))
     facts = numa.probe(host)

@@ -41,6 +41,7 @@ def topology(node: Node) -> Topology:
     return build(node)
 
 
+@pytest.mark.slow
 def test_devices(node: Node, topology: Topology) -> None:
     assert [gpu.id for gpu in topology.gpus] == [bdf(bus) for bus in PAIRS]
     nics = {bdf(bus) for bus in PAIRS.values()} | {bdf(bus, port) for bus in STORAGE for port in (0, 1)}

@@ -258,6 +258,7 @@ def chain_of(turns: list[int]) -> tuple[str, ...]:
 CHAINS = st.lists(st.integers(0, 3), min_size=1, max_size=6).map(chain_of)
 
 
+@pytest.mark.slow
 @given(CHAINS, CHAINS, st.integers(-1, 2), st.integers(-1, 2))
 def test_paths_are_the_same_both_ways(a: tuple[str, ...], b: tuple[str, ...], na: int, nb: int) -> None:
     functions = {chain[-1]: function(chain, numa) for chain, numa in ((a, na), (b, nb))}

@@ -117,6 +117,7 @@ def test_an_undone_run_is_known_as_undone() -> None:
     assert is_undone(runs[-1], runs)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.text() | st.binary().map(repr) | st.sampled_from(MemoryLog().lines() or ["{}", "[]", "1"]))
 )

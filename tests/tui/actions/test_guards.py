@@ -181,6 +181,7 @@ def acs(dispatcher: Dispatcher, host: SimulatedHost, name: str) -> Offer:
     return next(offer for offer in dispatcher.offers(seen, findings(seen)) if offer.id == name)
 
 
+@pytest.mark.slow
 def test_acs_redirects_are_cleared_and_restored() -> None:
     host = QuickHost(f"{BUSY}+acs-on")
     dispatcher, prepared = prepared_of(host, "acs-redirect-off")
@@ -198,6 +199,7 @@ def found(host: SimulatedHost) -> set[str]:
     return {finding.id for finding in findings(examine(host)) if finding.status.value == "found"}
 
 
+@pytest.mark.slow
 def test_a_run_is_undone_only_once() -> None:
     host = SimulatedHost(IDLE)
     dispatcher, prepared = prepared_of(host, "persist-modules")
@@ -312,6 +314,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Callable[[SimulatedHost], Remo
     return connect
 
 
+@pytest.mark.slow
 def test_a_plan_that_may_cut_off_another_node_is_refused(
     elsewhere: Callable[[SimulatedHost], RemoteHost],
 ) -> None:

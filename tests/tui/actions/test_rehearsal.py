@@ -114,6 +114,7 @@ def play(name: str, action: str, plan: Plan) -> Played:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(ACTIONS, ["hgx-h100+peermem-not-loaded"]))
 def test_a_rehearsed_action_shows_what_the_node_becomes(name: str) -> None:
     action = ACTIONS[name]
@@ -174,6 +175,7 @@ def test_a_module_that_comes_back_brings_what_it_had() -> None:
     assert twin.read(port) == host.read(port) == "4: ACTIVE"
 
 
+@pytest.mark.slow
 def test_what_only_watching_shows_is_not_said_to_be_fixed() -> None:
     host = SimulatedHost("hgx-h100", clock=SteppedClock())
     examination = examine_with_jobs(host)

@@ -42,6 +42,7 @@ def run(node: Path, is_sudo: bool, *argv: str) -> tuple[CommandResult, list[str]
         host.close()
 
 
+@pytest.mark.slow
 def test_sudoers_that_allow_only_python_are_enough_with_sudo(node: Path) -> None:
     write_program(node / "sudo", SUDO.format(allowed="python3"))
     result, lines = run(node, True, "printf", "%s.", "a b", "$HOME;'")

@@ -191,6 +191,7 @@ def test_a_flood_of_lines_is_cut_and_counted(told: Told, monkeypatch: pytest.Mon
     assert told.printed[-1] == "… and 900 more lines"
 
 
+@pytest.mark.slow
 def test_a_step_of_a_killed_gdrtop_goes_on_and_keeps_the_lock(tmp_path: Path) -> None:
     """A gdrtop killed in the middle: its step ends by itself, and no other acts meanwhile."""
     name = str(tmp_path / "lock")

@@ -117,6 +117,7 @@ DetachedRun(order, lambda event: print(event, flush=True)).run()
 """
 
 
+@pytest.mark.slow
 def test_a_run_continues_after_the_terminal_has_gone(tmp_path: Path) -> None:
     """A session whose terminal closes and whose processes are killed in the middle, as by a dropped SSH."""
     code = CHILD.format(root=str(ROOT), program=supervisor.PROGRAM, tmp=str(tmp_path))

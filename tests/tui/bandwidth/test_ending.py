@@ -43,6 +43,7 @@ def test_what_a_program_leaves_behind_at_its_end_is_ended(family: str) -> None:
     assert (ended.exit_status, ended.why) == (5, "")
 
 
+@pytest.mark.slow
 def test_an_end_at_any_moment_of_the_start_leaves_nothing() -> None:
     for moment in range(25):
         process = start(f"{FAMILY}\nchild(group)\n{STAYS}")
@@ -100,6 +101,7 @@ def test_it_outlives_the_thread_that_started_it() -> None:
     assert all(map(gone, pids))
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_test_that_was_forgotten() -> None:
     process, pids = start_family("child(group)")
     kept = my_supervisor()

@@ -64,6 +64,7 @@ def test_a_long_line_is_cut_and_the_next_one_comes() -> None:
     assert lines[-1] == "next"
 
 
+@pytest.mark.slow
 def test_no_line_is_lost_at_the_end_of_a_program_that_prints_fast() -> None:
     lines, _ = to_the_end(start("for number in range(50_000): print(number)"))
     assert lines == [str(number) for number in range(50_000)]
@@ -213,6 +214,7 @@ def test_its_time_is_limited() -> None:
     assert ended.why == "stopped after its time limit of 0.5 s"
 
 
+@pytest.mark.slow
 def test_its_time_is_limited_though_nobody_reads_what_it_prints() -> None:
     process = start(f"{FAMILY}\nchild(group)\n{STAYS}", 1.0)
     wait_for(lambda: not supervisors_of(os.getpid()))

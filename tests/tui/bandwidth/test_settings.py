@@ -97,6 +97,7 @@ main(["bench", "--help"])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "dashboard", "command", "help_text"),
     [

@@ -81,6 +81,7 @@ def test_nothing_is_left_where_gdrtop_was_killed(gdrtop: Callable[[str], Gdrtop]
     wait_for(lambda: all(map(gone, [*killed.pids, killed.supervisor])))
 
 
+@pytest.mark.slow
 def test_time_is_limited_where_gdrtop_hangs() -> None:
     code = (
         f"import os, signal, sys\nsys.path.insert(0, {str(ROOT)!r})\n"

@@ -19,6 +19,7 @@ from tui.commands.check_forecast import write_forecast
 FAULTY = "dgx-a100+peermem-built-without-symbols"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100", "slingshot", "aws-p5"}))
 def test_the_forecast_of_every_node_is_what_the_schema_says(name: str) -> None:
     out = io.StringIO()
@@ -28,6 +29,7 @@ def test_the_forecast_of_every_node_is_what_the_schema_says(name: str) -> None:
     assert "ACTIVE" not in states  # no job runs after a boot
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "status", "outlook"), [("hgx-h100", 0, "will"), (FAULTY, 2, "will not")])
 def test_the_forecast_as_json_is_what_its_schema_says(name: str, status: int, outlook: str) -> None:
     out = io.StringIO()
@@ -38,6 +40,7 @@ def test_the_forecast_as_json_is_what_its_schema_says(name: str, status: int, ou
     assert kernel["outlook"] == outlook
 
 
+@pytest.mark.slow
 def test_the_forecast_as_text_names_kernel_and_path(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--demo", "hgx-h100", "--after-reboot"]) == 0
     out = capsys.readouterr().out
@@ -46,6 +49,7 @@ def test_the_forecast_as_text_names_kernel_and_path(capsys: pytest.CaptureFixtur
     assert "Unknown until the boot: the contents of the boot image" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "status", "words"),
     [
@@ -64,6 +68,7 @@ def test_headline_and_exit_status_are_those_of_one_verdict(
     assert "there is no RDMA NIC" not in out
 
 
+@pytest.mark.slow
 def test_an_image_as_text_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--root", str(tmp_path), "--as", "hgx-h100"]) == 2
     out = capsys.readouterr().out
@@ -111,6 +116,7 @@ def test_setup_refuses_an_image_and_names_the_command_for_it(
     assert "gdrtop check --root IMAGE --as NODE" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_recording_can_be_the_hardware_of_an_image(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

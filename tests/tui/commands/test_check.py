@@ -252,6 +252,7 @@ def test_text_is_for_any_terminal(name: str) -> None:
     assert text.isascii()
 
 
+@pytest.mark.slow
 def test_check_needs_no_textual() -> None:
     code = (
         "import sys; from tui.cli import main; main(['check', '--demo']); sys.exit('textual' in sys.modules)"

@@ -44,6 +44,7 @@ def test_the_list_is_not_cut_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> No
     assert "none of the 16 switch ports between GPUs and NICs has a redirect enabled" in out
 
 
+@pytest.mark.slow
 def test_the_list_is_the_same_without_the_option_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     _, listed, _ = run(capsys, "--demo", IDLE, "--list")
     _, plain, _ = run(capsys, "--demo", IDLE)
@@ -56,6 +57,7 @@ def test_the_list_is_the_same_without_the_option_and_as_json(capsys: pytest.Capt
     assert load["steps"][0]["argv"] == ["modprobe", "nvidia_peermem"]
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_all_and_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "--demo", IDLE, "load-peermem", "--dry-run", "--yes")
     assert status == 0
@@ -74,6 +76,7 @@ def test_without_yes_and_without_a_terminal_nothing_is_run(
     assert "--yes" in err
 
 
+@pytest.mark.slow
 def test_what_is_done_is_told_and_the_node_looked_at_again(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "--demo", IDLE, "load-peermem", "--yes")
     assert status == 0
@@ -83,6 +86,7 @@ def test_what_is_done_is_told_and_the_node_looked_at_again(capsys: pytest.Captur
     assert re.search(r"fixed +✓ peermem-not-loaded nvidia_peermem is loaded", checked)
 
 
+@pytest.mark.slow
 def test_what_somebody_feels_is_not_confirmed_by_yes(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "--demo", "hgx-h100", "unload-peermem", "--yes")
     assert status == 2
@@ -94,6 +98,7 @@ def test_what_somebody_feels_is_not_confirmed_by_yes(capsys: pytest.CaptureFixtu
     assert "is in use" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "explained", "kernel"),
     [
@@ -112,6 +117,7 @@ def test_an_error_of_modprobe_is_explained_with_what_the_kernel_said(
     assert kernel in out.partition("kernel log during this step:")[2]
 
 
+@pytest.mark.slow
 def test_equal_steps_are_folded_and_the_script_and_json_have_all(capsys: pytest.CaptureFixture[str]) -> None:
     demo = "hgx-h100+acs-on"
     _, out, _ = run(capsys, "--demo", demo, "acs-redirect-off", "--dry-run")
@@ -127,6 +133,7 @@ def test_equal_steps_are_folded_and_the_script_and_json_have_all(capsys: pytest.
     assert not any("group" in step for step in clear["steps"])
 
 
+@pytest.mark.slow
 def test_what_would_cut_the_session_needs_the_host_name(capsys: pytest.CaptureFixture[str]) -> None:
     over_nic = ("--demo", "dgx-a100+ssh-over-nic", "restart-openibd")
     status, out, err = run(capsys, *over_nic, "--yes")
@@ -146,6 +153,7 @@ def test_an_unknown_action_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in err
 
 
+@pytest.mark.slow
 def test_an_impossible_action_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = run(capsys, "--demo", IDLE, "reload-peermem", "--yes")
     assert status == 2
@@ -155,6 +163,7 @@ def test_an_impossible_action_says_why(capsys: pytest.CaptureFixture[str]) -> No
     assert "nvidia_peermem cannot be loaded" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("demo", "action", "why"),
     [

@@ -86,6 +86,7 @@ def test_every_line_is_short_and_has_a_reason(name: str) -> None:
             assert lines[number - 1].startswith("# ")
 
 
+@pytest.mark.slow
 def test_a_healthy_infiniband_node_says_that_it_needs_nothing() -> None:
     text = printed("shell", "hgx-h100", "")
     assert text.startswith("# hgx-h100 needs no variable: the defaults are right")
@@ -93,6 +94,7 @@ def test_a_healthy_infiniband_node_says_that_it_needs_nothing() -> None:
     assert printed("shell", "hgx-h100", "", ascii_only=True).isascii()
 
 
+@pytest.mark.slow
 def test_json_is_what_its_schema_says(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for name in USUAL_NODES:
         document = valid("env", printed("shell", name, "", as_json=True))
@@ -201,6 +203,7 @@ def test_explain_is_text_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "GPU2, GPU3: the nearest NIC is at distance SYS." in out
 
 
+@pytest.mark.slow
 def test_the_environment_is_printed_without_textual_and_yaml() -> None:
     modules = modules_after("from tui.cli import main\nassert main(['env', '--demo']) == 0")
     assert "probes.setup.environment.recommend" in modules

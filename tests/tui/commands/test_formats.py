@@ -33,6 +33,7 @@ def document(text: Any) -> Any:
     return {name: value for name, value in text.items() if name not in ("time", "verdict")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [("modules", "--demo", "pcie-l40s"), ("topo", "--demo", "cloud-vm", "--hops")],
@@ -43,6 +44,7 @@ def test_yaml_is_the_document_of_json(command: tuple[str, ...], capsys: pytest.C
     assert document(as_yaml) == document(json.loads(printed(capsys, *command, "--json")))
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_any_value_is_the_same_in_yaml_and_in_ascii(value: object) -> None:
     text = yaml_text({"value": value})
@@ -81,6 +83,7 @@ def test_a_wide_fleet_is_one_row_a_node_the_worst_first() -> None:
     assert (found["gpu005"]["GPUS"], found["gpu005"]["FINDING"]) == ("-", "connection timed out")
 
 
+@pytest.mark.slow
 def test_without_a_header_a_table_is_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
     fleet = printed(capsys, "fleet", "check", "--demo", "pcie-l40s*2", "-o", "wide", "--no-header")
     assert [row.split()[0] for row in fleet.splitlines()] == ["gpu01", "gpu02"]

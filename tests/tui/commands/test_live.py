@@ -70,6 +70,7 @@ def test_a_job_is_one_line_with_ranks_path_rates_and_nics(scripted: Scripted) ->
     assert job[10:] == f"train.py (alice): 2 ranks of 8, {paths}, ^370 v369 Gb/s, 2 NICs"
 
 
+@pytest.mark.slow
 def test_a_job_is_printed_again_only_when_it_changes(scripted: Scripted) -> None:
     rates = [370.0, 370.0, 365.0, 372.0, 180.0, 179.0]
     scripted(lambda second: sample_of(*RANKS, sent=rates[min(second, 5)]))
@@ -77,6 +78,7 @@ def test_a_job_is_printed_again_only_when_it_changes(scripted: Scripted) -> None
     assert [line.partition("^")[2].split()[0] for line in text.splitlines()[2:]] == ["370", "180"]
 
 
+@pytest.mark.slow
 def test_a_staged_rank_and_a_slow_nic_are_findings_as_they_begin_and_end(scripted: Scripted) -> None:
     fine = sample_of(with_path(0), with_path(1), with_path(2))
     staged = sample_of(with_path(0), with_path(1), with_path(2, PathWord.STAGED))
@@ -105,6 +107,7 @@ def test_events_come_with_severity_and_explanation(scripted: Scripted) -> None:
     assert text.splitlines()[at - 1][8:] == "  critical  mlx5_3 went down"
 
 
+@pytest.mark.slow
 def test_nothing_there_unknown_and_not_allowed_differ(scripted: Scripted) -> None:
     scripted(lambda _: sample_of())
     assert "no job uses RDMA or a GPU" in printed()[1]
@@ -116,6 +119,7 @@ def test_nothing_there_unknown_and_not_allowed_differ(scripted: Scripted) -> Non
     assert text.count("note: Run as root to see more") == 1
 
 
+@pytest.mark.slow
 def test_no_control_character_of_a_job_reaches_the_terminal_and_ascii_is_ascii(scripted: Scripted) -> None:
     taken = sample_of(*RANKS)
     evil = replace(taken.jobs[0], name="\x1b[2J\ntrain–ж.py")
@@ -147,6 +151,7 @@ def test_other_programs_do_not_count_in_the_exit_status() -> None:
     assert exit_status(judged(sample_of(with_path(0, PathWord.HOST_MEMORY, Role.STORAGE)))) == 3
 
 
+@pytest.mark.slow
 def test_json_is_one_document_a_line_that_its_schema_describes(scripted: Scripted) -> None:
     ranks = (*RANKS, with_path(2, PathWord.UNKNOWN))
     scripted(lambda _: sample_of(*ranks), lambda second: [Severity.NOTE])
@@ -163,6 +168,7 @@ def test_json_is_one_document_a_line_that_its_schema_describes(scripted: Scripte
     assert "NCCL_SECRET" not in text
 
 
+@pytest.mark.slow
 def test_with_changes_json_has_no_document_in_which_only_figures_changed(scripted: Scripted) -> None:
     words = [PathWord.DMABUF] * 4 + [PathWord.STAGED] * 9
     scripted(lambda second: sample_of(with_path(0), with_path(1, words[second])))
@@ -200,6 +206,7 @@ def test_a_real_sample_of_each_simulated_kind_fits_the_schema() -> None:
         valid("live", line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "lines"), [(1, 1), (4, 3)])
 def test_a_recording_plays_without_waiting(count: int, lines: int) -> None:
     clock = SteppedClock()
@@ -258,6 +265,7 @@ def rows_of(*words: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, s
     return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
 
 
+@pytest.mark.slow
 def test_csv_has_a_row_for_the_node_each_job_port_and_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     rows = rows_of("--seconds", "1", capsys=capsys)
     kinds = [row["kind"] for row in rows if row["kind"] != "event"]
@@ -272,6 +280,7 @@ def test_csv_has_a_row_for_the_node_each_job_port_and_gpu(capsys: pytest.Capture
     assert datetime.fromisoformat(node["time"]).tzinfo is not None
 
 
+@pytest.mark.slow
 def test_samples_come_as_often_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
     rows = rows_of("--seconds", "1", "--interval", "0.25", capsys=capsys)
     assert len({row["time"] for row in rows if row["kind"] == "node"}) == 4
@@ -280,6 +289,7 @@ def test_samples_come_as_often_as_asked(capsys: pytest.CaptureFixture[str]) -> N
     assert "only one of" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_trace_is_what_perfetto_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     protos = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
     path = tmp_path / "node.pftrace"

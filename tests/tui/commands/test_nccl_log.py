@@ -164,6 +164,7 @@ def test_zstd_is_read_where_python_has_it(tmp_path: Path) -> None:
     assert shown(tmp_path / "log.zst")[0] == 0
 
 
+@pytest.mark.slow
 def test_zstd_needs_only_what_its_decompressor_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Decompressor:
         """The interface of compression.zstd.ZstdDecompressor, by zlib behind four bytes."""
@@ -235,6 +236,7 @@ def test_progress_is_shown_on_a_terminal_only(good: Path, monkeypatch: pytest.Mo
     assert errors.getvalue().endswith("\r")
 
 
+@pytest.mark.slow
 def test_standard_input_and_ctrl_c() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "tui", "nccl-log", "-"],

@@ -138,6 +138,7 @@ def test_a_question_of_before_the_last_boot_does_not_count() -> None:
     assert asked(second, yes=True)[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared")
 def test_only_one_gdrtop_is_connected_at_a_time() -> None:
     follower, second = running("hgx-h100+rank-stopped"), running("hgx-h100+rank-behind")
@@ -165,6 +166,7 @@ def test_verbose_asks_for_more_names() -> None:
     assert [command for _, _, command in node.sent] == [VERBOSE_STATUS]
 
 
+@pytest.mark.slow
 def test_the_second_address_is_tried_only_if_nothing_listens_on_the_first() -> None:
     gone = Unknown(Reason.NOT_THERE, "RAS")
     node = Node(instead=[gone])
@@ -273,6 +275,7 @@ def lived(node: Node, said: str | None = None, yes: bool = False, seconds: int =
     return out.getvalue(), errors.getvalue()
 
 
+@pytest.mark.slow
 def test_live_lists_the_events_and_closes_the_connection() -> None:
     node = Node("hgx-h100+rank-stopped")
     text, shown = lived(node, yes=True)

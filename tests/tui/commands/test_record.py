@@ -43,6 +43,7 @@ def replayed(path: Path) -> ReplayHost:
     return ReplayHost(read_archive(chunks_of(str(path))))
 
 
+@pytest.mark.slow
 def test_a_reading_a_second_for_so_many_seconds(tmp_path: Path) -> None:
     told = recorded(tmp_path / "node.tar.gz", seconds=5)
     moments = replayed(tmp_path / "node.tar.gz").recording.moments
@@ -70,6 +71,7 @@ def test_a_node_that_answers_slowly_gets_more_time_and_what_is_missing_is_said(
     assert (told in out.getvalue()) if told else ("missing" not in out.getvalue())
 
 
+@pytest.mark.slow
 def test_a_name_of_247_bytes_will_do(tmp_path: Path) -> None:
     name = "ж" * 120 + ".tar.gz"
     assert len(name.encode()) == 247
@@ -77,6 +79,7 @@ def test_a_name_of_247_bytes_will_do(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.slow
 def test_the_file_is_its_owners_alone_and_nothing_else_is_left(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
@@ -124,6 +127,7 @@ def clock_ahead(clock: SteppedClock) -> None:
     clock.now += 1.0
 
 
+@pytest.mark.slow
 def test_it_refuses_to_overwrite_and_says_so_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "node.tar.gz").write_text("precious")
     done = gdrtop("record", str(tmp_path / "node.tar.gz"), "--demo", "cloud-vm")
@@ -133,6 +137,7 @@ def test_it_refuses_to_overwrite_and_says_so_in_one_line(tmp_path: Path) -> None
     assert (tmp_path / "node.tar.gz").read_text() == "precious"
 
 
+@pytest.mark.slow
 def test_a_file_that_comes_up_meanwhile_is_not_overwritten_either(tmp_path: Path) -> None:
     path = tmp_path / "node.tar.gz"
     clock = SteppedClock()
@@ -154,6 +159,7 @@ def test_a_link_at_the_name_is_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.slow
 def test_a_file_system_without_hard_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_links(*_: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
@@ -164,6 +170,7 @@ def test_a_file_system_without_hard_links_will_do(tmp_path: Path, monkeypatch: p
     assert len(replayed(tmp_path / "node.tar.gz").recording.moments) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "told"),
     [
@@ -183,6 +190,7 @@ def test_a_file_that_cannot_be_written_is_one_line(file: str, told: str, tmp_pat
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -218,6 +226,7 @@ def test_wrong_usage_is_one_line_and_exit_status_3(
     assert len(told.err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_recording_is_not_recorded_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "node.tar.gz"
     recorded(file)
@@ -236,6 +245,7 @@ def test_it_says_what_kinds_of_identifiers_the_file_holds(tmp_path: Path) -> Non
     assert "Identifiers replaced with tokens: 10 GUIDs" in hidden.privacy()
 
 
+@pytest.mark.slow
 def test_a_redacted_recording_says_so_wherever_it_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,6 +255,7 @@ def test_a_redacted_recording_says_so_wherever_it_is_shown(
     assert "hgx-h100" not in text
 
 
+@pytest.mark.slow
 def test_of_a_damaged_file_what_is_left_is_shown_and_the_loss_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -257,6 +268,7 @@ def test_of_a_damaged_file_what_is_left_is_shown_and_the_loss_is_said(
     assert "damaged: only the first" in told.err
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_it_early_and_keeps_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     clock = SteppedClock()
 
@@ -274,6 +286,7 @@ def test_an_interrupt_ends_it_early_and_keeps_it(tmp_path: Path, capsys: pytest.
     assert not host.recording.damage
 
 
+@pytest.mark.slow
 def test_an_answer_of_no_known_kind_is_one_line_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -283,6 +296,7 @@ def test_an_answer_of_no_known_kind_is_one_line_and_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_terminal_that_goes_away_does_not_cost_the_recording(tmp_path: Path) -> None:
     class Gone(io.StringIO):
         def isatty(self) -> bool:
@@ -362,6 +376,7 @@ def test_a_signal_ends_a_real_one_early_with_status_0(number: int, tmp_path: Pat
     assert not replayed(file).recording.damage
 
 
+@pytest.mark.slow
 def test_a_device_that_goes_away_while_it_records_goes_away_in_the_replay(tmp_path: Path) -> None:
     clock = SteppedClock()
 

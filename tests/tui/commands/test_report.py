@@ -134,6 +134,7 @@ def test_every_node_has_a_page_in_each_format(name: str) -> None:
         assert end.label in page.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(simulated_names(), {"pcie-l40s"}))
 def test_the_json_of_every_node_is_what_its_schema_says(name: str) -> None:
     document = valid("report", text_of(report_on(name), "json"))
@@ -194,6 +195,7 @@ def test_hostile_words_are_text_in_every_format() -> None:
     assert "</td>" in rendered
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hgx-h100"])
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_redacted_report_has_none_of_the_identifiers(name: str, form: str) -> None:
@@ -209,6 +211,7 @@ def test_a_redacted_report_has_none_of_the_identifiers(name: str, form: str) -> 
     assert "user-1" in redacted
 
 
+@pytest.mark.slow
 def test_saved_results_and_runs_get_the_same_tokens() -> None:
     clock = SteppedClock()
     host = SimulatedHost("hgx-h100", clock=clock)
@@ -242,6 +245,7 @@ def test_saved_results_and_runs_get_the_same_tokens() -> None:
         assert "node-7" not in text
 
 
+@pytest.mark.slow
 def test_a_recording_and_a_tree_have_a_report_and_say_so(tmp_path: Path) -> None:
     clock = SteppedClock()
     host = recorded(SimulatedHost("gb200", clock=clock), clock, 2)

@@ -65,6 +65,7 @@ def valid(kind: str, text: str) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(NODES, {"hgx-h100", "cloud-vm", "cloud-vm+gpu-without-driver"}))
 def test_check_topo_modules_and_do_print_what_their_schemas_say(name: str) -> None:
     host = SimulatedHost(name, clock=SteppedClock())
@@ -114,6 +115,7 @@ def test_a_tree_without_facts_has_null_and_reasons(tmp_path: Path) -> None:
     assert valid("check", out.getvalue())["exit_status"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redact", [False, True])
 def test_a_recording_names_the_node_by_its_name_or_its_token(redact: bool) -> None:
     clock = SteppedClock()

@@ -56,6 +56,7 @@ def test_a_step_shows_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert "undo: setpci" in out
 
 
+@pytest.mark.slow
 def test_a_step_runs_after_its_plan_was_shown(capsys: pytest.CaptureFixture[str]) -> None:
     name = "hgx-h100+acs-on"
     status, out, err = run(capsys, "--demo", name, "acs", "--run")
@@ -95,6 +96,7 @@ def test_options_of_which_one_would_be_ignored_are_refused(
     assert "gdrtop" in err
 
 
+@pytest.mark.slow
 def test_the_script_stops_at_errors_and_has_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "--demo", "hgx-h100+acs-on", "--script")
     assert status == 0
@@ -169,6 +171,7 @@ def test_a_gpu_that_pci_ids_does_not_know_has_its_name(capsys: pytest.CaptureFix
     assert "1 × NVIDIA GB10" in out
 
 
+@pytest.mark.slow
 def test_only_a_step_or_a_choice_is_written_down(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -182,6 +185,7 @@ def test_only_a_step_or_a_choice_is_written_down(
     assert len(DiskSetupLog(str(path), roots=f"{tmp_path}/absent").record().boots) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100"}))
 def test_json_is_what_its_schema_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "--demo", name, "--json")
@@ -218,6 +222,7 @@ def test_choices_last_in_the_log(tmp_path: object) -> None:
     assert (log.record().path, log.record().skipped) == ("", {})
 
 
+@pytest.mark.slow
 def test_who_chose_the_path_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "--demo", "hgx-h100", "--path", "peermem")
     assert status == 1
@@ -247,6 +252,7 @@ def test_control_characters_of_the_log_do_not_reach_the_screen() -> None:
     assert "\x1b" not in (log.record().skipped or {})["ports"]
 
 
+@pytest.mark.slow
 def test_a_choice_that_cannot_be_saved_is_an_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -267,6 +267,7 @@ FACTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(min_size=1).filter(lambda name: name != "unknown"), FACTS))
 def test_an_unknown_field_is_null_and_named_with_its_reason(fields: dict[str, object]) -> None:
     told = json.loads(json.dumps(object_of(fields)))
@@ -357,6 +358,7 @@ def test_nccls_xml_is_no_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--nccl-xml cannot be used with --format json" in errors
 
 
+@pytest.mark.slow
 @given(st.text(max_size=40), st.text(max_size=40), st.integers(20, 200))
 def test_no_name_of_a_file_breaks_the_drawing(bus: str, name: str, width: int) -> None:
     pci = Element("pci", {"busid": bus, "class": "0x030200", "link_speed": name})
@@ -383,6 +385,7 @@ def test_a_nearer_nic_is_best(capsys: pytest.CaptureFixture[str]) -> None:
     assert "equally close" not in text
 
 
+@pytest.mark.slow
 def test_hops_are_printed_only_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = []
     for words in ([], ["--hops"]):

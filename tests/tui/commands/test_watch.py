@@ -58,6 +58,7 @@ def test_a_tree_and_a_recording_are_refused(tmp_path: Path, capsys: pytest.Captu
     assert "gdrtop watch needs a running node" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_with_status_0_and_a_whole_ring(number: int, tmp_path: Path) -> None:
     process = subprocess.Popen(

@@ -17,6 +17,7 @@ from tui.runtime.ring_directory import RingDirectory, RingError
 from tui.runtime.ring_recorder import Limits
 
 
+@pytest.mark.slow
 def test_a_disk_without_space_stops_the_ring_once_and_it_goes_on_when_there_is_room(
     tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -41,6 +42,7 @@ def test_a_disk_without_space_stops_the_ring_once_and_it_goes_on_when_there_is_r
     assert Question("file", ("/proc/sys/kernel/hostname",)) in last.answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced by another"])
 def test_a_ring_whose_directory_was_removed_begins_again(
     tmp_path: Path, scripted: Scripted, replaced: bool
@@ -60,6 +62,7 @@ def test_a_ring_whose_directory_was_removed_begins_again(
     assert sum(len(recording(file).moments) for file in rings(tmp_path / "ring")) >= 60
 
 
+@pytest.mark.slow
 def test_a_ring_whose_directory_cannot_be_created_again_says_so_once(
     tmp_path: Path, scripted: Scripted
 ) -> None:
@@ -76,6 +79,7 @@ def test_a_ring_whose_directory_cannot_be_created_again_says_so_once(
     assert text.count("writing to the ring resumed") == 1
 
 
+@pytest.mark.slow
 def test_a_write_that_fails_half_way_leaves_whole_moments(
     tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +121,7 @@ def test_a_reserve_of_the_disk_stays_free(tmp_path: Path, monkeypatch: pytest.Mo
     directory.close()
 
 
+@pytest.mark.slow
 def test_an_event_on_a_full_disk_is_not_saved_and_the_reason_is_printed(
     tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +135,7 @@ def test_an_event_on_a_full_disk_is_not_saved_and_the_reason_is_printed(
     assert not saved(tmp_path / "ring")
 
 
+@pytest.mark.slow
 def test_links_and_files_of_others_in_the_directory_are_left_alone(
     tmp_path: Path, scripted: Scripted
 ) -> None:

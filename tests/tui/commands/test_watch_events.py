@@ -25,6 +25,7 @@ from tui.runtime.replay_source import ReplaySource
 from tui.runtime.ring_recorder import Limits
 
 
+@pytest.mark.slow
 def test_an_event_saves_what_was_before_and_after_and_the_replay_opens_at_it(
     tmp_path: Path, scripted: Scripted
 ) -> None:
@@ -44,6 +45,7 @@ def test_an_event_saves_what_was_before_and_after_and_the_replay_opens_at_it(
     assert host.moment == ReplaySource(host).position == kept.opening == 20
 
 
+@pytest.mark.slow
 def test_each_moment_of_a_saved_recording_answers_as_the_node_did(tmp_path: Path, scripted: Scripted) -> None:
     scripted(events_of=lambda second: [Severity.CRITICAL] if second == 62 else [])
     watched = Watched(tmp_path / "ring")
@@ -81,6 +83,7 @@ def test_a_replay_shows_the_same_event_at_the_moment_at_which_it_opens(tmp_path:
     assert [len(sample["jobs"]) for sample in samples] == [1] * len(samples)
 
 
+@pytest.mark.slow
 def test_a_saved_recording_knows_what_the_doctor_reads_and_invents_no_finding(tmp_path: Path) -> None:
     watched = Watched(tmp_path / "ring", name="hgx-h100+gpu-off-bus-live")
     watched.seconds(30)
@@ -115,6 +118,7 @@ def test_a_ring_without_an_examination_invents_no_finding(
     assert path.reason is Reason.NOT_RECORDED
 
 
+@pytest.mark.slow
 def test_the_node_is_examined_at_first_at_events_and_at_the_end_of_what_is_saved(
     tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +147,7 @@ def _flat(question: Question) -> tuple[str, ...]:
     return (question.kind, *question.subject)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("freeze", "event", "files"),
     [
@@ -178,6 +183,7 @@ def test_events_that_follow_each_other_are_one_recording_of_limited_length(
     assert 80 <= len(recording(first).moments) <= 101
 
 
+@pytest.mark.slow
 def test_an_event_just_before_the_end_is_saved_too(tmp_path: Path, scripted: Scripted) -> None:
     scripted(events_of=lambda second: [Severity.CRITICAL] if second == 9 else [])
     watched = Watched(tmp_path / "ring")
@@ -187,6 +193,7 @@ def test_an_event_just_before_the_end_is_saved_too(tmp_path: Path, scripted: Scr
     assert len(recording(file).moments) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redact", [False, True])
 def test_a_saved_recording_has_the_identifiers_of_gdrtop_record(
     redact: bool, tmp_path: Path, scripted: Scripted

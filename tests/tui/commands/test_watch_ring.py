@@ -11,6 +11,7 @@ from tests.tui.commands.watched_node import Watched, recording, rings, saved
 from tui.runtime.ring_recorder import Limits
 
 
+@pytest.mark.slow
 def test_the_ring_is_recordings_of_a_minute_that_only_the_owner_can_read(
     tmp_path: Path, scripted: Scripted
 ) -> None:
@@ -35,6 +36,7 @@ def test_the_ring_has_a_length_in_time(tmp_path: Path, scripted: Scripted) -> No
     assert 120 <= count <= 240
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_set_forward_deletes_no_ring(tmp_path: Path, scripted: Scripted) -> None:
     scripted()
     watched = Watched(tmp_path / "ring", Limits(keep_seconds=120, max_bytes=16 << 20))
@@ -64,6 +66,7 @@ def test_ring_and_saved_recordings_never_exceed_the_size(
     assert saved(tmp_path / "ring")
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_left_is_continued(tmp_path: Path, scripted: Scripted) -> None:
     scripted()
     watched = Watched(tmp_path / "ring")
@@ -87,6 +90,7 @@ def test_what_a_killed_process_left_is_continued(tmp_path: Path, scripted: Scrip
     assert 18 <= len(before) <= 20, "moments of the killed process are in it, but for the torn one"
 
 
+@pytest.mark.slow
 def test_what_was_before_a_restart_of_the_node_is_not_mixed_in(tmp_path: Path, scripted: Scripted) -> None:
     scripted()
     before = Watched(tmp_path / "ring", begin=5000.0)
@@ -102,6 +106,7 @@ def test_what_was_before_a_restart_of_the_node_is_not_mixed_in(tmp_path: Path, s
     assert max(clocks) < 5000.0
 
 
+@pytest.mark.slow
 def test_processes_that_ended_do_not_fill_memory_and_disk(
     tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

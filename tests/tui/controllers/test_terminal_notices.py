@@ -29,6 +29,7 @@ async def rung(monkeypatch: pytest.MonkeyPatch, name: str, seconds: int) -> int:
     return len(bells)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_configured", usual([True, False], [True]))
 async def test_a_gpu_that_is_lost_rings_once(
     is_configured: bool, machine: object, monkeypatch: pytest.MonkeyPatch

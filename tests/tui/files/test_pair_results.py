@@ -57,6 +57,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         file.add([RESULT])
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=400))
 def test_a_damaged_file_raises_no_error(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     file = file_of(tmp_path_factory.mktemp("results"))

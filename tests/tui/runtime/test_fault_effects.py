@@ -66,6 +66,7 @@ def shows(node: str, name: str) -> bool:
     return any(find in found and found[find] != before.get(find) for find in fault.finds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(FAULTS, {"acs-on", "peermem-parameter-wrong"}))
 def test_a_fault_is_refused_or_found_on_each_node(name: str) -> None:
     assert not is_refused(FAULTS[name].on, name)

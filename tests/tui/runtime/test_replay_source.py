@@ -48,6 +48,7 @@ def screen(pilot: Pilot[None]) -> dict[str, str]:
     return {panel: shown(pilot, panel) for panel in (*PANELS, "strips")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100"}))
 async def test_a_recording_shows_the_screens_of_the_live_node(name: str, size: tuple[int, int]) -> None:
@@ -148,6 +149,7 @@ async def test_a_recording_plays_pauses_and_stops_at_the_end() -> None:
         assert not app.readings.paused
 
 
+@pytest.mark.slow
 async def test_arrows_select_and_change_the_partner() -> None:
     async with replay_app(recording_of("pcie-l40s")).run_test(size=(120, 40)) as pilot:
         await at(pilot, 1)
@@ -162,6 +164,7 @@ async def test_arrows_select_and_change_the_partner() -> None:
         assert "GPU0 → mlx5_0  PIX" in shown(pilot, "path")
 
 
+@pytest.mark.slow
 async def test_a_damaged_recording_says_so() -> None:
     content = recording_of()
     async with replay_app(content[:-2500]).run_test(size=(120, 40), notifications=True) as pilot:
@@ -170,6 +173,7 @@ async def test_a_damaged_recording_says_so() -> None:
         assert any("damaged: only the first" in message for message in told)
 
 
+@pytest.mark.slow
 async def test_a_recording_cannot_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     async with replay_app(recording_of()).run_test(size=(120, 40)) as pilot:
@@ -182,6 +186,7 @@ async def test_a_recording_cannot_be_recorded(tmp_path: Path, monkeypatch: pytes
 # The dashboard's own recording
 
 
+@pytest.mark.slow
 async def test_a_key_records_the_readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     clock = SteppedClock()
@@ -210,6 +215,7 @@ async def test_a_key_records_the_readings(tmp_path: Path, monkeypatch: pytest.Mo
     assert host.origin.source is Source.RECORDED
 
 
+@pytest.mark.slow
 async def test_quitting_keeps_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     clock = SteppedClock()
@@ -226,6 +232,7 @@ async def test_quitting_keeps_the_recording(tmp_path: Path, monkeypatch: pytest.
     assert not read_archive(chunks_of(str(file))).damage
 
 
+@pytest.mark.slow
 async def test_an_unwritable_directory_is_reported_on_screen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,7 @@ class Terminal:
                     return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", usual(["hangup", "kill"], {"hangup"}))
 def test_a_signal_waits_for_the_running_step(tmp_path: Path, how: str) -> None:
     terminal = Terminal(tmp_path)

@@ -77,6 +77,7 @@ async def test_the_filter_lists_matching_entries() -> None:
         assert "load-modules" in seen(pilot, "offers")
 
 
+@pytest.mark.slow
 async def test_a_plan_is_shown_and_run_and_the_node_checked_again() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
@@ -102,6 +103,7 @@ async def test_a_plan_is_shown_and_run_and_the_node_checked_again() -> None:
         assert "ACT" not in shown(pilot, "verdict")
 
 
+@pytest.mark.slow
 async def test_a_plan_that_affects_jobs_runs_only_after_the_host_name() -> None:
     clock = SteppedClock()
     host = HeldHost(NODE, clock)
@@ -120,6 +122,7 @@ async def test_a_plan_that_affects_jobs_runs_only_after_the_host_name() -> None:
         assert host.ran[0][0] == "systemctl"
 
 
+@pytest.mark.slow
 async def test_a_plan_that_cuts_the_session_asks_for_the_host_name() -> None:
     clock = SteppedClock()
     host = QuickHost("dgx-a100+ssh-over-nic", clock=clock)
@@ -231,6 +234,7 @@ async def test_a_fix_of_the_doctor_is_an_action() -> None:
         assert "no-gdr-path" not in seen(pilot, "findings")
 
 
+@pytest.mark.slow
 async def test_l_loads_the_modules() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(80, 24)) as pilot:

@@ -366,6 +366,7 @@ async def test_chart_and_console_change_places_on_a_small_screen(monkeypatch: py
         await until(pilot, lambda: sizes()[0] > 0)
 
 
+@pytest.mark.slow
 async def test_a_simulated_node_plays_a_test_to_its_end() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("dgx-a100", clock=clock)).run_test(size=SIZE) as pilot:

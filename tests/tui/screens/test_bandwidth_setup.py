@@ -40,6 +40,7 @@ async def to_test(pilot: Pilot[None], tool: str) -> None:
     raise AssertionError(seen(pilot, "settings"))
 
 
+@pytest.mark.slow
 async def test_it_begins_with_the_first_gpu_and_its_best_nic() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
@@ -84,6 +85,7 @@ async def test_another_gpu_has_another_best_nic() -> None:
         assert not value(pilot, "NIC").startswith("mlx5_0 ")
 
 
+@pytest.mark.slow
 async def test_earlier_results_and_a_baseline_that_cannot_be_had_say_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -97,6 +99,7 @@ async def test_earlier_results_and_a_baseline_that_cannot_be_had_say_why(
         assert "The results file results.jsonl cannot be read" in seen(pilot, "planned")
 
 
+@pytest.mark.slow
 async def test_a_fault_in_loading_earlier_results_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def results(kept: MemoryResultsStore) -> tuple[Result, ...]:
         raise OSError("no such disk")
@@ -151,6 +154,7 @@ async def test_a_test_is_bound_or_not() -> None:
         assert "numactl" not in seen(pilot, "planned")
 
 
+@pytest.mark.slow
 async def test_a_tool_that_is_missing_says_how_to_get_it() -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100+perftest-missing", clock=clock))
@@ -166,6 +170,7 @@ async def test_a_tool_that_is_missing_says_how_to_get_it() -> None:
         assert "This cannot run" in seen(pilot, "question")
 
 
+@pytest.mark.slow
 async def test_without_cuda_host_memory_can_be_measured() -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100+perftest-without-cuda", clock=clock))
@@ -267,6 +272,7 @@ async def test_somebody_who_would_feel_it_is_asked_for_and_escape_runs_nothing(
         assert pilot.app.screen is overview(pilot)
 
 
+@pytest.mark.slow
 async def test_who_is_not_disturbed_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = scripted(monkeypatch)
     monkeypatch.setattr("tui.bandwidth.session.affected_by", lambda *_: ())
@@ -278,6 +284,7 @@ async def test_who_is_not_disturbed_is_not_asked_for(monkeypatch: pytest.MonkeyP
         await until(pilot, lambda: len(processes.started) == 1)
 
 
+@pytest.mark.slow
 async def test_with_read_only_it_says_why_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = scripted(monkeypatch)
     clock = SteppedClock()

@@ -23,6 +23,7 @@ def told(app: GdrtopApp) -> str:
     return "\n".join(notification.message for notification in app._notifications)
 
 
+@pytest.mark.slow
 async def test_the_script_is_copied_and_written_and_overwrites_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +64,7 @@ async def nothing_runs(app: GdrtopApp, clock: SteppedClock, why: str) -> None:
         assert is_on(pilot, ConfirmScreen)
 
 
+@pytest.mark.slow
 async def test_read_only_shows_plans_and_runs_nothing() -> None:
     clock = SteppedClock()
     host = QuickHost(NODE, clock=clock)
@@ -70,6 +72,7 @@ async def test_read_only_shows_plans_and_runs_nothing() -> None:
     await nothing_runs(app, clock, "--read-only")
 
 
+@pytest.mark.slow
 async def test_a_recording_shows_plans_and_runs_nothing() -> None:
     clock = SteppedClock()
     host = recorded(SimulatedHost(NODE, clock=clock), clock, 2)
@@ -93,6 +96,7 @@ async def test_a_tree_of_files_runs_nothing(tmp_path: Path) -> None:
         await until(pilot, lambda: is_on(pilot, ActionsScreen) and "tree of files" in seen(pilot, "summary"))
 
 
+@pytest.mark.slow
 async def test_past_runs_are_listed_and_undone() -> None:
     clock = SteppedClock()
     host = QuickHost(NODE, clock=clock)
@@ -143,6 +147,7 @@ async def test_the_palette_opens_a_plan() -> None:
         assert "at every boot" in seen(pilot, "summary")
 
 
+@pytest.mark.slow
 async def test_the_console_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     clock = SteppedClock()

@@ -38,6 +38,7 @@ async def opened(pilot: Pilot[None], clock: SteppedClock) -> None:
     await pilot.pause()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 async def test_a_finding_shows_cause_evidence_and_fix(size: tuple[int, int]) -> None:
     clock = SteppedClock()
@@ -58,6 +59,7 @@ async def test_a_finding_shows_cause_evidence_and_fix(size: tuple[int, int]) -> 
         await until(pilot, lambda: not isinstance(pilot.app.screen, DoctorScreen))
 
 
+@pytest.mark.slow
 async def test_refresh_reads_also_what_no_event_shows(tmp_path: Path) -> None:
     write_tree(SimulatedHost("hgx-h100"), tmp_path)
     width = tmp_path / "sys/class/infiniband/mlx5_0/device/current_link_width"
@@ -76,6 +78,7 @@ async def test_refresh_reads_also_what_no_event_shows(tmp_path: Path) -> None:
             await pilot.press("d")
 
 
+@pytest.mark.slow
 async def test_passed_checks_are_listed_on_request() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:
@@ -100,6 +103,7 @@ async def test_the_filter_lists_matching_entries() -> None:
         assert "no-gdr-path" in seen(pilot, "findings")
 
 
+@pytest.mark.slow
 async def test_a_failed_examination_is_reported() -> None:
     class Failing(SimulatedHost):
         def is_root(self) -> bool:
@@ -114,6 +118,7 @@ async def test_a_failed_examination_is_reported() -> None:
         assert "\x1b" not in seen(pilot, "summary")
 
 
+@pytest.mark.slow
 async def test_the_overview_shows_the_marks() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:
@@ -145,6 +150,7 @@ async def test_the_filter_is_still_shown_after_coming_back() -> None:
         assert word.value == "peermem"
 
 
+@pytest.mark.slow
 async def test_a_cut_reason_ends_in_an_ellipsis() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("cloud-vm", clock=clock)).run_test(size=(80, 24)) as pilot:
@@ -156,6 +162,7 @@ async def test_a_cut_reason_ends_in_an_ellipsis() -> None:
         assert "Unknown on this node (paths between GPUs" in " ".join(seen(pilot, "details").split())
 
 
+@pytest.mark.slow
 async def test_the_explanation_agrees_with_a_verdict_without_usable_gpus() -> None:
     clock = SteppedClock()
     name = "hgx-h100+fabric-manager-down"
@@ -167,6 +174,7 @@ async def test_the_explanation_agrees_with_a_verdict_without_usable_gpus() -> No
         assert "No GPU on this node can use the direct path (" in explanation
 
 
+@pytest.mark.slow
 async def test_the_footer_of_an_input_shows_no_letter_keys() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:
@@ -188,6 +196,7 @@ def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("new_york")
 async def test_the_time_of_the_check_is_local_with_its_zone() -> None:
     clock = SteppedClock()
@@ -198,6 +207,7 @@ async def test_the_time_of_the_check_is_local_with_its_zone() -> None:
         assert re.search(rf"checked {local}\d\d E[SD]T", seen(pilot, "summary"))
 
 
+@pytest.mark.slow
 async def test_a_finding_has_its_labelled_parts_in_order() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:

@@ -48,6 +48,7 @@ async def test_a_reading_that_fails_leaves_the_table_as_it_was() -> None:
         assert len(rows(pilot)) == 5
 
 
+@pytest.mark.slow
 async def test_keys_and_clicks_move_sort_and_filter() -> None:
     async with FleetOnDemand(FIRST).app().run_test(size=(80, 24)) as pilot:
         await read(pilot)
@@ -70,6 +71,7 @@ async def test_keys_and_clicks_move_sort_and_filter() -> None:
         assert isinstance(pilot.app.screen, FleetScreen)
 
 
+@pytest.mark.slow
 async def test_enter_opens_the_selected_node_and_the_next_app_shows_the_same_table() -> None:
     fleet = FleetOnDemand(FIRST)
     app = fleet.app()
@@ -118,6 +120,7 @@ async def test_q_and_f_go_back_from_a_node_and_ctrl_c_does_not(key: str, goes_ba
     assert app.goes_back is goes_back
 
 
+@pytest.mark.slow
 async def test_help_explains_the_table_and_the_footer_is_not_cut() -> None:
     async with FleetOnDemand(FIRST).app().run_test(size=(80, 24)) as pilot:
         await read(pilot)

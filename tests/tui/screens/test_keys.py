@@ -129,6 +129,7 @@ async def test_a_key_that_cannot_act_says_why_on_every_screen() -> None:
                 await pilot.press("escape")
 
 
+@pytest.mark.slow
 async def test_a_key_that_cannot_act_says_why() -> None:
     clock = SteppedClock()
     app = stepped_app(QuickHost("hgx-h100", clock=clock))
@@ -161,6 +162,7 @@ def test_a_footer_shows_the_most_important_keys_uncut(width: int) -> None:
     assert [item.key for item in items][:2] == ["question_mark", "q"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", usual([80, 100, 120], {80}))
 async def test_no_screen_cuts_a_key_of_its_footer(width: int) -> None:
     clock = SteppedClock()
@@ -199,6 +201,7 @@ CLOSED = [(key, closing) for closing in ("own", "q", "escape", "1") for key in S
 USUAL_CLOSED = {*((key, "own") for key in SCREENS), ("d", "q"), ("x", "escape"), ("b", "1")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", usual(CLOSED, USUAL_CLOSED), ids=" ".join)
 async def test_a_screens_own_key_and_q_close_it(keys: tuple[str, str]) -> None:
     key, closing = keys
@@ -213,6 +216,7 @@ async def test_a_screens_own_key_and_q_close_it(keys: tuple[str, str]) -> None:
         assert pilot.app.is_running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["ctrl+c", "ctrl+q"])
 async def test_ctrl_c_quits_from_anywhere(key: str) -> None:
     clock = SteppedClock()
@@ -223,6 +227,7 @@ async def test_ctrl_c_quits_from_anywhere(key: str) -> None:
         await until(pilot, lambda: not app.is_running)
 
 
+@pytest.mark.slow
 async def test_q_on_the_overview_quits() -> None:
     clock = SteppedClock()
     app = stepped_app(QuickHost(NODE, clock=clock))
@@ -235,6 +240,7 @@ async def test_q_on_the_overview_quits() -> None:
 # Moving in lists
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
 async def test_keys_move_the_selection_and_the_details_follow(size: tuple[int, int]) -> None:
     clock = SteppedClock()
@@ -256,6 +262,7 @@ async def test_keys_move_the_selection_and_the_details_follow(size: tuple[int, i
         assert names.index(state.selected) < at
 
 
+@pytest.mark.slow
 async def test_a_click_selects() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
@@ -270,6 +277,7 @@ async def test_a_click_selects() -> None:
         assert "Unload nvidia_peermem" in seen(pilot, "selected")
 
 
+@pytest.mark.slow
 async def test_enter_opens_a_finding_and_the_keys_scroll_it() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100+acs-on", clock=clock)).run_test(size=(80, 24)) as pilot:
@@ -287,6 +295,7 @@ async def test_enter_opens_a_finding_and_the_keys_scroll_it() -> None:
         assert is_on(pilot, DoctorScreen)
 
 
+@pytest.mark.slow
 async def test_a_filter_selects_a_possible_action_first() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:
@@ -302,6 +311,7 @@ async def test_a_filter_selects_a_possible_action_first() -> None:
 # Questions
 
 
+@pytest.mark.slow
 async def test_commands_are_dead_until_a_plan_is_answered() -> None:
     clock = SteppedClock()
     app = stepped_app(QuickHost(NODE, clock=clock))
@@ -318,6 +328,7 @@ async def test_commands_are_dead_until_a_plan_is_answered() -> None:
         )
 
 
+@pytest.mark.slow
 async def test_a_host_name_is_typed_without_another_key_and_presses_none() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
@@ -330,6 +341,7 @@ async def test_a_host_name_is_typed_without_another_key_and_presses_none() -> No
         await ended(pilot)
 
 
+@pytest.mark.slow
 async def test_an_open_question_has_a_footer_of_its_own() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
@@ -343,6 +355,7 @@ async def test_an_open_question_has_a_footer_of_its_own() -> None:
         assert is_on(pilot, AskScreen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["enter", "y"])
 async def test_enter_pressed_before_a_question_could_be_read_is_no_yes(
     key: str, monkeypatch: pytest.MonkeyPatch

@@ -54,6 +54,7 @@ def focused(pilot: Pilot[None]) -> str:
     return view.id or "" if isinstance(view, LinesView) else ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 async def test_the_head_says_which_path_each_job_uses_and_what_is_odd(size: tuple[int, int]) -> None:
     app, clock = app_and_clock()
@@ -67,6 +68,7 @@ async def test_the_head_says_which_path_each_job_uses_and_what_is_odd(size: tupl
         assert "SIMULATED" in head
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 async def test_the_tables_show_what_matters_at_every_size(size: tuple[int, int]) -> None:
     app, clock = app_and_clock()
@@ -85,6 +87,7 @@ async def test_the_tables_show_what_matters_at_every_size(size: tuple[int, int])
         assert "( ) Event" in footer
 
 
+@pytest.mark.slow
 async def test_unknown_figures_are_question_marks_and_the_detail_says_why() -> None:
     app, clock = app_and_clock()
     async with app.run_test(size=(120, 40)) as pilot:
@@ -121,6 +124,7 @@ async def test_enter_shows_the_evidence_of_a_process_and_escape_goes_back() -> N
         await until(pilot, lambda: not is_on(pilot, LiveScreen))
 
 
+@pytest.mark.slow
 async def test_q_goes_back_from_a_process_to_the_ranks_and_then_to_the_overview() -> None:
     app, clock = app_and_clock()
     async with app.run_test(size=(80, 24)) as pilot:
@@ -134,6 +138,7 @@ async def test_q_goes_back_from_a_process_to_the_ranks_and_then_to_the_overview(
         await until(pilot, lambda: not is_on(pilot, LiveScreen))
 
 
+@pytest.mark.slow
 async def test_stepping_back_shows_the_figures_of_that_moment_on_all_panes() -> None:
     app, clock = app_and_clock()
     async with app.run_test(size=(120, 40)) as pilot:
@@ -152,6 +157,7 @@ async def test_stepping_back_shows_the_figures_of_that_moment_on_all_panes() -> 
         assert "ago" not in seen(pilot, "summary")
 
 
+@pytest.mark.slow
 async def test_the_last_samples_are_there_although_live_was_closed() -> None:
     app, clock = app_and_clock()
     async with app.run_test(size=(120, 40)) as pilot:
@@ -198,6 +204,7 @@ async def test_the_filter_lists_only_events_that_contain_a_word() -> None:
         assert not pilot.app.screen.query_one("#word", Input).display
 
 
+@pytest.mark.slow
 async def test_tab_reaches_every_pane_on_a_short_terminal() -> None:
     app, clock = app_and_clock()
     async with app.run_test(size=(80, 24)) as pilot:
@@ -209,6 +216,7 @@ async def test_tab_reaches_every_pane_on_a_short_terminal() -> None:
         assert seen_panes == ["ranks", "nics", "gpus", "changes", "ranks"]
 
 
+@pytest.mark.slow
 async def test_what_is_shown_is_written_as_text_and_json_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +247,7 @@ async def test_live_opens_from_other_screens_and_the_palette_names_it() -> None:
         await until(pilot, lambda: any("Live" in str(option.prompt) for option in commands.options))
 
 
+@pytest.mark.slow
 async def test_the_overview_shows_each_job_with_its_path_and_rates() -> None:
     app, clock = app_and_clock()
     async with app.run_test(size=(120, 40)) as pilot:
@@ -251,6 +260,7 @@ async def test_the_overview_shows_each_job_with_its_path_and_rates() -> None:
         assert any("host memory" in line for line in jobs)
 
 
+@pytest.mark.slow
 async def test_a_recording_shows_live_and_its_keys_move_the_recording() -> None:
     clock = SteppedClock()
     host = recorded(SimulatedHost("hgx-h100", clock=clock), clock, 8)
@@ -282,6 +292,7 @@ def test_a_pane_is_drawn_again_only_if_something_in_it_has_changed() -> None:
     assert state.lines("nics", 100) is not past
 
 
+@pytest.mark.slow
 async def test_the_py_spy_command_of_a_rank_is_copied_by_a_key() -> None:
     app, clock = app_and_clock()
     async with app.run_test(size=(120, 40)) as pilot:

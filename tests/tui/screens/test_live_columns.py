@@ -38,6 +38,7 @@ def footer(pilot: Pilot[None]) -> str:
     return str(pilot.app.screen.query_one(KeyFooter).render())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
 async def test_a_hidden_column_leaves_its_room_and_is_saved(machine: Machine, size: tuple[int, int]) -> None:
     app, clock = app_and_clock()
@@ -65,6 +66,7 @@ async def test_a_hidden_column_leaves_its_room_and_is_saved(machine: Machine, si
     assert load({}).configured("live.hide_nics").value == "state, sent"
 
 
+@pytest.mark.slow
 async def test_configured_columns_are_hidden_and_can_be_shown_again(machine: Machine) -> None:
     machine.user_file.write_text("[live]\nhide_ranks = 'path, Gb/s'  # mine\n")
     use(load({}))
@@ -84,6 +86,7 @@ async def test_configured_columns_are_hidden_and_can_be_shown_again(machine: Mac
     assert machine.user_file.read_text() == '[live]\nhide_ranks = "Gb/s"  # mine\n'
 
 
+@pytest.mark.slow
 async def test_what_changed_has_no_columns_to_choose(machine: Machine) -> None:
     app, clock = app_and_clock()
     async with app.run_test(size=(120, 40)) as pilot:

@@ -32,6 +32,7 @@ def column(pilot: Pilot[None], pane: str) -> list[str]:
     return [line.split()[0] for line in seen(pilot, pane).splitlines()[1:] if line.strip()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
 async def test_o_and_a_letter_sort_and_again_reverse(machine: Machine, size: tuple[int, int]) -> None:
     app, clock = app_and_clock()
@@ -57,6 +58,7 @@ async def test_o_and_a_letter_sort_and_again_reverse(machine: Machine, size: tup
         await until(pilot, lambda: load({}).configured("live.sort_nics").value == "")
 
 
+@pytest.mark.slow
 async def test_a_click_on_a_head_sorts_by_it(machine: Machine) -> None:
     app, clock = app_and_clock()
     async with app.run_test(size=(120, 40)) as pilot:
@@ -71,6 +73,7 @@ async def test_a_click_on_a_head_sorts_by_it(machine: Machine) -> None:
         assert "4716" not in seen(pilot, "ranks").splitlines()[1]
 
 
+@pytest.mark.slow
 async def test_the_staged_rank_is_the_first_one_and_keys_follow_the_order(machine: Machine) -> None:
     app, clock = app_and_clock()
     async with app.run_test(size=(80, 24)) as pilot:
@@ -80,6 +83,7 @@ async def test_the_staged_rank_is_the_first_one_and_keys_follow_the_order(machin
         await until(pilot, lambda: "staged" in seen(pilot, "details"))
 
 
+@pytest.mark.slow
 async def test_a_configured_order_is_used_and_a_row_can_be_chosen_with_enter(machine: Machine) -> None:
     machine.user_file.write_text("[live]\nsort_gpus = 'use'\n")
     use(load({}))

@@ -53,6 +53,7 @@ async def typed(pilot: Pilot[None], path: object) -> None:
     await pilot.press("enter")
 
 
+@pytest.mark.slow
 async def test_the_log_of_a_job_is_listed_opened_and_followed() -> None:
     app, clock = app_and_clock("hgx-h100+job-restarted-staged")
     async with app.run_test(size=(120, 40)) as pilot:
@@ -74,6 +75,7 @@ async def test_the_log_of_a_job_is_listed_opened_and_followed() -> None:
         await until(pilot, lambda: not is_on(pilot, NcclScreen))
 
 
+@pytest.mark.slow
 async def test_n_on_a_rank_opens_the_log_of_its_job() -> None:
     app, clock = app_and_clock("hgx-h100+two-jobs-two-users")
     async with app.run_test(size=(120, 40)) as pilot:
@@ -111,6 +113,7 @@ async def test_the_filter_and_the_written_file(tmp_path: Path, monkeypatch: pyte
         assert "32 of 32 channels" in text
 
 
+@pytest.mark.slow
 async def test_a_typed_file_is_followed(tmp_path: Path) -> None:
     app, clock = app_and_clock()
     log, pipe = tmp_path / "[/red]my.log", tmp_path / "pipe"  # no markup
@@ -138,6 +141,7 @@ async def test_a_typed_file_is_followed(tmp_path: Path) -> None:
         assert LOG in seen(pilot, "logs")
 
 
+@pytest.mark.slow
 async def test_without_a_job_the_screen_says_what_to_set() -> None:
     clock = SteppedClock()
     host = SimulatedHost("hgx-h100", clock=clock)
@@ -155,6 +159,7 @@ async def test_without_a_job_the_screen_says_what_to_set() -> None:
         await until(pilot, lambda: "nccl-log" in seen(pilot, "summary"))
 
 
+@pytest.mark.slow
 async def test_a_recording_has_no_logs() -> None:
     clock = SteppedClock()
     host = recorded(SimulatedHost("hgx-h100", clock=clock), clock, 3)

@@ -39,6 +39,7 @@ def first_nic(name: str) -> str:
     return SimulatedHost(name).tree.nics[0].name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shown_at", usual(NODES_AT_SIZES, USUAL_NODES_AT_SIZES), ids=str)
 async def test_every_simulated_node_at_every_size(shown_at: tuple[str, tuple[int, int]]) -> None:
     name, size = shown_at
@@ -59,6 +60,7 @@ async def test_every_simulated_node_at_every_size(shown_at: tuple[str, tuple[int
             assert all(len(text) <= size[0] for text in shown(pilot, view.id or "").splitlines())
 
 
+@pytest.mark.slow
 async def test_selecting_a_gpu_shows_its_path_and_escape_gives_it_up() -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("pcie-l40s", clock=clock))
@@ -74,6 +76,7 @@ async def test_selecting_a_gpu_shows_its_path_and_escape_gives_it_up() -> None:
         assert "best NIC of" not in shown(pilot, "path")
 
 
+@pytest.mark.slow
 async def test_space_stops_the_readings_and_resumes_them() -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
@@ -113,6 +116,7 @@ async def test_each_panel_alone_and_back(size: tuple[int, int]) -> None:
         assert "topology" in panels_seen(pilot)
 
 
+@pytest.mark.slow
 async def test_z_shows_the_focused_panel_alone_and_enter_the_selected_gpu_in_detail() -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
@@ -127,6 +131,7 @@ async def test_z_shows_the_focused_panel_alone_and_enter_the_selected_gpu_in_det
         assert "matrix" in panels_seen(pilot)
 
 
+@pytest.mark.slow
 async def test_enter_on_a_finding_opens_the_doctor_at_it() -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100+acs-on,port-down", clock=clock))
@@ -172,6 +177,7 @@ async def test_a_filter_leaves_the_gpus_and_nics_that_match() -> None:
         assert "GPU0" in shown(pilot, "topology")
 
 
+@pytest.mark.slow
 async def test_a_detour_is_drawn_in_topology_matrix_and_path() -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100+acs-on", clock=clock))
@@ -183,6 +189,7 @@ async def test_a_detour_is_drawn_in_topology_matrix_and_path() -> None:
         assert "root port 15:01.0" in shown(pilot, "path")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100", "gb200"}))
 async def test_at_the_design_size_nothing_of_topology_and_path_is_below_the_edge(name: str) -> None:
     clock = SteppedClock()
@@ -209,6 +216,7 @@ async def test_a_large_terminal_shows_the_rates_of_every_nic_against_its_line_ra
         assert "line rate" in rows[-1]
 
 
+@pytest.mark.slow
 async def test_the_clock_is_local_time_with_its_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Kolkata")
     time.tzset()
@@ -222,6 +230,7 @@ async def test_the_clock_is_local_time_with_its_zone(monkeypatch: pytest.MonkeyP
         time.tzset()
 
 
+@pytest.mark.slow
 async def test_a_message_covers_neither_the_strips_nor_the_panels() -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
@@ -254,6 +263,7 @@ async def test_before_the_node_is_read_the_footer_has_its_keys() -> None:
             opened.set()
 
 
+@pytest.mark.slow
 async def test_until_the_checks_are_through_the_overview_says_so() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100+acs-on", clock=clock)).run_test(size=(120, 40)) as pilot:
@@ -265,6 +275,7 @@ async def test_until_the_checks_are_through_the_overview_says_so() -> None:
         assert "ACS redirect" in shown(pilot, "findings")
 
 
+@pytest.mark.slow
 async def test_a_scroll_bar_leaves_the_boxes_their_right_border() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(100, 60)) as pilot:
@@ -277,6 +288,7 @@ async def test_a_scroll_bar_leaves_the_boxes_their_right_border() -> None:
         assert topology.room == before
 
 
+@pytest.mark.slow
 async def test_jobs_are_named_or_their_absence_is(tmp_path: Path) -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:
@@ -309,6 +321,7 @@ async def test_error_counters_of_a_selected_nic_have_values() -> None:
         assert any(re.search(counted, text) for text in texts)
 
 
+@pytest.mark.slow
 async def test_help_explains_and_closes() -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
@@ -323,6 +336,7 @@ async def test_help_explains_and_closes() -> None:
         assert pilot.app.screen is overview(pilot)
 
 
+@pytest.mark.slow
 async def test_the_refcount_on_screen_follows_the_kernels(tmp_path: Path) -> None:
     for name, text in (("initstate", "live\n"), ("refcnt", "3\n")):
         write(tmp_path, f"/sys/module/nvidia_peermem/{name}", text)
@@ -337,6 +351,7 @@ async def test_the_refcount_on_screen_follows_the_kernels(tmp_path: Path) -> Non
         assert "refcnt    12 memory regions" in shown(pilot, "gpudirect")
 
 
+@pytest.mark.slow
 async def test_a_device_that_appears_is_shown_without_asking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,6 +369,7 @@ async def test_a_device_that_appears_is_shown_without_asking(
         assert "mlx5_0" in shown(pilot, "topology")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", USUAL_SIZE, ids=lambda size: f"{size[0]}x{size[1]}")
 async def test_sixteen_gpus_and_eighteen_nics_are_all_there(tmp_path: Path, size: tuple[int, int]) -> None:
     many_devices(tmp_path)
@@ -382,6 +398,7 @@ async def test_an_empty_node_says_so_calmly(tmp_path: Path, size: tuple[int, int
         assert pilot.app.is_running
 
 
+@pytest.mark.slow
 async def test_hostile_names_reach_no_cell(tmp_path: Path) -> None:
     nic = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
     add_function(tmp_path, nic, MELLANOX, 0x1021, 0x020700)
@@ -398,6 +415,7 @@ async def test_hostile_names_reach_no_cell(tmp_path: Path) -> None:
         assert "[red]host" in shown(pilot, "verdict")
 
 
+@pytest.mark.slow
 async def test_a_probe_that_fails_spoils_only_its_own_panel(monkeypatch: pytest.MonkeyPatch) -> None:
     from probes.facts.system import numa
 
@@ -428,6 +446,7 @@ async def test_a_word_that_comes_at_once_with_the_filter_s_key_is_its_word(scree
         assert app.screen_stack == stack
 
 
+@pytest.mark.slow
 async def test_only_changed_cells_are_repainted() -> None:
     """The screen after many partial repaints equals the screen painted whole."""
     clock = SteppedClock()
@@ -442,6 +461,7 @@ async def test_only_changed_cells_are_repainted() -> None:
         assert screen_text(pilot) == before
 
 
+@pytest.mark.slow
 async def test_panels_show_their_lines_again_after_another_one_was_alone() -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
@@ -486,6 +506,7 @@ def screen_text(pilot: Pilot[None]) -> list[str]:
     return ["".join(segment.text for segment in strip) for strip in lines]
 
 
+@pytest.mark.slow
 async def test_the_refcnt_beside_a_marked_module_is_that_of_the_newest_reading() -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("dgx-a100+peermem-not-persistent", clock=clock))

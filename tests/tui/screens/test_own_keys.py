@@ -44,6 +44,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_the_screens_follow_the_keys() -> None:
     """In a process of its own, because screens bind their keys when they are imported."""
     arguments = [sys.executable, "-c", SCREENS]
@@ -95,6 +96,7 @@ def test_keys_can_be_exchanged() -> None:
     assert rebound({}) == KEYS
 
 
+@pytest.mark.slow
 def test_keys_that_screens_bind_one_by_one_cannot_be_changed() -> None:
     """Such a binding names its keys itself, and would not follow the table."""
     split = set()

@@ -68,6 +68,7 @@ def answer(pilot: Pilot[None]) -> str:
     return " ".join(seen(pilot, "answer").split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", usual(["t", "n"], {"t"}))
 async def test_one_key_asks_after_a_confirmation_and_shows_the_answer(key: str) -> None:
     node = Node()
@@ -84,6 +85,7 @@ async def test_one_key_asks_after_a_confirmation_and_shows_the_answer(key: str) 
         await on(pilot, LiveScreen if key == "t" else NcclScreen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("no", usual(["escape", "q"], {"escape"}))
 async def test_nothing_is_sent_without_consent(no: str) -> None:
     node = Node()
@@ -96,6 +98,7 @@ async def test_nothing_is_sent_without_consent(no: str) -> None:
         assert not node.sent
 
 
+@pytest.mark.slow
 async def test_it_is_confirmed_once_and_never_asked_twice_in_ten_seconds() -> None:
     node = Node("hgx-h100+rank-behind")
     async with stepped_app(node).run_test(size=(120, 40)) as pilot:
@@ -194,6 +197,7 @@ async def test_events_end_by_the_same_key() -> None:
     assert node.ended == 1
 
 
+@pytest.mark.slow
 async def test_a_recording_sends_nothing_and_says_what_it_has() -> None:
     clock = SteppedClock()
     host = recorded(SimulatedHost("hgx-h100", clock=clock), clock, 3)

@@ -75,6 +75,7 @@ async def play_to_the_end(site: Site) -> list[str]:
     return played
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(GDR_NODES, {"pcie-l40s"}))
 async def test_a_node_is_set_up_by_keys_to_the_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     played = await play_to_the_end(site_of(monkeypatch, name))
@@ -169,6 +170,7 @@ WRONG_STARTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(WRONG_STARTS, {"hgx-h100+iommu-translated"}))
 async def test_a_wrong_start_is_named_with_the_command_of_this_node(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -251,6 +253,7 @@ async def test_a_measured_step_can_be_measured_again(monkeypatch: pytest.MonkeyP
         await on(pilot, BandwidthSetupScreen)
 
 
+@pytest.mark.slow
 async def test_a_plan_is_rehearsed_by_a_key_before_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     site = site_of(monkeypatch, "hgx-h100+acs-on")
     async with site.opened() as pilot:

@@ -29,6 +29,7 @@ async def in_doctor(pilot: Pilot[None], clock: SteppedClock) -> str:
     return seen(pilot, "summary")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
 async def test_doctor_and_overview_show_it_in_one_line(size: tuple[int, int], saved: Path) -> None:
     worked(saved)
@@ -49,6 +50,7 @@ async def test_it_pushes_no_finding_out(saved: Path) -> None:
         assert "Since it last worked" not in shown(pilot, "findings")
 
 
+@pytest.mark.slow
 async def test_the_dashboard_saves_a_node_that_works(saved: Path) -> None:
     host, clock = node(GOOD)
     async with stepped_app(host).run_test(size=(80, 24)) as pilot:

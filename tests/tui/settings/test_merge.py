@@ -127,6 +127,7 @@ words = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(words | st.text(max_size=5), max_size=40).map(" ".join) | st.text(max_size=300))
 def test_no_text_crashes_it(text: str) -> None:
     content = text.encode("utf-8", "surrogatepass")

@@ -78,6 +78,7 @@ def test_what_cannot_be_changed_is_said(text: str, name: str, why: str) -> None:
         with_value(text, name, "x")
 
 
+@pytest.mark.slow
 @given(st.text(), st.sampled_from(["theme", "fleet.over"]), st.text(st.characters(min_codepoint=32)))
 def test_any_text_is_changed_or_refused(text: str, name: str, value: str) -> None:
     try:

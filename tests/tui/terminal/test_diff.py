@@ -75,6 +75,7 @@ def styled(text: str, style: Style | None) -> str:
     return text if style is None else Strip.render_style(style, text, ColorSystem.TRUECOLOR)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(frames=FRAMES)
 def test_the_terminal_shows_what_was_drawn(frames: list[dict[tuple[int, int], list[Segment]]]) -> None:
@@ -104,6 +105,7 @@ def test_the_terminal_shows_what_was_drawn(frames: list[dict[tuple[int, int], li
             assert terminal.cell(row, column) == expected.cell(row, column)
 
 
+@pytest.mark.slow
 @given(old=STYLES, new=STYLES)
 def test_a_change_of_pen_equals_a_reset_and_all_codes(old: Style | None, new: Style | None) -> None:
     def pen(style: Style | None) -> Pen:

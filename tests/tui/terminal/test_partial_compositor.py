@@ -71,6 +71,7 @@ def is_settled(screen: Screen[object]) -> bool:
     return not waiting and not screen._layout_required and screen._message_queue.empty()
 
 
+@pytest.mark.slow
 async def test_every_partial_frame_is_a_full_repaint(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100", clock=clock))

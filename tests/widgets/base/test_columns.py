@@ -1,5 +1,6 @@
 """Tables that leave out columns: which ones, and that no row is wider than its pane."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,6 +78,7 @@ def test_a_column_gets_more_room_once_a_cell_that_was_drawn_needed_it() -> None:
     assert drawn("123456", "10")[1:] == ["123456  a", "    10  b"]
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(_TEXT, _TEXT, st.integers(1, 9), st.booleans(), st.booleans()), min_size=1, max_size=8

@@ -15,6 +15,7 @@ RUNS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(RUNS, st.integers(2, 40))
 def test_a_folded_line_fits_and_is_whole(runs: list[Run], width: int) -> None:
     line: Line = tuple(runs)
@@ -30,6 +31,7 @@ def test_a_wide_character_in_one_column_ends_all_the_same() -> None:
 WORDS = st.text(alphabet="ab-;:│日", min_size=1, max_size=60)
 
 
+@pytest.mark.slow
 @given(st.lists(WORDS, max_size=12), st.integers(8, 50), st.sampled_from(["", "  ", "  │ "]))
 def test_a_sentence_is_whole_again_in_a_pipe(words: list[str], width: int, indent: str) -> None:
     text = " ".join(words)
@@ -37,6 +39,7 @@ def test_a_sentence_is_whole_again_in_a_pipe(words: list[str], width: int, inden
     assert plain(whole) == f"{indent}{text}".rstrip()
 
 
+@pytest.mark.slow
 @given(st.lists(WORDS, max_size=12), st.integers(8, 50))
 def test_no_word_is_broken_on_a_terminal(words: list[str], width: int) -> None:
     lines = unwrapped(wrapped(" ".join(words), width), only_words=True)

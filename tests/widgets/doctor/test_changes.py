@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from probes.checks.judgment import Judgment, conclude
 from probes.checks.registry import findings
 from probes.queries.finding import Finding, Status
@@ -24,6 +26,7 @@ def rows(before: Judgment, after: Judgment) -> dict[str, str]:
     return {words[2]: words[0] for words in told if len(words) > 2 and words[0] in _WORDS}
 
 
+@pytest.mark.slow
 def test_findings_that_disappear_are_fixed_and_others_are_new() -> None:
     broken = judged(examine(SimulatedHost("hgx-h100+peermem-not-loaded")))
     whole = judged(examine(SimulatedHost("hgx-h100")))

@@ -54,6 +54,7 @@ def test_the_matrix_marks_pairs_and_explains_the_mark() -> None:
     assert "⊘" not in " ".join(plain(line) for line in matrix.legend(TOPOLOGY, 120, Highlights()))
 
 
+@pytest.mark.slow
 def test_topo_reports_what_this_session_may_use(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topo", "--json", "--demo", DENIED]) == 0
     document = json.loads(capsys.readouterr().out)

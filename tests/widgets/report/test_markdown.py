@@ -3,6 +3,7 @@
 import html
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -21,6 +22,7 @@ def one_line(text: str) -> str:
     return " ".join(printable(text).split())
 
 
+@pytest.mark.slow
 @given(WORDS)
 def test_escaped_text_is_shown_as_it_is(text: str) -> None:
     rendered = MARKDOWN.render(escaped(text))

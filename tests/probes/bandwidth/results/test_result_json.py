@@ -118,16 +118,19 @@ JSON = st.recursive(
 NAMES = st.sampled_from([field.name for field in fields(Result)])
 
 
+@pytest.mark.slow
 @given(RESULTS)
 def test_a_result_comes_back_as_it_was(saved_result: Result) -> None:
     assert from_json(json.loads(json.dumps(to_json(saved_result)))) == saved_result
 
 
+@pytest.mark.slow
 @given(JSON | st.dictionaries(NAMES, JSON))
 def test_no_json_value_does_any_harm(value: object) -> None:
     from_json(value)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(NAMES, JSON))
 def test_a_result_with_spoilt_fields_is_read_or_passed_over(spoilt: dict[str, object]) -> None:
     read = from_json({**to_json(result()), **spoilt})

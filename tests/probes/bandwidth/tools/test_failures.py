@@ -207,6 +207,7 @@ _WORDS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.one_of(st.text(max_size=200), st.lists(_WORDS).map("".join)), max_size=20),
     st.integers(-70, 300),

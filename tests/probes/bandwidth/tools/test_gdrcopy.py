@@ -100,6 +100,7 @@ def test_the_driver_is_missing() -> None:
 _KNOWN = st.sampled_from([line for path in FILES for line in path.read_text().splitlines()] or [NEWEST])
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.text(max_size=100), _KNOWN, st.sampled_from(NEWEST.splitlines())), max_size=40))
 def test_no_text_crashes_it(lines: list[str]) -> None:
     for report in read("\n".join(lines)):

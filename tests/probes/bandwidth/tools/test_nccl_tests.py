@@ -129,6 +129,7 @@ _FIELDS = st.lists(
 ).map(" ".join)
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.text(max_size=100), _KNOWN, _FIELDS, st.just(HEADER)), max_size=40))
 def test_no_text_crashes_it(lines: list[str]) -> None:
     for sample in read("\n".join(lines)):

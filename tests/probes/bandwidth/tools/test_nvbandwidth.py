@@ -171,6 +171,7 @@ _JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(_JSON)
 def test_no_document_crashes_it(value: object) -> None:
     for text in (
@@ -182,6 +183,7 @@ def test_no_document_crashes_it(value: object) -> None:
             assert report.raw.isprintable()
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.one_of(st.text(max_size=80), st.sampled_from((MATRIX + document(CASE)).split("\n"))), max_size=40

@@ -199,6 +199,7 @@ _LINES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(_LINES, max_size=40))
 def test_no_text_crashes_it(lines: list[str]) -> None:
     output = PerftestOutput()
@@ -207,6 +208,7 @@ def test_no_text_crashes_it(lines: list[str]) -> None:
             assert report.raw.isprintable()
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_cut_and_interleaved_real_output(data: st.DataObject) -> None:
     """What is read of a cut and mixed text is only what stands there: no line makes a sample of others."""

@@ -148,6 +148,7 @@ def test_a_data_direct_interface_is_its_nic() -> None:
     assert nic_names(log) == {"mlx5_0", "mlx5_1", "mlx5_2"}
 
 
+@pytest.mark.slow
 def test_a_default_plugin_that_is_not_there_is_no_fault() -> None:
     missing = "NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin."
     assert said(examined(missing), "job-log-plugin-missing").status is Status.PASSED
@@ -219,6 +220,7 @@ def test_a_healthy_job_has_no_finding() -> None:
         assert found_of_logs(examination_of(name)) == expected
 
 
+@pytest.mark.slow
 def test_each_fault_of_a_log_is_found_and_no_other_one() -> None:
     follows = {
         "job-log-gdr-disabled": {"job-log-staged"},

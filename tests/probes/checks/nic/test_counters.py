@@ -15,6 +15,7 @@ from tests.probes.checks.doctor import examination_of
 HGX = examination_of("hgx-h100")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["symbol-errors-rising", "local-ack-timeout", "port-discards-rising"])
 def test_a_value_alone_is_a_note_and_a_rise_a_warning(name: str) -> None:
     alone = said(name, examination_of(f"hgx-h100+{name}"))
@@ -118,6 +119,7 @@ def test_flaps_that_the_link_counter_shows_are_not_counted_twice() -> None:
     assert found["link-flaps-carrier"].part_of == "link-flaps"
 
 
+@pytest.mark.slow
 def test_out_of_order_alone_may_be_adaptive_routing() -> None:
     alone = said("out-of-sequence-rising", two_examinations("hgx-h100+out-of-sequence-rising"))
     assert alone.severity is Severity.NOTE

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.jobs.nccl_conf import NCCL_CONF
@@ -28,6 +30,7 @@ def with_class(value: str) -> Callable[[Tree], None]:
     return lambda tree: tree.add(NCCL_CONF, f"NCCL_IB_TC={value}\nNCCL_IB_SL=3\n")
 
 
+@pytest.mark.slow
 def test_a_class_in_a_lossless_priority_is_fine_whatever_its_ecn_bits() -> None:
     for value in ("104", "106", "0x6a"):
         assert finding(CLASS, "bare-roce", with_class(value)).status is Status.PASSED
@@ -98,6 +101,7 @@ def test_the_class_of_rdma_cm_counts_too() -> None:
     assert found.devices == ("mlx5_bond_1",)
 
 
+@pytest.mark.slow
 def test_the_class_of_the_driver_replaces_that_of_the_job() -> None:
     def by_driver(value: int) -> Callable[[Tree], None]:
         def change(tree: Tree) -> None:

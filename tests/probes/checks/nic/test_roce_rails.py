@@ -72,6 +72,7 @@ def test_arp_filter_helps_only_with_a_rule_for_each_address() -> None:
     assert finding(ONE_SUBNET, "bare-roce", routed).status is Status.PASSED
 
 
+@pytest.mark.slow
 def test_a_strict_filter_is_right_where_a_rule_routes_each_address() -> None:
     def routed(tree: Tree) -> None:
         set_all("rp_filter", 1)(tree)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.rdma_cgroup import RdmaCgroupFacts, RdmaLimit
 from probes.queries.finding import Finding, Severity, Status
@@ -55,6 +57,7 @@ def test_unreadable_control_groups_are_unknown() -> None:
     assert finding.status is Status.UNKNOWN
 
 
+@pytest.mark.slow
 def test_only_the_full_nic_is_marked() -> None:
     finding = findings_on("hgx-h100+rdma-cgroup-limit")["rdma-cgroup-limit"]
     assert finding.devices == ("mlx5_0",)

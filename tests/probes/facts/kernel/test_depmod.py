@@ -164,6 +164,7 @@ noise = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(noise.map(b"".join) | st.binary(), st.text(max_size=8) | st.just("ib_core"))
 def test_no_file_stops_the_search(content: bytes, name: str) -> None:
     tree = tree_of(content, content, content)
@@ -175,6 +176,7 @@ def test_no_file_stops_the_search(content: bytes, name: str) -> None:
     assert is_builtin(tree, name) in (True, False)
 
 
+@pytest.mark.slow
 @given(st.lists(st.from_regex(r"[a-z][a-z0-9_-]{0,12}", fullmatch=True), min_size=1, unique=True))
 def test_every_module_of_a_file_is_found_with_its_dependencies(names: list[str]) -> None:
     underscored = [name.replace("-", "_") for name in names]

@@ -402,6 +402,7 @@ PIECES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(PIECES, st.text(max_size=20))).map("".join))
 def test_no_text_stops_the_parser(text: str) -> None:
     for message in parse_log(printable_lines(text)).messages:

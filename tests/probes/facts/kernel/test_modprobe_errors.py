@@ -83,6 +83,7 @@ def test_other_programs_speak_for_themselves() -> None:
     assert explain(("systemctl", "restart", "openibd"), ["Job for openibd.service failed."], ()) == ""
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=300), max_size=6), st.lists(st.text(max_size=300), max_size=6))
 def test_no_output_crashes_it(printed: list[str], kernel: list[str]) -> None:
     explain(LOAD, printed, kernel)

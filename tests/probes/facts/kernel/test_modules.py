@@ -445,6 +445,7 @@ def test_no_text_stops_the_parser(text: str) -> None:
         assert all(user.isprintable() for user in (*module.used_by, module.taint))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**31 - 1), st.lists(st.from_regex(r"[a-z0-9_]{1,12}", fullmatch=True)))
 def test_what_the_kernel_writes_is_read_back(refcnt: int, users: list[str]) -> None:
     column = "".join(f"{user}," for user in users) or "-"

@@ -274,6 +274,7 @@ def test_a_device_too_new_for_pci_ids_is_named_all_the_same(tmp_path: Path) -> N
     assert "H200" in facts(tmp_path).names[bdf]
 
 
+@pytest.mark.slow
 def test_an_h100_node_as_its_lspci_printed_it(tmp_path: Path) -> None:
     text = machine_file("lspci/h100-8gpu-supermicro-lspci-vvv.txt").read_text(errors="replace")
     tree_from_lspci(text, tmp_path)

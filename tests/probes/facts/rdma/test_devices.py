@@ -287,12 +287,14 @@ def check_fixtures(root: Path) -> None:
     assert isinstance(hfi.ports[0].hw_counters, Unknown)
 
 
+@pytest.mark.slow
 def test_omni_path_and_two_ports_from_the_text_archive(tmp_path: Path) -> None:
     text = machine_file("fixtures/procfs-fixtures.ttar").read_text(errors="replace")
     unpack_ttar(text, tmp_path)
     check_fixtures(tmp_path / "fixtures")
 
 
+@pytest.mark.slow
 def test_omni_path_and_two_ports_from_the_tree(tmp_path: Path) -> None:
     with tarfile.open(machine_file("ib_sysfs/procfs-sys-subset.tar.gz")) as archive:
         archive.extractall(tmp_path)

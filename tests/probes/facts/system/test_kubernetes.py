@@ -398,6 +398,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(JSON)
 def test_any_json_of_any_shape(value: Any) -> None:
     class Odd(Cluster):

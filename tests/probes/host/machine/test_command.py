@@ -167,6 +167,7 @@ def test_no_descriptor_of_a_command_stays_open(bin_directory: Path) -> None:
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.slow
 def test_a_command_that_uses_cpu_gets_more_time(bin_directory: Path, tmp_path: Path) -> None:
     script(bin_directory, "tool", f"while [ ! -e {tmp_path}/enough ]; do :; done; echo late")
     later = threading.Timer(2.0, (tmp_path / "enough").touch)

@@ -342,6 +342,7 @@ _JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.sampled_from(COMMAND_KINDS), st.one_of(st.text(max_size=60), _JSON.map(json.dumps)))
 )

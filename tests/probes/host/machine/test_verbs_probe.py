@@ -98,6 +98,7 @@ def test_a_provider_that_crashes_on_one_device_answers_for_the_others(build) -> 
     assert answers["mlx5_1"] == errno.EOPNOTSUPP
 
 
+@pytest.mark.slow
 def test_a_provider_that_hangs_on_one_device_answers_for_the_others(build) -> None:  # type: ignore[no-untyped-def]
     answers = probe_dmabuf(["mlx5_0", "mlx5_1"], build("if (d->number == 1) for (;;) sleep(1);"))
     hung = answers["mlx5_0"]

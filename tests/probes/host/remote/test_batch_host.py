@@ -43,6 +43,7 @@ def examined(answers: Answers) -> Examination:
     return examine(BatchHost(answers))
 
 
+@pytest.mark.slow
 def test_what_other_nodes_answered_changes_no_conclusion(monkeypatch: pytest.MonkeyPatch) -> None:
     saved = {name: answers_of(name) for name in set(NODES)}
     after_others = [examined(saved[name]) for name in NODES]
@@ -59,6 +60,7 @@ def test_what_other_nodes_answered_changes_no_conclusion(monkeypatch: pytest.Mon
         assert alone.pcie_errors == found.pcie_errors
 
 
+@pytest.mark.slow
 def test_a_link_that_is_slower_than_that_of_the_node_before_is_seen() -> None:
     first, second = answers_of("hgx-h100"), answers_of("hgx-h100+pcie-link-degraded-width")
     widths = []

@@ -109,6 +109,7 @@ def run(
     return FanOut(nodes, judge, executor, on_progress, FanOutOptions(64, seconds)).run()
 
 
+@pytest.mark.slow
 def test_each_node_ends_with_a_result_or_a_sentence(
     monkeypatch: pytest.MonkeyPatch, threads: Executor
 ) -> None:
@@ -141,12 +142,14 @@ def test_no_node_is_no_work(threads: Executor) -> None:
     assert run(threads) == ({}, {})
 
 
+@pytest.mark.slow
 def test_a_silent_node_is_given_up(threads: Executor) -> None:
     found, failures = run(threads, "silent", "good", seconds=1.5)
     assert failures == {"silent": "it did not answer within 1.5 s"}
     assert found == {"good": 8}
 
 
+@pytest.mark.slow
 def test_a_first_node_that_hangs_delays_no_other(threads: Executor) -> None:
     found, failures = run(threads, "hung-1", seconds=0.5)
     assert failures == {"hung-1": "it did not answer within 0.5 s"}
@@ -235,6 +238,7 @@ def test_an_interrupt_leaves_nothing_and_prints_nothing(capfd: pytest.CaptureFix
         assert run(executor, "good")[0] == {"good": 8}
 
 
+@pytest.mark.slow
 def test_a_transport_that_closes_its_output_and_stays_is_ended_with_its_children(threads: Executor) -> None:
     stays = Target("stays", ("sh", "-c", "exec >&- 2>&-; sleep 600 & wait", "{host}"))
     found, failures = run(threads, "good", targets=(stays,))

@@ -90,6 +90,7 @@ def test_every_kind_of_question_is_tried() -> None:
     assert set(QUESTIONS) <= set(READS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", READS)
 @given(st.lists(ANSWERS, min_size=1, max_size=3))
 @settings(max_examples=40)

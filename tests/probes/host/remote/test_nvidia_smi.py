@@ -29,6 +29,7 @@ XML = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.text() | XML | XML.map(lambda text: f"<nvidia_smi_log>{text}</nvidia_smi_log>"))
 @example("<nvidia_smi_log>\ud800</nvidia_smi_log>")
 @example('<!DOCTYPE a [<!ENTITY b "c">]><nvidia_smi_log>&b;</nvidia_smi_log>')

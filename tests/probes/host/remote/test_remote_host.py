@@ -67,6 +67,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Connected:
     return Connected(monkeypatch)
 
 
+@pytest.mark.slow
 def test_round_trips_are_sources_and_a_lost_connection_is_why_one_failed(node: Connected) -> None:
     source_log.begin()
     node.host.read_ahead(probe_node)
@@ -81,11 +82,13 @@ def test_round_trips_are_sources_and_a_lost_connection_is_why_one_failed(node: C
     assert {"pci", "modules"} <= found.keys()
 
 
+@pytest.mark.slow
 def test_a_whole_examination_takes_few_round_trips(node: Connected) -> None:
     assert node.rounds(lambda: node.host.read_ahead(examine_with_jobs)) <= 8
     assert node.rounds(lambda: examine_with_jobs(node.host)) == 0
 
 
+@pytest.mark.slow
 def test_a_slow_node_is_not_asked_one_by_one(node: Connected, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = node.connection.ask
 
@@ -98,6 +101,7 @@ def test_a_slow_node_is_not_asked_one_by_one(node: Connected, monkeypatch: pytes
     assert node.rounds(lambda: examine_with_jobs(node.host)) <= 4
 
 
+@pytest.mark.slow
 def test_a_long_command_holds_no_sample_and_is_waited_for_in_the_first_reading(
     node: Connected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +127,7 @@ def test_a_long_command_holds_no_sample_and_is_waited_for_in_the_first_reading(
     assert not isinstance(node.host.nvml_live(), Unknown)
 
 
+@pytest.mark.slow
 def test_a_second_of_the_live_screen_takes_at_most_two_round_trips(node: Connected) -> None:
     node.host.read_ahead(examine_with_jobs)
     reader, live = NodeReader(node.host), LiveSampler()
@@ -135,6 +140,7 @@ def test_a_second_of_the_live_screen_takes_at_most_two_round_trips(node: Connect
     assert sum(counts[4:]) <= 2 * len(counts[4:]), counts
 
 
+@pytest.mark.slow
 def test_what_is_read_is_what_the_node_has(node: Connected) -> None:
     node.host.read_ahead(examine_with_jobs)
     facts = probe_node(node.host)
@@ -178,6 +184,7 @@ def test_a_change_is_seen_at_once(node: Connected) -> None:
     assert node.host.names(path) == before
 
 
+@pytest.mark.slow
 def test_a_change_does_not_make_a_reading_ask_one_by_one(node: Connected) -> None:
     node.host.read_ahead(examine_with_jobs)
     examine_with_jobs(node.host)

@@ -275,6 +275,7 @@ def test_a_log_that_cannot_be_read_is_one_limit(reason: Reason, said: str) -> No
     assert node.sample.limits == ("Something else.", said)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.builds(KernelMessage, st.integers(), st.floats(0, 1e6), st.integers(0, 7), st.text(max_size=600))

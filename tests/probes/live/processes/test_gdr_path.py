@@ -387,6 +387,7 @@ NODES = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(PROCESSES, NODES)
 def test_a_path_is_never_more_certain_than_its_evidence(process: ProcessEvidence, node: NodeEvidence) -> None:
     path = judge(process, node)

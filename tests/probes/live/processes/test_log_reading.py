@@ -115,6 +115,7 @@ def test_a_log_that_only_root_can_read_is_said() -> None:
     assert not reading.says_something
 
 
+@pytest.mark.slow
 def test_a_recording_has_no_logs() -> None:
     clock = SteppedClock()
     host = recorded(SimulatedHost("hgx-h100", clock=clock), clock, 2)

@@ -243,6 +243,7 @@ RESOURCES = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(RESOURCES, st.dictionaries(st.integers(40, 45), st.integers(1, 3)))
 def test_every_region_has_one_owner_or_is_in_the_rest(
     resources: RdmaResources, groups: dict[int, int]

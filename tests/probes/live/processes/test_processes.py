@@ -250,6 +250,7 @@ def test_a_new_process_is_read_at_once(host: LiveNode) -> None:
     assert [process.path.text for process in listed(samples.next())] == ["likely GDR (DMA-BUF)"] * 2
 
 
+@pytest.mark.slow
 def test_5000_other_processes_cost_nothing(tmp_path: Path) -> None:
     def cost(others: int) -> int:
         host = LiveNode(tmp_path / f"{others}")
@@ -265,6 +266,7 @@ def test_5000_other_processes_cost_nothing(tmp_path: Path) -> None:
     assert cost(5000) == cost(0)
 
 
+@pytest.mark.slow
 def test_at_most_256_processes_are_read(host: LiveNode) -> None:
     for pid in range(1000, 1300):
         host.add_process(pid)

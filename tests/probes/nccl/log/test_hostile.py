@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,6 +45,7 @@ pieces = st.one_of(st.sampled_from(PARTS).map(str.encode), st.binary(max_size=60
 logs = st.lists(pieces, max_size=25).map(b"".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(logs, st.integers(40, 200))
 def test_any_bytes_are_read_and_drawn_without_escapes(log: bytes, width: int) -> None:
@@ -52,6 +54,7 @@ def test_any_bytes_are_read_and_drawn_without_escapes(log: bytes, width: int) ->
         assert shown.isprintable()
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(logs, st.lists(st.integers(0, 1 << 18), max_size=30))
 def test_the_borders_of_pieces_change_nothing(log: bytes, borders: list[int]) -> None:
@@ -71,6 +74,7 @@ def test_pieces_of_one_size_change_nothing(log: bytes, piece: int) -> None:
         assert read(log, piece=piece) == read(log)
 
 
+@pytest.mark.slow
 def test_tables_end_and_totals_do_not() -> None:
     ranks = MOST_RANKS + 50
     lines = [f"n{n}:{n + 1}:1 [0] NCCL INFO {channel(peers=f'{n}[0] -> 9[0]')}\n" for n in range(ranks)]
@@ -97,6 +101,7 @@ def test_a_flood_of_one_warning_hides_no_other() -> None:
     assert facts.left_out == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.lists(st.sampled_from(CHANNELS), max_size=40), st.sampled_from([None, frozenset(("node1",))]))
 def test_channels_count_alike_whether_read_or_counted(lines: list[str], hosts: frozenset[str] | None) -> None:

@@ -70,6 +70,7 @@ def refused(text: str) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_bombs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "nested more than" in refused("[" * 10_000)
     assert "aliases" in refused("a: &a x\nb: [" + "*a," * 300 + "]")

@@ -19,6 +19,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.from_regex(r"\A[a-z]{1,8}\Z"), VALUES, min_size=1, max_size=3), WORDS)
 @settings(max_examples=20)
 def test_the_values_survive(value: dict[str, Any], comment: str) -> None:

@@ -84,6 +84,7 @@ def request_with(word: str, path: GdrPath, **choices: Any) -> ManifestRequest:
     return request_of(named(situation_of("dgx-a100"), word), path, talos_version=(1, 14), **choices)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("path", usual([DMABUF, PEERMEM], [PEERMEM]))
 @given(st.sampled_from(HOSTILE) | st.text(max_size=40))

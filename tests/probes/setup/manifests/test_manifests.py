@@ -31,6 +31,7 @@ HGX, L40S = "hgx-h100", "pcie-l40s"
 PEERMEM_MODULE = "nvidia_peermem"
 
 
+@pytest.mark.slow
 def test_the_schemas_are_schemas() -> None:
     for name, schema in vars(schemas).items():
         if name.isupper() and isinstance(schema, dict):
@@ -92,6 +93,7 @@ def test_an_old_configuration_that_loads_peermem_is_noted_on_a_dmabuf_node() -> 
     assert choose_path(with_module(examination, PEERMEM_MODULE, persistent=None)).old_peermem == ()
 
 
+@pytest.mark.slow
 def test_in_a_cluster_with_both_operators_no_boot_file_is_written() -> None:
     for kind in WRITERS:
         request = request_of(f"{HGX}+k8s-operators", PEERMEM)

@@ -62,6 +62,7 @@ def test_a_proprietary_driver_is_replaced_before_modules_are_loaded() -> None:
     assert "nvidia-not-loaded" in modules.findings
 
 
+@pytest.mark.slow
 def test_acs_waits_for_the_iommu() -> None:
     guide = guide_of("hgx-h100+iommu-translated,acs-on")
     assert state_of(guide, "iommu")[0] is StepState.TO_DO
@@ -69,6 +70,7 @@ def test_acs_waits_for_the_iommu() -> None:
     assert state_of(guide_of("hgx-h100+acs-on"), "acs")[0] is StepState.TO_DO
 
 
+@pytest.mark.slow
 def test_peermem_matters_only_on_its_path() -> None:
     name = "hgx-h100+peermem-not-loaded"
     assert state_of(guide_of(name), "modules")[0] is StepState.DONE
@@ -90,6 +92,7 @@ def test_a_skipped_step_says_who_skipped_it_and_blocks_nothing() -> None:
     assert state_of(guide, "acs")[0] is StepState.TO_DO
 
 
+@pytest.mark.slow
 def test_a_reboot_counts_only_in_a_boot_in_which_nothing_was_open() -> None:
     assert state_of(guide_of("hgx-h100"), "reboot")[0] is StepState.TO_DO
     same = guide_of("hgx-h100", SetupRecord(boots={FIRST_BOOT: False}))
@@ -246,6 +249,7 @@ def test_the_command_line_is_set_by_the_boot_loader_that_the_node_has(
     assert any(command in (" ".join(step.argv) or step.why) for step in steps)
 
 
+@pytest.mark.slow
 def test_peermem_is_loaded_again_after_openibd() -> None:
     host = SimulatedHost("dgx-a100")
     guide = guide_on(host)

@@ -57,6 +57,7 @@ def test_every_tool_is_simulated(tool: str) -> None:
     assert callable(import_module(module).start)
 
 
+@pytest.mark.slow
 def test_copies_of_the_cpu() -> None:
     node = Node("hgx-h100")
     near, far = (

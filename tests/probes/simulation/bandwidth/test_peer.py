@@ -49,6 +49,7 @@ def test_a_client_there_and_a_server_here() -> None:
     assert client.facts()[About.DEVICE] == "mlx5_0"
 
 
+@pytest.mark.slow
 def test_a_server_here_is_not_found_there() -> None:
     node = Node("hgx-h100")
     waits, asks = both(node, settings_on(node, None))
@@ -70,6 +71,7 @@ def test_the_peer_has_the_same_faults() -> None:
     assert " Port number 1 state is Down" in run.lines
 
 
+@pytest.mark.slow
 def test_ending_ssh_ends_the_test() -> None:
     node = Node("hgx-h100")
     waits, asks = both(node, settings_on(node, None))

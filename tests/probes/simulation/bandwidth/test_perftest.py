@@ -113,6 +113,7 @@ def test_a_duration_gives_one_row_after_it(tool: str) -> None:
     assert 3.9 < at - connected < 4.3
 
 
+@pytest.mark.slow
 def test_equal_seeds_at_equal_clocks_print_the_same() -> None:
     a, b, other = (run_pair("hgx-h100", seed=seed) for seed in (3, 3, 4))
     assert a.client.lines == b.client.lines
@@ -121,6 +122,7 @@ def test_equal_seeds_at_equal_clocks_print_the_same() -> None:
     assert a.client.samples()[0].gbps == pytest.approx(other.client.samples()[0].gbps, rel=0.02)
 
 
+@pytest.mark.slow
 def test_both_directions_of_two_ports_add_up() -> None:
     other_nic = run_pair("hgx-h100", settings_on, lambda near: replace(near, device="mlx5_1"))
     two = run_pair(
@@ -160,6 +162,7 @@ def test_without_end_a_row_comes_every_few_seconds_until_it_is_ended() -> None:
     assert ended.text == "the test was terminated"
 
 
+@pytest.mark.slow
 def test_a_client_whose_server_dies_gets_no_answer() -> None:
     node = Node("dgx-a100")
     waits, asks = both(node, settings_on(node))
@@ -175,6 +178,7 @@ def test_a_client_whose_server_dies_gets_no_answer() -> None:
     assert "did not respond" in failure.text
 
 
+@pytest.mark.slow
 def test_what_was_printed_before_the_end_is_not_lost() -> None:
     node = Node("hgx-h100")
     server = node.begin(both(node, settings_on(node))[0].argv)
@@ -189,6 +193,7 @@ def test_what_was_printed_before_the_end_is_not_lost() -> None:
     assert server.status == -2
 
 
+@pytest.mark.slow
 def test_a_waiting_server_holds_its_tcp_port() -> None:
     node = Node("hgx-h100")
     waits, asks = both(node, settings_on(node))
@@ -225,6 +230,7 @@ def test_a_server_that_was_ended_frees_its_port() -> None:
     assert "cannot connect to 127.0.0.1:18515" in failure.text
 
 
+@pytest.mark.slow
 def test_two_tests_on_two_ports_at_once() -> None:
     node = Node("hgx-h100")
     runs: list[Run] = []

@@ -28,6 +28,7 @@ def gbps_of(pair: Pair) -> float:
     return best.gbps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", usual(["ib_write_bw", "ib_read_bw", "ib_send_bw"], {"ib_write_bw"}))
 def test_the_further_the_way_the_less(tool: str) -> None:
     near, through_cpu, across = (measured("hgx-h100", gpu, "mlx5_0", tool) for gpu in (0, 2, 4))
@@ -38,6 +39,7 @@ def test_the_further_the_way_the_less(tool: str) -> None:
     assert measured("hgx-h100", None, "mlx5_0", tool) == pytest.approx(near, rel=0.02)
 
 
+@pytest.mark.slow
 def test_acs_redirects_cost_half() -> None:
     healthy, redirected = measured("hgx-h100", 0, "mlx5_0"), measured("hgx-h100+acs-on", 0, "mlx5_0")
     assert redirected < 0.55 * healthy
@@ -67,6 +69,7 @@ def test_what_limits_is_reached_but_for_its_overhead(fault: str, nic: str, least
     assert rate(sample, limit).verdict is Rating.NEAR
 
 
+@pytest.mark.slow
 def test_small_read_requests_slow_a_nic_down() -> None:
     slow = measured("hgx-h100+pcie-devctl-read-request", None, "mlx5_0")
     assert slow < 0.95 * measured("hgx-h100", None, "mlx5_0")
@@ -76,6 +79,7 @@ def test_a_guest_whose_nics_do_not_translate_is_slow() -> None:
     assert measured("cloud-vm+vm-without-p2p-ats", 0, "mlx5_0") < 0.5 * measured("cloud-vm", 0, "mlx5_0")
 
 
+@pytest.mark.slow
 def test_the_judgment_of_a_slow_way_names_it() -> None:
     pair = run_on("hgx-h100", 0, "mlx5_8")
     host = best_of(run_on("hgx-h100", None, "mlx5_8").client.samples())
@@ -108,6 +112,7 @@ def test_small_messages_are_bound_by_their_number() -> None:
     assert of_size(64, 390.0, queue_pairs=4) == pytest.approx(4 * of_size(64, 390.0), rel=0.01)
 
 
+@pytest.mark.slow
 def test_jitter_stays_below_one_percent() -> None:
     def settings(node: Node) -> PerftestSettings:
         return settings_on(node, is_endless=True, duration_s=1)

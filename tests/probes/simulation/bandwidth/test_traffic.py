@@ -39,6 +39,7 @@ def test_the_port_is_full_while_the_test_runs_and_the_job_has_it_back_after() ->
     assert max(others) < 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", usual(["client", "server", "nobody"], {"client"}))
 def test_counters_never_go_back(ends: str) -> None:
     """Not with small messages, which carry less than the job did, and not when an end is ended."""

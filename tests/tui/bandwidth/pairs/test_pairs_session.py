@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from probes.fleet.attribution import PairMemory, attribute
 from probes.fleet.pair_tests import PairSettings
 from tests.tui.bandwidth.pairs.fleet import GOOD, SLOW, DeadProcesses, Fleet, fleet
@@ -54,6 +56,7 @@ def test_all_pairs_are_measured_once() -> None:
     assert len(met) == len(set(met)) == 6
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_after_its_finished_pairs(tmp_path: Path) -> None:
     file = PairResultsFile(["gpu0", "gpu1", "gpu2", "gpu3"], SETTINGS, str(tmp_path))
     scene = fleet(GOOD, GOOD, GOOD, GOOD)
@@ -103,6 +106,7 @@ def test_a_node_that_is_used_meanwhile_takes_part_no_longer() -> None:
     assert "gpu1" not in {end.node for result in session.results[2:] for end in result.ends}
 
 
+@pytest.mark.slow
 def test_a_node_that_answers_no_more_is_left_out_after_two_rounds() -> None:
     scene = fleet(GOOD, GOOD, GOOD, GOOD, GOOD, GOOD)
     scene.nodes["gpu4"] = (scene.hosts["gpu4"], DeadProcesses())

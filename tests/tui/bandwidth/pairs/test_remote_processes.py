@@ -188,6 +188,7 @@ def test_whatever_a_node_prints_the_process_ends(tmp_path: Path, printed: list[b
     processes.close()
 
 
+@pytest.mark.slow
 def test_a_lost_connection_ends_the_test_there_and_the_next_start_connects_again(node: Start) -> None:
     processes = node()
     process, pids = start_family(processes, "child(group, deaf)")
@@ -237,6 +238,7 @@ def _killed(family: str) -> None:
     wait_for(lambda: all(map(gone, [*pids, *below])))
 
 
+@pytest.mark.slow
 def test_nothing_is_left_on_a_node_if_gdrtop_is_killed() -> None:
     _killed("child(group, deaf)")
 

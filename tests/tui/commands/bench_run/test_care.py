@@ -110,6 +110,7 @@ def test_read_only_stands_before_the_command(capsys: pytest.CaptureFixture[str])
 # Interrupted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_both_ends_and_tells_what_was_measured(number: int) -> None:
     scene = Scene()
@@ -161,6 +162,7 @@ def test_a_reader_that_has_left_before_lets_nothing_begin() -> None:
     assert scene.starter.started == []
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_at_the_end_takes_neither_status_nor_ticket(tmp_path: Path) -> None:
     ticket = tmp_path / "ticket.txt"
     scene = Scene()

@@ -16,6 +16,7 @@ from tui.bandwidth.results_store import DiskResultsStore
 from tui.cli import main
 
 
+@pytest.mark.slow
 def test_results_are_kept_listed_and_compared(tmp_path: Path) -> None:
     scene = Scene(live=True, store=DiskResultsStore(str(tmp_path / "kept")))
     scene.run("--seconds", "2", "--yes")
@@ -39,6 +40,7 @@ def test_no_results_yet() -> None:
     assert json.loads(Scene().run("--results", "--json")[1])["results"] == []
 
 
+@pytest.mark.slow
 def test_results_that_are_not_believed_are_not_no_results(tmp_path: Path) -> None:
     scene = Scene(live=True, store=DiskResultsStore(str(tmp_path / "kept")))
     scene.run("--seconds", "2", "--yes")
@@ -51,6 +53,7 @@ def test_results_that_are_not_believed_are_not_no_results(tmp_path: Path) -> Non
     assert "other users can write to it" in as_json["unknown"]["results"]
 
 
+@pytest.mark.slow
 def test_a_baseline_is_saved_and_compared_with(tmp_path: Path) -> None:
     scene = Scene(live=True, store=DiskResultsStore(str(tmp_path / "kept")))
     _, out = scene.run("--seconds", "2", "--yes", "--save-baseline")
@@ -69,6 +72,7 @@ def test_what_is_below_the_bar_is_no_baseline(tmp_path: Path, capsys: pytest.Cap
     assert not (tmp_path / "kept" / "baselines").exists()
 
 
+@pytest.mark.slow
 def test_what_is_below_the_line_is_a_baseline_after_a_yes_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +100,7 @@ def judge_below(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tui.bandwidth.series_runner.rate", lambda *_: below)
 
 
+@pytest.mark.slow
 def test_a_baseline_of_the_same_product_alone_is_told(tmp_path: Path) -> None:
     scene = Scene(live=True, store=DiskResultsStore(str(tmp_path / "kept")))
     product = machine_type(examine(scene.host)).partition(", ")[0]
@@ -109,6 +114,7 @@ def test_a_baseline_of_the_same_product_alone_is_told(tmp_path: Path) -> None:
     assert "There is a baseline" not in words(scene.run("--seconds", "2", "--yes")[1])
 
 
+@pytest.mark.slow
 def test_what_cannot_be_kept_is_told_and_measured_all_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,12 +126,14 @@ def test_what_cannot_be_kept_is_told_and_measured_all_the_same(
     assert "not saved: " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_simulated_node_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--demo", "--test", "write-lat"]) == 0
     assert "µs" in capsys.readouterr().out
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.slow
 def test_the_ticket_is_written_and_never_over_another_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

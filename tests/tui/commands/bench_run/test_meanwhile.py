@@ -46,6 +46,7 @@ class QuietScene(Scene):
         self.starter = self.comes
 
 
+@pytest.mark.slow
 def test_nobody_is_asked_for_and_the_series_goes_to_its_end() -> None:
     scene = QuietScene()
     status, out = scene.run(*SWEEP)
@@ -56,6 +57,7 @@ def test_nobody_is_asked_for_and_the_series_goes_to_its_end() -> None:
     assert scene.waited == [1.0] * 8
 
 
+@pytest.mark.slow
 def test_somebody_who_comes_meanwhile_ends_the_series_and_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -74,6 +76,7 @@ def test_somebody_who_comes_meanwhile_ends_the_series_and_is_named(
     assert "not measured" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_json_and_the_ticket_have_what_was_not_begun(tmp_path: Path) -> None:
     ticket = tmp_path / "ticket.txt"
     status, out = QuietScene(at=2).run(*SWEEP, "--json", "--text", str(ticket))
@@ -143,6 +146,7 @@ def test_an_interruption_while_it_looks_is_an_interruption(monkeypatch: pytest.M
     assert "meanwhile" not in out
 
 
+@pytest.mark.slow
 def test_a_simulated_node_is_not_looked_at_again() -> None:
     scene = QuietScene(at=2, live=False)
     status, _ = scene.run(*SWEEP)

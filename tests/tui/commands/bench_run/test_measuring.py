@@ -20,6 +20,7 @@ from tui.commands.bench_run.options import parse_options
 # With no further argument
 
 
+@pytest.mark.slow
 def test_it_tests_the_first_gpu_with_its_best_nic_in_loopback() -> None:
     status, out = Scene().run()
     assert status == 0
@@ -40,6 +41,7 @@ def test_so_it_does_on_every_simulated_node(name: str) -> None:
     assert "[1/1] GPU0 → mlx5_0" in out
 
 
+@pytest.mark.slow
 def test_rows_come_as_they_are_measured_each_flushed() -> None:
     scene = Scene()
     seen: list[tuple[float, int]] = []
@@ -112,6 +114,7 @@ def test_a_dry_run_as_json_has_the_commands() -> None:
 # Series
 
 
+@pytest.mark.slow
 def test_a_comparison_says_what_it_means() -> None:
     status, out = Scene().run("--memory", "compare", "--seconds", "3")
     assert status == 0
@@ -121,6 +124,7 @@ def test_a_comparison_says_what_it_means() -> None:
     assert "equally fast" in told
 
 
+@pytest.mark.slow
 def test_a_path_that_this_node_lacks_is_a_finding_not_a_failure() -> None:
     status, out = Scene("hgx-h100+peermem-not-loaded").run("--memory", "compare", "--seconds", "3")
     assert status == 0
@@ -129,6 +133,7 @@ def test_a_path_that_this_node_lacks_is_a_finding_not_a_failure() -> None:
     assert "DMA-BUF works" in out
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_alone_is_not_measured() -> None:
     status, out = Scene("hgx-h100+peermem-not-loaded").run("--memory", "peermem")
     assert status == 2
@@ -144,6 +149,7 @@ def test_a_sweep_ends_in_a_matrix() -> None:
     assert all(f"GPU{number}" in matrix for number in range(8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
@@ -173,6 +179,7 @@ def test_a_sweep_that_leaves_a_gpu_out_has_not_passed(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bar", "status", "told"), [("300", 0, "all reach 300"), ("399", 1, "below the threshold of 399")]
 )
@@ -185,6 +192,7 @@ def test_the_bar(bar: str, status: int, told: str) -> None:
 # JSON
 
 
+@pytest.mark.slow
 def test_json_is_one_object_at_the_end() -> None:
     status, out = Scene().run("--json", "--memory", "compare", "--seconds", "3", "--min-gbps", "399")
     told = valid("bench", out)

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.tui.commands.bench_run.scene import Scene
 
 
@@ -35,6 +37,7 @@ def test_where_gpudirect_rdma_fails_and_staging_works_the_path_is_blamed() -> No
     assert "staged, it works" in out
 
 
+@pytest.mark.slow
 def test_without_nccl_tests_the_parts_are_measured_and_the_status_says_so() -> None:
     scene = Scene()
     scene.host.tree.remove("/usr/local/bin/all_reduce_perf")

@@ -24,6 +24,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 def test_actions_are_refused_with_the_line_that_forbids_them(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:

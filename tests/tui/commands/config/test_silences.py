@@ -26,6 +26,7 @@ def checked(capsys: pytest.CaptureFixture[str], *arguments: str, status: int) ->
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_check_lists_and_counts_it_with_reason_and_date(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -52,6 +53,7 @@ def test_an_expired_silence_counts_again_and_says_so(
     assert "silence expired after 2020-01-31: BIOS update, ticket 4711" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("until", "status"), [("2099-12-31", 0), ("2020-01-31", 1)])
 def test_the_json_has_the_silence(
     machine: Machine, capsys: pytest.CaptureFixture[str], until: str, status: int

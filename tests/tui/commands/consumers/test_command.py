@@ -11,6 +11,7 @@ def run(capsys: pytest.CaptureFixture[str], name: str, *arguments: str) -> tuple
     return status, capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_same_node_for_each_consumer(capsys: pytest.CaptureFixture[str]) -> None:
     printed = {name: run(capsys, "hgx-h100+no-gdr-path", "--for", name) for name in CONSUMERS}
     statuses = {name: status for name, (status, _) in printed.items()}
@@ -19,6 +20,7 @@ def test_the_same_node_for_each_consumer(capsys: pytest.CaptureFixture[str]) -> 
     assert printed["slurm"][1].startswith("gdrtop: SIMULATED hgx-h100+no-gdr-path: peermem-not-loaded")
 
 
+@pytest.mark.slow
 def test_a_healthy_node_is_silent_for_nhc(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "hgx-h100", "--for", "nhc") == (0, "")
     assert run(capsys, "hgx-h100+acs-on", "--for", "nhc", "--severity-map", "warning=isolate")[0] == 1

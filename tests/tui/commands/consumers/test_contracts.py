@@ -232,6 +232,7 @@ SPECIAL = st.sampled_from("|'\"\\$`;\n\r\0\x1b\x85\u2028\ufffe\ud800<&>]🙂é=%
 HOSTILE = st.lists(SPECIAL | st.characters(), max_size=60).map("".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     HOSTILE, st.lists(HOSTILE, max_size=4).map(tuple), st.sampled_from(["hgx-h100+no-gdr-path", "cloud-vm"])

@@ -34,6 +34,7 @@ def with_gdrtop(folder: Path, node: str) -> dict[str, str]:
     return {"PATH": f"{folder}:{os.defpath}", "PYTHONPATH": str(Path(__file__).parents[4])}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="NHC is a bash program")
 @pytest.mark.parametrize(
     ("node", "status", "printed"),

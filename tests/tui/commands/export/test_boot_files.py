@@ -62,6 +62,7 @@ def test_a_directory_that_cannot_be_written_is_an_error(
     assert "cannot be created" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_waits_until_nothing_is_critical() -> None:
     clock = SteppedClock()
     host = SimulatedHost("hgx-h100+fabric-manager-down", clock=clock)
@@ -77,6 +78,7 @@ def test_it_waits_until_nothing_is_critical() -> None:
     assert len(waited) == 2
 
 
+@pytest.mark.slow
 def test_it_gives_up_in_time() -> None:
     clock = SteppedClock()
 

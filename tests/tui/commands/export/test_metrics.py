@@ -41,6 +41,7 @@ def test_a_broken_node_is_no_error_of_the_exporter(capsys: pytest.CaptureFixture
     assert 'gdrtop_verdict{state="broken"} 1.0\n' in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_recorded_moment_has_its_own_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(tmp_path / "node.tar.gz", seconds=1)
     capsys.readouterr()
@@ -83,6 +84,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
     assert list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.slow
 def test_only_regular_files_are_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "link.prom").symlink_to(tmp_path / "other")
     (tmp_path / "directory.prom").mkdir()
@@ -114,6 +116,7 @@ def test_wrong_usage_is_status_3(
     assert error in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_only_this_command_imports_prometheus_client() -> None:
     users = {
         name_of(path)

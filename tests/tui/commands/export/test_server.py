@@ -174,6 +174,7 @@ def test_a_port_in_use_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == f"gdrtop: cannot listen on 127.0.0.1:{port}: Address already in use\n"
 
 
+@pytest.mark.slow
 def test_from_the_second_check_on_it_compares_with_the_one_before() -> None:
     clock = SteppedClock()
     reader = reader_of(SimulatedHost("oci-h100+congestion", clock=clock), clock)
@@ -185,6 +186,7 @@ def test_from_the_second_check_on_it_compares_with_the_one_before() -> None:
     assert max(ratios) > 0
 
 
+@pytest.mark.slow
 def test_sigterm_ends_it_cleanly() -> None:
     argv = [sys.executable, "-m", "tui", "metrics", "--demo", "--listen", "0"]
     with subprocess.Popen(

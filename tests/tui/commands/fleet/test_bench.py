@@ -113,6 +113,7 @@ def test_read_only_and_one_node_are_refused(capsys: pytest.CaptureFixture[str]) 
     assert all(watched.is_closed for watched in scene.processes.values())
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_all_ends_prints_what_there_is_and_the_next_run_goes_on(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def asked(words: str, capfd: pytest.CaptureFixture[str]) -> tuple[int, list[str]
     return status, [node["node"] for node in document["unanswered"]], printed.err
 
 
+@pytest.mark.slow
 def test_the_nodes_of_a_slurm_partition_and_of_a_job_are_asked(
     slurm: Callable[[str, str], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_group_of_the_site_is_asked_and_an_unknown_one_is_an_error(
     assert str(directory / "groups.conf") in errors
 
 
+@pytest.mark.slow
 def test_a_node_whose_recording_cannot_be_written_is_judged_all_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,7 @@ def test_json_has_its_schema_and_can_be_compared_again(
     assert "gb200 in saved" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_recording_is_compared_at_its_last_moment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,6 +46,7 @@ def options(*arguments: str) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@pytest.mark.slow
 def test_a_job_on_three_nodes_has_24_ranks_and_none_differs() -> None:
     status, text = Watched().run()
     assert status == 0
@@ -71,6 +72,7 @@ def test_a_fault_on_one_node_is_named_with_its_node(fault: str, seconds: int, sa
         assert "No port of this job has moved data for" in text
 
 
+@pytest.mark.slow
 def test_each_json_line_is_as_the_schema_says() -> None:
     status, text = Watched(2, {1: "rank-stopped"}).run("--json", "--seconds", "48")
     documents = [valid("fleet-live", line) for line in text.splitlines()]
@@ -119,6 +121,7 @@ def test_ctrl_c_prints_what_was_seen() -> None:
     assert text.startswith("train.py (alice, Slurm job 4711) - 16 ranks on 2 nodes")
 
 
+@pytest.mark.slow
 def test_following_prints_the_job_again_only_when_something_changes() -> None:
     watched = Watched(2, {1: "rank-stopped"})
     watched.interrupt_at = 5060.0

@@ -47,6 +47,7 @@ def worked(saved: Path, hours: int = 3) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_check_shows_below_the_verdict_what_has_changed_since_the_node_worked(saved: Path) -> None:
     assert "Since it last worked" not in checked(BAD)
     assert "Since it last worked" not in checked(GOOD)
@@ -56,6 +57,7 @@ def test_check_shows_below_the_verdict_what_has_changed_since_the_node_worked(sa
     assert lines[3] == f"{CHANGED}and 3 more loaded > not loaded"
 
 
+@pytest.mark.slow
 def test_check_json_has_the_changes_by_their_facts(saved: Path) -> None:
     assert valid("check", checked(GOOD, as_json=True))["since_ok"] is None
     worked(saved)
@@ -85,6 +87,7 @@ def test_the_report_has_the_same_changes_and_a_redacted_one_says_that_they_are_l
     assert sorted(saved.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_saved_facts_that_are_damaged_are_named_once_and_are_no_error(saved: Path) -> None:
     file = worked(saved)
     file.write_text("{")
@@ -99,6 +102,7 @@ def test_read_only_saves_nothing(saved: Path) -> None:
     assert not saved.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read_only", [False, True])
 def test_watch_saves_a_node_that_works(read_only: bool, saved: Path, tmp_path: Path) -> None:
     watched = Watched(tmp_path / "ring", name=GOOD)
@@ -109,6 +113,7 @@ def test_watch_saves_a_node_that_works(read_only: bool, saved: Path, tmp_path: P
     assert saved.exists() is not read_only
 
 
+@pytest.mark.slow
 def test_diff_begins_with_the_answer(saved: Path) -> None:
     worked(saved)
     out = io.StringIO()
@@ -121,6 +126,7 @@ def test_diff_begins_with_the_answer(saved: Path) -> None:
     assert out.getvalue().startswith("No change in the facts that gdrtop compares since hgx-h100")
 
 
+@pytest.mark.slow
 def test_diff_prints_json_that_it_can_read_again(
     saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

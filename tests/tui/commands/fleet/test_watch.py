@@ -67,6 +67,7 @@ def test_named_nodes_are_remote_and_not_yet_connected() -> None:
     assert (fleet.origin.source, fleet.origin.label) == (Source.REMOTE, "3 nodes")
 
 
+@pytest.mark.slow
 def test_a_saved_node_opens_its_recording_and_a_document_has_none(tmp_path: Path) -> None:
     assert save_node(open_simulated("cloud-vm"), str(tmp_path / "gpu1.tar.gz")) == ""
     (tmp_path / "gpu2.json").write_text(json.dumps(to_json(a_summary("gpu2"))))

@@ -122,6 +122,7 @@ def test_the_reason_of_somebody_else_stays(slurmd: Slurmd) -> None:
     assert host.tree.drained_for == "kernel update tonight"
 
 
+@pytest.mark.slow
 def test_a_missing_module_is_loaded_only_if_asked(slurmd: Slurmd) -> None:
     host = node("dgx-a100+no-gdr-path")
     assert slurmd(host, "prolog", "--no-drain")[0] == 1
@@ -140,6 +141,7 @@ def test_without_slurm_the_job_is_stopped_and_the_node_left_to_slurmd(
     assert "SLURMD_NODENAME is not set" in told
 
 
+@pytest.mark.slow
 def test_the_health_check_drains_and_resumes_its_own(slurmd: Slurmd) -> None:
     host = node(LOST)
     assert slurmd(host, "health-check")[0] == 0
@@ -176,6 +178,7 @@ def test_a_crash_drains_no_node(slurmd: Slurmd, monkeypatch: pytest.MonkeyPatch)
     assert "gdrtop failed with status 70" in told
 
 
+@pytest.mark.slow
 def test_a_node_that_hangs_ends_in_time(tmp_path: Path) -> None:
     hang = "import time, sys; import tui.commands.slurm.prolog as p; p.examine = lambda _: time.sleep(60); "
     hang += "from tui.cli import main; sys.exit(main(['--demo', 'dgx-a100', 'prolog', '--limit', '1']))"
@@ -228,6 +231,7 @@ def test_an_epilog_without_a_prolog_says_so(slurmd: Slurmd, here: SimulatedHost,
     assert "job-4711.json does not exist" in told
 
 
+@pytest.mark.slow
 def test_only_the_newest_files_are_kept(
     slurmd: Slurmd, here: SimulatedHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ def rows(pilot: Pilot[None], panel: str) -> int:
     return view.size.height if view.display else 0
 
 
+@pytest.mark.slow
 async def test_c_hides_a_panel_gives_its_rows_to_others_and_saves_it(machine: Machine) -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:
@@ -76,6 +77,7 @@ async def test_a_view_has_the_panels_that_the_user_saves_and_can_be_the_first_on
         assert rows(pilot, "findings")
 
 
+@pytest.mark.slow
 async def test_the_topology_cannot_be_hidden(machine: Machine) -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:
@@ -87,6 +89,7 @@ async def test_the_topology_cannot_be_hidden(machine: Machine) -> None:
     assert not machine.user_file.exists()
 
 
+@pytest.mark.slow
 async def test_configured_panels_are_hidden_from_the_start(machine: Machine) -> None:
     machine.user_file.write_text("[overview]\nhide = 'matrix, path, gpudirect, modules, traffic'\n")
     use(load({}))

@@ -86,6 +86,7 @@ def check(state: OverviewState, sizes: Sizes) -> None:
             assert ends <= seen.get(larger, ends), f"{width}x{height} shows more than {larger}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100"}))
 def test_a_larger_terminal_shows_no_fewer_gpus_and_nics(name: str) -> None:
     clock = SteppedClock()

@@ -47,6 +47,7 @@ def drawn_in_matrix(rows: list[str], text: str, x: int) -> tuple[str, str]:
     return row.group() if row else "", column[-1] if column else ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=str)
 async def test_every_cell_selects_what_is_drawn_there(size: tuple[int, int]) -> None:
     clock = SteppedClock()
@@ -84,6 +85,7 @@ async def test_every_cell_selects_what_is_drawn_there(size: tuple[int, int]) -> 
         assert seen >= set(ids.values())
 
 
+@pytest.mark.slow
 async def test_clicks_on_figures_select_their_own_device_and_one_on_the_matrix_selects_the_pair() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:

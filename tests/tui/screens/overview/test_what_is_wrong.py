@@ -29,6 +29,7 @@ def row(pilot: Pilot[None], panel: str, word: str) -> str:
     return next(text for text in shown(pilot, panel).splitlines() if word in text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
 async def test_findings_are_focused_enter_opens_the_first_and_f_fixes_it(size: tuple[int, int]) -> None:
     clock = SteppedClock()
@@ -47,6 +48,7 @@ async def test_findings_are_focused_enter_opens_the_first_and_f_fixes_it(size: t
         assert "ACS redirect" in seen(pilot, "details")
 
 
+@pytest.mark.slow
 async def test_without_findings_the_topology_is_focused_and_f_is_no_key() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:
@@ -56,6 +58,7 @@ async def test_without_findings_the_topology_is_focused_and_f_is_no_key() -> Non
         assert "Load" not in footer(pilot)
 
 
+@pytest.mark.slow
 async def test_findings_do_not_take_the_focus_from_a_selected_gpu() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100+acs-on", clock=clock)).run_test(size=(120, 40)) as pilot:
@@ -65,6 +68,7 @@ async def test_findings_do_not_take_the_focus_from_a_selected_gpu() -> None:
         assert overview(pilot).focused is overview(pilot).query_one("#topology")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
 async def test_l_is_in_the_footer_when_a_module_is_missing(size: tuple[int, int]) -> None:
     clock = SteppedClock()
@@ -77,6 +81,7 @@ async def test_l_is_in_the_footer_when_a_module_is_missing(size: tuple[int, int]
         assert "nvidia_peermem" in seen(pilot, "plan")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
 async def test_a_slow_nic_has_a_mark_and_a_word_in_its_row_its_box_and_its_job(size: tuple[int, int]) -> None:
     clock = SteppedClock()
@@ -94,6 +99,7 @@ async def test_a_slow_nic_has_a_mark_and_a_word_in_its_row_its_box_and_its_job(s
             assert Tone.WARNING in tones(pilot, "strips", "Tb/s")
 
 
+@pytest.mark.slow
 async def test_a_lost_gpu_is_seen_in_its_row_its_box_the_counts_and_the_job() -> None:
     clock = SteppedClock()
     host = SimulatedHost("hgx-h100+gpu-off-bus-live", clock=clock)
@@ -109,6 +115,7 @@ async def test_a_lost_gpu_is_seen_in_its_row_its_box_the_counts_and_the_job() ->
         assert tones(pilot, "jobs", "train.py") & {Tone.BAD, Tone.WARNING}
 
 
+@pytest.mark.slow
 async def test_the_two_newest_events_stand_below_the_findings() -> None:
     clock = SteppedClock()
     host = SimulatedHost("hgx-h100+gpu-off-bus-live", clock=clock)
@@ -134,6 +141,7 @@ async def test_at_100x30_the_matrix_gets_the_rows_that_the_findings_leave() -> N
         assert findings.size.height == len(findings.lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
 async def test_digits_reach_every_panel_and_the_footer_names_them(size: tuple[int, int]) -> None:
     clock = SteppedClock()
