@@ -114,7 +114,7 @@ def _sparse_gids() -> Fault:
         add_rank(tree, pid, 0, {}, default_libraries(tree, "2.25.1"))
 
     summary = "A job with NCCL 2.25, and a GID table whose first entries are empty, as in a pod"
-    return fault("nccl-sparse-gid-table", summary, change, on="pcie-l40s")
+    return fault("nccl-sparse-gid-table", summary, change, on="gcp-a4")
 
 
 def _stale_topology() -> Fault:
