@@ -368,6 +368,8 @@ async def test_enter_pressed_before_a_question_could_be_read_is_no_yes(
         await pilot.press(key)
         await pilot.pause()
         assert is_on(pilot, ConfirmScreen) == (key == "enter")
+        if key == "y":
+            await ended(pilot)
 
 
 # Help and palette
