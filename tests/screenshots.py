@@ -79,7 +79,7 @@ async def take_actions(name: str, columns: int, lines: int) -> None:
         plan = pilot.app.export_screenshot(title=f"gdrtop --demo {name}")
         await pilot.press("escape")
         await asked(pilot, "load-modules")
-        await pilot.press("enter")
+        await pilot.press("y")
         await ended(pilot)
         console = pilot.app.export_screenshot(title=f"gdrtop --demo {name}")
     for what, picture in (("plan", plan), ("console", console)):
