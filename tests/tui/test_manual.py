@@ -51,7 +51,6 @@ def test_the_list_names_every_subject() -> None:
         assert re.search(rf"^  {subject} +{re.escape(title(subject))}$", listed, re.M)
 
 
-@pytest.mark.slow
 def test_every_simulated_node_and_kind_of_section_is_in_the_manual() -> None:
     simulation = shown("simulation")
     missing = [name for name in simulated_names() if name not in simulation]
@@ -116,7 +115,6 @@ def test_a_page_is_plain_text_in_a_pipe(subject: str) -> None:
     assert shown(subject, ascii_only=True).isascii()
 
 
-@pytest.mark.slow
 def test_the_man_page_is_that_of_this_command_line_and_manual() -> None:
     assert words(PATH.read_text(encoding="utf-8")) == words(man_page()), "run `make man`"
 

@@ -175,8 +175,8 @@ _OFTEN = 3  # of them in `make test`
 def hidden_case(number: int) -> tuple[str, str, int]:
     """Return a node, a fault and a seed that the judge does not know."""
     chance = random.Random(number)
-    # Only NCCL's RAS tells a rank that is behind from a network that has stopped.
-    faults = tuple(name for name in LIVE if name != "rank-behind")
+    # Only RAS and dumps tell a rank that is behind, or was from the start, from a network that has stopped.
+    faults = tuple(name for name in LIVE if name not in ("rank-behind", "job-hung"))
     return chance.choice(NODES), chance.choice(("", *faults)), chance.randrange(1000)
 
 

@@ -10,6 +10,7 @@ from tests.tiers import USUAL_FAULTS, usual
 
 # gdrtop never runs these.
 NEVER_RUN = {
+    *("apt-get", "curl", "dnf", "dpkg", "rpm", "tdnf", "wget", "zypper"),
     "awk",
     "dkms",
     "dracut",
@@ -45,7 +46,6 @@ STAYS = {
     "nic-firmware-command-failed": _NO_SUCH_PROGRAM,
     "gpu-without-driver": "the driver is loaded, and did not take this GPU: its log tells",
     "nvlink-down": _NO_SUCH_PROGRAM,
-    "fabric-manager-down-version": "packages are not installed on a simulated node",
     "gpu-fabric-not-registered": _ASKS,
     "nvshmem-needs-peermem": "built without peer-memory symbols, as the step says",
     "perftest-port-in-use": _NO_SUCH_PROGRAM,
