@@ -10,6 +10,9 @@ from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.definition import SetupFacts, StepDefinition
 from probes.snapshot.verdict import State
 
+_CONTINUES = "Then open setup again: it continues from here."
+# Only showing the steps writes nothing.
+_REMEMBER = "First press Enter here, or run gdrtop setup reboot --run: gdrtop then knows this boot."
 _USABLE = (State.ACTIVE, State.READY, State.DEGRADED)
 
 
@@ -40,7 +43,7 @@ def reboot_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
         ),
         needs_reboot=True,
         disturbs=REBOOT_ENDS_JOBS,
-        note="Then open setup again: it continues from here.",
+        note=_CONTINUES if boots else f"{_REMEMBER} {_CONTINUES}",
     )
     return definition.step(StepState.TO_DO, reason, plan=plan)
 
