@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # Modules, commands and libraries with names of letters only, with which titles begin.
 _NAMES = frozenset({"nvidia", "modprobe", "perftest", "gdrdrv", "libibverbs", "efa"})
+_NUMBER = re.compile(r"[0-9]{1,6}")
 
 
 def printable(text: str, limit: int = 4096) -> str:
@@ -32,3 +35,8 @@ def capitalized(text: str) -> str:
     """Return the text with a capital first letter, unless it begins with a name such as mlx5_0 or gdrdrv."""
     first = text.partition(" ")[0].removesuffix("'s")
     return f"{text[0].upper()}{text[1:]}" if first.isalpha() and first not in _NAMES else text
+
+
+def version_numbers(text: str) -> tuple[int, ...]:
+    """Return the numbers of a version, for comparison: (2, 21, 5) of "2.21.5"; () without numbers."""
+    return tuple(int(part) for part in _NUMBER.findall(text))

@@ -7,6 +7,7 @@ docs/source/getting_started/build.md.
 from __future__ import annotations
 
 PEERMEM_VARIABLE = "WITH_NVIDIA_PEERMEM"
+_RDMA_TRANSPORTS = ("rc", "ud", "dc", "ib", "srd", "all")
 _TRUE = ("1", "true", "on", "yes")
 _FIRST_AT_RUN_TIME = (0, 3, 11)  # earlier, it was an option of the build
 _DMABUF_BY_DEFAULT = (0, 3, 11)  # only this one
@@ -19,6 +20,13 @@ def excludes_cuda(value: str) -> bool:
         return any(name in ("cuda", "cuda_copy") for name in names)
     has_cuda = any(name == "all" or name.lstrip("\\").startswith(("cuda", "gdr")) for name in names)
     return bool(value) and not has_cuda
+
+
+def excludes_rdma(value: str) -> bool:
+    """Say whether a value of UCX_TLS names transports, and none for RDMA."""
+    words = value.split(",")
+    is_list = bool(value) and not value.startswith("^")
+    return is_list and not any(word.startswith(_RDMA_TRANSPORTS) for word in words)
 
 
 def mooncake_uses_peermem(version: tuple[int, ...] | None, value: str | None) -> bool:

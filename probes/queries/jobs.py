@@ -187,9 +187,15 @@ def about(processes: str, cause: str) -> str:
 
 def affected(jobs: Jobs, evidence: Iterable[Evidence]) -> str:
     """Return the names of the processes in the evidence; without any, it is about /etc/nccl.conf."""
-    pids = {int(match[1]) for line in evidence if (match := _OF_PROCESS.match(line.source))}
+    pids = {pid_in(line) for line in evidence}
     names = names_of(process for process in jobs.processes if process.pid in pids)
     return names or NEW_JOBS
+
+
+def pid_in(evidence: Evidence) -> int | None:
+    """Return the process whose file the evidence is from; None: it is from none."""
+    match = _OF_PROCESS.match(evidence.source)
+    return None if match is None else int(match[1])
 
 
 def no_fault(jobs: Jobs) -> Outcome:

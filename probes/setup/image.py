@@ -81,7 +81,7 @@ def exit_status(check: ImageCheck) -> int:
 def _container(image: Host, hardware: Host, examination: Examination, label: str, product: str) -> ImageCheck:
     """Run the programs of a container image on the node as it is after its next start: without jobs."""
     release = known(examination.node.kernel_release, "")
-    boot_facts = boot.probe(hardware, distribution.probe(hardware), examination.node.kernel_release)
+    boot_facts = boot.probe(hardware, examination.distribution, examination.node.kernel_release)
     node = start_twin(hardware, examination, boot_facts, release)
     inside = examine(with_disk(node, examination, image))
     found = (

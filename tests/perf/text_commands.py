@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.perf.mounted_node import mounted_node
+from tests.perf.mounted_node import is_permitted, mounted_node
 from tests.perf.table import GDRTOP, child_seconds, row, slowness
 from tui.commands.export.boot_files import boot_files
 from tui.files.verdict_file import ROOTS_DIRECTORY, VERDICT_LINE
@@ -21,6 +21,7 @@ _CONSUMED_SECONDS, _PROLOG_SECONDS, _LOGIN_SECONDS = 0.3, 0.4, 0.05
 _WATCH_SECONDS, _WATCH_PERCENT, _WATCH_BYTES = 20.0, 0.4, 45e6
 _GRAPH_SECONDS = 0.5  # of what draws the graph, with networkx
 _TIMES = 5
+_NOT_MEASURED = "not measured (the mount namespace needs root)"
 
 
 def bench_text() -> None:
@@ -32,14 +33,14 @@ def bench_text() -> None:
     for command, budget in commands:
         _row(f"gdrtop {command}", _times_of([*GDRTOP[:3], *command.split()]), budget)
     with mounted_node() as (before, _):
-        is_refused = subprocess.run([*before, "true"], check=False, capture_output=True).returncode
+        can_run = is_permitted(before)
         for command, budget in (
             ("check", _SECONDS),
             ("check --one-line", _CONSUMED_SECONDS),
             ("metrics", _CONSUMED_SECONDS),
         ):
             argv = [*before, sys.executable, "-m", "tui", *command.split()]
-            _row(f"gdrtop {command}", [] if is_refused else _times_of(argv), budget)
+            _row(f"gdrtop {command}", _times_of(argv) if can_run else [], budget)
 
 
 def bench_scheduler() -> None:
@@ -60,8 +61,8 @@ def bench_watch() -> None:
     """gdrtop watch, the service, on a node's files in /sys, with the commands that it runs."""
     budget = f"{_WATCH_PERCENT} %, {_WATCH_BYTES / 1e6:.0f} MB"
     with mounted_node() as (before, directory):
-        if subprocess.run([*before, "true"], check=False, capture_output=True).returncode:
-            row("gdrtop watch", "not measured (the mount namespace needs root)", budget, None)
+        if not is_permitted(before):
+            row("gdrtop watch", _NOT_MEASURED, budget, None)
             return
         argv = [*before, sys.executable, "-m", "tui", "watch", "--dir", str(directory / "ring")]
         with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -93,7 +94,7 @@ def _times_of(argv: Sequence[str]) -> list[float]:
 def _row(what: str, values: list[float], seconds: float) -> None:
     budget = f"{seconds * 1e3:.0f} ms"
     if not values:
-        row(what, "not measured (the mount namespace needs root)", budget, None)
+        row(what, _NOT_MEASURED, budget, None)
         return
     measured, normal = min(values), min(values) / slowness()
     text = f"{measured * 1e3:.0f} ms CPU, {normal * 1e3:.0f} at full speed"

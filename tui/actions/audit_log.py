@@ -9,7 +9,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -183,16 +183,21 @@ def measured_line(run: str, text: str, at: float) -> str:
     return json.dumps({"at": round(at, 3), "run": run, "event": "measured", "text": text})
 
 
-def past_runs(lines: Iterable[str]) -> tuple[PastRun, ...]:
-    """Return the runs in a log, newest first; skip lines that are not gdrtop's."""
-    runs: dict[str, _Reading] = {}
+def log_lines(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a log; skip lines that are not gdrtop's."""
     for text in lines:
         try:
             line = json.loads(text)
         except (ValueError, RecursionError):
             continue
-        if not isinstance(line, dict):
-            continue
+        if isinstance(line, dict):
+            yield line
+
+
+def past_runs(lines: Iterable[str]) -> tuple[PastRun, ...]:
+    """Return the runs in a log, newest first; skip lines that are not gdrtop's."""
+    runs: dict[str, _Reading] = {}
+    for line in log_lines(lines):
         run, event, number = _text(line, "run"), line.get("event"), line.get("step")
         if event == "begin":
             runs[run] = _Reading(line)

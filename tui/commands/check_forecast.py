@@ -9,7 +9,6 @@ from probes.base.origin import Origin, Source
 from probes.base.text import printable
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel import boot
-from probes.facts.system import distribution
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.queries.finding import Status
@@ -55,8 +54,7 @@ def read_forecast(host: Host, examination: Examination, release: str = "") -> Fo
     """Start a copy of the node with each kernel, in at most 30 s, and judge it."""
 
     def read() -> Forecast:
-        system = distribution.probe(host)
-        facts = boot.probe(host, system, examination.node.kernel_release)
+        facts = boot.probe(host, examination.distribution, examination.node.kernel_release)
         return forecast(host, examination, facts, release)
 
     answer = start_probe(host, "forecast", read).answer(_SECONDS)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from probes.base.text import version_numbers
 from probes.base.unknown import Unknown, known
 from probes.facts.jobs.process_files import WORLD_SIZES, MappedLibrary
 from probes.facts.jobs.processes import Process
@@ -40,8 +40,7 @@ def versions_of(process: Process, name: str) -> Iterator[tuple[MappedLibrary, tu
     """Yield the libraries of a name that a process maps, without those of an unknown version."""
     for library in known(process.libraries, ()):
         if library.name == name and not isinstance(library.version, Unknown):
-            numbers = tuple(int(part) for part in re.findall(r"[0-9]{1,6}", library.version))
-            yield library, numbers
+            yield library, version_numbers(library.version)
 
 
 def _mapped(process: Process, library: MappedLibrary) -> Evidence:

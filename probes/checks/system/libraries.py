@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from probes.base.plan import instruction, make_plan
+from probes.base.text import version_numbers
 from probes.base.unknown import Unknown, known
 from probes.checks.nccl.library import needs_version
 from probes.checks.system.perftest import LIBRARIES
@@ -35,7 +34,7 @@ def _abi(library: InstalledLibrary) -> tuple[int, ...] | None:
     """Return the version of libibverbs.so.1.14.39.0; its second number rises with each new function."""
     if isinstance(library.version, Unknown):
         return None
-    return tuple(int(part) for part in re.findall(r"[0-9]{1,6}", library.version))
+    return version_numbers(library.version)
 
 
 @AREA.check(

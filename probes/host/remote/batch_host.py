@@ -41,7 +41,7 @@ def pack_questions(questions: Sequence[Any]) -> bytes:
 
 
 @lru_cache(32)
-def _questions(line: bytes) -> tuple[Question, ...]:
+def questions_of(line: bytes) -> tuple[Question, ...]:
     """Return the questions of a line; nodes of a kind get the same one."""
     return tuple(map(tuple, unpack(line.strip())["ask"]))
 
@@ -67,7 +67,7 @@ class BatchHost(CollectedHost, AnsweredHost, Recalling):
         self._answers: dict[Question, Any] = {}
         self.missing: dict[Question, None] = {}
         self._traces = threading.local()  # of the probe of this thread
-        for asked, line in zip(map(_questions, answers.asked), answers.lines, strict=True):
+        for asked, line in zip(map(questions_of, answers.asked), answers.lines, strict=True):
             message = unpack(line)
             found = message.get("answers")
             if (

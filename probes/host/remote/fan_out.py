@@ -15,6 +15,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from ClusterShell.Event import EventHandler
@@ -26,7 +27,7 @@ from ClusterShell.Worker.fastsubprocess import PIPE, Popen
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.host.remote.batch_host import Answers, Missing, pack_questions
+from probes.host.remote.batch_host import Answers, Missing, pack_questions, questions_of
 from probes.host.remote.collector import GREETING
 from probes.host.remote.open_files import allow_nodes
 from probes.host.remote.transport import (
@@ -125,7 +126,6 @@ class _Node(Generic[T]):
         self.kind = ""
         self.is_greeted = False  # the greeting line has come
         self.answers = Answers(target.host)
-        self.asked: list[list[Any]] = []  # the questions of each round
         self.errors = b""
         self.noise = b""  # the last line before the greeting
         self.is_judged = False  # a process judges its answers now
@@ -160,7 +160,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         self._nodes = {target.host: _Node[T](target) for target in targets}
         self._workers: dict[str, _NodeWorker] = {}
         self._first: dict[str, str] = {}  # by kind: the node that is asked first
-        self._lists: dict[str, tuple[list[Any], bytes]] = {}  # by kind: its questions, and packed
+        self._lists: dict[str, bytes] = {}  # by kind: the line of its questions
         self._patience: dict[Any, tuple[str, str]] = {}  # by timer: a kind, and the node that is first
         self._waiting: defaultdict[str, list[str]] = defaultdict(list)  # nodes of a kind without a list
         self._done = 0
@@ -268,20 +268,20 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         found = future.result()
         if not isinstance(found, Missing):
             if node.kind not in self._lists:
-                asked = (tuple(question) for questions in node.asked for question in questions)
+                asked = chain.from_iterable(map(questions_of, node.answers.asked))
                 questions = list(dict.fromkeys(asked))  # that of a long command was asked several times
-                self._lists[node.kind] = questions, pack_questions(questions)
+                self._lists[node.kind] = pack_questions(questions)
             self._end(node, result=self._keep(found))
             return
         failure = found.failure or node.closed
-        if not failure and len(node.asked) >= ROUNDS:
+        if not failure and len(node.answers.asked) >= ROUNDS:
             failure = "its answers change with every question"
         if not failure and len(found.questions) > _MOST_QUESTIONS:
             failure = "it has more files than gdrtop reads from a node"
         if failure:
             self._end(node, failure=failure)
         else:
-            self._ask(node, found.questions, pack_questions(found.questions))
+            self._ask(node, pack_questions(found.questions))
 
     def ev_close(self, worker: _NodeWorker, timedout: bool) -> None:
         """Note why a node has ended before it was judged."""
@@ -309,7 +309,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
 
     def _begin(self, node: _Node[T]) -> None:
         if node.kind in self._lists:
-            self._ask(node, *self._lists[node.kind])
+            self._ask(node, self._lists[node.kind])
         elif node.kind in self._first:
             self._waiting[node.kind].append(node.target.host)
         else:
@@ -317,12 +317,11 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
             patience = min(_FIRST_SECONDS, self._options.seconds / 4)
             timer = task_self().timer(patience, self, autoclose=True)
             self._patience[timer] = node.kind, node.target.host
-            self._ask(node, [], pack_questions([]))
+            self._ask(node, pack_questions([]))
 
-    def _ask(self, node: _Node[T], questions: list[Any], packed: bytes) -> None:
-        node.asked.append(questions)
-        node.answers.asked.append(packed)
-        self._workers[node.target.host].write(packed)
+    def _ask(self, node: _Node[T], line: bytes) -> None:
+        node.answers.asked.append(line)
+        self._workers[node.target.host].write(line)
 
     def _end(self, node: _Node[T], result: T | None = None, failure: str = "") -> None:
         node.result, node.failure = result, failure

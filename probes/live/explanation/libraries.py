@@ -10,16 +10,16 @@ mooncake-transfer-engine/src/common/environ.cpp.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.text import version_numbers
+from probes.base.unknown import Maybe, Unknown, known, map_known
 from probes.facts.gpudirect import GdrPath
 from probes.facts.jobs.process_files import MappedLibrary
 from probes.facts.jobs.processes import Process
 from probes.nccl.settings import parse_number
-from probes.queries.engines import PEERMEM_VARIABLE, excludes_cuda, mooncake_uses_peermem
+from probes.queries.engines import PEERMEM_VARIABLE, excludes_cuda, excludes_rdma, mooncake_uses_peermem
 from probes.queries.finding import Finding
 from probes.queries.jobs import STAGING_SETTINGS, TCP_SETTINGS, usable_paths
 from probes.snapshot.examination import Examination
@@ -27,7 +27,6 @@ from probes.snapshot.examination import Examination
 STAGED, TCP, NO_PATH, UNKNOWN = "copies through host memory", "TCP", "none", "unknown"
 _DMABUF, _PEERMEM = GdrPath.DMABUF.value, GdrPath.PEERMEM.value
 _FIRST_UCX_WITH_DMABUF = (1, 14)
-_RDMA_TRANSPORTS = ("rc", "ud", "dc", "ib", "srd", "all")
 
 
 @frozen
@@ -94,14 +93,12 @@ class _Paths:
             return STAGED, without_cuda.title
         if gdr in ("no", "n"):
             return STAGED, f"UCX_IB_GPU_DIRECT_RDMA={gdr}"
-        if isinstance(transports, str) and transports and not transports.startswith("^"):
-            words = transports.split(",")
-            if not any(word.startswith(_RDMA_TRANSPORTS) for word in words):
-                return TCP, f"UCX_TLS={transports} has no RDMA transport"
+        if isinstance(transports, str) and excludes_rdma(transports):
+            return TCP, f"UCX_TLS={transports} has no RDMA transport"
         if isinstance(transports, str) and excludes_cuda(transports):
             return STAGED, f"UCX_TLS={transports} has no transport for GPU memory"
         ucx = self._mapped("libucp")
-        version = None if ucx is None else _numbers(ucx.version)
+        version = None if ucx is None else known(map_known(ucx.version, version_numbers), None)
         if version is not None and version < _FIRST_UCX_WITH_DMABUF:
             return self._best(False, "this UCX is older than 1.14, the first with DMA-BUF")
         setting = self._get("UCX_CUDA_COPY_DMABUF")
@@ -142,7 +139,7 @@ class _Paths:
             return UNKNOWN, f"its environment could not be read ({value})"
         if self._mapped("libfabric"):
             return self.libfabric(library)
-        uses_peermem = mooncake_uses_peermem(_numbers(library.version), value)
+        uses_peermem = mooncake_uses_peermem(known(map_known(library.version, version_numbers), None), value)
         name, usable = (_PEERMEM, self._peermem) if uses_peermem else (_DMABUF, self._dmabuf)
         why = "its default" if value is None else f"{PEERMEM_VARIABLE}={value}"
         if isinstance(usable, Unknown):
@@ -171,12 +168,6 @@ class _Paths:
     def _mapped(self, start: str) -> MappedLibrary | None:
         libraries = known(self._process.libraries, ())
         return next((library for library in libraries if library.name.startswith(start)), None)
-
-
-def _numbers(version: Maybe[str]) -> tuple[int, ...] | None:
-    if isinstance(version, Unknown):
-        return None
-    return tuple(int(part) for part in re.findall(r"[0-9]{1,6}", version))
 
 
 _Choose = Callable[[_Paths, MappedLibrary], tuple[str, str]]

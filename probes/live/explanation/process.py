@@ -13,7 +13,7 @@ from probes.facts.system.rdma_cgroup import RdmaLimit
 from probes.live.explanation.libraries import LibraryPath, library_paths
 from probes.live.model.sample import LiveProcess, LiveSample, PathJudgment, PathWord
 from probes.queries.finding import Finding
-from probes.queries.jobs import far_from_gpu, gpus_of
+from probes.queries.jobs import far_from_gpu, gpus_of, pid_in
 from probes.snapshot.examination import Examination
 
 _MOST_NICS = 4
@@ -81,8 +81,7 @@ def is_about(finding: Finding, process: Process) -> bool:
     """Return whether a finding names the process or its job."""
     if not finding.is_present:
         return False
-    start = f"/proc/{process.pid}/"
-    if any(evidence.source.startswith(start) for evidence in finding.evidence):
+    if any(pid_in(evidence) == process.pid for evidence in finding.evidence):
         return True
     return bool(process.job) and any(process.job in job for job in finding.jobs)
 
@@ -99,17 +98,13 @@ def concerning(
         if not finding.is_present or finding.part_of:
             continue
         is_own = any(is_about(finding, process) for process in processes)
-        is_others = bool(finding.jobs) or any(_of_a_process(each.source) for each in finding.evidence)
+        is_others = bool(finding.jobs) or any(pid_in(each) is not None for each in finding.evidence)
         named = {*finding.devices, *finding.takes}
         is_near = not named or not devices or bool(named & devices)
         is_felt = finding.data_path and not is_others and is_near
         if is_own or is_felt:
             chosen.append(finding)
     return tuple(chosen)
-
-
-def _of_a_process(source: str) -> bool:
-    return source.startswith("/proc/") and source[6:7].isdigit()
 
 
 def live_processes(sample: LiveSample) -> tuple[LiveProcess, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
 from probes.base.frozen import frozen
+from probes.base.text import version_numbers
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.nccl_conf import NcclConf, read_nccl_conf
 from probes.host.protocol import Host
@@ -140,7 +141,7 @@ def _lowest_version(members: Sequence[LiveProcess], otherwise: str) -> Maybe[str
                 return version
             version = otherwise
         versions.append(version)
-    return min(versions, key=lambda text: tuple(map(int, re.findall(r"[0-9]{1,6}", text)[:3])))
+    return min(versions, key=lambda text: version_numbers(text)[:3])
 
 
 def _youngest(members: Sequence[LiveProcess], now: float) -> Maybe[float]:

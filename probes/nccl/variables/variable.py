@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from probes.base.frozen import frozen
+from probes.base.text import version_numbers
 
 NEWEST = (2, 32)
 """The NCCL whose defaults gdrtop assumes where the version is unknown."""
@@ -75,7 +76,7 @@ class Variable:
 
 def parse_version(text: str) -> Version:
     """Return the numbers of "2.21.5"; () for text without numbers."""
-    return tuple(int(part) for part in re.findall(r"[0-9]{1,6}", text)[:4])
+    return version_numbers(text)[:4]
 
 
 _GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"

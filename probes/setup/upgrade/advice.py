@@ -11,7 +11,6 @@ from probes.facts.kernel import boot as boot_facts
 from probes.facts.kernel.boot import BootFacts, version_key
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, OFED_PACKAGES, installed_for
 from probes.facts.kernel.installed_modules import InstalledModules, read_installed
-from probes.facts.system import distribution
 from probes.facts.system.distribution import Distribution, Family
 from probes.facts.system.platform import in_container
 from probes.host.protocol import Host
@@ -57,7 +56,7 @@ class UpgradeAdvice:
 
 def advise(host: Host, examination: Examination, upgrade: Upgrade) -> UpgradeAdvice:
     """Judge the copy of a node on which the upgrade was installed and whose next kernel was started."""
-    system = distribution.probe(host)
+    system = examination.distribution
     running = examination.node.kernel_release
     before = boot_facts.probe(host, system, running)
     if in_container(examination.node.platform) or isinstance(running, Unknown):

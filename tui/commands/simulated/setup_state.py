@@ -6,14 +6,13 @@ directory they last as long as the program.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from probes.base.plan import FileChange, Plan, Step
 from probes.simulation.host import SimulatedHost
-from tui.actions.audit_log import Actor, Audit, AuditFile, AuditLogFile, MemoryLog
+from tui.actions.audit_log import Actor, Audit, AuditFile, AuditLogFile, MemoryLog, log_lines
 from tui.actions.events import RunOutcome
 from tui.actions.runner import file_commands
 from tui.bandwidth.results_store import DiskResultsStore
@@ -73,13 +72,7 @@ class SimulatedSetup:
 def _done_steps(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the steps that were completed, oldest first; lines that are not gdrtop's are left out."""
     begun: dict[tuple[object, object], dict[str, Any]] = {}
-    for text in lines:
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        if not isinstance(line, dict):
-            continue
+    for line in log_lines(lines):
         key = (str(line.get("run")), str(line.get("step")))
         if line.get("event") == "step":
             begun[key] = line

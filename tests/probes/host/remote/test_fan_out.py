@@ -14,7 +14,7 @@ import pytest
 from ClusterShell.Task import task_self
 
 from probes.host.remote import fan_out
-from probes.host.remote.batch_host import Answers, BatchHost, Missing
+from probes.host.remote.batch_host import Answers, BatchHost, Missing, questions_of
 from probes.host.remote.collector import GREETING
 from probes.host.remote.fan_out import FanOut, FanOutOptions
 from probes.host.remote.transport import ConnectionFailed, Target, pack
@@ -165,9 +165,9 @@ def test_equal_nodes_get_the_list_of_the_first(monkeypatch: pytest.MonkeyPatch, 
     rounds: list[int] = []
     ask = FanOut._ask
 
-    def counted(self: FanOut[int], node: fan_out._Node[int], questions: list[object], packed: bytes) -> None:
-        rounds.append(len(questions))
-        ask(self, node, questions, packed)
+    def counted(self: FanOut[int], node: fan_out._Node[int], line: bytes) -> None:
+        rounds.append(len(questions_of(line)))
+        ask(self, node, line)
 
     monkeypatch.setattr(FanOut, "_ask", counted)
     found, _ = run(threads, *(f"good-{number}" for number in range(4)))
