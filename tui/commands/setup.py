@@ -15,7 +15,7 @@ from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.guide import Guide, read_guide
-from probes.setup.steps.remaining import remaining_plans
+from probes.setup.steps.remaining_commands import remaining_plans
 from probes.setup.steps.situation_rows import situation_rows
 from probes.setup.steps.step_list import REBOOT, STEPS
 from probes.simulation.host import SimulatedHost

@@ -201,7 +201,7 @@ class SetupScreen(ExaminedListScreen[GuideState]):
 
     def action_write(self) -> None:
         """Write all remaining commands to a script."""
-        from probes.setup.steps.remaining import remaining_plans
+        from probes.setup.steps.remaining_commands import remaining_plans
         from tui.actions.guards import node_name
         from tui.actions.script import script_of_all
 
