@@ -131,6 +131,11 @@ class HostBase(ABC):
     def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
         return self._answer("collectives", path)
 
+    def counter_readings(
+        self, paths: Sequence[str], interval: float = 0.1
+    ) -> Maybe[tuple[tuple[float, int], ...]]:
+        return self._answer("counter_readings", *paths)
+
     def environment(self, name: str) -> Maybe[str]:
         return self._answer("environment", name)
 

@@ -44,6 +44,7 @@ from probes.host.usage import (
 )
 
 if TYPE_CHECKING:  # imported on first use
+    from probes.host.machine.counter_sampler import CounterSampler
     from probes.host.machine.ethtool_socket import EthtoolReader
     from probes.host.machine.ras_client import RasMonitor
     from probes.host.machine.rdma_reader import ResourceReader
@@ -54,6 +55,8 @@ DRIVER_LOADED = ("/sys/module/nvidia", "/proc/driver/nvidia/version")
 NVIDIA_DRIVER = "/sys/bus/pci/drivers/nvidia"
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _LISTED_SECONDS = 10.0
+_MOST_SAMPLERS = 8
+_COUNTER_BYTES = 4096
 
 
 class LocalHost(LocalFiles):
@@ -70,6 +73,7 @@ class LocalHost(LocalFiles):
         self._ethtool: EthtoolReader | None = None
         self._kernel_log = KernelLogReader()
         self._ras_monitors: dict[str, RasMonitor] = {}
+        self._samplers: dict[tuple[str, ...], CounterSampler] = {}  # by the files that they read
 
     def _even_for_root(self, answer: Maybe[T]) -> Maybe[T]:
         if isinstance(answer, Unknown) and answer.reason is Reason.NEEDS_ROOT and self._is_root:
@@ -217,6 +221,23 @@ class LocalHost(LocalFiles):
         except (OSError, ValueError) as error:
             return unknown_from(error, path, self._is_root)
         return parse(path, content)
+
+    def counter_readings(
+        self, paths: Sequence[str], interval: float = 0.1
+    ) -> Maybe[tuple[tuple[float, int], ...]]:
+        if self._root:
+            return super().counter_readings(paths, interval)
+        from probes.host.machine.counter_sampler import CounterSampler
+
+        sampler = self._samplers.get(tuple(paths))
+        if sampler is None:
+            while len(self._samplers) >= _MOST_SAMPLERS:  # the thread of a forgotten one ends by itself
+                del self._samplers[next(iter(self._samplers))]
+            sampler = self._samplers[tuple(paths)] = CounterSampler(self._read_counter, paths)
+        return sampler.readings(interval)
+
+    def _read_counter(self, path: str) -> Maybe[bytes]:
+        return self.read_bytes(path, _COUNTER_BYTES)
 
     def environment(self, name: str) -> Maybe[str]:
         """Return an environment variable of this process; a directory tree has none."""

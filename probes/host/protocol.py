@@ -108,6 +108,15 @@ class Host(Protocol):
         Nothing else of the file is returned or recorded. Only the end of a long log is read.
         """
 
+    def counter_readings(
+        self, paths: Sequence[str], interval: float = 0.1
+    ) -> Maybe[tuple[tuple[float, int], ...]]:
+        """Return (seconds, sum of the integers in these files) of each reading since the last call.
+
+        The first call starts to read them every `interval` seconds by `monotonic()`, until no call comes for
+        some seconds. Never recorded.
+        """
+
     def environment(self, name: str) -> Maybe[str]:
         """Return an environment variable of the node's session."""
 

@@ -23,6 +23,7 @@ from probes.live.ports import PortReader
 from probes.live.processes.job_summaries import jobs_of
 from probes.live.processes.processes import ProcessReader, ProcessSnapshot
 from probes.live.ras.events import RasEvents
+from probes.live.step_clock.job_steps import JobSteps
 from probes.snapshot.rates import Reading
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ class LiveSampler:
         self._ports = PortReader()
         self._bus = BusBandwidth()
         self._odd = OddOneOut(settles)
+        self._steps = JobSteps() if settles else None
         self._events = EventDetector() if settles else None
         self.ras = RasEvents() if ras is None else ras
         self._modules: Latest[dict[str, str]] = Latest()
@@ -84,6 +86,9 @@ class LiveSampler:
         )
         jobs = part("the GPUs of jobs", lambda: self._with_gpus(jobs, processes), jobs)
         jobs = part("the slowest ranks", lambda: self._bus.with_slowest(jobs, host.wall_clock()), jobs)
+        if (steps := self._steps) is not None:
+            at = reading.at
+            jobs = part("the step clock", lambda: steps.update(host, node, jobs, ports, at, taken_at), jobs)
         if self._events is not None:
             unseen = part("kernel messages", host.kernel_messages, unseen)
         sample = LiveSample(

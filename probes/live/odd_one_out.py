@@ -84,7 +84,7 @@ class OddOneOut:
             self._alike.clear()
         seen: dict[tuple[str, str, str], OddOne] = {}
         if not isinstance(processes, Unknown):
-            shared = _shared(jobs)
+            shared = shared_nics(jobs)
             by_device = {port.device: port for port in ports}
             for job in jobs:
                 own = [name for name in job.nics if name not in shared]
@@ -258,7 +258,7 @@ def _medians_of_others(values: list[float]) -> list[float]:
     return found
 
 
-def _shared(jobs: tuple[LiveJob, ...]) -> frozenset[str]:
+def shared_nics(jobs: tuple[LiveJob, ...]) -> frozenset[str]:
     """Return the NICs that several jobs use: their rates do not belong to one job."""
     once: set[str] = set()
     twice: set[str] = set()

@@ -207,6 +207,12 @@ class RecordingHost:
     def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
         return self._ask("collectives", (path,), lambda: self._host.collectives(path))
 
+    def counter_readings(
+        self, paths: Sequence[str], interval: float = 0.1
+    ) -> Maybe[tuple[tuple[float, int], ...]]:
+        """Return the readings, unrecorded: ten a second would fill a recording."""
+        return self._host.counter_readings(paths, interval)
+
     def environment(self, name: str) -> Maybe[str]:
         return self._ask("environment", (name,), lambda: self._host.environment(name))
 

@@ -12,7 +12,7 @@ from probes.facts.gpudirect import PeermemReading, read_peermem
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
 from probes.facts.rdma.cxi import has_verbs, link_state
-from probes.facts.rdma.devices import RdmaFacts, RdmaPort, is_software, read_numbered
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, is_software, read_numbered
 from probes.host.nvml import NvmlLive
 from probes.host.protocol import Host
 from probes.host.usage import InterfaceCounters
@@ -100,6 +100,26 @@ def read_port(host: Host, device: str, port: RdmaPort) -> PortCounters:
     sent = _octets(host, f"{path}/counters/port_xmit_data")
     at = host.monotonic()
     return PortCounters(at, sent, _octets(host, f"{path}/counters/port_rcv_data"))
+
+
+def byte_files(host: Host, device: RdmaDevice, port: RdmaPort) -> tuple[tuple[str, ...], int]:
+    """Return the files that `read_port` adds up, sent and received, and the bytes in one of their units.
+
+    Of software RDMA they are those of its interface; without any, none.
+    """
+    path = f"{device.sysfs_path}/ports/{port.number}"
+    if "port_xmit_data" in known(port.counters, ()):
+        return (f"{path}/counters/port_xmit_data", f"{path}/counters/port_rcv_data"), _OCTETS_A_UNIT
+    if {"tx_bytes", "rx_bytes"} <= set(known(port.hw_counters, ())):
+        own = f"{path}/hw_counters"
+        is_shared = isinstance(_count(host, f"{own}/tx_bytes"), Unknown)
+        directory = f"{device.sysfs_path}/hw_counters" if is_shared else own
+        return (f"{directory}/tx_bytes", f"{directory}/rx_bytes"), 1
+    netdev = known(port.netdev, "")
+    if is_software(device) and netdev:
+        statistics = f"/sys/class/net/{netdev}/statistics"
+        return (f"{statistics}/tx_bytes", f"{statistics}/rx_bytes"), 1
+    return (), 1
 
 
 def read(host: Host, node: Node, with_interfaces: bool = False) -> Reading:

@@ -13,6 +13,7 @@ from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import Process
 from probes.host.collectives import CollectiveSpeed
 from probes.host.nvml import NvmlLive
+from probes.live.model.step import JobStep
 from probes.queries.finding import Evidence, Finding, Severity
 from probes.snapshot.condition import Watched
 from probes.snapshot.verdict import Verdict
@@ -185,6 +186,9 @@ class SlowestNic:
     rate_gbps: float
 
 
+_NO_STEP = Unknown(Reason.NOT_RECORDED, "step clock", "not watched")
+
+
 @frozen
 class LiveJob:
     """Processes of one program, user and job."""
@@ -201,6 +205,7 @@ class LiveJob:
     slowest: SlowestRank | None = None  # None: no rank is clearly slower, or there are no inspector files
     gpus: tuple[str, ...] = ()  # BDFs; also one that a rank used before it was lost
     slowest_nic: SlowestNic | None = None  # None: no NIC is clearly slower, or it was not watched long enough
+    step: Maybe[JobStep] = _NO_STEP
 
 
 class EventKind(Enum):

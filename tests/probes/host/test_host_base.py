@@ -15,6 +15,7 @@ from probes.recording.recording_host import RecordingHost
 
 ARGUMENTS = {
     "path": "/sys/x",
+    "paths": ["/sys/x"],
     "offset": 0,
     "limit": 1,
     "argv": ["true"],

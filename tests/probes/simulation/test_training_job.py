@@ -134,7 +134,7 @@ def test_a_job_goes_through_phases() -> None:
         traffic: dict[Phase, list[float]] = {phase: [] for phase in Phase}
         storage: dict[Phase, list[float]] = {phase: [] for phase in Phase}
         before = read(node.host, facts)
-        for second in range(1, 90):
+        for second in range(1, 160):
             node.seconds = float(second)
             after = read(node.host, facts)
             phase = schedule(seed).at(3600.0 + second - 0.5)

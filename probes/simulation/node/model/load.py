@@ -130,7 +130,7 @@ class SteppedTotal:
 
 OPENED = 3600.0  # when gdrtop opens the node: the job has been running for an hour
 _COMPUTE_SECONDS, _CHECKPOINT_SECONDS = 3.0, 8.0
-_STEPS_BEFORE_CHECKPOINT = 3
+_STEPS_BEFORE_CHECKPOINT = 6
 _MOST_ABOVE_MEAN = 1.32  # a wave's highest value, as a share of its mean
 
 

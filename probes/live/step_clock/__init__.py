@@ -1,0 +1,1 @@
+"""The period of a job's steps and its parts, from the bytes through one NIC."""

@@ -1,0 +1,111 @@
+"""The step clock of each job on the node, on one of its NICs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.node import Node
+from probes.facts.rdma.devices import RdmaFacts
+from probes.host.protocol import Host
+from probes.live.events.ports import ACTIVE
+from probes.live.events.rates import LEAST_GBPS
+from probes.live.model.sample import LiveJob, PortSample, Role
+from probes.live.model.step import JobStep
+from probes.live.odd_one_out import shared_nics
+from probes.live.step_clock.clock import StepClock
+from probes.snapshot.rates import byte_files
+
+MOST_JOBS = 4  # that are read ten times a second
+_ROLES = (Role.NCCL, Role.NVSHMEM, Role.UCX)
+_IDLE = Unknown(Reason.NOT_THERE, "step clock", "no NIC of the job is busy, or other jobs use it too")
+_TOO_MANY = Unknown(Reason.NOT_RECORDED, "step clock", f"only {MOST_JOBS} jobs are watched")
+
+
+@dataclass
+class _Watched:
+    """A job and the NIC by which its steps are seen."""
+
+    pids: frozenset[int]
+    clock: StepClock
+    paths: tuple[str, ...]
+    unit: int  # bytes
+
+
+class JobSteps:
+    """Watch one busy NIC of each job that no other job uses."""
+
+    def __init__(self) -> None:
+        self._watched: dict[str, _Watched] = {}  # by the job's id
+        self._at = 0.0
+
+    def update(
+        self,
+        host: Host,
+        node: Node,
+        jobs: tuple[LiveJob, ...],
+        ports: tuple[PortSample, ...],
+        at: float,
+        wall: float,
+    ) -> tuple[LiveJob, ...]:
+        """Return the jobs with their steps; `at` by Host.monotonic(), `wall` in seconds since 1970."""
+        if at < self._at:  # a recording was rewound
+            self._watched.clear()
+        self._at = at
+        before, self._watched = self._watched, {}
+        shared = shared_nics(jobs)
+        rates = {port.device: _rate(port) for port in ports if port.state == ACTIVE}
+        found = []
+        for job in jobs:
+            if job.role in _ROLES:
+                own = {nic: rates.get(nic, 0.0) for nic in job.nics if nic not in shared}
+                step = self._step(host, node, job, before.get(job.id), own, wall)
+                job = replace(job, step=step)
+            found.append(job)
+        return tuple(found)
+
+    def _step(
+        self,
+        host: Host,
+        node: Node,
+        job: LiveJob,
+        watched: _Watched | None,
+        own: Mapping[str, float],
+        wall: float,
+    ) -> Maybe[JobStep]:
+        pids = frozenset(job.pids)
+        if watched is not None and (watched.clock.device not in own or pids.isdisjoint(watched.pids)):
+            watched = None  # the job has moved, or was started again
+        busiest = max(own, key=own.__getitem__, default="")
+        is_busy = own.get(busiest, 0.0) >= LEAST_GBPS
+        if watched is None or (
+            is_busy and isinstance(watched.clock.step, Unknown) and own[watched.clock.device] == 0.0
+        ):
+            if not is_busy:
+                return _IDLE
+            if len(self._watched) >= MOST_JOBS:
+                return _TOO_MANY
+            paths, unit = _files(host, node, busiest)
+            if not paths:
+                return Unknown(Reason.NOT_THERE, "step clock", f"{busiest} counts no bytes")
+            watched = _Watched(pids, StepClock(busiest), paths, unit)
+        watched.pids = pids
+        self._watched[job.id] = watched
+        clock, unit = watched.clock, watched.unit
+        readings = host.counter_readings(watched.paths, clock.interval(self._at))
+        if isinstance(readings, Unknown):
+            return readings
+        return clock.update([(at, float(count * unit)) for at, count in readings], self._at, wall)
+
+
+def _rate(port: PortSample) -> float:
+    """Return the rate of a port in Gb/s, both directions; 0 if it is unknown."""
+    return sum(0.0 if isinstance(rate, Unknown) else rate for rate in (port.sent_gbps, port.received_gbps))
+
+
+def _files(host: Host, node: Node, name: str) -> tuple[tuple[str, ...], int]:
+    for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
+        if device.name == name and device.ports:
+            return byte_files(host, device, device.ports[0])
+    return (), 1
