@@ -52,6 +52,7 @@ SUBJECTS: dict[str, tuple[float, Callable[[Tree], set[str]]]] = {
     "job-restarted-staged": (live.RESTART_ENDS, lambda tree: {"staged on all 8 ranks"}),
     "job-log-differs": (0, _rank(0)),
     "rank-behind": (live.BEHIND_AFTER, lambda tree: {"job moves far less data"}),
+    "step-longer": (live.LONGER_AFTER + 300, lambda tree: {"takes longer"}),
     "congestion": (live.CONGESTED_AFTER, lambda tree: {"network", "congested"}),
 }
 # Once missed, because their nodes had a second problem, which stood first.

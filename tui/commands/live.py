@@ -21,6 +21,7 @@ from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveEvent, LiveJob, LiveProcess, LiveSample, PathWord, Role
 from probes.live.processes.job_summaries import path_summary
+from probes.live.step_clock.sentences import step_text
 from probes.queries.finding import Finding
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import note_slow_results
@@ -400,6 +401,7 @@ def _differ(before: LiveJob, now: LiveJob) -> bool:
     """Return whether a job has to be printed again: something changed, or a rate by a quarter or more."""
     return (
         (before.name, before.pids, before.nics) != (now.name, now.pids, now.nics)
+        or isinstance(before.step, Unknown) != isinstance(now.step, Unknown)
         or _has_changed(before.sent_gbps, now.sent_gbps)
         or _has_changed(before.received_gbps, now.received_gbps)
     )
@@ -422,6 +424,8 @@ def _job_text(job: LiveJob, path: str) -> str:
         parts += [rates_text(job, with_reason=True), plural(len(job.nics), "NIC")]
     if job.slowest is not None:
         parts.append(f"slowest pid {job.slowest.pid}: bus {short(job.slowest.bus_gbps)} GB/s")
+    if not isinstance(job.step, Unknown):
+        parts.append(step_text(job.step))
     return f"{job.name}: {', '.join(parts)}"
 
 

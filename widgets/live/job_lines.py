@@ -9,6 +9,7 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role
 from probes.live.processes.job_summaries import path_shares
+from probes.live.step_clock.sentences import seconds_text, step_text
 from probes.queries.finding import Finding, Severity
 from widgets.base.figures import gbps, gibibytes, short
 from widgets.base.lines import Line, Run, Tone, cut, fit, sentence, width_of, wrapped
@@ -70,17 +71,29 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     rates = rates_text(job)
     slow = f" · slowest {slowest.device} {gbps(slowest.rate_gbps)}" if slowest is not None else ""
     slow += _slowest_rank(job, processes)
+    step = "" if isinstance(job.step, Unknown) else f" · {step_text(job.step)}"
     tail: list[Run] = [Run(" · "), Run(rates, _alarm(mark))] if rates else []
     full: Line = (mark, Run(job.name, Tone.TITLE), Run(f" · {ranks} · "), *path, *tail)
-    if width_of(full) + len(slow) <= width:
-        return (*full, Run(slow))
+    for extra in (slow + step, slow + brief_step(job), slow):
+        if width_of(full) + len(extra) <= width:
+            return (*full, Run(extra))
     brief: Line = (mark, Run(job.name.partition(" (")[0], Tone.TITLE), Run(" · "), *path, *tail)
     short_path = path_summary(processes, is_brief=True)
     briefest: Line = (mark, Run(job.name.partition(" (")[0], Tone.TITLE), Run(" · "), *short_path, *tail)
-    for line in ((*brief, Run(slow)), full, brief, briefest):
+    rest = slow + brief_step(job)
+    for line in ((*brief, Run(rest)), (*brief, Run(slow)), full, (*briefest, Run(rest)), brief, briefest):
         if width_of(line) <= width:
             return line
     return fit(briefest, width)
+
+
+def brief_step(job: LiveJob) -> str:
+    """Return " · step 17.2 s, network 4.1 s"; "" if the step is unknown or one of several patterns."""
+    if isinstance(job.step, Unknown) or not job.step.is_steady:
+        return ""
+    network = seconds_text(job.step.network_seconds)
+    longer = f" (+{job.step.share_longer:.0%})" if job.step.longer_than is not None else ""
+    return f" · step {seconds_text(job.step.seconds)} s{longer}, network {network} s"
 
 
 def _slowest_rank(job: LiveJob, processes: Sequence[LiveProcess]) -> str:
@@ -216,7 +229,7 @@ def draw_overview(
             path = path_summary(processes, is_brief=True)
         slowest = job.slowest_nic
         slow = f" · slowest {slowest.device}" if slowest is not None else ""
-        slow += _slowest_rank(job, processes)
+        slow += brief_step(job) + _slowest_rank(job, processes)
         lines.append(cut((*head, Run(ranks), *about), width))
         lines.append(cut((Run("  "), *path, Run(slow)), width))
         lines += problem_lines(job, sample, width)

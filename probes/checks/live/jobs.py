@@ -17,6 +17,7 @@ from probes.snapshot.condition import (
     RAS_PROBLEM,
     SLOW_NIC,
     STAGED,
+    STEP_LONGER,
     STOPPED,
     TRAFFIC_FELL,
 )
@@ -191,6 +192,28 @@ def job_traffic_fell(examination: Examination) -> Outcome:
         instruction("Look for pauses, retransmits and ports that went down in the live view (t)", False),
     )
     return report_conditions(examination, TRAFFIC_FELL, Plan("Find out what the job waits for", steps), 30.0)
+
+
+@AREA.check(
+    STEP_LONGER,
+    Severity.WARNING,
+    "A step of a running job takes longer than before",
+    "FALCON, https://arxiv.org/abs/2410.12588 (the step by the period of its communication)",
+    ok="No step of a running job is known to take longer than before",
+    impact="The job gets less done in the same time. The evidence has the GPU-hours a day that this costs.",
+    part_of=(
+        *(*PORT_DOWN, "port-flapping", *_SLOW_LINKS, STAGED, "network-congested"),
+        *(SLOW_NIC, ODD_RANK, "gpu-throttled"),
+    ),
+)
+def job_step_longer(examination: Examination) -> Outcome:
+    """Find jobs whose traffic repeats more slowly than when gdrtop began to look, with the same bytes."""
+    steps = (
+        instruction("If the network part grew, look for pauses, retransmits and congestion (Live, t)", False),
+        instruction("Otherwise look at clocks and temperatures of the GPUs, CPUs and data loading", False),
+        instruction("Compare with the other nodes of the job: gdrtop fleet live --job JOB", False),
+    )
+    return report_conditions(examination, STEP_LONGER, Plan("Find out which part grew, and why", steps))
 
 
 @AREA.check(

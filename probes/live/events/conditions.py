@@ -10,6 +10,7 @@ from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role, path_phrase
 from probes.live.processes.job_summaries import path_summary
+from probes.live.step_clock.sentences import longer_step
 from probes.snapshot.condition import (
     CONGESTED,
     ERRORS_RISING,
@@ -19,6 +20,7 @@ from probes.snapshot.condition import (
     PAUSED,
     SLOW_NIC,
     STAGED,
+    STEP_LONGER,
     STOPPED,
     THROTTLED,
     TRAFFIC_FELL,
@@ -112,7 +114,7 @@ def _unread(sample: LiveSample) -> dict[str, Unknown]:
         ERRORS_RISING: (count for port in sample.ports for count in port.counters.values()),
         THROTTLED: (map_known(gpu.live, lambda live: live.throttle_reasons) for gpu in sample.gpus),
         STOPPED: (process.state for process in processes),
-        **dict.fromkeys((SLOW_NIC, TRAFFIC_FELL, CONGESTED), rates),
+        **dict.fromkeys((SLOW_NIC, TRAFFIC_FELL, CONGESTED, STEP_LONGER), rates),
     }
     reasons = ((check, _all_unknown(values)) for check, values in figures.items())
     return {check: why for check, why in reasons if why is not None}
@@ -152,6 +154,8 @@ def _of_jobs(sample: LiveSample, is_stopped: Callable[[LiveProcess], bool]) -> I
         if stopped and job.role is not Role.GPU:
             yield _stopped(job, stopped, sample)
         yield from _odd(job, sample)
+        if (longer := longer_step(job, sample.taken_at)) is not None:
+            yield longer
 
 
 def _without_gdr(job: LiveJob, ranks: Sequence[LiveProcess], sample: LiveSample) -> Iterator[Condition]:

@@ -9,7 +9,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.live.model.step import JobStep, StepPart, UsualStep
 from probes.live.step_clock.period import Period, coverage_of, find_period, parts_of
-from probes.live.step_clock.series import KEPT_SECONDS, Series
+from probes.live.step_clock.series import Series
 
 FAST, SLOW = 0.1, 0.5  # seconds between two readings
 LOOK_SECONDS = 60.0
@@ -21,9 +21,9 @@ _MULTIPLE = 0.06  # of a slow period that is a multiple of the fast one
 _MULTIPLE_BETTER = 0.1  # by which its correlation has to be higher to be the step
 _LOOKS = 3
 _SEARCHED_PERIODS = 20
-_FOLLOWED_PERIODS, _FOLLOWED_FROM, _FOLLOWED_TO = 10, 0.6, 1.8
+_FOLLOWED_PERIODS, _FOLLOWED_FROM, _FOLLOWED_TO = (10, 20), 0.6, 1.8
 _CHANGED = 0.05
-_SCATTERS = 4  # standard deviations of the usual looks
+_SCATTERS = 3  # standard deviations of the usual looks
 _USUAL_LOOKS = 30
 _SAME_BYTES = 0.15  # otherwise the work has changed: batch, sequence length, number of ranks
 _MOST_MISSED = 10  # looks in a row without the period
@@ -144,11 +144,16 @@ class StepClock:
         """Look at a known step again."""
         around = self._changed[-1].seconds if self._changed else self._usual_seconds
         grid = FAST if self._usual_seconds < _SLOW_ENOUGH else SLOW
-        wanted = min(KEPT_SECONDS, max(_FAST_SECONDS, _FOLLOWED_PERIODS * around))
-        rates = self._series.rates(grid, wanted)
-        if len(rates) < 0.9 * min(wanted, _SLOW_SECONDS) / grid:
-            return False
-        found = find_period(rates, grid, _FOLLOWED_FROM * around, _FOLLOWED_TO * around)
+        found: Period | None = None
+        rates: list[float] = []
+        for periods in _FOLLOWED_PERIODS:  # the newest ones show a change first; several may be unclear
+            wanted = min(_SLOW_SECONDS, max(_FAST_SECONDS, periods * around))
+            rates = self._series.rates(grid, wanted)
+            if len(rates) < 0.9 * _FOLLOWED_PERIODS[0] / periods * wanted / grid:
+                return False
+            found = find_period(rates, grid, _FOLLOWED_FROM * around, _FOLLOWED_TO * around)
+            if found is not None:
+                break
         if found is None:
             self._missed += 1
             self._changed = [] if self._missed >= _LOOKS and not self._has_changed else self._changed
@@ -194,8 +199,8 @@ class StepClock:
         """Take a shorter step, or one that moves other amounts of data, as the usual one from now on."""
         if not self._has_changed:
             return
-        amounts = [_median(looks, "step_bytes") for looks in (self._changed[-_LOOKS:], self._usual)]
-        is_new_work = not _is_near(*amounts, _SAME_BYTES)
+        now, before = _median(self._changed[-_LOOKS:], "step_bytes"), _median(self._usual, "step_bytes")
+        is_new_work = not _is_near(now, before, _SAME_BYTES)
         is_shorter = self._changed[-1].seconds < self._usual_seconds
         if is_new_work or is_shorter:
             self._usual, self._changed = self._changed, []
@@ -239,4 +244,4 @@ def _agree(looks: list[_Look]) -> bool:
 
 
 def _median(looks: list[_Look], name: str) -> float:
-    return median(getattr(look, name) for look in looks)
+    return float(median(getattr(look, name) for look in looks))

@@ -1,6 +1,6 @@
 """The period of a series of rates, by autocorrelation; silent where it is not clear.
 
-Thresholds and their errors over simulated jobs are those of the method's measurement (tests/probes/live/step_clock).
+tests/probes/live/step_clock measures over simulated jobs how often it is right, wrong and silent.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from probes.simulation.node.jobs.traffic import (
     carry_over_tcp,
     scale,
 )
-from probes.simulation.node.model.load import OPENED, Steps, changes
+from probes.simulation.node.model.load import OPENED, Steps, changes, longer_steps
 from probes.simulation.node.model.tree import PEERMEM, PlacedNic, Program, Tree, Via, log
 
 STAGED_RANK, STOPPED_RANK, BEHIND_RANK, LOST_RANK, SLOW_RANK, FLAPPING_RANK = 5, 3, 2, 5, 5, 3
@@ -40,6 +40,7 @@ BEHIND_AFTER = 20.0
 HUNG_FOR = 600.0  # until PyTorch's watchdog has timed out
 NCCL_WITH_MONITOR = "2.29.7"
 RESTART_BEGINS, RESTART_ENDS = 30.0, 38.0
+LONGER_AFTER, _LONGER_SHARE = 720.0, 0.23
 FLAP_FIRST, FLAP_EACH, FLAP_DOWN = 15.0, 20.0, 5.0
 _STALLED = 0.02  # of the traffic: the other ranks wait for one
 _CONGESTED = 0.6
@@ -328,6 +329,15 @@ def _gpu_throttled(tree: Tree) -> None:
     if rank is not None and rank.gpu is not None:
         number = rank.gpu
         tree.plan(OPENED + CONGESTED_AFTER, lambda tree: tree.throttled.add(number))
+
+
+@_fault(
+    "step-longer",
+    "After 12 min a step takes 23 % longer, because its network part grows",
+    shows=("job-step-longer",),
+)
+def _step_longer(tree: Tree) -> None:
+    _scale_all(tree, longer_steps(tree.seed, OPENED + LONGER_AFTER, _LONGER_SHARE))
 
 
 @_fault("packets-lost-live", "After 10 s a port loses packets", shows=("port-errors-rising",))

@@ -1,4 +1,4 @@
-"""Traffic of simulated jobs through one NIC: rates in pieces, and the exact counter read late by some milliseconds."""
+"""Traffic of simulated jobs through one NIC, and its exact counter, which is read a bit late."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def buckets(random: Random, period: float) -> Iterator[Piece]:
 
 
 def pipeline(random: Random, period: float, between: float) -> Iterator[Piece]:
-    """Yield steps of eight micro-batches, each with a transfer at `between` of line rate, then an all-reduce."""
+    """Yield steps of eight micro-batches, each with a transfer, and an all-reduce at the end."""
     while True:
         length = period * random.gauss(1, 0.01)
         for _ in range(8):
