@@ -20,8 +20,8 @@ from probes.checks import judgment
 from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveEvent, LiveJob, LiveProcess, LiveSample, PathWord, Role
+from probes.live.model.step_text import step_text
 from probes.live.processes.job_summaries import path_summary
-from probes.live.step_clock.sentences import step_text
 from probes.queries.finding import Finding
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import note_slow_results
@@ -286,7 +286,7 @@ def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:
             "exit_status": exit_status(sample),
             "verdict": sample.verdict,
             "findings": [_finding_json(finding) for finding in sample.findings],
-            "jobs": sample.jobs,
+            "jobs": [_job_json(job) for job in sample.jobs],
             "processes": processes,
             "ports": sample.ports,
             "gpus": sample.gpus,
@@ -304,6 +304,14 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
     names = ("id", "severity", "title", "cause", "devices", "ranks", "jobs", "takes")
     values: dict[str, object] = {name: getattr(finding, name) for name in names}
     return object_of({**values, "since": time_json(finding.since)})
+
+
+def _job_json(job: LiveJob) -> dict[str, Any]:
+    values: dict[str, Any] = plain_value(job)
+    step = values["step"]
+    if step is not None and step["longer_than"] is not None:
+        step["longer_than"] = with_time(step["longer_than"], "until")
+    return values
 
 
 def _process_json(process: LiveProcess) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role
+from probes.live.model.step_text import seconds_text, step_text
 from probes.live.processes.job_summaries import path_shares
-from probes.live.step_clock.sentences import seconds_text, step_text
 from probes.queries.finding import Finding, Severity
 from widgets.base.figures import gbps, gibibytes, short
 from widgets.base.lines import Line, Run, Tone, cut, fit, sentence, width_of, wrapped

@@ -9,8 +9,8 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role, path_phrase
+from probes.live.model.step_text import longer_step
 from probes.live.processes.job_summaries import path_summary
-from probes.live.step_clock.sentences import longer_step
 from probes.snapshot.condition import (
     CONGESTED,
     ERRORS_RISING,

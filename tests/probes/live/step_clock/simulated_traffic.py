@@ -8,6 +8,7 @@ from random import Random
 
 LINE = 50e9  # bytes a second: 400 Gb/s
 Piece = tuple[float, float]  # seconds, bytes a second
+Reading = tuple[float, float]  # seconds, bytes
 
 
 def steps(
@@ -118,9 +119,9 @@ def until(seconds: float, first: Iterator[Piece], then: Iterator[Piece]) -> Iter
 
 def readings(
     pieces: Iterator[Piece], seconds: float, random: Random, interval: float = 0.1, begin: float = 0.0
-) -> list[tuple[float, float]]:
+) -> list[Reading]:
     """Return (seconds, bytes) of a counter that is read for so many seconds, each time up to 3 ms late."""
-    found: list[tuple[float, float]] = []
+    found: list[Reading] = []
     at = total = 0.0
     length, rate = next(pieces)
     end = length

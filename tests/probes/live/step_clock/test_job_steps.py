@@ -1,0 +1,74 @@
+"""Each job has a step clock of its own, on a NIC that no other job uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from probes.base.unknown import Maybe, Unknown
+from probes.facts.node import Node, probe_node
+from probes.live.model.sample import LiveJob
+from probes.live.model.step import JobStep
+from probes.live.step_clock.job_steps import JobSteps
+from probes.simulation.host import SimulatedHost
+from tests.probes.live.live_samples import a_job, a_port
+from tests.probes.live.step_clock.simulated_traffic import readings, steps
+from tests.tui.pilot import SteppedClock
+
+PERIODS = {"mlx5_1": 1.4, "mlx5_2": 2.2}
+
+
+class CountingHost(SimulatedHost):
+    """A node whose counters show jobs with these periods."""
+
+    def __init__(self) -> None:
+        super().__init__("hgx-h100", clock=SteppedClock())
+        self.second = 0
+        self.asked: set[str] = set()
+        self.read = {
+            name: readings(steps(Random(name), period), 200, Random(name)) for name, period in PERIODS.items()
+        }
+
+    def counter_readings(
+        self, paths: Sequence[str], interval: float = 0.1
+    ) -> Maybe[tuple[tuple[float, int], ...]]:
+        device = paths[0].split("/")[4]
+        self.asked.add(device)
+        before = self.second - 1
+        return tuple((at, int(count)) for at, count in self.read[device] if before < at <= self.second)
+
+
+@pytest.fixture(scope="module")
+def node() -> Node:
+    return probe_node(SimulatedHost("hgx-h100"), seconds=60.0)
+
+
+def job(name: str, pid: int, *nics: str) -> LiveJob:
+    return replace(a_job(), id=name, pids=(pid,), nics=nics)
+
+
+def test_two_jobs_on_two_nics_have_their_own_steps(node: Node) -> None:
+    host, clocks = CountingHost(), JobSteps()
+    jobs = (job("first", 1, "mlx5_0", "mlx5_1"), job("second", 2, "mlx5_0", "mlx5_2"))
+    ports = (a_port(0, 390.0), a_port(1, 300.0), a_port(2, 300.0))
+    for second in range(1, 190):
+        host.second = second
+        jobs = clocks.update(host, node, jobs, ports, float(second), 1.7e9 + second)
+    assert host.asked == {"mlx5_1", "mlx5_2"}  # the busiest NIC carries the traffic of both
+    found = [each.step.seconds for each in jobs if isinstance(each.step, JobStep)]
+    assert found == pytest.approx([1.4, 2.2], rel=0.03)
+    started = clocks.update(host, node, (job("first", 9, "mlx5_1"),), ports, 190.0, 1.7e9)
+    assert "needs some minutes of traffic" in str(started[0].step)
+
+
+def test_a_job_that_moves_nothing_or_shares_its_nics_is_not_read(node: Node) -> None:
+    host, clocks = CountingHost(), JobSteps()
+    idle = clocks.update(host, node, (job("first", 1, "mlx5_1"),), (a_port(1, 0.1),), 1.0, 1.7e9)
+    both = (job("first", 1, "mlx5_1"), job("second", 2, "mlx5_1"))
+    shared = clocks.update(host, node, both, (a_port(1, 300.0),), 2.0, 1.7e9)
+    assert all("no NIC of the job is busy" in str(each.step) for each in (*idle, *shared))
+    assert all(isinstance(each.step, Unknown) for each in (*idle, *shared))
+    assert not host.asked
