@@ -25,6 +25,7 @@ _FOLLOWED_PERIODS, _FOLLOWED_FROM, _FOLLOWED_TO = (10, 20), 0.6, 1.8
 _CHANGED = 0.05
 _SCATTERS = 3  # standard deviations of the usual looks
 _USUAL_LOOKS = 30
+_SURE_OF_USUAL = 5  # looks; then one each some minutes is enough
 _SAME_BYTES = 0.15  # otherwise the work has changed: batch, sequence length, number of ranks
 _MOST_MISSED = 10  # looks in a row without the period
 _NETWORK_ERROR_SECONDS, _NETWORK_ERROR = 0.2, 0.03
@@ -70,7 +71,7 @@ class StepClock:
         """Return how many seconds apart the counters shall be read now."""
         if self._is_followed and self._usual_seconds >= _SLOW_ENOUGH:
             return SLOW
-        if self._is_followed and (self._changed or len(self._usual) < _USUAL_LOOKS):
+        if self._is_followed and (self._changed or len(self._usual) < _SURE_OF_USUAL):
             return FAST
         if not self._is_followed and self._missed < _RESTS_AFTER:
             return FAST

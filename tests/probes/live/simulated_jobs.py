@@ -80,6 +80,7 @@ TOLD: dict[str, Told] = {
     "gpu-throttled-live": Told(events=(r"throttled 0000:.*: GPU 0 .*is throttled \(HW thermal\)",)),
     "packets-lost-live": Told(events=("errors-rising mlx5_0: mlx5_0 retransmits packets",)),
     "job-hung": Told(),
+    "step-longer": Told(),
     "storage-traffic": Told(jobs=(r"train.py \(alice", r"mmfsd \(root\)")),
     "two-jobs-two-users": Told(
         path=r"likely GDR \(DMA-BUF\)",

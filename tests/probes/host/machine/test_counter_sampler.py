@@ -24,7 +24,7 @@ def until_some(sampler: CounterSampler) -> Maybe[tuple[tuple[float, int], ...]]:
     end = time.monotonic() + 10
     while time.monotonic() < end:
         found = sampler.readings(0.05)
-        if found or isinstance(found, Unknown):
+        if isinstance(found, Unknown) or found:
             return found
         time.sleep(0.01)
     raise AssertionError("no reading for ten seconds")
