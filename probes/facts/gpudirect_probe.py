@@ -30,7 +30,7 @@ from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.host.answers import CudaGpu
 from probes.host.protocol import Host
 
-_BUFINFO = "/sys/kernel/debug/dma_buf/bufinfo"
+BUFINFO = "/sys/kernel/debug/dma_buf/bufinfo"
 _BUFINFO_LIMIT = 4 << 20
 # Only OFED's and Broadcom's drivers ask peer-memory clients for addresses (ib_umem_get_peer).
 _PEER_DRIVERS = ("mlx5_core", "mlx4_core", "bnxt_en")
@@ -60,6 +60,11 @@ def parse_bufinfo(text: str) -> frozenset[str]:
         elif ours and devices and words:
             attached.add(words[0])
     return frozenset(attached)
+
+
+def read_attached(host: Host) -> Maybe[frozenset[str]]:
+    """Return the devices that are attached to GPU memory as a DMA-BUF now, by their kernel names."""
+    return map_known(host.read(BUFINFO, _BUFINFO_LIMIT), parse_bufinfo)
 
 
 def dmabuf_verdict(number: Maybe[int]) -> Maybe[bool]:
@@ -160,7 +165,7 @@ def probe(
         peermem=peermem,
         preferred=next((state.path for state in (dmabuf, peermem) if state.usable is True), None),
         nic_dmabuf=answers,
-        dmabuf_in_use=_attached(host, host.read(_BUFINFO, _BUFINFO_LIMIT), hardware),
+        dmabuf_in_use=_attached(host, host.read(BUFINFO, _BUFINFO_LIMIT), hardware),
         nic_peermem=_nics_by_peer_memory(host, hardware, peermem),
         gpu_support=support,
         cuda_failure=_cuda_failure(cuda),

@@ -3,7 +3,8 @@
 The kernel charges host memory that is registered with a NIC to VmPin, and GPU memory registered by
 nvidia-peermem too, but no DMA-BUF: what a process has registered beyond VmPin is DMA-BUF. The other direction
 is weaker, because queues and other pinned memory are charged without being regions. So "DMA-BUF" is at most
-likely without root, and "all host memory" needs bounds for the rest. Rules and traps:
+likely without root, which can read the devices that are attached to GPU memory, and "all host memory" needs
+bounds for the rest. Rules and traps:
 tests/probes/live/processes/test_gdr_path.py.
 """
 
@@ -16,6 +17,7 @@ from functools import cached_property
 from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpudirect_probe import BUFINFO
 from probes.live.model.sample import PathJudgment, PathWord, Role
 from probes.live.processes.ownership import LARGE, PAGE, RdmaUse
 from probes.queries.finding import Evidence
@@ -28,7 +30,8 @@ TRACKS_DMABUF = (5, 15)  # the first kernel that lists DMA-BUF regions (RDMA/uve
 NO_DMABUF_LENGTH = ("bnxt_en", "bnxt_re", "irdma", "ice", "idpf", "mana", "mana_ib")
 SOCKET_THREAD = "NCCL Sock"  # NCCL's socket transport (net_socket.cc)
 VERBS_THREAD = "NCCL IbAsync"  # NCCL's InfiniBand and RoCE transport (net_ib/init.cc)
-_NOT_READ = Unknown(Reason.NEEDS_ROOT, "/sys/kernel/debug/dma_buf/bufinfo")
+_NOT_READ = Unknown(Reason.NEEDS_ROOT, BUFINFO)
+_PEERMEM_DOUBT = "nvidia_peermem counts the regions of all processes together, and the kernel does not list whose they are."
 _DEVICE_THREAD = "NCCL GIN"  # the GPU itself may post to DEVX queue pairs
 _LIKELY_SHARE = 10  # at most a tenth of a rank's large regions may be DMA-BUF
 
@@ -71,8 +74,10 @@ class NodeEvidence:
     is_hidden: bool = False  # devices or their objects may be in other network namespaces
     kernel: Maybe[tuple[int, int]] = (6, 8)
     dmabuf_usable: Maybe[bool] = True
-    dmabuf_in_use: Maybe[bool] = _NOT_READ
-    dmabuf_candidates: frozenset[int] = frozenset()  # processes with more regions than VmPin
+    # RDMA devices that are attached to GPU memory as a DMA-BUF
+    dmabuf_attached: Maybe[frozenset[str]] = _NOT_READ
+    # processes with more regions than VmPin, and the devices with their regions
+    dmabuf_candidates: Mapping[int, frozenset[str]] = field(default_factory=dict)
     drivers: Mapping[str, Maybe[str]] = field(default_factory=dict)  # by RDMA device
     has_small_pages: bool = True  # 4 KiB, as always on x86
     numa_nodes: Mapping[str, int] = field(default_factory=dict)  # of GPUs by BDF and RDMA devices by name
@@ -165,12 +170,38 @@ def _without_length(process: ProcessEvidence, devices: list[str], node: NodeEvid
 def _dmabuf(process: ProcessEvidence, node: NodeEvidence, *signs: Evidence) -> PathJudgment:
     if process.has_gpu is False:
         return _unknown(process, "it has DMA-BUF regions but no GPU", *signs)
-    attached = Evidence("/sys/kernel/debug/dma_buf/bufinfo", "a NIC is attached to GPU memory")
-    if not isinstance(node.dmabuf_in_use, Unknown) and node.dmabuf_in_use:
-        is_only = node.dmabuf_candidates == {process.pid} and not node.unowned_regions and not node.is_hidden
-        likely = not is_only or isinstance(process.has_gpu, Unknown)
-        return _judged(PathWord.DMABUF, process, *signs, attached, likely=likely)
-    return _judged(PathWord.DMABUF, process, *signs, likely=True)
+    proof = _attached_alone(process, node)
+    if isinstance(proof, str):
+        return _judged(PathWord.DMABUF, process, *signs, likely=True, doubt=proof)
+    return _judged(PathWord.DMABUF, process, *signs, proof)
+
+
+def _attached_alone(process: ProcessEvidence, node: NodeEvidence) -> Evidence | str:
+    """Return the proof that a process has registered GPU memory, or why there is none.
+
+    The kernel lists which devices are attached to the GPU driver's buffers, but not for which process. So one
+    of them must be a device on which no other process has DMA-BUF regions.
+    """
+    attached = node.dmabuf_attached
+    if isinstance(attached, Unknown):
+        if attached.reason is Reason.NEEDS_ROOT:
+            return f"Root can settle it: {BUFINFO} lists the NICs that are attached to GPU memory."
+        if attached.reason is Reason.NOT_THERE:
+            return f"Only {BUFINFO} could settle it, and it is missing: is debugfs mounted?"
+        return f"{BUFINFO} could settle it, but is unknown ({attached})."
+    if isinstance(process.has_gpu, Unknown):
+        return f"Whether it uses a GPU is unknown ({process.has_gpu})."
+    if node.unowned_regions or node.is_hidden:
+        return "Other processes that gdrtop cannot see may have DMA-BUF regions on the same NICs."
+    mine = node.dmabuf_candidates.get(process.pid, frozenset()) & attached
+    others = {
+        device for pid, devices in node.dmabuf_candidates.items() if pid != process.pid for device in devices
+    }
+    if not mine:
+        return f"{BUFINFO} lists none of its NICs as attached to GPU memory."
+    if not mine - others:
+        return "Others have DMA-BUF regions on the same NICs, and the kernel does not list whose they are."
+    return Evidence(BUFINFO, f"{min(mine - others)} is attached to GPU memory, for this process alone")
 
 
 def _peermem(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment | None:
@@ -194,7 +225,7 @@ def _peermem(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment | Non
     if process.is_far:  # NCCL's default level does not reach so far
         return _unknown(process, "its NIC and its GPU are on different NUMA nodes", sign)
     if node.candidates_share_job and process.role is Role.NCCL and regions >= count:
-        return _judged(PathWord.PEERMEM, process, sign, likely=True)
+        return _judged(PathWord.PEERMEM, process, sign, likely=True, doubt=_PEERMEM_DOUBT)
     return _unknown(process, f"one of {count} processes uses nvidia_peermem", sign)
 
 
@@ -249,8 +280,10 @@ def _has_plugin(process: ProcessEvidence) -> bool:
     return any(name.startswith("libnccl-net") for name in process.libraries)
 
 
-def _judged(word: PathWord, process: ProcessEvidence, *signs: Evidence, likely: bool = False) -> PathJudgment:
-    return PathJudgment(word, likely, evidence=(*process.shown, *signs))
+def _judged(
+    word: PathWord, process: ProcessEvidence, *signs: Evidence, likely: bool = False, doubt: str = ""
+) -> PathJudgment:
+    return PathJudgment(word, likely, evidence=(*process.shown, *signs), doubt=doubt)
 
 
 def _unknown(process: ProcessEvidence, why: str, *signs: Evidence) -> PathJudgment:

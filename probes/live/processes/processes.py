@@ -11,6 +11,7 @@ from typing import TypeVar
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpudirect_probe import BUFINFO, read_attached
 from probes.facts.jobs.process_files import Stat, parse_stat
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, read_process
 from probes.facts.node import Node
@@ -25,6 +26,7 @@ from probes.live.processes.job_names import JobNames
 from probes.live.processes.node_evidence import (
     GpuUsers,
     current_evidence,
+    dmabuf_candidates,
     gpu_users,
     has_devices,
     has_gpu,
@@ -42,6 +44,7 @@ _T = TypeVar("_T")
 # Threads are named when NCCL connects; user, memory and CPUs of a process hardly ever change.
 _THREADS_SECONDS = 5.0
 _USAGE_SECONDS = 10.0
+_DMABUF_SECONDS = 10.0  # the kernel locks each buffer for a moment while it lists them
 # At most between two readings of /proc/PID/stat, however slow they are: an event needs two samples, which
 # must not be two looks at one reading.
 _STATES_SECONDS = 1.0
@@ -104,6 +107,8 @@ class _HostReader:
         self._usage: PacedSource[Mapping[int, Maybe[ProcessUsage]]] = PacedSource(
             "process usage", _USAGE_SECONDS, clock=clock
         )
+        self._attached: PacedSource[frozenset[str]] = PacedSource("DMA-BUFs", _DMABUF_SECONDS, clock=clock)
+        self._candidates: Latest[Mapping[int, frozenset[str]]] = Latest()
         self._cache = ProcessCache(clock)
         self._names = JobNames()
         self._tracked: dict[int, TrackedProcess] = {}  # by pid
@@ -244,17 +249,33 @@ class _HostReader:
         limit of the judgment.
         """
         with_gpu = {tracked.pid: answers.has_gpu for tracked, answers in seen}
-        started = [_started(answers.process) for _, answers in seen if answers.has_gpu is not False]
+        candidates = self._candidates.get(lambda: dmabuf_candidates(rdma), same=(rdma,))
+        attached = self._read_attached(reading.at, [pid for pid in candidates if pid in self._tracked])
         regions = peermem_regions(reading.peermem)
         before = self._evidence.value
         users = 0 if before is None else len(before.peermem_candidates)
         in_use = regions if isinstance(regions, Unknown) else (regions > 0, regions >= users)
         lasting = self._lasting.get(lambda: lasting_evidence(node), same=(node,))
         return self._evidence.get(
-            lambda: current_evidence(node, lasting, reading, rdma, with_gpu, jobs, started),
+            lambda: current_evidence(node, lasting, reading, rdma, with_gpu, jobs, attached, candidates),
             same=(node, rdma),
-            equal=(in_use, with_gpu, jobs, started),
+            equal=(in_use, with_gpu, jobs, attached),
         )
+
+    def _read_attached(self, now: float, candidates: list[int]) -> Maybe[frozenset[str]]:
+        """Return the functions that are attached to GPU memory; asked only while they can settle something.
+
+        An answer older than a process says nothing about it.
+        """
+        if not candidates:
+            return frozenset()
+        newest = max(self._tracked[pid].first_seen for pid in candidates)
+        is_older = self._attached.asked_at is None or self._attached.asked_at < newest
+        self._attached.read(self.host, now, lambda: read_attached(self.host), is_early=is_older)
+        answer = self._attached.answer
+        if isinstance(answer, Unknown) or _time(self._attached.asked_at, now) >= newest:
+            return answer
+        return Unknown(Reason.NOT_RECORDED, BUFINFO, "read before the process started")
 
 
 def _time(at: float | None, otherwise: float) -> float:
@@ -288,10 +309,6 @@ def _unread(pid: int, why: Unknown) -> Process:
     """Return a process of which nothing has been read."""
     values = {field.name: why for field in fields(Process) if field.name not in ("pid", "is_ours", "job")}
     return Process(pid=pid, **values)  # type: ignore[arg-type]
-
-
-def _started(process: Process) -> Maybe[float]:
-    return process.usage if isinstance(process.usage, Unknown) else process.usage.started_at
 
 
 WORKERS = 4  # threads; a process whose files hang keeps one of them busy
