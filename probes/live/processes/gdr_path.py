@@ -31,7 +31,10 @@ NO_DMABUF_LENGTH = ("bnxt_en", "bnxt_re", "irdma", "ice", "idpf", "mana", "mana_
 SOCKET_THREAD = "NCCL Sock"  # NCCL's socket transport (net_socket.cc)
 VERBS_THREAD = "NCCL IbAsync"  # NCCL's InfiniBand and RoCE transport (net_ib/init.cc)
 _NOT_READ = Unknown(Reason.NEEDS_ROOT, BUFINFO)
-_PEERMEM_DOUBT = "nvidia_peermem counts the regions of all processes together, and the kernel does not list whose they are."
+_SETTLES = f"Root can settle it if nothing else on the node uses DMA-BUF ({BUFINFO})."
+_PEERMEM_DOUBT = (
+    "nvidia_peermem counts the regions of all processes together; the kernel does not list whose they are."
+)
 _DEVICE_THREAD = "NCCL GIN"  # the GPU itself may post to DEVX queue pairs
 _LIKELY_SHARE = 10  # at most a tenth of a rank's large regions may be DMA-BUF
 
@@ -76,6 +79,7 @@ class NodeEvidence:
     dmabuf_usable: Maybe[bool] = True
     # RDMA devices that are attached to GPU memory as a DMA-BUF
     dmabuf_attached: Maybe[frozenset[str]] = _NOT_READ
+    has_no_dmabuf: bool = False  # no device is attached to any, since the regions last changed
     # processes with more regions than VmPin, and the devices with their regions
     dmabuf_candidates: Mapping[int, frozenset[str]] = field(default_factory=dict)
     drivers: Mapping[str, Maybe[str]] = field(default_factory=dict)  # by RDMA device
@@ -231,12 +235,13 @@ def _peermem(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment | Non
 
 def _host_memory(process: ProcessEvidence, use: RdmaUse, pinned: int, node: NodeEvidence) -> PathJudgment:
     """Judge regions that VmPin covers. A bound for what else it counts shows which are host memory."""
-    if obstacle := _obstacle(node):
+    if not node.has_no_dmabuf and (obstacle := _obstacle(node)):
         return _unknown(process, obstacle)
     count = use.own.count + use.inherited.count
     other = count * (PAGE if node.has_small_pages else LARGEST_PAGE + PAGE)
     other += (use.queue_pairs + use.completion_queues) * QUEUE_BYTES
     bound = use.own.bytes + use.inherited.bytes - pinned + other  # of DMA-BUF bytes
+    bound = 0 if node.has_no_dmabuf else bound
     if bound < 0:
         return _unknown(process, f"{size_text(pinned)} is pinned, but not only by RDMA, which hides DMA-BUF")
     large = use.own.large_bytes + use.inherited.large_bytes
@@ -245,6 +250,8 @@ def _host_memory(process: ProcessEvidence, use: RdmaUse, pinned: int, node: Node
         return _unknown(process, f"all its memory regions are smaller than {size_text(LARGE)}")
     sign = Evidence("/sys/module/nvidia_peermem/refcnt", f"{known(node.peermem_regions, 0)}")
     most = Evidence("rdma resource show", f"at most {size_text(bound)} of the regions may be DMA-BUF")
+    if node.has_no_dmabuf:
+        most = Evidence(BUFINFO, "no device is attached to a DMA-BUF")
     is_proven = shortest > bound
     if process.role is not Role.NCCL:
         if not is_proven:
@@ -256,7 +263,8 @@ def _host_memory(process: ProcessEvidence, use: RdmaUse, pinned: int, node: Node
         return _unknown(process, f"no {VERBS_THREAD} thread: another library may have the queue pairs", sign)
     is_rank = _has_thread(process, VERBS_THREAD) and known(process.has_gpu, False)
     likely = not is_proven or not is_rank or bool(use.inherited.count)
-    return _judged(PathWord.STAGED, process, sign, most, likely=likely)
+    doubt = f"Up to {size_text(bound)} of its regions may be DMA-BUF. {_SETTLES}" if not is_proven else ""
+    return _judged(PathWord.STAGED, process, sign, most, likely=likely, doubt=doubt)
 
 
 def _obstacle(node: NodeEvidence) -> str:

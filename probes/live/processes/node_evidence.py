@@ -12,6 +12,7 @@ from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpudirect import GpuDirectFacts, PeermemReading
+from probes.facts.gpudirect_probe import AttachedDevices
 from probes.facts.jobs.processes import Process
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.kernel.release import KernelFacts
@@ -142,12 +143,13 @@ def current_evidence(
     found: ResourceRound,
     with_gpu: Mapping[int, Maybe[bool]],
     jobs: Mapping[int, str],
-    attached: Maybe[frozenset[str]],
+    attached: Maybe[AttachedDevices],
+    has_no_dmabuf: bool,
     candidates: Mapping[int, frozenset[str]],
 ) -> NodeEvidence:
     """Return the evidence at one moment, with the `lasting` part as it is.
 
-    `attached`: the functions that are attached to GPU memory; `candidates`: those of DMA-BUF.
+    `attached`: the functions that are attached to DMA-BUFs; `candidates`: the processes that may use one.
     """
     uses = found.ownership.uses
     with_regions = frozenset(
@@ -166,8 +168,9 @@ def current_evidence(
         unowned_queue_pairs=found.ownership.unowned_queue_pairs,
         is_hidden=is_hidden(node, found),
         dmabuf_attached=map_known(
-            attached, lambda functions: frozenset(nics[bdf] for bdf in functions if bdf in nics)
+            attached, lambda found: frozenset(nics[bdf] for bdf in found.gpu_memory if bdf in nics)
         ),
+        has_no_dmabuf=has_no_dmabuf,
         dmabuf_candidates=candidates,
     )
 

@@ -11,12 +11,13 @@ from typing import TypeVar
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.gpudirect_probe import BUFINFO, read_attached
+from probes.facts.gpudirect_probe import BUFINFO, AttachedDevices, read_attached
 from probes.facts.jobs.process_files import Stat, parse_stat
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, read_process
 from probes.facts.node import Node
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
+from probes.host.rdma_resources import MemoryRegion
 from probes.host.usage import ProcessUsage
 from probes.live.model.paced_source import PacedSource
 from probes.live.model.sample import LiveProcess
@@ -51,6 +52,7 @@ _STATES_SECONDS = 1.0
 _CHANGING_SECONDS = 5.0  # from opening a device to connected queue pairs, or from a signal to the end
 _NO_RDMA = Unknown(Reason.NOT_RECORDED, "/proc/PID/status", "read only if the process has RDMA resources")
 _NOT_YET = "not read yet"
+_NO_REGIONS = Unknown(Reason.NOT_RECORDED, BUFINFO, "read only if processes have memory regions and a GPU")
 
 
 @frozen
@@ -107,7 +109,9 @@ class _HostReader:
         self._usage: PacedSource[Mapping[int, Maybe[ProcessUsage]]] = PacedSource(
             "process usage", _USAGE_SECONDS, clock=clock
         )
-        self._attached: PacedSource[frozenset[str]] = PacedSource("DMA-BUFs", _DMABUF_SECONDS, clock=clock)
+        self._attached: PacedSource[AttachedDevices] = PacedSource("DMA-BUFs", _DMABUF_SECONDS, clock=clock)
+        self._regions: tuple[MemoryRegion, ...] | None = None
+        self._regions_at = 0.0  # when they were last seen to change
         self._candidates: Latest[Mapping[int, frozenset[str]]] = Latest()
         self._cache = ProcessCache(clock)
         self._names = JobNames()
@@ -250,31 +254,44 @@ class _HostReader:
         """
         with_gpu = {tracked.pid: answers.has_gpu for tracked, answers in seen}
         candidates = self._candidates.get(lambda: dmabuf_candidates(rdma), same=(rdma,))
-        attached = self._read_attached(reading.at, [pid for pid in candidates if pid in self._tracked])
+        with_regions = [
+            pid
+            for pid, use in rdma.ownership.uses.items()
+            if pid in self._tracked and (use.own.total or use.inherited.total)
+        ]
+        able = [pid for pid in with_regions if with_gpu.get(pid, True) is not False]
+        attached = self._read_attached(reading.at, rdma, able)
+        asked_at = self._attached.asked_at
+        is_newer = asked_at is not None and asked_at >= self._regions_at
+        has_no_dmabuf = is_newer and not isinstance(attached, Unknown) and attached.are_none
         regions = peermem_regions(reading.peermem)
         before = self._evidence.value
         users = 0 if before is None else len(before.peermem_candidates)
         in_use = regions if isinstance(regions, Unknown) else (regions > 0, regions >= users)
         lasting = self._lasting.get(lambda: lasting_evidence(node), same=(node,))
         return self._evidence.get(
-            lambda: current_evidence(node, lasting, reading, rdma, with_gpu, jobs, attached, candidates),
+            lambda: current_evidence(
+                node, lasting, reading, rdma, with_gpu, jobs, attached, has_no_dmabuf, candidates
+            ),
             same=(node, rdma),
-            equal=(in_use, with_gpu, jobs, attached),
+            equal=(in_use, with_gpu, jobs, attached, has_no_dmabuf),
         )
 
-    def _read_attached(self, now: float, candidates: list[int]) -> Maybe[frozenset[str]]:
-        """Return the functions that are attached to GPU memory; asked only while they can settle something.
+    def _read_attached(self, now: float, rdma: ResourceRound, pids: list[int]) -> Maybe[AttachedDevices]:
+        """Return the functions that are attached to DMA-BUFs; asked only while processes may use some.
 
         An answer older than a process says nothing about it.
         """
-        if not candidates:
-            return frozenset()
-        newest = max(self._tracked[pid].first_seen for pid in candidates)
-        is_older = self._attached.asked_at is None or self._attached.asked_at < newest
-        self._attached.read(self.host, now, lambda: read_attached(self.host), is_early=is_older)
-        answer = self._attached.answer
-        if isinstance(answer, Unknown) or _time(self._attached.asked_at, now) >= newest:
-            return answer
+        regions = rdma.resources.regions
+        if regions is not self._regions and regions != self._regions:
+            self._regions, self._regions_at = regions, now
+        if not pids:
+            return _NO_REGIONS
+        source, newest = self._attached, max(self._tracked[pid].first_seen for pid in pids)
+        is_older = source.asked_at is None or source.asked_at < newest
+        source.read(self.host, now, lambda: read_attached(self.host), is_early=is_older)
+        if isinstance(source.answer, Unknown) or _time(source.asked_at, now) >= newest:
+            return source.answer
         return Unknown(Reason.NOT_RECORDED, BUFINFO, "read before the process started")
 
 

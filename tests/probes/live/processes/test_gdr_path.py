@@ -413,6 +413,7 @@ NODES = st.builds(
     dmabuf_attached=DEVICES | st.just(NEEDS_ROOT),
     dmabuf_candidates=st.dictionaries(st.integers(41, 43), DEVICES),
     has_small_pages=st.booleans(),
+    has_no_dmabuf=st.booleans(),
 )
 
 

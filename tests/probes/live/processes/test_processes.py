@@ -87,7 +87,7 @@ def bufinfo(*functions: str) -> str:
         f"\tAttached Devices:\n\t{bdf}\nTotal 1 devices attached\n\n"
         for bdf in functions
     )
-    return f"\nDma-buf Objects:\n{buffers}"
+    return f"\nDma-buf Objects:\n{buffers}\nTotal {len(functions)} objects, 33554432 bytes\n"
 
 
 def attach(host: LiveNode, *functions: str) -> None:
@@ -133,11 +133,25 @@ def test_bufinfo_proves_dmabuf_of_ranks_with_a_nic_each() -> None:
     assert [process.path.text for process in sample.processes] == ["GDR (DMA-BUF)"] * 8
 
 
-def test_bufinfo_is_not_asked_without_dmabuf_regions(host: LiveNode) -> None:
-    rank(host, pinned=33 * MIB)
+def test_bufinfo_is_not_asked_for_a_process_without_a_gpu(host: LiveNode) -> None:
+    host.add_process(42)
+    host.resources = resources_of((42, HOST_BUFFERS))
+    host.gpus[GPU] = ()
     attach(host, NIC)
     Samples(host).next()
     assert host.asked[BUFINFO] == 0
+
+
+def test_bufinfo_without_a_device_proves_staging(host: LiveNode) -> None:
+    """Other pinned memory may hide DMA-BUF regions from the sums, but not from bufinfo."""
+    rank(host, pinned=64 * MIB)
+    assert only(Samples(host).next()).path.text.startswith("unknown: 64 MiB is pinned")
+    attach(host)
+    samples = Samples(host)
+    assert only(samples.next()).path.text == "staged"
+    rank(host, 43, pinned=64 * MIB)
+    later = [listed(samples.next()) for _ in range(4)]
+    assert {process.path.text for process in later[-1]} == {"staged"}
 
 
 def test_bufinfo_is_asked_again_for_a_new_process(host: LiveNode) -> None:
