@@ -78,7 +78,7 @@ class ProcessFacts:
     left_out: int  # users of these devices beyond MAX_PROCESSES
     nccl_conf: Maybe[NcclConf]  # the node's own /etc/nccl.conf
     taken_at: float = 0.0  # seconds since 1970, the host's clock
-    unread: Unknown | None = None  # of a program that not even root could read; NVML may not list it
+    unread: Unknown | None = None  # of a program that not even root could read
     new_jobs_nccl: tuple[int, ...] = ()  # the version that jobs which start next will use, if it was stated
     has_jobs: bool = True  # False: judged as if none of the processes were a job
 
