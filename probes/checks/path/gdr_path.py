@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probes.bandwidth.model.gains import gains_of_gdr
 from probes.base.plan import Plan, make_plan, plan_or_none
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known
@@ -66,13 +67,17 @@ def no_gdr_path(examination: Examination) -> Outcome:
     states: tuple[PathState, ...] = (direct.dmabuf, direct.peermem)
     if direct.peermem.path is GdrPath.CXI:  # libfabric hands DMA-BUFs to the driver itself
         states = (direct.peermem,)
-    elif direct.peermem.path is GdrPath.PEERMEM and peer_nics(examination) == ():
+    elif direct.peermem.path is GdrPath.PEERMEM and peer_nics(examination.node) == ():
         states = (direct.dmabuf,)  # no NIC here could use nvidia_peermem
     ways = " or ".join(state.path.value for state in states)
     usable = [state.path.value for state in states if need(state.usable, f"the state of {state.path.value}")]
     if usable:
         return passed(Evidence("usable paths", ", ".join(usable)))
-    if direct.peermem.path is GdrPath.PEERMEM and peer_nics(examination) == () and _is_slingshot(examination):
+    if (
+        direct.peermem.path is GdrPath.PEERMEM
+        and peer_nics(examination.node) == ()
+        and _is_slingshot(examination)
+    ):
         return found(
             "libfabric reaches GPU memory through the cxi devices of Slingshot NICs, but there are none.",
             Evidence("/sys/class/cxi", "no device"),
@@ -82,6 +87,7 @@ def no_gdr_path(examination: Examination) -> Outcome:
         f"A NIC reaches GPU memory through {ways}, but {', and '.join(reasons)}.",
         *(evidence for state in states for evidence in _unmet(state)),
         fix=_load_peermem(examination, direct),
+        gains=gains_of_gdr(examination),
     )
 
 
