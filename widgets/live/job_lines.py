@@ -71,23 +71,20 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     rates = rates_text(job)
     slow = f" · slowest {slowest.device} {gbps(slowest.rate_gbps)}" if slowest is not None else ""
     slow += _slowest_rank(job, processes)
-    step = "" if isinstance(job.step, Unknown) else f" · {step_text(job.step)}"
     tail: list[Run] = [Run(" · "), Run(rates, _alarm(mark))] if rates else []
     full: Line = (mark, Run(job.name, Tone.TITLE), Run(f" · {ranks} · "), *path, *tail)
-    for extra in (slow + step, slow + brief_step(job), slow):
-        if width_of(full) + len(extra) <= width:
-            return (*full, Run(extra))
+    if width_of(full) + len(slow) <= width:
+        return (*full, Run(slow))
     brief: Line = (mark, Run(job.name.partition(" (")[0], Tone.TITLE), Run(" · "), *path, *tail)
     short_path = path_summary(processes, is_brief=True)
     briefest: Line = (mark, Run(job.name.partition(" (")[0], Tone.TITLE), Run(" · "), *short_path, *tail)
-    rest = slow + brief_step(job)
-    for line in ((*brief, Run(rest)), (*brief, Run(slow)), full, (*briefest, Run(rest)), brief, briefest):
+    for line in ((*brief, Run(slow)), full, brief, briefest):
         if width_of(line) <= width:
             return line
     return fit(briefest, width)
 
 
-def brief_step(job: LiveJob) -> str:
+def _brief_step(job: LiveJob) -> str:
     """Return " · step 17.2 s, network 4.1 s"; "" if the step is unknown or one of several patterns."""
     if isinstance(job.step, Unknown) or not job.step.is_steady:
         return ""
@@ -158,6 +155,8 @@ def draw_verdicts(sample: LiveSample, width: int, rows: int) -> list[Line]:
             names = ", ".join(job.name for job in sample.jobs[number:])
             return [*lines, fit((Run(f"  and {plural(left, 'more job')}: {names}", Tone.DIM),), width)]
         lines.append(job_line(job, sample, width))
+        if not isinstance(job.step, Unknown) and len(lines) + left <= rows:
+            lines.append(fit((Run(f"  {step_text(job.step)}", Tone.DIM),), width))
         lines.extend(problem_lines(job, sample, width, min(4, rows - len(lines) - (left > 1))))
     return lines[:rows]
 
@@ -229,7 +228,7 @@ def draw_overview(
             path = path_summary(processes, is_brief=True)
         slowest = job.slowest_nic
         slow = f" · slowest {slowest.device}" if slowest is not None else ""
-        slow += brief_step(job) + _slowest_rank(job, processes)
+        slow += _brief_step(job) + _slowest_rank(job, processes)
         lines.append(cut((*head, Run(ranks), *about), width))
         lines.append(cut((Run("  "), *path, Run(slow)), width))
         lines += problem_lines(job, sample, width)

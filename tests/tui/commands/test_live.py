@@ -17,9 +17,11 @@ from probes.checks.judgment import conclude
 from probes.checks.live.jobs import AREA
 from probes.checks.registry import findings_of, run_checks
 from probes.facts.gpudirect import GdrPath
+from probes.facts.node import probe_node
 from probes.host.collectives import CollectiveSpeed
 from probes.live.events.conditions import Conditions
 from probes.live.model.sample import LiveSample, OddOne, PathWord, Role, SlowestRank
+from probes.live.model.step import JobStep, StepPart, UsualStep
 from probes.queries.finding import Severity
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
@@ -30,7 +32,7 @@ from tests.tui.commands.scripted_watch import Scripted
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
-from tui.commands.live import exit_status, write_live
+from tui.commands.live import exit_status, live_json, write_live
 from tui.runtime.json_values import time_json
 
 
@@ -315,3 +317,19 @@ def test_a_trace_is_what_perfetto_reads(tmp_path: Path, capsys: pytest.CaptureFi
             times[event.track_uuid] = packet.timestamp
     assert max(times.values()) > 1e9  # nanoseconds since the first sample
     assert {"Gb/s", "%"} <= {track.counter.unit_name for track in described}
+
+
+def test_the_step_of_a_job_is_in_the_document_with_a_time() -> None:
+    usual = UsualStep(17.2, 4.1, 1.7e9, StepPart.NETWORK)
+    sample = sample_of(with_path(0))
+    job = replace(sample.jobs[0], step=JobStep(21.2, 8.1, 2e11, 0.9, "mlx5_0", usual))
+    node = probe_node(SimulatedHost("hgx-h100"))
+    document = valid("live", json.dumps(live_json(node, replace(sample, jobs=(job,)))))
+    assert document["jobs"][0]["step"]["longer_than"] == {
+        "seconds": 17.2,
+        "network_seconds": 4.1,
+        "time": time_json(1.7e9),
+        "grown": "network",
+    }
+    document = valid("live", json.dumps(live_json(node, sample)))
+    assert document["jobs"][0]["step"] is None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.processes import ProcessFacts, probe
 from probes.facts.node import probe_node
 from probes.host.nvml import NvmlLive
+from probes.live.model.step import JobStep, StepPart, UsualStep
 from probes.queries.jobs import far_from_gpu
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import FIRST_RANK
-from tests.probes.live.live_samples import a_sample
+from tests.probes.live.live_samples import BEGAN, a_job, a_sample
 from tui.runtime.node_monitor import NodeMonitor
 from widgets.base.lines import plain
 from widgets.live import job_lines
@@ -73,3 +75,25 @@ def test_a_job_bound_to_cpus_far_from_its_gpu_is_marked() -> None:
     far = far_from_gpu(node, facts, gpus_of(host))
     assert far == (FAR_RANK,)
     assert "1 bound to CPUs far from the GPU" in drawn(host, far)[0]
+
+
+def test_a_step_is_in_live_and_on_the_overview() -> None:
+    step = JobStep(17.2, 4.1, 2e11, 0.9, "mlx5_0")
+    longer = replace(step, seconds=21.2, longer_than=UsualStep(17.2, 4.1, BEGAN, StepPart.NETWORK))
+    bursts = replace(step, seconds=2.2, coverage=0.45)
+
+    def shown(step: JobStep, rows: int = 9) -> tuple[str, str]:
+        sample = a_sample(jobs=(replace(a_job(), step=step),))
+        live = "\n".join(map(plain, job_lines.draw_verdicts(sample, 100, rows)))
+        return live, "\n".join(map(plain, job_lines.draw_overview(sample, None, {}, 100)))
+
+    live, overview = shown(step)
+    assert "\n  a step takes 17.2 s, 4.1 s of it network" in live
+    assert " · step 17.2 s, network 4.1 s" in overview
+    live, overview = shown(longer)
+    assert "a step takes 21.2 s, 4.1 s of it network; 23% longer than at " in live
+    assert "step 21.2 s (+23%)" in overview
+    live, overview = shown(bursts)
+    assert "bursts repeat every 2.2 s, in 45% of the time" in live
+    assert "step" not in overview
+    assert shown(step, rows=1)[0].count("\n") == 0  # the job comes first

@@ -10,6 +10,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import CHECKS, run_checks
 from probes.live.events.conditions import Conditions
 from probes.live.model.sample import GpuSample
+from probes.live.model.step import JobStep, StepPart, UsualStep
 from probes.queries.finding import Status
 from probes.snapshot import condition
 from probes.snapshot.condition import (
@@ -25,8 +26,8 @@ from probes.snapshot.condition import (
     TRAFFIC_FELL,
 )
 from tests.probes.checks.doctor import examination_of
-from tests.probes.live.following import Following
-from tests.probes.live.live_samples import a_job, a_port, a_process, a_sample
+from tests.probes.live.following import Following, lasting
+from tests.probes.live.live_samples import BEGAN, a_job, a_port, a_process, a_sample
 
 NEED_WATCHING = {RANK_ENDED, SLOW_NIC, TRAFFIC_FELL, CONGESTED}
 
@@ -89,3 +90,19 @@ def test_no_condition_is_ok_while_its_figures_are_unknown() -> None:
     without_figures = {STAGED, OVER_TCP, RANK_ENDED, ODD_RANK, RAS_PROBLEM, BELOW_LIMIT}
     missing = sorted(ids - without_figures - Conditions().update(sample).unread.keys())
     assert not missing, f"add the figures of {missing} to _unread() in probes/live/events/conditions.py"
+
+
+def test_a_step_that_takes_longer_is_a_problem_with_its_cost() -> None:
+    usual = UsualStep(17.2, 4.1, BEGAN, StepPart.NETWORK)
+    step = JobStep(21.5, 8.4, 2e11, 0.9, "mlx5_0", usual)
+    gpus = tuple(f"0000:{number:02x}:00.0" for number in range(8))
+    node = Following()
+    node.see(a_sample(jobs=(replace(a_job(), step=step, gpus=gpus),)))
+    (text,) = lasting(node, condition.STEP_LONGER)
+    assert text.startswith("a step of train.py (alice) takes 21.5 s, 25% longer than the 17.2 s at ")
+    assert text.endswith("the network part grew from 4.1 s to 8.4 s")
+    (found,) = node.sample.watched.conditions
+    values = [shown.value for shown in found.evidence]
+    assert "20% of the time of 8 GPUs on this node: 38 GPU-hours a day at this pace" in values
+    node.see(a_sample(jobs=(replace(a_job(), step=replace(step, longer_than=None)),)))
+    assert not lasting(node, condition.STEP_LONGER)
