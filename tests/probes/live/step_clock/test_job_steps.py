@@ -13,9 +13,11 @@ from probes.facts.node import Node, probe_node
 from probes.live.model.sample import LiveJob
 from probes.live.model.step import JobStep
 from probes.live.step_clock.job_steps import JobSteps
+from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from tests.probes.live.live_samples import a_job, a_port
 from tests.probes.live.step_clock.simulated_traffic import readings, steps
+from tests.probes.recording.recordings import archive_of, moments_of, read
 from tests.tui.pilot import SteppedClock
 
 PERIODS = {"mlx5_1": 1.4, "mlx5_2": 2.2}
@@ -72,3 +74,11 @@ def test_a_job_that_moves_nothing_or_shares_its_nics_is_not_read(node: Node) -> 
     assert all("no NIC of the job is busy" in str(each.step) for each in (*idle, *shared))
     assert all(isinstance(each.step, Unknown) for each in (*idle, *shared))
     assert not host.asked
+
+
+def test_a_recording_has_one_reading_a_second_and_so_no_step(node: Node) -> None:
+    clock = SteppedClock()
+    moments = moments_of(SimulatedHost("hgx-h100", clock=clock), clock)
+    host = ReplayHost(read(archive_of(moments)))
+    (found,) = JobSteps().update(host, node, (job("first", 1, "mlx5_1"),), (a_port(1, 300.0),), 1.0, 1.7e9)
+    assert "needs 10 readings a second, and a recording has one" in str(found.step)
