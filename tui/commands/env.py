@@ -93,7 +93,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--kind needs --lint")
     if (options.explain or options.lint) and options.form != "shell":
         raise UsageError(f"--{options.form} formats the recommendation; omit it with --explain or --lint")
-    files = [_file(name, options.kind) for name in options.lint or ()]
+    files = [environment_file(name, options.kind) for name in options.lint or ()]
     host = open_host(options)
     nccl = options.nccl or ""
     if options.explain is not None:
@@ -174,7 +174,8 @@ def _version(text: str) -> str:
     return match[1]
 
 
-def _file(name: str, kind: str | None) -> File:
+def environment_file(name: str, kind: str | None = None) -> File:
+    """Read a file that sets variables, or raise UsageError."""
     text = _read(name)
     shown = "stdin" if name == STDIN else shown_path(name)
     return File(shown, text, FileKind(kind) if kind else kind_of(name, text))

@@ -51,7 +51,7 @@ function _shtab_gdrtop_using
 end
 
 set -g _shtab_gdrtop_commands check topo modules live explain nccl-log ras hang do setup fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet bench' diff manifest env bench prove config schema watch prolog epilog health-check metrics record report help completion
-set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --color --connect --count --demo --dir --disturb --driver --dumps --end --every --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --pod --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --wait --watch -o -w
+set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --bisect --color --connect --count --demo --dir --disturb --driver --dumps --end --every --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --pod --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --wait --watch -o -w
 
 complete -c gdrtop -e
 complete -c gdrtop -f
@@ -445,6 +445,9 @@ complete -c gdrtop -n '_shtab_gdrtop_using bench' -l seconds -x -d 'duration of 
 complete -c gdrtop -n '_shtab_gdrtop_using bench' -l queue-pairs -x -d 'number of queue pairs (default: 1)'
 complete -c gdrtop -n '_shtab_gdrtop_using bench' -l both-ways -d 'both directions at once; report the sum'
 complete -c gdrtop -n '_shtab_gdrtop_using bench' -l over-network -d 'nccl-tests: use the NICs instead of NVLink and shared memory'
+complete -c gdrtop -n '_shtab_gdrtop_using bench' -l bisect -xka "(__fish_complete_path (commandline -ct))" -d 'find which NCCL variables of a job'"'"'s file cost bandwidth: run nccl-tests with them and with those of gdrtop env'
+complete -c gdrtop -n '_shtab_gdrtop_using bench' -l inside-node -d 'with --bisect: use NVLink and shared memory, not the NICs'
+complete -c gdrtop -n '_shtab_gdrtop_using bench' -l restart -d 'with --bisect: forget the runs of an interrupted one'
 complete -c gdrtop -n '_shtab_gdrtop_using bench' -l no-bind -d 'do not bind CPU and memory to the NIC'"'"'s NUMA node (a container may forbid numactl)'
 complete -c gdrtop -n '_shtab_gdrtop_using bench' -l to -x -d 'this node, on another RDMA device'
 complete -c gdrtop -n '_shtab_gdrtop_using bench' -l serve -d 'wait for a peer, and print the command that it must run'
@@ -495,7 +498,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using schema' -s h -l help -d 'show this he
 complete -c gdrtop -n '_shtab_gdrtop_using schema' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using schema' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
 complete -c gdrtop -n '_shtab_gdrtop_using schema' -s v -l verbose -d 'after the output, print on stderr which sources were read, how long each took, and which failed; with --version: also print Python and Textual versions, and the dashboard'"'"'s output driver'
-complete -c gdrtop -n '_shtab_gdrtop_using schema; and test $_shtab_gdrtop_npos -eq 0' -ka "check forecast image topo modules live explain nccl-log ras hang watch do setup upgrade env bench prove report config fleet fleet-bench fleet-live job-counters" -d 'check, forecast, image, topo, modules, live, explain, nccl-log, ras, hang, watch, do, setup, upgrade, env, bench, prove, report, config, fleet, fleet-bench, fleet-live, job-counters; without it, list the schemas'
+complete -c gdrtop -n '_shtab_gdrtop_using schema; and test $_shtab_gdrtop_npos -eq 0' -ka "check forecast image topo modules live explain nccl-log ras hang watch do setup upgrade env bench prove report config bench-bisect fleet fleet-bench fleet-live job-counters" -d 'check, forecast, image, topo, modules, live, explain, nccl-log, ras, hang, watch, do, setup, upgrade, env, bench, prove, report, config, bench-bisect, fleet, fleet-bench, fleet-live, job-counters; without it, list the schemas'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a watch -d 'Keep the most recent hours on disk, and save a recording around every event.'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -s h -l help -d 'show this help message and exit'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'
