@@ -12,9 +12,10 @@ from enum import Enum
 from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
+from probes.live.activity import SILENT_SECONDS
 from probes.live.hang.blocked_threads import BlockedThread
 from probes.live.hang.dump_files import FoundDumps
-from probes.live.hang.watch import FEW_SECONDS, RankState, different_rank
+from probes.live.hang.watch import RankState, different_rank
 from probes.live.model.sample import LiveJob
 from probes.live.ras.findings import RasFinding
 from probes.nccl.flight_recorder.verdict import Cause, DumpVerdict, ranks_text
@@ -78,7 +79,7 @@ class HangFacts:
         """Whether data moves, by the rates of the job's NICs."""
         if isinstance(self.silence, Unknown):
             return Motion.UNKNOWN
-        return Motion.MOVES if self.silence < FEW_SECONDS else Motion.SILENT
+        return Motion.MOVES if self.silence < SILENT_SECONDS else Motion.SILENT
 
 
 @frozen

@@ -8,12 +8,10 @@ from statistics import median
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.live.events.rates import LEAST_GBPS
-from probes.live.model.sample import LiveJob, LiveProcess, LiveSample
+from probes.live.activity import BUSY_PERCENT, IDLE_PERCENT, SILENT_SECONDS, moves_data
+from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PortSample
 
-_IDLE_PERCENT, _BUSY_PERCENT = 10, 90  # of a GPU
 _IDLE_CPU, _BUSY_CPU = 10.0, 60.0  # percent of one CPU: a waiting rank keeps a proxy thread busy
-FEW_SECONDS = 5.0  # without traffic: a computation or a checkpoint looks the same
 _LEAST_RANKS = 3  # to say that one differs
 NOT_READ = Unknown(Reason.NOT_RECORDED, "sample", "not read")
 
@@ -70,7 +68,9 @@ class HangWatch:
             return
         self._began = sample.at if self._began is None else self._began
         self._at = sample.at
-        rates = {port.device: (port.sent_gbps, port.received_gbps) for port in sample.ports}
+        ports: dict[str, list[PortSample]] = {}
+        for port in sample.ports:
+            ports.setdefault(port.device, []).append(port)
         gpus = {gpu.bdf: gpu.live for gpu in sample.gpus}
         for process in members(sample, job):
             series = self._ranks.setdefault(process.pid, _Series(process))
@@ -85,11 +85,12 @@ class HangWatch:
                     series.gpu.append(float(live.utilization_percent))
                 if not isinstance(live.power_watts, Unknown):
                     series.power.append(live.power_watts)
-            figures = [rate for name in process.ready_nics for rate in rates.get(name, ())]
-            moved = [rate for rate in figures if not isinstance(rate, Unknown)]
+            used = [port for name in process.ready_nics for port in ports.get(name, ())]
+            rates = [rate for port in used for rate in (port.sent_gbps, port.received_gbps)]
+            moved = [rate for rate in rates if not isinstance(rate, Unknown)]
             if moved:
                 series.gbps.append(max(moved))
-                if max(moved) >= LEAST_GBPS:
+                if any(moves_data(port) for port in used):
                     series.moved_at = sample.at
 
     def ranks(self) -> tuple[RankState, ...]:
@@ -126,7 +127,7 @@ class HangWatch:
         if not seen or self.seconds <= 0:
             return _missing("rates of the job's NICs")
         moved = [series.moved_at for series in seen if series.moved_at is not None]
-        if not moved and self.seconds < FEW_SECONDS:
+        if not moved and self.seconds < SILENT_SECONDS:
             return Unknown(Reason.NOT_RECORDED, "rates", f"watched for only {self.seconds:.0f} s")
         return self._at - max(moved) if moved else self.seconds
 
@@ -157,7 +158,7 @@ def different_rank(ranks: Sequence[RankState]) -> tuple[RankState, str] | None:
     for rank in ranks:
         others = [other.pid for other in ranks if other is not rank]
         own_gpu, own_cpu = known(gpu[rank.pid], 50.0), known(cpu[rank.pid], 50.0)
-        if own_gpu <= _IDLE_PERCENT and all(known(gpu[pid], 0.0) >= _BUSY_PERCENT for pid in others):
+        if own_gpu <= IDLE_PERCENT and all(known(gpu[pid], 0.0) >= BUSY_PERCENT for pid in others):
             return rank, f"its GPU is idle ({own_gpu:.0f} %) while those of the others are at 100 %"
         if own_cpu <= _IDLE_CPU and all(known(cpu[pid], 0.0) >= _BUSY_CPU for pid in others):
             return rank, f"it uses {own_cpu:.0f} % of a CPU while each of the others keeps one busy"

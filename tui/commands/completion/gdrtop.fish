@@ -208,7 +208,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using hang' -l demo -xka "(gdrtop __complet
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l replay -xka "(__fish_complete_path (commandline -ct))" -d 'use a file written by gdrtop record'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l at -x -d 'with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after its start); default: the last one'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l seed -x -d 'vary the figures of a simulated node'
-complete -c gdrtop -n '_shtab_gdrtop_using hang' -l seconds -x -d 'watch the job for this time, 6 to 600 (default: 8; with RAS at least 11)'
+complete -c gdrtop -n '_shtab_gdrtop_using hang' -l seconds -x -d 'watch the job for this time, 11 to 600 (default: 11)'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l dumps -xka "(__fish_complete_path (commandline -ct))" -d 'only compare these flight-recorder dumps, one of each rank, also of a job that has ended'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l json -d 'print JSON (gdrtop schema hang)'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l yes -d 'query the job'"'"'s RAS service without confirmation'

@@ -37,8 +37,7 @@ from tui.runtime.ras_questions import RasAnswer, RasQuestions, ages_are_late
 from widgets.base.lines import line
 from widgets.nccl.hang import draw_hang
 
-_SECONDS = 8
-_RAS_SECONDS = 11.0  # between two questions: the policy's least interval, and a little more
+_SECONDS = 11  # RAS answers a second question after 10 s, and a job is silent then; and a little more
 _AGES = 5  # samples until start times and libraries of all processes are read
 _STATUS_HELP = """\
 JOB is a Slurm job ID, a name such as train.py, or the pid of a rank; without it, all NCCL jobs.
@@ -60,9 +59,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         metavar="N",
-        type=whole_number(6, 600),
+        type=whole_number(_SECONDS, 600),
         default=_SECONDS,
-        help=f"watch the job for this time, 6 to 600 (default: {_SECONDS}; with RAS at least 11)",
+        help=f"watch the job for this time, {_SECONDS} to 600 (default: {_SECONDS})",
     )
     parser.add_argument(
         "--dumps",
@@ -148,8 +147,7 @@ class HangSearch:
         sample = next(samples)
         blocked = self._blocked(sample)
         asked = self._ask_ras(sample, RasUse.ONCE)
-        least = _RAS_SECONDS if any(answer.sent for answer in asked.values()) else 0.0
-        until = self._clock() + max(self._seconds, least)
+        until = self._clock() + self._seconds
         for newest in samples:
             sample = newest
             if not self._is_recorded and self._clock() >= until:
