@@ -6,7 +6,7 @@ idle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
 from probes.base.frozen import frozen
@@ -15,7 +15,8 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.live.activity import SILENT_SECONDS
 from probes.live.hang.blocked_threads import BlockedThread
 from probes.live.hang.dump_files import FoundDumps
-from probes.live.hang.watch import RankState, different_rank
+from probes.live.hang.packets import PairMotion
+from probes.live.hang.watch import NOT_READ, RankState, different_rank
 from probes.live.model.sample import LiveJob
 from probes.live.ras.findings import RasFinding
 from probes.nccl.flight_recorder.verdict import Cause, DumpVerdict, ranks_text
@@ -72,14 +73,32 @@ class HangFacts:
     dumps: FoundDumps = FoundDumps()
     dump_verdict: DumpVerdict | None = None
     log: JobLogReading | None = None
+    packets: Maybe[Mapping[int, PairMotion]] = NOT_READ  # by pid
     sources: tuple[SourceState, ...] = ()
 
     @property
     def motion(self) -> Motion:
-        """Whether data moves, by the rates of the job's NICs."""
+        """Whether data moves, by the job's own queue pairs, and by the rates of its NICs."""
+        if self.pairs_are_still and self.seconds >= SILENT_SECONDS:
+            return Motion.SILENT
         if isinstance(self.silence, Unknown):
-            return Motion.UNKNOWN
+            return Motion.MOVES if self.pairs_are_still is False else Motion.UNKNOWN
         return Motion.MOVES if self.silence < SILENT_SECONDS else Motion.SILENT
+
+    @property
+    def pairs(self) -> PairMotion:
+        """The connected queue pairs of all ranks whose packet numbers are known."""
+        packets = known(self.packets, {})
+        found = [packets[rank.pid] for rank in self.ranks if rank.pid in packets]
+        return PairMotion(sum(pair.connected for pair in found), sum(pair.moving for pair in found))
+
+    @property
+    def pairs_are_still(self) -> bool | None:
+        """Whether none of the job's queue pairs has sent or received; None: not all of them are known."""
+        if self.pairs.moving:
+            return False
+        connected = sum(rank.ready for rank in self.ranks)
+        return True if connected and self.pairs.connected >= connected else None
 
 
 @frozen
@@ -124,7 +143,12 @@ def diagnose(facts: HangFacts) -> Diagnosis:
 
 
 def _headline(facts: HangFacts) -> str:
-    if isinstance(facts.silence, Unknown):
+    if facts.motion is Motion.SILENT and known(facts.silence, 0.0) < SILENT_SECONDS:
+        pairs = plural(facts.pairs.connected, "queue pair")
+        beside = "" if isinstance(facts.silence, Unknown) else ", although its NICs carry traffic"
+        text = f"none of its {pairs} has sent or received a packet for {facts.seconds:.0f} s"
+        return f"{text}{beside}"
+    if isinstance(facts.silence, Unknown) and facts.motion is Motion.UNKNOWN:
         return f"whether it moves data is unknown ({facts.silence})"
     if facts.motion is Motion.MOVES:
         return "it moves data, so it does not hang in the network now"

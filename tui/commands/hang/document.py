@@ -34,6 +34,7 @@ def _job_json(diagnosis: Diagnosis) -> dict[str, Any]:
             "headline": diagnosis.headline,
             "watched_seconds": facts.seconds,
             "silent_seconds": facts.silence,
+            "queue_pairs": facts.pairs if facts.pairs.connected else None,
             "suspects": diagnosis.suspects,
             "is_sure": diagnosis.is_sure,
             "clues": diagnosis.clues,
