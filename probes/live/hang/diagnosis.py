@@ -28,6 +28,7 @@ _HARDWARE = ("xid-", "sxid-", "gpu-missing-from-nvml", "gpu-recovery-action", "t
 _PORTS = ("ib-port-", "link-layer-wrong", FLAPPING, ERRORS_RISING)
 _PROBLEMS = 3  # of a log
 _LEAST_RANKS = 4  # to see a gap in their numbers
+_LATE = ("queue pairs", "threads", "NCCL log")  # less than what a comparison of the ranks shows
 
 
 class Motion(Enum):
@@ -124,13 +125,17 @@ class Diagnosis:
 
 def diagnose(facts: HangFacts) -> Diagnosis:
     """Return the suspect, the evidence in the order of its weight, and what to do next."""
-    clues = tuple(_clues(facts))
+    return conclude(facts, tuple(_clues(facts)))
+
+
+def conclude(facts: HangFacts, clues: tuple[Clue, ...]) -> Diagnosis:
+    """Return the page of clues that are in the order of their weight."""
     naming = [clue for clue in clues if clue.suspects]
     named = next((clue for clue in naming if clue.is_sure), naming[0] if naming else None)
     is_moving = facts.motion is Motion.MOVES
     steps = [clue.next_step for clue in clues if clue.next_step]
     if not any(clue.is_sure for clue in clues) and not is_moving:
-        pids = " ".join(str(rank.pid) for rank in facts.ranks[:8])
+        pids = " ".join(f"{rank.node} {rank.pid}".lstrip() for rank in facts.ranks[:8])
         steps.append(f"py-spy dump --pid PID shows where a rank waits (pids: {pids})")
     return Diagnosis(
         facts=facts,
@@ -157,6 +162,19 @@ def _headline(facts: HangFacts) -> str:
 
 def _clues(facts: HangFacts) -> Iterator[Clue]:
     """Yield the clues in the order of the page: what is dead first, what only differs last."""
+    of_node, of_job = list(node_clues(facts)), list(job_clues(facts, "this node"))
+    late = [clue for clue in of_node if clue.source in _LATE and not clue.is_sure]
+    dead = [clue for clue in of_node if clue.source == "processes"]
+    gaps = [clue for clue in of_job if clue.source == "processes"]
+    yield from dead
+    yield from gaps
+    yield from (clue for clue in of_node if clue not in dead and clue not in late)
+    yield from (clue for clue in of_job if clue not in gaps)
+    yield from late
+
+
+def node_clues(facts: HangFacts) -> Iterator[Clue]:
+    """Yield what the sources of one node say about the job's processes and devices there."""
     yield from _processes(facts)
     yield from _hardware(facts)
     yield from (_thread(thread, facts.ranks) for thread in facts.threads if thread.is_driver)
@@ -164,18 +182,23 @@ def _clues(facts: HangFacts) -> Iterator[Clue]:
         # Unequal counts are normal while data moves.
         if finding.severity is not Severity.NOTE or facts.motion is Motion.SILENT:
             yield _ras(finding, facts.ranks)
-    if facts.dump_verdict is not None:
-        yield from _dumps(facts.dump_verdict, facts.ranks, facts.dumps.absent)
-    if facts.motion is not Motion.MOVES and (different := different_rank(facts.ranks)) is not None:
-        rank, how = different
-        text = f"{rank.name} differs from its peers: {how}"
-        yield Clue("ranks", text, (rank.name,), False, _stack(rank.pid))
     yield from _queue_pairs(facts.ranks)
     yield from (_thread(thread, facts.ranks) for thread in facts.threads if not thread.is_driver)
     if facts.log is not None:
         for problem in [found for found in facts.log.facts.problems if not found.is_note][:_PROBLEMS]:
             text = f"{problem.title} ({plural(problem.seen.count, 'line')}, last in {problem.seen.last})"
             yield Clue("NCCL log", text, next_step=f"gdrtop nccl-log {problem.seen.last.file}")
+
+
+def job_clues(facts: HangFacts, place: str) -> Iterator[Clue]:
+    """Yield what a comparison of all ranks shows; `place`: where ranks are missing, "this node"."""
+    yield from _gaps(facts.ranks, place)
+    if facts.dump_verdict is not None:
+        yield from _dumps(facts.dump_verdict, facts.ranks, facts.dumps.absent)
+    if facts.motion is not Motion.MOVES and (different := different_rank(facts.ranks)) is not None:
+        rank, how = different
+        text = f"{rank.name} differs from its peers: {how}"
+        yield Clue("ranks", text, (rank.name,), False, _stack(rank.pid))
 
 
 def _processes(facts: HangFacts) -> Iterator[Clue]:
@@ -191,12 +214,15 @@ def _processes(facts: HangFacts) -> Iterator[Clue]:
         if known(rank.state, "") == "Z":
             text = f"{rank.name} (pid {rank.pid}) has exited, and its threads have not all ended"
             yield Clue("processes", text, (rank.name,), True, f"ls /proc/{rank.pid}/task")
-    numbers = [rank.rank for rank in facts.ranks if not isinstance(rank.rank, Unknown)]
+
+
+def _gaps(ranks: Sequence[RankState], place: str) -> Iterator[Clue]:
+    numbers = [rank.rank for rank in ranks if not isinstance(rank.rank, Unknown)]
     gone = sorted(set(range(min(numbers), max(numbers))) - set(numbers)) if numbers else []
     # With more gaps, the launcher has spread neighboring ranks over the nodes.
-    if len(numbers) == len(facts.ranks) >= _LEAST_RANKS and 0 < len(gone) <= 2:
+    if len(numbers) == len(ranks) >= _LEAST_RANKS and 0 < len(gone) <= 2:
         names = tuple(f"rank {rank}" for rank in gone)
-        text = f"{ranks_text(gone)} {'has' if len(gone) == 1 else 'have'} no process on this node"
+        text = f"{ranks_text(gone)} {'has' if len(gone) == 1 else 'have'} no process on {place}"
         step = "Read the end of that rank's log: it has exited, or it runs on another node"
         yield Clue("processes", text, names, False, step)
 

@@ -33,6 +33,7 @@ class RankState:
     silent_seconds: Maybe[float]  # since its NICs last moved data; unknown: they have not while watched
     queue_pairs: int
     ready: int  # queue pairs in RTS
+    node: str = ""  # of a job on several nodes
 
 
 @dataclass
@@ -153,13 +154,13 @@ def different_rank(ranks: Sequence[RankState]) -> tuple[RankState, str] | None:
     """
     if len(ranks) < _LEAST_RANKS:
         return None
-    gpu = {rank.pid: rank.gpu_percent for rank in ranks}
-    cpu = {rank.pid: rank.cpu_percent for rank in ranks}
-    for rank in ranks:
-        others = [other.pid for other in ranks if other is not rank]
-        own_gpu, own_cpu = known(gpu[rank.pid], 50.0), known(cpu[rank.pid], 50.0)
-        if own_gpu <= IDLE_PERCENT and all(known(gpu[pid], 0.0) >= BUSY_PERCENT for pid in others):
+    idle = [rank for rank in ranks if known(rank.gpu_percent, 50.0) <= IDLE_PERCENT]
+    waiting = [rank for rank in ranks if known(rank.cpu_percent, 50.0) <= _IDLE_CPU]
+    for rank in (*idle[:1], *waiting[:1]):
+        others = [other for other in ranks if other is not rank]
+        own_gpu, own_cpu = known(rank.gpu_percent, 50.0), known(rank.cpu_percent, 50.0)
+        if own_gpu <= IDLE_PERCENT and all(known(other.gpu_percent, 0.0) >= BUSY_PERCENT for other in others):
             return rank, f"its GPU is idle ({own_gpu:.0f} %) while those of the others are at 100 %"
-        if own_cpu <= _IDLE_CPU and all(known(cpu[pid], 0.0) >= _BUSY_CPU for pid in others):
+        if own_cpu <= _IDLE_CPU and all(known(other.cpu_percent, 0.0) >= _BUSY_CPU for other in others):
             return rank, f"it uses {own_cpu:.0f} % of a CPU while each of the others keeps one busy"
     return None

@@ -5,7 +5,7 @@
 #    source ~/.local/share/bash_completion/gdrtop
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_gdrtop_fleet_subparsers=(check watch live bench)
+_shtab_gdrtop_fleet_subparsers=(check watch live hang bench)
 _shtab_gdrtop_subparsers=(check topo modules live explain nccl-log ras hang do setup fleet diff manifest env bench prove config schema watch prolog epilog health-check metrics record report help completion)
 
 _shtab_gdrtop_check_option_strings=(-h --help --root --host --over --sudo --demo --replay --at --seed --json --one-line --wait --save --for --severity-map -q --quiet --only --skip --all --seconds --after-reboot --kernel --as --ascii --color -v --verbose)
@@ -21,6 +21,7 @@ _shtab_gdrtop_setup_option_strings=(-h --help --root --host --over --sudo --demo
 _shtab_gdrtop_fleet_check_option_strings=(-h --help --root --host --over --sudo --demo --replay --at --seed -w --nodes --hosts --slurm -o --output --json --no-header --from --fan-out --timeout --save --redact --tolerate --ascii --color -v --verbose)
 _shtab_gdrtop_fleet_watch_option_strings=(-h --help --root --host --over --sudo --demo --replay --at --seed -w --nodes --hosts --slurm --from --fan-out --timeout --ascii --color -v --verbose)
 _shtab_gdrtop_fleet_live_option_strings=(-h --help --root --host --over --sudo --demo --replay --at --seed -w --nodes --hosts --slurm --job --seconds --follow --all --json --ascii --color -v --verbose)
+_shtab_gdrtop_fleet_hang_option_strings=(-h --help --root --host --over --sudo --demo --replay --at --seed -w --nodes --hosts --slurm --job --seconds --json --ascii --color -v --verbose)
 _shtab_gdrtop_fleet_bench_option_strings=(-h --help --root --host --over --sudo --demo --replay --at --seed -w --nodes --hosts --slurm --full --rails --memory --seconds --both-ways --one-rail-at-a-time --port --restart --dry-run --json --yes --ascii --color -v --verbose)
 _shtab_gdrtop_fleet_option_strings=(-h --help --root --host --over --sudo --demo --replay --at --seed --ascii --color -v --verbose)
 _shtab_gdrtop_diff_option_strings=(-h --help --root --host --over --sudo --demo --replay --at --seed -o --output --json --no-header --since-ok --ascii --color -v --verbose)
@@ -107,6 +108,13 @@ _shtab_gdrtop_fleet_live___replay_COMPGEN=_shtab_compgen_files
 _shtab_gdrtop_fleet_live__w_COMPGEN=_gdrtop_hosts
 _shtab_gdrtop_fleet_live___nodes_COMPGEN=_gdrtop_hosts
 _shtab_gdrtop_fleet_live___hosts_COMPGEN=_shtab_compgen_files
+_shtab_gdrtop_fleet_hang___root_COMPGEN=_shtab_compgen_dirs
+_shtab_gdrtop_fleet_hang___host_COMPGEN=_gdrtop_hosts
+_shtab_gdrtop_fleet_hang___demo_COMPGEN=_gdrtop_demos
+_shtab_gdrtop_fleet_hang___replay_COMPGEN=_shtab_compgen_files
+_shtab_gdrtop_fleet_hang__w_COMPGEN=_gdrtop_hosts
+_shtab_gdrtop_fleet_hang___nodes_COMPGEN=_gdrtop_hosts
+_shtab_gdrtop_fleet_hang___hosts_COMPGEN=_shtab_compgen_files
 _shtab_gdrtop_fleet_bench___root_COMPGEN=_shtab_compgen_dirs
 _shtab_gdrtop_fleet_bench___host_COMPGEN=_gdrtop_hosts
 _shtab_gdrtop_fleet_bench___demo_COMPGEN=_gdrtop_demos
@@ -207,9 +215,10 @@ _shtab_gdrtop_fleet_check___output_choices=(table wide json yaml)
 _shtab_gdrtop_fleet_check___color_choices=(auto always never)
 _shtab_gdrtop_fleet_watch___color_choices=(auto always never)
 _shtab_gdrtop_fleet_live___color_choices=(auto always never)
+_shtab_gdrtop_fleet_hang___color_choices=(auto always never)
 _shtab_gdrtop_fleet_bench___memory_choices=(host gpu both)
 _shtab_gdrtop_fleet_bench___color_choices=(auto always never)
-_shtab_gdrtop_fleet_pos_0_choices=(check watch live bench)
+_shtab_gdrtop_fleet_pos_0_choices=(check watch live hang bench)
 _shtab_gdrtop_fleet___color_choices=(auto always never)
 _shtab_gdrtop_diff__o_choices=(table wide json yaml)
 _shtab_gdrtop_diff___output_choices=(table wide json yaml)
@@ -377,6 +386,14 @@ _shtab_gdrtop_fleet_live___json_nargs=0
 _shtab_gdrtop_fleet_live___ascii_nargs=0
 _shtab_gdrtop_fleet_live__v_nargs=0
 _shtab_gdrtop_fleet_live___verbose_nargs=0
+_shtab_gdrtop_fleet_hang__h_nargs=0
+_shtab_gdrtop_fleet_hang___help_nargs=0
+_shtab_gdrtop_fleet_hang___sudo_nargs=0
+_shtab_gdrtop_fleet_hang___demo_nargs='?'
+_shtab_gdrtop_fleet_hang___json_nargs=0
+_shtab_gdrtop_fleet_hang___ascii_nargs=0
+_shtab_gdrtop_fleet_hang__v_nargs=0
+_shtab_gdrtop_fleet_hang___verbose_nargs=0
 _shtab_gdrtop_fleet_bench__h_nargs=0
 _shtab_gdrtop_fleet_bench___help_nargs=0
 _shtab_gdrtop_fleet_bench___sudo_nargs=0

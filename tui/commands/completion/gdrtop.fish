@@ -50,7 +50,7 @@ function _shtab_gdrtop_using
   test "$_shtab_gdrtop_cmdpath" = "$argv"
 end
 
-set -g _shtab_gdrtop_commands check topo modules live explain nccl-log ras hang do setup fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet bench' diff manifest env bench prove config schema watch prolog epilog health-check metrics record report help completion
+set -g _shtab_gdrtop_commands check topo modules live explain nccl-log ras hang do setup fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet hang' 'fleet bench' diff manifest env bench prove config schema watch prolog epilog health-check metrics record report help completion
 set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --bisect --color --connect --count --demo --dir --disturb --driver --dumps --end --every --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --pod --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --wait --watch -o -w
 
 complete -c gdrtop -e
@@ -338,6 +338,25 @@ complete -c gdrtop -n '_shtab_gdrtop_using fleet live' -l json -d 'print one JSO
 complete -c gdrtop -n '_shtab_gdrtop_using fleet live' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using fleet live' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
 complete -c gdrtop -n '_shtab_gdrtop_using fleet live' -s v -l verbose -d 'after the output, print on stderr which sources were read, how long each took, and which failed; with --version: also print Python and Textual versions, and the dashboard'"'"'s output driver'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet; and test $_shtab_gdrtop_npos -eq 0' -a hang -d 'Show why a job on several nodes hangs: the suspect, the evidence and the next command.'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -s h -l help -d 'show this help message and exit'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l host -xka "(gdrtop __complete hosts (commandline -ct))" -d 'read this node over ssh; nothing is installed or written there'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l over -x -d 'with --host: use this command instead of ssh, for example '"'"'srun -w {host}'"'"'; {host} is the node'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l sudo -d 'with --host: read the node with sudo -n'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l demo -xka "(gdrtop __complete demos (commandline -ct))" -d 'use a simulated node; --demo list shows them all'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l replay -xka "(__fish_complete_path (commandline -ct))" -d 'use a file written by gdrtop record'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l at -x -d 'with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after its start); default: the last one'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l seed -x -d 'vary the figures of a simulated node'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -s w -l nodes -xka "(gdrtop __complete hosts (commandline -ct))" -d 'the nodes: '"'"'gpu[001-064],login1'"'"' or @GROUP'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l hosts -xka "(__fish_complete_path (commandline -ct))" -d 'the nodes in a file, a node or set a line'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l slurm -x -d 'the nodes of a partition, or of a job if NAME is a number'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l job -x -d 'the job: 4711, slurm:4711, train.py (default: the NCCL job with the most ranks)'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l seconds -x -d 'watch the job for this time, 11 to 600 (default: 11)'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l json -d 'print JSON (gdrtop schema hang)'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l ascii -d 'use ASCII characters only'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -s v -l verbose -d 'after the output, print on stderr which sources were read, how long each took, and which failed; with --version: also print Python and Textual versions, and the dashboard'"'"'s output driver'
 complete -c gdrtop -n '_shtab_gdrtop_using fleet; and test $_shtab_gdrtop_npos -eq 0' -a bench -d 'Measure bandwidth between pairs of nodes with perftest, rail by rail: NIC k of'
 complete -c gdrtop -n '_shtab_gdrtop_using fleet bench' -s h -l help -d 'show this help message and exit'
 complete -c gdrtop -n '_shtab_gdrtop_using fleet bench' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'

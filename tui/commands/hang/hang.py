@@ -39,7 +39,7 @@ from tui.runtime.ras_questions import RasAnswer, RasQuestions, ages_are_late
 from widgets.base.lines import line
 from widgets.nccl.hang import draw_hang
 
-_SECONDS = 11  # RAS answers a second question after 10 s, and a job is silent then; and a little more
+SECONDS = 11  # RAS answers a second question after 10 s, and a job is silent then; and a little more
 _AGES = 5  # samples until start times and libraries of all processes are read
 _STATUS_HELP = """\
 JOB is a Slurm job ID, a name such as train.py, or the pid of a rank; without it, all NCCL jobs.
@@ -61,9 +61,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         metavar="N",
-        type=whole_number(_SECONDS, 600),
-        default=_SECONDS,
-        help=f"watch the job for this time, {_SECONDS} to 600 (default: {_SECONDS})",
+        type=whole_number(SECONDS, 600),
+        default=SECONDS,
+        help=f"watch the job for this time, {SECONDS} to 600 (default: {SECONDS})",
     )
     parser.add_argument(
         "--dumps",
@@ -114,7 +114,7 @@ class HangSearch:
         self,
         host: Host,
         wanted: str = "",
-        seconds: int = _SECONDS,
+        seconds: int = SECONDS,
         why_no_ras: str = "",
         yes: bool = False,
         clock: Callable[[], float] = time.monotonic,

@@ -1,0 +1,1 @@
+"""Why a job hangs that runs on several nodes."""
