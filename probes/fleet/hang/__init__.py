@@ -1,1 +1,1 @@
-"""Why a job hangs that runs on several nodes."""
+"""Why a job with several nodes hangs."""

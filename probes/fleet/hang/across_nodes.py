@@ -1,4 +1,4 @@
-"""The suspect of a job that hangs on several nodes, from what `gdrtop hang` reads on each of them.
+"""The suspect of a hung job with several nodes, from what `gdrtop hang` reads on each of them.
 
 A node's own sources are judged there. Compared over all nodes are the dumps of the flight recorder, the ranks
 with each other, and the numbers of the ranks: one node knows only its part of them.
@@ -6,6 +6,7 @@ with each other, and the numbers of the ranks: one node knows only its part of t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -31,7 +32,7 @@ _MOST_SOURCES = 8
 def diagnose_nodes(nodes: Mapping[str, HangFacts], unanswered: Mapping[str, str]) -> Diagnosis:
     """Return one page about a job; `nodes` is not empty. `unanswered`: nodes without facts, and why."""
     whole = _whole(nodes, unanswered)
-    clues = list(job_clues(whole, "a node that answered"))
+    clues = [] if _repeated(nodes) else list(job_clues(whole, "a node that answered"))
     clues = [_placed(clue, whole) for clue in clues if not (unanswered and clue.source == "processes")]
     for name, facts in nodes.items():
         own = replace(facts, silence=whole.silence, packets=whole.packets)
@@ -81,6 +82,12 @@ def _sources(nodes: Mapping[str, HangFacts], unanswered: Mapping[str, str]) -> I
     """Yield what was read: a text that several nodes share once."""
     count = sum(len(facts.ranks) for facts in nodes.values())
     yield SourceState("nodes", f"{plural(count, 'rank')} on {plural(len(nodes), 'node')}")
+    if repeated := _repeated(nodes):
+        text = (
+            f"rank {repeated[0]} occurs more than once, so several jobs have this name and were not compared;"
+            " use --job with a scheduler's job ID"
+        )
+        yield SourceState("ranks", text)
     for name, why in list(unanswered.items())[:_MOST_SOURCES]:
         yield SourceState(name, f"not read: {why}")
     if len(unanswered) > _MOST_SOURCES:
@@ -93,6 +100,14 @@ def _sources(nodes: Mapping[str, HangFacts], unanswered: Mapping[str, str]) -> I
     for (source_name, text), names in grouped[: 4 * _MOST_SOURCES]:
         where = "each node" if len(names) == len(nodes) else ", ".join(_some(names))
         yield SourceState(source_name, f"{text} ({where})")
+
+
+def _repeated(nodes: Mapping[str, HangFacts]) -> list[int]:
+    """Return the numbers that several ranks have: these are several jobs."""
+    numbers = Counter(
+        rank.rank for facts in nodes.values() for rank in facts.ranks if not isinstance(rank.rank, Unknown)
+    )
+    return sorted(number for number, count in numbers.items() if count > 1)
 
 
 def _some(names: list[str]) -> Iterable[str]:

@@ -59,10 +59,10 @@ def test_dumps_of_all_nodes_are_compared_together() -> None:
 
 
 def test_the_rank_that_differs_does_so_from_those_of_all_nodes() -> None:
-    one = (*ranks_from(0)[:3], replace(ranks_from(0)[3], gpu_percent=0.0), *ranks_from(0)[4:])
-    assert page(a_node(ranks=one)).suspects == ("rank 3",)
-    two = (*ranks_from(8)[:5], replace(ranks_from(8)[5], gpu_percent=0.0), *ranks_from(8)[6:])
-    assert page(a_node(ranks=one), a_node(8, ranks=two)).suspects == ()
+    idle_3 = (*ranks_from(0)[:3], replace(ranks_from(0)[3], gpu_percent=0.0), *ranks_from(0)[4:])
+    assert page(a_node(ranks=idle_3)).suspects == ("rank 3",)
+    idle_13 = (*ranks_from(8)[:5], replace(ranks_from(8)[5], gpu_percent=0.0), *ranks_from(8)[6:])
+    assert page(a_node(ranks=idle_3), a_node(8, ranks=idle_13)).suspects == ()
 
 
 def test_a_rank_is_missing_only_if_no_node_has_it_and_all_have_answered() -> None:
@@ -74,6 +74,13 @@ def test_a_rank_is_missing_only_if_no_node_has_it_and_all_have_answered() -> Non
     gap = page(a_node(ranks=evens), a_node(ranks=odds[:6] + odds[7:]))
     assert gap.suspects == ("rank 13",)
     assert page(a_node(ranks=evens), a_node(ranks=odds[:6] + odds[7:]), gpu3="no route").clues == ()
+
+
+def test_two_jobs_of_one_name_are_not_compared_with_each_other() -> None:
+    dumps = [group_dump(number, range(8), 9 if number == 2 else 10, 9) for number in range(8)]
+    found = page(a_node(dumps=FoundDumps(tuple(dumps))), a_node())
+    assert found.suspects == ()
+    assert any("several jobs have this name" in source.text for source in found.facts.sources)
 
 
 def test_what_a_node_knows_has_its_name() -> None:
