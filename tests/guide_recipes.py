@@ -667,7 +667,11 @@ VARIABLE = Recipe(
             "['NCCL_SAMPLE_RAILS']",
         ),
     },
-    others=("probes/nccl/variables/catalogue.py", "probes/nccl/variables/"),
+    others=(
+        "probes/nccl/variables/",
+        "probes/nccl/variables/parameters.txt",
+        "tests/probes/nccl/parameters_of_tags.py",
+    ),
 )
 NODE = Recipe(
     (

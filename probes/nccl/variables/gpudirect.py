@@ -57,7 +57,7 @@ VARIABLES: tuple[Variable, ...] = (
                   defaults=(("2.13", "1"),), limits=(0, 1), since="2.13", for_debugging=True,
                   notes=("NCCL uses DMA-BUF if both paths exist, from 2.13.4 on.",)),
     nccl_variable("NCCL_NET_FORCE_FLUSH", "1: flush after every receive", Kind.NUMBER, limits=(0, 1),
-                  anchor="debugging"),
+                  defaults=(("2.15.1", "1"), ("2.19.1", "0")), since="2.15.1", anchor="debugging"),
     nccl_variable("NCCL_GDRCOPY_ENABLE", "1: GDRCopy for control data", Kind.NUMBER, defaults=_OFF,
                   limits=(0, 1)),
     nccl_variable("NCCL_IB_GDR_LEVEL", "the old name of NCCL_NET_GDR_LEVEL", Kind.LEVEL, removed="2.4",

@@ -50,7 +50,8 @@ VARIABLES: tuple[Variable, ...] = (
                   notes=("The fabric's QoS decides the value: DSCP is its upper six bits (106 is DSCP 26). "
                          "Ask whoever configured the switches.",)),
     nccl_variable("NCCL_IB_FIFO_TC", "the traffic class of NCCL's control messages", Kind.NUMBER,
-                  limits=(0, 255), since="2.22.3", notes=("If unset, NCCL uses NCCL_IB_TC.",)),
+                  limits=(0, 255), since="2.22.3",
+                  notes=("If unset, NCCL uses 0 before 2.24.3, and NCCL_IB_TC since then.",)),
     nccl_variable("NCCL_IB_SL", "the InfiniBand service level", Kind.NUMBER, defaults=_OFF, limits=(0, 15),
                   since="2.1.4"),
     nccl_variable("NCCL_IB_PKEY", "the index of the partition key", Kind.NUMBER, defaults=_OFF,
@@ -84,7 +85,7 @@ VARIABLES: tuple[Variable, ...] = (
                           ("1", "required: NCCL fails if the NIC does not support it"),
                           ("2", "used if available")), since="2.12", for_debugging=True),
     nccl_variable("NCCL_IB_ECE_ENABLE", "0: no enhanced connection establishment", Kind.NUMBER,
-                  defaults=(("2.19", "1"),), limits=(0, 1), since="2.19", for_debugging=True),
+                  defaults=(("2.23.4", "1"),), limits=(0, 1), since="2.23.4", for_debugging=True),
     nccl_variable("NCCL_IB_MERGE_NICS", "0: the ports of a NIC are used separately", Kind.NUMBER,
                   defaults=(("2.20", "1"),), limits=(0, 1), since="2.20", for_debugging=True),
     nccl_variable("NCCL_IB_MERGE_VFS", "0: virtual functions of a NIC are separate NICs", Kind.NUMBER,
