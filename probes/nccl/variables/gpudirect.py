@@ -52,7 +52,9 @@ VARIABLES: tuple[Variable, ...] = (
                          "it.")),
     nccl_variable("NCCL_NET_GDR_C2C", "0: no GPUDirect RDMA through a CPU with C2C links", Kind.NUMBER,
                   defaults=(("2.26", "0"), ("2.27", "1")), limits=(0, 1), since="2.26", for_debugging=True,
-                  notes=("Before 2.26, NCCL_NET_GDR_LEVEL=PHB allows these paths.",)),
+                  notes=("Before 2.26, NCCL_NET_GDR_LEVEL=PHB allows these paths.",
+                         "From 2.32 on, the parts of a GPU that is split (MLOPart) use these paths only "
+                         "with cuMem and a driver for CUDA 13.4 or newer.")),
     nccl_variable("NCCL_DMABUF_ENABLE", "0: NCCL does not use DMA-BUF, only nvidia-peermem", Kind.NUMBER,
                   defaults=(("2.13", "1"),), limits=(0, 1), since="2.13", for_debugging=True,
                   notes=("NCCL uses DMA-BUF if both paths exist, from 2.13.4 on.",)),

@@ -92,7 +92,13 @@ VARIABLES: tuple[Variable, ...] = (
                   defaults=_ON, limits=(0, 1), anchor="debugging"),
     nccl_variable("NCCL_IB_DATA_DIRECT", "0: the Data Direct interface of ConnectX-8 is not used",
                   Kind.NUMBER, defaults=_ON, since="2.27", anchor="debugging"),
-    nccl_variable("NCCL_IB_RAIL_POLICY", "how NCCL assigns rails to ConnectX-9", since="2.32"),
+    nccl_variable("NCCL_IB_RAIL_POLICY", "how NCCL assigns rails to ConnectX-9", since="2.32",
+                  is_closed=True, ignores_case=True, defaults=(("2.32", "CX9:FLIP"),),
+                  values=(("CX9:FLIP", "mirrored on each socket"), ("CX9", "the same as CX9:FLIP"),
+                          ("CX9:ALT", "alternating on each socket"),
+                          ("CX9:BLOCK", "in blocks on each socket"), ("NONE", "NCCL assigns no rails")),
+                  notes=("It applies to arm64 nodes with a multiple of 8 ConnectX-9. NCCL knows them by "
+                         "their firmware, 82.x.",)),
     nccl_variable("NCCL_IB_RETURN_ASYNC_EVENTS", "0: a fatal event of a NIC does not stop the job",
                   Kind.NUMBER, defaults=(("2.23", "1"),), limits=(0, 1), since="2.23"),
 )  # fmt: skip

@@ -81,6 +81,8 @@ def test_defaults_follow_the_version(name: str, version: str, default: str) -> N
         ("NCCL_ALGO", "^Ring,nvlstree", []),
         ("NCCL_ALGO", "ring;allreduce:tree,Rong", ["Rong"]),
         ("NCCL_SOCKET_FAMILY", "af_inet", ["af_inet"]),
+        ("NCCL_IB_RAIL_POLICY", "cx9:alt", []),  # strcasecmp, net_ib/init.cc of 2.32
+        ("NCCL_IB_RAIL_POLICY", "CX8", ["CX8"]),
     ],
 )
 def test_words_are_compared_as_nccl_compares_them(name: str, value: str, unknown: list[str]) -> None:
