@@ -279,3 +279,8 @@ class LiveSample:
         if isinstance(self.processes, tuple):
             return next((process for process in self.processes if process.pid == pid), None)
         return None
+
+
+def failed(what: str, error: Exception) -> str:
+    """Return the sentence that says which part of the live view is missing because of an error in gdrtop."""
+    return f"An error in gdrtop hides {what} ({type(error).__name__})"
