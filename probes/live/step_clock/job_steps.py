@@ -9,8 +9,8 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.protocol import Host
+from probes.live.activity import LEAST_GBPS
 from probes.live.events.ports import ACTIVE
-from probes.live.events.rates import LEAST_GBPS
 from probes.live.model.sample import LiveJob, PortSample, Role
 from probes.live.model.step import JobStep
 from probes.live.odd_one_out import shared_nics
