@@ -18,6 +18,7 @@ from probes.live.step_clock.clock import StepClock
 from probes.snapshot.rates import byte_files
 
 MOST_JOBS = 4  # that are read ten times a second
+_ABSENT_SECONDS = 60.0  # after which a job that is not seen on its NIC has left it
 _ROLES = (Role.NCCL, Role.NVSHMEM, Role.UCX)
 _IDLE = Unknown(Reason.NOT_THERE, "step clock", "no NIC of the job is busy, or other jobs use it too")
 _TOO_MANY = Unknown(Reason.NOT_RECORDED, "step clock", f"only {MOST_JOBS} jobs are watched")
@@ -31,6 +32,7 @@ class _Watched:
     clock: StepClock
     paths: tuple[str, ...]
     unit: int  # bytes
+    seen_at: float  # when the job was last seen on the NIC
 
 
 class JobSteps:
@@ -53,14 +55,18 @@ class JobSteps:
         if at < self._at:  # a recording was rewound
             self._watched.clear()
         self._at = at
-        before, self._watched = self._watched, {}
+        self._watched = {
+            name: watched
+            for name, watched in self._watched.items()
+            if at - watched.seen_at <= _ABSENT_SECONDS
+        }
         shared = shared_nics(jobs)
         rates = {port.device: _rate(port) for port in ports if port.state == ACTIVE}
         found = []
         for job in jobs:
             if job.role in _ROLES:
                 own = {nic: rates.get(nic, 0.0) for nic in job.nics if nic not in shared}
-                step = self._step(host, node, job, before.get(job.id), own, wall)
+                step = self._step(host, node, job, own, wall)
                 job = replace(job, step=step)
             found.append(job)
         return tuple(found)
@@ -70,27 +76,27 @@ class JobSteps:
         host: Host,
         node: Node,
         job: LiveJob,
-        watched: _Watched | None,
         own: Mapping[str, float],
         wall: float,
     ) -> Maybe[JobStep]:
-        pids = frozenset(job.pids)
-        if watched is not None and (watched.clock.device not in own or pids.isdisjoint(watched.pids)):
-            watched = None  # the job has moved, or was started again
+        pids, watched = frozenset(job.pids), self._watched.get(job.id)
+        if watched is not None and pids.isdisjoint(watched.pids):
+            watched = None  # the job was started again
         busiest = max(own, key=own.__getitem__, default="")
         is_busy = own.get(busiest, 0.0) >= LEAST_GBPS
-        if watched is None or (
-            is_busy and isinstance(watched.clock.step, Unknown) and own[watched.clock.device] == 0.0
-        ):
+        is_idle = watched is not None and own.get(watched.clock.device) == 0.0
+        if watched is None or (is_busy and is_idle and isinstance(watched.clock.step, Unknown)):
             if not is_busy:
                 return _IDLE
-            if len(self._watched) >= MOST_JOBS:
+            if len(self._watched.keys() - {job.id}) >= MOST_JOBS:
                 return _TOO_MANY
             paths, unit = _files(host, node, busiest)
             if not paths:
                 return Unknown(Reason.NOT_THERE, "step clock", f"{busiest} counts no bytes")
-            watched = _Watched(pids, StepClock(busiest), paths, unit)
+            watched = _Watched(pids, StepClock(busiest), paths, unit, self._at)
         watched.pids = pids
+        if watched.clock.device in own:  # a node that answers late may miss it for a moment
+            watched.seen_at = self._at
         self._watched[job.id] = watched
         clock, unit = watched.clock, watched.unit
         readings = host.counter_readings(watched.paths, clock.interval(self._at))

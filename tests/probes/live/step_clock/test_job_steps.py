@@ -62,6 +62,9 @@ def test_two_jobs_on_two_nics_have_their_own_steps(node: Node) -> None:
     assert host.asked == {"mlx5_1", "mlx5_2"}  # the busiest NIC carries the traffic of both
     found = [each.step.seconds for each in jobs if isinstance(each.step, JobStep)]
     assert found == pytest.approx([1.4, 2.2], rel=0.03)
+    clocks.update(host, node, (), ports, 189.2, 1.7e9)  # a node that answers late
+    (without,) = clocks.update(host, node, (job("first", 1),), ports, 189.4, 1.7e9)
+    assert isinstance(without.step, JobStep)
     started = clocks.update(host, node, (job("first", 9, "mlx5_1"),), ports, 190.0, 1.7e9)
     assert "needs some minutes of traffic" in str(started[0].step)
 
