@@ -3,8 +3,8 @@
 Sources: NVIDIA Driver Installation Guide 620 (kernel modules, table 5; Oracle Linux, for header packages),
 CUDA Installation Guide for Linux 12.5 (EPEL), NVIDIA/gpu-driver-container (install.sh: repositories, Fabric
 Manager, nvlsm), Azure/azhpc-images (install_nvidiagpudriver.sh, install_nvidia_fabric_manager.sh,
-install_doca.sh, versions.json), sndirsch.github.io and SUSE's spec of nvidia-video-G06 (SLES). Where none of
-them names the command, there is none, and the guide is named instead.
+install_doca.sh, versions.json), sndirsch.github.io and SUSE's specs of nvidia-video-G06, perftest and
+rdma-core (SLES). Where none of them names the command, there is none, and the guide is named instead.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ _REFRESH = {
 _PERFTEST = {
     Family.DEBIAN: ("perftest", "rdma-core", "ibverbs-utils", "infiniband-diags"),
     Family.RED_HAT: ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags"),
+    Family.SUSE: ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags"),
 }
 _VERBS = {
     Family.DEBIAN: ("libibverbs1", "ibverbs-providers"),

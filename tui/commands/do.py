@@ -203,7 +203,7 @@ class Do:
         lines += draw_consequences(prepared.plan, width, bool(prepared.clearance.affected))
         lines += draw_steps(prepared.plan, width)
         for step in prepared.plan.steps:
-            why = why_manual(step)
+            why = why_manual(step, prepared.plan.is_played)
             if why and not step.is_instruction:
                 lines += wrapped(f"gdrtop does not run {step.argv[0]} or the steps after it: {why}", width)
                 break

@@ -99,7 +99,8 @@ class ConfirmState:
         if left:
             lines.extend([(), (Run("MANUAL STEPS", Tone.TITLE),)])
             if not left[0].is_instruction:
-                lines.extend(wrapped(f"{left[0].argv[0]}: {why_manual(left[0])}", width, Tone.DIM, "  "))
+                why = why_manual(left[0], plan.is_played)
+                lines.extend(wrapped(f"{left[0].argv[0]}: {why}", width, Tone.DIM, "  "))
             for steps in self._groups(left):
                 lines.extend(draw_group(steps, width))
         if plan.note:
