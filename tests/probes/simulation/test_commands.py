@@ -43,7 +43,7 @@ def persistence(host: SimulatedHost) -> set[object]:
         "git clone x",
         "kubectl get pods",
         "/tmp/modprobe x",
-        "apt-get install nano",
+        "zypper install nano",
         "dnf install nvidia-open",
         "nvidia-smi --gpu-reset",
         "rdma_topo write-grub-acs",
