@@ -13,6 +13,7 @@ from probes.setup.steps.guide import Guide, read_guide
 from probes.setup.steps.step_list import REBOOT
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
+from tests.tiers import usual
 from tui.actions.manual_steps import as_played, runnable
 from tui.actions.runner import file_commands
 
@@ -34,14 +35,12 @@ def guide_of(host: SimulatedHost, record: SetupRecord | None = None) -> Guide:
 
 
 def run(host: SimulatedHost, steps: Sequence[Step]) -> Iterator[str]:
-    """Run steps until one fails, and yield the programs: Fabric Manager does not start without NVLSM."""
+    """Run steps, and yield their programs."""
     for step in steps:
         for argv, text in file_commands(host, step.file, "") if step.file else [(step.argv, "")]:
-            yield argv[0]
             result = host.perform(argv, text)
-            if result.exit_status:
-                assert argv[0] == "systemctl", (argv, result.lines)
-                return
+            assert result.exit_status == 0, (argv, result.lines)
+            yield argv[0]
 
 
 def set_up(host: SimulatedHost) -> tuple[Guide, list[str]]:
@@ -69,7 +68,9 @@ def test_an_immutable_node_ends_at_the_step_that_its_image_or_an_operator_comple
     assert not guide.is_prepared
 
 
-@pytest.mark.parametrize("name", NODES)
+@pytest.mark.parametrize(
+    "name", usual(NODES, {name for name in NODES if not name.startswith(("aws", "azure"))})
+)
 def test_setup_takes_a_new_node_to_a_path_that_outlives_a_reboot(name: str) -> None:
     host = SimulatedHost(name)
     guide, programs = set_up(host)
