@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any, TextIO
 
@@ -265,7 +266,9 @@ class Do:
         if status:
             return status
         text = proof.conclude()
-        self._print([(), *wrapped(text, self._width, Tone.TITLE)])
+        when = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(self._host.wall_clock()))
+        ticket = f"For a ticket: {prepared.node}, {when}, {prepared.title}: {text}"
+        self._print([(), *wrapped(text, self._width, Tone.TITLE), (), line(ticket)])
         try:
             self._dispatcher.note_measured(prepared.action, text)
         except AuditError as error:
