@@ -113,7 +113,7 @@ def load_peermem(examination: Examination) -> Plan | str:
         return f"cannot tell whether nvidia_peermem is loaded: {module}"
     if is_present(module):
         return NothingToDo("nvidia_peermem is already loaded")
-    gpus, nics = gpu_functions(examination), peer_nics(examination)
+    gpus, nics = gpu_functions(examination), peer_nics(examination.node)
     if not isinstance(gpus, Unknown) and not gpus:
         return "this node has no NVIDIA GPU"
     if has_efa_only(examination):

@@ -327,10 +327,10 @@ def _unseen(examination: Examination, facts: ProcessFacts) -> str:
         return f"{facts.left_out} more processes use GPUs or RDMA; gdrtop reads only {MAX_PROCESSES}"
     if not driver_loaded(examination):
         return ""
-    if facts.unread is not None:
-        return needs("the processes", facts.unread)
     if isinstance(named, Unknown):
         # Without NVML's list any unreadable process may be a job.
+        if facts.unread is not None:
+            return needs("the processes", facts.unread)
         if isinstance(facts.hidden, Unknown):
             return needs(OTHERS, facts.hidden)
         return f"needs root: {OTHERS}" if facts.hidden else ""

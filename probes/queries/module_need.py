@@ -174,7 +174,7 @@ def dmabuf_comes_first(examination: Examination) -> bool:
         old = [known(gpu.compute_capability, OLDEST_OPEN_GPU) < OLDEST_OPEN_GPU for gpu in gpus.gpus]
         if all(old):
             return False
-    nics, peers = mlx5_functions(examination), peer_nics(examination)
+    nics, peers = mlx5_functions(examination), peer_nics(examination.node)
     if nics == () and mlx4_functions(examination):
         return False
     if peers == ():

@@ -18,6 +18,7 @@ from probes.facts.kernel.modules import (
     cards_of,
     vendor_cards,
 )
+from probes.facts.node import Node
 from probes.facts.pci.functions import is_for_guests
 from probes.facts.system.services import ServiceFacts
 from probes.queries.evidence_list import SHOWN
@@ -115,7 +116,11 @@ def mlx4_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
 
 def mlx_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
     """Return the BDFs of all NVIDIA RDMA cards, without those given to a virtual machine."""
-    return map_known(examination.node.pci, lambda pci: (*cards_of(pci, "mlx5"), *cards_of(pci, "mlx4")))
+    return _mlx_cards(examination.node)
+
+
+def _mlx_cards(node: Node) -> Maybe[tuple[str, ...]]:
+    return map_known(node.pci, lambda pci: (*cards_of(pci, "mlx5"), *cards_of(pci, "mlx4")))
 
 
 def efa_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
@@ -128,12 +133,12 @@ def cxi_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
     return map_known(examination.node.pci, lambda pci: vendor_cards(pci, "cxi"))
 
 
-def peer_nics(examination: Examination) -> Maybe[tuple[str, ...]]:
+def peer_nics(node: Node) -> Maybe[tuple[str, ...]]:
     """Return the NICs that can use nvidia_peermem: mlx5, mlx4, and bnxt_re with Broadcom's ib_peer_mem.
 
     Drivers call peer-memory clients through OFED's ib_umem; those of EFA, irdma and cxi never do.
     """
-    cards, modules, rdma = mlx_functions(examination), examination.node.modules, examination.node.rdma
+    cards, modules, rdma = _mlx_cards(node), node.modules, node.rdma
     if isinstance(cards, Unknown) or isinstance(modules, Unknown) or isinstance(rdma, Unknown):
         return cards
     exporters = (symbol.provider for symbol in modules.symbols if symbol.symbol == PEER_MEMORY_SYMBOL)
@@ -162,7 +167,7 @@ def no_peermem_pair(examination: Examination) -> Outcome | None:
     """Return the outcome for a node where no GPU and NIC can use nvidia_peermem; None: there is a pair."""
     if gpu_functions(examination) == ():
         return passed(Evidence(_PCI_DEVICES, "no NVIDIA GPU"))
-    if peer_nics(examination) == ():
+    if peer_nics(examination.node) == ():
         return passed(Evidence(_PCI_DEVICES, "no NIC that nvidia_peermem could serve"))
     return None
 

@@ -5,19 +5,24 @@ import os
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from probes.base.unknown import Reason, Unknown
+from probes.facts.kernel.modules import ModuleFacts
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
+from probes.snapshot.examination import examine
 from tests.tiers import USUAL_FAULTS, usual
 from tests.trees import add_function, add_rdma_device
 from tui.cli import main
 from tui.files.version import version
 from tui.runtime.printing import ascii_text
+from widgets.node import modules as modules_drawing
 
 ROOT = Path(__file__).parents[2]
 
@@ -417,6 +422,13 @@ def test_help_shows_the_manual(capsys: pytest.CaptureFixture[str]) -> None:
     assert "doctor" in printed(capsys, "help", "doctor").lower()
     assert main(["help", "frob"]) == 3
     assert "unknown subject 'frob'" in capsys.readouterr().err
+
+
+def test_a_node_whose_nics_cannot_use_peer_memory_misses_no_module() -> None:
+    node = replace(examine(SimulatedHost("aws-p5")).node, gpudirect=Unknown(Reason.NOT_THERE))
+    assert isinstance(node.modules, ModuleFacts)
+    (peermem,) = (rung for rung in node.modules.ladder if rung.module == "nvidia_peermem")
+    assert modules_drawing.not_needed(node, peermem) == "no NIC here that it could serve"
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -232,6 +233,21 @@ def test_a_steady_load_far_below_the_line_rate_is_no_wall() -> None:
     assert "█" not in low
     assert "20%" in low
     assert "peak 20%" in low
+
+
+def test_a_node_without_a_port_has_no_unknown_rate() -> None:
+    node = replace(
+        probe_node(SimulatedHost("hgx-h100")), rdma=Unknown(Reason.NOT_THERE, "/sys/class/infiniband")
+    )
+    drawn = traffic_drawing.draw({}, {}, 60, has_ports=traffic_drawing.may_have_ports(node))
+    assert [plain(line).strip() for line in drawn[:3]] == [
+        "NIC ↑ –  no RDMA port",
+        "NIC ↓ –  no RDMA port",
+        "GPU ↑ ?  unknown",
+    ]
+    unread = replace(node, rdma=Unknown(Reason.TIMED_OUT, "/sys/class/infiniband"))
+    assert traffic_drawing.may_have_ports(unread)
+    assert "unknown" in plain(traffic_drawing.draw_ports(unread, NO_FIGURES, {}, 60)[0])
 
 
 def test_a_finding_names_its_device() -> None:

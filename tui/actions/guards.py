@@ -145,11 +145,8 @@ def affected_by(plan: Plan, processes: Maybe[ProcessFacts]) -> tuple[str, ...]:
     shown = lines[:_MOST_NAMED]
     if more > 0:
         shown.append(f"and {more} more processes")
-    hidden = processes.hidden
-    if isinstance(hidden, Unknown):
-        shown.append(f"there may be others: {hidden}")
-    elif hidden:
-        shown.append(f"{hidden} processes of other users could not be checked (needs root)")
+    if processes.not_read:
+        shown.append(processes.not_read)
     return tuple(shown)
 
 

@@ -18,7 +18,7 @@ from probes.host.protocol import Host
 from probes.host.ras import DIAGNOSTICS, MONITOR, STATUS, VERBOSE_STATUS
 from probes.live.model.sample import LiveSample
 from probes.live.ras.policy import LEAST_INTERVAL_SECONDS, RasDecision, RasUse
-from probes.live.ras.targets import LocalProcesses, RasTarget, find_targets, local_processes
+from probes.live.ras.targets import LocalProcesses, RasTarget, find_targets, local_processes, no_job
 from probes.nccl.ras.facts import RasEvent, parse_event
 from probes.queries.finding import Severity
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, require_running_node, whole_number
@@ -41,7 +41,6 @@ exit status, from the last report of each job:
 """
 _SAMPLES = 5  # until start times and libraries of all processes are read
 EXIT_UNKNOWN = EXIT_WRONG_USAGE
-_NO_JOB = "no NCCL job found; only root sees other users' jobs"
 T = TypeVar("T")
 NOT_CONFIRMED = RasDecision(("not confirmed; use --yes to skip the prompt",))
 
@@ -213,7 +212,7 @@ class Ras:
             if self._options.as_json:
                 self._print_json(sample, answers, status)
             elif not answers:
-                self._print([_NO_JOB])
+                self._print([no_job(self._host)])
             if not self._questions.has_asked and not self._is_recorded:  # the policy or the user refuses
                 break
         return status
@@ -304,7 +303,7 @@ class Ras:
         # Only one connection is open at a time.
         target = next(iter(self._targets(sample)), None)
         if target is None:
-            self._print([_NO_JOB])
+            self._print([no_job(self._host)])
             return EXIT_UNKNOWN
         answer = RasAnswer(target, MONITOR)
         self._title(target)

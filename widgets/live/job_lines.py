@@ -230,10 +230,11 @@ def draw_overview(
 
 
 def _hidden_note(facts: ProcessFacts, width: int) -> list[Line]:
-    """Return that other users' processes need root, if there may be any."""
-    if isinstance(facts.hidden, Unknown) or facts.hidden:
-        return wrapped("needs root to see other users' processes", width, Tone.DIM)
-    return []
+    """Return that other users' processes need root, if there may be any, or could not be read."""
+    if not facts.not_read:
+        return []
+    text = "needs root to see other users' processes" if facts.unread is None else facts.not_read
+    return wrapped(text, width, Tone.DIM)
 
 
 def _gpus_used(pids: Collection[int], gpus: Mapping[int, Sequence[str]]) -> str:

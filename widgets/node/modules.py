@@ -11,6 +11,7 @@ from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState, Rung, cards_of
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts
+from probes.queries.modules import peer_nics
 from widgets.base.figures import UNKNOWN_MARK
 from widgets.base.lines import Line, Run, Tone, cut, fit, wrapped
 
@@ -35,6 +36,8 @@ def not_needed(node: Node, rung: Rung) -> str:
     if family in ("nvidia", "gdrdrv") and isinstance(node.pci, PciFacts) and not node.pci.gpus:
         return "no NVIDIA GPU here"
     direct = node.gpudirect
+    if rung.module == "nvidia_peermem" and peer_nics(node) == ():
+        return "no NIC here that it could serve"
     if rung.module == "nvidia_peermem" and isinstance(direct, GpuDirectFacts):
         if direct.by_design:
             return f"not needed: {direct.by_design}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from probes.base.history import History
-from probes.base.unknown import Maybe, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts
@@ -15,6 +15,7 @@ from widgets.base.graphs import graph
 from widgets.base.lines import Line, Run, Tone, fit, width_of
 from widgets.node.endpoint_lines import LiveFigures, port_state
 
+NO_PORT = "no RDMA port"
 SPARK_SECONDS = 120.0
 TOTALS = ("NIC ↑", "NIC ↓", "GPU ↑", "GPU ↓")
 _MOST_BUCKETS = 120  # a second each
@@ -60,11 +61,19 @@ def gpu_link_gbps(topology: Topology, gpu: str) -> float:
     return 0.0
 
 
+def may_have_ports(node: Node) -> bool:
+    """Return whether the node has an RDMA port, or its RDMA devices could not be read."""
+    if isinstance(node.rdma, Unknown):
+        return node.rdma.reason is not Reason.NOT_THERE
+    return any(device.ports for device in node.rdma.devices)
+
+
 def draw(
     sums: Mapping[str, float],
     history: Mapping[str, History],
     width: int,
     line_rate: Mapping[str, float] | None = None,
+    has_ports: bool = True,
 ) -> list[Line]:
     """Draw the totals with two minutes of history, scaled to the line rate (see `line_rates`)."""
     most = line_rate or {}
@@ -72,7 +81,10 @@ def draw(
     buckets = max(6, width - _HEAD_CELLS - _PEAK_CELLS)
     for name in TOTALS:
         if name not in sums:
-            lines.append((Run(f"{name} "), Run("?  unknown", Tone.DIM)))
+            is_nic = name.startswith("NIC")
+            lines.append(
+                (Run(f"{name} "), Run("?  unknown" if has_ports or not is_nic else f"–  {NO_PORT}", Tone.DIM))
+            )
             continue
         top = most.get(name[:3], 0.0)
         values = history[name].buckets(buckets, SPARK_SECONDS / buckets) if name in history else []
@@ -109,7 +121,7 @@ def draw_ports(
     devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
     ports = [(device, port) for device in devices for port in device.ports]
     if not ports:
-        return [(Run("no RDMA port", Tone.DIM),)]
+        return [(Run(f"unknown: {node.rdma}" if may_have_ports(node) else NO_PORT, Tone.DIM),)]
     labels = {
         (device.name, port.number): f"{device.name}/{port.number}" if len(device.ports) > 1 else device.name
         for device, port in ports

@@ -211,9 +211,8 @@ def _possible_users(examination: Examination, processes: dict[int, Process]) -> 
         return [f"traffic unknown, and RDMA users unknown: {facts}"]
     users = [pid for pid, _ in _verbs_users(facts)]
     lines = [f"traffic unknown, RDMA is used by {summary_of(users, processes)}"] if users else []
-    if isinstance(facts.hidden, Unknown) or facts.hidden:
-        count = f"{facts.hidden} processes" if isinstance(facts.hidden, int) else "processes"
-        lines.append(f"traffic unknown, and {count} of other users could not be read (needs root)")
+    if facts.not_read:
+        lines.append(f"traffic unknown, and {facts.not_read}")
     return lines
 
 

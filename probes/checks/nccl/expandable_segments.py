@@ -6,6 +6,7 @@ import re
 
 from probes.base.plan import instruction
 from probes.base.unknown import Unknown
+from probes.facts.jobs.process_files import has_initialized_nvshmem
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed
 from probes.queries.jobs import (
     GDR_PATHS,
@@ -26,7 +27,7 @@ _VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _EXPANDABLE = re.compile(r"(?:^|,)\s*expandable_segments\s*:\s*true\b", re.IGNORECASE)
 _TENSORS_ONLY = "None for NCCL, which registers its own buffers. Registering tensors fails."
 # Libraries that register the tensors of the program itself.
-_REGISTER_TENSORS = ("libucp", "libfabric", "libnvshmem_host", "mooncake/engine")
+_REGISTER_TENSORS = ("libucp", "libfabric", "mooncake/engine")
 
 
 def uses_expandable_segments(settings: JobSettings) -> str:
@@ -61,8 +62,11 @@ def vmm_memory_with_peermem(examination: Examination) -> Outcome:
     if not need(peermem, GDR_PATHS):
         return passed(*evidence[:1], Evidence("gdrtop check --only no-gdr-path", "no path to GPU memory"))
     registers = any(
-        maps(process, library) for process in jobs.processes for library in _REGISTER_TENSORS
-    ) or any(isinstance(process.libraries, Unknown) for process in jobs.processes)
+        isinstance(process.libraries, Unknown)
+        or has_initialized_nvshmem(process.libraries)
+        or any(maps(process, library) for library in _REGISTER_TENSORS)
+        for process in jobs.processes
+    )
     return conclude(
         jobs,
         evidence,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.unknown import Maybe, Unknown, known, map_known
 from probes.checks.nccl.library import versions_of
+from probes.facts.jobs.process_files import has_initialized_nvshmem
 from probes.facts.kernel.modules import ModuleState
 from probes.nccl.settings import parse_number
 from probes.plans.common import driver_option_plan, modprobe_step
@@ -32,9 +33,9 @@ MLX5 = "mlx5_core"
     impact="Older versions of NVSHMEM skip the InfiniBand transport.",
 )
 def nvshmem_needs_peermem(examination: Examination) -> Outcome:
-    """Find processes that map libnvshmem_host, if nvidia_peermem is not loaded."""
+    """Find processes that have initialized NVSHMEM, if nvidia_peermem is not loaded."""
     jobs = jobs_of(examination)
-    users = [process for process in jobs.processes if maps(process, _HOST)]
+    users = [process for process in jobs.processes if has_initialized_nvshmem(process.libraries)]
     if not users:
         return conclude(jobs, (), "")
     is_loaded = need(_is_live(examination, "nvidia_peermem"), _MODULES)
@@ -167,7 +168,7 @@ def _ibgda_users(jobs: Jobs, with_cpu: bool = False) -> dict[int, Evidence]:
         # A variable alone may be left over in an image that runs something else.
         if maps(process, _TRANSPORT):
             users[process.pid] = Evidence(f"/proc/{process.pid}/maps", _TRANSPORT)
-        elif parse_number(settings.get(_IBGDA) or "") and maps(process, _HOST):
+        elif parse_number(settings.get(_IBGDA) or "") and has_initialized_nvshmem(process.libraries):
             users[process.pid] = settings.evidence(_IBGDA)
     return users
 

@@ -51,7 +51,7 @@ _CONFIG, _GPUS = "the kernel config", "the GPUs' compute capability"
 
 def _severity(examination: Examination) -> Severity:
     """Return how severe it is to have no DMA-BUF: a note where nvidia_peermem works, else critical."""
-    if peer_nics(examination) == ():
+    if peer_nics(examination.node) == ():
         return Severity.CRITICAL
     usable = map_known(examination.node.gpudirect, lambda direct: direct.peermem.usable)
     if isinstance(usable, Unknown):
@@ -61,7 +61,7 @@ def _severity(examination: Examination) -> Severity:
 
 def _peermem_note(examination: Examination) -> str:
     """Return the end of a cause: whether nvidia_peermem replaces DMA-BUF here."""
-    if peer_nics(examination) == ():
+    if peer_nics(examination.node) == ():
         return " nvidia_peermem does not work with this node's NICs."
     return {
         Severity.NOTE: " GPUDirect RDMA still works with nvidia_peermem.",
@@ -266,7 +266,11 @@ def dmabuf_kernel_config(examination: Examination) -> Outcome:
 
 def _until_then(examination: Examination) -> tuple[Step, ...]:
     """Return the interim step that uses nvidia_peermem, where the node has a NIC that it can serve."""
-    return () if peer_nics(examination) == () else (instruction("Until then, use nvidia_peermem with OFED"),)
+    return (
+        ()
+        if peer_nics(examination.node) == ()
+        else (instruction("Until then, use nvidia_peermem with OFED"),)
+    )
 
 
 @AREA.check(

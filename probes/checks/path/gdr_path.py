@@ -66,13 +66,17 @@ def no_gdr_path(examination: Examination) -> Outcome:
     states: tuple[PathState, ...] = (direct.dmabuf, direct.peermem)
     if direct.peermem.path is GdrPath.CXI:  # libfabric hands DMA-BUFs to the driver itself
         states = (direct.peermem,)
-    elif direct.peermem.path is GdrPath.PEERMEM and peer_nics(examination) == ():
+    elif direct.peermem.path is GdrPath.PEERMEM and peer_nics(examination.node) == ():
         states = (direct.dmabuf,)  # no NIC here could use nvidia_peermem
     ways = " or ".join(state.path.value for state in states)
     usable = [state.path.value for state in states if need(state.usable, f"the state of {state.path.value}")]
     if usable:
         return passed(Evidence("usable paths", ", ".join(usable)))
-    if direct.peermem.path is GdrPath.PEERMEM and peer_nics(examination) == () and _is_slingshot(examination):
+    if (
+        direct.peermem.path is GdrPath.PEERMEM
+        and peer_nics(examination.node) == ()
+        and _is_slingshot(examination)
+    ):
         return found(
             "libfabric reaches GPU memory through the cxi devices of Slingshot NICs, but there are none.",
             Evidence("/sys/class/cxi", "no device"),

@@ -7,7 +7,18 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.plans.common import driver_option_plan, reboot_plan
 from probes.queries.evidence_list import KERNEL_LOG, SHOWN, STAGED
-from probes.queries.finding import Area, CheckEnded, Evidence, Outcome, Severity, found, need, passed, unknown
+from probes.queries.finding import (
+    Area,
+    CheckEnded,
+    Evidence,
+    Outcome,
+    Severity,
+    found,
+    need,
+    needs,
+    passed,
+    unknown,
+)
 from probes.queries.module_need import loaded_peermem
 from probes.queries.modules import (
     DMABUF,
@@ -26,6 +37,7 @@ _SOURCE = "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia
 _PARAMS = "/proc/driver/nvidia/params"
 _OVERRIDE = "GrdmaPciTopoCheckOverride"
 _FIRST_WITH_CHECK = (580, 65, 6)
+_LIBRARIES = "the libraries of all processes"
 _MEMORY_PEERS = "/sys/kernel/mm/memory_peers"
 # The first release that looks for /sys/module/nvidia_peermem/version is 2.23.4.
 _FIRST_NCCL = (2, 23, 4)
@@ -190,7 +202,7 @@ def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
     absent = Evidence(_MEMORY_PEERS, "not found, as on all newer kernels")
     if need(need(examination.node.gpudirect, DMABUF).dmabuf.usable, DMABUF, absent):
         return passed(absent, Evidence("DMA-BUF", "usable, so NCCL does not need nvidia_peermem"))
-    old, hidden = _old_nccl(examination)
+    old, not_read = _old_nccl(examination)
     if old:
         return found(
             "NCCL before 2.23.4 looks for memory_peers, which this kernel does not have. It prints "
@@ -205,13 +217,13 @@ def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
             ),
             devices=(PEERMEM,),
         )
-    if hidden:
-        return unknown("needs root: the libraries of other users' processes", absent)
+    if not_read:
+        return unknown(not_read, absent)
     return passed(absent)
 
 
-def _old_nccl(examination: Examination) -> tuple[list[Evidence], bool]:
-    """Return the old NCCL libraries, and whether some processes could not be read."""
+def _old_nccl(examination: Examination) -> tuple[list[Evidence], str]:
+    """Return the old NCCL libraries, and what is needed to read those of all processes."""
     libraries, processes = examination.libraries, examination.processes
     old = []
     if not isinstance(libraries, Unknown):
@@ -220,14 +232,14 @@ def _old_nccl(examination: Examination) -> tuple[list[Evidence], bool]:
             if numbers is not None and numbers < _FIRST_NCCL:
                 old.append(Evidence(library.path, f"NCCL {library.version}"))
     if isinstance(processes, Unknown):
-        return old, processes.reason is not Reason.NOT_THERE
-    hidden = isinstance(processes.hidden, Unknown) or processes.hidden > 0
+        return old, "" if processes.reason is Reason.NOT_THERE else needs(_LIBRARIES, processes)
+    not_read = processes.not_read
     for process in processes.processes:
         if isinstance(process.libraries, Unknown):
-            hidden = True
+            not_read = not_read or needs(_LIBRARIES, process.libraries)
             continue
         for mapped in process.libraries:
             numbers = _numbers(mapped.version)
             if mapped.name == "libnccl" and numbers is not None and numbers < _FIRST_NCCL:
                 old.append(Evidence(f"/proc/{process.pid}/maps", f"NCCL {mapped.version}"))
-    return old, hidden
+    return old, not_read

@@ -8,7 +8,7 @@ from functools import cache
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, known
 
 _MAX_VARIABLES = 128
 _VALUE_LIMIT = 1024  # NCCL_IB_HCA of 32 NICs has 400 characters
@@ -24,6 +24,18 @@ class MappedLibrary:
     version: Maybe[str]  # from the file's name, or of the Python package that contains it
 
 
+def has_initialized_nvshmem(libraries: Maybe[tuple[MappedLibrary, ...]]) -> bool:
+    """Return whether a process has initialized NVSHMEM, which maps its plugins: a bootstrap and transports.
+
+    libnvshmem_host alone says nothing: PyTorch 2.11 links libtorch_nvshmem to it, so every job maps it.
+    Source: NVIDIA/nvshmem, src/host/bootstrap/bootstrap_loader.cpp, src/host/transport/transport.cpp.
+    """
+    return any(
+        library.name.startswith(("nvshmem_bootstrap_", "nvshmem_transport_"))
+        for library in known(libraries, ())
+    )
+
+
 # No other variables are kept, because an environment contains passwords and tokens.
 FAMILIES = ("NCCL_", "UCX_", "FI_", "NVSHMEM_")
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
@@ -37,7 +49,7 @@ SINGLES = (
 )
 _LIBRARIES = re.compile(
     r"/(?P<name>libnccl(?:-net[\w-]*|-tuner[\w-]*)?|libibverbs|libmlx5|libcuda|libucp|libfabric|libnvshmem_host"
-    r"|nvshmem_transport_ibgda|libgdrapi|libnixl|mooncake/engine|libplugin_UCX|libuct_(?:cuda|ib|cma|rdmacm|xpmem))"
+    r"|nvshmem_(?:bootstrap|transport)_[a-z0-9]{1,20}|libgdrapi|libnixl|mooncake/engine|libplugin_UCX|libuct_(?:cuda|ib|cma|rdmacm|xpmem))"
     r"(?:-[0-9a-f]{8})?\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"  # auditwheel adds a hash to the name
 )
 _TICKS_PER_SECOND = 100  # USER_HZ on x86 and Arm

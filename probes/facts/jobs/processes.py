@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
+from probes.base.text import plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf
 from probes.facts.jobs.process_files import (
@@ -78,9 +78,19 @@ class ProcessFacts:
     left_out: int  # users of these devices beyond MAX_PROCESSES
     nccl_conf: Maybe[NcclConf]  # the node's own /etc/nccl.conf
     taken_at: float = 0.0  # seconds since 1970, the host's clock
-    unread: Unknown | None = None  # of a program that not even root could read; NVML may not list it
+    unread: Unknown | None = None  # of a program that not even root could read
     new_jobs_nccl: tuple[int, ...] = ()  # the version that jobs which start next will use, if it was stated
     has_jobs: bool = True  # False: judged as if none of the processes were a job
+
+    @property
+    def not_read(self) -> str:
+        """How many programs of other users could not be read, and why; "": none."""
+        if isinstance(self.hidden, Unknown):
+            return f"other processes are unknown: {self.hidden}"
+        if not self.hidden:
+            return ""
+        why = "needs root" if self.unread is None else self.unread.detail or self.unread.reason.value
+        return f"{plural(self.hidden, 'other process', 'other processes')} could not be read ({why})"
 
 
 _GPU_FILE = re.compile(r"/dev/nvidia(?:\d{1,4}|ctl|-uvm)")

@@ -16,16 +16,19 @@ from probes.base.frozen import frozen
 from probes.base.text import version_numbers
 from probes.base.unknown import Maybe, Unknown, known, map_known
 from probes.facts.gpudirect import GdrPath
-from probes.facts.jobs.process_files import MappedLibrary
+from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshmem
 from probes.facts.jobs.processes import Process
 from probes.nccl.settings import parse_number
 from probes.queries.engines import PEERMEM_VARIABLE, excludes_cuda, excludes_rdma, mooncake_uses_peermem
 from probes.queries.finding import Finding
 from probes.queries.jobs import STAGING_SETTINGS, TCP_SETTINGS, usable_paths
+from probes.queries.modules import no_gpu_or_rdma_device
 from probes.snapshot.examination import Examination
 
 STAGED, TCP, NO_PATH, UNKNOWN = "copies through host memory", "TCP", "none", "unknown"
+_NO_NIC = "no NIC"
 _DMABUF, _PEERMEM = GdrPath.DMABUF.value, GdrPath.PEERMEM.value
+_NVSHMEM = "libnvshmem_host"
 _FIRST_UCX_WITH_DMABUF = (1, 14)
 
 
@@ -47,8 +50,9 @@ def library_paths(
     ids = {finding.id: finding for finding in findings}
     paths = _Paths(process, ids, examination)
     found: dict[str, LibraryPath] = {}
+    has_nvshmem = has_initialized_nvshmem(process.libraries)
     for library in process.libraries:
-        if library.name in _LIBRARIES:
+        if library.name in _LIBRARIES and (library.name != _NVSHMEM or has_nvshmem):
             title, choose = _LIBRARIES[library.name]
             version = known(library.version, "")
             path, why = choose(paths, library)
@@ -112,7 +116,7 @@ class _Paths:
         if isinstance(transport, Unknown):
             return UNKNOWN, f"its environment could not be read ({transport})"
         if transport == "none":
-            return "no NIC", "NVSHMEM_REMOTE_TRANSPORT=none"
+            return _NO_NIC, "NVSHMEM_REMOTE_TRANSPORT=none"
         if transport == "ucx":
             return self.ucx(library)
         disabled = self._get("NVSHMEM_IB_DISABLE_DMABUF")
@@ -148,6 +152,8 @@ class _Paths:
 
     def _best(self, uses_dmabuf: bool = True, why_not: str = "") -> tuple[str, str]:
         """Return the path that works here, DMA-BUF first."""
+        if no_gpu_or_rdma_device(self._examination) is not None:
+            return _NO_NIC, "this node has no RDMA device"
         direct = self._examination.node.gpudirect
         if uses_dmabuf and self._dmabuf is True:
             return _DMABUF, "it works on this node"
@@ -174,7 +180,7 @@ _Choose = Callable[[_Paths, MappedLibrary], tuple[str, str]]
 _LIBRARIES: dict[str, tuple[str, _Choose]] = {
     "libnccl": ("NCCL", _Paths.nccl),
     "libucp": ("UCX", _Paths.ucx),
-    "libnvshmem_host": ("NVSHMEM", _Paths.nvshmem),
+    _NVSHMEM: ("NVSHMEM", _Paths.nvshmem),
     "libfabric": ("libfabric", _Paths.libfabric),
     "libnixl": ("NIXL", _Paths.nixl),
     "libplugin_UCX": ("NIXL", _Paths.nixl),

@@ -1,4 +1,4 @@
-"""Where the NCCL jobs on a node write their logs: stdout and stderr, NCCL_DEBUG_FILE, Slurm's output file.
+"""Where the NCCL jobs on a node write their logs: NCCL_DEBUG_FILE, stdout and stderr, Slurm's output file.
 
 Sources: /proc/PID/fd/1 and 2, environment and nccl.conf of the processes, `scontrol show job`. NCCL expands
 %h to the host name up to its first dot and %p to the pid as the process sees it (src/debug.cc).
@@ -26,6 +26,7 @@ NEXT_RUN = (
 _MOST_PROCESSES = 64  # of a job
 _MOST_JOBS = 32
 _SLURM = re.compile(r"Slurm job ([0-9]{1,10})")
+_MOST_SEARCHED, _MOST_OPEN = 8, 1024  # processes, files of each
 _SPECIAL = ("/dev/", "/proc/", "/sys/")  # /dev/stdout is what the process has as fd 1
 
 
@@ -125,6 +126,8 @@ class _Search:
     def find(self, with_scheduler: bool) -> None:
         """Find all, the most telling first."""
         self._add("NCCL_DEBUG_FILE", self._debug_files())
+        if _level(self._processes) in ("", None):  # the program may have set NCCL's variables itself
+            self._add("open file", self._open_files())
         self._add("stdout", self._streams("stdout", 1))
         self._add("stderr", self._streams("stderr", 2))
         if with_scheduler:
@@ -135,6 +138,8 @@ class _Search:
         words = [f"{what} {why}" for what, why in self._missing.items()]
         found = [f"{self._job.name}: {'; '.join(words)}."] if words else []
         level = _level(self._processes)
+        if any(log.source == "open file" for log in self.logs):  # NCCL writes it
+            return found
         if level is not None and level.upper() not in ("INFO", "TRACE"):
             is_set = f"NCCL_DEBUG is {level}" if level else "NCCL_DEBUG is not set"
             found.append(f"{self._job.name}: {is_set}, so NCCL may not report its channels.")
@@ -192,6 +197,21 @@ class _Search:
                 if file is not None:
                     yield file
                 break
+
+    def _open_files(self) -> Iterable[LogPath]:
+        """Return the files with "nccl" in their names that the first processes have open.
+
+        A program that sets NCCL_DEBUG_FILE itself does not show it in /proc/PID/environ.
+        """
+        for process in self._processes[:_MOST_SEARCHED]:
+            directory = f"/proc/{process.pid}/fd"
+            for number in known(self._host.names(directory), ())[:_MOST_OPEN]:
+                target = known(self._host.link(f"{directory}/{number}"), "")
+                is_path = target.startswith("/") and not target.startswith(_SPECIAL)
+                if not is_path or "nccl" not in target.rpartition("/")[2].lower():
+                    continue
+                if (file := self._file(f"{directory}/{number}", target, "open file")) is not None:
+                    yield file
 
     def _slurm_file(self) -> Iterable[LogPath]:
         names = {process.process.job for process in self._processes}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.jobs.process_files import RANKS, WORLD_SIZES, Stat
+from probes.facts.jobs.process_files import RANKS, WORLD_SIZES, Stat, has_initialized_nvshmem
 from probes.facts.jobs.processes import Process, program_of
 from probes.host.usage import ProcessUsage
 from probes.live.model.sample import LiveProcess, PathJudgment, Role
@@ -195,9 +195,9 @@ def role_of(process: Process, threads: Maybe[tuple[str, ...]], has_rdma: bool) -
         return Role.STORAGE
     if any(name.startswith("NCCL ") for name in known(threads, ())):
         return Role.NCCL
-    libraries = {library.name for library in known(process.libraries, ())}
-    if "libnvshmem_host" in libraries:
+    if has_initialized_nvshmem(process.libraries):
         return Role.NVSHMEM
+    libraries = {library.name for library in known(process.libraries, ())}
     # PyTorch maps both libraries. NCCL ≥ 2.14 names its threads, so without these the process uses UCX.
     if has_rdma and "libucp" in libraries and not isinstance(threads, Unknown):
         return Role.UCX

@@ -94,8 +94,11 @@ def _without_channels(facts: LogFacts) -> LogVerdict:
     if not facts.nccl_lines:
         reasons.append(Reason(f"No NCCL lines found. For the next run, set {NEXT_RUN}"))
         return LogVerdict(State.UNKNOWN, "unknown: not an NCCL log", tuple(reasons))
-    if comms.nodes == 1 and facts.local_channels:
-        reasons.append(Reason("All ranks are on one node; their channels do not use the network"))
+    if comms.nodes == 1 and (facts.local_channels or comms.largest == 1):
+        one_node = "All ranks are on one node; their channels do not use the network"
+        reasons.append(
+            Reason("The job has a single rank, which needs no network" if comms.largest == 1 else one_node)
+        )
         return LogVerdict(State.UNKNOWN, "unknown: no channel uses the network", (*reasons, *_rings(facts)))
     if facts.local_channels or facts.rings.connected:
         reasons.append(Reason("Channels were set up, but none in the log uses the network"))

@@ -22,7 +22,7 @@ from probes.live.model.sample import LiveJob, LiveSample, Role
 from probes.live.processes.log_reading import read_job_logs
 from probes.live.ras.findings import RasFinding, unequal_counts
 from probes.live.ras.policy import RasUse
-from probes.live.ras.targets import RasTarget, find_targets, local_processes
+from probes.live.ras.targets import RasTarget, find_targets, local_processes, no_job
 from probes.nccl.flight_recorder.verdict import verdict_of
 from probes.nccl.log.job_log import JobLogReading
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, require_running_node, whole_number
@@ -99,8 +99,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         return status
     lines = [heading(node)]
     if not found:
-        wanted = f"no NCCL job is {options.job!r}" if options.job else "no NCCL job found"
-        lines.append(line(f"{wanted}; only root sees other users' jobs, gdrtop live lists the jobs"))
+        lines.append(line(f"{no_job(host, options.job)}; gdrtop live lists the jobs"))
     for diagnosis in found:
         lines += draw_hang(diagnosis, text_width(out))
     print_lines(lines, out, options.ascii)

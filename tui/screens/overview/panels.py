@@ -198,7 +198,8 @@ class Panels:
 
     def _traffic(self, node: Node, width: int, alone: bool) -> list[Line]:
         readings = self._readings
-        lines = traffic.draw(readings.totals, readings.histories, width, readings.line_rates)
+        has_ports = traffic.may_have_ports(node)
+        lines = traffic.draw(readings.totals, readings.histories, width, readings.line_rates, has_ports)
         if alone:
             histories = readings.port_histories
             lines += [(), *traffic.draw_ports(node, readings.live, histories, width, self.checked.marks)]

@@ -109,7 +109,12 @@ def test_without_counters_those_who_use_rdma_tell() -> None:
     used = felt(replace(examination, processes=BUSY.processes), host_memory)
     assert "traffic unknown, RDMA is used by train.py (alice, Slurm job 4711, pids 41000," in used
     unseen = felt(replace(examination, processes=ProcessFacts((), 7, 0, NO_CONF)), host_memory)
-    assert "7 processes of other users could not be read (needs root)" in unseen
+    assert "7 other processes could not be read (needs root)" in unseen
+    init = Unknown(Reason.IO_ERROR, "/proc/1/fd/0", "Permission denied, even for root")
+    as_root = replace(examination, processes=ProcessFacts((), 1, 0, NO_CONF, unread=init))
+    assert "1 other process could not be read (Permission denied, even for root)" in felt(
+        as_root, host_memory
+    )
     lost = Unknown(Reason.IO_ERROR, "/proc")
     assert "RDMA users unknown" in felt(replace(examination, processes=lost), host_memory)
 

@@ -254,6 +254,17 @@ def test_without_nvml_unreadable_processes_may_be_jobs() -> None:
     assert said(node, "nccl-ib-disabled").status is Status.UNKNOWN
 
 
+def test_a_program_that_even_root_cannot_read_is_a_job_only_if_nvml_lists_it() -> None:
+    """On a virtual machine, /proc/1/fd/0 of a hardened init cannot be read: "Permission denied"."""
+    node = idle(examination_of("hgx-h100"))
+    init = Unknown(Reason.IO_ERROR, "/proc/1/fd/0", "Permission denied, even for root")
+    node = replace(node, processes=replace(processes_of(node), unread=init))
+    assert said(node, "nccl-ib-disabled").status is Status.PASSED
+    node = replace(node, reading=replace(node.reading, gpus=ABSENT))
+    finding = said(node, "nccl-ib-disabled")
+    assert (finding.status, "even for root" in finding.cause) == (Status.UNKNOWN, True)
+
+
 def test_processes_that_could_not_be_listed_are_unknown() -> None:
     node = replace(examination_of("hgx-h100"), processes=Unknown(Reason.TIMED_OUT, "/proc"))
     for check in (*VARIABLE_CHECKS, "nccl-versions-differ", "nccl-conf-ignored-lines"):
@@ -305,7 +316,20 @@ def test_a_version_that_the_name_does_not_show_is_unknown() -> None:
 
 def test_nvshmem_is_not_found_if_peermem_is_loaded() -> None:
     host = SimulatedHost("hgx-h100", clock=lambda: 1000.0)
-    add_rank(host.tree, 46000, libraries=["/usr/lib/libnvshmem_host.so.3.1.7"])
+    add_rank(
+        host.tree,
+        46000,
+        libraries=["/usr/lib/libnvshmem_host.so.3.1.7", "/usr/lib/nvshmem_bootstrap_uid.so.3"],
+    )
+    assert said(examine(host), "nvshmem-needs-peermem").status is Status.PASSED
+
+
+def test_linking_nvshmem_is_not_using_it() -> None:
+    """PyTorch 2.11 links libtorch_nvshmem; a job on an H200 mapped no other file of NVSHMEM than these."""
+    host = SimulatedHost("pcie-l40s", clock=lambda: 1000.0)
+    torch = "/opt/torch/.venv/lib/python3.12/site-packages"
+    libraries = [f"{torch}/nvidia/nvshmem/lib/libnvshmem_host.so.3", f"{torch}/torch/lib/libtorch_nvshmem.so"]
+    add_rank(host.tree, 46000, libraries=libraries)
     assert said(examine(host), "nvshmem-needs-peermem").status is Status.PASSED
 
 

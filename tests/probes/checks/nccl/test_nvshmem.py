@@ -12,6 +12,7 @@ from probes.simulation.node.modules.loading import remove_modules
 from probes.snapshot.examination import examine
 
 _HOST = "/usr/lib64/libnvshmem_host.so.3.3.9"
+_BOOTSTRAP = "/usr/lib64/nvshmem_bootstrap_uid.so.3"
 _IBGDA = "/usr/lib64/nvshmem_transport_ibgda.so.3.0.0"
 _PARAMS = "/proc/driver/nvidia/params"
 
@@ -73,7 +74,7 @@ def test_the_variable_alone_proves_no_use_of_nvshmem() -> None:
 
 
 def test_where_dmabuf_works_an_old_nvshmem_is_updated_first() -> None:
-    fix = finding_of("nvshmem-needs-peermem", _HOST, node="pcie-l40s").fix
+    fix = finding_of("nvshmem-needs-peermem", _HOST, _BOOTSTRAP, node="pcie-l40s").fix
     assert fix is not None
     assert "DMA-BUF" in fix.steps[0].why
     assert fix.steps[0].is_instruction

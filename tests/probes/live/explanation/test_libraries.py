@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.process_files import MappedLibrary
 from probes.facts.jobs.processes import Process, ProcessFacts
+from probes.host.local import LocalHost
 from probes.live.explanation.libraries import NO_PATH, STAGED, TCP, UNKNOWN, LibraryPath, library_paths
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
+from tests.trees import add_function
 from tests.tui.pilot import SteppedClock
 
 BOTH, PEERMEM_ONLY, DMABUF_ONLY, NONE = "hgx-h100", "dgx-a100", "cloud-vm", "hgx-h100+no-gdr-path"
@@ -27,7 +30,8 @@ def process(*libraries: str, version: str = "", **environment: str) -> Process:
     facts = node(BOTH).processes
     assert isinstance(facts, ProcessFacts)
     known = version or Unknown(Reason.NOT_THERE)
-    mapped = tuple(MappedLibrary(name, f"/usr/lib/{name}.so", known) for name in libraries)
+    plugins = ("nvshmem_bootstrap_uid",) if "libnvshmem_host" in libraries else ()
+    mapped = tuple(MappedLibrary(name, f"/usr/lib/{name}.so", known) for name in (*libraries, *plugins))
     return replace(facts.processes[0], libraries=mapped, environment=environment)
 
 
@@ -110,3 +114,19 @@ def test_what_could_not_be_read_is_unknown() -> None:
     assert "needs root" in found[0].why
     unread = replace(hidden, libraries=Unknown(Reason.NEEDS_ROOT))
     assert isinstance(library_paths(unread, (), node(BOTH)), Unknown)
+
+
+def test_a_library_that_pytorch_only_links_is_left_out() -> None:
+    job = process("libnvshmem_host", "libnccl")
+    assert not isinstance(job.libraries, Unknown)
+    linked = replace(job, libraries=tuple(each for each in job.libraries if "bootstrap" not in each.name))
+    found = library_paths(linked, (), node(BOTH))
+    assert not isinstance(found, Unknown)
+    assert [path.library for path in found] == ["NCCL"]
+
+
+def test_without_a_nic_no_library_has_a_path(tmp_path: Path) -> None:
+    add_function(tmp_path, ("pci0000:00", "0000:00:06.0"), 0x10DE, 0x2335, 0x030200)
+    found = library_paths(process("libnccl"), (), examine(LocalHost(str(tmp_path))))
+    assert not isinstance(found, Unknown)
+    assert [(path.path, path.why) for path in found] == [("no NIC", "this node has no RDMA device")]

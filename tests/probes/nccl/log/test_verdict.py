@@ -153,3 +153,12 @@ def test_the_efa_plugin_says_why_it_uses_host_memory() -> None:
     line = "NET/OFI Could not disable CUDA API usage for HMEM, disabling GDR"
     log = info(line, "Using network AWS Libfabric", channel(gdr=False, network="AWS Libfabric/0"))
     assert verdict(log).reasons[0].text.startswith("The plugin aws-ofi-nccl disabled GPUDirect RDMA")
+
+
+def test_a_single_rank_needs_no_network() -> None:
+    """Lines of NCCL 2.28.9 with one rank on an H200."""
+    start = "ncclCommInitRankConfig comm 0x8fa5950 rank 0 nranks 1 cudaDev 0 nvmlDev 0 busId 60 commId 0xe1"
+    size = "comm 0x8fa5950 rank 0 nRanks 1 nNodes 1 localRanks 1 localRank 0 MNNVL 0"
+    answer = verdict(info(f"{start} - Init START", "Using network Socket", size, f"{start} - Init COMPLETE"))
+    assert answer.text == "unknown: no channel uses the network"
+    assert "a single rank" in answer.reasons[-1].text
