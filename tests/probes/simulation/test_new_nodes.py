@@ -66,6 +66,10 @@ def test_an_immutable_node_ends_at_the_step_that_its_image_or_an_operator_comple
     assert guide.next_step is not None
     assert guide.next_step.id == "gpu-driver"
     assert not guide.is_prepared
+    tools = guide.step("tools")
+    assert tools is not None
+    assert tools.plan is not None
+    assert [step.why.partition(":")[0] for step in tools.plan.steps] == ["Run perftest in a container"]
 
 
 @pytest.mark.parametrize(
