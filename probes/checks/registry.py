@@ -156,7 +156,8 @@ def _group_by_cause(all_findings: list[Finding], outcomes: Outcomes) -> Iterable
             severity = min((part.severity for part in parts), key=_SEVERITIES.index)
             data_path = any(part.data_path and part.severity is not Severity.NOTE for part in parts)
             data_path = data_path or (finding.data_path and finding.severity is severity)
-            yield replace(finding, severity=severity, data_path=data_path)
+            gains = finding.gains or next((part.gains for part in parts if part.gains), ())
+            yield replace(finding, severity=severity, data_path=data_path, gains=gains)
 
 
 def _root(name: str, causes: Mapping[str, str], order: Mapping[str, int]) -> str:
@@ -204,4 +205,5 @@ def _finding(check: Check, outcome: Outcome) -> Finding:
         jobs=outcome.jobs,
         since=outcome.since,
         silence=outcome.silence,
+        gains=outcome.gains,
     )

@@ -6,6 +6,7 @@ import errno
 import re
 from collections.abc import Callable
 
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState, Requirement, hardware_of
@@ -30,7 +31,7 @@ from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.host.answers import CudaGpu
 from probes.host.protocol import Host
 
-_BUFINFO = "/sys/kernel/debug/dma_buf/bufinfo"
+BUFINFO = "/sys/kernel/debug/dma_buf/bufinfo"
 _BUFINFO_LIMIT = 4 << 20
 # Only OFED's and Broadcom's drivers ask peer-memory clients for addresses (ib_umem_get_peer).
 _PEER_DRIVERS = ("mlx5_core", "mlx4_core", "bnxt_en")
@@ -41,14 +42,30 @@ CUDA_START_ERRORS = {
 }
 
 
-def parse_bufinfo(text: str) -> frozenset[str]:
-    """Return the devices attached to buffers that nv_dmabuf exported, by their kernel names (PCI: BDF).
+@frozen
+class AttachedDevices:
+    """The devices that are attached to DMA-BUFs, by their kernel names (PCI: BDF)."""
 
-    drivers/dma-buf/dma-buf.c dma_buf_debug_show: a line "size flags mode count exporter ino name" for each
-    buffer, its fences, "Attached Devices:", one device name per line, "Total N devices attached".
+    gpu_memory: frozenset[str] = frozenset()  # to buffers that nv_dmabuf exported
+    other: frozenset[str] = frozenset()
+    is_whole: bool = True  # the list has its beginning and its end
+
+    @property
+    def are_none(self) -> bool:
+        """Whether no device uses any DMA-BUF."""
+        return self.is_whole and not (self.gpu_memory or self.other)
+
+
+def parse_bufinfo(text: str) -> AttachedDevices:
+    """Return the devices that are attached to DMA-BUFs.
+
+    drivers/dma-buf/dma-buf.c dma_buf_debug_show: "Dma-buf Objects:", a line "size flags mode count exporter
+    ino name" for each buffer, its fences, "Attached Devices:", one device name per line, "Total N devices
+    attached", and at the end "Total N objects, N bytes".
     """
     attached: set[str] = set()
-    ours = devices = False
+    others: set[str] = set()
+    ours = devices = begins = ends = False
     for line in text.splitlines():
         words = line.split()
         if re.match(r"\d{8,20}\t", line):
@@ -56,10 +73,17 @@ def parse_bufinfo(text: str) -> frozenset[str]:
         elif words[:2] == ["Attached", "Devices:"]:
             devices = True
         elif words[:1] == ["Total"]:
-            devices = False
-        elif ours and devices and words:
-            attached.add(words[0])
-    return frozenset(attached)
+            devices, ends = False, ends or words[2:3] == ["objects,"]
+        elif words[:2] == ["Dma-buf", "Objects:"]:
+            begins = True
+        elif devices and words:
+            (attached if ours else others).add(words[0])
+    return AttachedDevices(frozenset(attached), frozenset(others), begins and ends)
+
+
+def read_attached(host: Host) -> Maybe[AttachedDevices]:
+    """Return the devices that are attached to DMA-BUFs now; only root can read them."""
+    return map_known(host.read(BUFINFO, _BUFINFO_LIMIT), parse_bufinfo)
 
 
 def dmabuf_verdict(number: Maybe[int]) -> Maybe[bool]:
@@ -103,7 +127,7 @@ def _attached(host: Host, text: Maybe[str], devices: list[RdmaDevice]) -> Maybe[
     nics = {known(device.bdf, "") for device in devices}
     return any(
         name in nics or host.read(f"/sys/bus/pci/devices/{name}/vendor", 64) == _MELLANOX
-        for name in parse_bufinfo(text)
+        for name in parse_bufinfo(text).gpu_memory
         if re.fullmatch(r"[0-9a-f:.]{7,16}", name)
     )
 
@@ -160,7 +184,7 @@ def probe(
         peermem=peermem,
         preferred=next((state.path for state in (dmabuf, peermem) if state.usable is True), None),
         nic_dmabuf=answers,
-        dmabuf_in_use=_attached(host, host.read(_BUFINFO, _BUFINFO_LIMIT), hardware),
+        dmabuf_in_use=_attached(host, host.read(BUFINFO, _BUFINFO_LIMIT), hardware),
         nic_peermem=_nics_by_peer_memory(host, hardware, peermem),
         gpu_support=support,
         cuda_failure=_cuda_failure(cuda),

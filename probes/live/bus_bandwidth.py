@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import median
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
@@ -151,6 +150,8 @@ def slowest(speeds: Mapping[int, Speeds]) -> SlowestRank | None:
     most = max(map(len, groups.values()), default=0)
     if most < 2:
         return None
+    from statistics import median  # imports decimal and fractions
+
     # Ranks write at different times: the newest collective may still lack some.
     widest = max(key[:2] for key, group in groups.items() if len(group) > 1)
     members = [(key, group) for key, group in groups.items() if key[:2] == widest and len(group) > 1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -16,14 +16,24 @@ from probes.host.answers import KernelMessage
 from probes.host.protocol import Host
 from probes.live.bus_bandwidth import BusBandwidth
 from probes.live.events.conditions import Conditions
-from probes.live.events.detectors import EventDetector, failed
-from probes.live.model.sample import GpuSample, LiveEvent, LiveJob, LiveProcess, LiveSample, PortSample
+from probes.live.model.sample import (
+    GpuSample,
+    LiveEvent,
+    LiveJob,
+    LiveProcess,
+    LiveSample,
+    PortSample,
+    failed,
+)
 from probes.live.odd_one_out import OddOneOut
 from probes.live.ports import PortReader
 from probes.live.processes.job_summaries import jobs_of
 from probes.live.processes.processes import ProcessReader, ProcessSnapshot
 from probes.live.ras.events import RasEvents
 from probes.snapshot.rates import Reading
+
+if TYPE_CHECKING:
+    from probes.live.events.detectors import EventDetector
 
 T = TypeVar("T")
 _FAILED = Unknown(Reason.IO_ERROR, "gdrtop", "an error in gdrtop")
@@ -41,7 +51,7 @@ class LiveSampler:
         self._ports = PortReader()
         self._bus = BusBandwidth()
         self._odd = OddOneOut(settles)
-        self._events = EventDetector() if settles else None
+        self._events = _detector() if settles else None
         self.ras = RasEvents() if ras is None else ras
         self._modules: Latest[dict[str, str]] = Latest()
         self._names: Latest[dict[str, str]] = Latest()  # of GPUs and NICs
@@ -121,6 +131,12 @@ class LiveSampler:
             gpus.extend(gpu for gpu in self._gpus_of_jobs.get(name, ()) if gpu not in taken)
         self._gpus_of_jobs = {name: tuple(dict.fromkeys(gpus)) for name, gpus in now.items()}
         return tuple(replace(job, gpus=self._gpus_of_jobs[job.id]) for job in jobs)
+
+
+def _detector() -> EventDetector:
+    from probes.live.events.detectors import EventDetector  # a single sample has no events
+
+    return EventDetector()
 
 
 def _gpus(node: Node, reading: Reading) -> tuple[GpuSample, ...]:

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from statistics import median
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
@@ -145,7 +144,7 @@ class OddOneOut:
             self._slowest.pop(job.id, None)
             return {}
         sent, received = [pair[0] for pair in known], [pair[1] for pair in known]
-        rates.append(Rates(at, names, (sent, received), (median(sent), median(received))))
+        rates.append(Rates(at, names, (sent, received), (_median(sent), _median(received))))
         while len(rates) > 1 and rates[1].at <= at - WINDOW_SECONDS:
             rates.popleft()
         if at - rates[0].at < WINDOW_SECONDS:
@@ -235,7 +234,7 @@ def slowest_nic(rates: deque[Rates], before: SlowestNic | None) -> SlowestNic | 
     names = rates[-1].names
     busier = [list(map(max, *rate.rows)) for rate in rates]
     means = {name: sum(row[place] for row in busier) / len(busier) for place, name in enumerate(names)}
-    middle = median(means.values())
+    middle = _median(means.values())
     if middle < LEAST_GBPS:
         return None
     lowest = min(names, key=means.__getitem__)
@@ -244,6 +243,12 @@ def slowest_nic(rates: deque[Rates], before: SlowestNic | None) -> SlowestNic | 
         lowest = before.device if is_near else lowest
         return SlowestNic(lowest, means[lowest])
     return SlowestNic(lowest, means[lowest]) if means[lowest] < _SLOWEST_SHARE * middle else None
+
+
+def _median(values: Iterable[float]) -> float:
+    from statistics import median  # imports decimal and fractions, which a node without jobs does not need
+
+    return median(values)
 
 
 def _medians_of_others(values: list[float]) -> list[float]:

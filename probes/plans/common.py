@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from probes.base.plan import Plan, Step, make_plan
-from probes.facts.network.network_dependencies import Netdev, NetworkDependencyFacts
+
+if TYPE_CHECKING:
+    from probes.facts.network.network_dependencies import Netdev, NetworkDependencyFacts
 
 REBOOT_ENDS_JOBS = "every job on this node"
 SWAP_ENDS_JOBS = "every job on the GPUs"
@@ -91,7 +94,7 @@ def netdevs_taken_down(argv: Sequence[str], facts: NetworkDependencyFacts) -> tu
     return tuple(name for name, netdev in facts.netdevs.items() if chosen(netdev, facts))
 
 
-_Choice = Callable[[Netdev, NetworkDependencyFacts], bool]
+_Choice: TypeAlias = "Callable[[Netdev, NetworkDependencyFacts], bool]"
 
 
 def _chosen(argv: Sequence[str]) -> _Choice | str | None:

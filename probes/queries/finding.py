@@ -32,6 +32,17 @@ class Status(Enum):
 
 
 @frozen
+class PairGain:
+    """What a GPU and a NIC near it can reach at most before and after a fix, in one direction."""
+
+    gpu: str  # its label, "GPU0"
+    nic: str
+    now_gbps: Maybe[float]  # 0: GPUDirect RDMA is not possible now
+    fixed_gbps: float  # if nothing else limits the path
+    limited_by: str  # the part that is the limit after the fix, "port 1 of mlx5_0"
+
+
+@frozen
 class Outcome:
     """What one check found on one node; made by `found`, `passed` and `unknown`."""
 
@@ -49,6 +60,7 @@ class Outcome:
     jobs: tuple[str, ...] = ()  # names of the jobs that it affects
     since: float | None = None  # seconds since 1970, where the time is known
     silence: Silence | None = None  # of the configuration; one that has expired if the status is FOUND
+    gains: tuple[PairGain, ...] = ()  # what the fix should bring, where the limits of paths say it
 
 
 @frozen
@@ -92,6 +104,7 @@ class Finding:
     jobs: tuple[str, ...] = ()
     since: float | None = None
     silence: Silence | None = None  # as in Outcome, or that of its cause
+    gains: tuple[PairGain, ...] = ()  # as in Outcome; without any, those of findings with this cause
 
     @property
     def is_present(self) -> bool:
@@ -112,12 +125,12 @@ def found(
     ranks: tuple[str, ...] = (),
     jobs: tuple[str, ...] = (),
     since: float | None = None,
+    gains: tuple[PairGain, ...] = (),
 ) -> Outcome:
     """Return the outcome of a check that found its problem."""
     affected = (takes, ranks, jobs, since)
-    return Outcome(
-        Status.FOUND, evidence, cause, fix, severity, devices, impact, data_path, part_of, *affected
-    )
+    texts = (evidence, cause, fix, severity, devices, impact, data_path, part_of)
+    return Outcome(Status.FOUND, *texts, *affected, gains=gains)
 
 
 def passed(*evidence: Evidence) -> Outcome:

@@ -140,7 +140,8 @@ def config_of(examination: Examination, bdf: str) -> Maybe[ConfigSpace]:
     facts = examination.config_space
     if isinstance(facts, Unknown):
         return facts
-    return facts.functions.get(bdf, Unknown(Reason.NOT_THERE, f"{DEVICES}/{bdf}/config", "not read"))
+    space = facts.functions.get(bdf)
+    return Unknown(Reason.NOT_THERE, f"{DEVICES}/{bdf}/config", "not read") if space is None else space
 
 
 def express_of(examination: Examination, bdf: str) -> Maybe[PciExpress]:

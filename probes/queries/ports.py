@@ -83,8 +83,10 @@ def need_ports(examination: Examination) -> tuple[Port, ...]:
 def _health(facts: Maybe[PortHealthFacts], device: str, port: int) -> Maybe[PortHealth]:
     if isinstance(facts, Unknown):
         return facts
-    absent = Unknown(Reason.NOT_THERE, f"/sys/class/infiniband/{device}/ports/{port}")
-    return facts.ports.get((device, port), absent)
+    health = facts.ports.get((device, port))
+    if health is None:
+        return Unknown(Reason.NOT_THERE, f"/sys/class/infiniband/{device}/ports/{port}")
+    return health
 
 
 def port_names(ports: Iterable[Port]) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 RELEASE = "0.2.0"
 """The newest release in CHANGELOG.md. A later build is 0.2.1.devDATE+gCOMMIT (build_version.py)."""
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
 _PACKAGE = re.compile(r"gdrtop-(.+)\.dist-info")
 _ARCHIVED = "$Format:%h %cs %(describe:tags,match=v*)$"  # git archive fills it in (.gitattributes)
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
@@ -25,7 +28,11 @@ def version() -> str:
     except OSError:
         names = []
     packages = [match[1] for name in names if (match := _PACKAGE.fullmatch(name))]
-    return packages[0] if packages else source_version(_ROOT)
+    if packages:
+        return packages[0]
+    from pathlib import Path
+
+    return source_version(Path(_ROOT))
 
 
 def source_version(root: Path, archived: str = _ARCHIVED) -> str:

@@ -156,6 +156,7 @@ def finding_json(finding: Finding) -> dict[str, Any]:
         if finding.silence is None
         else silence_json(finding.silence, is_expired=finding.status is Status.FOUND),
         "fix": [] if finding.fix is None else _fix_json(finding.fix),
+        "gains": [plain_value(gain) for gain in finding.gains],
         "reference": finding.reference,
     }
 

@@ -19,6 +19,7 @@ from probes.snapshot.condition import CONGESTED, ERRORS_RISING, FLAPPING, PAUSED
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, fit, line, width_of, wrapped
+from widgets.doctor.gains import gain_text
 from widgets.doctor.plan import draw_consequences, draw_steps
 
 _TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.WARNING, Severity.NOTE: Tone.PLAIN}
@@ -335,10 +336,23 @@ def _evidence(evidence: Evidence, more: int, width: int, indent: str = "") -> li
 
 
 def _fix(finding: Finding, width: int) -> list[Line]:
-    plan = finding.fix
+    plan, gain = finding.fix, _own_gain(finding)
+    shown = wrapped(gain, width) if gain else []
     if plan is None:
-        return wrapped(why_no_fix(finding), width, Tone.DIM)
-    return [*wrapped(plan.title, width), *draw_consequences(plan, width), *draw_steps(plan, width)]
+        return [*wrapped(why_no_fix(finding), width, Tone.DIM), *shown]
+    return [*wrapped(plan.title, width), *shown, *draw_consequences(plan, width), *draw_steps(plan, width)]
+
+
+def fix_text(finding: Finding) -> str:
+    """Return the title of the fix, or why there is none, and what the fix should bring."""
+    fix = why_no_fix(finding) if finding.fix is None else finding.fix.title
+    gain = _own_gain(finding)
+    return f"{fix}{'' if fix.endswith('.') else '.'} {gain}" if gain else fix
+
+
+def _own_gain(finding: Finding) -> str:
+    """Return what the fix should bring; "" for a part of another finding, whose fix brings it."""
+    return "" if finding.part_of else gain_text(finding.gains)
 
 
 def why_no_fix(finding: Finding) -> str:
@@ -416,8 +430,7 @@ def draw_rows(
 def _what_to_do(finding: Finding, width: int) -> list[list[Line]]:
     """Return impact and fix below the row of a finding, and the fix alone for less room."""
     room = width - 2 - _LABEL_CELLS
-    plan = finding.fix
-    fix = _labelled("Fix", wrapped(why_no_fix(finding) if plan is None else plan.title, room))
+    fix = _labelled("Fix", wrapped(fix_text(finding), room))
     impact = _labelled("Impact", wrapped(finding.impact, room)) if finding.impact else []
     return [[(Run("  "), *line) for line in lines] for lines in ([*impact, *fix], fix)]
 

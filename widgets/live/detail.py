@@ -161,9 +161,10 @@ def _meaning(process: LiveProcess) -> str:
         PathWord.NO_NIC: "It has no connected queue pair: traffic stays on this node, or there is none.",
         PathWord.UNKNOWN: "The evidence is inconclusive.",
     }[word]
-    return (
-        f"{text} The evidence makes this likely, but does not prove it." if process.path.is_likely else text
-    )
+    if not process.path.is_likely:
+        return text
+    doubt = f" {process.path.doubt}" if process.path.doubt else ""
+    return f"{text} The evidence makes this likely, but does not prove it.{doubt}"
 
 
 def _odd_of(sample: LiveSample, pid: int) -> list[OddOne]:

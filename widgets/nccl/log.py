@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from probes.base.text import plural
+from probes.nccl.log.diagnostics import is_recommended
 from probes.nccl.log.facts import (
     Channels,
     Distance,
@@ -29,6 +30,11 @@ _MARKS = {
 }
 _FLUSHES = {"None": "none", "C2c": "over C2C", "Always": "after every receive"}
 _LABEL = 12
+_DIAGNOSE = (
+    "For the next run, set NCCL_RUN_DIAGNOSTICS=1 once. At start, NCCL then measures between neighboring "
+    "nodes, from GPU memory if their perftest can, and tests P2P between GPUs. It needs perftest on every "
+    "node and takes seconds. gdrtop nccl-log explains its output."
+)
 
 
 def draw(facts: LogFacts, verdict: LogVerdict, width: int) -> list[Line]:
@@ -42,6 +48,8 @@ def draw(facts: LogFacts, verdict: LogVerdict, width: int) -> list[Line]:
         for problem in _shown(problems, title, lines):
             lines.extend(_problem(problem, width))
         lines.extend(_more(problems, noun))
+    if is_recommended(facts):
+        lines.extend([(), *wrapped(_DIAGNOSE, width)])
     sections = (
         _job(facts, width),
         _ranks(facts, width),
@@ -118,6 +126,7 @@ def _job(facts: LogFacts, width: int) -> list[Line]:
         ("NVLS", _texts(facts.nvls)),
         ("Channels", _channel_kinds(facts)),
         ("Flush", _flushes(facts)),
+        ("Diagnostics", _texts(facts.diagnostics)),
     ]
     lines = [part for label, text in rows if text for part in _labelled(label, text, width)]
     return [line(Run("Job", Tone.TITLE)), *lines] if lines else []

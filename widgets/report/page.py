@@ -25,12 +25,12 @@ from widgets.doctor.findings import (
     counted,
     devices_text,
     entries_of,
+    fix_text,
     folded_evidence,
     mark_of,
     marks_of,
     needs_text,
     silence_text,
-    why_no_fix,
 )
 from widgets.doctor.plan import command_of, consequences, step_groups
 from widgets.live.job_lines import job_line, problems_of
@@ -227,7 +227,7 @@ def _finding(finding: Finding, names: Mapping[str, str]) -> FindingText:
             (printable(piece.value), printable(piece.source) + (f" and {more} more like it" if more else ""))
             for piece, more in folded_evidence(finding.evidence)
         ),
-        fix=printable(why_no_fix(finding)) if plan is None else printable(plan.title),
+        fix=printable(fix_text(finding)),
         consequences="" if plan is None else printable(" · ".join(consequences(plan))),
         steps=() if plan is None else _steps(plan),
         note="" if plan is None else printable(plan.note),

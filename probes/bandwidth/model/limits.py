@@ -175,11 +175,22 @@ def payload_share(payload_bytes: int) -> float:
     return payload_bytes / (payload_bytes + _TLP_HEADER_BYTES)
 
 
+def packet_share(is_ethernet: bool, mtu: int = _LARGEST_MTU) -> float:
+    """Return the share of a port's rate that is data, with this many bytes of data per packet."""
+    headers = _ROCE_HEADER_BYTES if is_ethernet else _INFINIBAND_HEADER_BYTES
+    return mtu / (mtu + headers)
+
+
+def name_of_port(nic: str, number: int) -> str:
+    """Return the name of a port's bound."""
+    return f"port {number} of {nic}"
+
+
 def _of_port(examination: Examination, nic: str, number: int, is_loopback: bool, queue_pairs: int) -> Bound:
     device = examination.topology.devices.get(nic)
     ports = () if device is None else device.ports
     port = next((candidate for candidate in ports if candidate.number == number), None)
-    name = f"port {number} of {nic}"
+    name = name_of_port(nic, number)
     if device is None or port is None:
         unknown = Unknown(Reason.NOT_THERE, nic, "no such port")
         return Bound(name, unknown, unknown, "", ())
@@ -204,14 +215,14 @@ def _of_port(examination: Examination, nic: str, number: int, is_loopback: bool,
 def _packets(examination: Examination, nic: str, port: RdmaPort) -> tuple[float, int, tuple[Evidence, ...]]:
     """Return the share of the wire that is data, and the MTU; the largest MTU if it is unknown."""
     if port.link_layer != "Ethernet":
-        return _LARGEST_MTU / (_LARGEST_MTU + _INFINIBAND_HEADER_BYTES), _LARGEST_MTU, ()
+        return packet_share(False), _LARGEST_MTU, ()
     facts = examination.port_health
     health = None if isinstance(facts, Unknown) else facts.ports.get((nic, port.number))
     mtu = Unknown(Reason.NOT_THERE) if health is None else health.roce_mtu_bytes
     if isinstance(mtu, Unknown):
-        return _LARGEST_MTU / (_LARGEST_MTU + _ROCE_HEADER_BYTES), _LARGEST_MTU, ()
+        return packet_share(True), _LARGEST_MTU, ()
     netdev = Evidence(f"/sys/class/net/{known(port.netdev, '*')}/mtu", f"RDMA MTU {mtu}")
-    return mtu / (mtu + _ROCE_HEADER_BYTES), mtu, (netdev,)
+    return packet_share(True, mtu), mtu, (netdev,)
 
 
 def _of_link(examination: Examination, lower: PciFunction, upper: PciFunction | None, name: str) -> Bound:

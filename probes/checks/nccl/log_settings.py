@@ -83,6 +83,7 @@ _SERIOUS = frozenset(
         *("version-mismatch", "register-dmabuf", "register-memory-limit", "register-memory"),
         *("create-queue", "connect-queue", "no-interface", "mixed-nics", "gid-table", "mnnvl", "nvls"),
         *("cumem-host-differs", "efa-security-group", "efa-unreachable", "efa-unresponsive", "efa-gdr"),
+        *("diagnostics-p2p-data", "diagnostics-p2p", "diagnostics-pair-failed"),
         *("watchdog-timeout", "watchdog-failure", "watchdog-ended", "torch-error"),
     )
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from probes.bandwidth.model.gains import as_fast_as_its_board, gains_of_ports
 from probes.base.plan import Step, make_plan
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Unknown, known, map_known
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.bonds import Bond, BondMember
 from probes.facts.rdma.devices import RdmaDevice
@@ -68,6 +71,11 @@ def _is_one_lane(port: Port) -> bool:
     return port.facts.link_layer == "InfiniBand" and known(port.facts.rate_text, "").startswith("1X ")
 
 
+def _with_four_lanes(port: Port) -> Port:
+    rate = map_known(port.facts.rate_gbps, lambda gbps: 4 * gbps)
+    return replace(port, facts=replace(port.facts, rate_gbps=rate))
+
+
 def _causes(slow: list[Port]) -> tuple[str, ...]:
     """Return the findings that say why these ports are slow."""
     if all(map(_is_one_lane, slow)):
@@ -127,6 +135,7 @@ def single_rail_or_half_rate(examination: Examination) -> Outcome:
             impact=f"The slowest port loses {lost:g} of {best:g} Gb/s. A job runs at the pace of its slowest "
             "port.",
             part_of=_causes(slow),
+            gains=gains_of_ports(examination, (as_fast_as_its_board(port, active) for port in slow)),
         )
     for port in active:
         need(port.facts.rate_gbps, "the port rates")
@@ -164,6 +173,7 @@ def single_rail_or_half_rate_one_lane(examination: Examination) -> Outcome:
                 disturbs="jobs that use this port while the cable is out",
             ),
             devices=devices_of(narrow),
+            gains=gains_of_ports(examination, map(_with_four_lanes, narrow)),
         )
     for port in active:
         need(port.facts.rate_text, "the port rates")

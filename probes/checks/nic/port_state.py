@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from probes.bandwidth.model.gains import as_fast_as_its_board, gains_of_ports
 from probes.base.plan import Plan, Step, make_plan, sentences
 from probes.base.unknown import Unknown, known
 from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps
 from probes.queries.evidence_list import SHOWN, first_n
-from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
+from probes.queries.finding import Area, Evidence, Outcome, PairGain, Severity, end_with, found, need, passed
 from probes.queries.ports import (
     NO_PORTS,
     Port,
@@ -80,15 +81,24 @@ def _add_check(
     def judge(examination: Examination) -> Outcome:
         ports = _ports_in(examination, problem)
         is_wrong_layer = problem is PortProblem.NO_SIGNAL and _have_wrong_layer(examination, ports)
+        severity = cost_of_loss(examination, ports)
+        is_spare = severity is Severity.NOTE
         return found(
             f"{port_names(ports)}: {cause}",
             *first_n(evidence(port) for port in ports),
             *((_state(ports[0]),) if problem is PortProblem.NO_SUBNET_MANAGER else ()),
             fix=fix(ports),
-            severity=cost_of_loss(examination, ports),
+            severity=severity,
             devices=devices_of(ports),
             part_of=("link-layer-wrong",) if is_wrong_layer else (),
+            gains=() if is_spare else _gains(examination, ports),
         )
+
+
+def _gains(examination: Examination, down: Iterable[Port]) -> tuple[PairGain, ...]:
+    """Return what the ports bring if they come up at the rate of their board's other ports."""
+    ports = need_ports(examination)
+    return gains_of_ports(examination, (as_fast_as_its_board(port, ports) for port in down))
 
 
 def _have_wrong_layer(examination: Examination, ports: list[Port]) -> bool:
@@ -189,13 +199,15 @@ def link_layer_wrong(examination: Examination) -> Outcome:
     odd = _ports_of_wrong_layer(ports)
     if odd:
         layer = known(odd[0].facts.link_layer, "")
+        severity = cost_of_loss(examination, odd)
         return found(
             f"{port_names(odd)}: {layer} link layer and no link, unlike most ports of this NIC model. The "
             "card's link type is wrong, or the cable is in the wrong switch.",
             *first_n(_link_layer(port) for port in odd),
             fix=link_type_plan(examination, odd[:SHOWN], "2" if layer == "InfiniBand" else "1"),
-            severity=cost_of_loss(examination, odd),
+            severity=severity,
             devices=devices_of(odd),
+            gains=() if severity is Severity.NOTE else _gains(examination, odd),
         )
     for port in ports:
         need(port.facts.link_layer, "the ports' link layers")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from probes.bandwidth.model.gains import gains_of_ports
 from probes.base.plan import Plan, Step, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.nic.roce_gids import NO_ROCE, roce_ports
@@ -44,6 +46,11 @@ def _mtus(ports: tuple[Port, ...]) -> tuple[dict[str, int], Outcome | None]:
 
 def _netdev_mtu(port: Port) -> Maybe[int]:
     return map_known(port.health, lambda health: health.netdev_mtu_bytes)
+
+
+def _with_full_mtu(port: Port) -> Port:
+    full = map_known(port.health, lambda health: replace(health, roce_mtu_bytes=_FULL_MTU))
+    return replace(port, health=full)
 
 
 def _wanted_mtu(examination: Examination, port: Port, ports: Sequence[Port]) -> int:
@@ -96,6 +103,7 @@ def mtu_mismatch(examination: Examination) -> Outcome:
             *first_n(_mtu_evidence(port) for port in compared),
             fix=_raise_mtu(examination, smaller, ports),
             devices=devices_of(smaller),
+            gains=gains_of_ports(examination, map(_with_full_mtu, smaller)),
         )
     return missing or passed(*first_n(_mtu_evidence(port) for port in ports) or (NO_ROCE,))
 
@@ -139,6 +147,7 @@ def mtu_mismatch_small(examination: Examination) -> Outcome:
             impact=f"RDMA sends {least} instead of 4096 bytes per packet: {_share_lost(least)} % of the "
             "rate goes to headers instead of 2 %.",
             part_of=("mtu-mismatch",) if {port.name for port in small} <= differs else (),
+            gains=gains_of_ports(examination, map(_with_full_mtu, small)),
         )
     return missing or passed(*first_n(_mtu_evidence(port) for port in ports) or (NO_ROCE,))
 

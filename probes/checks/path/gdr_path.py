@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probes.bandwidth.model.gains import gains_of_gdr
 from probes.base.plan import Plan, make_plan, plan_or_none
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known
@@ -86,6 +87,7 @@ def no_gdr_path(examination: Examination) -> Outcome:
         f"A NIC reaches GPU memory through {ways}, but {', and '.join(reasons)}.",
         *(evidence for state in states for evidence in _unmet(state)),
         fix=_load_peermem(examination, direct),
+        gains=gains_of_gdr(examination),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 
+from probes.bandwidth.model.gains import gains_of_straight_paths
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known, map_known
@@ -103,6 +104,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
             impact="GPU traffic of these NICs detours through the CPU's IOMMU: transfers are slow, fail or "
             "hang.",
             part_of=("iommu-translated",),
+            gains=gains_of_straight_paths(examination),
         )
     return found(
         "The switch ports redirect peer-to-peer requests or completions to the root complex. Virtualization "
@@ -112,6 +114,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
         severity=Severity.WARNING,
         devices=devices,
         part_of=(_WITHOUT_ATS,) if all(acs.on.direct_translated for acs in bad.values()) else (),
+        gains=gains_of_straight_paths(examination),
     )
 
 

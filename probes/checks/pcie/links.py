@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
+from probes.bandwidth.model.gains import gains_of_links
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, make_plan
 from probes.base.text import plural
@@ -101,6 +103,24 @@ def _links(examination: Examination) -> list[_Link]:
     return list(links.values())
 
 
+def _with_gains(
+    examination: Examination, outcome: Outcome, links: Iterable[_Link], best: Callable[[_Link], Maybe[float]]
+) -> Outcome:
+    """Add what the links that were found bring at their best; of a link whose best is unknown, nothing."""
+    found_links = {link.lower.bdf: best(link) for link in links if link.lower.bdf in outcome.devices}
+    gbps = {bdf: value for bdf, value in found_links.items() if not isinstance(value, Unknown)}
+    return replace(outcome, gains=gains_of_links(examination, gbps)) if gbps else outcome
+
+
+def _capacity(link: _Link) -> Maybe[float]:
+    return capacity(link.lower.link, None if link.upper is None else link.upper.link)
+
+
+def _own_capacity(link: _Link) -> Maybe[float]:
+    """Return what the link carries in a slot that supports all that the card does."""
+    return capacity(link.lower.link, None)
+
+
 def _unknown_of(link: _Link, fact: Unknown) -> list[Unknown]:
     """Return an unknown fact; none for a function on the root bus, which has no link."""
     return [] if link.upper is None else [fact]
@@ -113,7 +133,7 @@ def _name(examination: Examination, function: PciFunction) -> str:
 
 def _compared(
     examination: Examination,
-    links: Iterable[_Link],
+    links: Sequence[_Link],
     file: str,
     values: Callable[[_Link], tuple[Maybe[float], Maybe[float]]],
     unit: str,
@@ -136,6 +156,7 @@ def _compared(
             tally.fault(Evidence(f"{link.source}/{file}", shown), link.lower.bdf)
     evidence = Evidence(f"{DEVICES}/*/{file}", f"{plural(fine, 'link')} {good}")
     outcome = tally.outcome(cause, evidence, _RESEAT)
+    outcome = _with_gains(examination, outcome, links, _capacity)
     return with_messages(examination, outcome, LogKind.PCIE_BANDWIDTH, LogKind.AER)
 
 
@@ -281,6 +302,7 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
         Evidence(f"{DEVICES}/*/max_link_speed", good),
         _better_slot("Move the card to a slot that supports its full link, or raise the limit in the BIOS."),
     )
+    outcome = _with_gains(examination, outcome, links, _own_capacity)
     return with_messages(examination, outcome, LogKind.PCIE_BANDWIDTH)
 
 
@@ -321,8 +343,9 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
             devices=tuple(tally.devices),
             impact="A port reaches its rate only if traffic uses a function on each link.",
         )
-    return tally.outcome(
+    outcome = tally.outcome(
         "Even at full speed, the NIC's slot supports a lower rate than the port.",
         Evidence("/sys/class/infiniband/*/ports/*/rate", "no port is faster than its NIC's PCIe link"),
         _better_slot("Move the NIC to a slot with more lanes or a higher speed."),
     )
+    return _with_gains(examination, outcome, links.values(), _own_capacity)

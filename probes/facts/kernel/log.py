@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 from enum import Enum
+from functools import cache
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
@@ -188,7 +189,14 @@ _FORMS = (
     (LogKind.IOMMU_FAULT, r"arm-smmu(?:-v3)? \S{1,40}: (?:event: |event 0x|Unhandled context fault)"),
     (LogKind.HUNG_TASK, r"INFO: task .{1,40}:(?P<number>\d{1,7}) blocked for more than \d{1,6} seconds"),
 )
-_PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _FORMS)
+
+
+@cache
+def _patterns() -> tuple[tuple[LogKind, re.Pattern[str]], ...]:
+    """Return the compiled patterns, which take a hundredth of a second: most logs have no relevant line."""
+    return tuple((kind, re.compile(pattern)) for kind, pattern in _FORMS)
+
+
 # A function of a stack trace with its module (kernel/kallsyms.c, __sprint_symbol).
 _IN_DRIVER = re.compile(
     r"\+0x[0-9a-f]{1,8}/0x[0-9a-f]{1,8} "
@@ -330,7 +338,7 @@ def recognize(line: str, seconds: Maybe[float]) -> KernelMessage | None:
     line = line[:_LINE_LIMIT]
     if _RELEVANT.search(line) is None:
         return None
-    for kind, pattern in _PATTERNS:
+    for kind, pattern in _patterns():
         match = pattern.match(line)
         if match is None:
             continue

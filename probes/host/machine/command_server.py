@@ -10,20 +10,23 @@ left. Nothing escapes, not even a daemon: the supervisor is a subreaper (prctl(2
 every orphan becomes its child, and only children are signalled, because their process ids cannot have been
 reused.
 
-It imports nothing of gdrtop, so that it starts fast.
+It imports nothing of gdrtop and little else, so that it starts fast: json would take as long as a command.
+Both ends run the same Python, so marshal serves.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import json
+import marshal
 import os
 import select
 import signal
 import socket
 import time
-from collections.abc import Iterator
+
+TYPE_CHECKING = False  # without an import of typing
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MESSAGE_BYTES = 1 << 18
 KILL_SECONDS = 3.0  # what survives SIGKILL so long is stuck in the kernel
@@ -52,7 +55,7 @@ def serve(orders: socket.socket) -> None:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 prctl(_PR_SET_CHILD_SUBREAPER, *map(ctypes.c_ulong, (1, 0, 0, 0)))
                 *streams, control = descriptors
-                _Supervisor(socket.socket(fileno=control), prctl).run(json.loads(message), streams)
+                _Supervisor(socket.socket(fileno=control), prctl).run(marshal.loads(message), streams)
             finally:
                 os._exit(0)
         for descriptor in descriptors:
@@ -92,8 +95,10 @@ class _Supervisor:
         until = time.monotonic() + KILL_SECONDS
         while self._reap() and time.monotonic() < until:
             for pid in _children():
-                with contextlib.suppress(PermissionError):  # a child that has become another user
+                try:
                     os.kill(pid, signal.SIGKILL)
+                except PermissionError:  # a child that has become another user
+                    continue
             if select.select([self._signals], [], [], _POLL_SECONDS)[0]:
                 os.read(self._signals, 4096)
 
@@ -126,7 +131,7 @@ class _Supervisor:
 
     def _send(self, **message: int | None) -> None:
         try:
-            self._control.send(json.dumps(message).encode())
+            self._control.send(marshal.dumps(message))
         except OSError:  # gdrtop has died, or has enough
             return
 
@@ -148,7 +153,8 @@ def _children() -> list[int]:
     return [pid for pid, fields in process_stats() if int(fields[1]) == here]
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve what comes over standard input."""
     requests = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the standard input of the commands
     serve(requests)

@@ -51,7 +51,6 @@ _MOST_RECALLED = 8  # conclusions of a probe: of several kinds of nodes, and of 
 _MOST_KEYS = 64
 _MOST_CHARACTERS = 4 << 20  # of the answers to a probe; a node has half a million
 _recalled: dict[Hashable, list[tuple[_Trace, Any]]] = {}
-_MISSING = object()
 
 
 class BatchHost(CollectedHost, AnsweredHost, Recalling):
@@ -77,7 +76,11 @@ class BatchHost(CollectedHost, AnsweredHost, Recalling):
             ):
                 raise ConnectionFailed(GARBLED)
             self._answers.update(
-                pair for pair in zip(asked, found, strict=True) if not is_unfinished(pair[1])
+                {
+                    question: answer
+                    for question, answer in zip(asked, found, strict=True)
+                    if not (isinstance(answer, dict) and "errno" in answer and is_unfinished(answer))
+                }
             )
 
     def _answer_to(self, question: Question, source: str) -> Maybe[Any]:
@@ -96,7 +99,7 @@ class BatchHost(CollectedHost, AnsweredHost, Recalling):
             _recalled.clear()
         kept = _recalled.setdefault(key, [])
         for place, (trace, conclusion) in enumerate(kept):
-            if all(self._answers.get(question, _MISSING) == answer for question, answer in trace.items()):
+            if trace.items() <= self._answers.items():
                 kept.insert(0, kept.pop(place))
                 return conclusion  # type: ignore[no-any-return]
         self._traces.current = trace = {}

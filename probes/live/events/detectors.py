@@ -15,7 +15,7 @@ from probes.live.events.node import MissedSamples, ModuleEvents, PeermemEvents
 from probes.live.events.ports import NicLinkEvents, PortEvents
 from probes.live.events.processes import ProcessEvents
 from probes.live.events.rates import RateEvents
-from probes.live.model.sample import EventKind, LiveEvent, LiveSample
+from probes.live.model.sample import EventKind, LiveEvent, LiveSample, failed
 from probes.snapshot.condition import Condition
 
 _ONE_LOSS_SECONDS = 120.0  # NVML and several kernel messages report one lost GPU
@@ -99,8 +99,3 @@ class EventDetector:
         before = self._lost.get(event.subject)
         self._lost[event.subject] = at
         return is_loss and before is not None and at - before < _ONE_LOSS_SECONDS
-
-
-def failed(what: str, error: Exception) -> str:
-    """Return the sentence that says which part of the live view is missing because of an error in gdrtop."""
-    return f"An error in gdrtop hides {what} ({type(error).__name__})"

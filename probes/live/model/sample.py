@@ -49,6 +49,7 @@ class PathJudgment:
     is_likely: bool = False  # the evidence is no proof
     why: str = ""  # of UNKNOWN: what is missing, "needs root"
     evidence: tuple[Evidence, ...] = ()
+    doubt: str = ""  # if it is likely: why the evidence is no proof, and what would settle it, if anything
 
     @property
     def text(self) -> str:
@@ -273,3 +274,8 @@ class LiveSample:
         if isinstance(self.processes, tuple):
             return next((process for process in self.processes if process.pid == pid), None)
         return None
+
+
+def failed(what: str, error: Exception) -> str:
+    """Return the sentence that says which part of the live view is missing because of an error in gdrtop."""
+    return f"An error in gdrtop hides {what} ({type(error).__name__})"

@@ -3,7 +3,8 @@
 The kernel charges host memory that is registered with a NIC to VmPin, and GPU memory registered by
 nvidia-peermem too, but no DMA-BUF: what a process has registered beyond VmPin is DMA-BUF. The other direction
 is weaker, because queues and other pinned memory are charged without being regions. So "DMA-BUF" is at most
-likely without root, and "all host memory" needs bounds for the rest. Rules and traps:
+likely without root, which can read the devices that are attached to GPU memory, and "all host memory" needs
+bounds for the rest. Rules and traps:
 tests/probes/live/processes/test_gdr_path.py.
 """
 
@@ -16,6 +17,7 @@ from functools import cached_property
 from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpudirect_probe import BUFINFO
 from probes.live.model.sample import PathJudgment, PathWord, Role
 from probes.live.processes.ownership import LARGE, PAGE, RdmaUse
 from probes.queries.finding import Evidence
@@ -28,7 +30,11 @@ TRACKS_DMABUF = (5, 15)  # the first kernel that lists DMA-BUF regions (RDMA/uve
 NO_DMABUF_LENGTH = ("bnxt_en", "bnxt_re", "irdma", "ice", "idpf", "mana", "mana_ib")
 SOCKET_THREAD = "NCCL Sock"  # NCCL's socket transport (net_socket.cc)
 VERBS_THREAD = "NCCL IbAsync"  # NCCL's InfiniBand and RoCE transport (net_ib/init.cc)
-_NOT_READ = Unknown(Reason.NEEDS_ROOT, "/sys/kernel/debug/dma_buf/bufinfo")
+_NOT_READ = Unknown(Reason.NEEDS_ROOT, BUFINFO)
+_SETTLES = f"Root can settle it if nothing else on the node uses DMA-BUF ({BUFINFO})."
+_PEERMEM_DOUBT = (
+    "nvidia_peermem counts the regions of all processes together; the kernel does not list whose they are."
+)
 _DEVICE_THREAD = "NCCL GIN"  # the GPU itself may post to DEVX queue pairs
 _LIKELY_SHARE = 10  # at most a tenth of a rank's large regions may be DMA-BUF
 
@@ -71,8 +77,11 @@ class NodeEvidence:
     is_hidden: bool = False  # devices or their objects may be in other network namespaces
     kernel: Maybe[tuple[int, int]] = (6, 8)
     dmabuf_usable: Maybe[bool] = True
-    dmabuf_in_use: Maybe[bool] = _NOT_READ
-    dmabuf_candidates: frozenset[int] = frozenset()  # processes with more regions than VmPin
+    # RDMA devices that are attached to GPU memory as a DMA-BUF
+    dmabuf_attached: Maybe[frozenset[str]] = _NOT_READ
+    has_no_dmabuf: bool = False  # no device is attached to any, since the regions last changed
+    # processes with more regions than VmPin, and the devices with their regions
+    dmabuf_candidates: Mapping[int, frozenset[str]] = field(default_factory=dict)
     drivers: Mapping[str, Maybe[str]] = field(default_factory=dict)  # by RDMA device
     has_small_pages: bool = True  # 4 KiB, as always on x86
     numa_nodes: Mapping[str, int] = field(default_factory=dict)  # of GPUs by BDF and RDMA devices by name
@@ -165,12 +174,38 @@ def _without_length(process: ProcessEvidence, devices: list[str], node: NodeEvid
 def _dmabuf(process: ProcessEvidence, node: NodeEvidence, *signs: Evidence) -> PathJudgment:
     if process.has_gpu is False:
         return _unknown(process, "it has DMA-BUF regions but no GPU", *signs)
-    attached = Evidence("/sys/kernel/debug/dma_buf/bufinfo", "a NIC is attached to GPU memory")
-    if not isinstance(node.dmabuf_in_use, Unknown) and node.dmabuf_in_use:
-        is_only = node.dmabuf_candidates == {process.pid} and not node.unowned_regions and not node.is_hidden
-        likely = not is_only or isinstance(process.has_gpu, Unknown)
-        return _judged(PathWord.DMABUF, process, *signs, attached, likely=likely)
-    return _judged(PathWord.DMABUF, process, *signs, likely=True)
+    proof = _attached_alone(process, node)
+    if isinstance(proof, str):
+        return _judged(PathWord.DMABUF, process, *signs, likely=True, doubt=proof)
+    return _judged(PathWord.DMABUF, process, *signs, proof)
+
+
+def _attached_alone(process: ProcessEvidence, node: NodeEvidence) -> Evidence | str:
+    """Return the proof that a process has registered GPU memory, or why there is none.
+
+    The kernel lists which devices are attached to the GPU driver's buffers, but not for which process. So one
+    of them must be a device on which no other process has DMA-BUF regions.
+    """
+    attached = node.dmabuf_attached
+    if isinstance(attached, Unknown):
+        if attached.reason is Reason.NEEDS_ROOT:
+            return f"Root can settle it: {BUFINFO} lists the NICs that are attached to GPU memory."
+        if attached.reason is Reason.NOT_THERE:
+            return f"Only {BUFINFO} could settle it, and it is missing: is debugfs mounted?"
+        return f"{BUFINFO} could settle it, but is unknown ({attached})."
+    if isinstance(process.has_gpu, Unknown):
+        return f"Whether it uses a GPU is unknown ({process.has_gpu})."
+    if node.unowned_regions or node.is_hidden:
+        return "Other processes that gdrtop cannot see may have DMA-BUF regions on the same NICs."
+    mine = node.dmabuf_candidates.get(process.pid, frozenset()) & attached
+    others = {
+        device for pid, devices in node.dmabuf_candidates.items() if pid != process.pid for device in devices
+    }
+    if not mine:
+        return f"{BUFINFO} lists none of its NICs as attached to GPU memory."
+    if not mine - others:
+        return "Others have DMA-BUF regions on the same NICs, and the kernel does not list whose they are."
+    return Evidence(BUFINFO, f"{min(mine - others)} is attached to GPU memory, for this process alone")
 
 
 def _peermem(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment | None:
@@ -194,18 +229,19 @@ def _peermem(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment | Non
     if process.is_far:  # NCCL's default level does not reach so far
         return _unknown(process, "its NIC and its GPU are on different NUMA nodes", sign)
     if node.candidates_share_job and process.role is Role.NCCL and regions >= count:
-        return _judged(PathWord.PEERMEM, process, sign, likely=True)
+        return _judged(PathWord.PEERMEM, process, sign, likely=True, doubt=_PEERMEM_DOUBT)
     return _unknown(process, f"one of {count} processes uses nvidia_peermem", sign)
 
 
 def _host_memory(process: ProcessEvidence, use: RdmaUse, pinned: int, node: NodeEvidence) -> PathJudgment:
     """Judge regions that VmPin covers. A bound for what else it counts shows which are host memory."""
-    if obstacle := _obstacle(node):
+    if not node.has_no_dmabuf and (obstacle := _obstacle(node)):
         return _unknown(process, obstacle)
     count = use.own.count + use.inherited.count
     other = count * (PAGE if node.has_small_pages else LARGEST_PAGE + PAGE)
     other += (use.queue_pairs + use.completion_queues) * QUEUE_BYTES
     bound = use.own.bytes + use.inherited.bytes - pinned + other  # of DMA-BUF bytes
+    bound = 0 if node.has_no_dmabuf else bound
     if bound < 0:
         return _unknown(process, f"{size_text(pinned)} is pinned, but not only by RDMA, which hides DMA-BUF")
     large = use.own.large_bytes + use.inherited.large_bytes
@@ -214,6 +250,8 @@ def _host_memory(process: ProcessEvidence, use: RdmaUse, pinned: int, node: Node
         return _unknown(process, f"all its memory regions are smaller than {size_text(LARGE)}")
     sign = Evidence("/sys/module/nvidia_peermem/refcnt", f"{known(node.peermem_regions, 0)}")
     most = Evidence("rdma resource show", f"at most {size_text(bound)} of the regions may be DMA-BUF")
+    if node.has_no_dmabuf:
+        most = Evidence(BUFINFO, "no device is attached to a DMA-BUF")
     is_proven = shortest > bound
     if process.role is not Role.NCCL:
         if not is_proven:
@@ -225,7 +263,8 @@ def _host_memory(process: ProcessEvidence, use: RdmaUse, pinned: int, node: Node
         return _unknown(process, f"no {VERBS_THREAD} thread: another library may have the queue pairs", sign)
     is_rank = _has_thread(process, VERBS_THREAD) and known(process.has_gpu, False)
     likely = not is_proven or not is_rank or bool(use.inherited.count)
-    return _judged(PathWord.STAGED, process, sign, most, likely=likely)
+    doubt = f"Up to {size_text(bound)} of its regions may be DMA-BUF. {_SETTLES}" if not is_proven else ""
+    return _judged(PathWord.STAGED, process, sign, most, likely=likely, doubt=doubt)
 
 
 def _obstacle(node: NodeEvidence) -> str:
@@ -249,8 +288,10 @@ def _has_plugin(process: ProcessEvidence) -> bool:
     return any(name.startswith("libnccl-net") for name in process.libraries)
 
 
-def _judged(word: PathWord, process: ProcessEvidence, *signs: Evidence, likely: bool = False) -> PathJudgment:
-    return PathJudgment(word, likely, evidence=(*process.shown, *signs))
+def _judged(
+    word: PathWord, process: ProcessEvidence, *signs: Evidence, likely: bool = False, doubt: str = ""
+) -> PathJudgment:
+    return PathJudgment(word, likely, evidence=(*process.shown, *signs), doubt=doubt)
 
 
 def _unknown(process: ProcessEvidence, why: str, *signs: Evidence) -> PathJudgment:

@@ -12,10 +12,12 @@ from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpudirect import GpuDirectFacts, PeermemReading
+from probes.facts.gpudirect_probe import AttachedDevices
 from probes.facts.jobs.processes import Process
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.node import Node
+from probes.facts.rdma.data_direct import DataDirectFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.live.model.sample import LiveProcess
 from probes.live.processes.gdr_path import DMABUF_THRESHOLD, TRACKS_DMABUF, NodeEvidence, uncharged_bytes
@@ -24,7 +26,6 @@ from probes.snapshot.path_verdict import usable_gpus
 from probes.snapshot.rates import Reading
 
 _OTHER_PEERMEM = ("efa_nv_peermem",)  # AWS EFA's own module has no refcnt of regions
-_BUFINFO = "/sys/kernel/debug/dma_buf/bufinfo"
 
 
 @frozen
@@ -92,8 +93,8 @@ def peermem_regions(peermem: PeermemReading) -> Maybe[int]:
     return sum(max(0, known(peer.live_mrs, 0)) for peer in known(peermem.peers, ()))
 
 
-def dmabuf_candidates(found: ResourceRound) -> frozenset[int]:
-    """Return the processes with regions that VmPin does not count."""
+def dmabuf_candidates(found: ResourceRound) -> dict[int, frozenset[str]]:
+    """Return the processes with regions that VmPin does not count, and the devices with their regions."""
 
     def is_candidate(pid: int, use: RdmaUse) -> bool:
         pinned = found.pinned.get(pid)
@@ -101,7 +102,21 @@ def dmabuf_candidates(found: ResourceRound) -> frozenset[int]:
             return True
         return isinstance(pinned, int) and uncharged_bytes(use, pinned) >= DMABUF_THRESHOLD
 
-    return frozenset(pid for pid, use in found.ownership.uses.items() if is_candidate(pid, use))
+    return {
+        pid: frozenset(nic.device for nic in use.nics if nic.regions)
+        for pid, use in found.ownership.uses.items()
+        if is_candidate(pid, use)
+    }
+
+
+def functions_of_nics(node: Node) -> dict[str, str]:
+    """Return the RDMA device of each function by which a NIC reaches memory: its own, or Data Direct's."""
+    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
+    functions = {known(device.bdf, ""): device.name for device in devices}
+    if isinstance(node.data_direct, DataDirectFacts):
+        functions |= {known(bdf, None) or "": name for name, bdf in node.data_direct.of_devices.items()}
+    functions.pop("", None)
+    return functions
 
 
 def lasting_evidence(node: Node) -> NodeEvidence:
@@ -128,35 +143,35 @@ def current_evidence(
     found: ResourceRound,
     with_gpu: Mapping[int, Maybe[bool]],
     jobs: Mapping[int, str],
-    started: Iterable[Maybe[float]],
+    attached: Maybe[AttachedDevices],
+    has_no_dmabuf: bool,
+    candidates: Mapping[int, frozenset[str]],
 ) -> NodeEvidence:
     """Return the evidence at one moment, with the `lasting` part as it is.
 
-    `started`: when the processes with DMA-BUF regions started, by the wall clock.
+    `attached`: the functions that are attached to DMA-BUFs; `candidates`: the processes that may use one.
     """
     uses = found.ownership.uses
-    candidates = frozenset(
+    with_regions = frozenset(
         pid
         for pid, use in uses.items()
         if (use.own.total or use.inherited.total) and with_gpu.get(pid, True) is not False
     )
-    names = {jobs.get(pid, f"pid {pid}") for pid in candidates}
-    in_use = map_known(node.gpudirect, lambda direct: direct.dmabuf_in_use)
-    # bufinfo is read with the node, not with each sample: older than a process, it says nothing about it.
-    if not isinstance(in_use, Unknown) and not all(
-        not isinstance(at, Unknown) and at <= node.taken_at for at in started
-    ):
-        in_use = Unknown(Reason.NOT_RECORDED, _BUFINFO, "read before the process started")
+    names = {jobs.get(pid, f"pid {pid}") for pid in with_regions}
+    nics = functions_of_nics(node)
     return replace(
         lasting,
         peermem_regions=peermem_regions(reading.peermem),
-        peermem_candidates=candidates,
+        peermem_candidates=with_regions,
         candidates_share_job=len(names) == 1,
         unowned_regions=found.ownership.unowned_regions,
         unowned_queue_pairs=found.ownership.unowned_queue_pairs,
         is_hidden=is_hidden(node, found),
-        dmabuf_in_use=in_use,
-        dmabuf_candidates=dmabuf_candidates(found),
+        dmabuf_attached=map_known(
+            attached, lambda found: frozenset(nics[bdf] for bdf in found.gpu_memory if bdf in nics)
+        ),
+        has_no_dmabuf=has_no_dmabuf,
+        dmabuf_candidates=candidates,
     )
 
 

@@ -11,11 +11,13 @@ from typing import TypeVar
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpudirect_probe import BUFINFO, AttachedDevices, read_attached
 from probes.facts.jobs.process_files import Stat, parse_stat
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, read_process
 from probes.facts.node import Node
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
+from probes.host.rdma_resources import MemoryRegion
 from probes.host.usage import ProcessUsage
 from probes.live.model.paced_source import PacedSource
 from probes.live.model.sample import LiveProcess
@@ -25,6 +27,7 @@ from probes.live.processes.job_names import JobNames
 from probes.live.processes.node_evidence import (
     GpuUsers,
     current_evidence,
+    dmabuf_candidates,
     gpu_users,
     has_devices,
     has_gpu,
@@ -42,12 +45,14 @@ _T = TypeVar("_T")
 # Threads are named when NCCL connects; user, memory and CPUs of a process hardly ever change.
 _THREADS_SECONDS = 5.0
 _USAGE_SECONDS = 10.0
+_DMABUF_SECONDS = 10.0  # the kernel locks each buffer for a moment while it lists them
 # At most between two readings of /proc/PID/stat, however slow they are: an event needs two samples, which
 # must not be two looks at one reading.
 _STATES_SECONDS = 1.0
 _CHANGING_SECONDS = 5.0  # from opening a device to connected queue pairs, or from a signal to the end
 _NO_RDMA = Unknown(Reason.NOT_RECORDED, "/proc/PID/status", "read only if the process has RDMA resources")
 _NOT_YET = "not read yet"
+_NO_REGIONS = Unknown(Reason.NOT_RECORDED, BUFINFO, "read only if processes have memory regions and a GPU")
 
 
 @frozen
@@ -104,6 +109,10 @@ class _HostReader:
         self._usage: PacedSource[Mapping[int, Maybe[ProcessUsage]]] = PacedSource(
             "process usage", _USAGE_SECONDS, clock=clock
         )
+        self._attached: PacedSource[AttachedDevices] = PacedSource("DMA-BUFs", _DMABUF_SECONDS, clock=clock)
+        self._regions: tuple[MemoryRegion, ...] | None = None
+        self._regions_at = 0.0  # when they were last seen to change
+        self._candidates: Latest[Mapping[int, frozenset[str]]] = Latest()
         self._cache = ProcessCache(clock)
         self._names = JobNames()
         self._tracked: dict[int, TrackedProcess] = {}  # by pid
@@ -244,17 +253,46 @@ class _HostReader:
         limit of the judgment.
         """
         with_gpu = {tracked.pid: answers.has_gpu for tracked, answers in seen}
-        started = [_started(answers.process) for _, answers in seen if answers.has_gpu is not False]
+        candidates = self._candidates.get(lambda: dmabuf_candidates(rdma), same=(rdma,))
+        with_regions = [
+            pid
+            for pid, use in rdma.ownership.uses.items()
+            if pid in self._tracked and (use.own.total or use.inherited.total)
+        ]
+        able = [pid for pid in with_regions if with_gpu.get(pid, True) is not False]
+        attached = self._read_attached(reading.at, rdma, able)
+        asked_at = self._attached.asked_at
+        is_newer = asked_at is not None and asked_at >= self._regions_at
+        has_no_dmabuf = is_newer and not isinstance(attached, Unknown) and attached.are_none
         regions = peermem_regions(reading.peermem)
         before = self._evidence.value
         users = 0 if before is None else len(before.peermem_candidates)
         in_use = regions if isinstance(regions, Unknown) else (regions > 0, regions >= users)
         lasting = self._lasting.get(lambda: lasting_evidence(node), same=(node,))
         return self._evidence.get(
-            lambda: current_evidence(node, lasting, reading, rdma, with_gpu, jobs, started),
+            lambda: current_evidence(
+                node, lasting, reading, rdma, with_gpu, jobs, attached, has_no_dmabuf, candidates
+            ),
             same=(node, rdma),
-            equal=(in_use, with_gpu, jobs, started),
+            equal=(in_use, with_gpu, jobs, attached, has_no_dmabuf),
         )
+
+    def _read_attached(self, now: float, rdma: ResourceRound, pids: list[int]) -> Maybe[AttachedDevices]:
+        """Return the functions that are attached to DMA-BUFs; asked only while processes may use some.
+
+        An answer older than a process says nothing about it.
+        """
+        regions = rdma.resources.regions
+        if regions is not self._regions and regions != self._regions:
+            self._regions, self._regions_at = regions, now
+        if not pids:
+            return _NO_REGIONS
+        source, newest = self._attached, max(self._tracked[pid].first_seen for pid in pids)
+        is_older = source.asked_at is None or source.asked_at < newest
+        source.read(self.host, now, lambda: read_attached(self.host), is_early=is_older)
+        if isinstance(source.answer, Unknown) or _time(source.asked_at, now) >= newest:
+            return source.answer
+        return Unknown(Reason.NOT_RECORDED, BUFINFO, "read before the process started")
 
 
 def _time(at: float | None, otherwise: float) -> float:
@@ -288,10 +326,6 @@ def _unread(pid: int, why: Unknown) -> Process:
     """Return a process of which nothing has been read."""
     values = {field.name: why for field in fields(Process) if field.name not in ("pid", "is_ours", "job")}
     return Process(pid=pid, **values)  # type: ignore[arg-type]
-
-
-def _started(process: Process) -> Maybe[float]:
-    return process.usage if isinstance(process.usage, Unknown) else process.usage.started_at
 
 
 WORKERS = 4  # threads; a process whose files hang keeps one of them busy

@@ -140,7 +140,8 @@ def _what_diagnostics_run(version: Version) -> str:
         return "every process of the job checks and compares its GPU, its driver and its NCCL settings"
     return (
         "every process of the job checks GPU, driver, settings and paths, runs lspci -D -vvv and"
-        " rdma_topo check, and reads /dev/kmsg and /var/log, as the job's user"
+        " rdma_topo check, and reads /dev/kmsg and /var/log, as the job's user. Each answer has only the Xids"
+        " since the one before, so whoever asks next does not see these: keep the answer"
     )
 
 

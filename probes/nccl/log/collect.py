@@ -9,6 +9,7 @@ from functools import partial
 
 from probes.base.text import printable
 from probes.nccl.log.channels import SINGLE, ChannelLine, ChannelTable, Count
+from probes.nccl.log.diagnostics import DIAGNOSTICS_KIND, read_diagnostic
 from probes.nccl.log.facts import (
     Capability,
     Communicators,
@@ -35,6 +36,7 @@ _MOST_CHANNEL_LINES = 1 << 15  # that differ in more than the channel: 8 of each
 _MOST_REPORTERS = 8
 _NUMBERS = b"0123456789abcdef"  # decimal and hexadecimal
 _CHANNELS = ("NCCL INFO Channel", "NCCL INFO CollNet", "NCCL INFO Ring")
+_UNEXPLAINED = ("warning", "notice", DIAGNOSTICS_KIND)
 _DIGITS = re.compile(r"\d+")
 _TORCH_RANK = re.compile(r"\[rank(\d{1,9})\]|\bRank (\d{1,9})\]")
 _COMPLETED = re.compile(r"last completed work: (-?\d{1,20})")
@@ -82,6 +84,7 @@ class Collector:
             Kind.VERSION: self._version,
             Kind.WARNING: self._warning,
             Kind.NOTICE: self._notice,
+            Kind.DIAGNOSTIC: self._diagnostic,
             Kind.TORCH: self._torch,
         }
 
@@ -169,6 +172,7 @@ class Collector:
             distances=self._distances(versions),
             dmabuf=next(iter(self._mentions("dmabuf")), None),
             nvls=self._mentions("nvls"),
+            diagnostics=self._mentions("diagnostics"),
             rings=self._rings,
             communicators=self._comms,
             settings=self._settings(),
@@ -331,6 +335,15 @@ class Collector:
     def _notice(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
         self._problem(explain_notice, match.string.removeprefix("NCCL ATTN "), place, header)
 
+    def _diagnostic(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
+        result = read_diagnostic(match[1])
+        if result is None:
+            return
+        if result.problem is None:
+            self._tally("diagnostics", _DIGITS.sub("#", result.text), result.text, place)
+        else:
+            self._problem(lambda _: result.problem, result.text, place, header, result.rank)
+
     def _torch(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
         said = _TORCH_RANK.search(match.string)
         rank = "" if said is None else f"rank {said[1] or said[2]}"
@@ -372,7 +385,7 @@ class Collector:
         explanation = explain(text)
         if explanation is None:
             return
-        what = text if explanation.kind in ("warning", "notice") else explanation.title
+        what = text if explanation.kind in _UNEXPLAINED else explanation.title
         key = (explanation.kind, _DIGITS.sub("#", what)[:120])
         if header is not None:
             reporter = f"{header.host}:{header.pid}[{header.device}]"

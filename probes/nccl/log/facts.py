@@ -164,6 +164,7 @@ class LogFacts:
     distances: tuple[Distance, ...] = ()
     dmabuf: Mention | None = None
     nvls: tuple[Mention, ...] = ()
+    diagnostics: tuple[Mention, ...] = ()  # results of NCCL_RUN_DIAGNOSTICS=1
     rings: Rings = field(default_factory=Rings)
     communicators: Communicators = field(default_factory=Communicators)
     settings: tuple[Setting, ...] = ()

@@ -18,7 +18,7 @@ INTEREST = re.compile(
     rb"|Using network|DMA-BUF is|NCCL_"
     rb"|comm 0x|nccl\w{1,40} comm 0x|\[Rank \d{1,9}\] \w{1,40} comm 0x|NVLS multicast|Call to |ibv_"
     rb"|Failed to open libibv|Count not open |dlvsym failed|cuMem host )"
-    rb"|WARN |ATTN |version \d|error in)|\.cpp|Utils\.)"
+    rb"|WARN |ATTN |DIAG |version \d|error in)|\.cpp|Utils\.)"
 )
 """What begins a line worth reading; a literal first, so that other lines cost next to nothing.
 
@@ -47,6 +47,7 @@ class Kind(Enum):
     VERSION = "version"
     WARNING = "warning"  # WARN, and INFO lines of failed calls
     NOTICE = "notice"  # ATTN of 2.32, which is never an error
+    DIAGNOSTIC = "diagnostic"  # DIAG of 2.31: a result of NCCL's diagnostics
     TORCH = "torch"
 
 
@@ -150,6 +151,9 @@ def parse(text: str) -> tuple[Kind, re.Match[str]] | None:
     if text.startswith("NCCL ATTN "):
         match = _ANY.match(text, 10)
         return None if match is None else (Kind.NOTICE, match)
+    if text.startswith("NCCL DIAG "):
+        match = _ANY.match(text, 10)
+        return None if match is None else (Kind.DIAGNOSTIC, match)
     if match := _VERSION.match(text):
         return Kind.VERSION, match
     match = _ANY.match(text)

@@ -14,8 +14,8 @@ from probes.nccl.log.prefix import CUT_MARK, MAX_LINE_BYTES, clean, header_befor
 _MOST_MESSAGE_BYTES = 2000
 _MOST_FILES = 4096
 _MOST_BEFORE = 200
-_WARNINGS = (b"NCCL WARN ", b"NCCL ATTN ")
-_OF_NCCL = (b"NCCL INFO", b"NCCL WARN", b"NCCL ATTN", b"NCCL version")
+_WARNINGS = (b"NCCL WARN ", b"NCCL ATTN ", b"NCCL DIAG ")
+_OF_NCCL = (b"NCCL INFO", b"NCCL WARN", b"NCCL ATTN", b"NCCL DIAG", b"NCCL version")
 
 
 class LogReader:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from probes.nccl.variables.variable import Kind, Variable, nccl_variable
 
+_DIAGNOSTICS = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/diagnostics.html"
 _TUNING = "NCCL chooses it by topology and message size. A fixed value is often wrong after an update."
 _UNKNOWN_WORDS = "From 2.24 on, NCCL fails on an unknown word; earlier versions ignore it."
 _ALGORITHMS = ("Tree", "Ring", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT", "CollNet")
@@ -80,4 +81,14 @@ VARIABLES: tuple[Variable, ...] = (
     nccl_variable("NCCL_RAS_ENABLE", "0: no RAS service", Kind.NUMBER, defaults=(("2.24", "1"),),
                   since="2.24"),
     nccl_variable("NCCL_RAS_ADDR", "the address of the RAS service", since="2.24"),
+    Variable("NCCL_RUN_DIAGNOSTICS", "1: NCCL tests its paths whenever a communicator is created",
+             Kind.NUMBER, defaults=(("2.31", "0"),), limits=(0, 1), since="2.31", reference=_DIAGNOSTICS,
+             notes=("2.31 tests P2P between GPUs. From 2.32.3 on, it also runs ib_write_bw between "
+                    "neighboring nodes, from GPU memory if their perftest can.",
+                    "Results are on the job's standard output; gdrtop nccl-log explains them. They never end "
+                    "the job. Unset it afterwards, because every communicator waits for it.")),
+    Variable("NCCL_RUN_RAS_DIAGNOSTICS", "1: NCCL compares its processes whenever a communicator is created",
+             Kind.NUMBER, defaults=(("2.31", "0"),), limits=(0, 1), since="2.31", reference=_DIAGNOSTICS,
+             notes=("It compares GPUs, drivers and settings, and tests no path. From 2.32 on, every process "
+                    "runs lspci and rdma_topo.",)),
 )  # fmt: skip

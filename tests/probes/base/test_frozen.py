@@ -72,3 +72,47 @@ def test_an_instance_that_contains_itself_can_be_shown() -> None:
     values: list[object] = []
     values.append(single(values))
     assert repr(values[0]).endswith("One(value=[...])")
+
+
+def test_instances_are_made_as_those_of_dataclasses() -> None:
+    for make in (frozen, dataclasses.dataclass(frozen=True)):
+        _, single, hidden, _ = classes(make)
+        first, second = hidden(value=1, secret="t"), hidden(1, secret="t")
+        assert first == second
+        assert first.note == second.note == []
+        assert first.note is not second.note
+        assert (first.seen, first.secret) == (0, "t")
+        for _ in range(2):  # the first try, and one with the compiled function
+            with pytest.raises(
+                TypeError, match=r"One\.__init__\(\) missing 1 required positional argument: 'value'"
+            ):
+                single()
+            with pytest.raises(
+                TypeError, match=r"One\.__init__\(\) got an unexpected keyword argument 'values'"
+            ):
+                single(1, values=2)
+
+
+def test_a_derived_class_has_attributes_of_its_own_and_a_first_step() -> None:
+    @frozen
+    class Checked:
+        """Refuses what is not positive."""
+
+        value: int
+
+        def __post_init__(self) -> None:
+            if self.value < 1:
+                raise ValueError(self.value)
+
+    class Derived(Checked):
+        """No dataclass: its other attributes can be set."""
+
+        other: int
+
+    with pytest.raises(ValueError, match="0"):
+        Derived(0)
+    derived = Derived(1)
+    derived.other = 2
+    del derived.other
+    with pytest.raises(FrozenInstanceError):
+        derived.value = 2

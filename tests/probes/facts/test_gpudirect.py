@@ -43,7 +43,21 @@ FENCE = "\tkernel fence:nvidia 0000:1b:00.0 seq 1 signalled\n"
     ],
 )
 def test_a_buffer_of_the_gpu_driver_with_a_device_is_in_use(text: str, in_use: bool) -> None:
-    assert parse_bufinfo(text) == (frozenset({"0000:18:00.0"}) if in_use else frozenset())
+    assert parse_bufinfo(text).gpu_memory == (frozenset({"0000:18:00.0"}) if in_use else frozenset())
+
+
+@pytest.mark.parametrize(
+    ("text", "are_none"),
+    [
+        (HEADER + "\nTotal 0 objects, 0 bytes\n", True),
+        (HEADER + OURS + NOBODY + OTHER + NOBODY + "\nTotal 2 objects, 274877915136 bytes\n", True),
+        (HEADER + OTHER + NIC + "\nTotal 1 objects, 8192 bytes\n", False),
+        (HEADER + OURS + NOBODY, False),  # cut off
+        ("", False),
+    ],
+)
+def test_only_a_whole_list_shows_that_no_device_uses_a_dmabuf(text: str, are_none: bool) -> None:
+    assert parse_bufinfo(text).are_none is are_none
 
 
 def test_whether_dmabuf_is_in_use_is_unknown_without_debugfs(tmp_path: Path) -> None:
@@ -66,7 +80,7 @@ def test_only_a_nic_that_is_attached_is_use(tmp_path: Path, vendor: str | None, 
 
 @given(st.text() | st.lists(st.sampled_from([HEADER, OURS, OTHER, NIC, NOBODY, FENCE])).map("".join))
 def test_no_bufinfo_crashes_the_parser(text: str) -> None:
-    assert len(parse_bufinfo(text)) <= len(text)
+    assert len(parse_bufinfo(text).gpu_memory) <= len(text)
 
 
 @given(st.text())

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
-from probes.queries.finding import Evidence, Finding, Severity, Status
+from probes.base.unknown import Reason, Unknown
+from probes.queries.finding import Evidence, Finding, PairGain, Severity, Status
 from widgets.base.lines import Line, plain
 from widgets.doctor.findings import counted, draw_details, draw_entries, entries_of
+from widgets.doctor.gains import gain_text
 
 
 def finding(name: str, status: Status = Status.FOUND, severity: Severity = Severity.CRITICAL) -> Finding:
@@ -116,3 +118,23 @@ def test_gpus_have_their_names_and_their_address_is_detail() -> None:
     assert "gpu-slow · critical · GPU1 (0000:0f:00.0), mlx5_0, 0000:0a:00.0" in "\n".join(
         text(draw_details(named, 80, labels))
     )
+
+
+def test_the_fix_of_a_finding_says_what_it_brings() -> None:
+    gains = [PairGain(f"GPU{n}", "mlx5_2", 230.4, 397.4, "port 1 of mlx5_2") for n in (2, 3)]
+    pairs = "GPU2–mlx5_2 and GPU3–mlx5_2"
+    assert gain_text(gains) == f"Should raise the limit of {pairs} from 230 to 397 Gb/s, each pair alone."
+    nothing = replace(gains[0], now_gbps=0.0)
+    assert gain_text([nothing]).startswith("Should give GPU2–mlx5_2 up to 397 Gb/s by GPUDirect RDMA;")
+    detour = replace(gains[0], now_gbps=Unknown(Reason.NOT_THERE, "", "through the CPU"))
+    assert gain_text([detour]).endswith("; now their traffic goes through the CPU.")
+    assert "16 pairs (GPU0–mlx5_2 …)" in gain_text([replace(gains[0], gpu=f"GPU{n}") for n in range(16)])
+    assert gain_text([]) == ""
+
+
+def test_a_part_of_another_finding_leaves_the_gain_to_it() -> None:
+    gains = (PairGain("GPU2", "mlx5_2", 230.4, 397.4, "port 1 of mlx5_2"),)
+    root = replace(finding("root"), gains=gains)
+    assert any("397 Gb/s" in line for line in text(draw_details(root, 200)))
+    part = replace(root, part_of="cause")
+    assert not any("397 Gb/s" in line for line in text(draw_details(part, 200)))

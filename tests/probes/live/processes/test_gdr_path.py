@@ -21,6 +21,7 @@ NO_PINNED = Unknown(Reason.NOT_THERE, "/proc/42/status", "no VmPin")
 NEEDS_ROOT = Unknown(Reason.NEEDS_ROOT, "/proc/42/status")
 NODE = NodeEvidence(peermem_candidates=frozenset({42}), candidates_share_job=True)
 RING = 96 * KIB
+MLX5_0 = frozenset({"mlx5_0"})
 
 
 def regions(*lengths: int, is_odp: bool = False, device: str = "mlx5_0") -> list[MemoryRegion]:
@@ -184,14 +185,41 @@ TRAPS = {
     "2-bufinfo-and-one-candidate": Case(
         DMABUF_RANK,
         "GDR (DMA-BUF)",
-        replace(NODE, dmabuf_in_use=True, dmabuf_candidates=frozenset({42})),
+        replace(NODE, dmabuf_attached=MLX5_0, dmabuf_candidates={42: MLX5_0}),
+    ),
+    "2-bufinfo-and-one-candidate-on-another-nic": Case(
+        DMABUF_RANK,
+        "likely GDR (DMA-BUF)",
+        replace(NODE, dmabuf_attached=frozenset({"mlx5_1"}), dmabuf_candidates={42: MLX5_0}),
+    ),
+    "2-bufinfo-and-candidates-on-nics-of-their-own": Case(
+        DMABUF_RANK,
+        "GDR (DMA-BUF)",
+        replace(
+            NODE,
+            dmabuf_attached=frozenset({"mlx5_0", "mlx5_1"}),
+            dmabuf_candidates={42: MLX5_0, 43: frozenset({"mlx5_1"})},
+        ),
+    ),
+    "2-bufinfo-and-one-nic-of-two-is-shared": Case(
+        DMABUF_RANK,
+        "GDR (DMA-BUF)",
+        replace(
+            NODE,
+            dmabuf_attached=frozenset({"mlx5_0", "mlx5_1"}),
+            dmabuf_candidates={42: frozenset({"mlx5_0", "mlx5_1"}), 43: frozenset({"mlx5_1"})},
+        ),
     ),
     "2-bufinfo-and-two-candidates": Case(
         DMABUF_RANK,
         "likely GDR (DMA-BUF)",
-        replace(NODE, dmabuf_in_use=True, dmabuf_candidates=frozenset({42, 43})),
+        replace(NODE, dmabuf_attached=MLX5_0, dmabuf_candidates={42: MLX5_0, 43: MLX5_0}),
     ),
-    "2-bufinfo-says-no": Case(DMABUF_RANK, "likely GDR (DMA-BUF)", replace(NODE, dmabuf_in_use=False)),
+    "2-bufinfo-says-no": Case(
+        DMABUF_RANK,
+        "likely GDR (DMA-BUF)",
+        replace(NODE, dmabuf_attached=frozenset(), dmabuf_candidates={42: MLX5_0}),
+    ),
     "3-only-candidate": Case(HOST_RANK, "GDR (peermem)", PEERMEM),
     "3-only-candidate-of-an-unknown-gpu": Case(
         replace(HOST_RANK, has_gpu=NEEDS_ROOT), "likely GDR (peermem)", PEERMEM
@@ -371,6 +399,7 @@ PROCESSES = st.builds(
     st.sampled_from(Role),
     MAYBE,
 )
+DEVICES = st.frozensets(st.sampled_from(["mlx5_0", "mlx5_1"]))
 NODES = st.builds(
     NodeEvidence,
     peermem_regions=st.integers(0, 3) | st.just(Unknown(Reason.IO_ERROR, "refcnt")),
@@ -381,9 +410,10 @@ NODES = st.builds(
     is_hidden=st.booleans(),
     kernel=st.sampled_from([(5, 4), (6, 8), Unknown(Reason.NOT_THERE, "kernel")]),
     dmabuf_usable=MAYBE,
-    dmabuf_in_use=MAYBE,
-    dmabuf_candidates=st.frozensets(st.integers(41, 43)),
+    dmabuf_attached=DEVICES | st.just(NEEDS_ROOT),
+    dmabuf_candidates=st.dictionaries(st.integers(41, 43), DEVICES),
     has_small_pages=st.booleans(),
+    has_no_dmabuf=st.booleans(),
 )
 
 
@@ -398,7 +428,8 @@ def test_a_path_is_never_more_certain_than_its_evidence(process: ProcessEvidence
         assert isinstance(process.pinned, int)
         assert use.own.bytes + use.inherited.bytes > process.pinned
         assert use.ready
-        assert path.is_likely or node.dmabuf_in_use is True
+        assert path.is_likely or (isinstance(node.dmabuf_attached, frozenset) and node.dmabuf_attached)
+        assert path.is_likely is bool(path.doubt)
     if path.word in (PathWord.STAGED, PathWord.HOST_MEMORY):
         assert not node.unowned_regions
         assert isinstance(process.pinned, int)
@@ -414,3 +445,16 @@ def test_a_path_is_never_more_certain_than_its_evidence(process: ProcessEvidence
         assert not node.unowned_queue_pairs
     if path.word is not PathWord.UNKNOWN:
         assert not path.why
+
+
+@pytest.mark.parametrize(
+    ("node", "doubt"),
+    [
+        (NODE, "Root can settle it: /sys/kernel/debug/dma_buf/bufinfo"),
+        (replace(NODE, dmabuf_attached=Unknown(Reason.NOT_THERE, "bufinfo")), "is debugfs mounted?"),
+        (replace(NODE, dmabuf_attached=MLX5_0, is_hidden=True), "cannot see"),
+        (replace(NODE, dmabuf_attached=MLX5_0, dmabuf_candidates={42: MLX5_0, 43: MLX5_0}), "whose they are"),
+    ],
+)
+def test_a_likely_path_says_what_would_settle_it(node: NodeEvidence, doubt: str) -> None:
+    assert doubt in judge(DMABUF_RANK, node).doubt

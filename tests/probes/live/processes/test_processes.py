@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState, PeermemReading
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import program_of
+from probes.facts.node import Node
+from probes.facts.rdma.devices import RdmaFacts
 from probes.host.probe_thread import start_probe
 from probes.host.rdma_resources import RdmaResources
 from probes.live.live_sampler import LiveSampler
@@ -74,13 +76,97 @@ def test_peermem_of_the_only_job(host: LiveNode) -> None:
     assert only(Samples(host).next()).path.text == "GDR (peermem)"
 
 
-def test_bufinfo_proves_dmabuf_of_the_only_process_that_was_there_before(host: LiveNode) -> None:
+BUFINFO = "/sys/kernel/debug/dma_buf/bufinfo"
+NIC = "0000:19:00.0"
+
+
+def bufinfo(*functions: str) -> str:
+    """Return the list of DMA-BUFs with these functions attached to GPU memory."""
+    buffers = "".join(
+        "33554432\t00080002\t00080007\t00000003\tnv_dmabuf\t00001234\t\n"
+        f"\tAttached Devices:\n\t{bdf}\nTotal 1 devices attached\n\n"
+        for bdf in functions
+    )
+    return f"\nDma-buf Objects:\n{buffers}\nTotal {len(functions)} objects, 33554432 bytes\n"
+
+
+def attach(host: LiveNode, *functions: str) -> None:
+    """List these functions as attached to GPU memory, as root sees it."""
+    write(host.path, BUFINFO, bufinfo(*functions))
+
+
+def node_with_nic() -> Node:
+    """Return a node whose NIC has a PCI function."""
+    node = node_with()
+    assert isinstance(node.rdma, RdmaFacts)
+    (device,) = node.rdma.devices
+    return replace(node, rdma=RdmaFacts((replace(device, bdf=NIC),)))
+
+
+def test_bufinfo_proves_dmabuf_of_the_only_process_on_a_nic(host: LiveNode) -> None:
     rank(host)
-    usable, missing = PathState(GdrPath.DMABUF, True, ()), PathState(GdrPath.PEERMEM, False, ())
-    node = replace(node_with(), gpudirect=GpuDirectFacts(usable, missing, None, {}, dmabuf_in_use=True))
-    assert only(Samples(host, node).next()).path.text == "GDR (DMA-BUF)"
-    older = replace(node, taken_at=-1.0)  # the process had not started
-    assert only(Samples(host, older).next()).path.text == "likely GDR (DMA-BUF)"
+    attach(host, NIC)
+    samples = Samples(host, node_with_nic())
+    assert only(samples.next()).path.text == "GDR (DMA-BUF)"
+    attach(host)
+    assert [only(samples.next()).path.text for _ in range(15)][-1] == "likely GDR (DMA-BUF)"
+
+
+class RootNode(SimulatedHost):
+    """A simulated node as root sees it: each NIC is attached to GPU memory."""
+
+    nics: tuple[str, ...] = ()
+
+    def read_bytes(self, path: str, limit: int = 65536) -> Maybe[bytes]:
+        return bufinfo(*self.nics).encode() if path == BUFINFO else super().read_bytes(path, limit)
+
+
+def test_bufinfo_proves_dmabuf_of_ranks_with_a_nic_each() -> None:
+    host = RootNode("hgx-b200", clock=lambda: 1000.0)
+    reader = NodeReader(host)
+    node = reader.probe()
+    assert node is not None
+    assert isinstance(node.rdma, RdmaFacts)
+    host.nics = tuple(known(device.bdf, "") for device in node.rdma.devices)
+    sample = LiveSampler().sample(host, node, reader.read())
+    assert not isinstance(sample.processes, Unknown)
+    assert [process.path.text for process in sample.processes] == ["GDR (DMA-BUF)"] * 8
+
+
+def test_bufinfo_is_not_asked_for_a_process_without_a_gpu(host: LiveNode) -> None:
+    host.add_process(42)
+    host.resources = resources_of((42, HOST_BUFFERS))
+    host.gpus[GPU] = ()
+    attach(host, NIC)
+    Samples(host).next()
+    assert host.asked[BUFINFO] == 0
+
+
+def test_bufinfo_without_a_device_proves_staging(host: LiveNode) -> None:
+    """Other pinned memory may hide DMA-BUF regions from the sums, but not from bufinfo."""
+    rank(host, pinned=64 * MIB)
+    assert only(Samples(host).next()).path.text.startswith("unknown: 64 MiB is pinned")
+    attach(host)
+    samples = Samples(host)
+    assert only(samples.next()).path.text == "staged"
+    rank(host, 43, pinned=64 * MIB)
+    later = [listed(samples.next()) for _ in range(4)]
+    assert {process.path.text for process in later[-1]} == {"staged"}
+
+
+def test_bufinfo_is_asked_again_for_a_new_process(host: LiveNode) -> None:
+    """An answer of before its start may be about a process that has ended."""
+    rank(host, 42)
+    attach(host, NIC)
+    samples = Samples(host)
+    samples.next()
+    assert host.asked[BUFINFO] == 1
+    samples.next()
+    assert host.asked[BUFINFO] == 1, "once in ten seconds is enough"
+    rank(host, 43)
+    for _ in range(4):
+        samples.next()
+    assert host.asked[BUFINFO] == 2
 
 
 def test_a_program_with_a_gpu_only(host: LiveNode) -> None:

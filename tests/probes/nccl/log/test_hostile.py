@@ -23,6 +23,8 @@ PARTS = [
     *log_of("2.29.7").splitlines(keepends=True),
     *(f"{WARNING}{completion(tag)}\n" for tag in TAGS[::6]),
     HEADER,
+    "node1:100 NCCL DIAG [INFO] net bw: same-nic rank 5 (node1): 1.0 Gbit/s, >30% off median 9.0 Gbit/s\n",
+    "NCCL DIAG [INFO] p2p: write mismatch srcRank=2 dstRank=3 path=PIX expected=0x1 got=0x0\n",
     channel(gdr=False),
     f'{{"log":"{HEADER}{channel()}\\n","stream":"stdout","time":"2026-05-05T06:16:47Z"}}\n',
     '{"log":"NCCL \\u000a\\ud800',
