@@ -667,7 +667,11 @@ VARIABLE = Recipe(
             "['NCCL_SAMPLE_RAILS']",
         ),
     },
-    others=("probes/nccl/variables/catalogue.py", "probes/nccl/variables/"),
+    others=(
+        "probes/nccl/variables/",
+        "probes/nccl/variables/parameters.txt",
+        "tests/probes/nccl/parameters_of_tags.py",
+    ),
 )
 NODE = Recipe(
     (
@@ -745,6 +749,53 @@ PAGE = Recipe(
     commands=(MAN_PAGE,),
     written=("tui/manual/gdrtop.1",),
     others=("tui/screens/help.py",),
+)
+COMBINATION = Recipe(
+    (
+        Change(
+            "probes/checks/system/combinations.py",
+            """    Combination(
+        "sample",
+        "Sample 1.0 on samples",
+        "Nothing works.",
+        "Use Sample 1.1",
+        "https://example.com/sample",
+        seen=sample,
+    ),
+""",
+            after="COMBINATIONS = (\n",
+        ),
+        Change(
+            "probes/checks/system/combinations.py",
+            "    sample,\n",
+            before="    small_mtu_of_gin,\n",
+        ),
+        Change(
+            "probes/checks/system/combination_rules.py",
+            '''
+
+def sample(examination: Examination) -> Iterator[Evidence]:
+    """Yield jobs with version 1.0.0 of the sample."""
+    for _, _, evidence in _nccl_between(examination, (1, 0, 0), (1, 0, 1)):
+        yield evidence
+''',
+        ),
+        Change(
+            "tui/manual/versions.md",
+            "| Sample 1.0 on samples | Nothing works. Use Sample 1.1. Found by `known-bad-combination`. "
+            "<https://example.com/sample> |\n",
+            after="|---|---|\n",
+        ),
+    ),
+    ("tests/probes/checks/system/test_combinations.py::test_each_row_is_complete_and_in_the_manual",),
+    {
+        "tui/manual/versions.md": (
+            "tests/probes/checks/system/test_combinations.py::test_each_row_is_complete_and_in_the_manual",
+            "add to tui/manual/versions.md: | Sample 1.0",
+        ),
+    },
+    commands=(MAN_PAGE,),
+    written=("tui/manual/gdrtop.1",),
 )
 COLUMN = Recipe(
     (
@@ -1204,6 +1255,7 @@ RECIPES = {
     "a setup step": SETUP_STEP,
     "a manifest": MANIFEST,
     "a simulated node": NODE,
+    "a combination": COMBINATION,
     "a condition": CONDITION,
     "a screen": SCREEN,
     "a panel of the overview": PANEL,

@@ -97,7 +97,7 @@ _COMMANDS = {
     "help": "show the manual",
     "completion": "print what completes commands and options in bash, zsh or fish",
 }
-_FLEET = ("check", "live", "bench", "watch")  # what gdrtop fleet does; without a word it checks
+_FLEET = ("check", "live", "hang", "bench", "watch")  # what gdrtop fleet does; without a word it checks
 # Commands in a folder of tui/commands.
 _FOLDERS = {
     "config": "config",

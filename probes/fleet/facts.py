@@ -49,6 +49,8 @@ FACTS = (
     Fact("bar1", "BAR1", Place.GPU),
     Fact("nvlinks", "NVLinks", Place.GPU),
     Fact("fabric", "NVLink fabric", Place.GPU),
+    Fact("clique", "NVLink clique", Place.NAME),
+    Fact("imex-nodes", "IMEX node list", Place.NAME),
     Fact("nccl", "nccl.conf", Place.NAME, absent="not set"),
     Fact("memlock", "memlock limit", Place.NAME, absent="not set"),
     Fact("pfc", "PFC priorities", Place.NIC),

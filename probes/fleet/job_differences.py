@@ -8,13 +8,13 @@ from typing import TypeVar
 from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.fleet.job_model import Difference, FleetRank
+from probes.live.activity import BUSY_PERCENT, IDLE_PERCENT
 from probes.live.model.sample import OddOne, PathWord, path_phrase
 from probes.live.odd_ranks import odd_members
 
 H = TypeVar("H", bound=Hashable)
 GDR = (PathWord.DMABUF, PathWord.PEERMEM)
 _OF_NODE = ("link", "place", "cpus")  # aspects that a node compares by itself
-_IDLE_PERCENT, _BUSY_PERCENT = 10, 50  # of a GPU
 _NAMED = 3
 
 
@@ -115,9 +115,9 @@ def _nics_phrase(count: int, of_many: bool) -> str:
 
 def _is_busy(rank: FleetRank) -> bool | None:
     load = rank.gpu_percent
-    if isinstance(load, Unknown) or not rank.gpus or _IDLE_PERCENT < load < _BUSY_PERCENT:
+    if isinstance(load, Unknown) or not rank.gpus or IDLE_PERCENT < load < BUSY_PERCENT:
         return None
-    return load >= _BUSY_PERCENT
+    return load >= BUSY_PERCENT
 
 
 def _gpu_phrase(is_busy: bool, of_many: bool) -> str:

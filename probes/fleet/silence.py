@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown
 from probes.fleet.job_model import ClockOffset, NodeSample, Silence
-from probes.live.events.rates import LEAST_GBPS
-from probes.live.model.sample import PortSample
+from probes.live.activity import SILENT_SECONDS, moves_data
 
-SILENT_SECONDS = 10.0  # without traffic on any port of the job
-_LEAST_SHARE = 0.01  # of the line rate, where that is less than LEAST_GBPS
 _NAMED = 3
 Port = tuple[str, str]  # node and RDMA device
 
@@ -50,7 +47,7 @@ class TrafficWatch:
         self._newest[node] = at
         ports = {port.device: port for port in seen.sample.ports}
         for device in devices:
-            moves = _moves(ports.get(device))
+            moves = moves_data(ports.get(device))
             if moves is None:
                 continue
             traffic = self._ports.setdefault((node, device), _Traffic(before))
@@ -108,15 +105,6 @@ class TrafficWatch:
 
 def _unknown(seconds: float, why: str, at: float | None = None) -> Silence:
     return Silence(seconds, (), f"Which port fell silent first is unknown: {why}", at)
-
-
-def _moves(port: PortSample | None) -> bool | None:
-    """Return whether a port moves data; None if that is unknown."""
-    if port is None or isinstance(port.sent_gbps, Unknown) or isinstance(port.received_gbps, Unknown):
-        return None
-    line = port.line_rate_gbps
-    least = LEAST_GBPS if isinstance(line, Unknown) else min(LEAST_GBPS, line * _LEAST_SHARE)
-    return max(port.sent_gbps, port.received_gbps) >= least
 
 
 def _named(names: tuple[str, ...]) -> str:

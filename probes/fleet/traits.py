@@ -92,7 +92,13 @@ def fingerprint(traits: Iterable[Trait]) -> str:
 
 def traits_of(examination: Examination) -> tuple[Trait, ...]:
     """Return all traits of a node."""
-    readers: tuple[Callable[[Examination], Iterator[Trait]], ...] = (_of_node, _of_names, _of_gpus, _of_nics)
+    readers: tuple[Callable[[Examination], Iterator[Trait]], ...] = (
+        _of_node,
+        _of_names,
+        _of_gpus,
+        _of_domain,
+        _of_nics,
+    )
     traits = (found for read in readers for found in read(examination))
     return tuple(found for found, _ in zip(traits, range(MOST_TRAITS), strict=False))
 
@@ -254,6 +260,28 @@ def _of_gpus(examination: Examination) -> Iterator[Trait]:
         for fact, value in _of_gpu(gpu, functions).items():
             if not _is_absent(value):  # what only the driver knows is not there without it
                 yield trait(fact, value, slot, f"GPU{gpu.index}")
+
+
+def _of_domain(examination: Examination) -> Iterator[Trait]:
+    """Yield the cliques in the NVLink domain of a rack, and the nodes of its IMEX domain.
+
+    IMEX fails where its lists of nodes differ (NVIDIA IMEX guide, "Deployment Models", Constraints). A job's
+    prolog may write a list for each job, so only that of a service which starts at boot is compared.
+    """
+    gpus = examination.node.gpus
+    domains: dict[str, set[int]] = {}
+    for gpu in () if isinstance(gpus, Unknown) else gpus.gpus:
+        if not isinstance(gpu.fabric.cluster, Unknown) and not isinstance(gpu.fabric.clique, Unknown):
+            domains.setdefault(gpu.fabric.cluster, set()).add(gpu.fabric.clique)
+    for domain, cliques in domains.items():
+        yield trait("clique", ", ".join(map(str, sorted(cliques))), f"domain {domain}")
+    services, fabric = examination.services, examination.fabric_services
+    service = None if isinstance(services, Unknown) else services.services.get("nvidia-imex")
+    if len(domains) != 1 or service is None or service.enabled is not True or isinstance(fabric, Unknown):
+        return
+    ((domain, cliques),) = domains.items()
+    if len(cliques) == 1 and not isinstance(fabric.imex_list, Unknown):
+        yield trait("imex-nodes", fabric.imex_list, f"domain {domain}, clique {min(cliques)}")
 
 
 def gpu_model(examination: Examination, gpu: Gpu) -> str:

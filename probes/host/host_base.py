@@ -15,7 +15,7 @@ from probes.host.collectives import CollectiveSpeed
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.ras import ANSWER_SECONDS
-from probes.host.rdma_resources import RdmaResources
+from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
 
 _BLANKS = string.whitespace + "\0"
@@ -26,6 +26,7 @@ _SOURCES = {
     "data_direct_path": "libmlx5",
     "cuda_gpus": "libcuda",
     "rdma_resources": "RDMA netlink",
+    "packet_numbers": "RDMA netlink",
     "ethtool_counters": "ethtool -S",
     "kernel_messages": "/dev/kmsg",
     "ras_answer": "RAS",
@@ -112,6 +113,9 @@ class HostBase(ABC):
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
         return self._answer("rdma_resources")
+
+    def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
+        return self._answer("packet_numbers")
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         return {pid: self._answer("thread_names", str(pid)) for pid in pids}

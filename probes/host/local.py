@@ -34,7 +34,7 @@ from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.probe_thread import note, start_probe
 from probes.host.protocol import TREE_ONLY
 from probes.host.ras import ANSWER_SECONDS
-from probes.host.rdma_resources import RdmaResources
+from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.usage import (
     InterfaceCounters,
     ProcessUsage,
@@ -160,6 +160,18 @@ class LocalHost(LocalFiles):
             return answer
         by_command = rdma_reader.resources_from_command(self.run)
         return self._even_for_root(answer) if isinstance(by_command, Unknown) else by_command
+
+    def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
+        """Return the packet numbers of all connected queue pairs; TIMED_OUT as `rdma_resources`."""
+        if self._root:
+            return super().packet_numbers()
+        if not os.path.exists(RDMA_CLASS):
+            return Unknown(Reason.NOT_THERE, RDMA_CLASS, "ib_core is not loaded")
+        from probes.host.machine import rdma_reader
+
+        note(rdma_reader.SOURCE, rdma_reader.SECONDS)
+        reading = start_probe(self, "packet numbers", rdma_reader.ResourceReader().read_packets)
+        return reading.answer(rdma_reader.SECONDS)
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         return thread_names_from_files(self, pids)

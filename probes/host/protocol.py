@@ -11,7 +11,7 @@ from probes.host.answers import CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import CollectiveSpeed
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.ras import ANSWER_SECONDS
-from probes.host.rdma_resources import RdmaResources
+from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
 
 READ_LIMIT_BYTES = 64 * 1024
@@ -79,6 +79,9 @@ class Host(Protocol):
 
         Drivers ask their firmware for the state of each queue pair: ask at most every two seconds.
         """
+
+    def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
+        """Return the packet numbers of all connected queue pairs; as expensive as `rdma_resources`."""
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         """Return the distinct names of each process's threads, sorted."""

@@ -73,6 +73,17 @@ class CompletionQueue:
 
 
 @frozen
+class PacketNumbers:
+    """The packet sequence numbers of a connected queue pair (RC); 24 bits, which wrap."""
+
+    device: str
+    number: int
+    sent: int  # of the next packet to send
+    received: int  # of the next packet expected
+    pid: int | None = None
+
+
+@frozen
 class RdmaResources:
     """All objects at one moment."""
 

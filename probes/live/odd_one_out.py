@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node
+from probes.live.activity import LEAST_GBPS
 from probes.live.events.ports import ACTIVE
 from probes.live.model.sample import GpuSample, LiveJob, LiveProcess, OddOne, PortSample, SlowestNic
 from probes.live.model.settled import Lasting
@@ -26,7 +27,6 @@ from probes.live.odd_ranks import (
 from probes.queries.finding import Evidence
 
 WINDOW_SECONDS = 10.0
-LEAST_GBPS = 1.0
 _SHARE = 0.5
 _NORMAL_SHARE = 0.7
 _SENDING_SHARE = 0.25  # of the highest median: below, the job computes or writes a checkpoint

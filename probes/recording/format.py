@@ -74,6 +74,7 @@ _ANSWERS: dict[str, Any] = {
     "process_usage": ProcessUsage,
     "interface_counters": InterfaceCounters,
     "rdma_resources": rdma.RdmaResources,
+    "packet_numbers": tuple[rdma.PacketNumbers, ...],
     "thread_names": tuple[str, ...],
     "ethtool_counters": dict[str, int],
     "kernel_messages": tuple[KernelMessage, ...],
@@ -83,7 +84,15 @@ _ANSWERS: dict[str, Any] = {
     "environment": str,
     "is_root": bool,
 }
-_WITHOUT_OBJECT = ("nvml", "nvml_live", "cuda_gpus", "rdma_resources", "kernel_messages", "is_root")
+_WITHOUT_OBJECT = (
+    "nvml",
+    "nvml_live",
+    "cuda_gpus",
+    "rdma_resources",
+    "packet_numbers",
+    "kernel_messages",
+    "is_root",
+)
 _CODEC = Codec(renamed={"utilisation_percent": "utilization_percent"})
 _COMPACT = (",", ":")
 # Names in directories and links are parts of paths and stay as they are. Whoever shows them cleans them.

@@ -16,7 +16,7 @@ from probes.host.host_base import text_of
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES, Host
 from probes.host.ras import ANSWER_SECONDS
-from probes.host.rdma_resources import RdmaResources
+from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
 from probes.recording.format import Question
 
@@ -180,6 +180,9 @@ class RecordingHost:
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
         return self._ask("rdma_resources", (), self._host.rdma_resources)
+
+    def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
+        return self._ask("packet_numbers", (), self._host.packet_numbers)
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         return self._ask_each("thread_names", pids, self._host.thread_names)

@@ -19,7 +19,7 @@ from probes.host.host_base import HostBase
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.ras import ANSWER_SECONDS, REPORTS
-from probes.host.rdma_resources import RdmaResources
+from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.usage import (
     InterfaceCounters,
     ProcessUsage,
@@ -29,7 +29,7 @@ from probes.host.usage import (
 )
 from probes.simulation.node.build import build_tree
 from probes.simulation.node.jobs.ras import ADDRESS, ras_events, ras_report
-from probes.simulation.node.jobs.rdma_resources import rdma_resources
+from probes.simulation.node.jobs.rdma_resources import packet_numbers, rdma_resources
 from probes.simulation.node.jobs.traffic import settle_jobs
 from probes.simulation.node.model.description import NodeDescription, describe
 from probes.simulation.node.model.load import OPENED
@@ -304,6 +304,13 @@ class SimulatedHost(HostBase):
         if "ib_core" not in self.tree.live_modules:
             return Unknown(Reason.NOT_THERE, "RDMA netlink", "ib_core is not loaded")
         return rdma_resources(self.tree, seconds)
+
+    def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
+        """Return the packet numbers of all connected queue pairs, if ib_core is loaded."""
+        seconds = self._seconds()
+        if "ib_core" not in self.tree.live_modules:
+            return Unknown(Reason.NOT_THERE, "RDMA netlink", "ib_core is not loaded")
+        return packet_numbers(self.tree, seconds)
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         return thread_names_from_files(self, pids)

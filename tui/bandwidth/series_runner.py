@@ -36,6 +36,9 @@ from tui.bandwidth.impact_check import abort_reason
 from tui.bandwidth.processes import ProcessStarter
 from tui.bandwidth.test_runner import TestRunner
 
+Choose = Callable[[Sequence[Result]], PlannedTest | None]
+"""Results so far → the next test, or None at the end."""
+
 
 class SeriesRunner:
     """One series on one node; `stop` and `skip` may be called from any thread."""
@@ -62,12 +65,16 @@ class SeriesRunner:
         """Stop the running test, and go on with the next one."""
         self._skipped.set()
 
-    def run(self, series: Series) -> tuple[Result, ...]:
-        """Run all tests; return the results of those that were started."""
+    def run(self, series: Series, choose: Choose | None = None) -> tuple[Result, ...]:
+        """Run all tests; return the results of those that were started.
+
+        With `choose`, run the tests that it returns instead, until it returns None.
+        """
         self._on_event(SeriesStarted(series))
         results: list[Result] = []
         aborted = ""
-        for number, test in enumerate(series.tests, 1):
+        tests = series.tests if choose is None else iter(lambda: choose(results), None)
+        for number, test in enumerate(tests, 1):
             aborted = self._abort_reason(test) if number > 1 else ""
             if self._stopped.is_set() or aborted:
                 break

@@ -27,7 +27,7 @@ from tui.actions.guards import no_actions_here
 from tui.bandwidth.events import BandwidthEvent, SaveFailed, SeriesEnded, TestEnded
 from tui.bandwidth.impact_check import reread, with_processes
 from tui.bandwidth.processes import LocalProcessStarter, ProcessStarter
-from tui.bandwidth.series_runner import SeriesRunner
+from tui.bandwidth.series_runner import Choose, SeriesRunner
 from tui.files.expected_file import read_table, site_table
 from tui.runtime.lock import ActionLock, LockTaken
 from tui.settings.current import current
@@ -159,8 +159,9 @@ class BenchSession:
         series: Series,
         on_event: Callable[[BandwidthEvent], object],
         may_disturb: bool = False,
+        choose: Choose | None = None,
     ) -> tuple[Result, ...] | Refused:
-        """Run the series to its end, and save its results.
+        """Run the series to its end, and save its results; with `choose`, the tests that it returns.
 
         Unless it `may_disturb`, which a person has confirmed, a real node is checked again before each test
         but the first, and the series ends before a test that would affect running jobs.
@@ -186,7 +187,7 @@ class BenchSession:
         self._runner = SeriesRunner(self._host, self._starter(), examination, save_and_forward, check)
         try:
             with ActionLock(_LOCK) if self._is_live else nullcontext():
-                return self._runner.run(series)
+                return self._runner.run(series, choose)
         except LockTaken as taken:
             return self._refused(str(taken), on_event)
         finally:

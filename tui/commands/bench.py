@@ -6,12 +6,17 @@ import argparse
 import math
 import re
 import sys
-from typing import TextIO
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TextIO
 
 from probes.bandwidth.model.request import DEFAULT_BYTES, Request
 from tui.commands.arguments import whole_number
 from tui.commands.bench_run.options import DEFAULT_TEST, MEMORIES, TESTS, parse_options
 from tui.runtime.open_host import open_host
+
+if TYPE_CHECKING:
+    from tui.commands.bench_run.command import BenchCommand
 
 _DESCRIPTION = """\
 Measure bandwidth and latency between GPU memory and NICs. Without options,
@@ -31,12 +36,13 @@ examples:
   gdrtop bench --test all-reduce --memory compare
                                        measure what jobs lose without GPUDirect
                                        RDMA: bandwidth, latency and CPU time
+  gdrtop bench --bisect job.env        find which NCCL variable makes a job slow
   gdrtop bench --dry-run --matrix      show the commands and the affected jobs
 
 exit status:
   0    measured, and every test reached --min-gbps, or what gdrtop's or the
        site's table expects for this machine type
-  1    a test is below that
+  1    a test is below that; with --bisect: variables of the job cost bandwidth
   2    not measured: the request was refused, a test failed, a test used memory
        other than requested (with --memory compare: no path to GPU memory
        works), a test of a sweep was skipped, or running jobs would be affected
@@ -86,6 +92,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="nccl-tests: use the NICs instead of NVLink and shared memory",
     )
+    what.add_argument(
+        "--bisect",
+        metavar="FILE",
+        help="find which NCCL variables of a job's file cost bandwidth: run nccl-tests with them and with"
+        " those of gdrtop env",
+    )
+    what.add_argument(
+        "--inside-node", action="store_true", help="with --bisect: use NVLink and shared memory, not the NICs"
+    )
+    restart_help = "with --bisect: forget the runs of an interrupted one"
+    what.add_argument("--restart", action="store_true", help=restart_help)
     what.add_argument(
         "--no-bind",
         action="store_true",
@@ -149,6 +166,13 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     from tui.commands.bench_run import command as bench
 
     bench_options = parse_options(options)
+    make_run: Callable[..., BenchCommand] = bench.BenchCommand
+    if options.bisect is not None:
+        from tui.commands.bench_run.bisect import BisectCommand
+        from tui.commands.env import environment_file
+
+        file = environment_file(options.bisect)
+        make_run = partial(BisectCommand, file=file, restart=options.restart)
     return bench.command(
         open_host(options),
         out,
@@ -156,4 +180,5 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         ascii_only=options.ascii,
         read_only=options.read_only,
         answers=sys.stdin,
+        make_run=make_run,
     )

@@ -13,6 +13,7 @@ from probes.base.unknown import known
 from probes.facts.system import cloud as cloud_facts
 from probes.host.protocol import Host
 from probes.nccl.variables.catalogue import CATALOGUE
+from probes.nccl.variables.parameters import Parameter, newest, parameters
 from probes.nccl.variables.variable import VARIABLE_NAME
 from probes.queries.finding import Severity
 from probes.setup.environment.advice import Advice
@@ -93,7 +94,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--kind needs --lint")
     if (options.explain or options.lint) and options.form != "shell":
         raise UsageError(f"--{options.form} formats the recommendation; omit it with --explain or --lint")
-    files = [_file(name, options.kind) for name in options.lint or ()]
+    files = [environment_file(name, options.kind) for name in options.lint or ()]
     host = open_host(options)
     nccl = options.nccl or ""
     if options.explain is not None:
@@ -134,12 +135,27 @@ def write_explanation(
         hint = did_you_mean(name.upper(), CATALOGUE, _SIMILAR)
         if not hint and not VARIABLE_NAME.fullmatch(name.upper()):
             raise UsageError(f"{name!r} is not an NCCL, UCX, NVSHMEM or libfabric variable")
-        raise UsageError(f"{name!r} is not in gdrtop's list of variables{hint}")
+        parameter = parameters().get(name)
+        if parameter is None or as_json:
+            raise UsageError(f"{name!r} is not in gdrtop's list of variables{hint}")
+        _print(_undocumented(parameter), out, ascii_only)
+        return 0
     if as_json:
         write_json(_document(host, examination, explanation=_explanation_json(found)), out)
     else:
         _print(_explanation(found), out, ascii_only)
     return 0
+
+
+def _undocumented(parameter: Parameter) -> Iterator[str]:
+    """Yield what NCCL's source shows of a variable that gdrtop does not explain."""
+    yield parameter.name
+    yield ""
+    yield "NCCL reads this variable. gdrtop has no explanation of it."
+    ends = "" if parameter.last == newest() else f" to {parameter.last}"
+    yield f"Versions: {parameter.first}{ends or ' and newer'} (of those up to {newest()})."
+    changes = (f"{value} since {since}" for since, value in parameter.defaults)
+    yield f"Default in the source: {', '.join(changes) or 'none'}."
 
 
 def write_lint(
@@ -174,7 +190,8 @@ def _version(text: str) -> str:
     return match[1]
 
 
-def _file(name: str, kind: str | None) -> File:
+def environment_file(name: str, kind: str | None = None) -> File:
+    """Read a file that sets variables, or raise UsageError."""
     text = _read(name)
     shown = "stdin" if name == STDIN else shown_path(name)
     return File(shown, text, FileKind(kind) if kind else kind_of(name, text))

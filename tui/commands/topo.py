@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import os
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -22,6 +22,7 @@ from probes.nccl.topology_writer import system_of
 from probes.nccl.topology_xml import xml_text
 from probes.queries.acs_redirects import detours
 from probes.queries.finding import Finding, Severity, Status
+from probes.queries.unproven_paths import unproven_pairs
 from probes.queries.usable_here import UsableHere, usable_here
 from probes.snapshot.examination import Examination
 from probes.snapshot.nic_roles import NicRole, roles_of
@@ -35,7 +36,7 @@ from tui.commands.check import examine_host
 from tui.runtime.json_values import document, host_name, object_of, plain_value, verdict_json, write_document
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, heading, is_plain, print_lines, text_width
-from widgets.base.lines import Line, Run, line
+from widgets.base.lines import Line, Run, Tone, line
 from widgets.doctor.findings import marks_of
 from widgets.node import matrix as matrix_drawing
 from widgets.node import nccl_tree
@@ -146,8 +147,13 @@ def _text(examination: Examination, found: Sequence[Finding], verdict: Verdict, 
     node, topology = examination.node, examination.topology
     reason = Run(f" · {verdict.reason}" if verdict.reason else "")
     roles = roles_of(node, topology)
+    unproven = unproven_pairs(examination)
     highlights = Highlights(
-        marks=marks_of(found), detours=detours(examination), roles=roles, usable=usable_here(examination)
+        marks=marks_of(found),
+        detours=detours(examination),
+        roles=roles,
+        usable=usable_here(examination),
+        unproven=unproven,
     )
     lines: list[Line] = [heading(node), (*verdict_drawing.draw(verdict), reason), ()]
     lines.extend(topology_drawing.draw(node, topology, width, highlights=highlights))
@@ -156,7 +162,7 @@ def _text(examination: Examination, found: Sequence[Finding], verdict: Verdict, 
         lines.extend(matrix_drawing.draw(topology, width, highlights=highlights))
         lines.extend(matrix_drawing.legend(topology, width, highlights))
         if topology.best_nic:
-            lines.extend([(), line("Best NIC of each GPU"), *_best_nics(topology)])
+            lines.extend([(), line("Best NIC of each GPU"), *_best_nics(topology, unproven)])
     if roles:
         names = max(map(len, roles))
         lines.extend([(), line("Role of each NIC")])
@@ -170,7 +176,7 @@ def _text(examination: Examination, found: Sequence[Finding], verdict: Verdict, 
     return lines
 
 
-def _best_nics(topology: Topology) -> list[Line]:
+def _best_nics(topology: Topology, unproven: Mapping[tuple[str, str], str]) -> list[Line]:
     rdma = topology.node.rdma
     devices = {device.name: device for device in rdma.devices} if isinstance(rdma, RdmaFacts) else {}
     lines = []
@@ -186,7 +192,9 @@ def _best_nics(topology: Topology) -> list[Line]:
             state = "no port is ACTIVE" if device else str(no_device(topology.node))
             down = f"; {state}" if is_down(device) else ""
             where = f"{label_of(topology, nic):<8} {matrix_drawing.both_words(path)}{gbps}{down}"
-            lines.append(line(f"  {gpu.label:<6} {where}"))
+            doubt = Run("; data may be wrong" if (gpu.id, nic) in unproven else "", Tone.WARNING)
+            lines.append(line(f"  {gpu.label:<6} {where}", doubt))
+    lines.extend(line("  ", Run(f"▲ {doubt}", Tone.WARNING)) for doubt in dict.fromkeys(unproven.values()))
     return lines
 
 

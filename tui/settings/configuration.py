@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from probes.base.frozen import frozen
 from probes.base.silence import Silence
+from probes.base.site_combinations import SiteCombination
 from tui.settings.table import SETTINGS, Value
 
 DEFAULT = "default"
@@ -35,6 +36,7 @@ class Configuration:
     values: Mapping[str, Configured]
     keys: Mapping[str, Configured]  # names of the key table → keys
     silences: tuple[Silence, ...] = ()
+    combinations: tuple[SiteCombination, ...] = ()
     files: tuple[ConfigFile, ...] = ()
     errors: tuple[str, ...] = ()  # sentences; with one, no command runs
     notes: tuple[str, ...] = ()

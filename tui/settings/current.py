@@ -11,12 +11,14 @@ _current: list[Configuration | None] = [None]
 
 
 def use(configuration: Configuration | None) -> None:
-    """Make this the configuration of the run, None for none; its silences apply to every judgment."""
+    """Make this the configuration of the run, None for none; its silences and rows are in force."""
     before, _current[0] = _current[0], configuration
     if configuration is not None or before is not None:
         from probes.base.silence import set_silences
+        from probes.base.site_combinations import set_site_combinations
 
         set_silences(() if configuration is None else configuration.silences)
+        set_site_combinations(() if configuration is None else configuration.combinations)
 
 
 def is_configured() -> bool:

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from difflib import get_close_matches
+from typing import TypeVar
 
 from probes.base.silence import Silence
+from probes.base.site_combinations import COMPONENTS, SiteCombination, VersionRange, parse_range
 from probes.base.text import printable
 from tui.settings.configuration import ConfigFile, Configuration, Configured
-from tui.settings.table import KEYS, SETTINGS, SILENCE, TABLES, checked, from_text, keys_in, shown
+from tui.settings.table import (
+    COMBINATION,
+    KEYS,
+    SETTINGS,
+    SILENCE,
+    TABLES,
+    checked,
+    from_text,
+    keys_in,
+    shown,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,8 +32,10 @@ else:
 
 _LOCKED = "read_only"
 _FIELDS = ("id", "device", "reason", "until")
-_OPTIONAL = "device"
-_MOST_SILENCES = 1000
+_OPTIONAL = ("device", "board", "source")
+_COMBINATION_FIELDS = ("board", *COMPONENTS, "symptom", "cure", "source")
+_MOST_ROWS = 1000
+_Row = TypeVar("_Row")
 _MOST_ERRORS = 20
 _NAME = r"""(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')"""
 _DOTTED = rf"{_NAME}(?:[ \t]*\.[ \t]*{_NAME})*"
@@ -50,7 +64,13 @@ def merge(
     more = len(layers.errors) - _MOST_ERRORS
     shown_errors = [*layers.errors[:_MOST_ERRORS], *([f"and {more} more errors"] if more > 0 else ())]
     return Configuration(
-        layers.values, layers.keys, tuple(layers.silences), files, tuple(shown_errors), tuple(layers.notes)
+        layers.values,
+        layers.keys,
+        tuple(layers.silences),
+        tuple(layers.combinations),
+        files,
+        tuple(shown_errors),
+        tuple(layers.notes),
     )
 
 
@@ -62,6 +82,7 @@ class _Layers:
         self.values: dict[str, Configured] = {}
         self.keys: dict[str, Configured] = {}
         self.silences: list[Silence] = []
+        self.combinations: list[SiteCombination] = []
         self.errors, self.notes = errors, notes
         self._path, self._is_site = "", False
         self._lines: dict[tuple[str, ...], int] = {}
@@ -82,7 +103,9 @@ class _Layers:
             if key == KEYS:
                 self._add_keys(value)
             elif key == SILENCE:
-                self._add_silences(value)
+                self._add_rows(key, value, self.silences, self._silence)
+            elif key == COMBINATION:
+                self._add_rows(key, value, self.combinations, self._combination)
             elif key in TABLES and not isinstance(value, dict):
                 self._error((key,), f"{key} must be a table: [{key}]")
             elif key in TABLES:
@@ -143,42 +166,78 @@ class _Layers:
                 continue
             self.keys[printable(name, 40)] = Configured(keys, self._origin((KEYS, name)))
 
-    def _add_silences(self, value: object) -> None:
+    def _add_rows(
+        self,
+        name: str,
+        value: object,
+        rows: list[_Row],
+        row_of: Callable[[tuple[str, ...], dict[str, object]], _Row | None],
+    ) -> None:
+        """Add the rows of a list of tables; `row_of` notes the errors of one."""
         if not isinstance(value, list):
-            self._error((SILENCE,), f"{SILENCE} must be a list of tables: [[{SILENCE}]]")
+            self._error((name,), f"{name} must be a list of tables: [[{name}]]")
             return
         for number, fields in enumerate(value):
-            place = (SILENCE, str(number))
-            if len(self.silences) >= _MOST_SILENCES:
-                self._error(place, f"more than {_MOST_SILENCES} findings are silenced")
+            place = (name, str(number))
+            if len(rows) >= _MOST_ROWS:
+                self._error(place, f"more than {_MOST_ROWS} of [[{name}]]")
                 return
-            silence = self._silence(place, fields)
-            if silence is not None:
-                self.silences.append(silence)
+            if not isinstance(fields, dict):
+                self._error(place, f"each of {name} must be a table: [[{name}]]")
+                continue
+            count = len(self.errors)
+            row = row_of(place, fields)
+            if row is not None and len(self.errors) == count:
+                rows.append(row)
 
-    def _silence(self, place: tuple[str, ...], fields: object) -> Silence | None:
-        """Return a silence, or None after noting its errors."""
-        count = len(self.errors)
-        if not isinstance(fields, dict):
-            self._error(place, f"each of {SILENCE} must be a table: [[{SILENCE}]]")
-            return None
+    def _texts(
+        self,
+        place: tuple[str, ...],
+        fields: dict[str, object],
+        names: Sequence[str],
+        all_names: Sequence[str],
+    ) -> dict[str, str]:
+        """Return the texts of these names, after noting the errors of a row."""
         for key in fields:
-            if key not in _FIELDS:
-                self._error((*place, key), unknown_key(key, _FIELDS, f"[{SILENCE}]"))
+            if key not in all_names:
+                self._error((*place, key), unknown_key(key, all_names, f"[{place[0]}]"))
         texts = {}
-        for key in ("id", "reason", _OPTIONAL):
+        for key in names:
             text = fields.get(key, "")
             if not isinstance(text, str) or not text.isprintable() or len(text) > 500:
                 self._error((*place, key), f"{key} must be a text on one line")
-            elif not text.strip() and key != _OPTIONAL:
-                self._error(place, f"a silence needs {key}")
+            elif not text.strip() and key not in _OPTIONAL:
+                self._error(place, f"a {place[0]} needs {key}")
             texts[key] = str(text)
+        return texts
+
+    def _silence(self, place: tuple[str, ...], fields: dict[str, object]) -> Silence | None:
+        """Return a silence, or None after noting that it has no date."""
+        texts = self._texts(place, fields, ("id", "reason", "device"), _FIELDS)
         until = fields.get("until")
         if not isinstance(until, date) or isinstance(until, datetime):
             self._error((*place, "until"), "a silence needs until, a date without quotes such as 2026-12-31")
-        if len(self.errors) > count or not isinstance(until, date):
             return None
-        return Silence(texts["id"], texts["reason"], until, texts[_OPTIONAL], self._origin(place))
+        return Silence(texts["id"], texts["reason"], until, texts["device"], self._origin(place))
+
+    def _combination(self, place: tuple[str, ...], fields: dict[str, object]) -> SiteCombination:
+        """Return a row of versions that do not work together."""
+        texts = self._texts(place, fields, ("symptom", "cure", "board", "source"), _COMBINATION_FIELDS)
+        versions: dict[str, VersionRange] = {}
+        for name in COMPONENTS:
+            if name not in fields:
+                continue
+            text = fields[name]
+            try:
+                versions[name] = parse_range(text if isinstance(text, str) else "")
+            except ValueError:
+                said = f'{name} must be versions such as "28.39.1002", "before 28.43", "28.39 to 28.41"'
+                self._error((*place, name), f'{said} or "28.43 or newer", not {shown(text)}')
+        if not versions and not texts["board"]:
+            self._error(place, f"a {COMBINATION} needs board or a version: {', '.join(COMPONENTS)}")
+        return SiteCombination(
+            texts["symptom"], texts["cure"], versions, texts["board"], texts["source"], self._origin(place)
+        )
 
     def _origin(self, path: tuple[str, ...]) -> str:
         lines = (self._lines.get(path[:depth]) for depth in range(len(path), 0, -1))

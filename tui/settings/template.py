@@ -19,6 +19,15 @@ _SILENCE = """\
 # reason = "BIOS update planned, ticket 4711"
 # until = 2026-12-31
 """
+_COMBINATION = """\
+# Versions that do not work on this site, in addition to those of gdrtop help versions.
+# [[combination]]
+# board = "MT_0000000838"    # a NIC's board id; also driver, kernel and nccl
+# firmware = "before 28.43"  # or "28.39.1002", "28.39 to 28.41", "28.43 or newer"
+# symptom = "Transfers to GPU memory time out."
+# cure = "Update the firmware to 28.43.2566"
+# source = "ticket 4711"     # optional
+"""
 _KEYS = """\
 # Keys of the dashboard. gdrtop help config lists the names; "" disables a key.
 # [keys]
@@ -37,4 +46,4 @@ def template() -> str:
         head = f"# [{above}]\n" if above != table else ""
         table = above
         parts.append(f"{head}{text}\n# {key} = {shown(setting.default)}\n")
-    return "\n".join([*parts, _KEYS, _SILENCE])
+    return "\n".join([*parts, _KEYS, _SILENCE, _COMBINATION])

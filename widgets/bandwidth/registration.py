@@ -17,6 +17,7 @@ MARKS = {
     Outcome.NO_ANSWER: Run("?", Tone.WARNING),
     Outcome.NOT_TRIED: Run("–", Tone.DIM),
 }
+DOUBTFUL = Run("✓?", Tone.WARNING)
 NOTICE = (
     "Each GPU gets a CUDA context for a moment, and 2 MiB of its memory are registered with each NIC as a "
     f"DMA-BUF and by their address. A context takes {CONTEXT_MEMORY} of GPU memory in public reports. "
@@ -43,13 +44,36 @@ def draw_results(results: Sequence[PairResult], width: int) -> list[Line]:
     for place, title in enumerate(_TITLES.values()):
         lines += [(), line(Run(title, Tone.TITLE))] if lines else [line(Run(title, Tone.TITLE))]
         lines += draw_grid(gpus, nics, width, partial(_cell, pairs, place))
-    legend = "   ".join(f"{MARKS[outcome].text} {outcome.value}" for outcome in _shown(results))
-    return [*lines, (), *wrapped(legend, width, Tone.DIM), *draw_reasons(results, width)]
+    words = [f"{MARKS[outcome].text} {outcome.value}" for outcome in _shown(results)]
+    words += [f"{DOUBTFUL.text} registers, but data may be wrong"] if any(map(_is_doubtful, results)) else []
+    legend = wrapped("   ".join(words), width, Tone.DIM)
+    return [*lines, (), *legend, *draw_doubts(results, width), *draw_reasons(results, width)]
+
+
+def _is_doubtful(result: PairResult) -> bool:
+    return bool(result.doubt) and result.outcome is Outcome.REGISTERS
+
+
+def _mark(result: PairResult, outcome: Outcome) -> Run:
+    return DOUBTFUL if result.doubt and outcome is Outcome.REGISTERS else MARKS[outcome]
 
 
 def _cell(pairs: dict[tuple[str, str], PairResult], place: int, gpu: str, nic: str, cells: int) -> Run:
-    mark = MARKS[pairs[gpu, nic].paths[place][1].outcome]
+    pair = pairs[gpu, nic]
+    mark = _mark(pair, pair.paths[place][1].outcome)
     return mark._replace(text=f"{mark.text:>{cells}}")
+
+
+def draw_doubts(results: Sequence[PairResult], width: int) -> list[Line]:
+    """Return why data of registered pairs may be wrong, each reason once."""
+    doubts: dict[str, list[PairResult]] = {}
+    for result in filter(_is_doubtful, results):
+        doubts.setdefault(result.doubt, []).append(result)
+    lines: list[Line] = []
+    for doubt, pairs in doubts.items():
+        lines += [(), *wrapped(f"▲ {plural(len(pairs), 'pair')}: {doubt}", width, Tone.WARNING, hanging="  ")]
+        lines += wrapped("gdrtop check shows why, and what to do.", width, Tone.PLAIN, "  ")
+    return lines
 
 
 def _shown(results: Sequence[PairResult]) -> list[Outcome]:
@@ -114,7 +138,7 @@ def draw_users(trials: Sequence[GpuTrial], width: int) -> list[Line]:
 def gpu_marks(results: Sequence[PairResult]) -> Line:
     """Return how a GPU did: a mark for each NIC, and how many register."""
     count = sum(result.outcome is Outcome.REGISTERS for result in results)
-    marks = (MARKS[result.outcome] for result in results)
+    marks = (_mark(result, result.outcome) for result in results)
     return line(*marks, f"  registers with {count} of {plural(len(results), 'NIC')}")
 
 

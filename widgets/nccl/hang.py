@@ -35,7 +35,7 @@ def draw_hang(diagnosis: Diagnosis, width: int) -> list[Line]:
     clues = [f"{clue.source}: {clue.text}" for clue in diagnosis.clues[:_MOST_CLUES]]
     lines += _section("Evidence", clues, width)
     lines += _section("Next", list(diagnosis.next_steps[:6]), width)
-    lines += [line(), line(Run("Ranks on this node", Tone.TITLE))]
+    lines += [line(), line(Run("Ranks" if _is_fleet(facts.ranks) else "Ranks on this node", Tone.TITLE))]
     lines += _ranks(facts.ranks, facts.dumps.dumps, width)
     lines += _section("Sources", [f"{source.name}: {source.text}" for source in facts.sources], width)
     return lines
@@ -72,7 +72,12 @@ def _named(name: str, ranks: Sequence[RankState]) -> str:
     rank = next((rank for rank in ranks if rank.name == name), None)
     if rank is None or name.startswith("pid"):
         return name
-    return f"{name} ({', '.join((f'pid {rank.pid}', *rank.gpus[:2], *rank.nics[:2]))})"
+    place = (rank.node,) if rank.node else ()
+    return f"{name} ({', '.join((*place, f'pid {rank.pid}', *rank.gpus[:2], *rank.nics[:2]))})"
+
+
+def _is_fleet(ranks: Sequence[RankState]) -> bool:
+    return any(rank.node for rank in ranks)
 
 
 def _ranks(ranks: Sequence[RankState], dumps: Sequence[Dump], width: int) -> list[Line]:
@@ -83,6 +88,7 @@ def _ranks(ranks: Sequence[RankState], dumps: Sequence[Dump], width: int) -> lis
         return Column(title, [line(text) for text in texts], importance, to_right)
 
     columns = [
+        *([column("Node", [rank.node for rank in shown], 1, to_right=False)] if _is_fleet(ranks) else ()),
         column("Rank", [rank.name.removeprefix("rank ") for rank in shown], 1),
         column("PID", [str(rank.pid) for rank in shown], 2),
         column("State", [known(rank.state, "?") for rank in shown], 3, to_right=False),

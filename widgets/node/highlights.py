@@ -15,6 +15,7 @@ from widgets.base.lines import Line, Run, Tone, wrapped
 
 NOTHING_LIMITED = UsableHere()
 NOT_USABLE_MARK = "⊘"  # by this session: its container, control group, namespace or user
+UNPROVEN_MARK = "?"  # behind the word of a path on which data may be wrong
 _MOST_NAMES = 16
 
 
@@ -32,6 +33,7 @@ class Highlights:
     usable: UsableHere = NOTHING_LIMITED
     only: frozenset[str] | None = None  # endpoints that match the filter; None: no filter
     words: Mapping[str, str] = field(default_factory=dict)  # what is wrong, "slow", by endpoint or BDF
+    unproven: Mapping[tuple[str, str], str] = field(default_factory=dict)  # why data may be wrong
 
     def tone(self, id: str, otherwise: Tone) -> Tone:  # noqa: A002 - an Endpoint's own word
         """Return the tone of an endpoint or a switch under this selection."""

@@ -14,7 +14,7 @@ from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Path, Topology
 from widgets.base.figures import UNKNOWN_MARK
 from widgets.base.lines import LazyLines, Line, Run, Tone, cut, wrapped
-from widgets.node.highlights import NOT_USABLE_MARK, Highlights
+from widgets.node.highlights import NOT_USABLE_MARK, UNPROVEN_MARK, Highlights
 
 BEST_MARK = "•"
 DETOUR_MARK = "▲"
@@ -181,14 +181,16 @@ def cell_of(topology: Topology, row: str, column: str, highlights: Highlights) -
     path = topology.path(row, column)
     is_best = column == topology.best_nic.get(row)
     is_detour = (row, column) in highlights.detours
+    is_unproven = (row, column) in highlights.unproven
     is_limited = row in highlights.not_usable or column in highlights.not_usable
     text = shown_word(path, topology.file is not None)
-    text += NOT_USABLE_MARK if is_limited else BEST_MARK * is_best + DETOUR_MARK * is_detour
+    marks = BEST_MARK * is_best + (DETOUR_MARK if is_detour else UNPROVEN_MARK * is_unproven)
+    text += NOT_USABLE_MARK if is_limited else marks
     if {row, column} <= {highlights.selected, *highlights.partners}:
         return text, Tone.CURSOR
     if is_limited:
         return text, Tone.DIM
-    return text, Tone.WARNING if is_detour else _cell_tone(path, is_best)
+    return text, Tone.WARNING if is_detour or is_unproven else _cell_tone(path, is_best)
 
 
 def legend(
@@ -209,6 +211,8 @@ def legend(
     words = [f"{BEST_MARK} best NIC"] if topology.best_nic else []
     if highlights is not None and highlights.detours:
         words.append(f"{DETOUR_MARK} via CPU")
+    if highlights is not None and highlights.unproven:
+        words.append(f"{UNPROVEN_MARK} data may be wrong")
     if highlights is not None and highlights.not_usable:
         words.append(f"{NOT_USABLE_MARK} not usable here")
     words.extend(f"{word} {_MEANINGS[word]}" for word in _MEANINGS if word in shown)

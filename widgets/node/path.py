@@ -36,13 +36,17 @@ def label_of(topology: Topology, id: str) -> str:  # noqa: A002 - an Endpoint's 
     return next((end.label for end in ends if end.id == id), id)
 
 
-def draw(topology: Topology, path: Path, width: int, is_detour: bool = False) -> list[Line]:
+def draw(topology: Topology, path: Path, width: int, is_detour: bool = False, doubt: str = "") -> list[Line]:
     """Draw both words, what the weakest link carries, and a row for each device, switch, bridge and link.
 
-    `is_detour`: GPU and NIC are below one switch, but their traffic goes through the root complex.
+    `is_detour`: GPU and NIC are below one switch, but their traffic goes through the root complex. `doubt`:
+    why data may be wrong on this path.
     """
     a, b = label_of(topology, path.a), label_of(topology, path.b)
-    lines: list[Line] = [(Run(f"{a} → {b}  "), Run(both_words(path), path_tone(path)))]
+    tone = Tone.WARNING if doubt else path_tone(path)
+    lines: list[Line] = [(Run(f"{a} → {b}  "), Run(both_words(path), tone))]
+    if doubt:
+        lines.extend(wrapped(f"Unproven: {doubt}", width, Tone.WARNING))
     if is_detour:
         lines.extend(wrapped("Detour through the CPU, not the switch", width, Tone.WARNING))
     for word in (path.smi, path.nccl):
@@ -158,6 +162,7 @@ def best_pairs(
     detours: Collection[tuple[str, str]],
     measured: Mapping[str, Run],
     rows: int,
+    unproven: Collection[tuple[str, str]] = (),
 ) -> list[Line]:
     """Draw each GPU and its best NIC: words, what PCIe carries, a detour, the bandwidth measured.
 
@@ -176,11 +181,13 @@ def best_pairs(
         limit = "" if isinstance(path.gbps, Unknown) else f"  at most {gbps(path.gbps)}"
         runs: list[Run] = [
             Run(f"{names[gpu, nic]:<{cells}}  ", Tone.PLAIN, id_),
-            Run(both_words(path), path_tone(path), id_),
+            Run(both_words(path), Tone.WARNING if (gpu, nic) in unproven else path_tone(path), id_),
             Run(limit if is_list else "", Tone.DIM, id_),
         ]
         if (gpu, nic) in detours:
             runs.append(Run("  via CPU", Tone.WARNING, id_))
+        elif (gpu, nic) in unproven:
+            runs.append(Run("  data may be wrong", Tone.WARNING, id_))
         if gpu in measured:
             runs.append(measured[gpu]._replace(text=f"  {measured[gpu].text}", id=id_))
         drawn.append(cut(tuple(runs), width))

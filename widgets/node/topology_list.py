@@ -10,7 +10,7 @@ from probes.topology.paths import Topology
 from widgets.base.lines import LazyLines, Line, Run, Tone, fit, joined, width_of, wrapped
 from widgets.node.boxes import UNKNOWN_NUMA, columns_that_fit
 from widgets.node.endpoint_lines import EndpointLines
-from widgets.node.highlights import Highlights
+from widgets.node.highlights import UNPROVEN_MARK, Highlights
 from widgets.node.matrix import DETOUR_MARK, shown_word
 
 _NO_NIC = " no NIC"
@@ -115,8 +115,10 @@ def _head(
         return (*head, Run(_NO_NIC, Tone.WARNING, gpu.id))
     word = shown_word(topology.path(gpu.id, nic), topology.file is not None)
     is_detour = (gpu.id, nic) in highlights.detours
-    tone = Tone.WARNING if is_detour else _WORD_TONES.get(word, Tone.WARNING)
-    return (*head, Run(f" {word + DETOUR_MARK if is_detour else word:<5}", tone, gpu.id))
+    is_unproven = (gpu.id, nic) in highlights.unproven
+    tone = Tone.WARNING if is_detour or is_unproven else _WORD_TONES.get(word, Tone.WARNING)
+    word += DETOUR_MARK if is_detour else UNPROVEN_MARK * is_unproven
+    return (*head, Run(f" {word:<5}", tone, gpu.id))
 
 
 def _numa_text(end: Endpoint) -> str:

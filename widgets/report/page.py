@@ -15,6 +15,7 @@ from probes.live.model.sample import LiveJob, LiveSample
 from probes.queries.acs_redirects import detours
 from probes.queries.finding import Finding, Status
 from probes.queries.pcie_paths import labels
+from probes.queries.unproven_paths import unproven_pairs
 from probes.queries.usable_here import usable_here
 from probes.setup.report import Change, Measured, Report
 from probes.snapshot.nic_roles import roles_of
@@ -191,6 +192,7 @@ def highlights_of(report: Report) -> Highlights:
         detours=detours(examination),
         roles=roles,
         usable=usable_here(examination),
+        unproven=unproven_pairs(examination),
     )
 
 

@@ -7,6 +7,7 @@ most what the slower part does. The parts show nothing about its latency and CPU
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from probes.bandwidth.model.command import Refused, bound_to
@@ -57,6 +58,26 @@ def local_test(
         seconds=settings.seconds,
         time_limit_s=_TIME_LIMIT_SECONDS,
         notes=notes,
+    )
+
+
+def with_variables(
+    examination: Examination, test: PlannedTest, variables: Mapping[str, str]
+) -> PlannedTest | Refused:
+    """Return a test of nccl-tests with further variables."""
+    assert isinstance(test.settings, NcclSettings)
+    tools = examination.tools
+    settings = replace(test.settings, variables=tuple(sorted(variables.items())))
+    if isinstance(tools, Unknown):
+        return Refused(f"cannot tell which tools are installed: {tools}")
+    command = settings.command(tools)
+    if isinstance(command, Refused):
+        return command
+    return replace(
+        test,
+        title=f"{test.title.partition(' · ')[0]} · {settings.title}",
+        settings=settings,
+        processes=(PlannedProcess(command.tool, command),),
     )
 
 

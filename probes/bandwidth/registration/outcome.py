@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import Enum
 
 from probes.bandwidth.registration.errors import (
@@ -21,6 +22,7 @@ from probes.bandwidth.registration.errors import (
 from probes.bandwidth.registration.trial import GpuTrial, NicTrial
 from probes.base.frozen import frozen
 from probes.base.text import printable
+from probes.queries.unproven_paths import unproven_pairs
 from probes.snapshot.examination import Examination
 
 # The calls as tui/bandwidth/registration/child.py names them, in its order.
@@ -77,6 +79,7 @@ class PairResult:
     nic: str
     dmabuf: PathResult
     peer_memory: PathResult
+    doubt: str = ""  # why data may be wrong although the pair registers
 
     @property
     def paths(self) -> tuple[tuple[str, PathResult], ...]:
@@ -115,8 +118,9 @@ def results_of(
 ) -> tuple[PairResult, ...]:
     """Return the outcome for each NIC; `ended`: why the program ended early, "" if it did not."""
     values = {(answer.nic, answer.call): answer.value for answer in answers}
+    doubts = unproven_pairs(examination)
     pairs = (_Pair(trial, nic, values, ended, examination) for nic in trial.nics)
-    return tuple(pair.result() for pair in pairs)
+    return tuple(replace(pair.result(), doubt=doubts.get((trial.bdf, pair.nic), "")) for pair in pairs)
 
 
 def not_tried(trial: GpuTrial, why: str) -> tuple[PairResult, ...]:
@@ -138,6 +142,10 @@ class _Pair:
     ) -> None:
         self._trial, self._nic, self._values = trial, nic, values
         self._ended, self._examination = ended, examination
+
+    @property
+    def nic(self) -> str:
+        return self._nic.name
 
     def result(self) -> PairResult:
         trial, nic = self._trial, self._nic

@@ -331,8 +331,12 @@ def gpu_memory_in_kubernetes(examination: Examination) -> Outcome:
     node = examination.node
     facts = need(node.gpus, "the NVIDIA driver")
     mode = need(memory_mode(facts.driver, node.numa), "the NUMA nodes")
-    parameter = known(facts.driver.parameters, {}).get(MEMORY_MODE_PARAMETER, '""')
-    shown = Evidence(_PARAMS, f"{MEMORY_MODE_PARAMETER}: {parameter}")
+    parameters = facts.driver.parameters
+    parameter = known(parameters, {}).get(MEMORY_MODE_PARAMETER, '""')
+    # nv-reg.h has it since 580.65.06. A driver only logs that it ignores an option that it does not have.
+    is_missing = not isinstance(parameters, Unknown) and MEMORY_MODE_PARAMETER not in parameters
+    shown = Evidence(_PARAMS, f"{MEMORY_MODE_PARAMETER}: {'not listed' if is_missing else parameter}")
+    first = ("Install driver 580.65.06 or newer: this one has no such option",) if is_missing else ()
     if mode is MemoryMode.DRIVER or not has_pods(examination):
         return passed(shown, Evidence("/sys/devices/system/node", mode.value))
     nodes = join_limited(str(number) for number in gpu_numa_nodes(node.numa))
@@ -343,6 +347,7 @@ def gpu_memory_in_kubernetes(examination: Examination) -> Outcome:
         Evidence("/sys/devices/system/node", f"NUMA nodes without CPUs: {nodes}"),
         fix=reboot_plan(
             "Let the driver manage GPU memory (CDMM)",
+            *first,
             "Write `options nvidia NVreg_CoherentGPUMemoryMode=driver` to a file in /etc/modprobe.d",
             "Rebuild the initramfs and reboot",
             note="Programs that get GPU memory from a NUMA node (numactl --membind) must then call "

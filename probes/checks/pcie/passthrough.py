@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from probes.base.plan import instruction, make_plan
-from probes.base.unknown import known, map_known
 from probes.facts.pci.functions import PciKind
 from probes.queries.evidence_list import first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
 from probes.queries.pcie_paths import (
     DEVICES,
     NO_GPU_OR_NIC,
-    config_of,
     gpus_and_nics,
     labels,
     near_paths,
@@ -18,10 +16,10 @@ from probes.queries.pcie_paths import (
     nic_ends,
     unknown_devices,
 )
+from probes.queries.unproven_paths import guest_pairs
 from probes.snapshot.examination import Examination
 
 AREA = Area("pcie", requires=(unknown_devices,))
-_MELLANOX = 0x15B3
 
 
 @AREA.check(
@@ -50,12 +48,7 @@ def vm_pair_unproven(examination: Examination) -> Outcome:
     if file is not None:
         return passed(Evidence(file.path, "the provider describes the host's PCI tree"))
     named = labels(examination)
-    unproven = [
-        (gpu, nic)
-        for gpu, nic in pairs
-        if known(here[nic].vendor_id, _MELLANOX) == _MELLANOX
-        and known(map_known(config_of(examination, nic), lambda space: space.ats_enabled), False) is not True
-    ]
+    unproven = [(gpu, ends[nic]) for gpu, nic in guest_pairs(examination)]
     if not unproven:
         return passed(Evidence("lspci -vvv", "ATS is enabled on these NICs"))
     return found(

@@ -7,26 +7,27 @@ A row is found by `known-bad-combination`, or by the check that it names. A row 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from probes.base.frozen import frozen
 from probes.base.plan import instruction, make_plan
-from probes.base.unknown import Reason, Unknown, known
-from probes.checks.nccl.expandable_segments import uses_expandable_segments
-from probes.checks.nccl.library import versions_of
-from probes.checks.nccl.network import all_ports
-from probes.facts.jobs.process_files import WORLD_SIZES
-from probes.facts.jobs.processes import Process
-from probes.nccl.settings import parse_number
+from probes.base.site_combinations import components, site_combinations
+from probes.checks.system.combination_rules import (
+    agents_hang,
+    efa_without_override,
+    far_nics_of_ucx,
+    hang_on_infiniband,
+    mooncake_segments,
+    nixl_on_b200,
+    small_mtu_of_gin,
+    spectrum_x,
+    unlimited_stack,
+)
+from probes.checks.system.site_combinations import seen_on_site
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
-from probes.queries.jobs import JobSettings, jobs_of
-from probes.queries.modules import efa_functions
-from probes.queries.pcie_paths import functions_of
 from probes.snapshot.examination import Examination
 
 AREA = Area("environment")
-
-_READ_R595 = "595.91.07"
-_PARAMS, _OVERRIDE = "/proc/driver/nvidia/params", "GrdmaPciTopoCheckOverride"
 
 Seen = Callable[[Examination], Iterator[Evidence]]
 
@@ -45,103 +46,6 @@ class Combination:
     severity: Severity = Severity.WARNING
 
 
-def _mapped(process: Process, name: str, version: str) -> Evidence:
-    return Evidence(f"/proc/{process.pid}/maps", f"{name} {version}")
-
-
-def _jobs(examination: Examination) -> Iterator[tuple[JobSettings, Process]]:
-    for settings in jobs_of(examination).settings:
-        if settings.process is not None:
-            yield settings, settings.process
-
-
-def _nccl_between(
-    examination: Examination, first: tuple[int, ...], fixed: tuple[int, ...]
-) -> Iterator[tuple[JobSettings, Process, Evidence]]:
-    """Yield the jobs whose NCCL is in a range; `fixed`: the first version that is not."""
-    for settings, process in _jobs(examination):
-        for library, version in versions_of(process, "libnccl"):
-            if first <= version < fixed:
-                yield settings, process, _mapped(process, "NCCL", str(library.version))
-
-
-def _efa_without_override(examination: Examination) -> Iterator[Evidence]:
-    """Yield the EFA devices outside of any IOMMU group of a coherent machine whose driver has no override."""
-    gpus = examination.node.gpus
-    efas = known(efa_functions(examination), ())
-    if isinstance(gpus, Unknown) or not efas or not any(known(gpu.c2c_links, 0) for gpu in gpus.gpus):
-        return
-    parameters, version = gpus.driver.parameters, gpus.driver.version
-    if isinstance(version, Unknown) or _OVERRIDE in known(parameters, {}):
-        return
-    functions = functions_of(examination)
-    groups = {bdf: functions[bdf].iommu_group for bdf in efas if bdf in functions}
-    outside = [
-        bdf
-        for bdf, group in groups.items()
-        if isinstance(group, Unknown) and group.reason is Reason.NOT_THERE
-    ]
-    # Other releases of R595 may have the option: without their parameters, only the one that was read counts.
-    is_without = version == _READ_R595 if isinstance(parameters, Unknown) else version.startswith("595.")
-    if outside and is_without:
-        yield Evidence(_PARAMS, f"driver {version}, without {_OVERRIDE}")
-        yield Evidence(f"/sys/bus/pci/devices/{outside[0]}/iommu_group", "not found")
-
-
-def _hang_on_infiniband(examination: Examination) -> Iterator[Evidence]:
-    """Yield jobs on several nodes with NCCL 2.29.7 to 2.30.6 on InfiniBand, unless they disable PXN."""
-    layers = {port.link_layer for _, port in all_ports(examination) if port.state == "ACTIVE"}
-    if "InfiniBand" not in layers:
-        return
-    gpus = examination.node.gpus
-    own = 0 if isinstance(gpus, Unknown) else len(gpus.gpus)
-    for settings, process, evidence in _nccl_between(examination, (2, 29, 7), (2, 30, 7)):
-        sizes = [parse_number(settings.get(name) or "") or 0 for name in WORLD_SIZES]
-        if (
-            process.uverbs_files
-            and max(sizes) > own
-            and parse_number(settings.get("NCCL_PXN_DISABLE") or "") != 1
-        ):
-            yield evidence
-
-
-def _spectrum_x(examination: Examination) -> Iterator[Evidence]:
-    for _, process, evidence in _nccl_between(examination, (2, 30, 5), (2, 30, 6)):
-        plugins = [
-            library.path for library in known(process.libraries, ()) if library.name.startswith("libnccl-net")
-        ]
-        spcx = [path for path in plugins if "spcx" in path or "spectrum-x" in path]
-        if spcx:
-            yield evidence
-            yield Evidence(f"/proc/{process.pid}/maps", spcx[0])
-
-
-def _engine_hangs(examination: Examination) -> Iterator[Evidence]:
-    for _, process in _jobs(examination):
-        for library, version in versions_of(process, "libplugin_UCX"):
-            if version == (0, 10, 1) and "nixl_cu13" in library.path:
-                yield _mapped(process, "NIXL", str(library.version))
-
-
-def _engine_on_b200(examination: Examination) -> Iterator[Evidence]:
-    gpus = examination.node.gpus
-    names = () if isinstance(gpus, Unknown) else tuple(gpu.name for gpu in gpus.gpus)
-    if not any("B200" in name and "GB200" not in name for name in names):
-        return
-    for _, process in _jobs(examination):
-        for library, version in versions_of(process, "libplugin_UCX"):
-            if version == (0, 10, 0):
-                yield _mapped(process, "NIXL", str(library.version))
-
-
-def _segments(examination: Examination) -> Iterator[Evidence]:
-    for settings, process in _jobs(examination):
-        for library, version in versions_of(process, "mooncake/engine"):
-            if (0, 3, 11, 1) <= version <= (0, 3, 12, 1) and (variable := uses_expandable_segments(settings)):
-                yield _mapped(process, "Mooncake", str(library.version))
-                yield settings.evidence(variable)
-
-
 COMBINATIONS = (
     Combination(
         "r595-efa-grace",
@@ -149,7 +53,7 @@ COMBINATIONS = (
         "Jobs abort, or use TCP: the driver refuses GPU memory to EFA devices outside of an IOMMU group.",
         "Use a driver of branch R580 with NVreg_GrdmaPciTopoCheckOverride=1",
         "https://github.com/NVIDIA/aicr/issues/2459",
-        seen=_efa_without_override,
+        seen=efa_without_override,
     ),
     Combination(
         "nccl-memory-peers",
@@ -165,7 +69,7 @@ COMBINATIONS = (
         "Some jobs hang.",
         "Use NCCL 2.30.7 or newer, or set NCCL_PXN_DISABLE=1",
         "https://docs.nvidia.com/cuda/cuest/troubleshooting/index.html",
-        seen=_hang_on_infiniband,
+        seen=hang_on_infiniband,
         severity=Severity.NOTE,
     ),
     Combination(
@@ -174,7 +78,7 @@ COMBINATIONS = (
         "Data is lost or corrupted without an error.",
         "Set NCCL_NET_PLUGIN=none and NCCL_NET=IB",
         "https://docs.nvidia.com/nemo/megatron-bridge/0.6.2/releases/known-issues.html",
-        seen=_spectrum_x,
+        seen=spectrum_x,
     ),
     Combination(
         "open-driver-iommu",
@@ -221,7 +125,7 @@ COMBINATIONS = (
         "Both hang when they create their UCX backend, and their memory grows.",
         "Use a newer NIXL",
         "https://github.com/ai-dynamo/nixl/issues/1668",
-        seen=_engine_hangs,
+        seen=agents_hang,
     ),
     Combination(
         "nixl-b200",
@@ -229,7 +133,7 @@ COMBINATIONS = (
         "KV transfers of NixlConnector between GPUs fail.",
         "Use another version of NIXL",
         "https://github.com/vllm-project/vllm/issues/35799",
-        seen=_engine_on_b200,
+        seen=nixl_on_b200,
     ),
     Combination(
         "mooncake-segments",
@@ -237,7 +141,7 @@ COMBINATIONS = (
         "Registering GPU memory fails with “Invalid argument” (errno 22).",
         "Remove expandable_segments:True from PYTORCH_CUDA_ALLOC_CONF",
         "https://github.com/kvcache-ai/Mooncake/issues/2511",
-        seen=_segments,
+        seen=mooncake_segments,
     ),
     Combination(
         "ucx-emerald-rapids",
@@ -278,6 +182,32 @@ COMBINATIONS = (
         "https://github.com/NVIDIA/nccl/issues/1939",
         "job-log-gdr-disabled",
     ),
+    Combination(
+        "nccl-gin-mtu",
+        "NCCL 2.28.7 to 2.30.7, NCCL_GIN_TYPE=3 on RoCE with an RDMA MTU below 4096",
+        "Transfers that GPUs post (GIN) never complete, and the job hangs without an error.",
+        "Use NCCL 2.31 or newer, raise the MTU to at least 4200, or set NCCL_GIN_TYPE=2",
+        "https://github.com/NVIDIA/nccl/issues/1957",
+        seen=small_mtu_of_gin,
+    ),
+    Combination(
+        "nccl-stack",
+        "NCCL before 2.28.3, an unlimited stack, 44 or more ranks in racks with NVLink (GB200)",
+        "ncclCommInitRank crashes (SIGSEGV): the search for a topology overruns the stack of a thread.",
+        "Start the job with `ulimit -s 8192`, or use NCCL 2.28.3 or newer",
+        "https://github.com/NVIDIA/nccl/issues/2186",
+        seen=unlimited_stack,
+    ),
+    Combination(
+        "ucx-far-nic",
+        "UCX, a GPU without a NIC on its NUMA node (Intel and AMD)",
+        "UCX assumes 220 MB/s between them (5.1 GB/s on AMD), and likely copies through host memory.",
+        "If a bandwidth test of this GPU and NIC is faster, set UCX_DISTANCE_BW=auto,sys:BANDWIDTH (UCX 1.18 "
+        "or newer)",
+        "https://github.com/openucx/ucx/issues/11121",
+        seen=far_nics_of_ucx,
+        severity=Severity.NOTE,
+    ),
 )
 
 
@@ -291,10 +221,11 @@ COMBINATIONS = (
 )
 def known_bad_combination(examination: Examination) -> Outcome:
     """Compare the versions that gdrtop has read with the table."""
-    matches = [(row, tuple(row.seen(examination))) for row in COMBINATIONS if row.seen is not None]
+    table = [row for row in (*COMBINATIONS, *_rows_of_site()) if row.seen is not None]
+    matches = [(row, tuple(row.seen(examination))) for row in table if row.seen is not None]
     matches = [(row, evidence) for row, evidence in matches if evidence]
     if not matches:
-        count = sum(row.seen is not None for row in COMBINATIONS)
+        count = len(table)
         return passed(Evidence("gdrtop help versions", f"none of {count} combinations is here"))
     rows = [row for row, _ in matches]
     return found(
@@ -309,3 +240,11 @@ def known_bad_combination(examination: Examination) -> Outcome:
         ),
         severity=min((row.severity for row in rows), key=list(Severity).index),
     )
+
+
+def _rows_of_site() -> Iterator[Combination]:
+    """Yield the rows of the configuration."""
+    for row in site_combinations():
+        source = row.source or row.origin
+        seen = partial(seen_on_site, row)
+        yield Combination(row.origin, components(row), row.symptom, row.cure, source, seen=seen)

@@ -12,8 +12,10 @@ Jobs that reach GPUs of other nodes over NVLink need an IMEX channel (NVIDIA IME
 from __future__ import annotations
 
 import re
+import zlib
 
 from probes.base.frozen import frozen
+from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, map_known
 from probes.facts.pci.functions import PciFacts
 from probes.host.nvml import FABRIC_STATES, NvmlGpu
@@ -95,25 +97,38 @@ class FabricServiceFacts:
     umad_loaded: Maybe[bool]  # ib_umad is loaded or built in
     imex_channels: Maybe[int]  # number of channel files; NOT_THERE: no such directory
     imex_nodes: Maybe[int]  # nodes of the IMEX domain; NOT_THERE: it is not configured
+    imex_list: Maybe[str]  # "18 nodes, 3f2a91c0": equal for equal lists
 
 
 def probe(host: Host, pci: Maybe[PciFacts]) -> FabricServiceFacts:
     """Look for programs, processes and files; processes only where NVLSM may run."""
     has_bridge = not isinstance(pci, Unknown) and bool(pci.management)
     channels = map_known(host.names(CHANNELS), lambda names: len([n for n in names if _CHANNEL.fullmatch(n)]))
+    nodes = host.read(NODES_CONFIG)
     return FabricServiceFacts(
         nvlsm_program=map_known(host.size(NVLSM), lambda _: NVLSM) if has_bridge else _NO_SWITCHES,
         nvlsm_runs=_runs(host) if has_bridge else _NO_SWITCHES,
         umad_loaded=is_there(host.names(UMAD_MODULE)),
         imex_channels=channels,
-        imex_nodes=map_known(host.read(NODES_CONFIG), count_nodes),
+        imex_nodes=map_known(nodes, count_nodes),
+        imex_list=map_known(nodes, _list_of),
     )
 
 
 def count_nodes(text: str) -> int:
     """Count the nodes in nodes_config.cfg: one IP address a line, comments begin with #."""
+    return len(_addresses(text))
+
+
+def _addresses(text: str) -> list[str]:
     lines = (line.strip() for line in text.splitlines())
-    return sum(bool(line) and not line.startswith("#") for line in lines)
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _list_of(text: str) -> str:
+    addresses = sorted(_addresses(text))
+    digest = zlib.crc32("\n".join(addresses).encode("utf-8", "replace"))
+    return f"{plural(len(addresses), 'node')}, {digest:08x}"
 
 
 def _runs(host: Host) -> Maybe[bool]:

@@ -66,6 +66,7 @@ class Process:
     program: Maybe[str] = _NOT_READ  # "train.py": an interpreter's script or module, else the program
     user: Maybe[str] = _NOT_READ
     usage: Maybe[ProcessUsage] = _NOT_READ  # CPU, memory, CPU affinity
+    stack: Maybe[float] = _NOT_READ  # the soft limit of the stack in bytes; math.inf: unlimited
     job: str = ""  # "Slurm job 4711", "pod 1b2c3d4e", "container 3f4e5d6c7b8a"; "": none known
 
 
@@ -275,6 +276,7 @@ def _process(
 ) -> Process:
     base = f"/proc/{pid}"
     fields = map_known(host.read(f"{base}/status"), parse_status)
+    limits = host.read(f"{base}/limits")
     environ = host.read_bytes(f"{base}/environ", _ENVIRONMENT_LIMIT_BYTES)
     environment = map_known(environ, parse_environment)
     cgroup = known(host.read(f"{base}/cgroup"), "")
@@ -287,7 +289,7 @@ def _process(
         state=map_known(fields, lambda found: found.state),
         gpu_files=map_known(files, lambda found: tuple(filter(_is_gpu_file, found))),
         uverbs_files=map_known(files, lambda found: tuple(filter(_is_uverbs_file, found))),
-        memlock=map_known(host.read(f"{base}/limits"), parse_limits),
+        memlock=map_known(limits, parse_limits),
         ipc_lock=map_known(fields, lambda found: found.ipc_lock),
         environment=environment,
         libraries=_libraries(host, pid),
@@ -301,8 +303,13 @@ def _process(
         program=map_known(host.read_bytes(f"{base}/cmdline", _COMMAND_LIMIT_BYTES), parse_program),
         user=map_known(usage, lambda found: found.user),
         usage=usage,
+        stack=map_known(limits, _stack),
         job=parse_job(cgroup, known(environment, {}).get("SLURM_JOB_ID", "")),
     )
+
+
+def _stack(limits: str) -> Maybe[float]:
+    return map_known(parse_limits(limits, "Max stack size"), lambda limit: limit.soft_bytes)
 
 
 def _is_below(host: Host, parent: Maybe[int], own: str) -> bool:

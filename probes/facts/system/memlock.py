@@ -88,13 +88,11 @@ def _login_default(host: Host) -> Maybe[MemlockLimit]:
     return map_known(host.read(_INIT_LIMITS), parse_limits)
 
 
-def parse_limits(text: str) -> Maybe[MemlockLimit]:
+def parse_limits(text: str, name: str = "Max locked memory") -> Maybe[MemlockLimit]:
     """Parse the line "Max locked memory  8388608  unlimited  bytes" of /proc/PID/limits."""
-    match = re.search(
-        r"^Max locked memory +([0-9]{1,20}|unlimited) +([0-9]{1,20}|unlimited) +bytes", text, re.M
-    )
+    match = re.search(rf"^{name} +([0-9]{{1,20}}|unlimited) +([0-9]{{1,20}}|unlimited) +bytes", text, re.M)
     if match is None:
-        return Unknown(Reason.MALFORMED, "/proc/PID/limits", "no “Max locked memory” line")
+        return Unknown(Reason.MALFORMED, "/proc/PID/limits", f"no “{name}” line")
     soft, hard = (math.inf if word == "unlimited" else float(word) for word in match.groups())
     return MemlockLimit(soft, hard)
 

@@ -18,6 +18,7 @@ from probes.host.rdma_resources import (
     MAX_OBJECTS,
     CompletionQueue,
     MemoryRegion,
+    PacketNumbers,
     ProtectionDomain,
     QueuePair,
     RdmaContext,
@@ -47,6 +48,8 @@ _DEV_NAME = 2
 _PORT_INDEX = 3
 _LQPN = 21
 _RQPN = 22
+_RQ_PSN = 23
+_SQ_PSN = 24
 _TYPE = 26
 _STATE = 27
 _PID = 28
@@ -271,6 +274,19 @@ def _queue_pair(device: str, attributes: dict[int, bytes]) -> QueuePair:
         pid=pid,
         kernel_name=kernel_name,
     )
+
+
+def packet_numbers(device: str, answer: Answer) -> Iterator[PacketNumbers]:
+    """Yield those of the queue pairs in RTS that a process has connected.
+
+    Kernels fill them by ib_query_qp (drivers/infiniband/core/nldev.c, fill_res_qp_entry_query).
+    """
+    for attributes in _entries(Command.RES_QP_GET, answer.payloads):
+        pair = _queue_pair(device, attributes)
+        sent, received = _optional(attributes, _SQ_PSN), _optional(attributes, _RQ_PSN)
+        is_connected = (pair.kind, pair.state) == ("RC", "RTS") and not pair.kernel_name
+        if is_connected and sent is not None and received is not None:
+            yield PacketNumbers(device, pair.number, sent, received, pair.pid)
 
 
 def _region(device: str, attributes: dict[int, bytes], position: int) -> MemoryRegion:

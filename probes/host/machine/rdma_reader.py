@@ -12,7 +12,8 @@ import re
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any, Protocol, TypeVar
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -23,10 +24,12 @@ from probes.host.machine.rdma_netlink import (
     Command,
     ResourceParser,
     devices_of,
+    packet_numbers,
     request,
     shares_namespaces,
 )
 
+T = TypeVar("T")
 SOURCE = "RDMA netlink"
 SECONDS = 3.0  # for everything
 _NETLINK_RDMA = 20
@@ -108,23 +111,25 @@ class ResourceReader:
 
     def read(self, seconds: float = SECONDS) -> Maybe[rdma.RdmaResources]:
         """Return the resources; late where a NIC's firmware does not answer, for which the kernel waits."""
+        return self._connected(self._read, seconds)
+
+    def read_packets(self, seconds: float = SECONDS) -> Maybe[tuple[rdma.PacketNumbers, ...]]:
+        """Return the packet numbers of all connected queue pairs; late as `read`."""
+        return self._connected(_read_packets, seconds)
+
+    def _connected(self, read: Callable[[Kernel], Maybe[T]], seconds: float) -> Maybe[T]:
         try:
             connection = self._connect(seconds)
         except OSError as error:
             return _unknown(error.errno or 0)
         try:
-            return self.read_from(connection, seconds)
+            return _answered(read, connection, seconds)
         finally:
             connection.close()
 
     def read_from(self, connection: Kernel, seconds: float = SECONDS) -> Maybe[rdma.RdmaResources]:
         """Return the resources that this kernel lists; `seconds`: its time limit."""
-        try:
-            return self._read(connection)
-        except TimeoutError:
-            return Unknown(Reason.TIMED_OUT, SOURCE, f"no answer after {seconds:g} s")
-        except OSError as error:
-            return _unknown(error.errno or 0)
+        return _answered(self._read, connection, seconds)
 
     def _read(self, connection: Kernel) -> Maybe[rdma.RdmaResources]:
         listed = connection.ask(Command.GET)
@@ -145,6 +150,33 @@ class ResourceReader:
         read = {(kind, name): answer for (kind, name), answer in answers.items() if name not in failed}
         shared = shares_namespaces(connection.ask(Command.SYS_GET))
         return self._parser.parse(read, shared, tuple(failed))
+
+
+def packets_from(connection: Kernel, seconds: float = SECONDS) -> Maybe[tuple[rdma.PacketNumbers, ...]]:
+    """Return the packet numbers of all connected queue pairs that this kernel lists."""
+    return _answered(_read_packets, connection, seconds)
+
+
+def _read_packets(connection: Kernel) -> Maybe[tuple[rdma.PacketNumbers, ...]]:
+    listed = connection.ask(Command.GET)
+    if listed.errno:
+        return _unknown(listed.errno)
+    found: list[rdma.PacketNumbers] = []
+    for index, name in devices_of(listed):
+        answer = connection.ask(Command.RES_QP_GET, index)
+        if answer.errno or answer.is_interrupted:
+            return _unknown(answer.errno or errno.EAGAIN)
+        found += islice(packet_numbers(name, answer), rdma.MAX_OBJECTS - len(found))
+    return tuple(found)
+
+
+def _answered(read: Callable[[Kernel], Maybe[T]], connection: Kernel, seconds: float) -> Maybe[T]:
+    try:
+        return read(connection)
+    except TimeoutError:
+        return Unknown(Reason.TIMED_OUT, SOURCE, f"no answer after {seconds:g} s")
+    except OSError as error:
+        return _unknown(error.errno or 0)
 
 
 def _unknown(number: int) -> Unknown:

@@ -23,10 +23,10 @@ from probes.host.machine.files import unknown_from
 from probes.host.machine.kernel_log_reader import parse_record
 from probes.host.machine.library_probes import CUDA_NEEDS, probe_cuda, probe_data_direct, probe_dmabuf
 from probes.host.machine.rdma_netlink import Answer, Command, request
-from probes.host.machine.rdma_reader import SECONDS, ResourceReader, resources_from_command
+from probes.host.machine.rdma_reader import SECONDS, ResourceReader, packets_from, resources_from_command
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
-from probes.host.rdma_resources import RdmaResources
+from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.remote.collector import KERNEL_LOG, UNFINISHED
 from probes.host.remote.nvidia_smi import (
     CAPABILITIES,
@@ -251,6 +251,11 @@ class CollectedHost(HostBase):
             return answer
         by_command = resources_from_command(self.run)
         return answer if isinstance(by_command, Unknown) else by_command
+
+    def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
+        kernel = _Kernel(self)
+        answer = packets_from(kernel)
+        return NOT_ASKED_YET if kernel.is_unasked else answer
 
     def datagrams(self, seconds: float, content: str) -> list[tuple[bytes, bool]]:
         """Return what the kernel answers to an RDMA netlink request, and whether each was cut; or OSError."""

@@ -14,15 +14,13 @@ from statistics import median
 
 from probes.base.text import plural
 from probes.base.unknown import Unknown
+from probes.live.activity import LEAST_GBPS, least_gbps
 from probes.live.events.ports import ACTIVE
 from probes.live.model.explanations import EXPLANATIONS
 from probes.live.model.sample import EventKind, LiveEvent, LiveJob, LiveProcess, LiveSample, PortSample, Role
 from probes.queries.finding import Evidence, Severity
 from probes.snapshot.condition import CONGESTED, TRAFFIC_FELL, Condition
 
-LEAST_GBPS = 1.0
-_LEAST_SHARE = 0.01  # of the line rate, where that is less
-_LEAST_SOFTWARE_GBPS = 0.005  # software RDMA, whose line rate says little
 _SHARE = 0.5
 _RECOVERED_SHARE = 0.7
 _BASE_SECONDS = 60.0
@@ -229,10 +227,7 @@ class RateEvents:
             # A port that is down is an event of its own.
             nic.low_since = nic.low_since if nic.is_low else None
             return
-        if port.rates_from:
-            nic.least = _LEAST_SOFTWARE_GBPS
-        elif not isinstance(port.line_rate_gbps, Unknown) and port.line_rate_gbps > 0:
-            nic.least = min(LEAST_GBPS, _LEAST_SHARE * port.line_rate_gbps)
+        nic.least = least_gbps(port)
         nic.add(at, rate)
 
     def _users(self, processes: Iterable[LiveProcess]) -> dict[str, frozenset[int]]:

@@ -6,15 +6,17 @@ idle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
+from probes.live.activity import SILENT_SECONDS
 from probes.live.hang.blocked_threads import BlockedThread
 from probes.live.hang.dump_files import FoundDumps
-from probes.live.hang.watch import FEW_SECONDS, RankState, different_rank
+from probes.live.hang.packets import PairMotion
+from probes.live.hang.watch import NOT_READ, RankState, different_rank
 from probes.live.model.sample import LiveJob
 from probes.live.ras.findings import RasFinding
 from probes.nccl.flight_recorder.verdict import Cause, DumpVerdict, ranks_text
@@ -26,6 +28,7 @@ _HARDWARE = ("xid-", "sxid-", "gpu-missing-from-nvml", "gpu-recovery-action", "t
 _PORTS = ("ib-port-", "link-layer-wrong", FLAPPING, ERRORS_RISING)
 _PROBLEMS = 3  # of a log
 _LEAST_RANKS = 4  # to see a gap in their numbers
+_LATE = ("queue pairs", "threads", "NCCL log")  # less than what a comparison of the ranks shows
 
 
 class Motion(Enum):
@@ -71,14 +74,32 @@ class HangFacts:
     dumps: FoundDumps = FoundDumps()
     dump_verdict: DumpVerdict | None = None
     log: JobLogReading | None = None
+    packets: Maybe[Mapping[int, PairMotion]] = NOT_READ  # by pid
     sources: tuple[SourceState, ...] = ()
 
     @property
     def motion(self) -> Motion:
-        """Whether data moves, by the rates of the job's NICs."""
+        """Whether data moves, by the job's own queue pairs, and by the rates of its NICs."""
+        if self.pairs_are_still and self.seconds >= SILENT_SECONDS:
+            return Motion.SILENT
         if isinstance(self.silence, Unknown):
-            return Motion.UNKNOWN
-        return Motion.MOVES if self.silence < FEW_SECONDS else Motion.SILENT
+            return Motion.MOVES if self.pairs_are_still is False else Motion.UNKNOWN
+        return Motion.MOVES if self.silence < SILENT_SECONDS else Motion.SILENT
+
+    @property
+    def pairs(self) -> PairMotion:
+        """The connected queue pairs of all ranks whose packet numbers are known."""
+        packets = known(self.packets, {})
+        found = [packets[rank.pid] for rank in self.ranks if rank.pid in packets]
+        return PairMotion(sum(pair.connected for pair in found), sum(pair.moving for pair in found))
+
+    @property
+    def pairs_are_still(self) -> bool | None:
+        """Whether none of the job's queue pairs has sent or received; None: not all of them are known."""
+        if self.pairs.moving:
+            return False
+        connected = sum(rank.ready for rank in self.ranks)
+        return True if connected and self.pairs.connected >= connected else None
 
 
 @frozen
@@ -104,13 +125,17 @@ class Diagnosis:
 
 def diagnose(facts: HangFacts) -> Diagnosis:
     """Return the suspect, the evidence in the order of its weight, and what to do next."""
-    clues = tuple(_clues(facts))
+    return conclude(facts, tuple(_clues(facts)))
+
+
+def conclude(facts: HangFacts, clues: tuple[Clue, ...]) -> Diagnosis:
+    """Return the page of clues that are in the order of their weight."""
     naming = [clue for clue in clues if clue.suspects]
     named = next((clue for clue in naming if clue.is_sure), naming[0] if naming else None)
     is_moving = facts.motion is Motion.MOVES
     steps = [clue.next_step for clue in clues if clue.next_step]
     if not any(clue.is_sure for clue in clues) and not is_moving:
-        pids = " ".join(str(rank.pid) for rank in facts.ranks[:8])
+        pids = " ".join(f"{rank.node} {rank.pid}".lstrip() for rank in facts.ranks[:8])
         steps.append(f"py-spy dump --pid PID shows where a rank waits (pids: {pids})")
     return Diagnosis(
         facts=facts,
@@ -123,7 +148,12 @@ def diagnose(facts: HangFacts) -> Diagnosis:
 
 
 def _headline(facts: HangFacts) -> str:
-    if isinstance(facts.silence, Unknown):
+    if facts.motion is Motion.SILENT and known(facts.silence, 0.0) < SILENT_SECONDS:
+        pairs = plural(facts.pairs.connected, "queue pair")
+        beside = "" if isinstance(facts.silence, Unknown) else ", although its NICs carry traffic"
+        text = f"none of its {pairs} has sent or received a packet for {facts.seconds:.0f} s"
+        return f"{text}{beside}"
+    if isinstance(facts.silence, Unknown) and facts.motion is Motion.UNKNOWN:
         return f"whether it moves data is unknown ({facts.silence})"
     if facts.motion is Motion.MOVES:
         return "it moves data, so it does not hang in the network now"
@@ -132,6 +162,19 @@ def _headline(facts: HangFacts) -> str:
 
 def _clues(facts: HangFacts) -> Iterator[Clue]:
     """Yield the clues in the order of the page: what is dead first, what only differs last."""
+    of_node, of_job = list(node_clues(facts)), list(job_clues(facts, "this node"))
+    late = [clue for clue in of_node if clue.source in _LATE and not clue.is_sure]
+    dead = [clue for clue in of_node if clue.source == "processes"]
+    gaps = [clue for clue in of_job if clue.source == "processes"]
+    yield from dead
+    yield from gaps
+    yield from (clue for clue in of_node if clue not in dead and clue not in late)
+    yield from (clue for clue in of_job if clue not in gaps)
+    yield from late
+
+
+def node_clues(facts: HangFacts) -> Iterator[Clue]:
+    """Yield what the sources of one node say about the job's processes and devices there."""
     yield from _processes(facts)
     yield from _hardware(facts)
     yield from (_thread(thread, facts.ranks) for thread in facts.threads if thread.is_driver)
@@ -139,18 +182,23 @@ def _clues(facts: HangFacts) -> Iterator[Clue]:
         # Unequal counts are normal while data moves.
         if finding.severity is not Severity.NOTE or facts.motion is Motion.SILENT:
             yield _ras(finding, facts.ranks)
-    if facts.dump_verdict is not None:
-        yield from _dumps(facts.dump_verdict, facts.ranks, facts.dumps.absent)
-    if facts.motion is not Motion.MOVES and (different := different_rank(facts.ranks)) is not None:
-        rank, how = different
-        text = f"{rank.name} differs from its peers: {how}"
-        yield Clue("ranks", text, (rank.name,), False, _stack(rank.pid))
     yield from _queue_pairs(facts.ranks)
     yield from (_thread(thread, facts.ranks) for thread in facts.threads if not thread.is_driver)
     if facts.log is not None:
         for problem in [found for found in facts.log.facts.problems if not found.is_note][:_PROBLEMS]:
             text = f"{problem.title} ({plural(problem.seen.count, 'line')}, last in {problem.seen.last})"
             yield Clue("NCCL log", text, next_step=f"gdrtop nccl-log {problem.seen.last.file}")
+
+
+def job_clues(facts: HangFacts, place: str) -> Iterator[Clue]:
+    """Yield what a comparison of all ranks shows; `place`: where ranks are missing, "this node"."""
+    yield from _gaps(facts.ranks, place)
+    if facts.dump_verdict is not None:
+        yield from _dumps(facts.dump_verdict, facts.ranks, facts.dumps.absent)
+    if facts.motion is not Motion.MOVES and (different := different_rank(facts.ranks)) is not None:
+        rank, how = different
+        text = f"{rank.name} differs from its peers: {how}"
+        yield Clue("ranks", text, (rank.name,), False, _stack(rank.pid))
 
 
 def _processes(facts: HangFacts) -> Iterator[Clue]:
@@ -166,12 +214,15 @@ def _processes(facts: HangFacts) -> Iterator[Clue]:
         if known(rank.state, "") == "Z":
             text = f"{rank.name} (pid {rank.pid}) has exited, and its threads have not all ended"
             yield Clue("processes", text, (rank.name,), True, f"ls /proc/{rank.pid}/task")
-    numbers = [rank.rank for rank in facts.ranks if not isinstance(rank.rank, Unknown)]
+
+
+def _gaps(ranks: Sequence[RankState], place: str) -> Iterator[Clue]:
+    numbers = [rank.rank for rank in ranks if not isinstance(rank.rank, Unknown)]
     gone = sorted(set(range(min(numbers), max(numbers))) - set(numbers)) if numbers else []
     # With more gaps, the launcher has spread neighboring ranks over the nodes.
-    if len(numbers) == len(facts.ranks) >= _LEAST_RANKS and 0 < len(gone) <= 2:
+    if len(numbers) == len(ranks) >= _LEAST_RANKS and 0 < len(gone) <= 2:
         names = tuple(f"rank {rank}" for rank in gone)
-        text = f"{ranks_text(gone)} {'has' if len(gone) == 1 else 'have'} no process on this node"
+        text = f"{ranks_text(gone)} {'has' if len(gone) == 1 else 'have'} no process on {place}"
         step = "Read the end of that rank's log: it has exited, or it runs on another node"
         yield Clue("processes", text, names, False, step)
 

@@ -8,12 +8,10 @@ from statistics import median
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.live.events.rates import LEAST_GBPS
-from probes.live.model.sample import LiveJob, LiveProcess, LiveSample
+from probes.live.activity import BUSY_PERCENT, IDLE_PERCENT, SILENT_SECONDS, moves_data
+from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PortSample
 
-_IDLE_PERCENT, _BUSY_PERCENT = 10, 90  # of a GPU
 _IDLE_CPU, _BUSY_CPU = 10.0, 60.0  # percent of one CPU: a waiting rank keeps a proxy thread busy
-FEW_SECONDS = 5.0  # without traffic: a computation or a checkpoint looks the same
 _LEAST_RANKS = 3  # to say that one differs
 NOT_READ = Unknown(Reason.NOT_RECORDED, "sample", "not read")
 
@@ -35,6 +33,7 @@ class RankState:
     silent_seconds: Maybe[float]  # since its NICs last moved data; unknown: they have not while watched
     queue_pairs: int
     ready: int  # queue pairs in RTS
+    node: str = ""  # of a job on several nodes
 
 
 @dataclass
@@ -70,7 +69,9 @@ class HangWatch:
             return
         self._began = sample.at if self._began is None else self._began
         self._at = sample.at
-        rates = {port.device: (port.sent_gbps, port.received_gbps) for port in sample.ports}
+        ports: dict[str, list[PortSample]] = {}
+        for port in sample.ports:
+            ports.setdefault(port.device, []).append(port)
         gpus = {gpu.bdf: gpu.live for gpu in sample.gpus}
         for process in members(sample, job):
             series = self._ranks.setdefault(process.pid, _Series(process))
@@ -85,11 +86,12 @@ class HangWatch:
                     series.gpu.append(float(live.utilization_percent))
                 if not isinstance(live.power_watts, Unknown):
                     series.power.append(live.power_watts)
-            figures = [rate for name in process.ready_nics for rate in rates.get(name, ())]
-            moved = [rate for rate in figures if not isinstance(rate, Unknown)]
+            used = [port for name in process.ready_nics for port in ports.get(name, ())]
+            rates = [rate for port in used for rate in (port.sent_gbps, port.received_gbps)]
+            moved = [rate for rate in rates if not isinstance(rate, Unknown)]
             if moved:
                 series.gbps.append(max(moved))
-                if max(moved) >= LEAST_GBPS:
+                if any(moves_data(port) for port in used):
                     series.moved_at = sample.at
 
     def ranks(self) -> tuple[RankState, ...]:
@@ -126,7 +128,7 @@ class HangWatch:
         if not seen or self.seconds <= 0:
             return _missing("rates of the job's NICs")
         moved = [series.moved_at for series in seen if series.moved_at is not None]
-        if not moved and self.seconds < FEW_SECONDS:
+        if not moved and self.seconds < SILENT_SECONDS:
             return Unknown(Reason.NOT_RECORDED, "rates", f"watched for only {self.seconds:.0f} s")
         return self._at - max(moved) if moved else self.seconds
 
@@ -152,13 +154,13 @@ def different_rank(ranks: Sequence[RankState]) -> tuple[RankState, str] | None:
     """
     if len(ranks) < _LEAST_RANKS:
         return None
-    gpu = {rank.pid: rank.gpu_percent for rank in ranks}
-    cpu = {rank.pid: rank.cpu_percent for rank in ranks}
-    for rank in ranks:
-        others = [other.pid for other in ranks if other is not rank]
-        own_gpu, own_cpu = known(gpu[rank.pid], 50.0), known(cpu[rank.pid], 50.0)
-        if own_gpu <= _IDLE_PERCENT and all(known(gpu[pid], 0.0) >= _BUSY_PERCENT for pid in others):
+    idle = [rank for rank in ranks if known(rank.gpu_percent, 50.0) <= IDLE_PERCENT]
+    waiting = [rank for rank in ranks if known(rank.cpu_percent, 50.0) <= _IDLE_CPU]
+    for rank in (*idle[:1], *waiting[:1]):
+        others = [other for other in ranks if other is not rank]
+        own_gpu, own_cpu = known(rank.gpu_percent, 50.0), known(rank.cpu_percent, 50.0)
+        if own_gpu <= IDLE_PERCENT and all(known(other.gpu_percent, 0.0) >= BUSY_PERCENT for other in others):
             return rank, f"its GPU is idle ({own_gpu:.0f} %) while those of the others are at 100 %"
-        if own_cpu <= _IDLE_CPU and all(known(cpu[pid], 0.0) >= _BUSY_CPU for pid in others):
+        if own_cpu <= _IDLE_CPU and all(known(other.cpu_percent, 0.0) >= _BUSY_CPU for other in others):
             return rank, f"it uses {own_cpu:.0f} % of a CPU while each of the others keeps one busy"
     return None

@@ -137,10 +137,10 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
     elif last is not None and last.users.are_all_known and _have_same_users(before, last.resources):
         users = last.users
         groups.update(users.groups)
-        _find_processes(host, _makers(before), groups, statuses, last.groups if last.is_settled else {})
+        find_processes(host, _makers(before), groups, statuses, last.groups if last.is_settled else {})
         ownership = _kept(attribute(before, groups, users.devices), last.ownership)
     else:
-        _find_processes(host, (*_openers(before), *_makers(before)), groups, statuses)
+        find_processes(host, (*_openers(before), *_makers(before)), groups, statuses)
         users = _users(before, groups)
         ownership = attribute(before, groups, users.devices)
     pinned = {pid: read_pinned(host, pid, statuses) for pid in sorted(ownership.uses)}
@@ -152,9 +152,9 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
     changed: set[int | None] = set()
     if after != before:
         groups.update(users.groups)
-        _find_processes(host, (*_makers(before), *_makers(after)), groups, statuses)
+        find_processes(host, (*_makers(before), *_makers(after)), groups, statuses)
         if not _have_same_users(before, after):
-            _find_processes(host, _openers(after), groups, statuses)
+            find_processes(host, _openers(after), groups, statuses)
             users = _users(after, groups)
         first, second = _by_owner(before, groups), _by_owner(after, groups)
         changed = {pid for pid in {*first, *second} if first.get(pid) != second.get(pid)}
@@ -245,7 +245,7 @@ def read_pinned(host: Host, pid: int, statuses: dict[int, Maybe[Status]]) -> May
     return Unknown(Reason.NOT_THERE, f"/proc/{pid}/status", "no VmPin: the process is exiting")
 
 
-def _find_processes(
+def find_processes(
     host: Host,
     threads: Iterable[int],
     groups: dict[int, int],

@@ -102,6 +102,7 @@ _FAILED_CALL = re.compile(
 _NOTE = re.compile(
     r"dlvsym failed on mlx5dv_|cuMem host allocations do not|NET/IB : Failed to open mlx5dv symbols"
     r"|NET/OFI GDR support reported to NCCL but"
+    r"|NET/IB: (?:rail policy was set to|Unrecognized NCCL_IB_RAIL_POLICY)"
 )
 _VERSION = re.compile(r"NCCL version (\d[\w.+-]{0,60})")
 

@@ -16,7 +16,7 @@ from probes.facts.system.kubernetes import known_phrases
 from probes.facts.system.kubernetes_objects import kept_fields, objects
 from probes.host.answers import ETHTOOL_COUNTERS, KernelMessage
 from probes.host.collectives import CollectiveSpeed
-from probes.host.rdma_resources import RdmaResources
+from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.recording.redaction.processes import thread_name
 from probes.recording.redaction.tokens import COMMUNICATOR, PROGRAM, SERIAL, Tokens
 
@@ -156,6 +156,12 @@ def resources(tokens: Tokens, answer: RdmaResources) -> RdmaResources:
         completion_queues=kept_all(answer.completion_queues),
         unread=tuple(text(device) for device in answer.unread),
     )
+
+
+def packets(tokens: Tokens, answer: tuple[PacketNumbers, ...]) -> tuple[PacketNumbers, ...]:
+    """Replace unknown words in the names of devices, as in `resources`."""
+    text = cache(tokens.text)
+    return tuple(dataclasses.replace(pair, device=text(pair.device)) for pair in answer)
 
 
 def threads(tokens: Tokens, names: tuple[str, ...]) -> tuple[str, ...]:

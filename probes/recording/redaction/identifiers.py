@@ -45,6 +45,7 @@ NO_COMMAND_LINE = b"(not recorded)\0"
 # Rules for answers by kind of question; of the others, every text is redacted.
 _RULES: dict[str, Callable[[Tokens, Any], Any]] = {
     "rdma_resources": rules.resources,
+    "packet_numbers": rules.packets,
     "thread_names": rules.threads,
     "collectives": rules.collectives,
     "ethtool_counters": lambda tokens, answer: rules.counters(answer),

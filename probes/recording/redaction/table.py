@@ -46,7 +46,7 @@ FILES: Sequence[Row] = (
     Row("/proc/*/task/*/comm", of_text(processes.process_name)),
     Row("/proc/*/status", of_text(processes.status)),
     Row("/proc/*/stat", of_text(processes.stat)),
-    Row("/proc/*/limits", of_lines("Limit |Max locked memory ", figures)),
+    Row("/proc/*/limits", of_lines("Limit |Max (?:locked memory|stack size) ", figures)),
     Row("/proc/*/environ", processes.environment),
     Row("/proc/*/cmdline", processes.command_line),
     Row("/proc/*/maps", of_text(processes.maps)),

@@ -105,7 +105,7 @@ def lint(
 ) -> FileReport:
     """Parse a file and judge every environment in it; `nccl`: as in `recommend`."""
     windows = text.count("\r\n")
-    parsed = _parse(text.replace("\r\n", "\n"), kind)
+    parsed = parse_file(text.replace("\r\n", "\n"), kind)
     advice = recommend(examination, cloud, nccl)
     stack = stack_of(examination, cloud)
     problems = list(parsed.problems)
@@ -138,7 +138,8 @@ def lint(
     )
 
 
-def _parse(text: str, kind: FileKind) -> ParsedFile:
+def parse_file(text: str, kind: FileKind) -> ParsedFile:
+    """Parse a file for the variables that it sets."""
     if kind is FileKind.NCCL_CONF:
         return parse_conf(text)
     return parse_pod(text) if kind is FileKind.POD else parse_shell(text)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.fabric import UNFINISHED
 from probes.facts.gpudirect import parse_driver_version
 from probes.facts.gpudirect_requirements import EFA_PEERMEM
@@ -20,7 +20,7 @@ from probes.facts.kernel.modules import PROC_MODULES
 from probes.facts.system import libraries
 from probes.host.answers import CommandOutput, CudaGpu
 from probes.host.nvml import NvmlFacts, NvmlLive
-from probes.host.rdma_resources import RdmaResources
+from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.setup.twin.host import TwinHost
 from probes.setup.twin.modules import unknown_path
 from probes.setup.twin.tree import TwinTree
@@ -289,3 +289,7 @@ class BootedTwin(TwinHost):
         if isinstance(resources, Unknown):
             return resources
         return RdmaResources(shares_namespaces=resources.shares_namespaces)
+
+    def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
+        """Return that no queue pair is connected."""
+        return map_known(super().packet_numbers(), lambda _: ())

@@ -17,7 +17,7 @@ from probes.host.collectives import CollectiveSpeed
 from probes.host.host_base import HostBase
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
-from probes.host.rdma_resources import RdmaResources
+from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
 from probes.setup.twin.modules import TwinModules, not_known, unknown_answer, unknown_path
 from probes.setup.twin.tree import TwinTree
@@ -273,6 +273,10 @@ class TwinHost(HostBase):
     def rdma_resources(self) -> Maybe[RdmaResources]:
         changed = self._changed("rdma", "ib_core")
         return self._base.rdma_resources() if changed is None else changed
+
+    def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
+        changed = self._changed("rdma", "ib_core")
+        return self._base.packet_numbers() if changed is None else changed
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         return self._base.thread_names(pids)

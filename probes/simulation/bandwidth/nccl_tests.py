@@ -2,7 +2,7 @@
 
 NVIDIA/nccl-tests src/common.cu. NCCL src/transport/{p2p,shm,net}.cc and src/graph/paths.cc: P2P over NVLink
 or below one CPU, else shared memory; with both disabled the NICs, which access GPU memory themselves (GDRDMA)
-if a path to it is usable and the NIC is as near as PXB; NCCL_NET_GDR_LEVEL=LOC forbids it. The buffers of its
+if a path to it is usable and the NIC is as near as PXB, or as NCCL_NET_GDR_LEVEL says. The buffers of its
 protocol for small messages are in host memory in any case, so that these take equally long.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import field
 from probes.base.frozen import frozen
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.rdma.devices import RdmaFacts
+from probes.nccl.settings import parse_hca_list, parse_level
 from probes.simulation.bandwidth import cuda, speeds
 from probes.simulation.bandwidth.command_line import ParsedCommand
 from probes.simulation.bandwidth.cuda import CudaDevice
@@ -25,7 +26,7 @@ from probes.simulation.node.jobs.processes import NCCL_VERSION
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down
-from probes.topology.nccl_words import Nccl
+from probes.topology.nccl_words import ORDER, Nccl
 
 _NEAR = (Nccl.PIX, Nccl.PXB)
 _NVLINK_SHARE, _NVLS_SHARE = 0.8, 1.04  # of a GPU's NVLinks; with reductions inside the switch
@@ -34,7 +35,6 @@ _MOST_HOST_GBPS = 400.0  # all ranks share the CPU's buffers and its links
 _GDR_SHARE, _STAGED_SHARE = 0.94, 0.5
 _QUEUE_PAIRS = 8  # of the channels over one NIC: more than a bond has ports
 _CPU_CORES, _STAGED_CPU_CORES = 1.0, 1.25  # of each rank: its thread polls the NIC and the GPU
-_NO_GDR = ("LOC", "0")
 _SHM = "SHM/direct/direct"
 _STARTS, _SETS_UP, _BETWEEN_ROWS = 0.8, 1.6, 0.06  # seconds
 _ELEMENT_BYTES = 4
@@ -199,18 +199,18 @@ def ring_of(examination: Examination, tree: Tree, environment: Mapping[str, str]
     found = (f"NET/IB : Using{using} [RO]; OOB eth0:10.0.0.1<0>", "Using network IB")
     if not nics:
         found = ("NET/IB : No device found.", "Using network Socket")
-    over_network = environment.get("NCCL_P2P_DISABLE") == "1"
+    no_p2p = environment.get("NCCL_P2P_DISABLE") == "1"
+    over_network = no_p2p and environment.get("NCCL_SHM_DISABLE") == "1"
     if not nics and over_network:
         return Ring((), 0.0, 0.0, found[:1], is_without_network=True)
     if len(gpus) < 2:
         return Ring((), 16_000.0, 4.0, found)
     if over_network:
-        is_staged = environment.get("NCCL_NET_GDR_LEVEL") in _NO_GDR
-        return _network_ring(examination, gpus, nics, found, is_staged)
+        return _network_ring(examination, gpus, nics, found, environment)
     paths = examination.topology.paths
     pairs = list(zip(gpus, gpus[1:] + gpus[:1], strict=True))
-    routes = tuple(_route(examination, a, b) for a, b in pairs)
-    if all(paths[pair].nvlinks for pair in pairs):
+    routes = tuple(_SHM if no_p2p else _route(examination, a, b) for a, b in pairs)
+    if all(paths[pair].nvlinks for pair in pairs) and not no_p2p:
         share = _NVLS_SHARE if len(gpus) > 4 and tree.description.gpu.capability >= (9, 0) else _NVLINK_SHARE
         return Ring(routes, min(speeds.nvlink_gbps(examination, gpu) for gpu in gpus) * share, 14.0, found)
     carried = [
@@ -229,21 +229,30 @@ def _route(examination: Examination, a: str, b: str) -> str:
 
 
 def _nics(examination: Examination, environment: Mapping[str, str]) -> list[str]:
-    """Return the active devices; if NCCL_IB_HCA names some ("=mlx5_0,mlx5_1"), only these."""
+    """Return the active devices that NCCL_IB_HCA and NCCL_IB_DISABLE allow."""
+    if environment.get("NCCL_IB_DISABLE") == "1":
+        return []
     rdma = examination.node.rdma
     devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
-    active = [device.name for device in devices if not is_down(device)]
-    wanted = environment.get("NCCL_IB_HCA", "").removeprefix("=")
-    return [name for name in active if name in wanted.split(",")] if wanted else active
+    wanted = parse_hca_list(environment.get("NCCL_IB_HCA", ""))
+    return [
+        device.name
+        for device in devices
+        if not is_down(device) and any(wanted.uses(device.name, port.number) for port in device.ports)
+    ]
 
 
 def _network_ring(
-    examination: Examination, gpus: list[str], nics: list[str], found: tuple[str, ...], is_staged: bool
+    examination: Examination,
+    gpus: list[str],
+    nics: list[str],
+    found: tuple[str, ...],
+    environment: Mapping[str, str],
 ) -> Ring:
     best = examination.topology.best_nics
     chosen = [next(nic for nic in (*best.get(gpu, ()), *nics) if nic in nics) for gpu in gpus]
     pairs = zip(gpus, chosen, strict=True)
-    direct = [not is_staged and _is_direct(examination, gpu, nic) for gpu, nic in pairs]
+    direct = [_is_direct(examination, gpu, nic, environment) for gpu, nic in pairs]
     ranks = {nic: chosen.count(nic) for nic in chosen}
     carried, routes, is_broken = [], [], False
     for gpu, nic, gdr in zip(gpus, chosen, direct, strict=True):
@@ -259,12 +268,18 @@ def _network_ring(
     return Ring(tuple(routes), min(carried), 38.0, found, ranks, cores, is_broken)
 
 
-def _is_direct(examination: Examination, gpu: str, nic: str) -> bool:
+def _is_direct(examination: Examination, gpu: str, nic: str, environment: Mapping[str, str]) -> bool:
     """Return whether NCCL lets this NIC access this GPU's memory."""
     facts = examination.node.gpudirect
     path = examination.topology.paths.get((gpu, nic))
     if not isinstance(facts, GpuDirectFacts) or path is None:
         return False
-    by_dmabuf = facts.dmabuf.usable is True and facts.nic_dmabuf.get(nic) is not False
-    is_near = path.nccl_pcie in _NEAR or path.nccl is Nccl.P2C
+    allows_dmabuf = environment.get("NCCL_DMABUF_ENABLE") != "0"
+    by_dmabuf = allows_dmabuf and facts.dmabuf.usable is True and facts.nic_dmabuf.get(nic) is not False
+    level = parse_level(environment.get("NCCL_NET_GDR_LEVEL", ""))
+    distance = path.nccl if path.nccl is Nccl.P2C else path.nccl_pcie
+    if level is None:
+        is_near = distance in (*_NEAR, Nccl.P2C)
+    else:
+        is_near = isinstance(distance, Nccl) and ORDER[distance] <= level.rank
     return is_near and (by_dmabuf or facts.peermem.usable is True)

@@ -1,8 +1,12 @@
 from dataclasses import replace
 
 from probes.base.unknown import Reason, Unknown
+from probes.checks.judgment import judge
 from probes.fleet.compare import Difference, Fleet, Unanswered, compare, fleet_status
+from probes.fleet.summary import NodeSummary, summarize
 from probes.fleet.traits import Trait
+from probes.simulation.host import SimulatedHost
+from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
 from tests.probes.fleet.nodes import node, nodes, simulated, with_value
 
@@ -145,3 +149,49 @@ def test_a_fact_of_a_newer_gdrtop_is_compared_too() -> None:
         for number, text in enumerate(("a", "a", "a", "b"))
     ]
     assert compare(members).differences[0].fact.label == "new-fact"
+
+
+def trays(*odd: str) -> list[NodeSummary]:
+    """Five trays of one rack; `odd`: the lines of nodes_config.cfg of the last one."""
+    lists = [("10.0.0.1", "10.0.0.2", "10.0.0.3")] * 4 + [odd or ("10.0.0.3", "10.0.0.2", "10.0.0.1")]
+    members = []
+    for number, lines in enumerate(lists, 1):
+        host = SimulatedHost("gb200")
+        host.tree.add("/etc/nvidia-imex/nodes_config.cfg", "\n".join(("# rack 7", *lines)))
+        examination = examine(host)
+        members.append(replace(summarize(examination, judge(examination)), name=f"tray{number}"))
+    return members
+
+
+def test_trays_of_a_rack_are_compared_by_their_nvlink_domain() -> None:
+    """NVIDIA IMEX guide, Deployment Models: instances whose IP address maps differ fail to initialize."""
+    members = trays()
+    assert compare(members).differences == ()
+    fleet = compare([*members[:4], with_value(members[4], "clique", "2")])
+    assert found(fleet, "clique").others[0].nodes == ("tray5",)
+
+
+def test_a_tray_with_another_list_of_imex_nodes_is_named() -> None:
+    difference = found(compare(trays("10.0.0.1", "10.0.0.2")), "imex-nodes")
+    assert difference.others[0].nodes == ("tray5",)
+    assert difference.others[0].value.startswith("2 nodes, ")
+    assert difference.rest is not None
+    assert difference.rest.value.startswith("3 nodes, ")
+
+
+def test_racks_may_differ_from_each_other() -> None:
+    members = trays()
+    other = [
+        replace(
+            member,
+            name=f"other{member.name}",
+            traits=tuple(
+                replace(each, slot=each.slot.replace("domain ", "domain 2"), value="32766")
+                if each.fact in ("clique", "imex-nodes")
+                else each
+                for each in member.traits
+            ),
+        )
+        for member in members
+    ]
+    assert compare([*members, *other]).differences == ()

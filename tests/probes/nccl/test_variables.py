@@ -6,7 +6,8 @@ import pytest
 
 from probes.facts.jobs.process_files import FAMILIES
 from probes.nccl.settings import parse_level, parse_number
-from probes.nccl.variables.catalogue import CATALOGUE, UNDOCUMENTED, is_known, meaning_of
+from probes.nccl.variables.catalogue import CATALOGUE, is_known, meaning_of
+from probes.nccl.variables.parameters import newest, parameters
 from probes.nccl.variables.variable import VARIABLE_NAME, Kind, Variable, parse_version
 from probes.recording.redaction.words import VARIABLES
 
@@ -80,16 +81,57 @@ def test_defaults_follow_the_version(name: str, version: str, default: str) -> N
         ("NCCL_ALGO", "^Ring,nvlstree", []),
         ("NCCL_ALGO", "ring;allreduce:tree,Rong", ["Rong"]),
         ("NCCL_SOCKET_FAMILY", "af_inet", ["af_inet"]),
+        ("NCCL_IB_RAIL_POLICY", "cx9:alt", []),  # strcasecmp, net_ib/init.cc of 2.32
+        ("NCCL_IB_RAIL_POLICY", "CX8", ["CX8"]),
     ],
 )
 def test_words_are_compared_as_nccl_compares_them(name: str, value: str, unknown: list[str]) -> None:
     assert CATALOGUE[name].unknown_words(value) == unknown
 
 
-def test_names_of_the_catalogue_are_not_called_undocumented() -> None:
-    assert not UNDOCUMENTED & set(CATALOGUE)
+def test_names_that_nccl_reads_are_known() -> None:
     assert is_known("NCCL_IB_OOO_RQ")
+    assert is_known("NCCL_IB_SORT_MERGE_NICS")
     assert not is_known("NCCL_HOME")
+
+
+READ_BY_NCCL = [variable for variable in CATALOGUE.values() if variable.name in parameters()]
+RELEASES = sorted(
+    {parse_version(each.first) for each in parameters().values()}
+    | {parse_version(since) for each in parameters().values() for since, _ in each.defaults}
+)
+# -2 or -1 in NCCL's source: it decides itself, and the catalogue has what it then uses, or nothing.
+DECIDED = {
+    *("NCCL_BUFFSIZE", "NCCL_IB_ADAPTIVE_ROUTING", "NCCL_IB_AR_THRESHOLD", "NCCL_IB_CUDA_SUPPORT"),
+    *("NCCL_IB_FIFO_TC", "NCCL_IB_GDR_LEVEL", "NCCL_IB_SL", "NCCL_IB_TC", "NCCL_LL_THRESHOLD"),
+    *("NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_NET_GDR_READ", "NCCL_NET_SHARED_BUFFERS"),
+    *("NCCL_NSOCKS_PERTHREAD", "NCCL_NTHREADS", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SOCKET_NTHREADS"),
+    *("NCCL_TREE_THRESHOLD",),
+}
+# Versions of NVIDIA's user guide, in which the releases before 2.3.5, and 2.30.5, have no public source.
+OF_THE_GUIDE = {"NCCL_IB_PKEY"}
+
+
+@pytest.mark.parametrize("variable", READ_BY_NCCL, ids=[variable.name for variable in READ_BY_NCCL])
+def test_the_catalogue_agrees_with_every_release_of_nccl(variable: Variable) -> None:
+    """parameters.txt is written from all tags of github.com/NVIDIA/nccl."""
+    parameter = parameters()[variable.name]
+    first, since = parse_version(parameter.first), parse_version(variable.since)
+    if variable.since and since >= RELEASES[0] and variable.name not in OF_THE_GUIDE:
+        assert since <= first
+        assert not any(since <= release < first for release in RELEASES), f"since {parameter.first}"
+    if variable.name in DECIDED:
+        return
+    for release in (release for release in RELEASES if first <= release <= parse_version(parameter.last)):
+        default = parameter.default(release)
+        if parse_number(default) is not None and (int(default) >= 0 or variable.default(release)):
+            assert variable.default(release) in (default, ""), release
+
+
+def test_a_variable_that_no_release_names_any_more_is_called_removed() -> None:
+    for variable in READ_BY_NCCL:
+        is_gone = parameters()[variable.name].last != newest()
+        assert bool(variable.removed) == is_gone, variable.name
 
 
 def test_a_redacted_recording_keeps_the_variables_of_the_catalogue() -> None:

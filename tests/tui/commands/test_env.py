@@ -208,3 +208,11 @@ def test_the_environment_is_printed_without_textual_and_yaml() -> None:
     modules = modules_after("from tui.cli import main\nassert main(['env', '--demo']) == 0")
     assert "probes.setup.environment.recommend" in modules
     assert not modules & {"textual", "yaml", "pynvml", "tarfile"}
+
+
+def test_other_variables_of_nccl_have_versions_and_a_default(capsys: pytest.CaptureFixture[str]) -> None:
+    """NCCL_PARAM(GinType, "GIN_TYPE", -1) is in src/gin/gin_host.cc of v2.28.7-1, and in no earlier tag."""
+    assert run("--explain", "NCCL_GIN_TYPE=3") == 0
+    text = capsys.readouterr().out
+    assert "Versions: 2.28.7 and newer" in text
+    assert "Default in the source: -1 since 2.28.7." in text

@@ -91,12 +91,12 @@ def test_a_healthy_job_moves_data() -> None:
 
 @pytest.mark.parametrize(("wanted", "count"), [("4711", 1), ("train.py", 1), ("41003", 1), ("9999", 0)])
 def test_a_job_is_chosen_by_its_number_name_or_pid(wanted: str, count: int) -> None:
-    assert len(search("hgx-h100+job-hung", wanted=wanted, seconds=6, why_no_ras="no")[1]) == count
+    assert len(search("hgx-h100+job-hung", wanted=wanted, seconds=11, why_no_ras="no")[1]) == count
 
 
 def test_a_recording_shows_the_silence_and_what_was_not_recorded() -> None:
     clock = SteppedClock()
-    moments = moments_of(SimulatedHost("hgx-h100+job-hung", clock=clock), clock, 8)
+    moments = moments_of(SimulatedHost("hgx-h100+job-hung", clock=clock), clock, 12)
     (found,) = HangSearch(ReplayHost(read(archive_of(moments)))).run()
     text = page(found)
     assert "no NIC of this job has moved data for" in text
@@ -144,6 +144,6 @@ def test_a_file_that_is_no_dump_says_why_and_the_others_count(
 
 @pytest.mark.slow
 def test_no_such_job_is_status_3(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--demo", "hgx-h100", "--no-ras", "--seconds", "6")
+    options = ("--demo", "hgx-h100", "--no-ras", "--seconds", "11")
     assert main(["hang", "nosuchjob", *options]) == 3
     assert "no NCCL job is 'nosuchjob'" in capsys.readouterr().out

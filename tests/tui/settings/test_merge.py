@@ -74,6 +74,28 @@ def test_a_silence_needs_id_reason_and_date(before: str, after: str, message: st
     assert any(error.startswith(message) for error in found), found
 
 
+ROW = '[[combination]]\nfirmware = "before 28.43"\nsymptom = "Slow."\ncure = "Update it"\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('symptom = "Slow."\n', "", "c.toml:1: a combination needs symptom"),
+        ('firmware = "before 28.43"\n', "", "c.toml:1: a combination needs board or a version: firmware,"),
+        (
+            "before 28.43",
+            "<28.43",
+            'c.toml:2: firmware must be versions such as "28.39.1002", "before 28.43"',
+        ),
+        ('"before 28.43"', "28.4", "c.toml:2: firmware must be versions such as"),
+        ("cure", "curse", 'c.toml:4: unknown key "curse" in [[combination]]; did you mean cure?'),
+    ],
+)
+def test_a_combination_needs_versions_symptom_and_cure(before: str, after: str, message: str) -> None:
+    found = errors(ROW.replace(before, after))
+    assert any(error.startswith(message) for error in found), found
+
+
 def test_silences_of_all_files_add_up() -> None:
     second = SILENCE.replace("2026-12-31", "2027-01-31\ndevice = 'mlx5_3'")
     found = merge([("a", True, SILENCE.encode()), ("b", False, (SILENCE + second).encode())], {})
@@ -95,6 +117,7 @@ def test_the_template_is_valid_with_and_without_its_marks() -> None:
         name: setting.default for name, setting in SETTINGS.items()
     }
     assert found.silences[0].id == "acs-redirect-enabled"
+    assert found.combinations[0].board == "MT_0000000838"
 
 
 def test_every_default_is_valid() -> None:

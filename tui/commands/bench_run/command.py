@@ -46,7 +46,7 @@ from widgets.bandwidth.series import draw_affected, draw_left_out, draw_not_star
 from widgets.base.figures import minutes
 from widgets.base.lines import Line, Tone, sentence, wrapped
 
-_CANNOT_WRITE = "the output cannot be written"
+CANNOT_WRITE = "the output cannot be written"
 
 
 def command(
@@ -60,8 +60,9 @@ def command(
     store: ResultsStore | None = None,
     starter: ProcessStarter | None = None,
     pause: Callable[[float], object] = time.sleep,
+    make_run: Callable[..., BenchCommand] | None = None,
 ) -> int:
-    """Run `gdrtop bench`; return the exit status."""
+    """Run `gdrtop bench`; return the exit status. `make_run` returns what runs; by default a BenchCommand."""
     store = open_results_store(host.origin) if store is None else store
     if options.list_results:
         return list_results(store, host, options.as_json, out, ascii_only)
@@ -82,7 +83,7 @@ def command(
     if trouble:
         output.warn(trouble)
     session = BenchSession(host, store, read_only, starter, pause, rows)
-    status = BenchCommand(host, output, options, session, answers, pause).run()
+    status = (make_run or BenchCommand)(host, output, options, session, answers, pause).run()
     # A reader that closes the pipe is no error; truncated output is.
     is_truncated = output.lost is not None and not isinstance(output.lost, BrokenPipeError)
     return status or (EXIT_NOT_WRITTEN if is_truncated else 0)
@@ -136,7 +137,7 @@ class BenchCommand:
             reason = "running jobs would be affected; nothing was run (use --yes to override)"
             return self._refuse(reason, series, affected)
         if self._output.lost is not None:
-            self._output.warn(f"not measured: {_CANNOT_WRITE}")
+            self._output.warn(f"not measured: {CANNOT_WRITE}")
             return EXIT_STOPPED
         return self._measure(series, affected)
 
@@ -271,7 +272,7 @@ class BenchCommand:
             return
         self._output.show(progress.lines(event, comparisons))
         if self._output.lost is not None and not isinstance(event, SeriesEnded):
-            self._interrupt(_CANNOT_WRITE)  # the test is stopped, and its results are saved
+            self._interrupt(CANNOT_WRITE)  # the test is stopped, and its results are saved
 
 
 def _common(examination: Examination, series: Series | None, affected: Sequence[str]) -> dict[str, Any]:

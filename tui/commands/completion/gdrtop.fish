@@ -50,8 +50,8 @@ function _shtab_gdrtop_using
   test "$_shtab_gdrtop_cmdpath" = "$argv"
 end
 
-set -g _shtab_gdrtop_commands check topo modules live explain nccl-log ras hang do setup fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet bench' diff manifest env bench prove config schema watch prolog epilog health-check metrics record report help completion
-set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --color --connect --count --demo --dir --disturb --driver --dumps --end --every --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --pod --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --wait --watch -o -w
+set -g _shtab_gdrtop_commands check topo modules live explain nccl-log ras hang do setup fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet hang' 'fleet bench' diff manifest env bench prove config schema watch prolog epilog health-check metrics record report help completion
+set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --bisect --color --connect --count --demo --dir --disturb --driver --dumps --end --every --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --pod --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --wait --watch -o -w
 
 complete -c gdrtop -e
 complete -c gdrtop -f
@@ -208,7 +208,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using hang' -l demo -xka "(gdrtop __complet
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l replay -xka "(__fish_complete_path (commandline -ct))" -d 'use a file written by gdrtop record'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l at -x -d 'with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after its start); default: the last one'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l seed -x -d 'vary the figures of a simulated node'
-complete -c gdrtop -n '_shtab_gdrtop_using hang' -l seconds -x -d 'watch the job for this time, 6 to 600 (default: 8; with RAS at least 11)'
+complete -c gdrtop -n '_shtab_gdrtop_using hang' -l seconds -x -d 'watch the job for this time, 11 to 600 (default: 11)'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l dumps -xka "(__fish_complete_path (commandline -ct))" -d 'only compare these flight-recorder dumps, one of each rank, also of a job that has ended'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l json -d 'print JSON (gdrtop schema hang)'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l yes -d 'query the job'"'"'s RAS service without confirmation'
@@ -338,6 +338,25 @@ complete -c gdrtop -n '_shtab_gdrtop_using fleet live' -l json -d 'print one JSO
 complete -c gdrtop -n '_shtab_gdrtop_using fleet live' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using fleet live' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
 complete -c gdrtop -n '_shtab_gdrtop_using fleet live' -s v -l verbose -d 'after the output, print on stderr which sources were read, how long each took, and which failed; with --version: also print Python and Textual versions, and the dashboard'"'"'s output driver'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet; and test $_shtab_gdrtop_npos -eq 0' -a hang -d 'Show why a job on several nodes hangs: the suspect, the evidence and the next command.'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -s h -l help -d 'show this help message and exit'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l host -xka "(gdrtop __complete hosts (commandline -ct))" -d 'read this node over ssh; nothing is installed or written there'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l over -x -d 'with --host: use this command instead of ssh, for example '"'"'srun -w {host}'"'"'; {host} is the node'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l sudo -d 'with --host: read the node with sudo -n'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l demo -xka "(gdrtop __complete demos (commandline -ct))" -d 'use a simulated node; --demo list shows them all'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l replay -xka "(__fish_complete_path (commandline -ct))" -d 'use a file written by gdrtop record'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l at -x -d 'with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after its start); default: the last one'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l seed -x -d 'vary the figures of a simulated node'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -s w -l nodes -xka "(gdrtop __complete hosts (commandline -ct))" -d 'the nodes: '"'"'gpu[001-064],login1'"'"' or @GROUP'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l hosts -xka "(__fish_complete_path (commandline -ct))" -d 'the nodes in a file, a node or set a line'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l slurm -x -d 'the nodes of a partition, or of a job if NAME is a number'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l job -x -d 'the job: 4711, slurm:4711, train.py (default: the NCCL job with the most ranks)'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l seconds -x -d 'watch the job for this time, 11 to 600 (default: 11)'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l json -d 'print JSON (gdrtop schema hang)'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l ascii -d 'use ASCII characters only'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
+complete -c gdrtop -n '_shtab_gdrtop_using fleet hang' -s v -l verbose -d 'after the output, print on stderr which sources were read, how long each took, and which failed; with --version: also print Python and Textual versions, and the dashboard'"'"'s output driver'
 complete -c gdrtop -n '_shtab_gdrtop_using fleet; and test $_shtab_gdrtop_npos -eq 0' -a bench -d 'Measure bandwidth between pairs of nodes with perftest, rail by rail: NIC k of'
 complete -c gdrtop -n '_shtab_gdrtop_using fleet bench' -s h -l help -d 'show this help message and exit'
 complete -c gdrtop -n '_shtab_gdrtop_using fleet bench' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'
@@ -445,6 +464,9 @@ complete -c gdrtop -n '_shtab_gdrtop_using bench' -l seconds -x -d 'duration of 
 complete -c gdrtop -n '_shtab_gdrtop_using bench' -l queue-pairs -x -d 'number of queue pairs (default: 1)'
 complete -c gdrtop -n '_shtab_gdrtop_using bench' -l both-ways -d 'both directions at once; report the sum'
 complete -c gdrtop -n '_shtab_gdrtop_using bench' -l over-network -d 'nccl-tests: use the NICs instead of NVLink and shared memory'
+complete -c gdrtop -n '_shtab_gdrtop_using bench' -l bisect -xka "(__fish_complete_path (commandline -ct))" -d 'find which NCCL variables of a job'"'"'s file cost bandwidth: run nccl-tests with them and with those of gdrtop env'
+complete -c gdrtop -n '_shtab_gdrtop_using bench' -l inside-node -d 'with --bisect: use NVLink and shared memory, not the NICs'
+complete -c gdrtop -n '_shtab_gdrtop_using bench' -l restart -d 'with --bisect: forget the runs of an interrupted one'
 complete -c gdrtop -n '_shtab_gdrtop_using bench' -l no-bind -d 'do not bind CPU and memory to the NIC'"'"'s NUMA node (a container may forbid numactl)'
 complete -c gdrtop -n '_shtab_gdrtop_using bench' -l to -x -d 'this node, on another RDMA device'
 complete -c gdrtop -n '_shtab_gdrtop_using bench' -l serve -d 'wait for a peer, and print the command that it must run'
@@ -495,7 +517,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using schema' -s h -l help -d 'show this he
 complete -c gdrtop -n '_shtab_gdrtop_using schema' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using schema' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
 complete -c gdrtop -n '_shtab_gdrtop_using schema' -s v -l verbose -d 'after the output, print on stderr which sources were read, how long each took, and which failed; with --version: also print Python and Textual versions, and the dashboard'"'"'s output driver'
-complete -c gdrtop -n '_shtab_gdrtop_using schema; and test $_shtab_gdrtop_npos -eq 0' -ka "check forecast image topo modules live explain nccl-log ras hang watch do setup upgrade env bench prove report config fleet fleet-bench fleet-live job-counters" -d 'check, forecast, image, topo, modules, live, explain, nccl-log, ras, hang, watch, do, setup, upgrade, env, bench, prove, report, config, fleet, fleet-bench, fleet-live, job-counters; without it, list the schemas'
+complete -c gdrtop -n '_shtab_gdrtop_using schema; and test $_shtab_gdrtop_npos -eq 0' -ka "check forecast image topo modules live explain nccl-log ras hang watch do setup upgrade env bench prove report config bench-bisect fleet fleet-bench fleet-live job-counters" -d 'check, forecast, image, topo, modules, live, explain, nccl-log, ras, hang, watch, do, setup, upgrade, env, bench, prove, report, config, bench-bisect, fleet, fleet-bench, fleet-live, job-counters; without it, list the schemas'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a watch -d 'Keep the most recent hours on disk, and save a recording around every event.'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -s h -l help -d 'show this help message and exit'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from probes.base.origin import Origin, Source
 from probes.base.silence import Silence
+from probes.base.site_combinations import components
 from probes.base.text import plural, printable
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.commands.config.validation import more_errors
@@ -83,6 +84,13 @@ def _text(
             f"{printable(silence.id, 80)}{on}, {ended} {silence.until}: {silence.reason} ({silence.origin})"
         )
         lines.extend(wrapped(text, width, Tone.PLAIN, "  "))
+    if found.combinations:
+        lines += [(), (Run("Versions that do not work here", Tone.TITLE),)]
+    for row in found.combinations:
+        source = f"{row.source}, {row.origin}" if row.source else row.origin
+        lines.extend(
+            wrapped(f"{components(row)}: {row.symptom} {row.cure} ({source})", width, Tone.PLAIN, "  ")
+        )
     lines += [(), (Run("Files, the last one counts", Tone.TITLE),)]
     lines += [(Run(f"  {file.path}  "), Run(file.state, Tone.DIM)) for file in found.files]
     for title, texts_, tone in (("Errors", errors, Tone.BAD), ("Notes", found.notes, Tone.WARNING)):
@@ -114,6 +122,17 @@ def _json(found: Configuration, values: dict[str, Configured], errors: Sequence[
         ],
         "silences": [
             {"id": silence.id, **silence_json(silence, silence.is_expired(now))} for silence in found.silences
+        ],
+        "combinations": [
+            {
+                "board": row.board or None,
+                "versions": {name: versions.text for name, versions in row.versions.items()},
+                "symptom": row.symptom,
+                "cure": row.cure,
+                "source": row.source or None,
+                "origin": row.origin,
+            }
+            for row in found.combinations
         ],
         "files": [{"path": file.path, "state": file.state} for file in found.files],
         "errors": list(errors),

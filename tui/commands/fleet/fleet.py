@@ -14,6 +14,7 @@ PARTS = {
     "check": "judge the nodes, and show which differ from the rest",
     "watch": "show the nodes on a screen that is read again every minute, the worst first",
     "live": "show one job on all of its nodes: each rank's path and rate, and which rank differs",
+    "hang": "show why a job on several nodes hangs: the suspect, the evidence and the next command",
     "bench": "measure bandwidth between pairs of nodes",
 }
 
@@ -36,6 +37,8 @@ def _add(name: str, parser: argparse.ArgumentParser) -> None:
         from tui.commands.fleet.watch import add_options
     elif name == "live":
         from tui.commands.fleet.live import add_options
+    elif name == "hang":
+        from tui.commands.fleet.hang import add_options
     else:
         from tui.commands.fleet.bench import add_options
     add_options(parser)
@@ -57,6 +60,8 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         return watch.run(options)
     if options.part == "live":
         return _live(options, out)
+    if options.part == "hang":
+        return _hang(options, out)
     return _bench(options, out)
 
 
@@ -68,6 +73,17 @@ def _live(options: argparse.Namespace, out: TextIO) -> int:
         return live.run(options, live.demo_hosts(name, _DEMO_NODES, options.seed), {}, out)
     with opened_nodes(options) as (hosts, unanswered):
         return live.run(options, hosts, unanswered, out)
+
+
+def _hang(options: argparse.Namespace, out: TextIO) -> int:
+    from tui.commands.fleet import hang
+    from tui.commands.fleet.live import demo_hosts
+
+    if options.demo is not None:
+        hosts = demo_hosts(chosen_origin(options).label, _DEMO_NODES, options.seed)
+        return hang.run(options, hosts, {}, out)
+    with opened_nodes(options) as (reached, unanswered):
+        return hang.run(options, reached, unanswered, out)
 
 
 def _bench(options: argparse.Namespace, out: TextIO) -> int:

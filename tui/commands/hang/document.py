@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from probes.base.origin import Origin
+from probes.base.unknown import Maybe
 from probes.facts.node import Node
 from probes.live.hang.diagnosis import Diagnosis
 from probes.nccl.flight_recorder.verdict import DumpVerdict, WaitingGroup
@@ -13,6 +15,13 @@ from tui.runtime.json_values import document, host_name, object_of
 
 def hang_json(node: Node, at: float, found: Sequence[Diagnosis], status: int) -> dict[str, Any]:
     """Return the document; `at`: seconds since 1970, of the last sample."""
+    return hang_document(host_name(node), node.origin, at, found, status)
+
+
+def hang_document(
+    name: Maybe[str], origin: Origin, at: float, found: Sequence[Diagnosis], status: int
+) -> dict[str, Any]:
+    """Return the document of one node, or of several; `name`: its host name."""
     content = object_of(
         {
             "exit_status": status,
@@ -20,7 +29,7 @@ def hang_json(node: Node, at: float, found: Sequence[Diagnosis], status: int) ->
             "flight_recorder": None,
         }
     )
-    return document("hang", host_name(node), node.origin, at, content)
+    return document("hang", name, origin, at, content)
 
 
 def _job_json(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -34,6 +43,7 @@ def _job_json(diagnosis: Diagnosis) -> dict[str, Any]:
             "headline": diagnosis.headline,
             "watched_seconds": facts.seconds,
             "silent_seconds": facts.silence,
+            "queue_pairs": facts.pairs if facts.pairs.connected else None,
             "suspects": diagnosis.suspects,
             "is_sure": diagnosis.is_sure,
             "clues": diagnosis.clues,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TextIO
 
 from probes.base.origin import Source
@@ -16,8 +17,9 @@ from probes.host.protocol import Host
 from probes.host.ras import VERBOSE_STATUS
 from probes.live.hang.blocked_threads import BlockedThread, read_blocked, threads_in_kernel
 from probes.live.hang.diagnosis import Diagnosis, HangFacts, SourceState, diagnose
-from probes.live.hang.dump_files import NO_DUMP, FoundDumps, read_dumps
-from probes.live.hang.watch import HangWatch, RankState, members
+from probes.live.hang.dump_files import NO_DUMP, read_dumps
+from probes.live.hang.packets import PairMotion, read_motions
+from probes.live.hang.watch import HangWatch, members
 from probes.live.model.sample import LiveJob, LiveSample, Role
 from probes.live.processes.log_reading import read_job_logs
 from probes.live.ras.findings import RasFinding, unequal_counts
@@ -37,8 +39,7 @@ from tui.runtime.ras_questions import RasAnswer, RasQuestions, ages_are_late
 from widgets.base.lines import line
 from widgets.nccl.hang import draw_hang
 
-_SECONDS = 8
-_RAS_SECONDS = 11.0  # between two questions: the policy's least interval, and a little more
+SECONDS = 11  # RAS answers a second question after 10 s, and a job is silent then; and a little more
 _AGES = 5  # samples until start times and libraries of all processes are read
 _STATUS_HELP = """\
 JOB is a Slurm job ID, a name such as train.py, or the pid of a rank; without it, all NCCL jobs.
@@ -60,9 +61,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         metavar="N",
-        type=whole_number(6, 600),
-        default=_SECONDS,
-        help=f"watch the job for this time, 6 to 600 (default: {_SECONDS}; with RAS at least 11)",
+        type=whole_number(SECONDS, 600),
+        default=SECONDS,
+        help=f"watch the job for this time, {SECONDS} to 600 (default: {SECONDS})",
     )
     parser.add_argument(
         "--dumps",
@@ -113,7 +114,7 @@ class HangSearch:
         self,
         host: Host,
         wanted: str = "",
-        seconds: int = _SECONDS,
+        seconds: int = SECONDS,
         why_no_ras: str = "",
         yes: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -145,10 +146,10 @@ class HangSearch:
         """Return a diagnosis for each job."""
         samples = self._recorded() if self._is_recorded else self._live()
         sample = next(samples)
+        packets = self._host.packet_numbers()
         blocked = self._blocked(sample)
         asked = self._ask_ras(sample, RasUse.ONCE)
-        least = _RAS_SECONDS if any(answer.sent for answer in asked.values()) else 0.0
-        until = self._clock() + max(self._seconds, least)
+        until = self._clock() + self._seconds
         for newest in samples:
             sample = newest
             if not self._is_recorded and self._clock() >= until:
@@ -157,6 +158,9 @@ class HangSearch:
             if answer.decision.is_allowed and not isinstance(answer.report, Unknown):
                 asked[name] = answer
         self.taken_at = sample.taken_at
+        node = self.monitor.node
+        assert node is not None
+        moved = read_motions(self._host, node, packets, self._host.packet_numbers())
         # Still there: a thread is in this state for a moment all the time.
         again = self._blocked(sample)
         both = known(blocked, frozenset()) & known(again, frozenset())
@@ -171,6 +175,7 @@ class HangSearch:
                     next((log for log in known(logs, ()) if log.job == job.id), None),
                     asked,
                     logs,
+                    moved,
                 )
             )
             for job in self._jobs(sample)
@@ -260,12 +265,13 @@ class HangSearch:
         log: JobLogReading | None,
         asked: dict[str, RasAnswer],
         logs: Maybe[tuple[JobLogReading, ...]],
+        packets: Maybe[Mapping[int, PairMotion]],
     ) -> HangFacts:
         watch = self._watches[job.id]
         ranks, silence = watch.ranks(), watch.silence()
         dumps = read_dumps(self._host, members(sample, job))
         answer = next((answer for answer in asked.values() if set(job.pids) & set(answer.target.pids)), None)
-        return HangFacts(
+        facts = HangFacts(
             job=job,
             seconds=watch.seconds,
             silence=silence,
@@ -283,8 +289,9 @@ class HangSearch:
             dumps=dumps,
             dump_verdict=verdict_of(dumps.dumps) if dumps.dumps else None,
             log=log,
-            sources=tuple(self._sources(ranks, threads, answer, dumps, log, logs)),
+            packets=packets,
         )
+        return replace(facts, sources=tuple(self._sources(facts, threads, answer, logs)))
 
     def _ras_findings(self, answer: RasAnswer, sample: LiveSample, job: LiveJob) -> tuple[RasFinding, ...]:
         """Return what RAS has found about a job; a process of another job on the same port is left out."""
@@ -296,14 +303,13 @@ class HangSearch:
 
     def _sources(
         self,
-        ranks: Sequence[RankState],
+        facts: HangFacts,
         threads: Maybe[tuple[BlockedThread, ...]],
         answer: RasAnswer | None,
-        dumps: FoundDumps,
-        log: JobLogReading | None,
         logs: Maybe[tuple[JobLogReading, ...]],
     ) -> Iterator[SourceState]:
-        yield SourceState("processes", f"{plural(len(ranks), 'rank')} of this node read each second")
+        dumps, log = facts.dumps, facts.log
+        yield SourceState("processes", f"{plural(len(facts.ranks), 'rank')} of this node read each second")
         if isinstance(threads, Unknown):
             text = f"not read ({threads})"
         else:
@@ -316,6 +322,7 @@ class HangSearch:
             text = "no dump; PyTorch writes them when its watchdog times out"
         reasons = [why for why in dumps.unread if dumps.dumps or not why.endswith(f": {NO_DUMP}")]
         yield SourceState("flight recorder", "; ".join((text, *reasons[:3])))
+        yield SourceState("queue pairs", _pairs_text(facts))
         if isinstance(logs, Unknown):
             text = f"not read ({logs})"
         elif log is None or not log.says_something:
@@ -334,6 +341,17 @@ class HangSearch:
         if isinstance(answer.report, Unknown):
             return f"no response: {answer.report}"
         return "responded" if answer.found else "responded, and names no rank that is dead or behind for 10 s"
+
+
+def _pairs_text(facts: HangFacts) -> str:
+    """Return what the packet numbers of a job's queue pairs show."""
+    if isinstance(facts.packets, Unknown):
+        return f"packet numbers not read ({facts.packets})"
+    pairs = facts.pairs
+    if not pairs.connected:
+        return "no packet numbers of this job's queue pairs are known"
+    count = plural(pairs.connected, "connected queue pair")
+    return f"{pairs.moving or 'none'} of {count} sent or received a packet in {facts.seconds:.0f} s"
 
 
 def _threads_of(threads: Maybe[tuple[BlockedThread, ...]], job: LiveJob) -> Maybe[tuple[BlockedThread, ...]]:

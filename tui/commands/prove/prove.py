@@ -189,6 +189,9 @@ def exit_status(results: Sequence[PairResult], interrupted: str) -> tuple[int, s
     total = plural(len(results), "GPU–NIC pair")
     found = {outcome: sum(result.outcome is outcome for result in results) for outcome in Outcome}
     text = f"{found[Outcome.REGISTERS]} of {total} register{'s' * (len(results) == 1)}"
+    doubtful = sum(result.outcome is Outcome.REGISTERS and bool(result.doubt) for result in results)
+    if doubtful:
+        text += f" ({doubtful} of them may deliver wrong data)"
     if interrupted:
         return EXIT_INTERRUPTED, sentence(f"{text}; {interrupted}")
     if found[Outcome.REFUSED]:
@@ -215,6 +218,7 @@ def _pair_json(result: PairResult) -> dict[str, Any]:
         "bdf": result.bdf,
         "nic": result.nic,
         "outcome": result.outcome.value,
+        "doubt": result.doubt or None,
         "dmabuf": _path_json(result.dmabuf),
         "peer_memory": _path_json(result.peer_memory),
     }

@@ -50,6 +50,7 @@ class Checked:
     marks: dict[str, Run] = field(default_factory=dict)
     words: dict[str, str] = field(default_factory=dict)  # "slow", by device
     usable: UsableHere = NOTHING_LIMITED
+    unproven: dict[tuple[str, str], str] = field(default_factory=dict)  # why data may be wrong, by (GPU, NIC)
     failure: str = ""  # why the node could not be checked
 
     @property
@@ -149,6 +150,7 @@ class Panels:
             self.checked.usable,
             self._selection.matching(),
             self.checked.words,
+            self.checked.unproven,
         )
 
     def _measured_of_gpus(self, topology: Topology) -> dict[str, Run]:
@@ -245,7 +247,9 @@ class Panels:
         detail = self._detail(end, width, alone)
         if path is None:
             return detail or wrapped("No GPU–NIC pairs.", width, Tone.DIM)
-        lines = path_drawing.draw(topology, path, width, self._is_detour(path))
+        unproven = self.checked.unproven
+        doubt = unproven.get((path.a, path.b)) or unproven.get((path.b, path.a), "")
+        lines = path_drawing.draw(topology, path, width, self._is_detour(path), doubt)
         result = self.measured.get((path.a, path.b)) or self.measured.get((path.b, path.a))
         if result is not None:
             from widgets.bandwidth.result import draw_last_result
@@ -261,7 +265,7 @@ class Panels:
             return [*lines, *detail]
         measured = self._measured_of_gpus(topology)
         left = rows - len(both) - 1
-        others = path_drawing.best_pairs(topology, width, self.checked.detours, measured, left)
+        others = path_drawing.best_pairs(topology, width, self.checked.detours, measured, left, unproven)
         return [*both, (), *others] if others else both
 
     def _is_detour(self, path: Path) -> bool:

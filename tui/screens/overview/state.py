@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from probes.checks.judgment import Judgment, listed
+from probes.queries.unproven_paths import unproven_pairs
 from probes.queries.usable_here import usable_here
 from probes.snapshot.rates import Reading
 from probes.snapshot.verdict import Verdict
@@ -114,7 +115,7 @@ class OverviewState:
         self._since_ok = since_ok
         checked = self._panels.checked
         checked.examination, checked.detours, checked.failure = examination, detours, ""
-        checked.usable = usable_here(examination)
+        checked.usable, checked.unproven = usable_here(examination), unproven_pairs(examination)
         self._judge(judgment)
         self._forget_drawings()
 

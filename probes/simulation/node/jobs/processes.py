@@ -299,5 +299,6 @@ def limits(soft: str = "unlimited", hard: str = "unlimited") -> str:
     """Return a /proc/PID/limits file with this limit of locked memory, in bytes."""
     return (
         "Limit                     Soft Limit           Hard Limit           Units     \n"
+        "Max stack size            8388608              unlimited            bytes     \n"
         f"Max locked memory         {soft:<20} {hard:<20} bytes     \n"
     )

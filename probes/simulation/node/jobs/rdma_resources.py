@@ -12,14 +12,17 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from probes.base.frozen import frozen
+from probes.base.unknown import Unknown
 from probes.host.rdma_resources import (
     CompletionQueue,
     MemoryRegion,
+    PacketNumbers,
     ProtectionDomain,
     QueuePair,
     RdmaContext,
     RdmaResources,
 )
+from probes.simulation.node.devices.ports import port_of
 from probes.simulation.node.jobs.programs import is_alive, path_of, peermem_regions
 from probes.simulation.node.model.tree import PEERMEM_REGION_BYTES, Program, Tree, Via
 
@@ -35,6 +38,9 @@ _OWN_NUMBERS = 256  # object numbers of one program
 _FIRST_THREAD = 1_000_000
 _THREADS = 8  # of one program
 _KERNEL = "ib_core"
+_PORT_DATA = ("port_xmit_data", "port_rcv_data")  # in units of four octets
+_PACKET = 4096 // 4 * 2 * _CHANNELS  # units of a packet on each queue pair of a rank
+_PSNS = 1 << 24
 
 # What a program's regions depend on: its NICs, whether it is NCCL, its path, regions of nvidia-peermem.
 _Kind = tuple[tuple[str, ...], bool, Via, int]
@@ -113,6 +119,21 @@ def _listed(devices: tuple[str, ...], owners: tuple[_Owner, ...]) -> RdmaResourc
             *(queue for objects in each for queue in objects.completion_queues),
         ),
         shares_namespaces=True,
+    )
+
+
+def packet_numbers(tree: Tree, seconds: float) -> tuple[PacketNumbers, ...]:
+    """Return the packet numbers at a moment: those of a NIC's queue pairs follow the counters of its port."""
+    numbers = {}
+    for nic in tree.nics:
+        directory = f"{port_of(nic)}/counters"
+        counts = (tree.content(f"{directory}/{name}", seconds) for name in _PORT_DATA)
+        numbers[nic.name] = [0 if isinstance(count, Unknown) else int(count) // _PACKET for count in counts]
+    return tuple(
+        PacketNumbers(pair.device, pair.number, sent % _PSNS, received % _PSNS, pair.pid)
+        for pair in rdma_resources(tree, seconds).queue_pairs
+        if pair.kind == "RC" and not pair.kernel_name
+        for sent, received in (numbers[pair.device],)
     )
 
 

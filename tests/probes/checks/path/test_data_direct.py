@@ -10,7 +10,8 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.rdma.data_direct import DataDirectFacts
 from probes.queries.finding import Finding, Severity, Status
-from probes.snapshot.examination import Examination
+from probes.simulation.host import SimulatedHost
+from probes.snapshot.examination import Examination, examine
 from tests.probes.checks.doctor import examination_of, findings_on
 
 CHECK, IN_JOB = "data-direct-unavailable", "data-direct-off-in-job"
@@ -77,3 +78,14 @@ def test_gpu_memory_as_numa_node_matters_on_kubernetes_only() -> None:
     finding = findings_on(f"gb300+{check}")[check]
     assert "NUMA nodes without CPUs: 2, 3, 4, 5" in " ".join(line.value for line in finding.evidence)
     assert findings_on("gb200")[check].status is Status.PASSED
+
+
+def test_a_driver_without_the_option_is_replaced_first() -> None:
+    """nv-reg.h of open-gpu-kernel-modules has NVreg_CoherentGPUMemoryMode since 580.65.06."""
+    check = "gpu-memory-in-kubernetes"
+    host = SimulatedHost(f"gb300+{check}", clock=lambda: 1000.0)
+    host.tree.add("/proc/driver/nvidia/params", 'RegistryDwords: ""\n')
+    (finding,) = findings(examine(host), only={check})
+    assert finding.fix is not None
+    assert finding.fix.steps[0].why.startswith("Install driver 580.65.06 or newer")
+    assert any(line.value == "CoherentGPUMemoryMode: not listed" for line in finding.evidence)

@@ -6,11 +6,15 @@ import pytest
 
 from probes.checks.registry import findings
 from probes.queries.finding import Finding, Severity, Status
+from probes.queries.unproven_paths import BEHIND_IOMMU, IN_GUEST, unproven_pairs
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices import config_space as config
 from probes.snapshot.examination import examine
 from tests.probes.checks.doctor import examination_of
 from tests.tiers import USUAL_NODES
+from widgets.base.lines import Tone, plain
+from widgets.node import matrix, path
+from widgets.node.highlights import Highlights
 
 
 def finding_of(host: SimulatedHost) -> Finding:
@@ -36,3 +40,35 @@ def test_with_ats_the_guest_is_silent() -> None:
 def test_usual_nodes_are_silent(node: str) -> None:
     (finding,) = findings(examination_of(node), only={"vm-pair-unproven"})
     assert finding.status is not Status.FOUND
+
+
+@pytest.mark.parametrize(
+    ("node", "pairs", "reason"),
+    [
+        ("hgx-h100+vm-pair-unproven", 16, IN_GUEST),
+        ("hgx-h100", 0, ""),
+        ("pcie-l40s+iommu-translated", 8, BEHIND_IOMMU),
+        ("pcie-l40s", 0, ""),
+        ("hgx-h100+iommu-translated", 0, ""),  # by nvidia_peermem
+        ("gb200", 0, ""),
+    ],
+)
+def test_pairs_whose_data_may_be_wrong(node: str, pairs: int, reason: str) -> None:
+    """dynamo issue 12463; open-gpu-kernel-modules issue 1324: “writes silently discarded”."""
+    found = unproven_pairs(examine(SimulatedHost(node, clock=lambda: 1000.0)))
+    assert len(found) == pairs
+    assert set(found.values()) == ({reason} if reason else set())
+
+
+def test_the_topology_draws_no_such_path_as_good() -> None:
+    examination = examine(SimulatedHost("hgx-h100+vm-pair-unproven", clock=lambda: 1000.0))
+    topology, unproven = examination.topology, unproven_pairs(examination)
+    for gpu, nic in unproven:
+        text, tone = matrix.cell_of(topology, gpu, nic, Highlights(unproven=unproven))
+        assert text.endswith("?")
+        assert tone is Tone.WARNING
+    (legend, *_) = matrix.legend(topology, 120, Highlights(unproven=unproven))
+    assert "? data may be wrong" in plain(legend)
+    pair = next(iter(unproven))
+    drawn = [plain(line) for line in path.draw(topology, topology.path(*pair), 100, doubt=unproven[pair])]
+    assert f"Unproven: {IN_GUEST}" in drawn

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
+from probes.base.site_combinations import set_site_combinations
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import CHECKS, findings
 from probes.checks.system.combinations import COMBINATIONS
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.pci.functions import PciFacts
+from probes.facts.rdma.devices import RdmaFacts
 from probes.queries.finding import Finding, Severity, Status
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import add_rank
 from probes.snapshot.examination import Examination, examine
 from tests.probes.checks.doctor import examination_of
 from tui.manual import page
+from tui.settings.merge import merge
 
 _SITE = "/opt/venv/lib/python3.12/site-packages"
 _NIXL = f"{_SITE}/.nixl_cu13.mesonpy.libs/plugins/libplugin_UCX.so"
@@ -28,16 +32,22 @@ def finding_on(examination: Examination) -> Finding:
     return finding
 
 
-def with_job(*libraries: str, node: str = "hgx-h100", package: str = "", **variables: str) -> Finding:
+def node_with_job(
+    *libraries: str, node: str = "hgx-h100", package: str = "", **variables: str
+) -> SimulatedHost:
     host = SimulatedHost(node, clock=lambda: 1000.0)
     add_rank(host.tree, 46000, 0, variables, libraries)
     if package:
         host.tree.add(f"/proc/46000/root{_SITE}/{package}.dist-info/METADATA", "")
-    return finding_on(examine(host))
+    return host
+
+
+def with_job(*libraries: str, node: str = "hgx-h100", package: str = "", **variables: str) -> Finding:
+    return finding_on(examine(node_with_job(*libraries, node=node, package=package, **variables)))
 
 
 def test_each_row_is_complete_and_in_the_manual() -> None:
-    assert len({row.name for row in COMBINATIONS}) == len(COMBINATIONS) == 17
+    assert len({row.name for row in COMBINATIONS}) == len(COMBINATIONS)
     checks = {check.id for check in CHECKS}
     manual = page("versions")
     for row in COMBINATIONS:
@@ -152,3 +162,113 @@ def test_r595_on_grace_with_efa(
     """NVIDIA/aicr issue 2459: /proc/driver/nvidia/params of 595.91.07 has 44 parameters and no override."""
     finding = finding_on(on_grace_with_efa(version, parameters, has_group))
     assert (finding.status is Status.FOUND) == is_found
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "mtu", "is_found"),
+    [
+        ("2.28.7", "3", "1500", True),
+        ("2.30.7", "3", "4000", True),
+        ("2.30.7", "3", "9000", False),
+        ("2.30.7", "2", "1500", False),
+        ("2.31.2", "3", "1500", False),
+        ("2.28.3", "3", "1500", False),
+    ],
+)
+def test_gin_with_small_packets(version: str, kind: str, mtu: str, is_found: bool) -> None:
+    """NVIDIA/nccl issue 1957, “GIN gdaki mode hardcode 4K MTU in doca modify qp”, and issue 2255."""
+    host = node_with_job(NCCL.format(version), node="bare-roce", NCCL_GIN_TYPE=kind)
+    for path in [path for path in host.tree.files if "/net/" in path and path.endswith("/mtu")]:
+        host.tree.add(path, f"{mtu}\n")
+    finding = finding_on(examine(host))
+    assert (finding.status is Status.FOUND) == is_found
+    assert not is_found or any(line.value.startswith(f"{mtu}, ") for line in finding.evidence)
+
+
+@pytest.mark.parametrize(
+    ("version", "limit", "ranks", "node", "is_found"),
+    [
+        ("2.27.5", "unlimited", "44", "gb200", True),
+        ("2.27.5", "unlimited", "40", "gb200", False),
+        ("2.27.5", "8388608", "44", "gb200", False),
+        ("2.28.3", "unlimited", "44", "gb200", False),
+        ("2.27.5", "unlimited", "44", "hgx-h100", False),
+    ],
+)
+def test_stack_of_a_large_job_in_a_rack(
+    version: str, limit: str, ranks: str, node: str, is_found: bool
+) -> None:
+    """NVIDIA/nccl issue 2186: seen with 44 ranks on GB200, `ulimit -s unlimited` and NCCL 2.27.5."""
+    host = node_with_job(NCCL.format(version), node=node, WORLD_SIZE=ranks)
+    host.tree.add(
+        "/proc/46000/limits", f"Max stack size            {limit:<20} {'unlimited':<20} bytes     \n"
+    )
+    assert (finding_on(examine(host)).status is Status.FOUND) == is_found
+
+
+@pytest.mark.parametrize(
+    ("libraries", "variables", "node", "is_found"),
+    [
+        (("/opt/ucx/libucp.so.0.0.0",), {}, "pcie-l40s", True),
+        (("/opt/ucx/libucp.so.0.0.0",), {"UCX_DISTANCE_BW": "auto,sys:16500MBs"}, "pcie-l40s", False),
+        (("/opt/ucx/libucp.so.0.0.0", NCCL.format("2.27.5")), {}, "pcie-l40s", False),
+        (("/opt/ucx/libucp.so.0.0.0",), {}, "hgx-h100", False),
+    ],
+)
+def test_ucx_with_a_nic_on_another_numa_node(
+    libraries: tuple[str, ...], variables: dict[str, str], node: str, is_found: bool
+) -> None:
+    """openucx/ucx issue 11121: “Though with UCX it does not work if the GPU is on a different NUMA node”."""
+    host = SimulatedHost(node, clock=lambda: 1000.0)
+    host.tree.add("/proc/cpuinfo", "vendor_id : GenuineIntel\ncpu family : 6\nmodel : 143\n")
+    add_rank(host.tree, 46000, len(host.tree.gpus) - 1, variables, libraries)
+    finding = finding_on(examine(host))
+    assert (finding.status is Status.FOUND) == is_found
+    assert not is_found or finding.severity is Severity.NOTE
+
+
+@pytest.fixture
+def rows_of_site() -> Iterator[Callable[[str], None]]:
+    """Put the rows of a configuration in force."""
+
+    def use(text: str) -> None:
+        found = merge([("/etc/gdrtop/config.toml", True, text.encode())], {})
+        assert not found.errors
+        set_site_combinations(found.combinations)
+
+    yield use
+    set_site_combinations(())
+
+
+def _row(conditions: str) -> str:
+    return (
+        f'[[combination]]\n{conditions}\nsymptom = "Reads time out."\ncure = "Ask Anna"\nsource = "RMA 17"\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("conditions", "is_found"),
+    [
+        ('board = "{board}"\nfirmware = "before 99"', True),
+        ('board = "{board}"', True),
+        ('firmware = "{firmware}"', True),
+        ('firmware = "{firmware} or newer"\nkernel = "1 to 99"', True),
+        ('board = "{board}"\nfirmware = "1 to 2"', False),
+        ('board = "MT_0000000000"\nfirmware = "before 99"', False),
+        ('board = "{board}"\ndriver = "1.2.3"', False),
+        ('nccl = "2.27"', True),
+        ('nccl = "2.26.1 to 2.26.9"', False),
+    ],
+)
+def test_rows_of_a_site(conditions: str, is_found: bool, rows_of_site: Callable[[str], None]) -> None:
+    examination = examine(node_with_job(NCCL.format("2.27.5")))
+    assert isinstance(examination.node.rdma, RdmaFacts)
+    device = examination.node.rdma.devices[0]
+    rows_of_site(_row(conditions.format(board=device.board_id, firmware=device.firmware)))
+    finding = finding_on(examination)
+    assert (finding.status is Status.FOUND) == is_found
+    if is_found:
+        assert "reads time out." in finding.cause
+        assert any(line.source == "RMA 17" for line in finding.evidence)
+        assert finding.fix is not None
+        assert finding.fix.steps[0].why == "Ask Anna"

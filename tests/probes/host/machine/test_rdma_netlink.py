@@ -33,6 +33,7 @@ from probes.host.machine.rdma_reader import (
 from probes.host.rdma_resources import (
     CompletionQueue,
     MemoryRegion,
+    PacketNumbers,
     ProtectionDomain,
     QueuePair,
     RdmaContext,
@@ -134,6 +135,19 @@ def test_everything_that_the_kernel_tracks(kernel: FakeKernel) -> None:
         shares_namespaces=True,
     )
     assert kernel.closed
+
+
+def test_packet_numbers_are_those_of_connected_queue_pairs_of_processes(kernel: FakeKernel) -> None:
+    """24-bit numbers of the next packet to send and of the next one expected."""
+    pairs = [m.queue_pair(256), m.queue_pair(257, state=1), m.queue_pair(1, kind=1, pid=None, name="ib_core")]
+    kernel.replies[Command.RES_QP_GET] = lambda sequence: [
+        m.objects(Command.RES_QP_GET, 19, sequence, pairs) + m.done(sequence)
+    ]
+    assert ResourceReader().read_packets() == (PacketNumbers("mlx5_0", 256, 6, 5, 4711),)
+    kernel.replies[Command.RES_QP_GET] = lambda sequence: [m.refused(sequence, errno.EPERM)]
+    refused = ResourceReader().read_packets()
+    assert isinstance(refused, Unknown)
+    assert refused.reason is Reason.NEEDS_ROOT
 
 
 def test_each_round_shows_what_changed(kernel: FakeKernel) -> None:

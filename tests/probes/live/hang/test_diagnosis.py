@@ -40,7 +40,9 @@ def rank(number: int, **values: Any) -> RankState:
 
 
 def diagnosed(silence: Maybe[float] = 10.0, **values: Any) -> Diagnosis:
-    facts = HangFacts(JOB, 10.0, silence, values.pop("ranks", tuple(map(rank, range(8)))), **values)
+    facts = HangFacts(
+        JOB, values.pop("seconds", 10.0), silence, values.pop("ranks", tuple(map(rank, range(8)))), **values
+    )
     return diagnose(facts)
 
 

@@ -266,6 +266,10 @@ def test_a_call_that_is_retried_is_no_error() -> None:
         info(
             "NET/IB : Failed to open mlx5dv symbols. Advance features like CX-8 Direct-NIC will be disabled."
         ),
+        info("NET/IB: Unrecognized NCCL_IB_RAIL_POLICY=CX8, ignoring."),  # net_ib/init.cc of 2.32
+        info(
+            "NET/IB: rail policy was set to CX9 but the number of CX9 found (=7) is not a modulo of 8, ignoring."
+        ),
         info(
             "cuMem host allocations do not appear to be working; falling back to a /dev/shm/ based implementation."
         ),

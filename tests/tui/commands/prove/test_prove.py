@@ -48,6 +48,11 @@ def test_every_pair_of_a_healthy_node_registers(capsys: pytest.CaptureFixture[st
         ("hgx-h100+fabric-manager-down", 2, "CUDA error 802"),
         ("hgx-h100+mig-with-gdr", 2, "MIG is on"),
         ("slingshot", 2, "Slingshot has no verbs"),
+        (
+            "hgx-h100+vm-pair-unproven",
+            0,
+            "pairs register (2 of them may deliver wrong data)",
+        ),
     ],
 )
 def test_what_does_not_register_says_why(

@@ -1,0 +1,1 @@
+"""Why a job with several nodes hangs."""

@@ -1,0 +1,127 @@
+"""The suspect of a hung job with several nodes, from what `gdrtop hang` reads on each of them.
+
+A node's own sources are judged there. Compared over all nodes are the dumps of the flight recorder, the ranks
+with each other, and the numbers of the ranks: one node knows only its part of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from probes.base.text import plural
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.live.hang.diagnosis import (
+    Clue,
+    Diagnosis,
+    HangFacts,
+    Motion,
+    SourceState,
+    conclude,
+    job_clues,
+    node_clues,
+)
+from probes.live.hang.dump_files import FoundDumps
+from probes.nccl.flight_recorder.verdict import verdict_of
+
+_ORDER = ("processes", "hardware", "threads", "RAS", "flight recorder", "ranks", "queue pairs", "NCCL log")
+_MOST_SOURCES = 8
+
+
+def diagnose_nodes(nodes: Mapping[str, HangFacts], unanswered: Mapping[str, str]) -> Diagnosis:
+    """Return one page about a job; `nodes` is not empty. `unanswered`: nodes without facts, and why."""
+    whole = _whole(nodes, unanswered)
+    clues = [] if _repeated(nodes) else list(job_clues(whole, "a node that answered"))
+    clues = [_placed(clue, whole) for clue in clues if not (unanswered and clue.source == "processes")]
+    for name, facts in nodes.items():
+        own = replace(facts, silence=whole.silence, packets=whole.packets)
+        clues += [_on_node(clue, name) for clue in node_clues(own)]
+    # Sorting is stable, and a driver's thread is sure, other threads are not.
+    clues.sort(key=lambda clue: (_ORDER.index(clue.source), not clue.is_sure))
+    return conclude(whole, tuple(clues))
+
+
+def _whole(nodes: Mapping[str, HangFacts], unanswered: Mapping[str, str]) -> HangFacts:
+    """Return the facts of all nodes as if they were one."""
+    first = next(iter(nodes.values()))
+    ranks = tuple(
+        replace(rank, node=name, name=f"{name} {rank.name}" if isinstance(rank.rank, Unknown) else rank.name)
+        for name, facts in nodes.items()
+        for rank in facts.ranks
+    )
+    dumps = {dump.rank: dump for facts in nodes.values() for dump in facts.dumps.dumps}
+    absent = {rank for facts in nodes.values() for rank in facts.dumps.absent} - dumps.keys()
+    return HangFacts(
+        job=first.job,
+        seconds=min(facts.seconds for facts in nodes.values()),
+        silence=_silence(nodes),
+        ranks=tuple(sorted(ranks, key=lambda rank: (known(rank.rank, 1 << 30), rank.node, rank.pid))),
+        dumps=FoundDumps(tuple(dumps.values()), tuple(sorted(absent))),
+        dump_verdict=verdict_of(list(dumps.values())) if dumps else None,
+        sources=tuple(_sources(nodes, unanswered)),
+    )
+
+
+def _silence(nodes: Mapping[str, HangFacts]) -> Maybe[float]:
+    """Return for how long no node has moved data; 0 if one does; unknown if it is on one and none moves."""
+    silent: list[float] = []
+    unknown: Unknown | None = None
+    for name, facts in nodes.items():
+        if facts.motion is Motion.MOVES:
+            return 0.0
+        if facts.motion is Motion.UNKNOWN:
+            why = facts.silence.detail if isinstance(facts.silence, Unknown) else ""
+            unknown = Unknown(Reason.NOT_RECORDED, "rates", f"{name}: {why}")
+        else:
+            silent.append(max(known(facts.silence, 0.0), facts.seconds if facts.pairs_are_still else 0.0))
+    return min(silent) if unknown is None else unknown
+
+
+def _sources(nodes: Mapping[str, HangFacts], unanswered: Mapping[str, str]) -> Iterator[SourceState]:
+    """Yield what was read: a text that several nodes share once."""
+    count = sum(len(facts.ranks) for facts in nodes.values())
+    yield SourceState("nodes", f"{plural(count, 'rank')} on {plural(len(nodes), 'node')}")
+    if repeated := _repeated(nodes):
+        text = (
+            f"rank {repeated[0]} occurs more than once, so several jobs have this name and were not compared;"
+            " use --job with a scheduler's job ID"
+        )
+        yield SourceState("ranks", text)
+    for name, why in list(unanswered.items())[:_MOST_SOURCES]:
+        yield SourceState(name, f"not read: {why}")
+    if len(unanswered) > _MOST_SOURCES:
+        yield SourceState("nodes", f"{len(unanswered) - _MOST_SOURCES} more were not read")
+    by_text: dict[tuple[str, str], list[str]] = {}
+    for name, facts in nodes.items():
+        for source in facts.sources:
+            by_text.setdefault((source.name, source.text), []).append(name)
+    grouped = sorted(by_text.items(), key=lambda item: _ORDER.index(item[0][0]))
+    for (source_name, text), names in grouped[: 4 * _MOST_SOURCES]:
+        where = "each node" if len(names) == len(nodes) else ", ".join(_some(names))
+        yield SourceState(source_name, f"{text} ({where})")
+
+
+def _repeated(nodes: Mapping[str, HangFacts]) -> list[int]:
+    """Return the numbers that several ranks have: these are several jobs."""
+    numbers = Counter(
+        rank.rank for facts in nodes.values() for rank in facts.ranks if not isinstance(rank.rank, Unknown)
+    )
+    return sorted(number for number, count in numbers.items() if count > 1)
+
+
+def _some(names: list[str]) -> Iterable[str]:
+    return names if len(names) <= 3 else [*names[:2], f"{len(names) - 2} more"]
+
+
+def _on_node(clue: Clue, node: str) -> Clue:
+    """Return a clue of a node with its name; ranks have their numbers, devices are those of the node."""
+    suspects = tuple(name if name.startswith("rank ") else f"{node} {name}" for name in clue.suspects)
+    step = f"{node}: {clue.next_step}" if clue.next_step else ""
+    return replace(clue, text=f"{node}: {clue.text}", suspects=suspects, next_step=step)
+
+
+def _placed(clue: Clue, whole: HangFacts) -> Clue:
+    """Return a clue about ranks of all nodes, with the node of its suspect before the next command."""
+    node = next((rank.node for rank in whole.ranks if rank.name in clue.suspects), "")
+    return replace(clue, next_step=f"{node}: {clue.next_step}" if node and clue.next_step else clue.next_step)

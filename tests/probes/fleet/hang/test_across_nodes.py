@@ -1,0 +1,92 @@
+"""The suspect of a job on two nodes: what one node knows, and what only both together show."""
+
+from dataclasses import replace
+from typing import Any
+
+from probes.base.unknown import Reason, Unknown
+from probes.fleet.hang.across_nodes import diagnose_nodes
+from probes.live.hang.diagnosis import Diagnosis, HangFacts, Motion
+from probes.live.hang.dump_files import FoundDumps
+from probes.live.hang.packets import PairMotion
+from probes.live.hang.watch import RankState
+from probes.snapshot.condition import STOPPED, Condition
+from tests.probes.live.hang.test_diagnosis import JOB, rank
+from tests.probes.nccl.flight_recorder.dumps import group_dump
+
+NO_RATES = Unknown(Reason.NEEDS_ROOT, "rates", "no rates")
+
+
+def ranks_from(first: int, **values: Any) -> tuple[RankState, ...]:
+    """Eight ranks; the processes of both nodes have the same pids."""
+    return tuple(
+        replace(rank(number, **values), name=f"rank {first + number}", rank=first + number)
+        for number in range(8)
+    )
+
+
+def a_node(first: int = 0, **facts: Any) -> HangFacts:
+    facts.setdefault("ranks", ranks_from(first))
+    return HangFacts(JOB, 12.0, facts.pop("silence", 12.0), **facts)
+
+
+def page(gpu1: HangFacts | None = None, gpu2: HangFacts | None = None, **unanswered: str) -> Diagnosis:
+    nodes = {"gpu1": a_node() if gpu1 is None else gpu1, "gpu2": a_node(8) if gpu2 is None else gpu2}
+    return diagnose_nodes(nodes, unanswered)
+
+
+def test_a_job_that_moves_data_on_one_node_does_not_hang() -> None:
+    found = page(a_node(silence=0.0))
+    assert (found.facts.motion, found.exit_status) == (Motion.MOVES, 0)
+
+
+def test_a_node_without_rates_leaves_it_unknown_unless_another_moves_data() -> None:
+    found = page(a_node(silence=NO_RATES))
+    assert found.exit_status == 3
+    assert "gpu1: no rates" in found.headline
+
+
+def test_a_node_whose_own_queue_pairs_stand_still_is_silent_whatever_its_nics_carry() -> None:
+    still = {100 + number: PairMotion(8, 0) for number in range(8)}
+    assert page(a_node(silence=0.0, packets=still)).facts.motion is Motion.SILENT
+
+
+def test_dumps_of_all_nodes_are_compared_together() -> None:
+    """Each node by itself sees its own ranks wait for the other's."""
+    dumps = [group_dump(number, range(16), 9 if number == 12 else 10, 9) for number in range(16)]
+    found = page(a_node(dumps=FoundDumps(tuple(dumps[:8]))), a_node(8, dumps=FoundDumps(tuple(dumps[8:]))))
+    assert (found.suspects, found.is_sure) == (("rank 12",), True)
+    assert found.next_steps == ("gpu2: py-spy dump --pid 104",)
+
+
+def test_the_rank_that_differs_does_so_from_those_of_all_nodes() -> None:
+    idle_3 = (*ranks_from(0)[:3], replace(ranks_from(0)[3], gpu_percent=0.0), *ranks_from(0)[4:])
+    assert page(a_node(ranks=idle_3)).suspects == ("rank 3",)
+    idle_13 = (*ranks_from(8)[:5], replace(ranks_from(8)[5], gpu_percent=0.0), *ranks_from(8)[6:])
+    assert page(a_node(ranks=idle_3), a_node(8, ranks=idle_13)).suspects == ()
+
+
+def test_a_rank_is_missing_only_if_no_node_has_it_and_all_have_answered() -> None:
+    evens = tuple(replace(each, rank=2 * at, name=f"rank {2 * at}") for at, each in enumerate(ranks_from(0)))
+    odds = tuple(
+        replace(each, rank=2 * at + 1, name=f"rank {2 * at + 1}") for at, each in enumerate(ranks_from(0))
+    )
+    assert page(a_node(ranks=evens), a_node(ranks=odds)).clues == ()
+    gap = page(a_node(ranks=evens), a_node(ranks=odds[:6] + odds[7:]))
+    assert gap.suspects == ("rank 13",)
+    assert page(a_node(ranks=evens), a_node(ranks=odds[:6] + odds[7:]), gpu3="no route").clues == ()
+
+
+def test_two_jobs_of_one_name_are_not_compared_with_each_other() -> None:
+    dumps = [group_dump(number, range(8), 9 if number == 2 else 10, 9) for number in range(8)]
+    found = page(a_node(dumps=FoundDumps(tuple(dumps))), a_node())
+    assert found.suspects == ()
+    assert any("several jobs have this name" in source.text for source in found.facts.sources)
+
+
+def test_what_a_node_knows_has_its_name() -> None:
+    stopped = Condition(STOPPED, JOB.id, "rank 9 is stopped", 0.0, ranks=("rank 9",), job=JOB.id)
+    found = page(gpu2=a_node(8, conditions=(stopped,)), gpu3="no route to host")
+    assert (found.suspects, found.is_sure) == (("rank 9",), True)
+    assert found.clues[0].text == "gpu2: rank 9 is stopped"
+    assert found.next_steps == ("gpu2: kill -CONT 101",)
+    assert "not read: no route to host" in [source.text for source in found.facts.sources]

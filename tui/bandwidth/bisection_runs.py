@@ -1,0 +1,106 @@
+"""The runs of a bisection: the next test by the results so far, and those of an interrupted bisection."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+
+from probes.bandwidth.model.planned_test import PlannedTest
+from probes.bandwidth.model.result import Ending, Result
+from probes.bandwidth.planning.bisection import Outcome, Trial, search
+from probes.base.frozen import frozen
+
+MOST_SECONDS = 12 * 3600.0
+"""An older result says little about now."""
+
+
+@frozen
+class BisectionRun:
+    """One trial that was measured."""
+
+    trial: Trial
+    result: Result
+    is_earlier: bool = False  # by a bisection that was interrupted
+
+
+class BisectionRuns:
+    """Runs a search: `next_test` is for `BenchSession.run`."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        test_of: Callable[[frozenset[str]], PlannedTest],
+        on_run: Callable[[BisectionRun], object],
+    ) -> None:
+        """`test_of` returns the test in which these variables have the job's values."""
+        self._names, self._test_of, self._on_run = names, test_of, on_run
+        self._search = search(names)
+        self._pending: Trial | None = None  # that the session is measuring
+        self._earlier: dict[tuple[str, ...], list[Result]] = {}  # by commands, oldest first
+        self.runs: list[BisectionRun] = []
+        self.outcome: Outcome | None = None
+
+    def take_over(self, saved: Sequence[Result], place: tuple[str, str, str], now: float) -> int:
+        """Take the results of an interrupted bisection; return how many runs they spare.
+
+        `saved` is oldest first; `place`: their node, machine and origin.
+        """
+        unfinished: dict[tuple[str, ...], list[Result]] = {}
+        for result in saved:
+            is_recent = 0.0 <= now - result.taken_at <= MOST_SECONDS
+            if not is_recent or (result.node, result.machine, result.origin) != place:
+                continue
+            unfinished.setdefault(result.commands, []).append(result)
+            if self._replayed(unfinished)[1]:
+                unfinished = {}
+        self._earlier = unfinished
+        return self._replayed(unfinished)[0]
+
+    def _replayed(self, earlier: Mapping[tuple[str, ...], Sequence[Result]]) -> tuple[int, bool]:
+        """Return how many trials these results answer, and whether they answer all."""
+        running, count = search(self._names), 0
+        trial = next(running)
+        while (result := self._earlier_result(earlier, trial)) is not None:
+            count += 1
+            try:
+                trial = running.send(result.gbps)
+            except StopIteration:
+                return count, True
+        return count, False
+
+    def _earlier_result(
+        self, earlier: Mapping[tuple[str, ...], Sequence[Result]], trial: Trial
+    ) -> Result | None:
+        same = earlier.get(commands_of(self._test_of(trial.of_job)), ())
+        return same[trial.repeat] if trial.repeat < len(same) else None
+
+    def next_test(self, results: Sequence[Result]) -> PlannedTest | None:
+        """Return the next test; None at the end, or if the last test was canceled."""
+        trial: Trial | None
+        if self._pending is None:
+            trial = next(self._search)
+        else:
+            if results[-1].ending is Ending.CANCELED:
+                return None
+            trial = self._measured(BisectionRun(self._pending, results[-1]))
+        while trial is not None:
+            if (result := self._earlier_result(self._earlier, trial)) is None:
+                self._pending = trial
+                return self._test_of(trial.of_job)
+            trial = self._measured(BisectionRun(trial, result, is_earlier=True))
+        return None
+
+    def _measured(self, run: BisectionRun) -> Trial | None:
+        """Continue the search with a run; return the next trial."""
+        self.runs.append(run)
+        self._on_run(run)
+        try:
+            return self._search.send(run.result.gbps if run.result.ending is Ending.DONE else None)
+        except StopIteration as end:
+            self.outcome = end.value
+            return None
+
+
+def commands_of(test: PlannedTest) -> tuple[str, ...]:
+    """Return the commands of a test, as its result has them."""
+    return tuple(shlex.join(process.command.argv) for process in test.processes)

@@ -1,0 +1,141 @@
+"""`gdrtop fleet hang`: why a job hangs that runs on several nodes."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from queue import Empty, SimpleQueue
+from typing import TextIO
+
+from probes.base.origin import Origin, Source
+from probes.base.text import plural
+from probes.base.unknown import Reason, Unknown
+from probes.fleet.hang.across_nodes import diagnose_nodes
+from probes.fleet.job import key_of
+from probes.host.protocol import Host
+from probes.live.hang.diagnosis import Diagnosis, HangFacts
+from tui.commands.arguments import EXIT_INTERRUPTED, whole_number
+from tui.commands.hang.document import hang_document
+from tui.commands.hang.hang import SECONDS, HangSearch
+from tui.runtime.json_values import write_json
+from tui.runtime.printing import print_lines, text_width
+from widgets.base.lines import Line, line, wrapped
+from widgets.nccl.hang import draw_hang
+
+EXIT_UNKNOWN = 3
+_FIRST_READING_SECONDS = 60.0  # the first sample reads the whole node
+_NO_RAS = "not queried on many nodes; run gdrtop ras on one of them"
+_STATUS_HELP = """\
+exit status:
+  0    the job moves data on a node
+  1    no NIC of the job moves data, and no source names a suspect
+  2    no NIC of the job moves data, or that is unknown, and there is a suspect
+  3    unknown: no such job, no rates, or no node answers; usage error
+  130  interrupted
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _STATUS_HELP
+    parser.add_argument(
+        "--job",
+        metavar="ID",
+        default="",
+        help="the job: 4711, slurm:4711, train.py (default: the NCCL job with the most ranks)",
+    )
+    parser.add_argument(
+        "--seconds",
+        metavar="N",
+        type=whole_number(SECONDS, 600),
+        default=SECONDS,
+        help=f"watch the job for this time, {SECONDS} to 600 (default: {SECONDS})",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema hang)")
+
+
+def run(
+    options: argparse.Namespace,
+    hosts: Mapping[str, Host],
+    unanswered: Mapping[str, str],
+    out: TextIO,
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], object] = time.sleep,
+) -> int:
+    """Print why the job hangs, and return the exit status; `unanswered`: nodes not reached, and why."""
+    searches = {
+        name: HangSearch(host, options.job, options.seconds, _NO_RAS, clock=clock, wait=wait)
+        for name, host in hosts.items()
+    }
+    try:
+        found, failed = _read_all(searches, options.seconds + _FIRST_READING_SECONDS)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    missing = {**unanswered, **failed}
+    facts = _of_largest_job(found)
+    diagnosis = diagnose_nodes(facts, missing) if facts else None
+    status = EXIT_UNKNOWN if diagnosis is None else diagnosis.exit_status
+    if options.json:
+        at = max((search.taken_at for search in searches.values()), default=0.0) or time.time()
+        origins = {host.origin.source for host in hosts.values()}
+        origin = Origin(origins.pop() if len(origins) == 1 else Source.LIVE)
+        no_name = Unknown(Reason.NOT_THERE, "", "the document is about several nodes")
+        write_json(hang_document(no_name, origin, at, [diagnosis] if diagnosis else [], status), out)
+        return status
+    width = text_width(out)
+    if diagnosis is None:
+        lines: list[Line] = [line(f"no NCCL job {f'is {options.job!r}' if options.job else 'found'}")]
+        for name, why in missing.items():
+            lines += wrapped(f"{name}: {why}", width, indent="  ")
+    else:
+        lines = draw_hang(diagnosis, width)
+        if absent := [name for name in found if name not in facts]:
+            lines += wrapped(f"{plural(len(absent), 'node')} without this job: {', '.join(absent)}", width)
+    print_lines(lines, out, options.ascii)
+    return status
+
+
+def _read_all(
+    searches: Mapping[str, HangSearch], seconds: float
+) -> tuple[dict[str, tuple[Diagnosis, ...]], dict[str, str]]:
+    """Watch all nodes at once; return what was found on each, and why not. The threads are daemons."""
+    answers: SimpleQueue[tuple[str, tuple[Diagnosis, ...] | Exception]] = SimpleQueue()
+
+    def work(name: str, search: HangSearch) -> None:
+        try:
+            answers.put((name, search.run()))
+        except Exception as error:
+            answers.put((name, error))
+
+    for name, search in searches.items():
+        threading.Thread(target=work, args=(name, search), daemon=True).start()
+    until = time.monotonic() + seconds
+    found: dict[str, tuple[Diagnosis, ...]] = {}
+    while len(found) < len(searches):
+        try:
+            name, answer = answers.get(timeout=max(0.0, until - time.monotonic()))
+        except Empty:
+            break
+        if isinstance(answer, Exception):
+            raise answer
+        found[name] = answer
+    late = {name: f"no answer after {seconds:.0f} s" for name in searches if name not in found}
+    return {name: found[name] for name in searches if name in found}, late
+
+
+def _of_largest_job(found: Mapping[str, Sequence[Diagnosis]]) -> dict[str, HangFacts]:
+    """Return the facts of the job with the most ranks on these nodes, by node."""
+    ranks: Counter[str] = Counter()
+    for diagnoses in found.values():
+        for diagnosis in diagnoses:
+            ranks[key_of(diagnosis.facts.job)] += len(diagnosis.facts.ranks)
+    wanted = max(sorted(ranks), key=lambda key: ranks[key], default="")
+    facts = {
+        name: next((each.facts for each in diagnoses if key_of(each.facts.job) == wanted), None)
+        for name, diagnoses in found.items()
+    }
+    return {name: own for name, own in facts.items() if own is not None}
