@@ -1,10 +1,11 @@
 """The commands that install drivers, services and tools with a node's own package manager.
 
 Sources: NVIDIA Driver Installation Guide 620 (kernel modules, table 5; Oracle Linux, for header packages),
-CUDA Installation Guide for Linux 12.5 (EPEL), NVIDIA/gpu-driver-container (install.sh: repositories, Fabric
-Manager, nvlsm), Azure/azhpc-images (install_nvidiagpudriver.sh, install_nvidia_fabric_manager.sh,
-install_doca.sh, versions.json), sndirsch.github.io and SUSE's spec of nvidia-video-G06 (SLES). Where none of
-them names the command, there is none, and the guide is named instead.
+NVIDIA/gpu-driver-container (install.sh: repositories, EPEL 8 to 10, Fabric Manager, nvlsm),
+awslabs/amazon-eks-ami (install-nvidia-driver.sh: repository and kernel packages of Amazon Linux 2023),
+Azure/azhpc-images (install_nvidiagpudriver.sh, install_nvidia_fabric_manager.sh, install_doca.sh,
+versions.json), sndirsch.github.io and SUSE's specs of nvidia-video-G06, perftest and rdma-core (SLES). Where
+none of them names the command, there is none, and the guide is named instead.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _TALOS_DRIVER = (
 )
 _TALOS_MODULES = "Load the modules by the machine configuration: gdrtop manifest talos"
 _RED_HAT_STREAMS = ("8", "9")  # NVIDIA's repository has module streams for these
+_AMAZON = "amzn2023"
 _FEDORA = "fedora"  # has another `dnf config-manager`
+_AMAZON_BRANCHES = ("6.12", "6.18")  # of kernels whose packages name it: kernel6.12-devel
 _FIRST_UNNUMBERED = 580  # from this branch on, every package of Fabric Manager is nvidia-fabricmanager
 
 # The doca-host package of each release and processor: those of azhpc-images, which are tried together with
@@ -64,6 +67,7 @@ _REFRESH = {
 _PERFTEST = {
     Family.DEBIAN: ("perftest", "rdma-core", "ibverbs-utils", "infiniband-diags"),
     Family.RED_HAT: ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags"),
+    Family.SUSE: ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags"),
 }
 _VERBS = {
     Family.DEBIAN: ("libibverbs1", "ibverbs-providers"),
@@ -104,7 +108,7 @@ def _release_name(distribution: Distribution) -> str:
     if distribution.id in ("debian", "sles"):
         return f"{distribution.id}{major}"
     if distribution.id == "amzn":
-        return f"amzn{major}"
+        return _AMAZON if major == "2023" else ""
     if distribution.family is Family.AZURE_LINUX:
         return f"azl{major}"
     is_rhel = distribution.family is Family.RED_HAT and distribution.id != _FEDORA
@@ -236,6 +240,9 @@ def header_step(examination: Examination, release: Maybe[str] | None = None) -> 
 
 
 def _red_hat_headers(release: str) -> str:
+    branch = ".".join(release.split(".")[:2])
+    if f".{_AMAZON}." in release and branch in _AMAZON_BRANCHES:
+        return f"kernel{branch}-devel-{release}"
     if release.endswith("+64k"):
         return f"kernel-64k-devel-{release.removesuffix('+64k')}"
     return f"kernel-uek-devel-{release}" if "uek" in release else f"kernel-devel-{release}"

@@ -46,6 +46,8 @@ if TYPE_CHECKING:  # a node that is only read needs neither faults nor commands 
 
 _MOST_READ_SECONDS = 60.0  # of readings that were not taken
 _FIRST_WITH_DATA_DIRECT = 54
+_REBOOT = ("systemctl", "reboot")
+_REBOOT_SECONDS = 300.0
 
 
 class SimulatedHost(HostBase):
@@ -106,8 +108,8 @@ class SimulatedHost(HostBase):
     def reboot(self, with_jobs: bool = True) -> None:
         """Start the node again: its disk stays, its faults and boot configuration decide the rest.
 
-        `with_jobs`: the scheduler starts the same jobs again. Nothing in the program calls it: gdrtop reboots
-        no node.
+        `with_jobs`: the scheduler starts the same jobs again. In the program, only setup reboots a node, and
+        only a simulated one.
         """
         earlier = self.tree
         self._description = description_after(earlier)
@@ -194,7 +196,11 @@ class SimulatedHost(HostBase):
     def perform(self, argv: Sequence[str], stdin: str = "") -> CommandResult:
         """Run a command that changes the simulated node, with `stdin` as its standard input."""
         from probes.simulation.commands.catalogue import perform
+        from probes.simulation.commands.command_result import done
 
+        if tuple(argv) == _REBOOT:
+            self.reboot()
+            return done("The simulated node has started again.", seconds=_REBOOT_SECONDS)
         return perform(self, self.tree, argv, stdin, self._seconds())
 
     def begin_test(self, argv: Sequence[str]) -> SimulatedTest:

@@ -24,6 +24,7 @@ from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
 from tui.screens.ask import AskScreen
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
+from tui.screens.confirm.screen import ConfirmScreen
 from tui.screens.history import HistoryScreen
 from tui.screens.list_screen import ExaminedListScreen
 from tui.screens.live.screen import LiveScreen
@@ -249,6 +250,20 @@ def test_setup(
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=to_the_steps)
+
+
+@pytest.mark.slow
+def test_a_new_node_in_setup(snap_compare: Any) -> None:
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-b200+new-node", clock=clock))
+
+    async def to_the_plan(pilot: Pilot[None]) -> None:
+        await to_setup(pilot, clock)
+        await pilot.press("enter")
+        await on(pilot, ConfirmScreen)
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=(80, 24), run_before=to_the_plan)
 
 
 class Driven(Protocol):

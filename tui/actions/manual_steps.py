@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step
+from dataclasses import replace
+
+from probes.base.plan import Plan, Step, sentences
 
 # gdrtop runs these programs and no others.
 _PROGRAMS = {
@@ -61,15 +63,22 @@ _REASONS = {
 }
 _SYSTEMCTL = {"daemon-reload", "disable", "enable", "reload", "restart", "start", "stop"}
 _DEFAULT = "gdrtop does not run this program"
+# What a person runs on a real node, and a simulated node plays.
+_PLAYED = {
+    *("apt-get", "curl", "dnf", "dpkg", "rpm", "tdnf", "wget", "zypper"),
+    *("dracut", "grub2-mkconfig", "update-grub", "update-initramfs"),
+}
 
 
-def why_manual(step: Step) -> str:
-    """Return why gdrtop only shows a step, or "" if it runs it."""
+def why_manual(step: Step, is_played: bool = False) -> str:
+    """Return why gdrtop only shows a step, or "" if it runs it; `is_played`: of the step's plan."""
     if step.is_instruction:
         return "this step is manual"
     if step.file is not None:
         return ""
     program = step.argv[0]
+    if is_played and (program in _PLAYED or step.argv[:2] == ("systemctl", "reboot")):
+        return ""
     if program == "systemctl" and len(step.argv) > 1 and step.argv[1] not in _SYSTEMCTL:
         verb = step.argv[1]
         return f"gdrtop does not {'reboot the node' if verb == 'reboot' else f'run systemctl {verb}'}"
@@ -80,7 +89,7 @@ def runnable(plan: Plan) -> tuple[Step, ...]:
     """Return the steps before the first manual one, on which the others may depend."""
     steps = []
     for step in plan.steps:
-        if why_manual(step):
+        if why_manual(step, plan.is_played):
             break
         steps.append(step)
     return tuple(steps)
@@ -89,3 +98,16 @@ def runnable(plan: Plan) -> tuple[Step, ...]:
 def left_to_do(plan: Plan) -> tuple[Step, ...]:
     """Return the steps after those that gdrtop runs."""
     return plan.steps[len(runnable(plan)) :]
+
+
+def as_played(plan: Plan) -> Plan:
+    """Return the plan for a simulated node, which also plays manual commands; advice comes last."""
+    steps = tuple(sorted(plan.steps, key=lambda step: step.is_instruction and not step.needs_root))
+    by_hand = dict.fromkeys(_name_of(step) for step in steps if step.argv and why_manual(step))
+    own = f"Simulated: on a real node, these commands are yours: {', '.join(by_hand)}" if by_hand else ""
+    return replace(plan, steps=steps, note=sentences(plan.note.removesuffix("."), own), is_played=True)
+
+
+def _name_of(step: Step) -> str:
+    """Return the program, with the verb of systemctl."""
+    return " ".join(step.argv[: 2 if step.argv[0] == "systemctl" else 1])

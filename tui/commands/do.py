@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any, TextIO
 
@@ -203,7 +204,7 @@ class Do:
         lines += draw_consequences(prepared.plan, width, bool(prepared.clearance.affected))
         lines += draw_steps(prepared.plan, width)
         for step in prepared.plan.steps:
-            why = why_manual(step)
+            why = why_manual(step, prepared.plan.is_played)
             if why and not step.is_instruction:
                 lines += wrapped(f"gdrtop does not run {step.argv[0]} or the steps after it: {why}", width)
                 break
@@ -265,7 +266,9 @@ class Do:
         if status:
             return status
         text = proof.conclude()
-        self._print([(), *wrapped(text, self._width, Tone.TITLE)])
+        when = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(self._host.wall_clock()))
+        ticket = f"For a ticket: {prepared.node}, {when}, {prepared.title}: {text}"
+        self._print([(), *wrapped(text, self._width, Tone.TITLE), (), line(ticket)])
         try:
             self._dispatcher.note_measured(prepared.action, text)
         except AuditError as error:

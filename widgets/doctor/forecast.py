@@ -31,6 +31,7 @@ _WORDS = {
     State.UNKNOWN: "unknown",
     State.NOT_APPLICABLE: "not applicable",
 }
+_MAY_FAIL = "may not work"
 _SENTENCES = {
     State.UNKNOWN: "the state of GPUDirect RDMA is unknown",
     State.NOT_APPLICABLE: "GPUDirect RDMA does not apply",
@@ -57,10 +58,14 @@ def draw_not_known(limits: Sequence[str], width: int) -> list[Line]:
     return wrapped(f"Unknown until the boot: {'; '.join(limits)}.", width, Tone.DIM) if limits else []
 
 
-def draw_outlook(verdict: Verdict, opening: str, width: int) -> list[Line]:
-    """Draw the title "After a reboot into 6.8.0: GPUDirect RDMA will work (via DMA-BUF)", and why not."""
+def draw_outlook(verdict: Verdict, opening: str, width: int, may_fail: bool = False) -> list[Line]:
+    """Draw the title "After a reboot into 6.8.0: GPUDirect RDMA will work (via DMA-BUF)", and why not.
+
+    `may_fail`: it is degraded because the whole path may not work, not because a part does not.
+    """
     state = verdict.state
-    word = _SENTENCES.get(state, f"GPUDirect RDMA {_WORDS[state]}")
+    words = _MAY_FAIL if may_fail and state is State.DEGRADED else _WORDS[state]
+    word = _SENTENCES.get(state, f"GPUDirect RDMA {words}")
     is_usable = state in (State.ACTIVE, State.READY, State.DEGRADED) and verdict.path is not None
     gpus = f"{verdict.gpus_served} of {plural(verdict.gpus, 'GPU')}"
     by = f" (via {path_name(verdict.path)}, {gpus})" if is_usable and verdict.path is not None else ""

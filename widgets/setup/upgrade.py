@@ -5,6 +5,7 @@ from __future__ import annotations
 from probes.base.text import plural
 from probes.setup.upgrade.advice import UpgradeAdvice
 from probes.setup.upgrade.transaction import ChangeKind, PackageChange
+from probes.setup.upgrade.warnings import UNDER_PEERMEM
 from widgets.base.columns import Column, draw_columns
 from widgets.base.lines import Line, Run, Tone, line, sentence, wrapped
 from widgets.doctor.forecast import draw_found, draw_not_known, draw_outlook
@@ -22,7 +23,9 @@ def draw_upgrade(advice: UpgradeAdvice, width: int) -> list[Line]:
         reason = advice.forecast.not_applicable or "no installed kernel was found"
         return [*wrapped(sentence(reason), width), (), *_draw_packages(advice, counts, width)]
     opening = f"After the upgrade and a reboot into {kernel.release}"
-    lines = [*draw_outlook(kernel.verdict, opening, width), (), *_draw_packages(advice, counts, width)]
+    may_fail = any(finding.id == UNDER_PEERMEM for finding in kernel.findings)
+    outlook = draw_outlook(kernel.verdict, opening, width, may_fail)
+    lines = [*outlook, (), *_draw_packages(advice, counts, width)]
     lines += draw_found(kernel.findings, width)
     assumed = (*advice.assumed, *filter(None, (kernel.missing,)))
     lines += [(), *wrapped(f"Assumed: {'; '.join(assumed)}.", width, Tone.DIM)]

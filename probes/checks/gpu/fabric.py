@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.base.plan import FileChange, Plan, Step, instruction, make_plan
 from probes.base.text import plural
-from probes.base.unknown import Reason, Unknown, known, map_known
+from probes.base.unknown import Reason, Unknown, is_there, known, map_known
 from probes.checks.gpu.devices import bdfs_of, gpus_of, names_of, need_gpus
 from probes.checks.gpu.nvlink import FABRIC_GUIDE, NEEDS_HOST, NO_CUDA, need_switches
 from probes.facts.gpu.fabric import (
@@ -19,7 +19,7 @@ from probes.facts.gpu.gpus import Gpu
 from probes.facts.jobs.processes import Process
 from probes.facts.system.platform import in_container
 from probes.plans.common import modprobe_step
-from probes.plans.packages import nvlsm_steps
+from probes.plans.packages import FABRIC_MANAGER, nvlsm_steps
 from probes.queries.evidence_list import first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.jobs import conclude, jobs_of
@@ -198,6 +198,9 @@ def _missing(
     """Return what is wrong with a part that Fabric Manager needs, with the steps that provide it."""
     states = {known(gpu.fabric.state, "") for gpu in known(gpus_of(examination), ())}
     are_registered = states == {COMPLETED}
+    unit = map_known(examination.services, lambda facts: facts.services[FABRIC_MANAGER].path)
+    if is_there(unit) is False:  # the finding about Fabric Manager installs and starts it
+        steps = tuple(step for step in steps if step is not _RESTART)
     return found(
         cause,
         *evidence,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from probes.base.plan import Step, make_plan
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.checks.gpu.devices import bdfs_of, names_of, need_gpus, needs_nvml
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.platform import in_container
 from probes.facts.system.services import Service, ServiceState
 from probes.plans.common import start_at_boot_step
-from probes.plans.packages import FABRIC_MANAGER, fabric_manager_steps
+from probes.plans.packages import FABRIC_MANAGER, fabric_manager_steps, nvlsm_steps
 from probes.queries.evidence_list import PCI_FUNCTIONS, first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.nvlink_fabric import NvSwitches, nvswitches_of
@@ -97,12 +97,15 @@ def fabric_manager_down_absent(examination: Examination) -> Outcome:
         need(service.path, SERVICES)
     if in_container(examination.node.platform):
         return unknown(NEEDS_HOST)
+    subnet_manager = is_there(map_known(examination.fabric_services, lambda facts: facts.nvlsm_program))
+    needed = nvlsm_steps(examination) if switches.needs_nvlsm and subnet_manager is False else ()
     return found(
         f"{switches.text} Only Fabric Manager configures them.",
         Evidence(service.path.source, "not there, nor in systemd's other directories"),
         fix=make_plan(
             "Install Fabric Manager",
             *fabric_manager_steps(examination, _driver_version(examination)),
+            *needed,  # Fabric Manager does not start without it
             _START_MANAGER,
         ),
         devices=switches.devices,

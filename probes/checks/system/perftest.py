@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.plan import Step, instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.tools import PERFTEST_BUILD, Perftest
-from probes.plans.packages import perftest_steps
+from probes.plans.packages import is_immutable, perftest_steps
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
 from probes.queries.jobs import usable_paths
 from probes.queries.modules import no_gpu_or_rdma_device
@@ -20,6 +20,12 @@ _BUILD = make_plan(
     Step("Download the source", ("git", "clone", f"{_PERFTEST}.git"), needs_root=False),
     instruction("In the perftest directory, run", to_copy=PERFTEST_BUILD),
     note="DOCA, HPC-X and NVIDIA's containers include a perftest built with CUDA.",
+)
+_IN_CONTAINER = make_plan(
+    "Run perftest in a container",
+    "Run perftest in a container: no package can be installed on this system.",
+    needs_root=False,
+    note=_BUILD.note,
 )
 
 
@@ -49,10 +55,11 @@ def perftest_missing(examination: Examination) -> Outcome:
     if perftest.reason is not Reason.NOT_THERE:
         need(perftest, "perftest")
     packages = perftest_steps(examination)
+    otherwise = _IN_CONTAINER if is_immutable(examination) else _BUILD
     return found(
         "A test of GPU memory proves that GPUDirect RDMA works. Distributions ship perftest without CUDA.",
         Evidence("command -v ib_write_bw", "not found"),
-        fix=make_plan("Install perftest", *packages, reversible=False) if packages else _BUILD,
+        fix=make_plan("Install perftest", *packages, reversible=False) if packages else otherwise,
     )
 
 

@@ -1,7 +1,7 @@
 """Every command that a simulated node supports, by name.
 
-Not supported, because gdrtop never runs them: reboot, dkms, update-initramfs, dracut, git, kubectl,
-mlxconfig, mlxfwreset, package managers.
+Not supported, because gdrtop never runs them: dkms, git, kubectl, mlxconfig, mlxfwreset. A reboot is
+SimulatedHost's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,18 @@ from dataclasses import replace
 from probes.base.text import printable
 from probes.facts.system.tools import DIRECTORIES
 from probes.host.protocol import Host
-from probes.simulation.commands import coreutils, modprobe, nvidia, ports, setpci, slurm, system, systemctl
+from probes.simulation.commands import (
+    boot_files,
+    coreutils,
+    modprobe,
+    nvidia,
+    packages,
+    ports,
+    setpci,
+    slurm,
+    system,
+    systemctl,
+)
 from probes.simulation.commands.command_result import CommandResult, Handler, Invocation, unsupported
 from probes.simulation.node.model.tree import Tree
 
@@ -24,6 +35,8 @@ HANDLERS: Mapping[str, Handler] = {
     **ports.COMMANDS,
     **coreutils.COMMANDS,
     **slurm.COMMANDS,
+    **packages.COMMANDS,
+    **boot_files.COMMANDS,
     **system.COMMANDS,
 }
 

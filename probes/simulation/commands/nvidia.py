@@ -8,6 +8,7 @@ from dataclasses import replace
 from probes.simulation.commands.command_result import CommandResult, Invocation, done, failed, unsupported
 from probes.simulation.commands.modprobe import modprobe
 from probes.simulation.node.model.tree import Tree, uuid_of
+from probes.simulation.node.system.services import fabric_state
 
 _NO_DRIVER = (
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
@@ -27,8 +28,8 @@ _SWITCH = {"0": False, "1": True, "DISABLED": False, "ENABLED": True}
 
 
 def _nvidia_smi(call: Invocation) -> CommandResult:
-    options = _options(call.args)
-    if options is None or not options.keys() & {"-pm", "-mig"}:
+    options = {} if call.args == ("-q",) else _options(call.args)
+    if options is None or (options and not options.keys() & {"-pm", "-mig"}):
         return unsupported(call)
     tree = call.tree
     if "nvidia" not in tree.live_modules:
@@ -38,6 +39,8 @@ def _nvidia_smi(call: Invocation) -> CommandResult:
     gpus = _selected(tree, options.get("-i"))
     if not gpus:
         return failed("No devices were found", exit_status=_NO_DEVICES)
+    if not options:
+        return done(f"Driver Version{'':<20}: {tree.description.driver.version}", *_states(tree, gpus))
     lines: list[str] = []
     for option, change in (("-pm", _persistence), ("-mig", _mig)):
         if option not in options:
@@ -49,8 +52,21 @@ def _nvidia_smi(call: Invocation) -> CommandResult:
     return done(*lines, "All done.", seconds=0.4 + 0.2 * len(gpus))
 
 
+def _states(tree: Tree, gpus: list[int]) -> list[str]:
+    """Return the part of `nvidia-smi -q` about the NVLink fabric."""
+    return [
+        line
+        for number in gpus
+        for line in (
+            f"GPU {_bus_id(tree, number)}",
+            "    Fabric",
+            f"        State{'':<21}: {fabric_state(tree, number).title()}",
+        )
+    ]
+
+
 def _options(words: tuple[str, ...]) -> dict[str, str] | None:
-    """Parse "-i 0 -pm 1" and "--id=0"; None for an unsupported option."""
+    """Parse "-i 0 -pm 1" and "--id=0"; None for an unsupported option, or without any."""
     options: dict[str, str] = {}
     left = list(words)
     while left:
@@ -58,7 +74,7 @@ def _options(words: tuple[str, ...]) -> dict[str, str] | None:
         if name not in _OPTIONS or (not equals and not left):
             return None
         options[_OPTIONS[name]] = value if equals else left.pop(0)
-    return options
+    return options or None
 
 
 def _selected(tree: Tree, named: str | None) -> list[int]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.facts.system.tool_names import PROGRAMS
 from probes.simulation.faults.fault import ChangeDescription, Faults, fault
 from probes.simulation.faults.modules import take_driver_from_disk
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.modules.loading import remove_modules
+from probes.simulation.node.system.products import remove_products
 
 FAULTS = Faults()
 
@@ -18,21 +18,7 @@ _MODULES = (
     *("nvidia_fs", "gdrdrv", "efa_nv_peermem", "nvidia_peermem"),
     *("nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia"),
 )
-_DIRECTORIES = ("/proc/driver/nvidia", "/dev/nvidia", "/etc/modules-load.d/nvidia", "/usr/share/nvidia")
-_NAMES = (
-    *(
-        "libcuda.so",
-        "libnvidia-",
-        "libgdrapi",
-        "libnccl",
-        "nvidia-smi",
-        "nv-fabricmanager",
-        "nvidia-modprobe",
-    ),
-    *("nvidia-fabricmanager", "nvidia-persistenced", "nvidia-imex", "nvidia-dcgm", "nv-hostengine", "nvlsm"),
-    *(program.name for program in PROGRAMS),
-)
-
+_RUNNING = ("/proc/driver/nvidia", "/dev/nvidia", "/etc/modules-load.d/nvidia")
 
 _FOUND = ("nvidia-not-loaded", "perftest-missing")
 
@@ -52,10 +38,9 @@ def _nothing_installed(tree: Tree) -> None:
     end_programs(tree)
     remove_modules(tree, *(name for name in _MODULES if name in tree.live_modules))
     take_driver_from_disk(tree)
-    for path in list(tree.files):
-        name = path.rpartition("/")[2]
-        if path.startswith(_DIRECTORIES) or name.startswith(_NAMES):
-            tree.remove(path)
+    remove_products(tree)
+    for path in [path for path in tree.files if path.startswith(_RUNNING)]:
+        tree.remove(path)
 
 
 def _on_distribution(name: str) -> ChangeDescription:

@@ -65,6 +65,16 @@ def commands(steps: tuple[Step, ...]) -> list[str]:
         (RHEL, "5.14.0-427.el9.x86_64", "dnf -y install kernel-devel-5.14.0-427.el9.x86_64"),
         (RHEL, "5.14.0-427.el9.aarch64+64k", "dnf -y install kernel-64k-devel-5.14.0-427.el9.aarch64"),
         (RHEL, "6.12.0-1.el9uek.x86_64", "dnf -y install kernel-uek-devel-6.12.0-1.el9uek.x86_64"),
+        (
+            AMAZON,
+            "6.12.40-64.114.amzn2023.x86_64",
+            "dnf -y install kernel6.12-devel-6.12.40-64.114.amzn2023.x86_64",
+        ),
+        (
+            AMAZON,
+            "6.1.147-172.266.amzn2023.x86_64",
+            "dnf -y install kernel-devel-6.1.147-172.266.amzn2023.x86_64",
+        ),
         (AZURE, "6.6.64.2-9.azl3", "tdnf -y install kernel-devel-6.6.64.2-9.azl3"),
     ],
     ids=lambda value: getattr(value, "name", None),
@@ -116,7 +126,10 @@ def test_red_hat_10_has_no_module_streams_and_amazon_no_epel(node: Examination) 
     assert any("epel-release-latest-10" in text for text in commands(open_driver_steps(on(node, RHEL_10))))
 
 
-@pytest.mark.parametrize("distribution", [GENTOO, replace(SLES, version="16.0"), replace(UBUNTU, version="")])
+@pytest.mark.parametrize(
+    "distribution",
+    [GENTOO, replace(SLES, version="16.0"), replace(UBUNTU, version=""), replace(AMAZON, version="2")],
+)
 def test_without_a_source_the_guide_is_named(node: Examination, distribution: Distribution) -> None:
     assert "driver-installation-guide" in commands(open_driver_steps(on(node, distribution)))[-1]
 

@@ -220,6 +220,7 @@ def test_files_are_written_on_the_twin_only() -> None:
     [
         (("dkms", "autoinstall"), "gdrtop cannot simulate this command"),
         (("reboot",), "gdrtop cannot simulate this command"),
+        (("systemctl", "reboot"), "gdrtop check --after-reboot forecasts a reboot"),
         (("systemctl", "restart", "slurmd"), "the effect of this service is unknown"),
         (("nvidia-smi", "-mig", "1"), "only persistence mode can be rehearsed"),
     ],

@@ -27,9 +27,11 @@ def test_a_fix_is_proven_by_the_pair_that_it_affects(
     demo = "hgx-h100+acs-on"
     options = ("--demo", demo, "acs-redirect-off", "--measure", "--disturb", "hgx-h100")
     assert main(["do", *options]) == 0
-    last = capsys.readouterr().out.rstrip().splitlines()[-1]
-    assert last.startswith("GPU0 → mlx5_0: ")
-    assert "more than before the action (" in last
+    *_, text, _, ticket = capsys.readouterr().out.rstrip().splitlines()
+    assert text.startswith("GPU0 → mlx5_0: ")
+    assert "more than before the action (" in text
+    assert ticket.startswith("For a ticket: hgx-h100, ")
+    assert ticket.endswith(text)
 
 
 @pytest.mark.parametrize("option", ["--script", "--rehearse", "--dry-run"])

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from probes.checks.judgment import judge
+from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
+from probes.snapshot.examination import examine
+from probes.snapshot.verdict import State
 from tests.tiers import usual
-from tests.tui.actions.script_shell import SHELLCHECK, ScriptShell
+from tests.tui.actions.script_shell import SHELLCHECK, PlayedCommands, ScriptShell
 from tests.tui.commands.test_schema import valid
 from tui.cli import main
 from tui.files.append_file import AppendFile
@@ -121,6 +125,25 @@ def test_the_script_prints_manual_steps_and_stops_there(
     assert printed.index("dnf -y install nvidia-open\n") < printed.index("These steps are yours:")
     assert "   systemctl reboot\n" in printed
     assert printed.endswith("Then check the node: gdrtop check\n")
+
+
+def test_the_script_sets_a_new_node_up_to_the_reboot(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Each command changes the simulated node; only a person can choose the version of Fabric Manager."""
+    name = "hgx-b200+new-node"
+    _, script, _ = run(capsys, "--demo", name, "--script")
+    host, programs = SimulatedHost(name), ("apt-get", "dpkg", "modprobe", "systemctl", "wget")
+    with PlayedCommands(host, tmp_path) as node:
+        shell = ScriptShell(tmp_path, programs, node)
+        status, printed = shell.run(script)
+        assert (status, "Install the nvidia-fabricmanager package" in printed) == (2, True)
+        following = printed.rpartition("argument ")[2].partition(".")[0]
+        assert host.perform(("apt-get", "-y", "install", "nvidia-fabricmanager=580.95.05*")).exit_status == 0
+        status, printed = shell.run(script, following)
+    assert "gdrtop bench --list" in printed  # the last step is a person's again
+    verdict = judge(examine(host)).verdict
+    assert (status, verdict.state) == (2, State.READY)
 
 
 SCRIPTED = [

@@ -49,6 +49,13 @@ def test_the_packages_that_matter_and_the_outlook_are_shown() -> None:
     assert [argv[:2] for argv in host.asked] == [("apt-get", "--simulate")]
 
 
+def test_a_module_that_may_not_load_is_no_path_that_works_in_part() -> None:
+    out = io.StringIO()
+    replaced = "Inst mlnx-ofed-kernel-dkms [24.10-1] (25.07.OFED.25.07.0.9.7.1-1 DOCA:3.1 [all])\n"
+    assert write_advice(Answering("dgx-a100", replaced), "apt-get upgrade", out) == 1
+    assert "GPUDirect RDMA may not work (via peermem, 8 of 8 GPUs)" in " ".join(out.getvalue().split())
+
+
 def test_an_upgrade_that_does_not_matter_is_fine() -> None:
     out = io.StringIO()
     assert write_advice(Answering("hgx-h100", CURL), "apt-get upgrade", out) == 0

@@ -90,6 +90,19 @@ async def test_a_node_is_set_up_by_keys_to_the_end(name: str, monkeypatch: pytes
     assert [title for title in played if title.startswith("Measure") and "staged" not in title] == expected
 
 
+@pytest.mark.slow
+async def test_a_new_node_is_set_up_by_keys_from_nothing_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = site_of(monkeypatch, "pcie-l40s+new-node-debian")
+    async with site.opened() as pilot:
+        played = await play(pilot, stop_at=REPORT)
+        assert played[:3] == ["Install the NVIDIA driver", "Load the modules", "Install the benchmark tools"]
+        assert ("systemctl", "reboot") in site.host.ran
+        assert "✓" in row(pilot, REBOOT)
+        await select(pilot, REPORT)
+        await pilot.press("enter")
+        await until(pilot, lambda: "the node is set up" in summary(pilot))
+
+
 # Nodes with something wrong, and what the admin sees
 
 

@@ -10,17 +10,15 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from probes.base.plan import FileChange, Plan, Step
+from probes.base.plan import FileChange
 from probes.simulation.host import SimulatedHost
-from tui.actions.audit_log import Actor, Audit, AuditFile, AuditLogFile, MemoryLog, log_lines
+from tui.actions.audit_log import AuditFile, AuditLogFile, MemoryLog, log_lines
 from tui.actions.events import RunOutcome
 from tui.actions.runner import file_commands
 from tui.bandwidth.results_store import DiskResultsStore
 from tui.bandwidth.session import MemoryResultsStore, ResultsStore
 from tui.files.setup_log import DiskSetupLog, MemorySetupLog, SetupLog
 from tui.files.xdg import CACHE, own_directory
-
-_REBOOT = ("systemctl", "reboot")
 
 
 class SimulatedSetup:
@@ -47,9 +45,6 @@ class SimulatedSetup:
         """Run again what earlier commands ran on the node, and reboot it where they did."""
         for step in _done_steps(self.actions.lines()):
             argv = tuple(word for word in step.get("argv") or () if isinstance(word, str))
-            if argv == _REBOOT:
-                host.reboot()
-                continue
             path, text, kept = step.get("file"), step.get("text"), step.get("kept")
             commands: Sequence[tuple[tuple[str, ...], str]] = [(argv, "")] if argv else ()
             if isinstance(path, str) and (text is None or isinstance(text, str)):
@@ -57,16 +52,6 @@ class SimulatedSetup:
                 commands = file_commands(host, change, "")
             for command, given in commands:
                 host.perform(command, given)
-
-    def reboot(self, host: SimulatedHost, node: str) -> None:
-        """Reboot the node, for this command and those that follow."""
-        step = Step("Reboot the simulated node", _REBOOT)
-        audit = Audit(self.actions, Actor(node, "", "", os.getpid()), host.wall_clock)
-        audit.begin("reboot", Plan(step.why, (step,)))
-        audit.begin_step(1, step, "")
-        host.reboot()
-        audit.end_step(1, RunOutcome.DONE, 0, 0.0, "")
-        audit.end(RunOutcome.DONE, "")
 
 
 def _done_steps(lines: Sequence[str]) -> Iterator[dict[str, Any]]:

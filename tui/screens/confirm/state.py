@@ -89,6 +89,9 @@ class ConfirmState:
         if clearance.refused:
             lines.extend(wrapped(not_run(clearance), width, Tone.WARNING))
         lines.extend(draw_warnings(clearance, width))
+        note = wrapped(plan.note, width, Tone.DIM) if plan.note else []
+        if note and plan.is_played:
+            lines.extend([(), *note])
         number = 1
         for steps in self._groups(runnable(plan)):
             last = number + len(steps) - 1
@@ -99,11 +102,12 @@ class ConfirmState:
         if left:
             lines.extend([(), (Run("MANUAL STEPS", Tone.TITLE),)])
             if not left[0].is_instruction:
-                lines.extend(wrapped(f"{left[0].argv[0]}: {why_manual(left[0])}", width, Tone.DIM, "  "))
+                why = why_manual(left[0], plan.is_played)
+                lines.extend(wrapped(f"{left[0].argv[0]}: {why}", width, Tone.DIM, "  "))
             for steps in self._groups(left):
                 lines.extend(draw_group(steps, width))
-        if plan.note:
-            lines.extend([(), *wrapped(plan.note, width, Tone.DIM)])
+        if note and not plan.is_played:
+            lines.extend([(), *note])
         return lines
 
     def _groups(self, steps: Sequence[Step]) -> list[tuple[Step, ...]]:

@@ -162,6 +162,7 @@ class Tree:
     unstarted: str = ""  # why the driver has started no GPU; "": it has
     refusals: dict[str, Refusal] = field(default_factory=dict)  # by module
     removed_with: dict[str, list[Removed]] = field(default_factory=dict)  # by module
+    not_installed: dict[str, list[Removed]] = field(default_factory=dict)  # what packages bring, by product
     mig: set[int] = field(default_factory=set)  # GPUs with MIG enabled
     persistent: set[int] = field(default_factory=set)  # GPUs in persistence mode
     programs: list[Program] = field(default_factory=list)  # with GPUs or RDMA

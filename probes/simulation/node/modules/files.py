@@ -96,6 +96,15 @@ def add_module_file(tree: Tree, name: str) -> None:
     write_index(tree, modinfo_of(tree).files)
 
 
+def add_driver_files(tree: Tree, by_dkms: bool) -> None:
+    """Add the files of the NVIDIA driver's modules, built by DKMS or for the distribution's kernel."""
+    for name in modules_on_disk(tree.description):
+        if name.startswith("nvidia"):
+            add_module_file(tree, name)
+    if by_dkms:
+        _dkms(tree, "nvidia")
+
+
 def remove_module_file(tree: Tree, name: str) -> None:
     """Remove a module's file of the running kernel."""
     modinfo_of(tree).files.pop(name, None)

@@ -204,6 +204,7 @@ def keep_disk(tree: Tree, earlier: Tree) -> None:
     # Answers about files on disk, and what firmware and shim remember.
     tree.commands["modinfo"] = earlier.commands["modinfo"]
     tree.refusals = earlier.refusals
+    tree.not_installed = earlier.not_installed
 
 
 def _is_on_disk(path: str) -> bool:

@@ -16,12 +16,12 @@ DEMO = "hgx-h100+acs-on"
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("tui.actions.simulated_commands.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("tui.actions.simulated_commands._LONGEST_WAIT_SECONDS", 0.0)
     return tmp_path / "gdrtop" / "simulated"
 
 
-def setup(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    status = main(["setup", "--demo", DEMO, *arguments])
+def setup(capsys: pytest.CaptureFixture[str], *arguments: str, node: str = DEMO) -> tuple[int, str]:
+    status = main(["setup", "--demo", node, *arguments])
     return status, capsys.readouterr().out
 
 
@@ -46,18 +46,23 @@ def test_a_choice_lasts_and_another_node_has_none(capsys: pytest.CaptureFixture[
     assert "skipped by" not in capsys.readouterr().out
 
 
-def test_a_simulated_node_is_set_up_to_the_end_by_commands(
+def test_a_new_node_is_set_up_by_commands_from_nothing_to_the_end(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    setup(capsys, "acs", "--run", "--disturb", "hgx-h100")
-    tests = "measure-host,measure-pair,measure-staged,measure-all"
-    setup(capsys, "--skip", f"{tests},acs")
-    assert setup(capsys, "reboot", "--run", "--yes") == (0, "Simulated: the node was rebooted.\n")
-    assert "the path is usable after a reboot" in setup(capsys)[1]
-    assert main(["report", "--demo", DEMO, str(tmp_path / "report.md")]) == 0
+    new = "pcie-l40s+new-node-debian"
+    for step in ("gpu-driver", "modules", "tools"):
+        status, out = setup(capsys, step, "--run", "--yes", node=new)
+        assert status == 0
+    assert "Simulated: on a real node, these commands are yours: apt-get." in out
+    # One of its GPUs has no NIC on its socket, which no command changes.
+    setup(capsys, "--skip", "measure-host,measure-pair,measure-all,others", node=new)
+    status, out = setup(capsys, "reboot", "--run", "--yes", node=new)
+    assert (status, "The simulated node has started again." in out) == (0, True)
+    assert main(["report", "--demo", new, str(tmp_path / "report.md")]) == 0
     capsys.readouterr()
-    status, out = setup(capsys)
+    status, out = setup(capsys, node=new)
     assert (status, "the node is set up" in out) == (0, True)
+    assert "the path is usable after a reboot" in out
 
 
 @pytest.mark.slow
