@@ -42,7 +42,7 @@ from probes.host.remote.transport import (
     unpack,
     why_failed,
 )
-from probes.host.remote.transport_process import END_SECONDS, kill_session
+from probes.host.remote.transport_process import END_SECONDS, interrupts_deferred, kill_session
 
 T = TypeVar("T")
 _MOST_LINE_BYTES = 16 << 20
@@ -72,9 +72,11 @@ class _Client(ExecClient):  # type: ignore[misc]
         self, commandlist: list[str], shell: bool = False, env: dict[str, str] | None = None
     ) -> Popen:
         """Start the transport as EngineClient does, in a session of its own: Ctrl-C is gdrtop's."""
-        process = Popen(
-            commandlist, bufsize=0, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=env, preexec_fn=os.setsid
-        )
+        with interrupts_deferred():
+            process = Popen(
+                commandlist, bufsize=0, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=env, preexec_fn=os.setsid
+            )
+            self.worker.process = process
         self.streams.set_stream(self.worker.SNAME_STDERR, process.stderr, E_READ)
         self.streams.set_stream(self.worker.SNAME_STDOUT, process.stdout, E_READ)
         self.streams.set_stream(self.worker.SNAME_STDIN, process.stdin, E_WRITE, retain=False)
@@ -111,6 +113,7 @@ class _NodeWorker(ExecWorker):  # type: ignore[misc]
         self.target = target
         self.read_bytes: Counter[str] = Counter()
         self.most_bytes = MOST_NOISE_BYTES
+        self.process: Popen | None = None  # ClusterShell knows it a moment later
         # ClusterShell does not report it.
         is_there = shutil.which(target.argv[0]) is not None
         self.failure = "" if is_there else f"cannot run {printable(target.argv[0])}: not found"
@@ -198,6 +201,8 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
             self._on_progress = lambda done, total: None
             for worker in self._workers.values():
                 worker.abort()
+                if worker.process is not None and worker.process.poll() is None:
+                    kill_session(worker.process.pid)
             self._port.abort()
             raise
         finally:

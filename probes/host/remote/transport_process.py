@@ -6,22 +6,50 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 END_SECONDS = 1.0  # from the end of its input to SIGKILL
 
 
+@contextlib.contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Let Ctrl-C wait: while a process is started, KeyboardInterrupt would leave it running and unknown.
+
+    A mask of signals would not do: Python raises it in the main thread whichever thread the signal reaches.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    noted: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if noted:
+            signal.raise_signal(signal.SIGINT)
+
+
 def start_transport(argv: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start a transport with three pipes; OSError: it cannot be run. Ctrl-C is gdrtop's and not its."""
-    return subprocess.Popen(
-        argv,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        start_new_session=True,
-    )
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        with interrupts_deferred():
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+            )
+    except KeyboardInterrupt:
+        if process is not None:
+            kill_session(process.pid)
+        raise
+    return process
 
 
 def close_pipes(process: subprocess.Popen[bytes]) -> None:

@@ -7,8 +7,9 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
@@ -22,6 +23,7 @@ from probes.fleet.node_set import MOST_NODES
 from probes.fleet.summary import NodeSummary, with_shared_traits
 from probes.fleet.traits import Trait
 from probes.host.protocol import Host
+from probes.host.remote.transport_process import interrupts_deferred
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, add_table_options, whole_number
 from tui.commands.fleet.nodes import demo_fleet, named_nodes, targets
 from tui.commands.fleet.output import print_fleet
@@ -112,13 +114,9 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         names = named_nodes(options)
         files = _files(options, names)
         with judging_processes() as executor:
-            try:
-                judged, unanswered = read_fleet(
-                    options, names, show, executor, files=files, redact=options.redact
-                )
-            except BaseException:
-                executor.shutdown(wait=False, cancel_futures=True)
-                raise
+            judged, unanswered = read_fleet(
+                options, names, show, executor, files=files, redact=options.redact
+            )
         origin = Origin(Source.REMOTE, plural(len(names), "node"))
     show.end()
     found = compare([each.summary for each in judged], unanswered)
@@ -236,11 +234,19 @@ def _files(options: argparse.Namespace, names: Iterable[str]) -> dict[str, str]:
     }
 
 
-def judging_processes() -> Executor:
-    """Return as many processes as there are cores; they are forked before any thread runs."""
+@contextmanager
+def judging_processes() -> Iterator[Executor]:
+    """Give as many processes as there are cores; they are forked before any thread runs.
+
+    At the end they finish the node that they judge: Python ends a pool that still runs with a traceback.
+    """
     executor = ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork"), _end_with_gdrtop)
-    executor.submit(os.getpid).result()
-    return executor
+    try:
+        with interrupts_deferred():
+            executor.submit(os.getpid).result()
+        yield executor
+    finally:
+        executor.shutdown(cancel_futures=True)
 
 
 def _end_with_gdrtop() -> None:

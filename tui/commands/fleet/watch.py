@@ -64,10 +64,7 @@ def run(options: argparse.Namespace) -> int:
         return 3
     ascii_only = dashboard.prepare(options.ascii, options.color)
     with judging_processes() as executor:  # before any thread starts
-        try:
-            return _show(watched_fleet(options, executor), options, ascii_only)
-        finally:
-            executor.shutdown(wait=False, cancel_futures=True)
+        return _show(watched_fleet(options, executor), options, ascii_only)
 
 
 def watched_fleet(options: argparse.Namespace, executor: Executor) -> WatchedFleet:
