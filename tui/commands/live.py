@@ -389,7 +389,7 @@ class JobText:
         for job in sample.jobs:
             before, path = printed.get(job.id), path_summary(members(sample, job))
             if before is None or path != paths[job.id] or _differ(before, job):
-                shown.extend(wrapped_below(f"{clock}  {_job_text(job, path)}", width))
+                shown.extend(wrapped_below(f"{clock}  {_job_text(job, path, sample.taken_at)}", width))
                 before = job
             self._printed[job.id], self._paths[job.id] = before, path
         if not sample.jobs and self._had_jobs:
@@ -421,7 +421,7 @@ def _has_changed(before: Maybe[float], now: Maybe[float]) -> bool:
     return abs(now - before) > max(1.0, max(before, now) / 4)
 
 
-def _job_text(job: LiveJob, path: str) -> str:
+def _job_text(job: LiveJob, path: str, at: float) -> str:
     """Return a job: its name, ranks, path, rates and number of NICs."""
     count = len(job.pids)
     ranks = plural(count, "rank") if job.role is Role.NCCL else plural(count, "process", "processes")
@@ -433,7 +433,7 @@ def _job_text(job: LiveJob, path: str) -> str:
     if job.slowest is not None:
         parts.append(f"slowest pid {job.slowest.pid}: bus {short(job.slowest.bus_gbps)} GB/s")
     if not isinstance(job.step, Unknown):
-        parts.append(step_text(job.step))
+        parts.append(step_text(job.step, at))
     return f"{job.name}: {', '.join(parts)}"
 
 

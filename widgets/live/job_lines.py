@@ -155,9 +155,9 @@ def draw_verdicts(sample: LiveSample, width: int, rows: int) -> list[Line]:
             names = ", ".join(job.name for job in sample.jobs[number:])
             return [*lines, fit((Run(f"  and {plural(left, 'more job')}: {names}", Tone.DIM),), width)]
         lines.append(job_line(job, sample, width))
-        if not isinstance(job.step, Unknown) and len(lines) + left <= rows:
-            lines.append(fit((Run(f"  {step_text(job.step)}", Tone.DIM),), width))
         lines.extend(problem_lines(job, sample, width, min(4, rows - len(lines) - (left > 1))))
+        if not isinstance(job.step, Unknown) and len(lines) + left <= rows:
+            lines.append(fit((Run(f"  {step_text(job.step, sample.taken_at)}", Tone.DIM),), width))
     return lines[:rows]
 
 

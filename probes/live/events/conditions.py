@@ -8,7 +8,15 @@ from dataclasses import replace
 from probes.base.evidence import Evidence, Severity
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role, path_phrase
+from probes.live.model.sample import (
+    STEP_ROLES,
+    LiveJob,
+    LiveProcess,
+    LiveSample,
+    PathWord,
+    Role,
+    path_phrase,
+)
 from probes.live.model.step_text import longer_step
 from probes.live.processes.job_summaries import path_summary
 from probes.snapshot.condition import (
@@ -32,6 +40,7 @@ SEEN_AT_ONCE = frozenset({STAGED, OVER_TCP, STOPPED, ODD_RANK})  # in one sample
 STOPPED_STATES = ("T", "t")
 _WITHOUT_GDR = {PathWord.STAGED: STAGED, PathWord.TCP: OVER_TCP}
 _MOST_EVIDENCE = 8
+_NEWEST_TEXT = frozenset({STEP_LONGER})  # its figures are medians: the newest ones count
 Key = tuple[str, str]
 
 
@@ -86,7 +95,11 @@ def _continued(before: Condition | None, now: Condition) -> Condition:
     """Return a condition with its beginning; with its text, too, while it affects the same."""
     if before is None:
         return now
-    is_same = (before.devices, before.ranks, before.severity) == (now.devices, now.ranks, now.severity)
+    is_same = now.check not in _NEWEST_TEXT and (before.devices, before.ranks, before.severity) == (
+        now.devices,
+        now.ranks,
+        now.severity,
+    )
     return before if is_same else replace(now, since=before.since)
 
 
@@ -114,10 +127,17 @@ def _unread(sample: LiveSample) -> dict[str, Unknown]:
         ERRORS_RISING: (count for port in sample.ports for count in port.counters.values()),
         THROTTLED: (map_known(gpu.live, lambda live: live.throttle_reasons) for gpu in sample.gpus),
         STOPPED: (process.state for process in processes),
-        **dict.fromkeys((SLOW_NIC, TRAFFIC_FELL, CONGESTED, STEP_LONGER), rates),
+        **dict.fromkeys((SLOW_NIC, TRAFFIC_FELL, CONGESTED), rates),
     }
     reasons = ((check, _all_unknown(values)) for check, values in figures.items())
-    return {check: why for check, why in reasons if why is not None}
+    return {check: why for check, why in (*reasons, (STEP_LONGER, _unread_step(sample))) if why is not None}
+
+
+def _unread_step(sample: LiveSample) -> Unknown | None:
+    """Return why the step of a job was not watched; None also for jobs that have none."""
+    steps = (job.step for job in sample.jobs if job.role in STEP_ROLES)
+    missing = (step for step in steps if isinstance(step, Unknown) and step.reason is not Reason.NOT_THERE)
+    return next(missing, None)
 
 
 def _all_unknown(values: Iterable[Maybe[object]]) -> Unknown | None:

@@ -8,8 +8,10 @@ from statistics import median
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.jobs.process_files import has_initialized_nvshmem
 from probes.live.activity import BUSY_PERCENT, IDLE_PERCENT, SILENT_SECONDS, moves_data
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PortSample
+from probes.live.processes.gdr_path import gpu_may_post
 
 _IDLE_CPU, _BUSY_CPU = 10.0, 60.0  # percent of one CPU: a waiting rank keeps a proxy thread busy
 _LEAST_RANKS = 3  # to say that one differs
@@ -34,6 +36,7 @@ class RankState:
     queue_pairs: int
     ready: int  # queue pairs in RTS
     node: str = ""  # of a job on several nodes
+    gpu_may_post: bool = False  # to queue pairs that the kernel does not list
 
 
 @dataclass
@@ -117,6 +120,10 @@ class HangWatch:
             silent_seconds=never if moved_at is None else self._at - moved_at,
             queue_pairs=sum(nic.queue_pairs for nic in process.nics),
             ready=sum(nic.ready for nic in process.nics),
+            gpu_may_post=(
+                gpu_may_post(process.role, process.threads)
+                or has_initialized_nvshmem(process.process.libraries)
+            ),
         )
 
     def silence(self) -> Maybe[float]:

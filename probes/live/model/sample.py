@@ -72,6 +72,10 @@ class Role(Enum):
     GPU = "GPU program"  # without RDMA and NCCL
 
 
+STEP_ROLES = (Role.NCCL, Role.NVSHMEM, Role.UCX)
+"""Of jobs that may be training, so their steps are watched."""
+
+
 @frozen
 class NicUse:
     """What a process has on one RDMA device."""

@@ -38,6 +38,7 @@ class JobStep:
     coverage: float  # share of the time in which the period holds, 0 to 1
     device: str  # the NIC that was watched
     longer_than: UsualStep | None = None  # None: it takes no longer than before
+    files: tuple[str, ...] = ()  # of the counters that were read
 
     @property
     def is_steady(self) -> bool:

@@ -20,31 +20,31 @@ _PARTS = {
 _DAY_HOURS = 24
 
 
-def step_text(step: JobStep) -> str:
-    """Return "a step takes 17.2 s, 4.1 s of it network", or how often bursts repeat."""
+def step_text(step: JobStep, at: float) -> str:
+    """Return "a step takes 17.2 s, 4.1 s of it network", or how often bursts repeat; `at`: now."""
     if not step.is_steady:
         return f"bursts repeat every {seconds_text(step.seconds)} s, in {step.coverage:.0%} of the time"
     network = seconds_text(step.network_seconds)
-    return f"a step takes {seconds_text(step.seconds)} s, {network} s of it network{longer_text(step)}"
+    return f"a step takes {seconds_text(step.seconds)} s, {network} s of it network{_longer_text(step, at)}"
 
 
-def longer_text(step: JobStep) -> str:
+def _longer_text(step: JobStep, at: float) -> str:
     """Return "; 23% longer than at 14:00 EST"; "" if it takes no longer."""
     usual = step.longer_than
-    return "" if usual is None else f"; {step.share_longer:.0%} longer than at {_clock(usual.until)}"
+    return "" if usual is None else f"; {step.share_longer:.0%} longer than at {_clock(usual.until, at)}"
 
 
 def longer_step(job: LiveJob, at: float) -> Condition | None:
     """Return that a job's steps take longer than before, and what that costs; None: they do not."""
     step = job.step
-    if isinstance(step, Unknown) or step.longer_than is None:
+    if isinstance(step, Unknown) or step.longer_than is None or not step.is_steady:
         return None
     usual = step.longer_than
     times = f"{seconds_text(step.seconds)} s, {step.share_longer:.0%} longer than the "
-    text = f"a step of {job.name} takes {times}{seconds_text(usual.seconds)} s at {_clock(usual.until)}"
-    port = f"/sys/class/infiniband/{step.device}/ports/1"
+    text = f"a step of {job.name} takes {times}{seconds_text(usual.seconds)} s at {_clock(usual.until, at)}"
+    counters = ", ".join(step.files) or step.device
     moved = f"{step.step_bytes / 1e9:.3g} GB a step in both directions, as before"
-    evidence = [Evidence("step clock", _part_text(step, usual)), Evidence(port, moved)]
+    evidence = [Evidence("step clock", _part_text(step, usual)), Evidence(counters, moved)]
     if job.gpus:
         lost = 1 - usual.seconds / step.seconds
         hours = lost * _DAY_HOURS * len(job.gpus)
@@ -71,5 +71,8 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:.2f}" if seconds < 2 else f"{seconds:.1f}"
 
 
-def _clock(at: float) -> str:
-    return time.strftime("%H:%M %Z", time.localtime(at))
+def _clock(moment: float, at: float) -> str:
+    """Return "14:00 EST", with the date if it is not the day of `at`."""
+    then, now = time.localtime(moment), time.localtime(at)
+    is_today = (then.tm_year, then.tm_yday) == (now.tm_year, now.tm_yday)
+    return time.strftime("%H:%M %Z" if is_today else "%Y-%m-%d %H:%M %Z", then)

@@ -137,7 +137,7 @@ def _without_queue_pairs(process: ProcessEvidence, use: RdmaUse, node: NodeEvide
         return _unknown(
             process, "it has memory regions but no listed queue pair (DEVX queues are not listed)"
         )
-    if has_rdma and (process.role is Role.NVSHMEM or _has_thread(process, _DEVICE_THREAD)):
+    if has_rdma and gpu_may_post(process.role, process.threads):
         return _unknown(process, "GPUs may post to DEVX queues, which the kernel does not list")
     if process.role is Role.NCCL and _has_plugin(process):
         return _unknown(process, "NCCL uses a network plugin, whose connections are not visible")
@@ -278,6 +278,11 @@ def _obstacle(node: NodeEvidence) -> str:
     if node.kernel < TRACKS_DMABUF and not is_unusable and not node.dmabuf_candidates:
         return f"kernel {node.kernel[0]}.{node.kernel[1]} does not list DMA-BUF regions"
     return ""
+
+
+def gpu_may_post(role: Role, threads: Maybe[tuple[str, ...]]) -> bool:
+    """Return whether a GPU may post to DEVX queues, unlisted by the kernel: NCCL GIN, NVSHMEM IBGDA."""
+    return role is Role.NVSHMEM or any(name.startswith(_DEVICE_THREAD) for name in known(threads, ()))
 
 
 def _has_thread(process: ProcessEvidence, prefix: str) -> bool:

@@ -141,7 +141,7 @@ def _what_diagnostics_run(version: Version) -> str:
     return (
         "every process of the job checks GPU, driver, settings and paths, runs lspci -D -vvv and"
         " rdma_topo check, and reads /dev/kmsg and /var/log, as the job's user. Each answer has only the Xids"
-        " since the one before, so whoever asks next does not see these: keep the answer"
+        " since the one before. The next client does not see these Xids. Save the answer."
     )
 
 

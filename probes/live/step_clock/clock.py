@@ -1,4 +1,4 @@
-"""The step of one job over time: found by three looks that agree, then followed, and compared with before."""
+"""The step of one job over time: found by three estimates that agree, followed, and compared with before."""
 
 from __future__ import annotations
 
@@ -7,40 +7,46 @@ from statistics import fmean, median, pstdev
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.live.activity import SILENT_SECONDS
 from probes.live.model.step import JobStep, StepPart, UsualStep
 from probes.live.step_clock.period import Period, coverage_of, find_period, parts_of
 from probes.live.step_clock.series import Series
 
 FAST, SLOW = 0.1, 0.5  # seconds between two readings
-LOOK_SECONDS = 60.0
+ESTIMATE_SECONDS = 60.0
 _FAST_SECONDS, _FAST_FROM, _FAST_TO = 60.0, 0.3, 11.0
 _SLOW_SECONDS, _SLOW_LEAST_SECONDS, _SLOW_FROM, _SLOW_TO = 600.0, 180.0, 6.0, 75.0
 _SLOW_ENOUGH = 8.0  # longer steps are followed by the slow readings alone
 _SAME = 0.04  # periods that agree
 _MULTIPLE = 0.06  # of a slow period that is a multiple of the fast one
 _MULTIPLE_BETTER = 0.1  # by which its correlation has to be higher to be the step
-_LOOKS = 3
+_AGREEING = 3
 _SEARCHED_PERIODS = 20
 _FOLLOWED_PERIODS, _FOLLOWED_FROM, _FOLLOWED_TO = (10, 20), 0.6, 1.8
 _CHANGED = 0.05
-_SCATTERS = 3  # standard deviations of the usual looks
-_USUAL_LOOKS = 30
-_SURE_OF_USUAL = 5  # looks; then one each some minutes is enough
+_SCATTERS = 3  # standard deviations of the usual estimates
+_USUAL_ESTIMATES = 30
+_SURE_OF_USUAL = 5  # estimates; then one every few minutes is enough
 _SAME_BYTES = 0.15  # otherwise the work has changed: batch, sequence length, number of ranks
-_MOST_MISSED = 10  # looks in a row without the period
+_MOST_MISSED = 10  # estimates in a row without the period
 _NETWORK_ERROR_SECONDS, _NETWORK_ERROR = 0.2, 0.03
-_SURE_LOOKS = 13  # without a step: the slow readings are complete, too
-_RESTS_AFTER = 15  # looks without a step
-_ROUND_SECONDS = 300.0  # with one look, when gdrtop reads fast only now and then
-_EXTRA_SECONDS = 2.0  # of fast readings before a look
+_SURE_ESTIMATES = 13  # without a step: the slow readings are complete, too
+_RESTS_AFTER = 15  # estimates without a step
+_SILENT_STEPS, _SILENT_SHARE = (
+    3,
+    0.1,
+)  # so many steps without this share of the bytes of one: the job waits, or has ended
+_ROUND_SECONDS = 300.0  # with one estimate, when gdrtop reads fast only now and then
+_EXTRA_SECONDS = 2.0  # of fast readings before an estimate
 
-NEEDS_MINUTES = Unknown(Reason.NOT_THERE, "step clock", "needs some minutes of traffic")
+NEEDS_MINUTES = Unknown(Reason.NOT_YET, "step clock", "needs some minutes of traffic")
 NO_PERIOD = Unknown(Reason.NOT_THERE, "step clock", "the traffic has no steady period")
-TOO_SLOW = Unknown(Reason.NOT_RECORDED, "step clock", "needs 10 readings a second")
+NO_TRAFFIC = Unknown(Reason.NOT_THERE, "step clock", "the NIC carries no traffic now")
+NO_READINGS = Unknown(Reason.TIMED_OUT, "step clock", "the counters were not read in time")
 
 
 @frozen
-class _Look:
+class _Estimate:
     """What the last minutes show."""
 
     at: float  # seconds, Host.monotonic()
@@ -54,64 +60,73 @@ class _Look:
 class StepClock:
     """The step of a job, from the readings of one NIC's counters."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, files: tuple[str, ...] = ()) -> None:
         self.device = device
-        self.step: Maybe[JobStep] = NEEDS_MINUTES
+        self.files = files  # of its counters
+        self.step: Maybe[JobStep] = NEEDS_MINUTES  # as it was last estimated
         self._series = Series()
-        self._looked_at: float | None = None
-        self._looks: list[_Look | None] = []  # the newest ones
-        self._usual: list[_Look] = []  # looks at the step as it is when nothing is wrong
+        self._estimated_at: float | None = None
+        self._estimates: list[_Estimate | None] = []  # the newest ones
+        self._usual: list[_Estimate] = []  # of the step as it is when nothing is wrong
         self._usual_until = 0.0  # seconds since 1970
-        self._newest: list[_Look] = []  # what is said is their median
-        self._changed: list[_Look] = []  # looks in a row that differ from the usual step
+        self._newest: list[_Estimate] = []  # what is said is their median
+        self._changed: list[_Estimate] = []  # in a row that differ from the usual step
         self._missed = 0
-        self._is_followed = False
+        self.is_followed = False
 
     def interval(self, at: float) -> float:
         """Return how many seconds apart the counters shall be read now."""
-        if self._is_followed and self._usual_seconds >= _SLOW_ENOUGH:
+        if self.is_followed and self._usual_seconds >= _SLOW_ENOUGH:
             return SLOW
-        if self._is_followed and (self._changed or len(self._usual) < _SURE_OF_USUAL):
+        if self.is_followed and (self._changed or len(self._usual) < _SURE_OF_USUAL):
             return FAST
-        if not self._is_followed and self._missed < _RESTS_AFTER:
+        if not self.is_followed and self._missed < _RESTS_AFTER:
             return FAST
-        since = at - (at if self._looked_at is None else self._looked_at)
+        since = at - (at if self._estimated_at is None else self._estimated_at)
         return FAST if since >= _ROUND_SECONDS - _FAST_SECONDS - _EXTRA_SECONDS else SLOW
 
     def update(self, readings: Iterable[tuple[float, float]], at: float, wall: float) -> Maybe[JobStep]:
-        """Take new readings, (seconds, bytes), and return the step; a look at it comes once a minute."""
+        """Take new readings, (seconds, bytes), and return the step; it is estimated once a minute."""
         self._series.add(readings)
-        if self._looked_at is None or at < self._looked_at:
-            self._looked_at = at
-        if at - self._looked_at >= LOOK_SECONDS - 0.1 and self._look(at, wall):
-            self._looked_at = at
-        return self.step
+        if self._estimated_at is None or at < self._estimated_at:
+            self._estimated_at = at
+        if at - self._estimated_at >= ESTIMATE_SECONDS - 0.1 and self._estimate(at, wall):
+            self._estimated_at = at
+        return self.step if isinstance(self.step, Unknown) else self._now(self.step, at)
+
+    def _now(self, step: JobStep, at: float) -> Maybe[JobStep]:
+        """Return the step; unknown while its job waits, or has ended."""
+        seconds = max(SILENT_SECONDS, _SILENT_STEPS * step.seconds)
+        moved = self._series.moved(seconds, at)
+        if moved is None:
+            return NO_READINGS
+        return NO_TRAFFIC if moved < _SILENT_SHARE * step.step_bytes else step
 
     @property
     def _usual_seconds(self) -> float:
         return _median(self._usual, "seconds")
 
-    def _look(self, at: float, wall: float) -> bool:
-        """Look at the last minutes; return whether there was enough to see."""
-        if self._is_followed:
+    def _estimate(self, at: float, wall: float) -> bool:
+        """Estimate the step of the last minutes; return whether there were enough readings."""
+        if self.is_followed:
             return self._follow(at, wall)
-        fast = self._series.rates(FAST, _FAST_SECONDS)
+        fast = self._series.rates(FAST, _FAST_SECONDS, at)
         if len(fast) < 0.95 * _FAST_SECONDS / FAST:
             return False
-        look = self._search(fast, at, wall)
-        self._looks = [*self._looks[1 - _LOOKS :], look]
+        estimate = self._search(fast, at, wall)
+        self._estimates = [*self._estimates[1 - _AGREEING :], estimate]
         self._missed += 1
-        agreed = [each for each in self._looks if each is not None]
-        if len(agreed) < _LOOKS:
-            self.step = NEEDS_MINUTES if self._missed < _SURE_LOOKS else NO_PERIOD
+        agreed = [each for each in self._estimates if each is not None]
+        if len(agreed) < _AGREEING:
+            self.step = NEEDS_MINUTES if self._missed < _SURE_ESTIMATES else NO_PERIOD
         elif _agree(agreed):
             self._begin(agreed)
         return True
 
-    def _search(self, fast: list[float], at: float, wall: float) -> _Look | None:
-        """Look for a period that is not known yet."""
+    def _search(self, fast: list[float], at: float, wall: float) -> _Estimate | None:
+        """Search a period that is not known yet."""
         short = find_period(fast, FAST, _FAST_FROM, _FAST_TO)
-        slow = self._series.rates(SLOW, _SLOW_SECONDS)
+        slow = self._series.rates(SLOW, _SLOW_SECONDS, at)
         long: Period | None = None
         if len(slow) >= _SLOW_LEAST_SECONDS / SLOW:
             long = find_period(slow, SLOW, _SLOW_FROM, _SLOW_TO)
@@ -130,26 +145,26 @@ class StepClock:
             return self._seen(fast, FAST, short, at, wall)
         return None if long is None else self._seen(slow, SLOW, long, at, wall)
 
-    def _begin(self, looks: list[_Look]) -> None:
-        """Follow a step that three looks agree on."""
-        self._is_followed, self._missed, self._looks, self._newest = True, 0, [], looks
-        if self._usual and not self._is_usual(looks):
-            self._changed = looks
+    def _begin(self, estimates: list[_Estimate]) -> None:
+        """Follow a step that three estimates agree on."""
+        self.is_followed, self._missed, self._estimates, self._newest = True, 0, [], estimates
+        if self._usual and not self._is_usual(estimates):
+            self._changed = estimates
             self._judge_change()
         else:
-            self._usual = [*self._usual, *looks][-_USUAL_LOOKS:]
-            self._usual_until = looks[-1].wall
-        self._say(looks[-1])
+            self._usual = [*self._usual, *estimates][-_USUAL_ESTIMATES:]
+            self._usual_until = estimates[-1].wall
+        self._say(estimates[-1])
 
     def _follow(self, at: float, wall: float) -> bool:
-        """Look at a known step again."""
+        """Estimate a known step again."""
         around = self._changed[-1].seconds if self._changed else self._usual_seconds
         grid = FAST if self._usual_seconds < _SLOW_ENOUGH else SLOW
         found: Period | None = None
         rates: list[float] = []
         for periods in _FOLLOWED_PERIODS:  # the newest ones show a change first; several may be unclear
             wanted = min(_SLOW_SECONDS, max(_FAST_SECONDS, periods * around))
-            rates = self._series.rates(grid, wanted)
+            rates = self._series.rates(grid, wanted, at)
             if len(rates) < 0.9 * _FOLLOWED_PERIODS[0] / periods * wanted / grid:
                 return False
             found = find_period(rates, grid, _FOLLOWED_FROM * around, _FOLLOWED_TO * around)
@@ -157,61 +172,61 @@ class StepClock:
                 break
         if found is None:
             self._missed += 1
-            self._changed = [] if self._missed >= _LOOKS and not self._has_changed else self._changed
+            self._changed = [] if self._missed >= _AGREEING and not self._has_changed else self._changed
             if self._missed >= _MOST_MISSED:
-                self._is_followed, self._missed, self._looks, self._changed = False, 0, [], []
+                self.is_followed, self._missed, self._estimates, self._changed = False, 0, [], []
                 self.step = NO_PERIOD
             return True
         self._missed = 0
-        look = self._seen(rates, grid, found, at, wall)
-        if self._is_usual([look]):
+        estimate = self._seen(rates, grid, found, at, wall)
+        if self._is_usual([estimate]):
             self._changed = []
             self._usual_until = wall
-            if len(self._usual) < _USUAL_LOOKS:
-                self._usual.append(look)
+            if len(self._usual) < _USUAL_ESTIMATES:
+                self._usual.append(estimate)
         else:
-            if self._changed and not _agree([self._changed[-1], look]):
+            if self._changed and not _agree([self._changed[-1], estimate]):
                 self._changed = []
-            self._changed = [*self._changed, look][-_USUAL_LOOKS:]
+            self._changed = [*self._changed, estimate][-_USUAL_ESTIMATES:]
             self._judge_change()
-        self._say(look)
+        self._say(estimate)
         return True
 
-    def _seen(self, rates: list[float], grid: float, period: Period, at: float, wall: float) -> _Look:
+    def _seen(self, rates: list[float], grid: float, period: Period, at: float, wall: float) -> _Estimate:
         seconds = period.seconds
         parts = parts_of(rates, seconds / grid, seconds)
-        coverage = coverage_of(self._series.rates(grid, _SLOW_SECONDS), seconds / grid)
-        return _Look(at, wall, seconds, parts.network_seconds, parts.step_bytes, coverage)
+        coverage = coverage_of(self._series.rates(grid, _SLOW_SECONDS, at), seconds / grid)
+        return _Estimate(at, wall, seconds, parts.network_seconds, parts.step_bytes, coverage)
 
-    def _is_usual(self, looks: list[_Look]) -> bool:
-        return abs(_median(looks, "seconds") / self._usual_seconds - 1) <= self._least_change
+    def _is_usual(self, estimates: list[_Estimate]) -> bool:
+        return abs(_median(estimates, "seconds") / self._usual_seconds - 1) <= self._least_change
 
     @property
     def _least_change(self) -> float:
-        """The share by which a look has to differ: more for a job whose steps vary."""
-        seconds = [look.seconds for look in self._usual]
+        """The share by which an estimate has to differ: more for a job whose steps vary."""
+        seconds = [estimate.seconds for estimate in self._usual]
         return max(_CHANGED, _SCATTERS * pstdev(seconds) / fmean(seconds))
 
     @property
     def _has_changed(self) -> bool:
-        return len(self._changed) >= _LOOKS
+        return len(self._changed) >= _AGREEING
 
     def _judge_change(self) -> None:
         """Take a shorter step, or one that moves other amounts of data, as the usual one from now on."""
         if not self._has_changed:
             return
-        now, before = _median(self._changed[-_LOOKS:], "step_bytes"), _median(self._usual, "step_bytes")
+        now, before = _median(self._changed[-_AGREEING:], "step_bytes"), _median(self._usual, "step_bytes")
         is_new_work = not _is_near(now, before, _SAME_BYTES)
         is_shorter = self._changed[-1].seconds < self._usual_seconds
         if is_new_work or is_shorter:
             self._usual, self._changed = self._changed, []
             self._usual_until = self._usual[-1].wall
 
-    def _say(self, look: _Look) -> None:
-        """Say what the newest looks show; a change counts when three of them agree."""
+    def _say(self, estimate: _Estimate) -> None:
+        """Say what the newest estimates show; a change counts when three of them agree."""
         if self._changed and not self._has_changed:
             return
-        self._newest = self._changed[-_LOOKS:] or [*self._newest[1 - _LOOKS :], look]
+        self._newest = self._changed[-_AGREEING:] or [*self._newest[1 - _AGREEING :], estimate]
         now = self._newest
         seconds, network = _median(now, "seconds"), _median(now, "network_seconds")
         usual: UsualStep | None = None
@@ -220,7 +235,7 @@ class StepClock:
             part = _part(network - sent, seconds - before, seconds)
             usual = UsualStep(before, sent, self._usual_until, part)
         amount = _median(now, "step_bytes")
-        self.step = JobStep(seconds, network, amount, look.coverage, self.device, usual)
+        self.step = JobStep(seconds, network, amount, estimate.coverage, self.device, usual, self.files)
 
 
 def _part(grown: float, longer: float, seconds: float) -> StepPart:
@@ -239,10 +254,10 @@ def _is_near(value: float, other: float, share: float) -> bool:
     return abs(value - other) <= share * max(value, other)
 
 
-def _agree(looks: list[_Look]) -> bool:
-    seconds = [look.seconds for look in looks]
+def _agree(estimates: list[_Estimate]) -> bool:
+    seconds = [estimate.seconds for estimate in estimates]
     return _is_near(min(seconds), max(seconds), _SAME)
 
 
-def _median(looks: list[_Look], name: str) -> float:
-    return float(median(getattr(look, name) for look in looks))
+def _median(estimates: list[_Estimate], name: str) -> float:
+    return float(median(getattr(estimate, name) for estimate in estimates))

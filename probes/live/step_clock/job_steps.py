@@ -9,9 +9,9 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.protocol import Host
-from probes.live.activity import LEAST_GBPS
+from probes.live.activity import moves_data
 from probes.live.events.ports import ACTIVE
-from probes.live.model.sample import LiveJob, PortSample, Role
+from probes.live.model.sample import STEP_ROLES, LiveJob, PortSample
 from probes.live.model.step import JobStep
 from probes.live.odd_one_out import shared_nics
 from probes.live.step_clock.clock import StepClock
@@ -19,24 +19,23 @@ from probes.snapshot.rates import byte_files
 
 MOST_JOBS = 4  # that are read ten times a second
 _ABSENT_SECONDS = 60.0  # after which a job that is not seen on its NIC has left it
-_ROLES = (Role.NCCL, Role.NVSHMEM, Role.UCX)
 _IDLE = Unknown(Reason.NOT_THERE, "step clock", "no NIC of the job is busy, or other jobs use it too")
 _TOO_MANY = Unknown(Reason.NOT_RECORDED, "step clock", f"only {MOST_JOBS} jobs are watched")
 
 
 @dataclass
 class _Watched:
-    """A job and the NIC by which its steps are seen."""
+    """A job and the port by which its steps are seen."""
 
     pids: frozenset[int]
     clock: StepClock
-    paths: tuple[str, ...]
+    port: tuple[str, int]  # device and number
     unit: int  # bytes
     seen_at: float  # when the job was last seen on the NIC
 
 
 class JobSteps:
-    """Watch one busy NIC of each job that no other job uses."""
+    """Watch one busy port of each job, of a NIC that no other job uses."""
 
     def __init__(self) -> None:
         self._watched: dict[str, _Watched] = {}  # by the job's id
@@ -61,11 +60,12 @@ class JobSteps:
             if at - watched.seen_at <= _ABSENT_SECONDS
         }
         shared = shared_nics(jobs)
-        rates = {port.device: _rate(port) for port in ports if port.state == ACTIVE}
+        active = {(port.device, port.port): port for port in ports if port.state == ACTIVE}
         found = []
         for job in jobs:
-            if job.role in _ROLES:
-                own = {nic: rates.get(nic, 0.0) for nic in job.nics if nic not in shared}
+            if job.role in STEP_ROLES:
+                nics = set(job.nics) - shared
+                own = {place: port for place, port in active.items() if place[0] in nics}
                 step = self._step(host, node, job, own, wall)
                 job = replace(job, step=step)
             found.append(job)
@@ -76,30 +76,30 @@ class JobSteps:
         host: Host,
         node: Node,
         job: LiveJob,
-        own: Mapping[str, float],
+        own: Mapping[tuple[str, int], PortSample],
         wall: float,
     ) -> Maybe[JobStep]:
         pids, watched = frozenset(job.pids), self._watched.get(job.id)
         if watched is not None and pids.isdisjoint(watched.pids):
             watched = None  # the job was started again
-        busiest = max(own, key=own.__getitem__, default="")
-        is_busy = own.get(busiest, 0.0) >= LEAST_GBPS
-        is_idle = watched is not None and own.get(watched.clock.device) == 0.0
-        if watched is None or (is_busy and is_idle and isinstance(watched.clock.step, Unknown)):
-            if not is_busy:
+        busy = [port for port in own.values() if moves_data(port)]
+        is_idle = watched is not None and moves_data(own.get(watched.port)) is False
+        if watched is None or (busy and is_idle and not watched.clock.is_followed):
+            if not busy:
                 return _IDLE
             if len(self._watched.keys() - {job.id}) >= MOST_JOBS:
                 return _TOO_MANY
-            paths, unit = _files(host, node, busiest)
-            if not paths:
-                return Unknown(Reason.NOT_THERE, "step clock", f"{busiest} counts no bytes")
-            watched = _Watched(pids, StepClock(busiest), paths, unit, self._at)
+            port = max(busy, key=_rate)
+            files, unit = _files(host, node, port)
+            if not files:
+                return Unknown(Reason.FILE_MISSING, "step clock", f"{port.device} counts no bytes")
+            watched = _Watched(pids, StepClock(port.device, files), (port.device, port.port), unit, self._at)
         watched.pids = pids
-        if watched.clock.device in own:  # a node that answers late may miss it for a moment
+        if watched.port in own:  # a node that answers late may miss it for a moment
             watched.seen_at = self._at
         self._watched[job.id] = watched
         clock, unit = watched.clock, watched.unit
-        readings = host.counter_readings(watched.paths, clock.interval(self._at))
+        readings = host.counter_readings(clock.files, clock.interval(self._at))
         if isinstance(readings, Unknown):
             return readings
         return clock.update([(at, float(count * unit)) for at, count in readings], self._at, wall)
@@ -110,8 +110,9 @@ def _rate(port: PortSample) -> float:
     return sum(0.0 if isinstance(rate, Unknown) else rate for rate in (port.sent_gbps, port.received_gbps))
 
 
-def _files(host: Host, node: Node, name: str) -> tuple[tuple[str, ...], int]:
+def _files(host: Host, node: Node, watched: PortSample) -> tuple[tuple[str, ...], int]:
     for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
-        if device.name == name and device.ports:
-            return byte_files(host, device, device.ports[0])
+        for port in device.ports:
+            if (device.name, port.number) == (watched.device, watched.port):
+                return byte_files(host, device, port)
     return (), 1

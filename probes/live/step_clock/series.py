@@ -9,6 +9,7 @@ from collections.abc import Iterable
 KEPT_SECONDS = 620.0
 _MOST_READINGS = 8000
 _GAP = 5.0  # readings further apart than this many grid intervals interrupt a window
+_STALE_SECONDS = 2.5  # without a reading: five intervals of the slow ones
 _LEAST_SHARE = 0.8  # of the grid's intervals that need a reading of their own
 
 
@@ -43,16 +44,26 @@ class Series:
         """Forget all readings."""
         del self._times[:], self._bytes[:]
 
-    def rates(self, interval: float, seconds: float) -> list[float]:
-        """Return the bytes a second in each interval of the last `seconds`, oldest first.
+    def moved(self, seconds: float, at: float) -> float | None:
+        """Return the bytes of the last `seconds` before a time; None if they were not read."""
+        if not self._times or at - self._times[-1] > max(seconds, _STALE_SECONDS):
+            return None
+        first = max(0, bisect_left(self._times, at - seconds) - 1)
+        return self._bytes[-1] - self._bytes[first]
 
-        Fewer if the readings begin later or are interrupted, none if they are not dense enough for the grid.
+    def rates(self, interval: float, seconds: float, at: float) -> list[float]:
+        """Return the bytes a second in each interval of the last `seconds` before a time, oldest first.
+
+        Fewer if the readings begin later or are interrupted, none if they are not dense enough for the grid,
+        or the newest one is old.
         A counter integrates: a late reading moves no bytes.
         """
         times, count = self._times, self._bytes
         last = len(times) - 1
         first = last
-        begin = times[last] - seconds if times else 0.0
+        if not times or at - times[last] > _STALE_SECONDS:
+            return []
+        begin = times[last] - seconds
         while first > 0 and times[first] > begin and times[first] - times[first - 1] <= _GAP * interval:
             first -= 1
         if first >= last:
@@ -60,11 +71,11 @@ class Series:
         steps = min(int((times[last] - times[first]) / interval + 1e-6), round(seconds / interval))
         if last - first < _LEAST_SHARE * steps:
             return []
-        at = times[last] - steps * interval
+        start = times[last] - steps * interval
         index, rates = first, []
         before: float | None = None
         for step in range(steps + 1):
-            now = at + step * interval
+            now = start + step * interval
             while index < last - 1 and times[index + 1] < now:
                 index += 1
             span = times[index + 1] - times[index]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from probes.facts.jobs.processes import ProcessFacts, probe
 from probes.facts.node import probe_node
 from probes.host.nvml import NvmlLive
 from probes.live.model.step import JobStep, StepPart, UsualStep
+from probes.queries.finding import Finding, Severity, Status
 from probes.queries.jobs import far_from_gpu
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import FIRST_RANK
@@ -97,3 +99,14 @@ def test_a_step_is_in_live_and_on_the_overview() -> None:
     assert "bursts repeat every 2.2 s, in 45% of the time" in live
     assert "step" not in overview
     assert shown(step, rows=1)[0].count("\n") == 0  # the job comes first
+
+
+def test_a_problem_takes_the_row_of_the_step() -> None:
+    step = JobStep(17.2, 4.1, 2e11, 0.9, "mlx5_0", UsualStep(14.0, 4.1, BEGAN - 86400, StepPart.REST))
+    title = "A rank differs"
+    finding = Finding("rank-differs", "jobs", Severity.WARNING, Status.FOUND, title, (), "", None, "")
+    job = replace(a_job(), step=step)
+    sample = a_sample(jobs=(job,), findings=(replace(finding, cause=f"{title}.", jobs=(job.name,)),))
+    assert plain(job_lines.draw_verdicts(sample, 100, 2)[1]) == "  ▲ A rank differs."
+    day = time.strftime("%Y-%m-%d", time.localtime(BEGAN - 86400))
+    assert f"longer than at {day} " in plain(job_lines.draw_verdicts(sample, 100, 9)[-1])

@@ -11,6 +11,7 @@ from probes.checks.registry import CHECKS, run_checks
 from probes.live.events.conditions import Conditions
 from probes.live.model.sample import GpuSample
 from probes.live.model.step import JobStep, StepPart, UsualStep
+from probes.live.step_clock.clock import NEEDS_MINUTES, NO_PERIOD, NO_TRAFFIC
 from probes.queries.finding import Status
 from probes.snapshot import condition
 from probes.snapshot.condition import (
@@ -104,5 +105,32 @@ def test_a_step_that_takes_longer_is_a_problem_with_its_cost() -> None:
     (found,) = node.sample.watched.conditions
     values = [shown.value for shown in found.evidence]
     assert "20% of the time of 8 GPUs on this node: 38 GPU-hours a day at this pace" in values
+    node.see(a_sample(jobs=(replace(a_job(), step=replace(step, seconds=34.4), gpus=gpus),)))
+    (now,) = node.sample.watched.conditions
+    assert "takes 34.4 s, 100% longer" in now.text
+    assert (now.since, now.evidence == found.evidence) == (found.since, False)
+    node.see(a_sample(jobs=(replace(a_job(), step=replace(step, coverage=0.4)),)))
+    assert not lasting(node, condition.STEP_LONGER)  # bursts are no steps
     node.see(a_sample(jobs=(replace(a_job(), step=replace(step, longer_than=None)),)))
     assert not lasting(node, condition.STEP_LONGER)
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        (Unknown(Reason.NOT_RECORDED, "step clock", "not watched"), "not watched"),
+        (NEEDS_MINUTES, "needs some minutes of traffic"),
+        (NO_PERIOD, ""),
+        (NO_TRAFFIC, ""),
+    ],
+)
+def test_a_step_that_was_not_watched_is_not_ok(step: Unknown, why: str) -> None:
+    """Also if the step of another job is known."""
+    known = replace(a_job(), id="other", step=JobStep(17.2, 4.1, 2e11, 0.9, "mlx5_0"))
+    sample = a_sample(jobs=(known, replace(a_job(), step=step)))
+    watched = Conditions().update(sample)
+    examination = replace(examination_of("hgx-h100"), watched=watched)
+    checks = [check for check in CHECKS if check.id == condition.STEP_LONGER]
+    ((_, outcome),) = run_checks(examination, checks)
+    assert outcome.status is (Status.UNKNOWN if why else Status.PASSED)
+    assert why in outcome.cause

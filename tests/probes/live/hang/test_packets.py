@@ -3,11 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.rdma_resources import PacketNumbers
 from probes.live.hang.diagnosis import Diagnosis, Motion
 from probes.live.hang.packets import PairMotion, motions
+from probes.live.hang.watch import HangWatch
 from tests.probes.live.hang.test_diagnosis import diagnosed, rank
+from tests.probes.live.live_samples import a_process, sample_of
 
 MLX5 = frozenset(("mlx5_0",))
 STILL = {100 + number: PairMotion(8, 0) for number in range(8)}
@@ -59,3 +63,17 @@ def test_still_queue_pairs_prove_nothing_if_some_are_unknown_or_the_time_is_shor
     assert seen(0.0, some).facts.motion is Motion.MOVES
     assert seen(0.0, STILL, seconds=6.0).facts.motion is Motion.MOVES
     assert diagnosed(0.0, ranks=(rank(0, ready=0),), packets=STILL).facts.motion is Motion.MOVES
+
+
+def test_still_queue_pairs_prove_nothing_if_a_gpu_may_post_to_others() -> None:
+    ranks = tuple(rank(number, gpu_may_post=number == 3) for number in range(8))
+    page = diagnosed(0.0, ranks=ranks, packets=STILL, seconds=12.0)
+    assert page.facts.motion is Motion.MOVES
+
+
+@pytest.mark.parametrize(("thread", "may"), [("NCCL GIN Progress", True), ("NCCL IbAsync", False)])
+def test_a_rank_with_a_gin_thread_may_post_from_its_gpu(thread: str, may: bool) -> None:
+    sample = sample_of(a_process(0, threads=(thread,)))
+    watch = HangWatch(sample.jobs[0].id)
+    watch.add(sample)
+    assert [state.gpu_may_post for state in watch.ranks()] == [may]

@@ -107,7 +107,7 @@ def test_updates_between_rollouts_are_bursts_and_no_step() -> None:
     said = watch(readings(reinforcement(random), 900, random))
     assert said
     assert all(abs(step.seconds - 2.2) < 0.1 and not step.is_steady for _, step in said)
-    assert step_text(said[-1][1]).startswith("bursts repeat every 2.2 s, in ")
+    assert step_text(said[-1][1], 1.7e9).startswith("bursts repeat every 2.2 s, in ")
 
 
 def slower(period: float, by: float, part: str, seed: int = 0) -> list[Reading]:
@@ -206,17 +206,18 @@ def test_a_reset_a_gap_and_late_readings_make_no_rates_of_their_own() -> None:
     series = Series()
     series.add((number / 10, 1e6 * number) for number in range(300))
     series.add((30 + number / 10, 1e6 * number) for number in range(100))  # the NIC was reset
-    rates = series.rates(0.1, 60)
+    rates = series.rates(0.1, 60, 40)
     assert len(rates) == 99
+    assert series.rates(0.1, 60, 100) == []  # no reading for a minute
     assert all(rate == pytest.approx(1e7) for rate in rates)
     series.add((70 + number / 10, 1e9 + 1e6 * number) for number in range(100))  # 30 s later
-    assert len(series.rates(0.1, 60)) == 99
+    assert len(series.rates(0.1, 60, 80)) == 99
     series.add((79.9 + number, 1.1e9 + 1e7 * number) for number in range(1, 30))  # one a second
-    assert series.rates(0.1, 60) == []
+    assert series.rates(0.1, 60, 109) == []
     late = Series()
     late.add((number / 10 + (0.3 if number % 20 == 7 else 0.0), 1e6 * number) for number in range(0, 600, 4))
-    assert len(late.rates(0.1, 60)) == 0  # 2.5 a second are too few
-    assert len(late.rates(0.5, 60)) >= 118
+    assert len(late.rates(0.1, 60, 60)) == 0  # 2.5 a second are too few
+    assert len(late.rates(0.5, 60, 60)) >= 118
 
 
 def test_a_wall_clock_that_is_set_changes_no_step() -> None:
@@ -226,3 +227,28 @@ def test_a_wall_clock_that_is_set_changes_no_step() -> None:
         clock.update([each for each in read if second - 1 < each[0] <= second], second, 5e9 - 3600 * second)
     assert isinstance(clock.step, JobStep)
     assert clock.step.seconds == pytest.approx(2.2, rel=0.02)
+
+
+def test_a_job_that_waits_or_has_ended_has_no_step_until_it_goes_on() -> None:
+    random = Random(8)
+    waits = until(30, iter([(30.0, 0.0)]), steps(random, 2.2))
+    clock = StepClock("mlx5_0")
+    said = watch(readings(until(250, steps(random, 2.2), waits), 400, random), clock)
+    moments = [at for at, _ in said]
+    assert not [at for at in moments if 263 <= at < 281]
+    assert moments[0] < 250
+    assert moments[-1] == 400
+    old = clock.update((), 470.0, 1.7e9 + 470)
+    assert "the counters were not read in time" in str(old)
+    assert "the NIC carries no traffic now" in str(
+        clock.update([(480.0, 1e15), (500.0, 1e15)], 500.0, 1.7e9 + 500)
+    )
+
+
+def test_old_readings_are_not_estimated_again() -> None:
+    clock = StepClock("mlx5_0")
+    read = job("plain", 2.2, 70)
+    watch(read, clock)
+    for second in range(71, 400):
+        clock.update((), float(second), 1.7e9 + second)
+    assert isinstance(clock.step, Unknown)
