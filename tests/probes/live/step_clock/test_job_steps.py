@@ -10,6 +10,7 @@ import pytest
 
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node, probe_node
+from probes.facts.rdma.devices import RdmaFacts
 from probes.live.model.sample import LiveJob
 from probes.live.model.step import JobStep
 from probes.live.step_clock.job_steps import JobSteps
@@ -85,3 +86,20 @@ def test_a_recording_has_one_reading_a_second_and_so_no_step(node: Node) -> None
     host = ReplayHost(read(archive_of(moments)))
     (found,) = JobSteps().update(host, node, (job("first", 1, "mlx5_1"),), (a_port(1, 300.0),), 1.0, 1.7e9)
     assert "needs 10 readings a second, and a recording has one" in str(found.step)
+
+
+def test_the_port_that_carries_the_data_is_watched_and_slow_nics_count(node: Node) -> None:
+    """Port 1 may be down or idle, and 0.2 Gb/s is traffic on a 10 Gb/s NIC."""
+    assert isinstance(node.rdma, RdmaFacts)
+    (device,) = (device for device in node.rdma.devices if device.name == "mlx5_1")
+    both = replace(device, ports=(device.ports[0], replace(device.ports[0], number=2)))
+    with_two = replace(node, rdma=replace(node.rdma, devices=(both,)))
+    host, clocks = CountingHost(), JobSteps()
+    ports = (a_port(1, 0.0, line_rate_gbps=10.0), a_port(1, 0.2, port=2, line_rate_gbps=10.0))
+    for second in range(1, 190):
+        host.second = second
+        (found,) = clocks.update(
+            host, with_two, (job("first", 1, "mlx5_1"),), ports, float(second), 1.7e9 + second
+        )
+    assert isinstance(found.step, JobStep)
+    assert all("mlx5_1/ports/2/counters/" in file for file in found.step.files)
