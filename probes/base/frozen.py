@@ -63,8 +63,8 @@ def _initialization(made: Any) -> Any:
     parameters, lines = ["self"], []
     for field in dataclasses.fields(made):
         name = value = field.name
-        if not field.init:
-            continue
+        if not field.init or field.kw_only is True:
+            raise TypeError(f"{made.__qualname__}.{name}: a frozen class has no such fields")
         if field.default_factory is not dataclasses.MISSING:
             names[f"_new_{name}"] = field.default_factory
             parameters.append(f"{name}=_missing")

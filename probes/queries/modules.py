@@ -188,10 +188,16 @@ def no_gpu_or_rdma_device(examination: Examination) -> Outcome | None:
         return None
     if not topology.gpus:
         return passed(Evidence(_PCI_DEVICES, "no NVIDIA GPU"))
-    unread = isinstance(node.rdma, Unknown) and node.rdma.reason is not Reason.NOT_THERE
-    if topology.nics or unread:
-        return None
-    return passed(Evidence("/sys/class/infiniband", "no RDMA device"))
+    if has_no_rdma_device(examination):
+        return passed(Evidence("/sys/class/infiniband", "no RDMA device"))
+    return None
+
+
+def has_no_rdma_device(examination: Examination) -> bool:
+    """Return whether the node is known to have no RDMA device."""
+    rdma = examination.node.rdma
+    unread = isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE
+    return not examination.topology.nics and not unread
 
 
 def release_of(examination: Examination) -> str:

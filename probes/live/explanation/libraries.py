@@ -22,7 +22,7 @@ from probes.nccl.settings import parse_number
 from probes.queries.engines import PEERMEM_VARIABLE, excludes_cuda, excludes_rdma, mooncake_uses_peermem
 from probes.queries.finding import Finding
 from probes.queries.jobs import STAGING_SETTINGS, TCP_SETTINGS, usable_paths
-from probes.queries.modules import no_gpu_or_rdma_device
+from probes.queries.modules import has_no_rdma_device
 from probes.snapshot.examination import Examination
 
 STAGED, TCP, NO_PATH, UNKNOWN = "copies through host memory", "TCP", "none", "unknown"
@@ -152,7 +152,7 @@ class _Paths:
 
     def _best(self, uses_dmabuf: bool = True, why_not: str = "") -> tuple[str, str]:
         """Return the path that works here, DMA-BUF first."""
-        if no_gpu_or_rdma_device(self._examination) is not None:
+        if has_no_rdma_device(self._examination):
             return _NO_NIC, "this node has no RDMA device"
         direct = self._examination.node.gpudirect
         if uses_dmabuf and self._dmabuf is True:

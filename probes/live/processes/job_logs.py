@@ -138,8 +138,6 @@ class _Search:
         words = [f"{what} {why}" for what, why in self._missing.items()]
         found = [f"{self._job.name}: {'; '.join(words)}."] if words else []
         level = _level(self._processes)
-        if any(log.source == "open file" for log in self.logs):  # NCCL writes it
-            return found
         if level is not None and level.upper() not in ("INFO", "TRACE"):
             is_set = f"NCCL_DEBUG is {level}" if level else "NCCL_DEBUG is not set"
             found.append(f"{self._job.name}: {is_set}, so NCCL may not report its channels.")
@@ -206,6 +204,8 @@ class _Search:
         for process in self._processes[:_MOST_SEARCHED]:
             directory = f"/proc/{process.pid}/fd"
             for number in known(self._host.names(directory), ())[:_MOST_OPEN]:
+                if number in ("0", "1", "2"):  # stdout and stderr are logs of their own
+                    continue
                 target = known(self._host.link(f"{directory}/{number}"), "")
                 is_path = target.startswith("/") and not target.startswith(_SPECIAL)
                 if not is_path or "nccl" not in target.rpartition("/")[2].lower():

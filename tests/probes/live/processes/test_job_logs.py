@@ -131,15 +131,17 @@ def test_a_job_without_debug_output_is_named(tmp_path: Path) -> None:
 def test_a_debug_file_that_the_program_has_set_itself_is_found_among_its_open_files(tmp_path: Path) -> None:
     """os.environ["NCCL_DEBUG_FILE"] = … in Python does not change /proc/PID/environ."""
     node = Node(tmp_path)
-    for name in ("nccl.host0.4711.log", "checkpoint.bin"):
+    for name in ("nccl.host0.4711.log", "checkpoint.bin", "nccl-tests.out"):
         (tmp_path / f"tmp/{name}").write_text("")
     streams(tmp_path, "/tmp/checkpoint.bin", 40)
     streams(tmp_path, "/dev/shm/nccl-a1B2c3", 41)
     streams(tmp_path, "/tmp/nccl.host0.4711.log", 42)
+    streams(tmp_path, "/tmp/nccl-tests.out", 1)
     found = find_logs(node, sample_with({}))
-    assert shown(found) == [("open file", ["/tmp/nccl.host0.4711.log"])]
-    assert not any("NCCL_DEBUG is not set" in words for words in found.missing)
-    assert not find_logs(node, sample_with({"NCCL_DEBUG": "INFO"})).logs
+    assert shown(found) == [("open file", ["/tmp/nccl.host0.4711.log"]), ("stdout", ["/tmp/nccl-tests.out"])]
+    assert shown(find_logs(node, sample_with({"NCCL_DEBUG": "INFO"}))) == [
+        ("stdout", ["/tmp/nccl-tests.out"])
+    ]
 
 
 def test_without_a_sample_nothing_is_found(tmp_path: Path) -> None:
