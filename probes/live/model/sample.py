@@ -191,7 +191,7 @@ class SlowestNic:
     rate_gbps: float
 
 
-_NO_STEP = Unknown(Reason.NOT_YET, "step clock", "needs some minutes of watching (gdrtop live)")
+_NO_STEP = Unknown(Reason.NOT_YET, "step clock", "gdrtop live shows a step after some minutes")
 
 
 @frozen
