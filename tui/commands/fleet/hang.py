@@ -34,7 +34,8 @@ exit status:
   1    no NIC of the job moves data, and no source names a suspect
   2    no NIC of the job moves data, or that is unknown, and there is a suspect;
        only a sure one if a node does not answer
-  3    unknown: no such job, no rates, or a node does not answer and no suspect is sure; usage error
+  3    unknown: no such job, no rates, or a node does not answer and no suspect
+       is sure; usage error
   130  interrupted
 """
 

@@ -60,9 +60,9 @@ def test_a_node_whose_own_queue_pairs_stand_still_is_silent_whatever_its_nics_ca
         "none of its 128 queue pairs has sent or received a packet for 12 s, although its NICs carry traffic"
     )
     assert both.facts.pairs == PairMotion(128, 0)
-    one = page(a_node(silence=0.0, packets=STILL))
-    assert one.facts.motion is Motion.SILENT
-    assert one.headline == (
+    mixed = page(a_node(silence=0.0, packets=STILL))
+    assert mixed.facts.motion is Motion.SILENT
+    assert mixed.headline == (
         "its NICs have moved no data for 12 s,"
         " and where they carry other traffic, its queue pairs have not either"
     )
