@@ -31,13 +31,17 @@ class Status(Enum):
     UNKNOWN = "unknown"  # the check could not run; the cause says what it needs
 
 
+DETOUR = Unknown(Reason.NOT_THERE, "", "the traffic uses the CPU, and no source says how fast that is")
+"""Gb/s of a pair that ACS redirects."""
+
+
 @frozen
 class PairGain:
     """What a GPU and a NIC near it can reach at most before and after a fix, in one direction."""
 
     gpu: str  # its label, "GPU0"
     nic: str
-    now_gbps: Maybe[float]  # 0: GPUDirect RDMA is not possible now
+    now_gbps: Maybe[float]  # 0: GPUDirect RDMA is not possible now; else a limit or DETOUR
     fixed_gbps: float  # if nothing else limits the path
     limited_by: str  # the part that is the limit after the fix, "port 1 of mlx5_0"
 

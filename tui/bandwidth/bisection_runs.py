@@ -40,21 +40,24 @@ class BisectionRuns:
         self.runs: list[BisectionRun] = []
         self.outcome: Outcome | None = None
 
-    def take_over(self, saved: Sequence[Result], place: tuple[str, str, str], now: float) -> int:
-        """Take the results of an interrupted bisection; return how many runs they spare.
+    def take_over(
+        self, saved: Sequence[Result], place: tuple[str, str, str], now: float, booted_at: float
+    ) -> int:
+        """Take the runs of a bisection that has not ended; return how many they spare.
 
-        `saved` is oldest first; `place`: their node, machine and origin.
+        `saved` is oldest first; `place`: their node, machine and origin; `booted_at`: older runs
+        do not count.
         """
         unfinished: dict[tuple[str, ...], list[Result]] = {}
         for result in saved:
-            is_recent = 0.0 <= now - result.taken_at <= MOST_SECONDS
-            if not is_recent or (result.node, result.machine, result.origin) != place:
-                continue
-            unfinished.setdefault(result.commands, []).append(result)
-            if self._replayed(unfinished)[1]:
-                unfinished = {}
+            is_recent = max(booted_at, now - MOST_SECONDS) <= result.taken_at <= now
+            if is_recent and (result.node, result.machine, result.origin) == place:
+                unfinished.setdefault(result.commands, []).append(result)
+        count, is_whole = self._replayed(unfinished)
+        if is_whole:  # gdrtop died before it could mark the end
+            return 0
         self._earlier = unfinished
-        return self._replayed(unfinished)[0]
+        return count
 
     def _replayed(self, earlier: Mapping[tuple[str, ...], Sequence[Result]]) -> tuple[int, bool]:
         """Return how many trials these results answer, and whether they answer all."""
@@ -63,7 +66,7 @@ class BisectionRuns:
         while (result := self._earlier_result(earlier, trial)) is not None:
             count += 1
             try:
-                trial = running.send(result.gbps)
+                trial = running.send(gbps_of(result))
             except StopIteration:
                 return count, True
         return count, False
@@ -85,7 +88,7 @@ class BisectionRuns:
             trial = self._measured(BisectionRun(self._pending, results[-1]))
         while trial is not None:
             if (result := self._earlier_result(self._earlier, trial)) is None:
-                self._pending = trial
+                self._pending, self._earlier = trial, {}
                 return self._test_of(trial.of_job)
             trial = self._measured(BisectionRun(trial, result, is_earlier=True))
         return None
@@ -95,10 +98,15 @@ class BisectionRuns:
         self.runs.append(run)
         self._on_run(run)
         try:
-            return self._search.send(run.result.gbps if run.result.ending is Ending.DONE else None)
+            return self._search.send(gbps_of(run.result))
         except StopIteration as end:
             self.outcome = end.value
             return None
+
+
+def gbps_of(result: Result) -> float | None:
+    """Return the bandwidth of a run; None if it failed."""
+    return result.gbps if result.ending is Ending.DONE else None
 
 
 def commands_of(test: PlannedTest) -> tuple[str, ...]:

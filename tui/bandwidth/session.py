@@ -44,6 +44,15 @@ class ResultsStore(Protocol):
     def results(self) -> tuple[Result, ...]:
         """Return all saved results, oldest first."""
 
+    def add_run(self, result: Result) -> None:
+        """Save a run of a bisection, also one that failed, until the bisection ends; or raise StoreError."""
+
+    def end_bisection(self) -> None:
+        """Forget the runs of bisections, or raise StoreError."""
+
+    def unfinished_runs(self) -> tuple[Result, ...]:
+        """Return the runs of bisections that have not ended, oldest first."""
+
     def why_unread(self) -> str:
         """Return why existing results cannot be read, as a sentence; "" if they can or there are none."""
 
@@ -69,6 +78,7 @@ class MemoryResultsStore:
 
     def __init__(self) -> None:
         self._results: list[Result] = []
+        self._runs: list[Result] = []
         self._baselines: dict[str, tuple[Result, ...]] = {}
 
     def add(self, result: Result) -> None:
@@ -78,6 +88,18 @@ class MemoryResultsStore:
     def results(self) -> tuple[Result, ...]:
         """Return all results, oldest first."""
         return tuple(self._results)
+
+    def add_run(self, result: Result) -> None:
+        """Save a run of a bisection."""
+        self._runs.append(result)
+
+    def end_bisection(self) -> None:
+        """Forget the runs of bisections."""
+        self._runs.clear()
+
+    def unfinished_runs(self) -> tuple[Result, ...]:
+        """Return the runs of bisections that have not ended, oldest first."""
+        return tuple(self._runs)
 
     def why_unread(self) -> str:
         """Return "": memory can always be read."""

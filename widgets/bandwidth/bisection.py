@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.bandwidth.planning.bisection import Cause, Outcome, Trial
+from probes.bandwidth.planning.bisection import LEAST_DIFFERENCE, Cause, Outcome, Trial
 from probes.base.text import plural
 from probes.setup.environment.differences import Difference, Differences
 from widgets.base.figures import gbps, minutes
@@ -67,7 +67,10 @@ def draw_outcome(outcome: Outcome, differing: Sequence[Difference], width: int) 
             lines += wrapped(f"{advice}{why}", width, indent="    ")
     if outcome.causes and outcome.rest and not outcome.trouble:
         count = plural(len(outcome.rest), "other variable")
-        text = f"The {count.removeprefix('1 ')} cost{'s' * (len(outcome.rest) == 1)} nothing"
+        fast = max(outcome.recommended_gbps or 0.0, outcome.job_gbps or 0.0)
+        is_noise = (outcome.rest_gbps or 0.0) < fast * (1 - LEAST_DIFFERENCE)
+        cost = "no more than runs differ by" if is_noise else "nothing"
+        text = f"The {count.removeprefix('1 ')} cost{'s' * (len(outcome.rest) == 1)} {cost}"
         lines += wrapped(f"{text}: {gbps_or_failed(outcome.rest_gbps)} with {_whose(slower)}.", width)
     return lines
 
@@ -82,11 +85,19 @@ def verdict(outcome: Outcome, differing: Sequence[Difference]) -> str:
         return f"Not found: {outcome.trouble} ({ends})."
     if not outcome.differs:
         return f"The job's variables make no difference: {ends}."
-    names = [name for cause in outcome.causes for name in cause.names]
+    slower = outcome.job_is_slower
+    fails = (outcome.job_gbps if slower else outcome.recommended_gbps) is None
+    causes = [cause for cause in outcome.causes if fails and cause.gbps is None] or outcome.causes
+    names = [name for cause in causes for name in cause.names]
     most = f"{', '.join(names[:_MOST_NAMED])}{' and others' if len(names) > _MOST_NAMED else ''}"
     verb = "makes" if len(names) == 1 else "make"
-    how = "slower" if outcome.job_is_slower else "faster"
-    return f"{most} {verb} the job {how}: {ends}."
+    if not fails:
+        return f"{most} {verb} the job {'slower' if slower else 'faster'}: {ends}."
+    if slower:
+        with_others = f"{gbps_or_failed(outcome.recommended_gbps)} with the recommended values"
+        return f"{most} {verb} the test fail: {with_others}."
+    values = f"The recommended value{'s' * (len(names) > 1)} of {most}"
+    return f"{values} {verb} the test fail: {gbps_or_failed(outcome.job_gbps)} with the job's values."
 
 
 def cause_words(cause: Cause, outcome: Outcome, differing: Sequence[Difference]) -> str:

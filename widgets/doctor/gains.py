@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown
-from probes.queries.finding import PairGain
+from probes.queries.finding import DETOUR, PairGain
 
 _MOST_PAIRS = 3  # named
 
@@ -30,8 +30,10 @@ def _sentence(now: int | None, fixed: int, gains: Sequence[PairGain]) -> str:
     pairs = _pairs(gains)
     alone = ", each pair alone" if len(gains) > 1 else ""
     if now is None:
-        why = str(gains[0].now_gbps.detail) if isinstance(gains[0].now_gbps, Unknown) else ""
-        return f"Should give {pairs} up to {fixed} Gb/s{alone}; now their traffic goes {why}."
+        given = f"Should give {pairs} up to {fixed} Gb/s{alone}."
+        whose = "Their" if len(gains) > 1 else "Its"
+        is_detour = gains[0].now_gbps == DETOUR
+        return f"{given} {whose} traffic uses the CPU now, at an unknown rate." if is_detour else given
     if now == 0:
         return f"Should give {pairs} up to {fixed} Gb/s by GPUDirect RDMA{alone}; now there is none."
     return f"Should raise the limit of {pairs} from {now} to {fixed} Gb/s{alone}."

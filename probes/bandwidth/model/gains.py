@@ -11,13 +11,11 @@ from dataclasses import replace
 
 from probes.bandwidth.model.limits import Bound, Limit, limit_of_pair, name_of_port, packet_share
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.queries.acs_redirects import redirects_of
-from probes.queries.finding import PairGain
+from probes.queries.acs_redirects import detours, redirects_of
+from probes.queries.finding import DETOUR, PairGain
 from probes.queries.pcie_paths import turning_ports
 from probes.queries.ports import ACTIVE, Port, by_board
 from probes.snapshot.examination import Examination
-
-_DETOUR = Unknown(Reason.NOT_THERE, "", "through the CPU, which forwards less; no source says how much less")
 
 
 def gains_of_links(examination: Examination, best_gbps: Mapping[str, float]) -> tuple[PairGain, ...]:
@@ -52,10 +50,12 @@ def as_fast_as_its_board(port: Port, ports: Iterable[Port]) -> Port:
 
 def gains_of_straight_paths(examination: Examination) -> tuple[PairGain, ...]:
     """Return what near pairs can reach whose traffic ACS redirects to the CPU now."""
+    if not _allows_gdr(examination):
+        return ()
     ports = redirects_of(examination).ports
     paths = examination.topology.paths
     return tuple(
-        PairGain(gpu, nic, _DETOUR, fixed, by)
+        PairGain(gpu, nic, DETOUR, fixed, by)
         for gpu, bdf, nic, limit in _limits(examination)
         if any(port in ports for port in turning_ports(examination, paths[bdf, nic]))
         for fixed, by in _least(limit, lambda bound: bound.gbps)
@@ -66,15 +66,17 @@ def gains_of_gdr(examination: Examination) -> tuple[PairGain, ...]:
     """Return what near pairs can reach by GPUDirect RDMA on a node where it is not possible now."""
     return tuple(
         PairGain(gpu, nic, 0.0, fixed, by)
-        for gpu, _, nic, limit in _limits(examination)
+        for gpu, _, nic, limit in _straight_limits(examination)
         for fixed, by in _least(limit, lambda bound: bound.gbps)
     )
 
 
 def _gains(examination: Examination, fixed: Callable[[Bound], Maybe[float]]) -> tuple[PairGain, ...]:
     """Return the pairs whose limit rises if each part carries what `fixed` says."""
+    if not _allows_gdr(examination):
+        return ()
     gains = []
-    for gpu, _, nic, limit in _limits(examination):
+    for gpu, _, nic, limit in _straight_limits(examination):
         now = next((least for least, _ in _least(limit, lambda bound: bound.gbps)), None)
         for then, by in _least(limit, fixed):
             if now is None or round(then) > round(now):
@@ -88,6 +90,20 @@ def _least(limit: Limit, fixed: Callable[[Bound], Maybe[float]]) -> Iterator[tup
     bounds = [(gbps, name) for gbps, name in figures if not isinstance(gbps, Unknown) and gbps > 0]
     if bounds and len(bounds) == len(figures):
         yield min(bounds)
+
+
+def _allows_gdr(examination: Examination) -> bool:
+    """Return whether DMA-BUF or nvidia_peermem is usable, or may be: else a faster path brings nothing."""
+    direct = examination.node.gpudirect
+    return isinstance(direct, Unknown) or any(
+        isinstance(state.usable, Unknown) or state.usable for state in (direct.dmabuf, direct.peermem)
+    )
+
+
+def _straight_limits(examination: Examination) -> Iterator[tuple[str, str, str, Limit]]:
+    """Yield the limits of pairs whose traffic does not go up to the CPU: its limit is unknown."""
+    redirected = detours(examination)
+    return (pair for pair in _limits(examination) if pair[1:3] not in redirected)
 
 
 def _limits(examination: Examination) -> Iterator[tuple[str, str, str, Limit]]:

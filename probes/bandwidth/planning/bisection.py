@@ -60,10 +60,15 @@ class Outcome:
         return max(LEAST_DIFFERENCE, _TIMES_NOISE * self.noise)
 
     @property
-    def differs(self) -> bool:
-        """Return whether the job's values and the recommended ones differ in bandwidth."""
+    def difference(self) -> float:
+        """The share by which the job's values and the recommended ones differ; 1: one of them fails."""
         ends = (self.recommended_gbps or 0.0, self.job_gbps or 0.0)
-        return max(ends) > 0.0 and 1 - min(ends) / max(ends) > self.least_difference
+        return 1 - min(ends) / max(ends) if any(ends) else 0.0
+
+    @property
+    def differs(self) -> bool:
+        """Return whether they differ by more than noise; runs that fail are no noise."""
+        return self.difference == 1.0 or self.difference > self.least_difference
 
 
 Search = Generator[Trial, float | None, Outcome]
@@ -118,6 +123,8 @@ class _Bisection:
             ),
             "" if any((*recommended, *job)) else "the runs failed with both settings",
         )
+        if not trouble and not outcome.differs and outcome.difference > LEAST_DIFFERENCE:
+            trouble = f"two runs with the same settings differ by {100 * noise:.0f} %"
         if trouble:
             return replace(outcome, trouble=trouble)
         return (yield from self._causes(outcome)) if outcome.differs else outcome
@@ -129,7 +136,7 @@ class _Bisection:
         fast, slow = max(ends), min(ends)
         rest, rest_gbps = self._names, None
         causes: list[Cause] = []
-        while rest and (not causes or (rest_gbps or 0.0) < fast * (1 - outcome.least_difference)):
+        while rest and (not rest_gbps or rest_gbps < fast * (1 - outcome.least_difference)):
             self._limit = (fast + (slow if not causes else rest_gbps or 0.0)) / 2
             found = yield from self._minimal(frozenset(), False, rest)
             if len(found) == len(self._names) > 1:  # no part is slow: are all of them still?

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 from probes.nccl.variables import bootstrap, gpudirect, network, other_libraries
 from probes.nccl.variables.parameters import parameters
 from probes.nccl.variables.variable import Variable
@@ -33,3 +35,8 @@ def meaning_of(name: str) -> str:
 def is_known(name: str) -> bool:
     """Return whether a library reads the variable, documented or not; NCCL_HOME is no variable of NCCL."""
     return name in CATALOGUE or name in _UNDOCUMENTED or name in parameters()
+
+
+def similar_name(name: str) -> str:
+    """Return the variable that an unknown name is almost; "": none, so only a plugin might read it. Slow."""
+    return next(iter(get_close_matches(name.upper(), CATALOGUE, n=1, cutoff=0.92)), "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from probes.base.frozen import frozen
-from probes.nccl.variables.catalogue import is_known
+from probes.nccl.variables.catalogue import is_known, similar_name
 from probes.setup.environment.advice import Advice
 from probes.setup.environment.assignments import Assignment, FileKind
 from probes.setup.environment.lint import parse_file
@@ -63,9 +63,11 @@ def differences(text: str, kind: FileKind, advice: Advice, fixed: tuple[str, ...
             left_out.append(NotCompared(name, reason))
         elif value == wanted:
             same.append(name)
-        elif len(differing) == MOST:
+        elif max(len(differing), len(left_out)) >= MOST:
             left_out.append(NotCompared(name, f"only the first {MOST} variables are compared"))
-        else:
+        elif not is_known(name) and (near := similar_name(name)):
+            left_out.append(NotCompared(name, f"gdrtop does not know it; did you mean {near}?"))
+        else:  # a name that gdrtop does not know may be a plugin's
             why = setting.reason if setting else notes.get(name, "")
             differing.append(Difference(name, value, wanted, why))
     return Differences(tuple(differing), tuple(left_out), tuple(same))
@@ -94,6 +96,4 @@ def _why_not(assignment: Assignment | None, is_fixed: bool) -> str:
         return "it has no effect on bandwidth, or needs the whole job"
     if "/" in value and name not in _READ:
         return "it names a file, which gdrtop does not load for a job"
-    if not is_known(name):
-        return "NCCL does not read it"
     return ""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 
 from probes.base.frozen import frozen
 from probes.base.text import capitalized
 from probes.base.unknown import Maybe
 from probes.facts.system.cloud import Cloud
 from probes.nccl.settings import parse_level, parse_number
-from probes.nccl.variables.catalogue import CATALOGUE, is_known
+from probes.nccl.variables.catalogue import CATALOGUE, is_known, similar_name
 from probes.nccl.variables.variable import Kind, Variable, Version, parse_version
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Severity
@@ -197,9 +196,9 @@ def _unknown_names(parsed: ParsedFile, stack: Stack | None) -> Iterator[Problem]
             if not is_known(assignment.name) and len(unknown) < _MAX_UNKNOWN:
                 unknown.setdefault(assignment.name, assignment)
     for name, assignment in unknown.items():
-        if near := get_close_matches(name.upper(), CATALOGUE, n=1, cutoff=0.92):
-            text = f"gdrtop does not know {name}; did you mean {near[0]}?"
-            yield Problem(assignment.line, Severity.WARNING, text, fix=f"Write {near[0]}", variable=name)
+        if near := similar_name(name):
+            text = f"gdrtop does not know {name}; did you mean {near}?"
+            yield Problem(assignment.line, Severity.WARNING, text, fix=f"Write {near}", variable=name)
         # gIB has names of its own.
         elif name.startswith("NCCL_") and assignment.is_exported and stack is not Stack.GIB:
             text = f"NCCL does not read {name}"

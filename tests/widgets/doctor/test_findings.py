@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from probes.base.unknown import Reason, Unknown
-from probes.queries.finding import Evidence, Finding, PairGain, Severity, Status
+from probes.queries.finding import DETOUR, Evidence, Finding, PairGain, Severity, Status
 from widgets.base.lines import Line, plain
 from widgets.doctor.findings import counted, draw_details, draw_entries, entries_of
 from widgets.doctor.gains import gain_text
@@ -126,8 +125,9 @@ def test_the_fix_of_a_finding_says_what_it_brings() -> None:
     assert gain_text(gains) == f"Should raise the limit of {pairs} from 230 to 397 Gb/s, each pair alone."
     nothing = replace(gains[0], now_gbps=0.0)
     assert gain_text([nothing]).startswith("Should give GPU2–mlx5_2 up to 397 Gb/s by GPUDirect RDMA;")
-    detour = replace(gains[0], now_gbps=Unknown(Reason.NOT_THERE, "", "through the CPU"))
-    assert gain_text([detour]).endswith("; now their traffic goes through the CPU.")
+    detours = [replace(gain, now_gbps=DETOUR) for gain in gains]
+    assert gain_text(detours).endswith("each pair alone. Their traffic uses the CPU now, at an unknown rate.")
+    assert gain_text(detours[:1]).endswith(" 397 Gb/s. Its traffic uses the CPU now, at an unknown rate.")
     assert "16 pairs (GPU0–mlx5_2 …)" in gain_text([replace(gains[0], gpu=f"GPU{n}") for n in range(16)])
     assert gain_text([]) == ""
 

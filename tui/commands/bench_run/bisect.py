@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_test import PlannedTest, Series
-from probes.bandwidth.model.result import Ending, Result
+from probes.bandwidth.model.result import Result
 from probes.bandwidth.planning.bisection import Outcome, run_counts
 from probes.bandwidth.planning.local_test import with_variables
 from probes.bandwidth.results.baseline import machine_type
@@ -20,9 +20,9 @@ from probes.facts.system import cloud as cloud_facts
 from probes.host.protocol import Host
 from probes.setup.environment.differences import Differences, differences
 from probes.setup.environment.recommend import recommend
-from tui.bandwidth.bisection_runs import BisectionRun, BisectionRuns
+from tui.bandwidth.bisection_runs import BisectionRun, BisectionRuns, gbps_of
 from tui.bandwidth.events import BandwidthEvent, SaveFailed, SeriesEnded, SeriesStarted
-from tui.bandwidth.session import BenchSession
+from tui.bandwidth.session import BenchSession, StoreError
 from tui.commands.bench_run.command import CANNOT_WRITE, BenchCommand
 from tui.commands.bench_run.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED, EXIT_STOPPED
 from tui.commands.bench_run.options import BenchOptions
@@ -145,8 +145,10 @@ class BisectCommand(BenchCommand):
     # The run
 
     def _measure(self, series: Series, affected: tuple[str, ...]) -> int:
-        self._runs = BisectionRuns(self._names, self._test_of, self._show_run)
-        if not self._restart:
+        self._runs = BisectionRuns(self._names, self._test_of, self._on_run)
+        if self._restart:
+            self._end_bisection()
+        else:
             self._take_over(self._runs)
         with signals_stop(self._interrupt):
             results = self._session.run(
@@ -158,6 +160,8 @@ class BisectCommand(BenchCommand):
             )
         if isinstance(results, Refused):
             return self._refuse(results.reason, series, affected)
+        if self._runs.outcome is not None:
+            self._end_bisection()
         status, reason = self._status(self._runs.outcome)
         for why in dict.fromkeys(self._not_saved):
             self._output.warn(f"not saved: {why}")
@@ -175,7 +179,9 @@ class BisectCommand(BenchCommand):
     def _take_over(self, runs: BisectionRuns) -> None:
         node = known(host_name(self._examination.node), "")
         place = (node, machine_type(self._examination), origin_word(self._host.origin))
-        spared = runs.take_over(self._session.store.results(), place, self._host.wall_clock())
+        now = self._host.wall_clock()
+        booted_at = now - self._host.monotonic()
+        spared = runs.take_over(self._session.store.unfinished_runs(), place, now, booted_at)
         if spared:
             text = f"{plural(spared, 'run')} of an interrupted bisection count (--restart measures all again)"
             self._output.note(text)
@@ -200,10 +206,24 @@ class BisectCommand(BenchCommand):
         elif isinstance(event, SeriesEnded):
             self._aborted = event.aborted
 
+    def _on_run(self, run: BisectionRun) -> None:
+        if not run.is_earlier:
+            try:
+                self._session.store.add_run(run.result)
+            except StoreError as error:
+                self._not_saved.append(str(error))
+        self._show_run(run)
+
+    def _end_bisection(self) -> None:
+        try:
+            self._session.store.end_bisection()
+        except StoreError as error:
+            self._not_saved.append(str(error))
+
     def _show_run(self, run: BisectionRun) -> None:
         number = len(self._runs.runs) if self._runs else 0
         what = trial_words(run.trial, self._found.differing)
-        figure = gbps_or_failed(run.result.gbps if run.result.ending is Ending.DONE else None)
+        figure = gbps_or_failed(gbps_of(run.result))
         why = f": {run.result.failure}" if run.result.failure else ""
         when = f" (measured at {local_time(run.result.taken_at)})" if run.is_earlier else ""
         if not self._options.as_json:
@@ -255,11 +275,10 @@ class BisectCommand(BenchCommand):
 
 def _run_json(run: BisectionRun) -> dict[str, Any]:
     result = run.result
-    is_done = result.ending is Ending.DONE
     content = {
         "taken_at": result.taken_at,
         "of_job": sorted(run.trial.of_job),
-        "gbps": result.gbps if is_done else None,
+        "gbps": gbps_of(result),
         "failure": result.failure,
         "is_earlier": run.is_earlier,
     }

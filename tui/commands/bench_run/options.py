@@ -97,6 +97,8 @@ def _contradiction(options: argparse.Namespace) -> str:
     if options.bisect is not None:
         if given := [name for name in _NOT_OF_BISECT if getattr(options, name)]:
             return f"--bisect measures all GPUs with a job's variables; omit --{given[0].replace('_', '-')}"
+        if options.inside_node and options.over_network:
+            return "--inside-node uses no NIC; omit --over-network"
         if not is_nccl:
             return f"--bisect needs nccl-tests, such as --test all-reduce, not {options.test}"
     if options.memory == MemoryPath.STAGED.value and not is_nccl:

@@ -58,6 +58,19 @@ def test_what_carries_nothing_now_brings_the_rate_of_its_equals(finding: str) ->
         assert LEAST_SHARE * gain.fixed_gbps < then <= gain.fixed_gbps
 
 
+@pytest.mark.parametrize(
+    ("faults", "finding"),
+    [
+        ("nvidia-not-loaded,port-down", "ib-port-not-active"),
+        ("nvidia-not-loaded,acs-on", "acs-redirect-enabled"),
+        ("acs-on,port-down", "ib-port-not-active"),
+        ("acs-on,no-gdr-path", "peermem-not-loaded"),
+    ],
+)
+def test_a_fix_promises_nothing_that_another_fault_prevents(faults: str, finding: str) -> None:
+    assert findings_on(f"hgx-h100+{faults}")[finding].gains == ()
+
+
 def test_a_fix_brings_no_more_than_the_rest_of_the_path_allows() -> None:
     """The port is at half its rate, and its PCIe link carries hardly more."""
     findings = findings_on("hgx-h100+half-rate,pcie-link-degraded-width")

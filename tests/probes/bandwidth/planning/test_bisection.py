@@ -1,10 +1,12 @@
 """The search for the variables that matter, with runs that a rule answers."""
 
 from collections.abc import Callable, Iterator
+from itertools import cycle
 
 import pytest
 
 from probes.bandwidth.planning.bisection import Outcome, Trial, run_counts, search
+from widgets.bandwidth.bisection import verdict
 
 NAMES = tuple("abcdefgh")
 Rule = Callable[[frozenset[str]], float | None]
@@ -68,6 +70,24 @@ def test_what_runs_of_the_same_settings_differ_by_is_no_difference() -> None:
     assert not outcome.differs
     assert outcome.causes == ()
     assert outcome.least_difference > 0.1
+
+
+def test_a_difference_that_noise_may_explain_is_no_clearance_of_the_job() -> None:
+    outcome = answered(lambda of_job: 120.0 if of_job else 400.0, noise=iter((1.0, 1.0, 0.65, 1.0)))
+    assert outcome.trouble == "two runs with the same settings differ by 35 %"
+    assert "make no difference" not in verdict(outcome, ())
+
+
+def test_noise_does_not_hide_that_the_job_fails() -> None:
+    outcome = answered(lambda of_job: None if "d" in of_job else 400.0, noise=cycle((1.0, 0.65)))
+    assert [cause.names for cause in outcome.causes] == [("d",)]
+    assert verdict(outcome, ()) == "d makes the test fail: 330 Gb/s with the recommended values."
+
+
+def test_recommended_values_that_fail_are_named() -> None:
+    outcome = answered(lambda of_job: 300.0 if "d" in of_job else None)
+    says = "The recommended value of d makes the test fail: 300 Gb/s with the job's values."
+    assert verdict(outcome, ()) == says
 
 
 def test_a_run_that_fails_counts_as_slow() -> None:

@@ -51,7 +51,7 @@ def test_a_value_of_each_kind_of_file_is_compared_and_what_the_file_does_not_set
         ("NCCL_NET_PLUGIN=/tmp/libnccl-net.so", "names a file"),
         ("NCCL_TOPO_DUMP_FILE=topo.xml", "no effect on bandwidth"),
         ("NCCL_COMM_ID=10.0.0.1:4000", "needs the whole job"),
-        ("NCCL_IB_HCAS=mlx5_0", "NCCL does not read it"),
+        ("NCCL_IB_HCAS=mlx5_0", "did you mean NCCL_IB_HCA?"),
         (f"NCCL_IB_HCA={'mlx5_0,' * 60}", "too long"),
         ("NCCL_SHM_DISABLE=1", "the test sets it itself"),
     ],
@@ -61,6 +61,11 @@ def test_what_no_test_can_compare_is_named_with_the_reason(setting: str, why: st
     assert found.differing == ()
     assert [each.name for each in found.not_compared] == [setting.partition("=")[0]]
     assert why in found.not_compared[0].reason
+
+
+def test_what_only_a_plugin_reads_is_compared() -> None:
+    found = differences("NCCL_OFI_PROTOCOL=RDMA\n", FileKind.SHELL, Advice(NEWEST, STATED))
+    assert [each.name for each in found.differing] == ["NCCL_OFI_PROTOCOL"]
 
 
 def test_a_value_as_recommended_is_no_difference() -> None:

@@ -132,6 +132,7 @@ def test_an_interrupted_bisection_goes_on_and_a_finished_one_begins_again() -> N
     [
         (("--bisect", "job.env", "--gpu", "1"), "omit --gpu"),
         (("--bisect", "job.env", "--test", "write"), "--bisect needs nccl-tests"),
+        (("--bisect", "job.env", "--inside-node", "--over-network"), "omit --over-network"),
         (("--restart",), "--restart applies only to --bisect"),
         (("--inside-node",), "--inside-node applies only to --bisect"),
     ],
