@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
+from probes.facts.kernel.release import KernelFacts
+from probes.facts.pci.functions import PciFacts
 from probes.queries.finding import Finding, Severity, Status
 from probes.queries.unproven_paths import BEHIND_IOMMU, IN_GUEST, unproven_pairs
 from probes.simulation.host import SimulatedHost
@@ -82,7 +87,7 @@ def test_wrong_data_is_marked_before_a_detour() -> None:
     gpu, nic = next(iter(unproven))
     assert matrix.cell_of(topology, gpu, nic, both)[0].endswith("?")
     assert "via CPU" not in plain(matrix.legend(topology, 120, both)[0])
-    drawn = path.best_pairs(topology, 100, detours=unproven, unproven=unproven)
+    drawn = path.best_pairs(topology, 100, unproven, {}, 20, unproven)
     assert "data may be wrong" in plain(drawn[1])
 
 
