@@ -200,7 +200,7 @@ def test_explain_is_text_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "5 means SYS: always" in out
     assert "Default: PXB, P2C since 2.29." in out
-    assert "Versions: 2.3.5 and newer" in out
+    assert "Versions: 2.4.2 and newer" in out
     assert "GPU2, GPU3: the nearest NIC is at distance SYS." in out
 
 
