@@ -84,7 +84,8 @@ _FORMS = re.compile(
             r"lib(?:nccl(?:-net|-tuner)?(?:-(?:aws|ofi|sharp|ucx|spectrum|spcx))?|ibverbs|mlx[45]|cuda|cudart|ucp|uct|ucs|fabric"
             r"|nvshmem_host|nixl|gdrapi|nvidia-ml|efa|rdmacm|plugin_UCX|uct_(?:cuda|ib|cma|rdmacm|xpmem))(?:-[0-9a-f]{8})?"
             r"\.so(?:\.\d{1,6}){0,5}",
-            r"nvshmem_transport_ibgda\.so(?:\.\d{1,6}){0,5}",
+            r"nvshmem_(?:bootstrap_(?:mpi|shmem|pmi[2x]?|uid)|transport_(?:ibrc|ibdevx|ibgda|libfabric|ucx))"
+            r"\.so(?:\.\d{1,6}){0,5}",
             r"mooncake|engine\.so",  # of the wheel of Mooncake's transfer engine
             r"lib(?:mlx[45]|efa|irdma|bnxt_re|cxgb4|erdma|hns|ocrdma|qedr|mana)-rdmav\d{1,3}\.so",
             r"[-+_.%@]{1,4}",

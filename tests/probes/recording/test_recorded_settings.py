@@ -1,5 +1,7 @@
 """What checks of driver options and allocators read is in a recording."""
 
+import pytest
+
 from probes.recording.redaction.processes import environment, maps
 from probes.recording.redaction.tokens import Tokens
 
@@ -14,6 +16,8 @@ def test_driver_options_are_kept() -> None:
     assert Tokens().text(text) == text
 
 
-def test_nvshmems_transport_is_kept() -> None:
-    line = "7f0000000000-7f0000100000 r-xp 00000000 08:01 1 /usr/lib64/nvshmem_transport_ibgda.so.3.0.0\n"
-    assert "/usr/lib64/nvshmem_transport_ibgda.so.3.0.0" in maps(Tokens(), line)
+@pytest.mark.parametrize("plugin", ["transport_ibgda.so.3.0.0", "transport_ibrc.so.3", "bootstrap_uid.so.3"])
+def test_nvshmems_plugins_are_kept(plugin: str) -> None:
+    """They tell a job that uses NVSHMEM from one that only links it."""
+    line = f"7f0000000000-7f0000100000 r-xp 00000000 08:01 1 /usr/lib64/nvshmem_{plugin}\n"
+    assert f"/usr/lib64/nvshmem_{plugin}" in maps(Tokens(), line)
