@@ -6,6 +6,7 @@ import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -112,8 +113,8 @@ class SimulatedHost(HostBase):
         only a simulated one.
         """
         earlier = self.tree
-        self._description = description_after(earlier)
-        tree = build_tree(self._description, self._seed, earlier.boot + 1)
+        description = description_after(earlier)
+        tree = build_tree(description, self._seed, earlier.boot + 1)
         for fault in self._faults:
             with suppress(LookupError, StopIteration):  # it changes a job, and none runs now
                 fault.change_tree(tree)
@@ -123,19 +124,23 @@ class SimulatedHost(HostBase):
         forget_running(tree)
         if not with_jobs:
             end_programs(tree)
-        self._began, self._started_at = self._clock() - OPENED, self.wall_clock()
-        self._messages_read = self._events_read = None
-        self._node, self.tree = None, tree
+        # Other threads read this node: they see the earlier boot until the new one has ended.
+        booting = copy(self)
+        booting._began, booting._started_at = self._clock() - OPENED, self.wall_clock()
+        booting._description, booting.tree = description, tree
         drivers = {nic.kind.driver for nic in tree.cards} | ({"nvidia"} if tree.gpus else set())
-        start(self, tree, drivers, earlier.live_modules)
+        start(booting, tree, drivers, earlier.live_modules)
         settle_jobs(tree)
+        with self._advancing:
+            self._began, self._started_at, self.tree = booting._began, booting._started_at, tree
+            self._description, self._node = description, None
+            self._messages_read = self._events_read = None
 
     def _seconds(self) -> float:
         """Return the seconds since the node started, after the changes that are due."""
-        seconds = self._clock() - self._began
-        if self.tree.planned:
-            with self._advancing:
-                self.tree.advance(seconds)
+        with self._advancing:
+            seconds = self._clock() - self._began
+            self.tree.advance(seconds)
         return seconds
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:

@@ -63,9 +63,9 @@ _REASONS = {
 }
 _SYSTEMCTL = {"daemon-reload", "disable", "enable", "reload", "restart", "start", "stop"}
 _DEFAULT = "gdrtop does not run this program"
-# What a person runs on a real node, and a simulated node plays.
+# What a person runs on a real node, and a simulated node plays, except for the packages of DOCA-OFED.
 _PLAYED = {
-    *("apt-get", "curl", "dnf", "dpkg", "rpm", "tdnf", "wget", "zypper"),
+    *("apt-get", "curl", "dnf", "dpkg", "tdnf", "wget", "zypper"),
     *("dracut", "grub2-mkconfig", "update-grub", "update-initramfs"),
 }
 
@@ -77,7 +77,8 @@ def why_manual(step: Step, is_played: bool = False) -> str:
     if step.file is not None:
         return ""
     program = step.argv[0]
-    if is_played and (program in _PLAYED or step.argv[:2] == ("systemctl", "reboot")):
+    is_ofed = any("doca" in word for word in step.argv)
+    if is_played and ((program in _PLAYED and not is_ofed) or step.argv[:2] == ("systemctl", "reboot")):
         return ""
     if program == "systemctl" and len(step.argv) > 1 and step.argv[1] not in _SYSTEMCTL:
         verb = step.argv[1]

@@ -70,7 +70,7 @@ def _section(title: str, texts: Sequence[str], width: int) -> list[Line]:
 
 def _named(name: str, ranks: Sequence[RankState]) -> str:
     rank = next((rank for rank in ranks if rank.name == name), None)
-    if rank is None or name.startswith("pid"):
+    if rank is None or isinstance(rank.rank, Unknown):  # its name has the node and the pid
         return name
     place = (rank.node,) if rank.node else ()
     return f"{name} ({', '.join((*place, f'pid {rank.pid}', *rank.gpus[:2], *rank.nics[:2]))})"

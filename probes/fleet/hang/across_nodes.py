@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.live.activity import SILENT_SECONDS
 from probes.live.hang.diagnosis import (
     Clue,
     Diagnosis,
@@ -23,6 +24,7 @@ from probes.live.hang.diagnosis import (
     node_clues,
 )
 from probes.live.hang.dump_files import FoundDumps
+from probes.live.hang.packets import PairMotion
 from probes.nccl.flight_recorder.verdict import verdict_of
 
 _ORDER = ("processes", "hardware", "threads", "RAS", "flight recorder", "ranks", "queue pairs", "NCCL log")
@@ -35,8 +37,7 @@ def diagnose_nodes(nodes: Mapping[str, HangFacts], unanswered: Mapping[str, str]
     clues = [] if _repeated(nodes) else list(job_clues(whole, "a node that answered"))
     clues = [_placed(clue, whole) for clue in clues if not (unanswered and clue.source == "processes")]
     for name, facts in nodes.items():
-        own = replace(facts, silence=whole.silence, packets=whole.packets)
-        clues += [_on_node(clue, name) for clue in node_clues(own)]
+        clues += [_on_node(clue, name) for clue in node_clues(facts, whole.motion)]
     # Sorting is stable, and a driver's thread is sure, other threads are not.
     clues.sort(key=lambda clue: (_ORDER.index(clue.source), not clue.is_sure))
     return conclude(whole, tuple(clues))
@@ -56,16 +57,34 @@ def _whole(nodes: Mapping[str, HangFacts], unanswered: Mapping[str, str]) -> Han
         job=first.job,
         seconds=min(facts.seconds for facts in nodes.values()),
         silence=_silence(nodes),
+        threads=tuple(replace(each, node=name) for name, facts in nodes.items() for each in facts.threads),
         ranks=tuple(sorted(ranks, key=lambda rank: (known(rank.rank, 1 << 30), rank.node, rank.pid))),
         dumps=FoundDumps(tuple(dumps.values()), tuple(sorted(absent))),
         dump_verdict=verdict_of(list(dumps.values())) if dumps else None,
         sources=tuple(_sources(nodes, unanswered)),
+        summed_pairs=PairMotion(
+            sum(facts.pairs.connected for facts in nodes.values()),
+            sum(facts.pairs.moving for facts in nodes.values()),
+        ),
+        mixes_pairs=len({_is_silent_by_pairs(facts) for facts in nodes.values()}) > 1,
+        unread=f"on {plural(len(nodes), 'node')} ({len(unanswered)} more did not answer)"
+        if unanswered
+        else "",
     )
 
 
+def _is_silent_by_pairs(facts: HangFacts) -> bool:
+    """Return whether only the job's own queue pairs show that it is silent: its NICs carry other traffic."""
+    return facts.motion is Motion.SILENT and known(facts.silence, 0.0) < SILENT_SECONDS
+
+
 def _silence(nodes: Mapping[str, HangFacts]) -> Maybe[float]:
-    """Return for how long no node has moved data; 0 if one does; unknown if it is on one and none moves."""
+    """Return for how long no NIC of the job has moved data; 0 if a node moves it; unknown if one may.
+
+    Where only its queue pairs show that, NICs carry other traffic, and count only if that is so on all nodes.
+    """
     silent: list[float] = []
+    by_pairs: list[Maybe[float]] = []
     unknown: Unknown | None = None
     for name, facts in nodes.items():
         if facts.motion is Motion.MOVES:
@@ -73,9 +92,14 @@ def _silence(nodes: Mapping[str, HangFacts]) -> Maybe[float]:
         if facts.motion is Motion.UNKNOWN:
             why = facts.silence.detail if isinstance(facts.silence, Unknown) else ""
             unknown = Unknown(Reason.NOT_RECORDED, "rates", f"{name}: {why}")
+        elif _is_silent_by_pairs(facts):
+            by_pairs.append(facts.silence)
         else:
-            silent.append(max(known(facts.silence, 0.0), facts.seconds if facts.pairs_are_still else 0.0))
-    return min(silent) if unknown is None else unknown
+            silent.append(known(facts.silence, 0.0))
+    if unknown is not None:
+        return unknown
+    silent = silent or [seconds for seconds in by_pairs if not isinstance(seconds, Unknown)]
+    return min(silent) if silent else by_pairs[0]
 
 
 def _sources(nodes: Mapping[str, HangFacts], unanswered: Mapping[str, str]) -> Iterator[SourceState]:

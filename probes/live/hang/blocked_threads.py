@@ -44,6 +44,7 @@ class BlockedThread:
     frames: Maybe[tuple[str, ...]]  # functions of the kernel, the innermost first
     waits_for: str  # "a lock of the NVIDIA driver"; "": not known
     is_driver: bool  # the NVIDIA driver or RDMA, not storage
+    node: str = ""  # of a job on several nodes
 
     @property
     def sentence(self) -> str:

@@ -76,6 +76,9 @@ class HangFacts:
     log: JobLogReading | None = None
     packets: Maybe[Mapping[int, PairMotion]] = NOT_READ  # by pid
     sources: tuple[SourceState, ...] = ()
+    summed_pairs: PairMotion | None = None  # of several nodes, whose pids repeat; None: those of `packets`
+    mixes_pairs: bool = False  # `silence` leaves out nodes where only the job's queue pairs stand still
+    unread: str = ""  # "on 2 nodes (2 more did not answer)"; "": all nodes were read
 
     @property
     def motion(self) -> Motion:
@@ -89,6 +92,8 @@ class HangFacts:
     @property
     def pairs(self) -> PairMotion:
         """The connected queue pairs of all ranks whose packet numbers are known."""
+        if self.summed_pairs is not None:
+            return self.summed_pairs
         packets = known(self.packets, {})
         found = [packets[rank.pid] for rank in self.ranks if rank.pid in packets]
         return PairMotion(sum(pair.connected for pair in found), sum(pair.moving for pair in found))
@@ -115,12 +120,15 @@ class Diagnosis:
 
     @property
     def exit_status(self) -> int:
-        """0: data moves; 1: silent without a suspect; 2: a suspect; 3: unknown."""
+        """0: data moves; 1: silent without a suspect; 2: a suspect; 3: unknown.
+
+        A rank that only differs is no suspect while nodes have not answered: theirs may differ, too.
+        """
         if self.facts.motion is Motion.MOVES:
             return 0
-        if self.suspects:
+        if self.suspects and (self.is_sure or not self.facts.unread):
             return 2
-        return 1 if self.facts.motion is Motion.SILENT else 3
+        return 1 if self.facts.motion is Motion.SILENT and not self.facts.unread else 3
 
 
 def diagnose(facts: HangFacts) -> Diagnosis:
@@ -148,21 +156,30 @@ def conclude(facts: HangFacts, clues: tuple[Clue, ...]) -> Diagnosis:
 
 
 def _headline(facts: HangFacts) -> str:
-    if facts.motion is Motion.SILENT and known(facts.silence, 0.0) < SILENT_SECONDS:
+    if facts.motion is Motion.MOVES:
+        return "it moves data, so it does not hang in the network now"
+    return f"{facts.unread}, {_standstill(facts)}" if facts.unread else _standstill(facts)
+
+
+def _standstill(facts: HangFacts) -> str:
+    """Return what does not move, or why that is unknown."""
+    by_pairs = known(facts.silence, 0.0) < SILENT_SECONDS or (facts.mixes_pairs and facts.pairs_are_still)
+    if facts.motion is Motion.SILENT and by_pairs:
         pairs = plural(facts.pairs.connected, "queue pair")
         beside = "" if isinstance(facts.silence, Unknown) else ", although its NICs carry traffic"
         text = f"none of its {pairs} has sent or received a packet for {facts.seconds:.0f} s"
         return f"{text}{beside}"
     if isinstance(facts.silence, Unknown) and facts.motion is Motion.UNKNOWN:
         return f"whether it moves data is unknown ({facts.silence})"
-    if facts.motion is Motion.MOVES:
-        return "it moves data, so it does not hang in the network now"
+    if facts.mixes_pairs:
+        where = "where they carry other traffic, its queue pairs have not either"
+        return f"its NICs have moved no data for {facts.silence:.0f} s, and {where}"
     return f"no NIC of this job has moved data for {facts.silence:.0f} s"
 
 
 def _clues(facts: HangFacts) -> Iterator[Clue]:
     """Yield the clues in the order of the page: what is dead first, what only differs last."""
-    of_node, of_job = list(node_clues(facts)), list(job_clues(facts, "this node"))
+    of_node, of_job = list(node_clues(facts, facts.motion)), list(job_clues(facts, "this node"))
     late = [clue for clue in of_node if clue.source in _LATE and not clue.is_sure]
     dead = [clue for clue in of_node if clue.source == "processes"]
     gaps = [clue for clue in of_job if clue.source == "processes"]
@@ -173,14 +190,14 @@ def _clues(facts: HangFacts) -> Iterator[Clue]:
     yield from late
 
 
-def node_clues(facts: HangFacts) -> Iterator[Clue]:
-    """Yield what the sources of one node say about the job's processes and devices there."""
+def node_clues(facts: HangFacts, motion: Motion) -> Iterator[Clue]:
+    """Yield what the sources of one node say about its processes and devices; `motion`: of the whole job."""
     yield from _processes(facts)
     yield from _hardware(facts)
     yield from (_thread(thread, facts.ranks) for thread in facts.threads if thread.is_driver)
     for finding in facts.ras:
         # Unequal counts are normal while data moves.
-        if finding.severity is not Severity.NOTE or facts.motion is Motion.SILENT:
+        if finding.severity is not Severity.NOTE or motion is Motion.SILENT:
             yield _ras(finding, facts.ranks)
     yield from _queue_pairs(facts.ranks)
     yield from (_thread(thread, facts.ranks) for thread in facts.threads if not thread.is_driver)

@@ -1,4 +1,4 @@
-"""Package managers and downloads: apt-get, dpkg, dnf, tdnf, zypper, rpm, wget, curl.
+"""Package managers and downloads: apt-get, dpkg, dnf, tdnf, zypper, wget, curl.
 
 They know the packages that gdrtop names for a new node; those of NVIDIA once its repository is there.
 """
@@ -33,8 +33,8 @@ _LISTS = "/var/lib/apt/lists/developer.download.nvidia.com_Packages"
 _SOURCES = "/etc/apt/sources.list.d/cuda.list"
 _REPOSITORIES = ("/etc/yum.repos.d/", "/etc/zypp/repos.d/")
 _DPKG = {"ubuntu", "debian"}
-_PROGRAMS = {"sles": {"zypper", "rpm", "curl"}, "azurelinux": {"tdnf", "rpm", "curl"}}
-_RED_HAT = {"dnf", "rpm", "curl"}
+_PROGRAMS = {"sles": {"zypper", "curl"}, "azurelinux": {"tdnf", "curl"}}
+_RED_HAT = {"dnf", "curl"}
 _IMMUTABLE = {"rhcos", "talos"}
 _NVIDIA = (  # names of packages in NVIDIA's repositories
     (re.compile(r"nvidia-open|cuda-open(-hwe)?|nvidia-open-driver-G06-signed-cuda-kmp-default"), DRIVER),

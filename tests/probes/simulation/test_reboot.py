@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
 from probes.base.unknown import known
 from probes.checks.registry import findings
+from probes.host.protocol import Host
 from probes.queries.finding import Status
+from probes.simulation.commands.boot import start
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
@@ -104,3 +107,23 @@ def test_a_node_with_any_fault_starts_again(fault: str) -> None:
     host = SimulatedHost(f"{FAULTS[fault].on}+{fault}")
     host.reboot()
     assert examine(host).node.kernel_release
+
+
+def test_other_threads_read_the_earlier_boot_until_the_new_one_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 5000.0
+    host = SimulatedHost("dgx-a100", clock=lambda: now)
+    now = 6000.0
+    before, began = host.read(BOOT_ID), host.wall_clock()
+    seen = []
+
+    def watched_start(booting: Host, *parts: Any) -> None:
+        start(booting, *parts)
+        seen.append((host.read(BOOT_ID), host.wall_clock(), booting.read(BOOT_ID)))
+
+    monkeypatch.setattr("probes.simulation.commands.boot.start", watched_start)
+    host.reboot()
+    assert seen == [(before, began, host.read(BOOT_ID))]
+    assert host.read(BOOT_ID) != before
+    assert host.wall_clock() == began

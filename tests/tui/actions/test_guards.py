@@ -110,6 +110,20 @@ def test_manual_steps_are_shown_and_not_run(argv: tuple[str, ...], why: str) -> 
     assert told == why if not why else why in told
 
 
+@pytest.mark.parametrize(
+    ("argv", "is_played"),
+    [
+        (("dnf", "-y", "install", "nvidia-open"), True),
+        (("dnf", "-y", "install", "doca-ofed"), False),
+        (("dpkg", "-i", "/root/doca-host_3.2.3-019000-25.10-ubuntu2404_amd64.deb"), False),
+        (("rpm", "-U", "--replacepkgs", "/root/doca-host-3.2.2.rpm"), False),
+    ],
+)
+def test_a_simulated_node_installs_packages_but_not_doca_ofed(argv: tuple[str, ...], is_played: bool) -> None:
+    why = why_manual(Step("installs it", argv), is_played=True)
+    assert why == ("" if is_played else "gdrtop does not install packages")
+
+
 def test_steps_after_a_manual_step_are_not_run() -> None:
     load = Step("loads it", ("modprobe", "nvidia"))
     plan = Plan("Rebuild", (load, instruction("install the headers"), load))

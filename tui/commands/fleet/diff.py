@@ -6,6 +6,7 @@ import argparse
 import os
 from typing import TextIO
 
+from probes.base.origin import Source
 from probes.base.text import printable
 from probes.fleet.compare import Fleet, compare
 from probes.fleet.node_set import is_node_name
@@ -60,7 +61,8 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         )
     unanswered = [node for side in sides for node in side.unanswered]
     fleet = compare(summaries, unanswered, by_type=False)
-    origin = common_origin([side.origin for side in sides], ", ".join(side.label for side in sides))
+    label = ", ".join(side.label for side in sides)
+    origin = common_origin([side.origin for side in sides], label, Source.RECORDED)
     return print_fleet(fleet, out, diff_status(fleet), options, origin)
 
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from queue import Empty, SimpleQueue
 from typing import TextIO
 
-from probes.base.origin import Origin, Source
 from probes.base.text import plural
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Unknown
 from probes.fleet.hang.across_nodes import diagnose_nodes
 from probes.fleet.job import key_of
+from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.live.hang.diagnosis import Diagnosis, HangFacts
 from tui.commands.arguments import EXIT_INTERRUPTED, whole_number
+from tui.commands.fleet.job_option import add_job_option
+from tui.commands.fleet.output import NO_NODE, common_origin
 from tui.commands.hang.document import hang_document
 from tui.commands.hang.hang import SECONDS, HangSearch
 from tui.runtime.json_values import write_json
@@ -32,8 +32,10 @@ _STATUS_HELP = """\
 exit status:
   0    the job moves data on a node
   1    no NIC of the job moves data, and no source names a suspect
-  2    no NIC of the job moves data, or that is unknown, and there is a suspect
-  3    unknown: no such job, no rates, or no node answers; usage error
+  2    no NIC of the job moves data, or that is unknown, and there is a suspect;
+       only a sure one if a node does not answer
+  3    unknown: no such job, no rates, or a node does not answer and no suspect
+       is sure; usage error
   130  interrupted
 """
 
@@ -42,12 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
-    parser.add_argument(
-        "--job",
-        metavar="ID",
-        default="",
-        help="the job: 4711, slurm:4711, train.py (default: the NCCL job with the most ranks)",
-    )
+    add_job_option(parser)
     parser.add_argument(
         "--seconds",
         metavar="N",
@@ -72,7 +69,7 @@ def run(
         for name, host in hosts.items()
     }
     try:
-        found, failed = _read_all(searches, options.seconds + _FIRST_READING_SECONDS)
+        found, failed = _read_all(hosts, searches, options.seconds + _FIRST_READING_SECONDS)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     missing = {**unanswered, **failed}
@@ -81,10 +78,9 @@ def run(
     status = EXIT_UNKNOWN if diagnosis is None else diagnosis.exit_status
     if options.json:
         at = max((search.taken_at for search in searches.values()), default=0.0) or time.time()
-        origins = {host.origin.source for host in hosts.values()}
-        origin = Origin(origins.pop() if len(origins) == 1 else Source.LIVE)
-        no_name = Unknown(Reason.NOT_THERE, "", "the document is about several nodes")
-        write_json(hang_document(no_name, origin, at, [diagnosis] if diagnosis else [], status), out)
+        origin = common_origin([host.origin for host in hosts.values()])
+        shown = [diagnosis] if diagnosis else []
+        write_json(hang_document(NO_NODE, origin, at, shown, status, missing), out)
         return status
     width = text_width(out)
     if diagnosis is None:
@@ -100,31 +96,21 @@ def run(
 
 
 def _read_all(
-    searches: Mapping[str, HangSearch], seconds: float
+    hosts: Mapping[str, Host], searches: Mapping[str, HangSearch], seconds: float
 ) -> tuple[dict[str, tuple[Diagnosis, ...]], dict[str, str]]:
-    """Watch all nodes at once; return what was found on each, and why not. The threads are daemons."""
-    answers: SimpleQueue[tuple[str, tuple[Diagnosis, ...] | Exception]] = SimpleQueue()
-
-    def work(name: str, search: HangSearch) -> None:
-        try:
-            answers.put((name, search.run()))
-        except Exception as error:
-            answers.put((name, error))
-
-    for name, search in searches.items():
-        threading.Thread(target=work, args=(name, search), daemon=True).start()
+    """Watch all nodes at once; return what was found on each, and why nothing was on others."""
+    probes = {name: start_probe(hosts[name], "hang", search.run) for name, search in searches.items()}
     until = time.monotonic() + seconds
     found: dict[str, tuple[Diagnosis, ...]] = {}
-    while len(found) < len(searches):
-        try:
-            name, answer = answers.get(timeout=max(0.0, until - time.monotonic()))
-        except Empty:
-            break
-        if isinstance(answer, Exception):
-            raise answer
-        found[name] = answer
-    late = {name: f"no answer after {seconds:.0f} s" for name in searches if name not in found}
-    return {name: found[name] for name in searches if name in found}, late
+    failed: dict[str, str] = {}
+    for name, probe in probes.items():
+        if not probe.wait(until - time.monotonic()):
+            failed[name] = f"no answer after {seconds:.0f} s"
+        elif isinstance(answer := probe.answer(0.0), Unknown):
+            failed[name] = answer.detail or answer.reason.value
+        else:
+            found[name] = answer
+    return found, failed
 
 
 def _of_largest_job(found: Mapping[str, Sequence[Diagnosis]]) -> dict[str, HangFacts]:

@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
-from probes.base.origin import Origin, Source
-from probes.base.unknown import Reason, Unknown
+from probes.base.origin import Origin
 from probes.fleet.job import JobWatch
 from probes.fleet.job_differences import GDR
 from probes.fleet.job_model import FleetJob, FleetRank
@@ -18,6 +17,8 @@ from probes.fleet.sampler import FleetSampler
 from probes.host.protocol import Host
 from probes.live.model.sample import PathWord
 from tui.commands.arguments import EXIT_INTERRUPTED, UsageError, whole_number
+from tui.commands.fleet.job_option import add_job_option
+from tui.commands.fleet.output import NO_NODE, common_origin
 from tui.runtime.json_values import document, object_of, time_json
 from tui.runtime.printing import print_lines, text_width
 from widgets.fleet.job import MOST_ROWS, draw
@@ -26,7 +27,6 @@ DEFAULT_SECONDS = 12  # rates are compared over 10 s
 _MOST_SECONDS = 24 * 3600
 _FIRST_WAIT_SECONDS = 10.0  # the first sample reads the whole node
 _WAIT_SECONDS = 1.0
-_MOST_NAME = 128
 STATUS_HELP = """\
 exit status:
   0    every rank uses GPUDirect RDMA, and none differs
@@ -41,12 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = STATUS_HELP
-    parser.add_argument(
-        "--job",
-        metavar="ID",
-        default="",
-        help="the job: 4711, slurm:4711, train.py (default: the NCCL job with the most ranks)",
-    )
+    add_job_option(parser)
     parser.add_argument(
         "--seconds",
         metavar="N",
@@ -80,8 +75,6 @@ def run(
     """
     if options.follow and options.seconds is not None:
         raise UsageError("--follow and --seconds cannot be used together")
-    if len(options.job) > _MOST_NAME:
-        raise UsageError(f"--job is longer than {_MOST_NAME} characters")
     out = sys.stdout if out is None else out
     most_rows = sys.maxsize if options.all else MOST_ROWS
     seconds = None if options.follow else options.seconds or DEFAULT_SECONDS
@@ -92,7 +85,7 @@ def run(
         print_lines(draw(job, text_width(out), most_rows), out, options.ascii)
         out.flush()
 
-    origin = _origin(hosts)
+    origin = common_origin([host.origin for host in hosts.values()])
     try:
         for latest in _rounds(options.job, seconds, hosts, unanswered, clock, wait, wall):
             if options.json:
@@ -139,12 +132,6 @@ def _rounds(
             return
         if seconds is None or count < seconds:
             wait(max(0.0, began + 1.0 - clock()))
-
-
-def _origin(hosts: Mapping[str, Host]) -> Origin:
-    """Return where the facts of these nodes are from, as far as they have that in common."""
-    origins = {host.origin.source for host in hosts.values()}
-    return Origin(origins.pop() if len(origins) == 1 else Source.LIVE)
 
 
 def _state(job: FleetJob) -> object:
@@ -207,8 +194,7 @@ def job_json(job: FleetJob, origin: Origin, at: float) -> dict[str, Any]:
             "watched_seconds": job.watched_seconds,
         }
     )
-    name = Unknown(Reason.NOT_THERE, "", "the document is about several nodes")
-    return document("fleet-live", name, origin, at, content)
+    return document("fleet-live", NO_NODE, origin, at, content)
 
 
 def _rank_json(rank: FleetRank) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tui.runtime.printing import print_lines, text_width
 from widgets.fleet.answer import draw_answer
 from widgets.fleet.node_rows import draw_node_rows
 
-_NO_NODE = Unknown(Reason.NOT_THERE, "", "the document is about several nodes")
+NO_NODE = Unknown(Reason.NOT_THERE, "", "the document is about several nodes")
 
 
 def print_fleet(fleet: Fleet, out: TextIO, status: int, options: argparse.Namespace, origin: Origin) -> int:
@@ -58,7 +58,7 @@ def fleet_document(fleet: Fleet, status: int, origin: Origin) -> dict[str, Any]:
         "unanswered": plain_value(fleet.unanswered),
         "nodes": [to_json(summary) for summary in fleet.summaries],
     }
-    return document("fleet", _NO_NODE, origin, time.time(), content)
+    return document("fleet", NO_NODE, origin, time.time(), content)
 
 
 def _difference_json(difference: Difference) -> dict[str, Any]:
@@ -76,7 +76,9 @@ def _kind_json(kind: Kind) -> dict[str, Any]:
     return {"value": kind.value, "node_set": fold_nodes(kind.nodes), "nodes": list(kind.nodes)}
 
 
-def common_origin(origins: Collection[Origin], label: str) -> Origin:
-    """Return the origin of a document about nodes of these origins; of several kinds it is recorded."""
+def common_origin(
+    origins: Collection[Origin], label: str = "", of_several_kinds: Source = Source.LIVE
+) -> Origin:
+    """Return the origin of a document about nodes of these origins."""
     sources = {origin.source for origin in origins}
-    return Origin(sources.pop() if len(sources) == 1 else Source.RECORDED, label)
+    return Origin(sources.pop() if len(sources) == 1 else of_several_kinds, label)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from probes.base.origin import Origin
@@ -19,7 +20,12 @@ def hang_json(node: Node, at: float, found: Sequence[Diagnosis], status: int) ->
 
 
 def hang_document(
-    name: Maybe[str], origin: Origin, at: float, found: Sequence[Diagnosis], status: int
+    name: Maybe[str],
+    origin: Origin,
+    at: float,
+    found: Sequence[Diagnosis],
+    status: int,
+    unanswered: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the document of one node, or of several; `name`: its host name."""
     content = object_of(
@@ -27,6 +33,7 @@ def hang_document(
             "exit_status": status,
             "jobs": [_job_json(diagnosis) for diagnosis in found],
             "flight_recorder": None,
+            "unanswered": dict(unanswered),
         }
     )
     return document("hang", name, origin, at, content)

@@ -31,7 +31,12 @@ def compare_dumps(
     status = _status_of(verdict)
     if as_json:
         node = Unknown(Reason.NOT_THERE, "", "dumps can be of several nodes")
-        content = {"exit_status": status, "jobs": [], "flight_recorder": dumps_json(verdict)}
+        content = {
+            "exit_status": status,
+            "jobs": [],
+            "flight_recorder": dumps_json(verdict),
+            "unanswered": {},
+        }
         write_json(document("hang", node, Origin(Source.RECORDED), at, object_of(content)), out)
     else:
         print_lines(

@@ -3,8 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+from probes.base.origin import Origin, Source
 from probes.base.unknown import Reason, Unknown
 from probes.fleet.hang.across_nodes import diagnose_nodes
+from probes.live.hang.blocked_threads import BlockedThread
 from probes.live.hang.diagnosis import Diagnosis, HangFacts, Motion
 from probes.live.hang.dump_files import FoundDumps
 from probes.live.hang.packets import PairMotion
@@ -12,7 +14,12 @@ from probes.live.hang.watch import RankState
 from probes.snapshot.condition import STOPPED, Condition
 from tests.probes.live.hang.test_diagnosis import JOB, rank
 from tests.probes.nccl.flight_recorder.dumps import group_dump
+from tui.commands.fleet.output import NO_NODE
+from tui.commands.hang.document import hang_document
+from widgets.base.lines import plain
+from widgets.nccl.hang import draw_hang
 
+STILL = {100 + number: PairMotion(8, 0) for number in range(8)}
 NO_RATES = Unknown(Reason.NEEDS_ROOT, "rates", "no rates")
 
 
@@ -46,8 +53,47 @@ def test_a_node_without_rates_leaves_it_unknown_unless_another_moves_data() -> N
 
 
 def test_a_node_whose_own_queue_pairs_stand_still_is_silent_whatever_its_nics_carry() -> None:
-    still = {100 + number: PairMotion(8, 0) for number in range(8)}
-    assert page(a_node(silence=0.0, packets=still)).facts.motion is Motion.SILENT
+    """The headline does not say that its NICs are silent; both nodes have ranks with the same pids."""
+    both = page(a_node(silence=0.0, packets=STILL), a_node(8, silence=0.0, packets=STILL))
+    assert both.exit_status == 1
+    assert both.headline == (
+        "none of its 128 queue pairs has sent or received a packet for 12 s, although its NICs carry traffic"
+    )
+    assert both.facts.pairs == PairMotion(128, 0)
+    mixed = page(a_node(silence=0.0, packets=STILL))
+    assert mixed.facts.motion is Motion.SILENT
+    assert mixed.headline == (
+        "its NICs have moved no data for 12 s,"
+        " and where they carry other traffic, its queue pairs have not either"
+    )
+    moving = {**STILL, 103: PairMotion(8, 1)}
+    assert page(a_node(silence=0.0, packets=STILL), a_node(8, silence=0.0, packets=moving)).exit_status == 0
+
+
+def test_nodes_that_have_not_answered_leave_it_unknown_without_a_sure_suspect() -> None:
+    found = page(gpu3="no route to host", gpu4="no answer after 71 s")
+    assert found.exit_status == 3
+    assert found.headline == (
+        "on 2 nodes (2 more did not answer), no NIC of this job has moved data for 12 s"
+    )
+    idle_3 = (*ranks_from(0)[:3], replace(ranks_from(0)[3], gpu_percent=0.0), *ranks_from(0)[4:])
+    likely = page(a_node(ranks=idle_3), gpu3="no route to host")
+    assert (likely.suspects, likely.exit_status) == (("rank 3",), 3)
+    assert page(a_node(silence=0.0), gpu3="no route to host").exit_status == 0
+
+
+def test_a_rank_without_a_number_is_named_once() -> None:
+    unnumbered = replace(ranks_from(0)[3], rank=NO_RATES, name="pid 103", state="Z")
+    found = page(a_node(ranks=(*ranks_from(0)[:3], unnumbered)))
+    assert "Suspect: gpu1 pid 103" in [plain(row).strip() for row in draw_hang(found, 100)]
+
+
+def test_json_has_the_threads_with_their_node_and_the_queue_pairs() -> None:
+    thread = BlockedThread(102, 202, "python3", ("os_acquire_mutex",), "a lock of the NVIDIA driver", True)
+    found = page(a_node(threads=(thread,), packets=STILL))
+    (job,) = hang_document(NO_NODE, Origin(Source.LIVE), 0.0, [found], 2)["jobs"]
+    assert job["queue_pairs"] == {"connected": 64, "moving": 0}
+    assert [(row["node"], row["pid"]) for row in job["threads"]] == [("gpu1", 102)]
 
 
 def test_dumps_of_all_nodes_are_compared_together() -> None:
@@ -86,7 +132,7 @@ def test_two_jobs_of_one_name_are_not_compared_with_each_other() -> None:
 def test_what_a_node_knows_has_its_name() -> None:
     stopped = Condition(STOPPED, JOB.id, "rank 9 is stopped", 0.0, ranks=("rank 9",), job=JOB.id)
     found = page(gpu2=a_node(8, conditions=(stopped,)), gpu3="no route to host")
-    assert (found.suspects, found.is_sure) == (("rank 9",), True)
+    assert (found.suspects, found.is_sure, found.exit_status) == (("rank 9",), True, 2)
     assert found.clues[0].text == "gpu2: rank 9 is stopped"
     assert found.next_steps == ("gpu2: kill -CONT 101",)
     assert "not read: no route to host" in [source.text for source in found.facts.sources]

@@ -3,14 +3,20 @@
 import argparse
 import io
 import threading
+from typing import NoReturn
 
 import pytest
 
 from probes.host.protocol import Host
+from probes.simulation.host import SimulatedHost
 from probes.simulation.job_nodes import job_nodes
 from tests.probes.fleet.fleet_samples import HungHost
 from tests.tui.commands.test_schema import valid
 from tui.commands.fleet import hang
+
+
+def fail() -> NoReturn:
+    raise OSError("lost")
 
 
 class Watched:
@@ -61,7 +67,20 @@ def test_no_such_job_is_status_3(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched()
     watched.hosts = {"gpu001": HungHost(released)}
     status, text = watched.run("--job", "nosuchjob")
+    _, json_text = watched.run("--json")
     released.set()
     assert status == 3
     assert "no NCCL job is 'nosuchjob'" in text
     assert "gpu001: no answer after" in text
+    assert valid("hang", json_text)["unanswered"] == {"gpu001": "no answer after 0 s"}
+
+
+def test_a_node_on_which_a_probe_fails_leaves_the_others_their_answer() -> None:
+    """The search itself fails there, not one of its probes."""
+    watched = Watched()
+    assert isinstance(watched.hosts["gpu001"], SimulatedHost)
+    watched.hosts["gpu001"].packet_numbers = fail  # type: ignore[method-assign]
+    status, text = watched.run(gpu009="no route to host")
+    assert status == 2
+    assert "gpu001: not read: the probe failed: OSError: lost" in text
+    assert "Suspect: rank 10" in text
