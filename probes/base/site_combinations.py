@@ -31,7 +31,8 @@ class VersionRange:
 
 
 def parse_range(text: str) -> VersionRange:
-    """Return the range that a text names; ValueError if it names none."""
+    """Return the range that a text names; ValueError if it names none, or the last comes before the first."""
+    text = text.strip()
     match = _RANGE.fullmatch(text)
     if match is None or (match[1] and (match[3] or match[4])):
         raise ValueError(text)
@@ -39,6 +40,8 @@ def parse_range(text: str) -> VersionRange:
     if match[1]:
         return VersionRange(text, (), None, version)
     last = None if match[4] else version_numbers(match[3]) if match[3] else version
+    if last is not None and last < version[: len(last)]:
+        raise ValueError(text)
     return VersionRange(text, version, last)
 
 

@@ -26,6 +26,7 @@ from probes.checks.nccl import (
     network,
     nvshmem,
     other_settings,
+    ucx_distance,
 )
 from probes.checks.nic import (
     counter_limits,
@@ -87,7 +88,7 @@ AREAS: tuple[Area, ...] = (
     *(rdma_cgroup.AREA, hung_tasks.AREA, memlock.AREA, device_files.AREA, kubernetes.AREA),
     combinations.AREA,
     *VARIABLE_AREAS,
-    *(nvshmem.AREA, engines.AREA, expandable_segments.AREA),
+    *(nvshmem.AREA, engines.AREA, expandable_segments.AREA, ucx_distance.AREA),
     *(log_network.AREA, log_path.AREA, log_settings.AREA),
     *(live_jobs.AREA, live_ports.AREA, live_ports.BANDWIDTH),
     *(next_boot.AREA, perftest.AREA, libraries.AREA),

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from probes.base.plan import NothingToDo, Plan, Step, instruction, make_plan
 from probes.base.text import plural
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Unknown
 from probes.facts.pci.config_space import Acs
-from probes.facts.system.platform import PlatformFacts
 from probes.plans.common import reboot_plan
 from probes.plans.ports import look_at_reads
 from probes.queries.acs_redirects import REDIRECTS, acs_exemption, redirects_of, translates
-from probes.queries.pcie_paths import is_guest, nic_registers, passed_to_guests, reason_of
+from probes.queries.pcie_paths import is_arm64, is_guest, nic_registers, passed_to_guests, reason_of
 from probes.snapshot.examination import Examination
 
 _DRAIN = "DMA of running jobs, because its path changes (drain the node first)"
@@ -120,15 +119,6 @@ def _lasting(ports: Iterable[str]) -> tuple[Step, ...]:
             to_copy=boot_option(ports),
         ),
         instruction(CHECK_CMDLINE),
-    )
-
-
-def is_arm64(examination: Examination) -> bool:
-    """Return whether the CPU is arm64, where the kernel options have other names."""
-    platform = examination.node.platform
-    return isinstance(platform, PlatformFacts) and known(platform.cpu_architecture, "") in (
-        "aarch64",
-        "arm64",
     )
 
 

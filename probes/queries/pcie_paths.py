@@ -135,6 +135,12 @@ def is_grace(examination: Examination) -> bool:
     return not isinstance(pci, Unknown) and pci.has_grace_root_ports
 
 
+def is_arm64(examination: Examination) -> bool:
+    """Return whether the CPU is arm64, where the kernel options have other names."""
+    facts = examination.node.platform
+    return not isinstance(facts, Unknown) and known(facts.cpu_architecture, "") in ("aarch64", "arm64")
+
+
 def config_of(examination: Examination, bdf: str) -> Maybe[ConfigSpace]:
     """Return the configuration space of a function."""
     facts = examination.config_space

@@ -6,8 +6,9 @@ NVIDIA/open-gpu-kernel-modules issue 1324 (DMA-BUF under an IOMMU that translate
 
 from __future__ import annotations
 
-from probes.base.unknown import known, map_known
+from probes.base.unknown import Unknown, known, map_known
 from probes.facts.gpudirect import GdrPath
+from probes.queries.iommu_groups import translated_types
 from probes.queries.pcie_paths import config_of, gpus_and_nics, is_grace, is_guest, near_paths, nic_ends
 from probes.snapshot.examination import Examination
 
@@ -18,13 +19,15 @@ _MELLANOX = 0x15B3
 
 def unproven_pairs(examination: Examination) -> dict[tuple[str, str], str]:
     """Return why data may be wrong, by (GPU, NIC) as the topology names them."""
-    if is_guest(examination) is True:
+    in_guest = is_guest(examination)
+    if in_guest is True:
         return dict.fromkeys(guest_pairs(examination), IN_GUEST)
-    if is_grace(examination) or examination.usability.path is not GdrPath.DMABUF:
+    is_host = in_guest is False and not is_grace(examination)
+    if not is_host or examination.usability.path is not GdrPath.DMABUF:
         return {}
-    here, topology = gpus_and_nics(examination), examination.topology
-    translated = {bdf for bdf, function in here.items() if known(function.iommu_type, "").startswith("DMA")}
-    ends = nic_ends(examination)
+    types = translated_types(examination)
+    translated = {bdf for bdf, kind in types.items() if not isinstance(kind, Unknown)}
+    ends, topology = nic_ends(examination), examination.topology
     return {
         (gpu.id, nic.id): BEHIND_IOMMU
         for gpu in topology.gpus

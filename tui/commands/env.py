@@ -135,10 +135,14 @@ def write_explanation(
         hint = did_you_mean(name.upper(), CATALOGUE, _SIMILAR)
         if not hint and not VARIABLE_NAME.fullmatch(name.upper()):
             raise UsageError(f"{name!r} is not an NCCL, UCX, NVSHMEM or libfabric variable")
-        parameter = parameters().get(name)
-        if parameter is None or as_json:
+        parameter = None if name.upper() in CATALOGUE else parameters().get(name.upper())
+        if parameter is None:
             raise UsageError(f"{name!r} is not in gdrtop's list of variables{hint}")
-        _print(_undocumented(parameter), out, ascii_only)
+        if as_json:
+            content = _undocumented_json(parameter, text)
+            write_json(_document(host, examination, explanation=content), out)
+        else:
+            _print(_undocumented(parameter), out, ascii_only)
         return 0
     if as_json:
         write_json(_document(host, examination, explanation=_explanation_json(found)), out)
@@ -151,11 +155,33 @@ def _undocumented(parameter: Parameter) -> Iterator[str]:
     """Yield what NCCL's source shows of a variable that gdrtop does not explain."""
     yield parameter.name
     yield ""
-    yield "NCCL reads this variable. gdrtop has no explanation of it."
-    ends = "" if parameter.last == newest() else f" to {parameter.last}"
-    yield f"Versions: {parameter.first}{ends or ' and newer'} (of those up to {newest()})."
+    is_current = parameter.last == newest()
+    reads = "reads this variable" if is_current else f"read this variable up to {parameter.last}"
+    yield f"NCCL {reads}. gdrtop has no explanation of it."
+    yield _versions(parameter)
     changes = (f"{value} since {since}" for since, value in parameter.defaults)
     yield f"Default in the source: {', '.join(changes) or 'none'}."
+
+
+def _versions(parameter: Parameter) -> str:
+    ends = " and newer" if parameter.last == newest() else f" to {parameter.last}"
+    return f"Versions: {parameter.first}{ends} (of those up to {newest()})."
+
+
+def _undocumented_json(parameter: Parameter, text: str) -> dict[str, Any]:
+    """Return the same as an explanation; the texts that gdrtop does not have are empty."""
+    _, equals, value = text.partition("=")
+    return {
+        "name": parameter.name,
+        "value": printable(value, 256) if equals else None,
+        "meaning": "",
+        "of_value": [],
+        "defaults": [{"since": since, "value": default} for since, default in parameter.defaults],
+        "values": [],
+        "notes": [_versions(parameter)],
+        "on_this_node": [],
+        "reference": "",
+    }
 
 
 def write_lint(
@@ -229,6 +255,8 @@ def _explanation(found: Explanation) -> Iterator[str]:
     yield ""
     yield f"What it sets: {variable.meaning}."
     yield f"Default: {', '.join(found.defaults) if found.defaults else 'unset'}."
+    if parameter := parameters().get(variable.name):
+        yield _versions(parameter)
     if found.values:
         yield "Values:"
         longest = max(len(value) for value, _ in found.values)

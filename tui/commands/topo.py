@@ -42,7 +42,7 @@ from widgets.node import matrix as matrix_drawing
 from widgets.node import nccl_tree
 from widgets.node import topology as topology_drawing
 from widgets.node import verdict as verdict_drawing
-from widgets.node.highlights import Highlights
+from widgets.node.highlights import UNPROVEN_MARK, Highlights
 from widgets.node.path import label_of
 
 if TYPE_CHECKING:
@@ -194,7 +194,10 @@ def _best_nics(topology: Topology, unproven: Mapping[tuple[str, str], str]) -> l
             where = f"{label_of(topology, nic):<8} {matrix_drawing.both_words(path)}{gbps}{down}"
             doubt = Run("; data may be wrong" if (gpu.id, nic) in unproven else "", Tone.WARNING)
             lines.append(line(f"  {gpu.label:<6} {where}", doubt))
-    lines.extend(line("  ", Run(f"▲ {doubt}", Tone.WARNING)) for doubt in dict.fromkeys(unproven.values()))
+    lines.extend(
+        line("  ", Run(f"{UNPROVEN_MARK} {doubt}", Tone.WARNING))
+        for doubt in dict.fromkeys(unproven.values())
+    )
     return lines
 
 

@@ -222,7 +222,12 @@ class _Layers:
 
     def _combination(self, place: tuple[str, ...], fields: dict[str, object]) -> SiteCombination:
         """Return a row of versions that do not work together."""
-        texts = self._texts(place, fields, ("symptom", "cure", "board", "source"), _COMBINATION_FIELDS)
+        names = ("symptom", "cure", "board", "source")
+        texts = self._texts(place, fields, names, _COMBINATION_FIELDS)
+        texts = {name: text.strip() for name, text in texts.items()}
+        for name in ("board", "source"):
+            if name in fields and not texts[name]:
+                self._error((*place, name), f"{name} must not be empty")
         versions: dict[str, VersionRange] = {}
         for name in COMPONENTS:
             if name not in fields:

@@ -15,6 +15,7 @@ from widgets.base.lines import Line, Run, Tone, wrapped
 
 NOTHING_LIMITED = UsableHere()
 NOT_USABLE_MARK = "⊘"  # by this session: its container, control group, namespace or user
+DETOUR_MARK = "▲"  # behind the word of a path through the root complex
 UNPROVEN_MARK = "?"  # behind the word of a path on which data may be wrong
 _MOST_NAMES = 16
 
@@ -42,6 +43,12 @@ class Highlights:
         if id in self.partners or id in self.on_path:
             return Tone.LIT
         return Tone.DIM if id in self.not_usable else otherwise
+
+    def path_mark(self, row: str, column: str) -> str:
+        """Return the mark behind the word of a path, "" for none; wrong data is worse than a detour."""
+        if (row, column) in self.unproven:
+            return UNPROVEN_MARK
+        return DETOUR_MARK if (row, column) in self.detours else ""
 
     def mark(self, id: str, bdf: str) -> Run | None:  # noqa: A002 - an Endpoint's own word
         """Return the mark of an endpoint; None for none."""

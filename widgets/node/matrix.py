@@ -14,10 +14,9 @@ from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Path, Topology
 from widgets.base.figures import UNKNOWN_MARK
 from widgets.base.lines import LazyLines, Line, Run, Tone, cut, wrapped
-from widgets.node.highlights import NOT_USABLE_MARK, UNPROVEN_MARK, Highlights
+from widgets.node.highlights import DETOUR_MARK, NOT_USABLE_MARK, UNPROVEN_MARK, Highlights
 
 BEST_MARK = "•"
-DETOUR_MARK = "▲"
 LONGEST_HEADING = 10
 _FIGURE_CELLS = 6  # " (393)"
 _PAIR = "\n"  # between the endpoints of a cell in its id; no name has a line break
@@ -180,17 +179,15 @@ def cell_of(topology: Topology, row: str, column: str, highlights: Highlights) -
         return "X", Tone.DIM
     path = topology.path(row, column)
     is_best = column == topology.best_nic.get(row)
-    is_detour = (row, column) in highlights.detours
-    is_unproven = (row, column) in highlights.unproven
+    mark = highlights.path_mark(row, column)
     is_limited = row in highlights.not_usable or column in highlights.not_usable
     text = shown_word(path, topology.file is not None)
-    marks = BEST_MARK * is_best + (DETOUR_MARK if is_detour else UNPROVEN_MARK * is_unproven)
-    text += NOT_USABLE_MARK if is_limited else marks
+    text += NOT_USABLE_MARK if is_limited else BEST_MARK * is_best + mark
     if {row, column} <= {highlights.selected, *highlights.partners}:
         return text, Tone.CURSOR
     if is_limited:
         return text, Tone.DIM
-    return text, Tone.WARNING if is_detour or is_unproven else _cell_tone(path, is_best)
+    return text, Tone.WARNING if mark else _cell_tone(path, is_best)
 
 
 def legend(
@@ -209,7 +206,7 @@ def legend(
         counts[shown_word(path, from_file), nccl_word(path)] += count
     shown = {word for word, _ in counts}
     words = [f"{BEST_MARK} best NIC"] if topology.best_nic else []
-    if highlights is not None and highlights.detours:
+    if highlights is not None and highlights.detours - highlights.unproven.keys():
         words.append(f"{DETOUR_MARK} via CPU")
     if highlights is not None and highlights.unproven:
         words.append(f"{UNPROVEN_MARK} data may be wrong")

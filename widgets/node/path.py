@@ -184,10 +184,10 @@ def best_pairs(
             Run(both_words(path), Tone.WARNING if (gpu, nic) in unproven else path_tone(path), id_),
             Run(limit if is_list else "", Tone.DIM, id_),
         ]
-        if (gpu, nic) in detours:
-            runs.append(Run("  via CPU", Tone.WARNING, id_))
-        elif (gpu, nic) in unproven:
+        if (gpu, nic) in unproven:  # worse than a detour
             runs.append(Run("  data may be wrong", Tone.WARNING, id_))
+        elif (gpu, nic) in detours:
+            runs.append(Run("  via CPU", Tone.WARNING, id_))
         if gpu in measured:
             runs.append(measured[gpu]._replace(text=f"  {measured[gpu].text}", id=id_))
         drawn.append(cut(tuple(runs), width))

@@ -10,8 +10,8 @@ from probes.topology.paths import Topology
 from widgets.base.lines import LazyLines, Line, Run, Tone, fit, joined, width_of, wrapped
 from widgets.node.boxes import UNKNOWN_NUMA, columns_that_fit
 from widgets.node.endpoint_lines import EndpointLines
-from widgets.node.highlights import UNPROVEN_MARK, Highlights
-from widgets.node.matrix import DETOUR_MARK, shown_word
+from widgets.node.highlights import Highlights
+from widgets.node.matrix import shown_word
 
 _NO_NIC = " no NIC"
 _WORD_TONES = {"PIX": Tone.GOOD, "PXB": Tone.GOOD, "SYS": Tone.BAD}
@@ -114,10 +114,9 @@ def _head(
     if not nic:
         return (*head, Run(_NO_NIC, Tone.WARNING, gpu.id))
     word = shown_word(topology.path(gpu.id, nic), topology.file is not None)
-    is_detour = (gpu.id, nic) in highlights.detours
-    is_unproven = (gpu.id, nic) in highlights.unproven
-    tone = Tone.WARNING if is_detour or is_unproven else _WORD_TONES.get(word, Tone.WARNING)
-    word += DETOUR_MARK if is_detour else UNPROVEN_MARK * is_unproven
+    mark = highlights.path_mark(gpu.id, nic)
+    tone = Tone.WARNING if mark else _WORD_TONES.get(word, Tone.WARNING)
+    word += mark
     return (*head, Run(f" {word:<5}", tone, gpu.id))
 
 

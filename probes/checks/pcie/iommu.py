@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.config_space import Acs
 from probes.facts.pci.functions import PciFunction, PciKind
 from probes.plans.common import driver_option_plan, reboot_plan
-from probes.plans.pcie import ats_steps, is_arm64, pass_through
+from probes.plans.pcie import ats_steps, pass_through
 from probes.queries.acs_redirects import redirects_of
 from probes.queries.evidence_list import KERNEL_LOG, LIKE_THESE, first_distinct, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
+from probes.queries.iommu_groups import GROUPS, translated_types, type_of_group
 from probes.queries.kernel_log import bdfs_in, coverage, messages_about
 from probes.queries.pcie_paths import (
     DEVICES,
@@ -35,7 +36,6 @@ from probes.snapshot.examination import Examination
 
 AREA = Area("pcie", requires=(unknown_devices,))
 
-_GROUPS = "/sys/kernel/iommu_groups"
 _MELLANOX = 0x15B3
 _PARAMS, _REMAP = "/proc/driver/nvidia/params", "DmaRemapPeerMmio"
 _NOT_A_GUEST = Evidence("/sys/class/dmi/id", "not a virtual machine")
@@ -67,19 +67,18 @@ def iommu_translated(examination: Examination) -> Outcome:
     named = labels(examination)
     bad: dict[str, Evidence] = {}
     tally = Tally()
-    for bdf, function in here.items():
-        kind = _type_of(examination, function.iommu_group, function.iommu_type)
+    for bdf, kind in translated_types(examination).items():
         if isinstance(kind, Unknown):
             tally.unknowns.append(kind)
-        elif kind.startswith("DMA"):
-            source = f"{_GROUPS}/{known(function.iommu_group, 0)}/type"
+        else:
+            source = f"{GROUPS}/{known(here[bdf].iommu_group, 0)}/type"
             bad[bdf] = Evidence(source, f"{kind}: {named.get(bdf, '')} {bdf}".strip())
     if bad:
         need_guest(examination, *first_distinct(bad.values(), LIKE_THESE))
         return _translated(examination, bad)
     tally.end_if_unknown()
     types = sorted({known(function.iommu_type, "") for function in here.values()} - {""})
-    return passed(Evidence(f"{_GROUPS}/*/type", ", ".join(types)) if types else _NO_GROUPS)
+    return passed(Evidence(f"{GROUPS}/*/type", ", ".join(types)) if types else _NO_GROUPS)
 
 
 def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
@@ -144,28 +143,6 @@ def iommu_fault(examination: Examination) -> Outcome:
     )
 
 
-def _type_of(examination: Examination, group: Maybe[int], kind: Maybe[str]) -> Maybe[str]:
-    """Return the type of a group, from the command line if sysfs has none; "" where there is no group."""
-    if isinstance(group, Unknown):
-        return "" if group.reason is Reason.NOT_THERE else group
-    if not isinstance(kind, Unknown) or kind.reason is not Reason.NOT_THERE:
-        return kind
-    kernel = examination.node.kernel
-    cmdline = known(map_known(kernel, lambda kernel: kernel.cmdline), "")
-    if any(_is_direct(word, is_arm64(examination)) for word in cmdline.split()):
-        return "identity"
-    detail = "needs Linux 5.11, which shows a group's type"
-    return Unknown(Reason.NOT_THERE, f"{_GROUPS}/{group}/type", detail)
-
-
-def _is_direct(word: str, arm: bool) -> bool:
-    """Return whether a kernel option makes the IOMMU pass DMA through; iommu=pt exists on x86 only."""
-    name, _, value = word.partition("=")
-    if name == "iommu":
-        return not arm and "pt" in value.split(",")
-    return name == "iommu.passthrough" and value in ("1", "on", "y", "Y")
-
-
 @AREA.check(
     "peer-mmio-not-remapped",
     Severity.CRITICAL,
@@ -190,11 +167,11 @@ def peer_mmio_not_remapped(examination: Examination) -> Outcome:
         return passed(option, _HOST_ONLY)
     tally = Tally()
     for bdf, function in gpus_and_nics(examination).items():
-        kind = _type_of(examination, function.iommu_group, function.iommu_type)
+        kind = type_of_group(examination, function)
         if isinstance(kind, Unknown):
             tally.unknowns.append(kind)
         elif function.kind is PciKind.NIC and kind.startswith("DMA"):
-            tally.fault(Evidence(f"{_GROUPS}/{known(function.iommu_group, 0)}/type", f"{kind}: {bdf}"), bdf)
+            tally.fault(Evidence(f"{GROUPS}/{known(function.iommu_group, 0)}/type", f"{kind}: {bdf}"), bdf)
     return tally.outcome(
         "With NVreg_DmaRemapPeerMmio=0 the driver gives NICs the CPU's addresses of GPU memory, for which "
         "the IOMMU has no mapping.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.checks.nccl.expandable_segments import uses_expandable_segments
 from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, all_ports, selected_ports
@@ -13,7 +13,7 @@ from probes.facts.jobs.process_files import WORLD_SIZES
 from probes.facts.jobs.processes import Process
 from probes.nccl.settings import parse_hca_list, parse_number
 from probes.queries.finding import Evidence
-from probes.queries.jobs import JobSettings, gpus_of, jobs_of, maps
+from probes.queries.jobs import JobSettings, jobs_of
 from probes.queries.modules import efa_functions
 from probes.queries.pcie_paths import functions_of
 from probes.queries.ports import ports_of
@@ -22,8 +22,6 @@ from probes.snapshot.examination import Examination
 _READ_R595 = "595.91.07"
 _GIN_TYPE, _GDAKI, _GDAKI_MTU = "NCCL_GIN_TYPE", 3, 4096
 _RANKS_OF_OVERRUN = 44  # NVIDIA/nccl issue 2186
-_DISTANCE = "UCX_DISTANCE_BW"
-_FAR_VENDORS = ("GenuineIntel", "AuthenticAMD")
 _PARAMS, _OVERRIDE = "/proc/driver/nvidia/params", "GrdmaPciTopoCheckOverride"
 
 
@@ -132,30 +130,29 @@ def mooncake_segments(examination: Examination) -> Iterator[Evidence]:
                 yield settings.evidence(variable)
 
 
-def small_mtu_of_gin(examination: Examination) -> Iterator[Evidence]:
+def small_mtu_of_gin(examination: Examination) -> Iterator[Evidence | Unknown]:
     """Yield jobs whose NCCL 2.28.7 to 2.30.7 lets GPUs post to RoCE ports with packets below 4096 bytes.
 
     Their gin_host_gdaki.cc sets the path MTU to 4096 bytes; 2.31 takes the port's.
     """
     ports = known(ports_of(examination), ())
-    small = {
-        port.device.name: port
-        for port in ports
-        if port.is_ethernet
-        and port.is_active
-        and known(map_known(port.health, lambda health: health.roce_mtu_bytes), _GDAKI_MTU) < _GDAKI_MTU
+    active = {
+        (port.device.name, port.facts.number): port for port in ports if port.is_ethernet and port.is_active
     }
     for settings, process, evidence in _nccl_between(examination, (2, 28, 7), (2, 31)):
-        if parse_number(settings.get(_GIN_TYPE) or "") != _GDAKI:
+        if parse_number(settings.get(_GIN_TYPE) or "") != _GDAKI or not known(process.uverbs_files, ()):
             continue
         hcas = parse_hca_list(settings.get(HCA) or "")
-        used = [device.name for device, _ in selected_ports(examination, hcas) if device.name in small]
-        if used and process.uverbs_files:
+        places = [(device.name, port.number) for device, port in selected_ports(examination, hcas)]
+        used = [active[place] for place in places if place in active]
+        mtus = [(port, map_known(port.health, lambda health: health.roce_mtu_bytes)) for port in used]
+        small = [(port, mtu) for port, mtu in mtus if not isinstance(mtu, Unknown) and mtu < _GDAKI_MTU]
+        for port, mtu in small[:1]:
             yield evidence
-            port = small[used[0]]
-            netdev = known(port.facts.netdev, port.name)
-            mtu = known(map_known(port.health, lambda health: health.netdev_mtu_bytes), 0)
-            yield Evidence(f"/sys/class/net/{netdev}/mtu", f"{mtu}, {settings.values[_GIN_TYPE][1]}")
+            netdev = f"/sys/class/net/{known(port.facts.netdev, port.name)}/mtu"
+            yield Evidence(netdev, f"RDMA MTU {mtu}, {settings.values[_GIN_TYPE][1]}")
+        if not small:
+            yield from (mtu for _, mtu in mtus if isinstance(mtu, Unknown))
 
 
 def unlimited_stack(examination: Examination) -> Iterator[Evidence]:
@@ -174,31 +171,3 @@ def unlimited_stack(examination: Examination) -> Iterator[Evidence]:
         ):
             yield evidence
             yield Evidence(f"/proc/{process.pid}/limits", "Max stack size unlimited")
-
-
-def far_nics_of_ucx(examination: Examination) -> Iterator[Evidence]:
-    """Yield jobs whose UCX has RDMA devices open, and GPUs whose NUMA node has no NIC.
-
-    openucx/ucx src/ucs/sys/topo/base/topo.c: 220 MB/s between NUMA nodes; config/ucx.conf has more for AMD
-    and Grace. A job that also maps NCCL moves GPU memory with NCCL, unless it uses NIXL.
-    """
-    cpu = examination.cpu_model
-    if isinstance(cpu, Unknown) or cpu.vendor not in _FAR_VENDORS:
-        return
-    topology = examination.topology
-    near = {nic.numa_node for nic in topology.nics if not isinstance(nic.numa_node, Unknown)}
-    far = {gpu.id: gpu for gpu in topology.gpus if near and _is_far(gpu.numa_node, near)}
-    for settings, process in _jobs(examination):
-        if not process.uverbs_files or settings.get(_DISTANCE) is not None:
-            continue
-        if maps(process, "libnccl") and not maps(process, "libplugin_UCX"):
-            continue
-        used = sorted(far[bdf].label for bdf in gpus_of(examination, process) if bdf in far)
-        paths = [library.path for library in known(process.libraries, ()) if library.name == "libucp"]
-        if used and paths:
-            yield Evidence(f"/proc/{process.pid}/maps", paths[0])
-            yield Evidence("/sys/bus/pci/devices/*/numa_node", f"no NIC on the NUMA node of {used[0]}")
-
-
-def _is_far(numa_node: Maybe[int], near: set[int]) -> bool:
-    return not isinstance(numa_node, Unknown) and numa_node >= 0 and numa_node not in near

@@ -11,11 +11,11 @@ from functools import partial
 
 from probes.base.frozen import frozen
 from probes.base.plan import instruction, make_plan
-from probes.base.site_combinations import components, site_combinations
+from probes.base.site_combinations import COMPONENTS, components, site_combinations
+from probes.base.unknown import Unknown
 from probes.checks.system.combination_rules import (
     agents_hang,
     efa_without_override,
-    far_nics_of_ucx,
     hang_on_infiniband,
     mooncake_segments,
     nixl_on_b200,
@@ -23,13 +23,13 @@ from probes.checks.system.combination_rules import (
     spectrum_x,
     unlimited_stack,
 )
-from probes.checks.system.site_combinations import seen_on_site
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
+from probes.checks.system.site_combinations import devices_on_site, seen_on_site
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
 from probes.snapshot.examination import Examination
 
 AREA = Area("environment")
 
-Seen = Callable[[Examination], Iterator[Evidence]]
+Seen = Callable[[Examination], Iterator[Evidence | Unknown]]
 
 
 @frozen
@@ -42,8 +42,11 @@ class Combination:
     cure: str
     source: str
     check: str = ""  # the check that finds it
-    seen: Seen | None = None  # yields the versions that gdrtop has read; nothing: not this combination
+    # Yields the versions that gdrtop has read, or why it cannot say; nothing: not this combination.
+    seen: Seen | None = None
     severity: Severity = Severity.WARNING
+    most_lines: int = 2  # of what `seen` yields
+    devices: Callable[[Examination], tuple[str, ...]] | None = None  # that the finding marks
 
 
 COMBINATIONS = (
@@ -198,16 +201,6 @@ COMBINATIONS = (
         "https://github.com/NVIDIA/nccl/issues/2186",
         seen=unlimited_stack,
     ),
-    Combination(
-        "ucx-far-nic",
-        "UCX, a GPU without a NIC on its NUMA node (Intel and AMD)",
-        "UCX assumes 220 MB/s between them (5.1 GB/s on AMD), and likely copies through host memory.",
-        "If a bandwidth test of this GPU and NIC is faster, set UCX_DISTANCE_BW=auto,sys:BANDWIDTH (UCX 1.18 "
-        "or newer)",
-        "https://github.com/openucx/ucx/issues/11121",
-        seen=far_nics_of_ucx,
-        severity=Severity.NOTE,
-    ),
 )
 
 
@@ -222,23 +215,33 @@ COMBINATIONS = (
 def known_bad_combination(examination: Examination) -> Outcome:
     """Compare the versions that gdrtop has read with the table."""
     table = [row for row in (*COMBINATIONS, *_rows_of_site()) if row.seen is not None]
-    matches = [(row, tuple(row.seen(examination))) for row in table if row.seen is not None]
-    matches = [(row, evidence) for row, evidence in matches if evidence]
+    matches: list[tuple[Combination, list[Evidence]]] = []
+    unread: list[tuple[Combination, Unknown]] = []
+    for row in table:
+        seen = () if row.seen is None else tuple(row.seen(examination))
+        if lines := [line for line in seen if isinstance(line, Evidence)]:
+            matches.append((row, lines))
+        else:
+            unread += [(row, line) for line in seen if isinstance(line, Unknown)]
     if not matches:
+        for row, why in unread[:1]:
+            return unknown_without(f"all versions and settings of “{row.components}”", why)
         count = len(table)
         return passed(Evidence("gdrtop help versions", f"none of {count} combinations is here"))
     rows = [row for row, _ in matches]
+    sources = [(*lines[: row.most_lines], Evidence(row.source, row.components)) for row, lines in matches]
+    evidence = [line for lines in sources for line in lines]
+    devices = [name for row in rows if row.devices is not None for name in row.devices(examination)]
     return found(
-        " ".join(f"{row.components}: {row.symptom[:1].lower()}{row.symptom[1:]}" for row in rows),
-        *dict.fromkeys(
-            line for row, lines in matches for line in (*lines[:2], Evidence(row.source, row.components))
-        ),
+        " ".join(f"{row.components}: {row.symptom}" for row in rows),
+        *dict.fromkeys(evidence),
         fix=make_plan(
             "Change one of the versions",
             *(instruction(row.cure, needs_root=False) for row in rows),
             disturbs="jobs, which must be restarted",
         ),
         severity=min((row.severity for row in rows), key=list(Severity).index),
+        devices=tuple(dict.fromkeys(devices)),
     )
 
 
@@ -246,5 +249,13 @@ def _rows_of_site() -> Iterator[Combination]:
     """Yield the rows of the configuration."""
     for row in site_combinations():
         source = row.source or row.origin
-        seen = partial(seen_on_site, row)
-        yield Combination(row.origin, components(row), row.symptom, row.cure, source, seen=seen)
+        yield Combination(
+            row.origin,
+            components(row),
+            row.symptom,
+            row.cure,
+            source,
+            seen=partial(seen_on_site, row),
+            most_lines=2 * len(COMPONENTS),  # two for each
+            devices=partial(devices_on_site, row),
+        )

@@ -10,6 +10,7 @@ Sources: NVIDIA/nccl src/diagnostics.cc, src/diagnostics/{p2p,ib_write_bw}.cc; i
 
 from __future__ import annotations
 
+import math
 import re
 
 from probes.base.frozen import frozen
@@ -58,12 +59,23 @@ _PAIR = (
     r"net bw: mode=(?:same|cross) server_rank=\d{1,9} server_host=(?P<a>\S{1,255}) server_device=\S{1,64} "
     r"client_rank=\d{1,9} client_host=(?P<b>\S{1,255}) client_device=\S{1,64} (?:memory=\S{1,20} )?"
 )
+_RANK = (
+    r"net bw: (?:same|cross)-nic rank (?P<rank>\d{1,9} \([^()]{1,255}\)): (?P<a>[\d.]{1,12}) Gbit/s, "
+    r">30% off median (?P<b>[\d.]{1,12})"
+)
+_FASTER = _form(
+    _RANK,
+    "fast-rank",
+    "A rank is faster than the others in NCCL's bandwidth test: {a}, median {b} Gb/s",
+    "Ranks that share a NIC share its bandwidth, so one with a NIC of its own is faster.",
+    "",
+    is_note=True,
+)
 _FORMS = (
-    _form(r"net bw: (?:same|cross)-nic rank (?P<rank>\d{1,9} \([^()]{1,255}\)): (?P<a>[\d.]{1,12}) Gbit/s, "
-          r">30% off median (?P<b>[\d.]{1,12})", "slow-rank",
-          "A rank differs from the others in NCCL's bandwidth test: {a} of {b} Gb/s",
+    _form(_RANK, "slow-rank",
+          "A rank is slower than the others in NCCL's bandwidth test: {a} of {b} Gb/s",
           "NCCL ran ib_write_bw between neighboring nodes, over the first NIC of each rank. Both ranks of a "
-          "pair have its figure. If it is lower, a NIC, its path to the GPU or its port is slow at one end. "
+          "pair have its figure. A NIC, its path to the GPU or its port is slow at one end. "
           "Ranks that share a NIC also share its bandwidth.",
           "Run gdrtop check on these nodes, and measure the pair with gdrtop fleet bench."),
     _form(r"net bw: (?:same|cross)-nic: (?P<a>\d{1,9}) more ranks >30% off median", "slow-ranks",
@@ -99,7 +111,7 @@ _FORMS = (
           "NCCL's bandwidth test does not cover every NIC alone",
           "It uses only the first NIC of each rank, and ranks that share a NIC measure at the same time.",
           "Measure each NIC with gdrtop bench.", is_note=True),
-    _form(r"p2p: only (?P<a>\d{1,9})/(?P<b>\d{1,9}) ", "p2p",
+    _form(r"p2p: (?:only )?(?P<a>\d{1,9})/(?P<b>\d{1,9}) ", "p2p",
           "P2P between GPUs failed: {a} of {b} accesses passed",
           "GPUs could not read or write each other's memory, or read something else than was written.",
           "The lines before this one name the pairs. Run gdrtop check on their nodes."),
@@ -127,11 +139,20 @@ def read_diagnostic(text: str) -> DiagnosticResult | None:
     for form in _FORMS:
         if found := form.pattern.match(said):
             groups = {name: (group or "").strip() for name, group in found.groupdict().items()}
+            if form.pattern is _FASTER.pattern and _number(groups["a"]) > _number(groups["b"]):
+                form = _FASTER
             rank = groups.pop("rank", "")
             texts = form.title.format(**groups), form.cause, form.fix, form.is_note
             return DiagnosticResult(said, Explanation(form.kind, *texts), f"rank {rank}" if rank else "")
     review = Explanation(DIAGNOSTICS_KIND, "NCCL's diagnostics report what to review", "", "", is_note=True)
     return DiagnosticResult(said, review)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:  # "1.2.3"
+        return math.nan
 
 
 # Problems that a test between the nodes can narrow down.

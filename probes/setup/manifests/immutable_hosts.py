@@ -20,8 +20,9 @@ from probes.facts.gpudirect import GdrPath
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.system.platform import is_guest
 from probes.plans.load_modules import OWN_FILE
-from probes.plans.pcie import is_arm64, pass_through_option
+from probes.plans.pcie import pass_through_option
 from probes.queries.modules import mlx5_functions
+from probes.queries.pcie_paths import is_arm64
 from probes.setup.manifests.manifest_text import Key, dump, head, join
 from probes.setup.manifests.modules_load import boot_modules
 from probes.setup.manifests.request import ManifestRequest, Refused, has_nvlink5

@@ -100,6 +100,17 @@ def _unordered_ucx() -> Fault:
     return fault("ucx-without-relaxed-ordering", summary, change)
 
 
+def _far_from_ucx() -> Fault:
+    pid = next(_pids)
+
+    def change(tree: Tree) -> None:
+        add_rank(tree, pid, len(tree.gpus) - 1, {}, (f"{_UCX}/libucp.so.0.0.0",))
+        tree.add("/proc/cpuinfo", "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 143\n\n")
+
+    summary = "A job with UCX on a GPU whose NUMA node has no NIC"
+    return fault("ucx-far-nic", summary, change, on="pcie-l40s")
+
+
 def _sparse_gids() -> Fault:
     pid = next(_pids)
 
@@ -315,4 +326,5 @@ FAULTS += (
          libraries=("/usr/lib64/libnvshmem_host.so.3.3.9", "/usr/lib64/nvshmem_transport_ibgda.so.3.0.0")),
     _sparse_gids(),
     _unordered_ucx(),
+    _far_from_ucx(),
 )

@@ -200,6 +200,7 @@ def test_explain_is_text_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "5 means SYS: always" in out
     assert "Default: PXB, P2C since 2.29." in out
+    assert "Versions: 2.4.2 and newer" in out
     assert "GPU2, GPU3: the nearest NIC is at distance SYS." in out
 
 
@@ -216,3 +217,9 @@ def test_other_variables_of_nccl_have_versions_and_a_default(capsys: pytest.Capt
     text = capsys.readouterr().out
     assert "Versions: 2.28.7 and newer" in text
     assert "Default in the source: -1 since 2.28.7." in text
+    assert run("--explain", "nccl_agg_channel_size") == 0
+    assert "NCCL read this variable up to 2.19.4." in capsys.readouterr().out
+    assert run("--json", "--explain", "NCCL_GIN_TYPE=3") == 0
+    explanation = valid("env", capsys.readouterr().out)["explanation"]
+    assert explanation["defaults"] == [{"since": "2.28.7", "value": "-1"}]
+    assert explanation["notes"] == ["Versions: 2.28.7 and newer (of those up to 2.31.2)."]

@@ -88,6 +88,9 @@ ROW = '[[combination]]\nfirmware = "before 28.43"\nsymptom = "Slow."\ncure = "Up
             'c.toml:2: firmware must be versions such as "28.39.1002", "before 28.43"',
         ),
         ('"before 28.43"', "28.4", "c.toml:2: firmware must be versions such as"),
+        ("before 28.43", "28.43 to 28.39", "c.toml:2: firmware must be versions such as"),
+        ("cure", 'board = " "\ncure', "c.toml:4: board must not be empty"),
+        ("cure", 'source = ""\ncure', "c.toml:4: source must not be empty"),
         ("cure", "curse", 'c.toml:4: unknown key "curse" in [[combination]]; did you mean cure?'),
     ],
 )

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
+from probes.facts.kernel.release import KernelFacts
+from probes.facts.pci.functions import PciFacts
 from probes.queries.finding import Finding, Severity, Status
 from probes.queries.unproven_paths import BEHIND_IOMMU, IN_GUEST, unproven_pairs
 from probes.simulation.host import SimulatedHost
@@ -72,3 +77,35 @@ def test_the_topology_draws_no_such_path_as_good() -> None:
     pair = next(iter(unproven))
     drawn = [plain(line) for line in path.draw(topology, topology.path(*pair), 100, doubt=unproven[pair])]
     assert f"Unproven: {IN_GUEST}" in drawn
+
+
+def test_wrong_data_is_marked_before_a_detour() -> None:
+    """A path that does both has the mark of the worse."""
+    examination = examine(SimulatedHost("pcie-l40s+iommu-translated", clock=lambda: 1000.0))
+    topology, unproven = examination.topology, unproven_pairs(examination)
+    both = Highlights(unproven=unproven, detours=frozenset(unproven))
+    gpu, nic = next(iter(unproven))
+    assert matrix.cell_of(topology, gpu, nic, both)[0].endswith("?")
+    assert "via CPU" not in plain(matrix.legend(topology, 120, both)[0])
+    drawn = path.best_pairs(topology, 100, unproven, {}, 20, unproven)
+    assert "data may be wrong" in plain(drawn[1])
+
+
+@pytest.mark.parametrize("change", ["passthrough", "platform"])
+def test_a_translation_that_no_check_finds_marks_no_path(change: str) -> None:
+    examination = examine(SimulatedHost("pcie-l40s+iommu-translated", clock=lambda: 1000.0))
+    node = examination.node
+    assert unproven_pairs(examination)
+    if change == "platform":
+        node = replace(node, platform=Unknown(Reason.TIMED_OUT))
+    else:  # before Linux 5.11, the command line shows it
+        assert isinstance(node.pci, PciFacts)
+        assert isinstance(node.kernel, KernelFacts)
+        no_type = Unknown(Reason.NOT_THERE)
+        functions = {bdf: replace(each, iommu_type=no_type) for bdf, each in node.pci.functions.items()}
+        kernel = replace(node.kernel, cmdline="root=/dev/sda1 iommu=pt")
+        node = replace(node, pci=replace(node.pci, functions=functions), kernel=kernel)
+    examination = replace(examination, node=node)
+    (finding,) = findings(examination, only={"iommu-translated"})
+    assert finding.status is not Status.FOUND
+    assert not unproven_pairs(examination)

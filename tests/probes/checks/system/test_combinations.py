@@ -12,6 +12,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import CHECKS, findings
 from probes.checks.system.combinations import COMBINATIONS
 from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.queries.finding import Finding, Severity, Status
@@ -165,24 +166,25 @@ def test_r595_on_grace_with_efa(
 
 
 @pytest.mark.parametrize(
-    ("version", "kind", "mtu", "is_found"),
+    ("version", "kind", "mtu", "rdma_mtu"),
     [
-        ("2.28.7", "3", "1500", True),
-        ("2.30.7", "3", "4000", True),
-        ("2.30.7", "3", "9000", False),
-        ("2.30.7", "2", "1500", False),
-        ("2.31.2", "3", "1500", False),
-        ("2.28.3", "3", "1500", False),
+        ("2.28.7", "3", "1500", 1024),
+        ("2.30.7", "3", "4000", 2048),
+        ("2.30.7", "3", "9000", 0),
+        ("2.30.7", "2", "1500", 0),
+        ("2.31.2", "3", "1500", 0),
+        ("2.28.3", "3", "1500", 0),
     ],
 )
-def test_gin_with_small_packets(version: str, kind: str, mtu: str, is_found: bool) -> None:
+def test_gin_with_small_packets(version: str, kind: str, mtu: str, rdma_mtu: int) -> None:
     """NVIDIA/nccl issue 1957, “GIN gdaki mode hardcode 4K MTU in doca modify qp”, and issue 2255."""
     host = node_with_job(NCCL.format(version), node="bare-roce", NCCL_GIN_TYPE=kind)
     for path in [path for path in host.tree.files if "/net/" in path and path.endswith("/mtu")]:
         host.tree.add(path, f"{mtu}\n")
     finding = finding_on(examine(host))
-    assert (finding.status is Status.FOUND) == is_found
-    assert not is_found or any(line.value.startswith(f"{mtu}, ") for line in finding.evidence)
+    assert (finding.status is Status.FOUND) == bool(rdma_mtu)
+    shown = [line.value for line in finding.evidence if line.source.endswith("/mtu")]
+    assert not rdma_mtu or shown == [f"RDMA MTU {rdma_mtu}, /proc/46000/environ"]
 
 
 @pytest.mark.parametrize(
@@ -204,27 +206,6 @@ def test_stack_of_a_large_job_in_a_rack(
         "/proc/46000/limits", f"Max stack size            {limit:<20} {'unlimited':<20} bytes     \n"
     )
     assert (finding_on(examine(host)).status is Status.FOUND) == is_found
-
-
-@pytest.mark.parametrize(
-    ("libraries", "variables", "node", "is_found"),
-    [
-        (("/opt/ucx/libucp.so.0.0.0",), {}, "pcie-l40s", True),
-        (("/opt/ucx/libucp.so.0.0.0",), {"UCX_DISTANCE_BW": "auto,sys:16500MBs"}, "pcie-l40s", False),
-        (("/opt/ucx/libucp.so.0.0.0", NCCL.format("2.27.5")), {}, "pcie-l40s", False),
-        (("/opt/ucx/libucp.so.0.0.0",), {}, "hgx-h100", False),
-    ],
-)
-def test_ucx_with_a_nic_on_another_numa_node(
-    libraries: tuple[str, ...], variables: dict[str, str], node: str, is_found: bool
-) -> None:
-    """openucx/ucx issue 11121: “Though with UCX it does not work if the GPU is on a different NUMA node”."""
-    host = SimulatedHost(node, clock=lambda: 1000.0)
-    host.tree.add("/proc/cpuinfo", "vendor_id : GenuineIntel\ncpu family : 6\nmodel : 143\n")
-    add_rank(host.tree, 46000, len(host.tree.gpus) - 1, variables, libraries)
-    finding = finding_on(examine(host))
-    assert (finding.status is Status.FOUND) == is_found
-    assert not is_found or finding.severity is Severity.NOTE
 
 
 @pytest.fixture
@@ -268,7 +249,64 @@ def test_rows_of_a_site(conditions: str, is_found: bool, rows_of_site: Callable[
     finding = finding_on(examination)
     assert (finding.status is Status.FOUND) == is_found
     if is_found:
-        assert "reads time out." in finding.cause
+        assert "Reads time out." in finding.cause
         assert any(line.source == "RMA 17" for line in finding.evidence)
         assert finding.fix is not None
         assert finding.fix.steps[0].why == "Ask Anna"
+
+
+@pytest.mark.parametrize(
+    ("conditions", "is_unknown"),
+    [
+        ('firmware = "1 to 2"', True),
+        ('board = "{board}"\nfirmware = "1 to 2"', True),
+        ('board = "MT_0000000000"\nfirmware = "1 to 2"', False),
+        ('firmware = "1 to 2"\nkernel = "1.2"', False),
+        ('driver = "1.2.3"', True),
+        ('kernel = "1 or newer"\ndriver = "1.2.3"', True),
+        ('nccl = "2.26.1"', True),
+    ],
+)
+def test_a_row_whose_facts_are_unknown_ends_unknown(
+    conditions: str, is_unknown: bool, rows_of_site: Callable[[str], None]
+) -> None:
+    examination = examine(node_with_job(NCCL.format("2.27.5")))
+    node, late = examination.node, Unknown(Reason.TIMED_OUT, "/sys/late")
+    assert isinstance(node.rdma, RdmaFacts)
+    assert isinstance(node.gpus, GpuFacts)
+    assert isinstance(examination.processes, ProcessFacts)
+    board = node.rdma.devices[0].board_id
+    devices = tuple(replace(device, firmware=late) for device in node.rdma.devices)
+    gpus = replace(node.gpus, driver=replace(node.gpus.driver, version=late))
+    processes = tuple(replace(process, libraries=late) for process in examination.processes.processes)
+    examination = replace(
+        examination,
+        node=replace(node, rdma=replace(node.rdma, devices=devices), gpus=gpus),
+        processes=replace(examination.processes, processes=processes),
+    )
+    rows_of_site(_row(conditions.format(board=board)))
+    finding = finding_on(examination)
+    assert finding.status is (Status.UNKNOWN if is_unknown else Status.PASSED)
+    assert ("timed out" in finding.cause) == is_unknown
+
+
+def test_each_version_of_a_row_is_in_the_evidence(rows_of_site: Callable[[str], None]) -> None:
+    """A node has many NICs of a firmware, and one kernel."""
+    examination = examine(node_with_job(NCCL.format("2.27.5")))
+    assert isinstance(examination.node.rdma, RdmaFacts)
+    firmware = examination.node.rdma.devices[0].firmware
+    rows_of_site(_row(f'firmware = "{firmware}"\nkernel = "1 or newer"\nnccl = "2.27"'))
+    finding = finding_on(examination)
+    sources = [line.source for line in finding.evidence]
+    assert len([source for source in sources if source.endswith("/fw_ver")]) == 2
+    assert "/proc/sys/kernel/osrelease" in sources
+    assert any(source.endswith("/maps") for source in sources)
+    same = {device.name for device in examination.node.rdma.devices if device.firmware == firmware}
+    assert set(finding.devices) == same
+
+
+def test_gin_with_an_unknown_mtu() -> None:
+    host = node_with_job(NCCL.format("2.30.4"), node="bare-roce", NCCL_GIN_TYPE="3")
+    for path in [path for path in host.tree.files if "/net/" in path and path.endswith("/mtu")]:
+        host.tree.remove(path)
+    assert finding_on(examine(host)).status is Status.UNKNOWN

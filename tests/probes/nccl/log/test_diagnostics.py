@@ -31,10 +31,12 @@ def test_results_are_listed_and_headings_are_not() -> None:
         f"{DIAG}[OK]   p2p: verified P2P access in both directions between every GPU pair (2 peer accesses)\n"
         f"{DIAG}[OK] net bw: 381.2/388.0/390.1 Gbit/s min/median/max same-nic bw (across 16 ranks) "
         "in comm 0x8f2a\n"
+        f"{DIAG}[OK]   p2p: all 56 directed GPU P2P edges verified (skipped indirect=2)\n"
         "NCCL DIAG NCCL diagnostics completed in 245.3 ms across 16 ranks\n"
     )
     assert not facts.problems
     assert [mention.text.partition(":")[0] for mention in facts.diagnostics[:2]] == ["p2p", "net bw"]
+    assert facts.diagnostics[2].text.startswith("p2p: all 56 directed")
     assert facts.diagnostics[1].text.endswith("(across 16 ranks)")
     assert "381.2/388.0/390.1 Gbit/s" in shown(facts)
 
@@ -50,6 +52,10 @@ def test_results_are_listed_and_headings_are_not() -> None:
          "P2P from rank 2 to rank 3 delivered wrong data (PIX)", "wrong results"),
         (f"p2p: peer-memory import failed {PEERS}reason=import; check CUDA IPC support",
          "P2P from rank 2 to rank 3: peer-memory import failed", "what to inspect"),
+        ("p2p: 54/56 directed GPU P2P edges verified",
+         "P2P between GPUs failed: 54 of 56 accesses passed", "name the pairs"),
+        ("p2p: 4/6 directed GPU P2P edges verified (skipped indirect=3)",
+         "P2P between GPUs failed: 4 of 6 accesses passed", "name the pairs"),
         ("p2p: only 52/56 GPU-to-GPU peer accesses passed verification",
          "P2P between GPUs failed: 52 of 56 accesses passed", "name the pairs"),
     ],
@@ -79,6 +85,10 @@ def test_a_failure_is_explained(line: str, title: str, words: str) -> None:
         (
             "net bw: net devices are shared across ranks, concurrent use can lower the bandwidth",
             "every NIC alone",
+        ),
+        (
+            "net bw: same-nic rank 5 (h100-01): 390.2 Gbit/s, >30% off median 198.1 Gbit/s in comm 0x1",
+            "A rank is faster than the others in NCCL's bandwidth test: 390.2, median 198.1 Gb/s",
         ),
         ("IOMMU: translates DMA in comm 0x1", "report what to review"),
     ],
