@@ -32,10 +32,8 @@ _MOST_MISSED = 10  # estimates in a row without the period
 _NETWORK_ERROR_SECONDS, _NETWORK_ERROR = 0.2, 0.03
 _SURE_ESTIMATES = 13  # without a step: the slow readings are complete, too
 _RESTS_AFTER = 15  # estimates without a step
-_SILENT_STEPS, _SILENT_SHARE = (
-    3,
-    0.1,
-)  # so many steps without this share of the bytes of one: the job waits, or has ended
+# The job waits or has ended if so many steps move less than this share of the bytes of one.
+_SILENT_STEPS, _SILENT_SHARE = 3, 0.1
 _ROUND_SECONDS = 300.0  # with one estimate, when gdrtop reads fast only now and then
 _EXTRA_SECONDS = 2.0  # of fast readings before an estimate
 
