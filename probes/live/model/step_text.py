@@ -43,7 +43,8 @@ def longer_step(job: LiveJob, at: float) -> Condition | None:
     times = f"{seconds_text(step.seconds)} s, {step.share_longer:.0%} longer than the "
     text = f"a step of {job.name} takes {times}{seconds_text(usual.seconds)} s at {_clock(usual.until, at)}"
     counters = ", ".join(step.files) or step.device
-    moved = f"{step.step_bytes / 1e9:.3g} GB a step in both directions, as before"
+    gigabytes = step.step_bytes / 1e9
+    moved = f"{gigabytes:{'.0f' if gigabytes >= 100 else '.3g'}} GB a step in both directions, as before"
     evidence = [Evidence("step clock", _part_text(step, usual)), Evidence(counters, moved)]
     if job.gpus:
         lost = 1 - usual.seconds / step.seconds

@@ -95,7 +95,7 @@ def test_no_condition_is_ok_while_its_figures_are_unknown() -> None:
 
 def test_a_step_that_takes_longer_is_a_problem_with_its_cost() -> None:
     usual = UsualStep(17.2, 4.1, BEGAN, StepPart.NETWORK)
-    step = JobStep(21.5, 8.4, 2e11, 0.9, "mlx5_0", usual)
+    step = JobStep(21.5, 8.4, 1.0902e12, 0.9, "mlx5_0", usual)
     gpus = tuple(f"0000:{number:02x}:00.0" for number in range(8))
     node = Following()
     node.see(a_sample(jobs=(replace(a_job(), step=step, gpus=gpus),)))
@@ -104,6 +104,7 @@ def test_a_step_that_takes_longer_is_a_problem_with_its_cost() -> None:
     assert text.endswith("the network part grew from 4.1 s to 8.4 s")
     (found,) = node.sample.watched.conditions
     values = [shown.value for shown in found.evidence]
+    assert "1090 GB a step in both directions, as before" in values
     assert "20% of the time of 8 GPUs on this node: 38 GPU-hours a day at this pace" in values
     node.see(a_sample(jobs=(replace(a_job(), step=replace(step, seconds=34.4), gpus=gpus),)))
     (now,) = node.sample.watched.conditions
