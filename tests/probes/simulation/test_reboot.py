@@ -16,7 +16,7 @@ from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.examination import examine
-from tests.tiers import usual
+from tests.tiers import share, usual
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -102,7 +102,7 @@ def test_an_enabled_service_starts_and_a_disabled_one_does_not() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", usual(sorted(FAULTS), {"acs-on", "peermem-not-loaded", "port-down"}))
+@pytest.mark.parametrize("fault", share(sorted(FAULTS), turn=0, parts=3))
 def test_a_node_with_any_fault_starts_again(fault: str) -> None:
     host = SimulatedHost(f"{FAULTS[fault].on}+{fault}")
     host.reboot()
