@@ -48,7 +48,7 @@ class Plan:
     needs_reboot: bool = False
     disturbs: str = ""  # effects on running jobs; empty: none
     note: str = ""  # what to know before or after
-    is_played: bool = False  # on a simulated node, with the commands that a person runs on a real one
+    is_simulated: bool = False  # on a simulated node, with the commands that a person runs on a real one
 
     @property
     def needs_root(self) -> bool:

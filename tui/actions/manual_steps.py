@@ -64,21 +64,21 @@ _REASONS = {
 _SYSTEMCTL = {"daemon-reload", "disable", "enable", "reload", "restart", "start", "stop"}
 _DEFAULT = "gdrtop does not run this program"
 # What a person runs on a real node, and a simulated node plays, except for the packages of DOCA-OFED.
-_PLAYED = {
+_SIMULATED = {
     *("apt-get", "curl", "dnf", "dpkg", "tdnf", "wget", "zypper"),
     *("dracut", "grub2-mkconfig", "update-grub", "update-initramfs"),
 }
 
 
-def why_manual(step: Step, is_played: bool = False) -> str:
-    """Return why gdrtop only shows a step, or "" if it runs it; `is_played`: of the step's plan."""
+def why_manual(step: Step, is_simulated: bool = False) -> str:
+    """Return why gdrtop only shows a step, or "" if it runs it; `is_simulated`: of the step's plan."""
     if step.is_instruction:
         return "this step is manual"
     if step.file is not None:
         return ""
     program = step.argv[0]
     is_ofed = any("doca" in word for word in step.argv)
-    if is_played and ((program in _PLAYED and not is_ofed) or step.argv[:2] == ("systemctl", "reboot")):
+    if is_simulated and ((program in _SIMULATED and not is_ofed) or step.argv[:2] == ("systemctl", "reboot")):
         return ""
     if program == "systemctl" and len(step.argv) > 1 and step.argv[1] not in _SYSTEMCTL:
         verb = step.argv[1]
@@ -90,7 +90,7 @@ def runnable(plan: Plan) -> tuple[Step, ...]:
     """Return the steps before the first manual one, on which the others may depend."""
     steps = []
     for step in plan.steps:
-        if why_manual(step, plan.is_played):
+        if why_manual(step, plan.is_simulated):
             break
         steps.append(step)
     return tuple(steps)
@@ -101,12 +101,12 @@ def left_to_do(plan: Plan) -> tuple[Step, ...]:
     return plan.steps[len(runnable(plan)) :]
 
 
-def as_played(plan: Plan) -> Plan:
+def as_simulated(plan: Plan) -> Plan:
     """Return the plan for a simulated node, which also plays manual commands; advice comes last."""
     steps = tuple(sorted(plan.steps, key=lambda step: step.is_instruction and not step.needs_root))
     by_hand = dict.fromkeys(_name_of(step) for step in steps if step.argv and why_manual(step))
     own = f"Simulated: on a real node, these commands are yours: {', '.join(by_hand)}" if by_hand else ""
-    return replace(plan, steps=steps, note=sentences(plan.note.removesuffix("."), own), is_played=True)
+    return replace(plan, steps=steps, note=sentences(plan.note.removesuffix("."), own), is_simulated=True)
 
 
 def _name_of(step: Step) -> str:

@@ -78,7 +78,7 @@ class Runner:
                 break
         left = left_to_do(plan)
         if ended.outcome is RunOutcome.DONE and left:
-            why = "" if left[0].is_instruction else sentences(why_manual(left[0], plan.is_played))
+            why = "" if left[0].is_instruction else sentences(why_manual(left[0], plan.is_simulated))
             ended = RunEnded(RunOutcome.LEFT, why, left)
         try:
             self._audit.end(ended.outcome, ended.why)

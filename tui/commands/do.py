@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any, TextIO
 
@@ -29,6 +28,7 @@ from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from tui.runtime.signals import TERMINAL_GONE, signals_stop
 from tui.screens.confirm.state import draw_warnings, not_run
+from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.changes import draw_change, draw_rehearsal
 from widgets.doctor.findings import title_of
@@ -204,7 +204,7 @@ class Do:
         lines += draw_consequences(prepared.plan, width, bool(prepared.clearance.affected))
         lines += draw_steps(prepared.plan, width)
         for step in prepared.plan.steps:
-            why = why_manual(step, prepared.plan.is_played)
+            why = why_manual(step, prepared.plan.is_simulated)
             if why and not step.is_instruction:
                 lines += wrapped(f"gdrtop does not run {step.argv[0]} or the steps after it: {why}", width)
                 break
@@ -266,7 +266,7 @@ class Do:
         if status:
             return status
         text = proof.conclude()
-        when = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(self._host.wall_clock()))
+        when = local_time(self._host.wall_clock(), "%Y-%m-%d %H:%M %Z")
         ticket = f"For a ticket: {prepared.node}, {when}, {prepared.title}: {text}"
         self._print([(), *wrapped(text, self._width, Tone.TITLE), (), line(ticket)])
         try:

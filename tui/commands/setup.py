@@ -19,7 +19,7 @@ from probes.setup.steps.remaining_commands import remaining_plans
 from probes.setup.steps.situation_rows import situation_rows
 from probes.setup.steps.step_list import REBOOT, STEPS
 from probes.simulation.host import SimulatedHost
-from tui.actions.manual_steps import as_played
+from tui.actions.manual_steps import as_simulated
 from tui.actions.script import script_of_all
 from tui.bandwidth.results_store import open_results_store
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean
@@ -215,7 +215,7 @@ class SetupCommand:
             self._show_step(step)
             print(f"gdrtop: nothing was run; no command can complete {step.title!r}", file=sys.stderr)
             return EXIT_REFUSED
-        plan = step.plan if self._simulated is None else as_played(step.plan)
+        plan = step.plan if self._simulated is None else as_simulated(step.plan)
         offer = Offer(f"setup:{step.id}", step.title, plan)
         return confirm_and_run(self._do, offer, options.yes, options.disturb, answers=sys.stdin)
 

@@ -12,7 +12,7 @@ from probes.plans.catalogue import Offer
 from probes.setup.step import StepState
 from probes.setup.steps.guide import Guide, read_guide
 from tui.actions.local_commands import why_no_root
-from tui.actions.manual_steps import as_played
+from tui.actions.manual_steps import as_simulated
 from tui.files.setup_log import PATH, REPORTED, SKIP, UNSKIP, SetupLogError, open_setup_log, remember_boot
 from tui.runtime.lock import user_and_day
 from tui.screens.confirm.state import file_word
@@ -119,7 +119,7 @@ class SetupController:
             self._bandwidth.show_request(step.test)
         elif step.plan is not None:
             is_simulated = self._context.origin.source is Source.SIMULATED
-            plan = as_played(step.plan) if is_simulated else step.plan
+            plan = as_simulated(step.plan) if is_simulated else step.plan
             offer = Offer(f"setup:{step.id}", step.title, plan)
             self._actions.confirm(offer, guide.situation.examination)
         elif step.id == "report":

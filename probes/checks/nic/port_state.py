@@ -82,7 +82,6 @@ def _add_check(
         ports = _ports_in(examination, problem)
         is_wrong_layer = problem is PortProblem.NO_SIGNAL and _have_wrong_layer(examination, ports)
         severity = cost_of_loss(examination, ports)
-        is_spare = severity is Severity.NOTE
         return found(
             f"{port_names(ports)}: {cause}",
             *first_n(evidence(port) for port in ports),
@@ -91,12 +90,14 @@ def _add_check(
             severity=severity,
             devices=devices_of(ports),
             part_of=("link-layer-wrong",) if is_wrong_layer else (),
-            gains=() if is_spare else _gains(examination, ports),
+            gains=_gains(examination, ports, severity),
         )
 
 
-def _gains(examination: Examination, down: Iterable[Port]) -> tuple[PairGain, ...]:
+def _gains(examination: Examination, down: Iterable[Port], loss: Severity) -> tuple[PairGain, ...]:
     """Return what the ports bring if they come up at the rate of their board's other ports."""
+    if loss is Severity.NOTE:  # spare ports bring nothing
+        return ()
     ports = need_ports(examination)
     return gains_of_ports(examination, (as_fast_as_its_board(port, ports) for port in down))
 
@@ -207,7 +208,7 @@ def link_layer_wrong(examination: Examination) -> Outcome:
             fix=link_type_plan(examination, odd[:SHOWN], "2" if layer == "InfiniBand" else "1"),
             severity=severity,
             devices=devices_of(odd),
-            gains=() if severity is Severity.NOTE else _gains(examination, odd),
+            gains=_gains(examination, odd, severity),
         )
     for port in ports:
         need(port.facts.link_layer, "the ports' link layers")

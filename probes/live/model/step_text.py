@@ -1,4 +1,4 @@
-"""What is said of a job's step: its parts, and since when it takes longer."""
+"""The sentences about a job's step: its parts, and since when it takes longer."""
 
 from __future__ import annotations
 

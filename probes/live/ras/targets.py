@@ -40,10 +40,10 @@ class RasTarget:
         return f"port {self.addresses[0].rpartition(':')[2]}" if self.addresses else "RAS"
 
 
-def no_job(host: Host, wanted: str = "") -> str:
-    """Return the sentence for a node without a job that matches."""
+def no_job(sees_all: bool, wanted: str = "") -> str:
+    """Return the sentence for nodes without a job that matches; `sees_all`: as root."""
     text = f"no NCCL job is {wanted!r}" if wanted else "no NCCL job found"
-    return text if host.is_root() else f"{text}; only root sees other users' jobs"
+    return text if sees_all else f"{text}; only root sees other users' jobs"
 
 
 def find_targets(host: Host, sample: LiveSample, version: str = "") -> tuple[RasTarget, ...]:

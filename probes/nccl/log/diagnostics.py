@@ -16,7 +16,7 @@ import re
 from probes.base.frozen import frozen
 from probes.nccl.log.facts import LogFacts
 from probes.nccl.log.grammar import version_numbers
-from probes.nccl.log.problems import Explanation
+from probes.nccl.log.problems import Explanation, Form
 
 SINCE_NETWORK = (2, 32, 3)
 """The first version whose diagnostics measure the network."""
@@ -38,18 +38,8 @@ class DiagnosticResult:
     rank: str = ""
 
 
-@frozen
-class _Form:
-    pattern: re.Pattern[str]
-    kind: str
-    title: str  # {a}, {b} and {c} are the groups
-    cause: str
-    fix: str
-    is_note: bool = False
-
-
-def _form(pattern: str, kind: str, title: str, cause: str, fix: str, is_note: bool = False) -> _Form:
-    return _Form(re.compile(pattern), f"{DIAGNOSTICS_KIND}-{kind}", title, cause, fix, is_note)
+def _form(pattern: str, kind: str, title: str, cause: str, fix: str, is_note: bool = False) -> Form:
+    return Form(re.compile(pattern), f"{DIAGNOSTICS_KIND}-{kind}", title, cause, fix, is_note)
 
 
 _NOTHING_MEASURED = "Nothing was measured between the nodes. This says nothing about the network."

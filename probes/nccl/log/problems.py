@@ -72,17 +72,19 @@ class Explanation:
 
 
 @frozen
-class _Form:
+class Form:
+    """What a line means that begins with a pattern."""
+
     pattern: re.Pattern[str]
     kind: str
-    title: str  # {a} and {b} are the groups
+    title: str  # {a}, {b} and {c} are the groups
     cause: str
     fix: str
     is_note: bool = False
 
 
-def _form(pattern: str, kind: str, title: str, cause: str, fix: str, is_note: bool = False) -> _Form:
-    return _Form(re.compile(pattern), kind, title, cause, fix, is_note)
+def _form(pattern: str, kind: str, title: str, cause: str, fix: str, is_note: bool = False) -> Form:
+    return Form(re.compile(pattern), kind, title, cause, fix, is_note)
 
 
 _COMPLETION = re.compile(
@@ -306,7 +308,7 @@ def explain_torch(text: str) -> Explanation | None:
     return None
 
 
-def _explained(form: _Form, match: re.Match[str]) -> Explanation:
+def _explained(form: Form, match: re.Match[str]) -> Explanation:
     groups = {name: (text or "").strip() for name, text in match.groupdict().items()}
     groups["a"] = groups.get("a") or groups.get("c", "")
     title = form.title.format(**groups)

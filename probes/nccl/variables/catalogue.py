@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from probes.nccl.variables import bootstrap, gpudirect, network, other_libraries
 from probes.nccl.variables.parameters import parameters
 from probes.nccl.variables.variable import Variable
@@ -39,4 +37,6 @@ def is_known(name: str) -> bool:
 
 def similar_name(name: str) -> str:
     """Return the variable that an unknown name is almost; "": none, so only a plugin might read it. Slow."""
+    from difflib import get_close_matches  # gdrtop check does not need it
+
     return next(iter(get_close_matches(name.upper(), CATALOGUE, n=1, cutoff=0.92)), "")

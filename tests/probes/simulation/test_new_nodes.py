@@ -14,7 +14,7 @@ from probes.setup.steps.step_list import REBOOT
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from tests.tiers import usual
-from tui.actions.manual_steps import as_played, runnable
+from tui.actions.manual_steps import as_simulated, runnable
 from tui.actions.runner import file_commands
 
 NODES = {
@@ -50,7 +50,7 @@ def set_up(host: SimulatedHost) -> tuple[Guide, list[str]]:
     for _ in range(MOST_STEPS):
         guide = guide_of(host)
         ready = (step for step in guide.steps if step.can_begin and step.id not in (REBOOT, "others"))
-        plans = [as_played(step.plan) for step in ready if step.plan is not None]
+        plans = [as_simulated(step.plan) for step in ready if step.plan is not None]
         steps = next((runnable(plan) for plan in plans if runnable(plan) not in done), ())
         if not steps:
             return guide, programs

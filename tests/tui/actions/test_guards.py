@@ -111,7 +111,7 @@ def test_manual_steps_are_shown_and_not_run(argv: tuple[str, ...], why: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("argv", "is_played"),
+    ("argv", "is_installed"),
     [
         (("dnf", "-y", "install", "nvidia-open"), True),
         (("dnf", "-y", "install", "doca-ofed"), False),
@@ -119,9 +119,11 @@ def test_manual_steps_are_shown_and_not_run(argv: tuple[str, ...], why: str) -> 
         (("rpm", "-U", "--replacepkgs", "/root/doca-host-3.2.2.rpm"), False),
     ],
 )
-def test_a_simulated_node_installs_packages_but_not_doca_ofed(argv: tuple[str, ...], is_played: bool) -> None:
-    why = why_manual(Step("installs it", argv), is_played=True)
-    assert why == ("" if is_played else "gdrtop does not install packages")
+def test_a_simulated_node_installs_packages_but_not_doca_ofed(
+    argv: tuple[str, ...], is_installed: bool
+) -> None:
+    why = why_manual(Step("installs it", argv), is_simulated=True)
+    assert why == ("" if is_installed else "gdrtop does not install packages")
 
 
 def test_steps_after_a_manual_step_are_not_run() -> None:

@@ -1,4 +1,4 @@
-"""Which runs of an interrupted bisection are taken over, and how many the user is told."""
+"""The runs of an interrupted bisection that are taken over, and their number on the screen."""
 
 from dataclasses import replace
 from types import SimpleNamespace

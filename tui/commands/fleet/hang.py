@@ -15,6 +15,7 @@ from probes.fleet.job import key_of
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.live.hang.diagnosis import Diagnosis, HangFacts
+from probes.live.ras.targets import no_job
 from tui.commands.arguments import EXIT_INTERRUPTED, whole_number
 from tui.commands.fleet.job_option import add_job_option
 from tui.commands.fleet.output import NO_NODE, common_origin
@@ -84,7 +85,7 @@ def run(
         return status
     width = text_width(out)
     if diagnosis is None:
-        lines: list[Line] = [line(f"no NCCL job {f'is {options.job!r}' if options.job else 'found'}")]
+        lines: list[Line] = [line(no_job(True, options.job))]
         for name, why in missing.items():
             lines += wrapped(f"{name}: {why}", width, indent="  ")
     else:

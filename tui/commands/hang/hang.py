@@ -100,7 +100,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         return status
     lines = [heading(node)]
     if not found:
-        lines.append(line(f"{no_job(host, options.job)}; gdrtop live lists the jobs"))
+        lines.append(line(f"{no_job(host.is_root(), options.job)}; gdrtop live lists the jobs"))
     for diagnosis in found:
         lines += draw_hang(diagnosis, text_width(out))
     print_lines(lines, out, options.ascii)

@@ -90,7 +90,7 @@ class ConfirmState:
             lines.extend(wrapped(not_run(clearance), width, Tone.WARNING))
         lines.extend(draw_warnings(clearance, width))
         note = wrapped(plan.note, width, Tone.DIM) if plan.note else []
-        if note and plan.is_played:
+        if note and plan.is_simulated:
             lines.extend([(), *note])
         number = 1
         for steps in self._groups(runnable(plan)):
@@ -102,11 +102,11 @@ class ConfirmState:
         if left:
             lines.extend([(), (Run("MANUAL STEPS", Tone.TITLE),)])
             if not left[0].is_instruction:
-                why = why_manual(left[0], plan.is_played)
+                why = why_manual(left[0], plan.is_simulated)
                 lines.extend(wrapped(f"{left[0].argv[0]}: {why}", width, Tone.DIM, "  "))
             for steps in self._groups(left):
                 lines.extend(draw_group(steps, width))
-        if note and not plan.is_played:
+        if note and not plan.is_simulated:
             lines.extend([(), *note])
         return lines
 
