@@ -47,7 +47,7 @@ NO_READINGS = Unknown(Reason.TIMED_OUT, "step clock", "the counters were not rea
 class _Estimate:
     """What the last minutes show."""
 
-    at: float  # seconds, Host.monotonic()
+    since: float  # when the readings begin that it comes from; seconds, Host.monotonic()
     wall: float  # seconds since 1970
     seconds: float
     network_seconds: float
@@ -146,7 +146,7 @@ class StepClock:
     def _begin(self, estimates: list[_Estimate]) -> None:
         """Follow a step that three estimates agree on."""
         self.is_followed, self._missed, self._estimates, self._newest = True, 0, [], estimates
-        if self._usual and not self._is_usual(estimates):
+        if self._usual and not self._is_usual(_median(estimates, "seconds")):
             self._changed = estimates
             self._judge_change()
         else:
@@ -177,7 +177,7 @@ class StepClock:
             return True
         self._missed = 0
         estimate = self._seen(rates, grid, found, at, wall)
-        if self._is_usual([estimate]):
+        if self._is_usual(estimate.seconds):
             self._changed = []
             self._usual_until = wall
             if len(self._usual) < _USUAL_ESTIMATES:
@@ -193,11 +193,15 @@ class StepClock:
     def _seen(self, rates: list[float], grid: float, period: Period, at: float, wall: float) -> _Estimate:
         seconds = period.seconds
         parts = parts_of(rates, seconds / grid, seconds)
-        coverage = coverage_of(self._series.rates(grid, _SLOW_SECONDS, at), seconds / grid)
-        return _Estimate(at, wall, seconds, parts.network_seconds, parts.step_bytes, coverage)
+        since = at - len(rates) * grid
+        covered = _SLOW_SECONDS
+        if self._usual and not self._is_usual(seconds):  # the steps before the change are no gaps in it
+            covered = at - min(since, self._changed[0].since if self._changed else since)
+        coverage = coverage_of(self._series.rates(grid, min(covered, _SLOW_SECONDS), at), seconds / grid)
+        return _Estimate(since, wall, seconds, parts.network_seconds, parts.step_bytes, coverage)
 
-    def _is_usual(self, estimates: list[_Estimate]) -> bool:
-        return abs(_median(estimates, "seconds") / self._usual_seconds - 1) <= self._least_change
+    def _is_usual(self, seconds: float) -> bool:
+        return abs(seconds / self._usual_seconds - 1) <= self._least_change
 
     @property
     def _least_change(self) -> float:
@@ -232,8 +236,8 @@ class StepClock:
             before, sent = self._usual_seconds, _median(self._usual, "network_seconds")
             part = _part(network - sent, seconds - before, seconds)
             usual = UsualStep(before, sent, self._usual_until, part)
-        amount = _median(now, "step_bytes")
-        self.step = JobStep(seconds, network, amount, estimate.coverage, self.device, usual, self.files)
+        amount, coverage = _median(now, "step_bytes"), _median(now, "coverage")
+        self.step = JobStep(seconds, network, amount, coverage, self.device, usual, self.files)
 
 
 def _part(grown: float, longer: float, seconds: float) -> StepPart:
