@@ -36,6 +36,7 @@ EXPECTED = {
     "hgx-b200": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, False, None),
     "hgx-b300": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, False, None),
     "gb300": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, False, None),
+    "vera-rubin": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, False, None),
     "dgx-spark": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, False, None),
     "cloud-vm": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, True, Cloud(Provider.AZURE, "")),
 }

@@ -69,7 +69,7 @@ def add_cxi(tree: Tree, nic: PlacedNic, number: int) -> None:
     tree.link(f"/sys/class/cxi/{nic.name}", f"../../{base.removeprefix('/sys/')}")
     tree.link(f"{base}/device", "../..")
     tree.add(f"{base}/dev", f"510:{number}\n")
-    mbps = round(float(nic.kind.rate.partition(" ")[0]) * 1000)
+    mbps = round(nic.kind.line_gbps * 1000)
     tree.add_values(f"{nic.path}/net/hsn{number}", {"dev_port": 0, "speed": mbps})
 
 
