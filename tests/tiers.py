@@ -15,6 +15,7 @@ T = TypeVar("T")
 # Nodes whose every test is in the fast tier. conftest.py puts what a test does with another one in the slow
 # tier; a loop over nodes inside a fast test uses these.
 USUAL_NODES = ("hgx-h100", "dgx-a100", "pcie-l40s", "gb200", "cloud-vm", "azure-nd-h100")
+NEWER_NODES = frozenset(SIMULATED_NAMES) - frozenset(USUAL_NODES)
 # Nodes whose screens are drawn only with EVERY_CASE: they look like those of others, and take a minute each.
 WITHOUT_SCREENS = ("vera-rubin",)
 # Nodes on which GPUDirect RDMA can work: GB10 does not support it by design.
@@ -77,14 +78,14 @@ def number_of(fault: str) -> int:
 
 
 def nodes_to_try(fault: str) -> tuple[str, ...]:
-    """The nodes on which a slow test tries a fault: its own, and a seventh of the others.
+    """The nodes on which a slow test tries a fault: its own, and one or two of the others.
 
     The next fault is tried on the next ones, so that each node has faults of every area. A node may lack what
     the fault needs.
     """
     own = FAULTS[fault].on
     others = (name for name in SIMULATED_NAMES if name not in (own, *WITHOUT_SCREENS))
-    return (own, *share(others, turn=number_of(fault), parts=7))
+    return (own, *share(others, turn=number_of(fault), parts=12))
 
 
 def names_node(value: object, nodes: Collection[str]) -> bool:
@@ -92,9 +93,6 @@ def names_node(value: object, nodes: Collection[str]) -> bool:
     if isinstance(value, tuple):
         return any(names_node(item, nodes) for item in value)
     return isinstance(value, str) and value in nodes
-
-
-NEWER_NODES = frozenset(SIMULATED_NAMES) - frozenset(USUAL_NODES)
 
 
 def is_left_out(path: str, values: Iterable[object]) -> bool:
