@@ -63,7 +63,7 @@ def no_saved_facts() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put what a test does with a newer simulated node in the slow tier; leave out screens of some nodes."""
+    """Put what a test does with a newer simulated node in the slow tier; leave out some nodes."""
     left_out: list[pytest.Item] = []
     for item in items:
         call = getattr(item, "callspec", None)

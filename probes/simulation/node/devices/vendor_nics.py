@@ -35,7 +35,7 @@ def add_efa(tree: Tree, nic: PlacedNic, number: int) -> None:
         "sys_image_guid": "0000:0000:0000:0000",
         "ports/1/state": "4: ACTIVE",
         "ports/1/phys_state": "5: LinkUp",
-        "ports/1/rate": nic.kind.rate,
+        **({"ports/1/rate": nic.kind.rate} if nic.kind.rate else {}),
         "ports/1/link_layer": nic.kind.layer,
         "ports/1/lid": "0x0",
         "ports/1/sm_lid": "0x0",
