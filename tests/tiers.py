@@ -16,15 +16,12 @@ T = TypeVar("T")
 # tier; a loop over nodes inside a fast test uses these.
 USUAL_NODES = ("hgx-h100", "dgx-a100", "pcie-l40s", "gb200", "cloud-vm", "azure-nd-h100")
 NEWER_NODES = frozenset(SIMULATED_NAMES) - frozenset(USUAL_NODES)
-# Nodes that the files below try only with EVERY_CASE: there they are like other nodes, and each takes a minute.
+# Nodes that these files try only with EVERY_CASE: there they are like other nodes, and take a minute each.
 FACTS_ALONE = ("vera-rubin", "aws-p6-b300")
 _BEYOND_FACTS = (
     *("/tests/tui/screens/", "/tests/tui/runtime/", "/tests/probes/recording/"),
-    *(
-        "/tests/tui/commands/test_re",
-        "/tests/tui/commands/test_setup.py",
-        "/tests/tui/commands/test_after_reboot.py",
-    ),
+    *("/tests/tui/commands/test_re", "/tests/tui/commands/test_setup.py"),
+    "/tests/tui/commands/test_after_reboot.py",
 )
 # Nodes on which GPUDirect RDMA can work: GB10 does not support it by design.
 GDR_NODES = tuple(name for name in SIMULATED_NAMES if name != "dgx-spark")
