@@ -34,6 +34,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host import rdma_resources as rdma
 from probes.host.answers import MESSAGE_CHARACTERS, CommandOutput, CudaGpu, KernelMessage
 from probes.host.collectives import CollectiveSpeed
+from probes.host.component_history import ComponentHistory, JobPart
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.usage import InterfaceCounters, ProcessUsage
 
@@ -81,6 +82,7 @@ _ANSWERS: dict[str, Any] = {
     "ras_answer": str,
     "ras_events": tuple[str, ...],
     "collectives": tuple[CollectiveSpeed, ...],
+    "component_history": ComponentHistory,
     "environment": str,
     "is_root": bool,
 }
@@ -91,16 +93,20 @@ _WITHOUT_OBJECT = (
     "rdma_resources",
     "packet_numbers",
     "kernel_messages",
+    "component_history",
     "is_root",
 )
-_CODEC = Codec(renamed={"utilisation_percent": "utilization_percent"})
+_CODEC = Codec(renamed={"utilisation_percent": "utilization_percent"}, sparse=(JobPart,))
 _COMPACT = (",", ":")
 # Names in directories and links are parts of paths and stay as they are. Whoever shows them cleans them.
 _PATH_CODEC = Codec(clean=str)
 _PATH_KINDS = ("names", "link", "resolve")
 # Names and messages of one line, of which a host returns no longer ones.
 _LINE_CODEC = Codec(clean=lambda text: printable(text, MESSAGE_CHARACTERS))
-_LINE_KINDS = ("thread_names", "ethtool_counters", "kernel_messages", "ras_events", "collectives")
+_LINE_KINDS = (
+    *("thread_names", "ethtool_counters", "kernel_messages", "ras_events", "collectives"),
+    "component_history",
+)
 
 
 class EncodedLine(NamedTuple):

@@ -32,6 +32,20 @@ def read_trusted(path: str, most_bytes: int, what: str, top: str = "/") -> bytes
     """
     if not is_root():
         return read_small(path, most_bytes, what)
+    descriptor = _opened_as_root(path, top)
+    try:
+        return read_open(descriptor, most_bytes, what)
+    finally:
+        os.close(descriptor)
+
+
+def require_trusted(path: str) -> None:
+    """Raise what `read_trusted` raises for a file that something else opens."""
+    if is_root():
+        os.close(_opened_as_root(path, "/"))
+
+
+def _opened_as_root(path: str, top: str) -> int:
     try:
         descriptor = os.open(path, _READ_AS_ROOT)
     except OSError as error:
@@ -41,9 +55,10 @@ def read_trusted(path: str, most_bytes: int, what: str, top: str = "/") -> bytes
     try:
         _require_owner(os.fstat(descriptor), "it")
         require_directories(path, top)
-        return read_open(descriptor, most_bytes, what)
-    finally:
+    except OSError:
         os.close(descriptor)
+        raise
+    return descriptor
 
 
 def require_directories(path: str, top: str = "/") -> None:
