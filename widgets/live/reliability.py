@@ -63,7 +63,7 @@ def draw_component(history: ComponentHistory, component: Component, width: int) 
 
 def _kept(history: ComponentHistory) -> str:
     jobs = plural(len(history.jobs), "job")
-    return f"The newest {jobs} that {SOURCE} has seen, and events since {day_text(history.since)}."
+    return f"From {SOURCE}: the last {jobs}, and events since {day_text(history.since)}."
 
 
 def _order(component: Component) -> tuple[float, int, bool, object]:

@@ -68,9 +68,10 @@ def slow_text(component: Component) -> str:
 
 
 def events_text(counts: Mapping[str, int]) -> str:
-    """Return "went down 3 times, had rising errors once"; "" for nothing."""
+    """Return "went down 3 times and had rising errors once"; "" for nothing."""
     known = [(text, counts.get(mark.value, 0)) for mark, text in _EVENTS.items()]
-    return ", ".join(f"{text} {_times(count)}" for text, count in known if count)
+    *others, last = [f"{text} {_times(count)}" for text, count in known if count] or [""]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _times(count: int) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from probes.base.text import printable
 from probes.live.reliability.tally import Changes, JobChange
 from tui.files.new_file import make_directory, shown_path, why, why_not_as_root
-from tui.files.trusted_file import require_trusted
+from tui.files.trusted_file import is_root, require_owner
 from tui.files.xdg import NO_HOME, STATE, own_directory
 
 if TYPE_CHECKING:
@@ -104,9 +104,13 @@ def require_own(connection: sqlite3.Connection, path: str) -> bool:
 
 def require_file(path: str) -> None:
     """Raise OSError if there is no such file, if it is not a regular one, or if root must not trust it."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
+    status = os.lstat(path)
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(0, "it is not a regular file")
-    require_trusted(path)
+    if is_root():
+        require_owner(status, "it")
+        if others := why_not_as_root(os.path.dirname(path)):
+            raise OSError(0, others)
 
 
 class HistoryDatabase:
