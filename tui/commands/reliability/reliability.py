@@ -16,7 +16,7 @@ from tui.runtime.json_values import document, host_name, time_json, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, sentence, wrapped
-from widgets.live.reliability import draw_component, draw_history
+from widgets.node.reliability import draw_component, draw_history
 
 EXIT_STANDS_OUT, EXIT_NO_HISTORY = 1, 2
 HOW = "Run gdrtop watch as a service, which keeps the history: gdrtop help watch."

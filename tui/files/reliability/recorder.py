@@ -13,7 +13,7 @@ WRITE_SECONDS = 60.0
 
 
 class HistoryRecorder:
-    """Sums up samples and writes the sums; each reason why it cannot is told once."""
+    """Sums up samples and writes the sums; reports each reason why it cannot once."""
 
     def __init__(self, path: str, tell: Callable[[float, str], object]) -> None:
         """`tell`: takes the time in seconds since 1970, and why nothing can be written."""
