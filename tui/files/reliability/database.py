@@ -14,13 +14,14 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from probes.base.text import printable
-from probes.live.reliability.tally import Changes, JobChange
 from tui.files.new_file import make_directory, shown_path, why, why_not_as_root
 from tui.files.trusted_file import is_root, require_owner
 from tui.files.xdg import NO_HOME, STATE, own_directory
 
 if TYPE_CHECKING:
     import sqlite3
+
+    from probes.live.reliability.tally import Changes, JobChange
 
 ROOTS_DIRECTORY = "/var/lib/gdrtop/reliability"
 KEPT_SECONDS = 12 * 7 * 86400.0
