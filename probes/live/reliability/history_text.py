@@ -91,16 +91,15 @@ def stands_out(component: Component) -> bool:
 
 def past_of(history: ComponentHistory, device: str) -> str:
     """Return what the history says about a NIC by its name, or a GPU by its BDF; "" for nothing."""
-    component = next(
-        (
-            each
-            for each in history.components
-            if (each.bdf == device if each.is_gpu else each.name.partition("/")[0] == device)
-        ),
-        None,
-    )
-    if component is None:
-        return ""
+    texts = (_past(each) for each in history.components if device == _device(each))
+    return next(filter(None, texts), "")
+
+
+def _device(component: Component) -> str:
+    return component.bdf if component.is_gpu else component.name.partition("/")[0]
+
+
+def _past(component: Component) -> str:
     slow, events = slow_text(component), events_text(component.counts)
     if not slow:
         return f"{component.name} {events}" if events else ""

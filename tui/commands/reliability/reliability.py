@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, TextIO
 
+from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Unknown
 from probes.facts.node import probe_node
@@ -20,6 +21,7 @@ from widgets.node.reliability import draw_component, draw_history
 
 EXIT_STANDS_OUT, EXIT_NO_HISTORY = 1, 2
 HOW = "Run gdrtop watch as a service, which keeps the history: gdrtop help watch."
+ELSEWHERE = "Run gdrtop reliability on that node: the history is not read over a connection."
 _STATUS_HELP = """\
 exit status:
   0    no NIC and no GPU stands out
@@ -65,7 +67,8 @@ def write_reliability(
     width = text_width(out)
     lines: list[Line] = [heading(node)]
     if isinstance(history, Unknown):
-        lines += [*wrapped(sentence(f"no history: {history}"), width), *wrapped(HOW, width)]
+        how = ELSEWHERE if host.origin.source is Source.REMOTE else HOW
+        lines += [*wrapped(sentence(f"no history: {history}"), width), *wrapped(how, width)]
     elif asked:
         for component in chosen:
             lines += [(), *draw_component(history, component, width)]

@@ -175,6 +175,7 @@ class HistoryDatabase:
                 "synchronous = NORMAL",
                 "trusted_schema = OFF",
                 "cache_size = -512",
+                "temp_store = MEMORY",
                 f"wal_autocheckpoint = {_LOG_PAGES}",
                 f"journal_size_limit = {_LOG_PAGES * _PAGE_BYTES}",
                 f"max_page_count = {MOST_PAGES}",

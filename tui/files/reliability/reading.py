@@ -19,7 +19,14 @@ from probes.host.component_history import (
     Mark,
     PastJob,
 )
-from tui.files.reliability.database import HistoryError, explained, history_path, require_file, require_own
+from tui.files.reliability.database import (
+    ROOTS_DIRECTORY,
+    HistoryError,
+    explained,
+    history_path,
+    require_file,
+    require_own,
+)
 
 if TYPE_CHECKING:
     import sqlite3
@@ -36,7 +43,7 @@ def read_history(path: str | None = None) -> Maybe[ComponentHistory]:
     """Return the history in a database, by default this host's; NOT_THERE: there is none."""
     path = history_path() if path is None else path
     if not path or not os.path.lexists(path):
-        return NOT_KEPT
+        return _none()
     try:
         with explained(path):
             require_file(path)
@@ -50,6 +57,13 @@ def read_history(path: str | None = None) -> Maybe[ComponentHistory]:
         return Unknown(Reason.MALFORMED, SOURCE, f"{printable(path)} is damaged; remove it")
 
 
+def _none() -> Unknown:
+    """Return that there is no history, or that only root's can be there."""
+    if os.geteuid() != 0 and os.path.exists(os.path.dirname(ROOTS_DIRECTORY)):
+        return Unknown(Reason.NEEDS_ROOT, SOURCE, "root's gdrtop watch may have kept one")
+    return NOT_KEPT
+
+
 def _opened(path: str) -> sqlite3.Connection:
     import sqlite3
     from urllib.parse import quote
@@ -60,7 +74,8 @@ def _opened(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(f"file:{quote(path)}?{mode}", uri=True, timeout=_READ_SECONDS)
     deadline = time.monotonic() + _READ_SECONDS
     connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
-    connection.execute("PRAGMA trusted_schema = OFF")
+    for pragma in ("trusted_schema = OFF", "temp_store = MEMORY"):
+        connection.execute(f"PRAGMA {pragma}")
     return connection
 
 

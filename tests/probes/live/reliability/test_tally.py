@@ -200,3 +200,6 @@ def test_the_past_of_a_device_has_its_events() -> None:
     quiet = ComponentHistory(0.0, 0.0, (), (component(0, 9, counts={"down": 2}),))
     assert past_of(quiet, "mlx5_5") == "mlx5_5 went down twice"
     assert past_of(quiet, "mlx5_0") == ""
+    second = replace(quiet.components[0], name="mlx5_5/2", counts={"errors": 1})
+    both = ComponentHistory(0.0, 0.0, (), (component(0, 9), second))
+    assert past_of(both, "mlx5_5") == "mlx5_5/2 had rising errors once"

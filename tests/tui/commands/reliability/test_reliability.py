@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ from tui.runtime.ring_recorder import Limits
 SLOW = "mlx5_6 was the slow NIC in 7 of its last 9 jobs"
 
 
+@cache
 def host_of(name: str) -> SimulatedHost:
     return SimulatedHost(name, clock=SteppedClock())
 

@@ -145,11 +145,22 @@ def test_a_reader_writes_nothing_beside_the_database(path: str) -> None:
     assert Path(path).stat().st_mtime_ns == before.st_mtime_ns
 
 
-def test_no_database_is_no_history(path: str) -> None:
+def test_no_database_is_no_history(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.files.reliability.reading.ROOTS_DIRECTORY", "/nonexistent/reliability")
     assert read_history(path) == read_history("") == NOT_KEPT
     os.mkdir(os.path.dirname(path))
     Path(path).touch()
     assert read_history(path) == NOT_KEPT
+
+
+def test_a_user_may_need_root_to_read_the_history_of_the_service(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tui.files.reliability.reading.ROOTS_DIRECTORY", str(tmp_path / "reliability"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    answer = read_history(path)
+    assert isinstance(answer, Unknown)
+    assert answer.reason is Reason.NEEDS_ROOT
 
 
 def _foreign(path: Path) -> None:
