@@ -16,7 +16,6 @@ BASIS = (
     f"A job counts if its NICs, or its ranks, could be compared for {LEAST_COMPARED_SECONDS:.0f} s. "
     f"A component is slow in it for at least {100 * LEAST_SLOW_SHARE:.0f} % of that time."
 )
-_LAST_SECONDS = 4e9  # in 2096
 _EVENTS = {
     Mark.DOWN: "went down",
     Mark.ERRORS: "had rising errors",
@@ -79,8 +78,8 @@ def _times(count: int) -> str:
 
 
 def day_text(seconds: float) -> str:
-    """Return a day in local time: "2026-11-28"; a history that someone has edited may have any number."""
-    return time.strftime("%Y-%m-%d", time.localtime(min(max(0.0, seconds), _LAST_SECONDS)))
+    """Return a day in local time: "2026-11-28"."""
+    return time.strftime("%Y-%m-%d", time.localtime(seconds))
 
 
 def stands_out(component: Component) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Unknown
 from probes.facts.node import probe_node
-from probes.host.component_history import Component, ComponentHistory
+from probes.host.component_history import Component, ComponentHistory, Mark
 from probes.host.protocol import Host
 from probes.live.reliability.history_text import is_compared, is_slow, slow_jobs, stands_out
 from tui.commands.arguments import UsageError
@@ -128,15 +129,19 @@ def _component_json(component: Component) -> dict[str, Any]:
         "slow_jobs": jobs.slow,
         "compared_jobs": jobs.compared,
         "stands_out": stands_out(component),
-        "events": dict(component.counts),
+        "events": _events(component.counts),
         "jobs": [
             {
                 "job": part.job,
                 "compared_seconds": round(part.compared_seconds, 1),
                 "slow_seconds": round(part.slow_seconds, 1),
                 "is_slow": is_slow(part) if is_compared(part) else None,
-                "events": dict(part.counts),
+                "events": _events(part.counts),
             }
             for part in component.parts
         ],
     }
+
+
+def _events(counts: Mapping[str, int]) -> dict[str, int]:
+    return {mark.value: counts[mark.value] for mark in Mark if mark.value in counts}

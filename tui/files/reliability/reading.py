@@ -12,6 +12,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.component_history import (
     MOST_COMPONENTS,
     MOST_JOBS,
+    MOST_NUMBER,
     SOURCE,
     Component,
     ComponentHistory,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 NOT_KEPT = Unknown(Reason.NOT_THERE, SOURCE, "gdrtop watch has kept no history of this node for this user")
 _READ_SECONDS = 1.0
 _STEPS = 10_000  # of SQLite's machine, between two looks at the clock
-_MOST_TEXT, _MOST_NUMBER = 200, 1e12
+_MOST_TEXT = 200
 _MARKS = frozenset(mark.value for mark in Mark)
 _NEWEST = f"SELECT id FROM job ORDER BY ended DESC, id DESC LIMIT {MOST_JOBS}"
 
@@ -128,7 +129,7 @@ def _read(connection: sqlite3.Connection) -> Maybe[ComponentHistory]:
 
 
 def _number(value: Any) -> float:
-    if not isinstance(value, int | float) or not abs(value) < _MOST_NUMBER:
+    if not isinstance(value, int | float) or not 0 <= value <= MOST_NUMBER:
         raise TypeError(value)
     return float(value)
 

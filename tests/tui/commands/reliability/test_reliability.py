@@ -17,7 +17,7 @@ from probes.facts.node import probe_node
 from probes.host.component_history import ComponentHistory
 from probes.host.protocol import Host
 from probes.live.reliability.tally import identities_of
-from probes.recording.format import Question, decode_blob, encode
+from probes.recording.format import Question, RecordingError, decode_blob, encode
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers
 from probes.simulation.host import SimulatedHost
@@ -87,6 +87,16 @@ def test_json_is_what_its_schema_says() -> None:
     assert (slow["name"], slow["slow_jobs"], slow["compared_jobs"]) == ("mlx5_6", 7, 9)
     assert [part["is_slow"] for part in slow["jobs"]].count(True) == 7
     assert len(document["jobs"]) == 9
+
+
+@pytest.mark.parametrize("since", [-1.0, 1e18])
+def test_a_recording_with_impossible_times_is_refused(since: float) -> None:
+    history = host_of("hgx-h100").component_history()
+    assert isinstance(history, ComponentHistory)
+    question = Question("component_history")
+    content = encode(question, replace(history, since=since)).blob
+    with pytest.raises(RecordingError, match="since"):
+        decode_blob(question, content)
 
 
 class WithoutHistory(SimulatedHost):
