@@ -125,6 +125,7 @@ _HINTS = {
     **dict.fromkeys(("compare", "difference"), "; did you mean gdrtop diff?"),
     **dict.fromkeys(("prometheus", "exporter", "export"), "; did you mean gdrtop metrics?"),
     **dict.fromkeys(("settings", "configuration", "configure"), "; did you mean gdrtop config?"),
+    **dict.fromkeys(("history", "reliable", "flaky"), "; did you mean gdrtop reliability?"),
     "manual": "; did you mean gdrtop help?",
     "replay": "; did you mean gdrtop --replay FILE?",
     "demo": "; did you mean gdrtop --demo?",

@@ -31,6 +31,7 @@ MOST_PAGES, _PAGE_BYTES = 2048, 4096
 _LOG_PAGES = 250  # of the write-ahead log, before it is written to the database
 _BUSY_SECONDS = 0.1  # watch must not miss a sample for it
 _PRUNE_SECONDS = 3600.0
+_NEARLY_FULL = 0.75  # of the pages
 _SAME_JOB_SECONDS = 900.0  # a job that was not seen for longer is another one with the same id
 _MOST_NAME, _MOST_TEXT = 100, 120
 _TABLES = """
@@ -84,6 +85,8 @@ def _explanation(shown: str, error: str) -> str:
         return f"{shown} is locked by another program; end that program"
     if "full" in error:
         return f"{shown} cannot be written because the disk is full; free some space"
+    if "readonly" in error:
+        return f"{shown} cannot be written; make the file and its file system writable for this user"
     if "no such" in error:  # a table or a column
         return f"{shown} is damaged; remove it"
     return f"{shown} cannot be used: {printable(error, 200)}"
@@ -135,7 +138,8 @@ class HistoryDatabase:
                 try:
                     _add(connection, changes)
                 except sqlite3.OperationalError as error:
-                    if "full" not in str(error):
+                    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+                    if "full" not in str(error) or pages < _NEARLY_FULL * MOST_PAGES:  # the disk is
                         raise
                     self._prune(connection, changes.at, MOST_KEPT_JOBS // 10)
                     _add(connection, changes)
@@ -243,7 +247,13 @@ def _add(connection: sqlite3.Connection, changes: Changes) -> None:
                 "INSERT INTO component (key, name, is_gpu, bdf, seen) VALUES (?, ?, ?, ?, ?)"
                 " ON CONFLICT (key) DO UPDATE SET name = excluded.name, bdf = excluded.bdf,"
                 " seen = excluded.seen",
-                (key, printable(identity.name, _MOST_TEXT), identity.is_gpu, identity.bdf, changes.at),
+                (
+                    key,
+                    printable(identity.name, _MOST_TEXT),
+                    identity.is_gpu,
+                    printable(identity.bdf, _MOST_TEXT),
+                    changes.at,
+                ),
             )
             row = connection.execute("SELECT id FROM component WHERE key = ?", (key,)).fetchone()
             ids[identity.id] = row[0]
