@@ -5,8 +5,11 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from probes.facts.node import Node, probe_node
 from probes.host.component_history import ComponentHistory
+from probes.live.reliability.tally import ComponentTally
 from probes.simulation.host import SimulatedHost
 from tests.probes.live.live_samples import a_sample
 from tui.files.reliability.reading import NOT_KEPT, read_history
@@ -49,3 +52,16 @@ def test_a_reason_is_told_once_and_nothing_is_lost_meanwhile(tmp_path: Path) -> 
     found = read_history(str(path))
     assert isinstance(found, ComponentHistory)
     assert [job.ended - job.began for job in found.jobs] == [199.0]
+
+
+def test_an_error_in_gdrtop_does_not_end_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise KeyError("mlx5_0")
+
+    monkeypatch.setattr(ComponentTally, "update", fail)
+    told = list[str]()
+    recorder = HistoryRecorder(str(tmp_path / "gpu1.sqlite"), lambda at, text: told.append(text))
+    for at in range(0, 3):
+        recorder.update(a_sample(float(at)), node())
+    recorder.close()
+    assert told == ["an error in gdrtop (KeyError)"]
