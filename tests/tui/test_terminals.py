@@ -100,6 +100,7 @@ def has_invisible_text(terminal: Terminal) -> bool:
 DRAWN = [f"{term} {color}" for term in TERMS for color in ("color", "no-color")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drawn", usual(DRAWN, {"linux color", "xterm-256color no-color"}))
 def test_no_character_has_the_color_of_its_background(drawn: str) -> None:
     term, _, color = drawn.partition(" ")
