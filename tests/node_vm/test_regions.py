@@ -177,6 +177,20 @@ def test_inside_a_pid_namespace_others_regions_have_no_owner(rows: Held) -> None
     assert HOST not in " ".join(paths.values())
 
 
+def test_root_sees_the_devices_of_another_network_namespace(rows: Held) -> None:
+    """The stub device cannot be moved, so gdrtop runs in a namespace without devices."""
+    rows.guest.run("rdma", "system", "set", "netns", "exclusive")
+    try:
+        output = rows.guest.ask("unshare", "--net", "gdrtop", "live", "--json", "--seconds", "1").output
+    finally:
+        rows.guest.run("rdma", "system", "set", "netns", "shared")
+    sample = json.loads(output)
+    for row in ROWS:
+        if row.case in ("host", "both"):
+            found = seen(sample, rows.pids[row.case][row.process])
+            assert are(found, (row.listed, row.pinned, row.path)), sample["limits"]
+
+
 def test_regions_without_an_owner_leave_nobody_host_memory(rows: Held) -> None:
     (pid,) = rows.pids["host"]
     without_owner = "on this node without a visible owner"

@@ -25,6 +25,7 @@ from probes.live.processes.ownership import RdmaUse, ResourceRound
 from probes.snapshot.path_verdict import usable_gpus
 from probes.snapshot.rates import Reading
 
+_MOST_NAMES = 4  # in a sentence
 _OTHER_PEERMEM = ("efa_nv_peermem",)  # AWS EFA's own module has no refcnt of regions
 
 
@@ -111,8 +112,10 @@ def dmabuf_candidates(found: ResourceRound) -> dict[int, frozenset[str]]:
 
 def functions_of_nics(node: Node) -> dict[str, str]:
     """Return the RDMA device of each function by which a NIC reaches memory: its own, or Data Direct's."""
-    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    functions = {known(device.bdf, ""): device.name for device in devices}
+    functions: dict[str, str] = {}
+    if isinstance(node.rdma, RdmaFacts):
+        functions = {known(device.bdf, ""): device.name for device in node.rdma.devices}
+        functions |= node.rdma.names_elsewhere
     if isinstance(node.data_direct, DataDirectFacts):
         functions |= {known(bdf, None) or "": name for name, bdf in node.data_direct.of_devices.items()}
     functions.pop("", None)
@@ -181,6 +184,8 @@ def is_hidden(node: Node, found: ResourceRound) -> bool:
     An empty list is no proof that there are none, unless the devices are in all namespaces: even an idle NIC
     has the kernel's own queue pairs.
     """
+    if found.hidden is not None:
+        return bool(found.hidden)
     return has_devices(node) and (
         found.shares_namespaces is False or (found.is_empty and found.shares_namespaces is None)
     )
@@ -243,7 +248,8 @@ def _without_owner(found: ResourceRound) -> list[str]:
 def _resource_limits(found: ResourceRound, node: Node, has_processes: bool) -> list[str]:
     sentences = []
     if is_hidden(node, found):
-        sentences.append("RDMA devices in other network namespaces are not visible from here")
+        names = f" ({', '.join(found.hidden[:_MOST_NAMES])})" if found.hidden else ""
+        sentences.append(f"Run as root on the host to see RDMA devices in other network namespaces{names}")
     version = node.kernel.version if isinstance(node.kernel, KernelFacts) else node.kernel
     if isinstance(version, Unknown) or version >= TRACKS_DMABUF or not has_processes:
         return sentences
