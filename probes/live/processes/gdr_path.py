@@ -18,6 +18,7 @@ from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect_probe import BUFINFO
+from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshmem
 from probes.live.model.sample import PathJudgment, PathWord, Role
 from probes.live.processes.ownership import LARGE, PAGE, RdmaUse
 from probes.queries.finding import Evidence
@@ -57,6 +58,7 @@ class ProcessEvidence:
     is_settled: bool = True  # False: its regions changed while they were read
     libraries: frozenset[str] = frozenset()  # those that are known
     is_far: bool = False  # its NICs are on other NUMA nodes than its GPUs
+    gpu_may_post: bool = False  # to queue pairs that the kernel does not list
 
     @cached_property
     def has_sockets(self) -> bool:
@@ -142,7 +144,7 @@ def _without_queue_pairs(process: ProcessEvidence, use: RdmaUse, node: NodeEvide
         return _unknown(
             process, "it has memory regions but no listed queue pair (DEVX queues are not listed)"
         )
-    if has_rdma and gpu_may_post(process.role, process.threads):
+    if has_rdma and process.gpu_may_post:
         return _unknown(process, "GPUs may post to DEVX queues, which the kernel does not list")
     if process.role is Role.NCCL and _has_plugin(process):
         return _unknown(process, "NCCL uses a network plugin, whose connections are not visible")
@@ -299,9 +301,10 @@ def _obstacle(node: NodeEvidence) -> str:
     return ""
 
 
-def gpu_may_post(role: Role, threads: Maybe[tuple[str, ...]]) -> bool:
+def gpu_may_post(libraries: Maybe[tuple[MappedLibrary, ...]], threads: Maybe[tuple[str, ...]]) -> bool:
     """Return whether a GPU may post to DEVX queues, unlisted by the kernel: NCCL GIN, NVSHMEM IBGDA."""
-    return role is Role.NVSHMEM or any(name.startswith(_DEVICE_THREAD) for name in known(threads, ()))
+    has_thread = any(name.startswith(_DEVICE_THREAD) for name in known(threads, ()))
+    return has_thread or has_initialized_nvshmem(libraries)
 
 
 def _has_thread(process: ProcessEvidence, prefix: str) -> bool:

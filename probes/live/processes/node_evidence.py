@@ -17,7 +17,7 @@ from probes.facts.jobs.processes import Process
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.node import Node
-from probes.facts.rdma.data_direct import DataDirectFacts
+from probes.facts.rdma.data_direct import functions_of_nics
 from probes.facts.rdma.devices import RdmaFacts
 from probes.live.model.sample import LiveProcess
 from probes.live.processes.gdr_path import DMABUF_THRESHOLD, TRACKS_DMABUF, NodeEvidence, uncharged_bytes
@@ -110,18 +110,6 @@ def dmabuf_candidates(found: ResourceRound) -> dict[int, frozenset[str]]:
     }
 
 
-def functions_of_nics(node: Node) -> dict[str, str]:
-    """Return the RDMA device of each function by which a NIC reaches memory: its own, or Data Direct's."""
-    functions: dict[str, str] = {}
-    if isinstance(node.rdma, RdmaFacts):
-        functions = {known(device.bdf, ""): device.name for device in node.rdma.devices}
-        functions |= node.rdma.names_elsewhere
-    if isinstance(node.data_direct, DataDirectFacts):
-        functions |= {known(bdf, None) or "": name for name, bdf in node.data_direct.of_devices.items()}
-    functions.pop("", None)
-    return functions
-
-
 def lasting_evidence(node: Node) -> NodeEvidence:
     """Return the part of the evidence that stays the same until the node is probed again."""
     kernel = node.kernel.version if isinstance(node.kernel, KernelFacts) else node.kernel
@@ -161,7 +149,7 @@ def current_evidence(
         if (use.own.total or use.inherited.total) and with_gpu.get(pid, True) is not False
     )
     names = {jobs.get(pid, f"pid {pid}") for pid in with_regions}
-    nics = functions_of_nics(node)
+    nics = functions_of_nics(node.rdma, node.data_direct)
     return replace(
         lasting,
         peermem_regions=peermem_regions(reading.peermem),
@@ -171,7 +159,7 @@ def current_evidence(
         unowned_queue_pairs=found.ownership.unowned_queue_pairs,
         is_hidden=is_hidden(node, found),
         dmabuf_attached=map_known(
-            attached, lambda found: frozenset(nics[bdf] for bdf in found.gpu_memory if bdf in nics)
+            attached, lambda found: frozenset(nics[bdf] for bdf in found.gpu_memory if nics.get(bdf))
         ),
         has_no_dmabuf=has_no_dmabuf,
         dmabuf_candidates=candidates,

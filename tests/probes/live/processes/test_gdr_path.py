@@ -328,7 +328,7 @@ TRAPS = {
         "unknown: NCCL uses a network plugin, whose connections are not visible",
     ),
     "nvshmem-with-queues-of-the-gpu": Case(
-        rank(RdmaUse((NicUse("mlx5_0", 0, 0, 0, 0),), contexts=("mlx5_0",)), 0, role=Role.NVSHMEM),
+        rank(RdmaUse((NicUse("mlx5_0", 0, 0, 0, 0),), contexts=("mlx5_0",)), 0, gpu_may_post=True),
         "unknown: GPUs may post to DEVX queues, which the kernel does not list",
     ),
     "large-pages-of-arm": Case(
