@@ -36,7 +36,7 @@ _SETTLES = f"Root can settle it if nothing else on the node uses DMA-BUF ({BUFIN
 _PEERMEM_DOUBT = (
     "nvidia_peermem counts the regions of all processes together; the kernel does not list whose they are."
 )
-_ELSEWHERE = "needs root on the host"
+_ELSEWHERE = "root on the host can see them"
 _ROOT = "Root on the host can settle it, unless they are of a process that has exited."
 _WHOSE_PAIRS = "NCCL sends through sockets; the kernel does not list which library has the queue pairs."
 _UNNAMED = "NCCL before 2.14 does not name its threads, which would show how it sends."
@@ -131,7 +131,7 @@ def _unread(why: Unknown, absent: str, what: str) -> str:
 def _without_queue_pairs(process: ProcessEvidence, use: RdmaUse, node: NodeEvidence) -> PathJudgment:
     has_rdma = bool(use.contexts or use.own.total or use.inherited.total)
     if node.is_hidden and not has_rdma:
-        return _unknown(process, f"its RDMA devices may be in another network namespace ({_ELSEWHERE})")
+        return _unknown(process, f"its RDMA devices may be in another network namespace; {_ELSEWHERE}")
     if node.unowned_queue_pairs:
         if process.has_sockets and not _has_thread(process, VERBS_THREAD):
             return _judged(PathWord.TCP, process, doubt=f"Some queue pairs have no visible owner. {_ROOT}")
@@ -229,7 +229,9 @@ def _peermem(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment | Non
     count = len(node.peermem_candidates)
     if node.is_hidden:
         return _unknown(
-            process, f"nvidia_peermem is in use, maybe in another network namespace ({_ELSEWHERE})", sign
+            process,
+            f"nvidia_peermem is in use, maybe by processes in another network namespace; {_ELSEWHERE}",
+            sign,
         )
     if node.unowned_regions:
         return _unknown(

@@ -123,7 +123,7 @@ RESULTS = {
     ),
     "10c-exclusive-network-namespaces": Case(
         rank(RdmaUse(), 0),
-        "unknown: its RDMA devices may be in another network namespace (needs root on the host)",
+        "unknown: its RDMA devices may be in another network namespace; root on the host can see them",
         replace(NODE, is_hidden=True),
     ),
     "11-killed": Case(rank(RdmaUse(), 0), "no NIC in use"),
@@ -244,7 +244,8 @@ TRAPS = {
     ),
     "3-other-namespaces": Case(
         HOST_RANK,
-        "unknown: nvidia_peermem is in use, maybe in another network namespace (needs root on the host)",
+        "unknown: nvidia_peermem is in use, maybe by processes in another network namespace; "
+        "root on the host can see them",
         replace(PEERMEM, is_hidden=True),
     ),
     "3-no-candidate-without-a-gpu": Case(

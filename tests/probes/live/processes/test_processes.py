@@ -384,7 +384,7 @@ def test_namespaces_that_are_not_visible_are_said(
     host.gpus[GPU] = (50,)
     host.resources = RdmaResources(shares_namespaces=False, hidden=hidden)
     snapshot = Samples(host).next()
-    why = "unknown: its RDMA devices may be in another network namespace (needs root on the host)"
+    why = "unknown: its RDMA devices may be in another network namespace; root on the host can see them"
     assert only(snapshot).path.text == why
     sentence = f"Run as root on the host to see RDMA devices in other network namespaces{names}"
     assert sentence in snapshot.limits
