@@ -21,26 +21,16 @@ OVER_C2C = (
     "this EFA reaches the GPU over C2C, but libfabric exports GPU memory for PCIe first, so transfers may "
     "fail although it registers"
 )
-BY_DEFAULT_MAPPING = (
-    "gdrtop registers the memory for C2C, but this EFA reaches the GPU by PCIe, so its own path is not proven"
-)
 _MELLANOX = 0x15B3
 
 
 def unproven_pairs(examination: Examination) -> dict[tuple[str, str], str]:
     """Return why data may be wrong, by (GPU, NIC) as the topology names them."""
-    over_c2c = dict.fromkeys(_efa_pairs(examination, is_near=False), OVER_C2C)
-    return {**over_c2c, **_unproven_by_platform(examination)}
+    return {**dict.fromkeys(_over_c2c(examination), OVER_C2C), **_unproven_by_platform(examination)}
 
 
-def unproven_registrations(examination: Examination) -> dict[tuple[str, str], str]:
-    """Return also the pairs of which gdrtop registers another mapping than transfers use."""
-    by_pcie = dict.fromkeys(_efa_pairs(examination, is_near=True), BY_DEFAULT_MAPPING)
-    return {**by_pcie, **unproven_pairs(examination)}
-
-
-def _efa_pairs(examination: Examination, is_near: bool) -> list[tuple[str, str]]:
-    """Return EFAs at the own switch of a GPU with C2C links, or those that only the CPU connects with it.
+def _over_c2c(examination: Examination) -> list[tuple[str, str]]:
+    """Return the EFAs that only the CPU connects with a GPU with C2C links and other EFAs at its switch.
 
     A GPU without an EFA at its switch has none: how libfabric reaches such a GPU is not known.
     """
@@ -50,10 +40,9 @@ def _efa_pairs(examination: Examination, is_near: bool) -> list[tuple[str, str]]
     by_c2c = {gpu.bdf for gpu in facts.gpus if known(gpu.c2c_links, 0)}
     ends = {nic: bdf for nic, bdf in nic_ends(examination).items() if bdf in efas}
     near = [(path.a, path.b) for path in near_paths(examination) if path.a in by_c2c and path.b in ends]
-    if is_near:
-        return near
-    gpus = dict.fromkeys(gpu for gpu, _ in near)
-    return [(gpu, nic) for gpu in gpus for nic in ends if (gpu, nic) not in near]
+    return [
+        (gpu, nic) for gpu in dict.fromkeys(gpu for gpu, _ in near) for nic in ends if (gpu, nic) not in near
+    ]
 
 
 def _unproven_by_platform(examination: Examination) -> dict[tuple[str, str], str]:

@@ -22,7 +22,7 @@ from probes.bandwidth.registration.errors import (
 from probes.bandwidth.registration.trial import GpuTrial, NicTrial
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.queries.unproven_paths import unproven_registrations
+from probes.queries.unproven_paths import unproven_pairs
 from probes.snapshot.examination import Examination
 
 # The calls as tui/bandwidth/registration/child.py names them, in its order.
@@ -118,7 +118,7 @@ def results_of(
 ) -> tuple[PairResult, ...]:
     """Return the outcome for each NIC; `ended`: why the program ended early, "" if it did not."""
     values = {(answer.nic, answer.call): answer.value for answer in answers}
-    doubts = unproven_registrations(examination)
+    doubts = unproven_pairs(examination)
     pairs = (_Pair(trial, nic, values, ended, examination) for nic in trial.nics)
     return tuple(replace(pair.result(), doubt=doubts.get((trial.bdf, pair.nic), "")) for pair in pairs)
 

@@ -12,14 +12,7 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.pci.functions import PciFacts
 from probes.queries.finding import Finding, Severity, Status
-from probes.queries.unproven_paths import (
-    BEHIND_IOMMU,
-    BY_DEFAULT_MAPPING,
-    IN_GUEST,
-    OVER_C2C,
-    unproven_pairs,
-    unproven_registrations,
-)
+from probes.queries.unproven_paths import BEHIND_IOMMU, IN_GUEST, OVER_C2C, unproven_pairs
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices import config_space as config
 from probes.snapshot.examination import examine
@@ -124,7 +117,7 @@ def test_an_efa_behind_the_cpu_of_a_gpu_with_c2c_is_unproven() -> None:
     examination = examination_of("aws-p5")
     gpus = examination.node.gpus
     assert isinstance(gpus, GpuFacts)
-    assert unproven_registrations(examination) == {}
+    assert unproven_pairs(examination) == {}
     first, *others = gpus.gpus
     node = replace(examination.node, gpus=replace(gpus, gpus=(replace(first, c2c_links=10), *others)))
     over_c2c = replace(examination, node=node)
@@ -132,6 +125,3 @@ def test_an_efa_behind_the_cpu_of_a_gpu_with_c2c_is_unproven() -> None:
     found = unproven_pairs(over_c2c)
     assert set(found.values()) == {OVER_C2C}
     assert found.keys() == {(first.bdf, nic.id) for nic in examination.topology.nics} - near
-    proof = unproven_registrations(over_c2c)
-    assert {pair for pair, why in proof.items() if why == BY_DEFAULT_MAPPING} == near
-    assert proof.keys() == near | found.keys()
