@@ -11,12 +11,12 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpudirect import PeermemReading, read_peermem
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
-from probes.facts.rdma.cxi import has_verbs, link_state
+from probes.facts.rdma.cxi import RECEIVED_OCTETS, SENT_OCTETS, has_verbs, link_state, telemetry_file
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, is_software, read_numbered
 from probes.host.nvml import NvmlLive
 from probes.host.protocol import Host
 from probes.host.usage import InterfaceCounters
-from probes.host.values import read_integer
+from probes.host.values import read_integer, read_telemetry
 
 
 @frozen
@@ -86,10 +86,14 @@ def _hw_octets(host: Host, device: str, port: str, name: str) -> Maybe[int]:
 def read_port(host: Host, device: str, port: RdmaPort) -> PortCounters:
     """Read a port's bytes; `device`: its path in sysfs.
 
-    EFA and bnxt_re may have them only in hw_counters; rxe counts only packets:
+    EFA and bnxt_re may have them only in hw_counters, Slingshot NICs in telemetry/; rxe counts only packets:
     drivers/infiniband/hw/efa/efa_verbs.c, hw/bnxt_re/hw_counters.c, sw/rxe/rxe_hw_counters.c.
     """
     path = f"{device}/ports/{port.number}"
+    if not isinstance(port.telemetry, Unknown):
+        sent = read_telemetry(host, telemetry_file(device, SENT_OCTETS))
+        at = host.monotonic()
+        return PortCounters(at, sent, read_telemetry(host, telemetry_file(device, RECEIVED_OCTETS)))
     hardware = known(port.hw_counters, ())
     if "port_xmit_data" not in known(port.counters, ()) and "tx_bytes" in hardware and "rx_bytes" in hardware:
         sent = _hw_octets(host, device, path, "tx_bytes")
@@ -108,6 +112,9 @@ def byte_files(host: Host, device: RdmaDevice, port: RdmaPort) -> tuple[tuple[st
     Of software RDMA they are those of its interface; without any, none.
     """
     path = f"{device.sysfs_path}/ports/{port.number}"
+    if {SENT_OCTETS, RECEIVED_OCTETS} <= set(known(port.telemetry, ())):
+        sent, received = (telemetry_file(device.sysfs_path, name) for name in (SENT_OCTETS, RECEIVED_OCTETS))
+        return (sent, received), 1
     if "port_xmit_data" in known(port.counters, ()):
         return (f"{path}/counters/port_xmit_data", f"{path}/counters/port_rcv_data"), _OCTETS_A_UNIT
     if {"tx_bytes", "rx_bytes"} <= set(known(port.hw_counters, ())):
