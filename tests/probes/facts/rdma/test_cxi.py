@@ -54,8 +54,8 @@ def test_a_nic_has_the_state_and_rate_of_its_netdev_and_no_verbs(tmp_path: Path)
 def test_counters_are_those_of_telemetry_and_have_the_time_of_the_reading(tmp_path: Path) -> None:
     """The form is that of shs-cxi-driver, cass_telem.c: "%llu@%lld.%09lu".
 
-    HPE's CSM guide reads the same file: `grep "" /sys/class/cxi/cxi0/device/telemetry/hni_pcs_uncorrected_cw |
-    sed -E "s/@.+//g"` prints 90049 there.
+    HPE's CSM guide, where `grep "" /sys/class/cxi/cxi0/device/telemetry/hni_pcs_uncorrected_cw | sed -E
+    "s/@.+//g"` prints 90049, drops that time.
     """
     host = node(tmp_path)
     for name, count in (
