@@ -168,6 +168,31 @@ def test_connectx_3_has_no_dmabuf_and_needs_peermem() -> None:
     assert "nvidia_peermem" in finding.fix.steps[0].why
 
 
+@pytest.mark.parametrize(
+    ("name", "device", "cause", "fix"),
+    [
+        # Linux, hw/erdma/erdma_main.c: `.reg_user_mr = erdma_reg_user_mr,` and no reg_user_mr_dmabuf.
+        # Alibaba's own erdma_verbs.c: `mem->umem = ib_umem_get_peer(&dev->ibdev, start, len, access, …);`.
+        ("nic-erdma", "erdma_0", "Alibaba Cloud's eRDMA (erdma) registers no DMA-BUF", "OFED mode"),
+        # hw/ionic/ionic_ibdev.c: `.reg_user_mr_dmabuf = ionic_reg_user_mr_dmabuf,`
+        ("nic-ionic", "ionic_0", "AMD Pensando NICs (ionic_rdma)", "ionic_rdma of a newer kernel"),
+        # linux-rdma/rdma-core#1373, "bnxt_re/lib: Add dmabuf support in bnxt_re"
+        ("nic-bnxt", "bnxt_re0", "Broadcom's bnxt_re registers DMA-BUF memory only", "and libbnxt_re with"),
+        # hw/irdma/verbs.c: `.reg_user_mr_dmabuf = irdma_reg_user_mr_dmabuf,`
+        ("nic-irdma", "irdma0", "Intel's irdma registers DMA-BUF memory only", "Update irdma"),
+    ],
+)
+def test_a_driver_without_dmabuf_is_named_with_what_to_do(
+    name: str, device: str, cause: str, fix: str
+) -> None:
+    finding = findings_on(f"pcie-l40s+{name}")["dmabuf-nic-driver-lacks-support"]
+    assert finding.severity is Severity.CRITICAL
+    assert cause in finding.cause
+    assert device in finding.devices
+    assert finding.fix is not None
+    assert fix in finding.fix.steps[0].why
+
+
 # NICs that nvidia_peermem does not serve
 
 
