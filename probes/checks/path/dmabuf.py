@@ -321,8 +321,7 @@ def dmabuf_nic_driver_lacks_support(examination: Examination) -> Outcome:
 
 # By PCI driver: the cause, and what to do. Linux drivers/infiniband/hw: bnxt_re/main.c, ionic/ionic_ibdev.c
 # and irdma/verbs.c have reg_user_mr_dmabuf; erdma/erdma_main.c has not. libbnxt_re: rdma-core, pull request
-# 1373.
-# Alibaba's own erdma_verbs.c calls ib_umem_get_peer; the OFED mode is in its "Use eRDMA in ACK clusters".
+# 1373. Alibaba's own erdma_verbs.c has ib_umem_get_peer, and "Use eRDMA in ACK clusters" its mode.
 _BY_DRIVER = {
     "bnxt_en": (
         "Broadcom's bnxt_re registers DMA-BUF memory only in newer releases",

@@ -285,9 +285,13 @@ def test_the_override_has_no_effect_on_gpus_coherent_with_their_cpu() -> None:
     assert "no effect" in finding.evidence[-1].value
 
 
-def test_drivers_before_580_refuse_no_topology() -> None:
-    node = with_driver(examination_of(HGX), parameters={"GrdmaPciTopoCheckOverride": "2"})
-    assert says(node, "p2p-topology-refused-override").status is Status.PASSED
+def test_what_the_driver_lists_decides_and_not_its_branch() -> None:
+    """595.91.07 has 44 options and not this one (NVIDIA/aicr#2459); 595.45.04 has it (nv-reg.h)."""
+    without = with_driver(examination_of(HGX), parameters={"CoherentGPUMemoryMode": '"driver"'})
+    assert says(without, "p2p-topology-refused-override").status is Status.PASSED
+    option = {"GrdmaPciTopoCheckOverride": "2"}
+    listed = with_driver(examination_of(HGX), version="595.45.04", parameters=option)
+    assert says(listed, "p2p-topology-refused-override").status is Status.FOUND
 
 
 def test_a_refusal_is_in_the_log_that_only_root_may_read() -> None:
