@@ -368,6 +368,15 @@ def _storage_traffic(tree: Tree) -> None:
     add_storage_client(tree, STORAGE_PID, (nic.name,))
 
 
+@_fault("kernel-storage-traffic", "Lustre, a client in the kernel, uses one of the job's NICs")
+def _kernel_storage_traffic(tree: Tree) -> None:
+    rank = rank_on(tree, 0)
+    if rank is not None:
+        nic = nic_of(tree, rank)
+        add_to(tree, nic, RECEIVED, 0.1 * float(nic.kind.rate.partition(" ")[0]))
+        tree.kernel_clients[nic.name] = "ko2iblnd"
+
+
 @_fault("two-jobs-two-users", "Two users each run a job on half of the GPUs")
 def _two_jobs(tree: Tree) -> None:
     if rank_on(tree, 0) is None:

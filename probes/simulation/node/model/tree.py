@@ -167,6 +167,7 @@ class Tree:
     mig: set[int] = field(default_factory=set)  # GPUs with MIG enabled
     persistent: set[int] = field(default_factory=set)  # GPUs in persistence mode
     programs: list[Program] = field(default_factory=list)  # with GPUs or RDMA
+    kernel_clients: dict[str, str] = field(default_factory=dict)  # a module with queue pairs, by device
     lost: set[int] = field(default_factory=set)  # GPUs that fell off the bus while gdrtop ran
     throttled: set[int] = field(default_factory=set)  # GPUs that are too hot
     ethtool: dict[str, dict[str, Callable[[float], float]]] = field(default_factory=dict)
