@@ -166,8 +166,8 @@ class PortReader:
 
 def counter_files(host: Host, device: RdmaDevice, facts: RdmaPort) -> dict[str, str]:
     """Return the file of each counter that a port has and the live view reads, by the counter's name."""
-    if not isinstance(facts.telemetry, Unknown):
-        names = (name for name in facts.telemetry if name in sampled(Place.TELEMETRY))
+    if telemetry := known(facts.telemetry, ()):
+        names = (name for name in telemetry if name in sampled(Place.TELEMETRY))
         return {name: telemetry_file(device.sysfs_path, name) for name in names}
     path = f"{device.sysfs_path}/ports/{facts.number}"
     paths = {

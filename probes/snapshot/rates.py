@@ -98,7 +98,9 @@ def read_port(host: Host, device: str, port: RdmaPort) -> PortCounters:
     (drivers/infiniband/sw/rxe/rxe_hw_counters.c).
     """
     path = f"{device}/ports/{port.number}"
-    if not isinstance(port.telemetry, Unknown):
+    if isinstance(port.telemetry, Unknown):
+        return PortCounters(host.monotonic(), port.telemetry, port.telemetry)
+    if port.telemetry:
         sent = read_telemetry(host, telemetry_file(device, SENT_OCTETS))
         at = host.monotonic()
         return PortCounters(at, sent, read_telemetry(host, telemetry_file(device, RECEIVED_OCTETS)))

@@ -24,9 +24,6 @@ class Gid:
     netdev: Maybe[str]
 
 
-_NO_TELEMETRY = Unknown(Reason.NOT_THERE, "telemetry", "not a Slingshot NIC")
-
-
 @frozen
 class RdmaPort:
     """One port of an RDMA device."""
@@ -43,7 +40,7 @@ class RdmaPort:
     counters: Maybe[tuple[str, ...]]  # names in counters/
     hw_counters: Maybe[tuple[str, ...]]
     bond: Bond | None = None  # that the port spans; None: no bond
-    telemetry: Maybe[tuple[str, ...]] = _NO_TELEMETRY  # names in a Slingshot NIC's device/telemetry
+    telemetry: Maybe[tuple[str, ...]] = ()  # names in device/telemetry, which only Slingshot NICs have
 
 
 @frozen

@@ -10,6 +10,7 @@ from functools import partial
 
 from probes.simulation.faults.fault import Faults, replace_content
 from probes.simulation.node.devices.ports import netdev_of, port_of
+from probes.simulation.node.devices.switches import add_switch
 from probes.simulation.node.jobs.flight_recorder import add_dumps
 from probes.simulation.node.jobs.processes import (
     FIRST_RANK,
@@ -375,6 +376,13 @@ def _kernel_storage_traffic(tree: Tree) -> None:
         nic = nic_of(tree, rank)
         add_to(tree, nic, RECEIVED, 0.1 * float(nic.kind.rate.partition(" ")[0]))
         tree.kernel_clients[nic.name] = "ko2iblnd"
+
+
+@_fault("switch-port-errors", "The switch counts symbol errors in what one of the job's NICs sends")
+def _switch_port_errors(tree: Tree) -> None:
+    rank = rank_on(tree, 0)
+    if rank is not None:
+        add_switch(tree, nic_of(tree, rank))
 
 
 @_fault("two-jobs-two-users", "Two users each run a job on half of the GPUs")

@@ -82,6 +82,7 @@ TOLD: dict[str, Told] = {
     "job-hung": Told(),
     "step-longer": Told(),
     "kernel-storage-traffic": Told(),
+    "switch-port-errors": Told(),
     "storage-traffic": Told(jobs=(r"train.py \(alice", r"mmfsd \(root\)")),
     "two-jobs-two-users": Told(
         path=r"likely GDR \(DMA-BUF\)",
