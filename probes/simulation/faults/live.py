@@ -374,6 +374,7 @@ def _kernel_storage_traffic(tree: Tree) -> None:
     rank = rank_on(tree, 0)
     if rank is not None:
         nic = nic_of(tree, rank)
+        scale(tree, nic, changes(before=0.7))
         add_to(tree, nic, RECEIVED, 0.1 * float(nic.kind.rate.partition(" ")[0]))
         tree.kernel_clients[nic.name] = "ko2iblnd"
 
@@ -381,8 +382,8 @@ def _kernel_storage_traffic(tree: Tree) -> None:
 @_fault("switch-port-errors", "The switch counts symbol errors in what one of the job's NICs sends")
 def _switch_port_errors(tree: Tree) -> None:
     rank = rank_on(tree, 0)
-    if rank is not None:
-        add_switch(tree, nic_of(tree, rank))
+    if rank is not None and (nic := nic_of(tree, rank)).kind.layer == "InfiniBand":
+        add_switch(tree, nic)
 
 
 @_fault("two-jobs-two-users", "Two users each run a job on half of the GPUs")

@@ -26,7 +26,9 @@ def add_switch(tree: Tree, bad: PlacedNic) -> None:
             return _shown(Lid=_LID)
         return _shown(NodeType="Switch", SystemGuid=_GUID, Guid=_GUID, LocalPort=ports[device])
 
-    tree.commands |= {"smpquery": answer, "perfquery": answer}
+    for name in ("smpquery", "perfquery"):
+        tree.commands[name] = answer
+        tree.add(f"/usr/sbin/{name}", "")
 
 
 def _shown(**fields: object) -> str:

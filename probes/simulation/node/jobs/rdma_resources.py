@@ -109,7 +109,7 @@ def _listed(
     return RdmaResources(
         (
             *(QueuePair(device, 1, "GSI", "RTS", 1, None, 1, kernel_name=_KERNEL) for device in devices),
-            *(QueuePair(device, 9, "RC", "RTS", 1, 9, kernel_name="rdma_cm") for device, _ in clients),
+            *(QueuePair(device, 9, "RC", "RTS", 1, 9, 2, kernel_name="rdma_cm") for device, _ in clients),
             *(pair for objects in each for pair in objects.queue_pairs),
         ),
         tuple(region for objects in each for region in objects.regions),
