@@ -81,8 +81,6 @@ TOLD: dict[str, Told] = {
     "packets-lost-live": Told(events=("errors-rising mlx5_0: mlx5_0 retransmits packets",)),
     "job-hung": Told(),
     "step-longer": Told(),
-    "kernel-storage-traffic": Told(),
-    "switch-port-errors": Told(),
     "storage-traffic": Told(jobs=(r"train.py \(alice", r"mmfsd \(root\)")),
     "two-jobs-two-users": Told(
         path=r"likely GDR \(DMA-BUF\)",

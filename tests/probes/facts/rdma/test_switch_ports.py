@@ -123,7 +123,7 @@ def test_ethernet_is_not_asked() -> None:
 
 
 def test_topo_shows_them() -> None:
-    host, out = SimulatedHost("hgx-h100+switch-port-errors", clock=lambda: 1000.0), io.StringIO()
+    host, out = SimulatedHost("hgx-h100+packets-lost-live", clock=lambda: 1000.0), io.StringIO()
     write_topology(host, out, extent=Extent(switch_ports=True))
     assert "mlx5_0   port 11 of switch 0x51a01a7e0000c0de: SymbolErrorCounter 1532" in out.getvalue()
     out = io.StringIO()

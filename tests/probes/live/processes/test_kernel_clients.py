@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from probes.host.rdma_resources import ProtectionDomain, QueuePair, RdmaResources
@@ -46,19 +48,20 @@ def test_management_and_programs_are_no_clients() -> None:
 
 @pytest.fixture(scope="module")
 def sample() -> LiveSample:
-    return tuple(SimulatedWatch("hgx-h100+kernel-storage-traffic").samples(4))[-1]
+    return tuple(SimulatedWatch("hgx-h100+storage-traffic").samples(4))[-1]
 
 
 def test_the_rates_of_the_job_are_upper_limits(sample: LiveSample) -> None:
-    job = sample.jobs[0]
-    assert sample.kernel_clients == {"mlx5_0": ("Lustre",)}
-    assert rates_text(job, sample).startswith("≤ ↑")
-    shared = {pid: rate.shared_with for pid, rate in rank_rates(sample).items() if rate.shared_with}
-    assert list(shared.values()) == [("mlx5_0 with Lustre",)]
+    job = replace(sample.jobs[0], sent_gbps=2000.0, received_gbps=1900.0)
+    assert sample.kernel_clients == {"mlx5_1": ("Lustre",)}
+    assert rates_text(job, sample) == "≤ ↑2.00 ↓1.90 Tb/s"
+    assert rates_text(job, replace(sample, kernel_clients={})) == "↑2.00 ↓1.90 Tb/s"
+    shared = [rate.shared_with for rate in rank_rates(sample).values() if rate.shared_with]
+    assert ("mlx5_1 with Lustre",) in shared
 
 
 def test_the_nic_names_it(sample: LiveSample) -> None:
-    rows = [plain(line) for line in nics.draw(sample, 140)]
-    assert "rank 0, Lustre" in next(row for row in rows if row.startswith("mlx5_0"))
-    port = next(port for port in sample.ports if port.device == "mlx5_0")
+    rows = [plain(line) for line in nics.draw(sample, 220)]
+    assert ", Lustre" in next(row for row in rows if row.startswith("mlx5_1"))
+    port = next(port for port in sample.ports if port.device == "mlx5_1")
     assert any("Lustre, in the kernel" in plain(line) for line in detail.of_port(port, sample, 100))
