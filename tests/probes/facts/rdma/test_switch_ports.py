@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -64,6 +65,16 @@ class Fabric(SimulatedHost):
         return CommandOutput(tuple(argv), 0, answer, "") if isinstance(answer, str) else answer
 
 
+@cache
+def _fabric() -> Fabric:
+    return Fabric(ANSWERS)
+
+
+@cache
+def _rdma() -> RdmaFacts:
+    return ports_of(SimulatedHost("hgx-h100"))
+
+
 def ports_of(host: SimulatedHost) -> RdmaFacts:
     rdma = probe_node(host).rdma
     assert isinstance(rdma, RdmaFacts)
@@ -71,8 +82,7 @@ def ports_of(host: SimulatedHost) -> RdmaFacts:
 
 
 def first_of(fabric: Fabric) -> Maybe[SwitchPort]:
-    rdma = ports_of(fabric)
-    return read_switch_ports(fabric, replace(rdma, devices=rdma.devices[:1]))["mlx5_0", 1]
+    return read_switch_ports(fabric, replace(_rdma(), devices=_rdma().devices[:1]))["mlx5_0", 1]
 
 
 def test_a_switch_port_is_asked_with_three_queries_that_change_nothing() -> None:
@@ -137,5 +147,6 @@ def test_topo_shows_them() -> None:
 @pytest.mark.slow
 @given(st.text(max_size=200), st.text(max_size=200), st.text(max_size=200))
 def test_any_output_is_an_answer(node: str, port: str, counters: str) -> None:
-    answers = {"nodeinfo": NODE_INFO + node, "portinfo": PORT_INFO + port, "perfquery": counters}
-    assert isinstance(first_of(Fabric(answers)), SwitchPort | Unknown)
+    fabric = _fabric()
+    fabric.answers = {"nodeinfo": NODE_INFO + node, "portinfo": PORT_INFO + port, "perfquery": counters}
+    assert isinstance(first_of(fabric), SwitchPort | Unknown)
