@@ -55,10 +55,12 @@ def rates_text(job: LiveJob, sample: LiveSample, with_reason: bool = False) -> s
     sent, received = job.sent_gbps, job.received_gbps
     if with_reason and isinstance(sent, Unknown) and isinstance(received, Unknown):
         return f"rates unknown ({sent.detail or sent.reason.value})"
+    if isinstance(sent, Unknown) or isinstance(received, Unknown):
+        return f"↑{short(sent)} ↓{short(received)} Gb/s"
     limit = "≤ " if any(nic in sample.kernel_clients for nic in job.nics) else ""
-    if isinstance(sent, Unknown) or isinstance(received, Unknown) or max(sent, received) < 1000:
-        return f"{limit}↑{short(sent)} ↓{short(received)} Gb/s"
-    return f"{limit}↑{sent / 1000:.2f} ↓{received / 1000:.2f} Tb/s"
+    if max(sent, received) >= 1000:
+        return f"{limit}↑{sent / 1000:.2f} ↓{received / 1000:.2f} Tb/s"
+    return f"{limit}↑{short(sent)} ↓{short(received)} Gb/s"
 
 
 def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
