@@ -160,7 +160,7 @@ class LocalHost(LocalFiles):
 
         note(rdma_reader.SOURCE, rdma_reader.SECONDS)
         if self._resources is None:
-            self._resources = rdma_reader.ResourceReader()
+            self._resources = self._resource_reader()
         reading = start_probe(self, rdma_reader.SOURCE, self._resources.read)
         answer = reading.answer(rdma_reader.SECONDS)
         if not isinstance(answer, Unknown) or answer.reason in (Reason.TIMED_OUT, Reason.NOT_THERE):
@@ -177,8 +177,14 @@ class LocalHost(LocalFiles):
         from probes.host.machine import rdma_reader
 
         note(rdma_reader.SOURCE, rdma_reader.SECONDS)
-        reading = start_probe(self, "packet numbers", rdma_reader.ResourceReader().read_packets)
+        reading = start_probe(self, "packet numbers", self._resource_reader().read_packets)
         return reading.answer(rdma_reader.SECONDS)
+
+    def _resource_reader(self) -> ResourceReader:
+        from probes.host.machine.rdma_namespaces import RdmaNamespaces
+        from probes.host.machine.rdma_reader import ResourceReader
+
+        return ResourceReader(namespaces=RdmaNamespaces(can_enter=self._is_root))
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         return thread_names_from_files(self, pids)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -300,11 +300,9 @@ def decode_resources(value: object) -> rdma.RdmaResources:
     if not isinstance(value, dict):
         raise CodecError("expected an object")
     rest = {name: item for name, item in value.items() if name not in _TABLES}
-    tables = {name: _decode_table(name, value.get(name, [])) for name in _TABLES}
+    tables: dict[str, Any] = {name: _decode_table(name, value.get(name, [])) for name in _TABLES}
     plain: rdma.RdmaResources = _TABLE_CODEC.decode(rdma.RdmaResources, rest)
-    return rdma.RdmaResources(
-        **tables, shares_namespaces=plain.shares_namespaces, left_out=plain.left_out, unread=plain.unread
-    )
+    return replace(plain, **tables)
 
 
 def _decode_table(name: str, value: object) -> tuple[Any, ...]:

@@ -52,8 +52,8 @@ def report_conditions(
         return unknown(f"needs the path of each rank ({watched.unknown_path})")
     if (watched.job_seconds if is_about_jobs else watched.seconds) < seconds:
         return unknown(NOT_LONG_ENOUGH)
-    if check in watched.unread:
-        return unknown_without("live view figures", watched.unread[check])
+    if (unread := watched.unread.get(check)) is not None:
+        return unknown_without(unread.figures, unread.why)
     return passed(none or Evidence("live view", "not seen while watching" if seconds else "not seen"))
 
 

@@ -158,7 +158,8 @@ def resources(tokens: Tokens, answer: RdmaResources) -> RdmaResources:
         domains=kept_all(answer.domains),
         contexts=kept_all(answer.contexts),
         completion_queues=kept_all(answer.completion_queues),
-        unread=tuple(text(device) for device in answer.unread),
+        unread=tuple(map(text, answer.unread)),
+        hidden=None if answer.hidden is None else tuple(map(text, answer.hidden)),
     )
 
 
