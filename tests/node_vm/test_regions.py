@@ -200,7 +200,7 @@ def resources_from_elsewhere(guest: Guest) -> list[Any]:
 def test_root_sees_the_devices_of_another_network_namespace(rows: Held) -> None:
     shares, hidden, devices, regions = resources_from_elsewhere(rows.guest)
     assert (shares, hidden) == (False, [])
-    assert {"regions0", "regions1"} <= set(devices)
+    assert "regions0" in devices
     (pid,) = rows.pids["both"]
     assert sum(length for owner, length in regions if owner == pid) == 24576 << 10
 
