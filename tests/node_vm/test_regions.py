@@ -180,7 +180,11 @@ def test_inside_a_pid_namespace_others_regions_have_no_owner(rows: Held) -> None
 RESOURCES = """
 import json
 from probes.host.local import LocalHost
-found = LocalHost().rdma_resources()
+host = LocalHost()
+for _ in range(10):  # under emulation, an answer may be late
+    found = host.rdma_resources()
+    if hasattr(found, "regions"):
+        break
 devices = {pair.device for pair in found.queue_pairs}
 regions = [(region.pid, region.length_bytes) for region in found.regions]
 print(json.dumps([found.shares_namespaces, found.hidden, sorted(devices), regions]))
