@@ -179,12 +179,14 @@ def test_inside_a_pid_namespace_others_regions_have_no_owner(rows: Held) -> None
 
 RESOURCES = """
 import json
+import time
 from probes.host.local import LocalHost
 host = LocalHost()
-for _ in range(10):  # under emulation, an answer may be late
+for _ in range(30):  # under emulation, a child may take seconds to start
     found = host.rdma_resources()
     if hasattr(found, "regions"):
         break
+    time.sleep(1)
 devices = {pair.device for pair in found.queue_pairs}
 regions = [(region.pid, region.length_bytes) for region in found.regions]
 print(json.dumps([found.shares_namespaces, found.hidden, sorted(devices), regions]))
