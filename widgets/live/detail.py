@@ -281,6 +281,8 @@ def of_port(port: PortSample, sample: LiveSample, width: int) -> list[Line]:
             if nic.device == port.device and nic.queue_pairs:
                 queue_pairs = f"{plural(nic.queue_pairs, 'queue pair')} ({nic.ready} connected)"
                 lines += _field("Used by", f"{name_of(process.process)}: {queue_pairs}", width)
+    for client in sample.kernel_clients.get(port.device, ()):
+        lines += _field("Used by", f"{client}, in the kernel", width)
     lines += [(), (Run("Counters, events a second", Tone.TITLE),)]
     named = {name for group in COUNTER_GROUPS for name in group.names}
     for group in COUNTER_GROUPS:
