@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= hgx-h100
 # Some tests wait for programs that they start: one worker more than cores.
-WORKERS ?= $(shell expr $$(nproc) + 2)
+WORKERS ?= $(shell expr $$(nproc) + 1)
 
 .PHONY: help demo test test-slow test-every-case test-all test-vm lint bench screenshots man dist clean
 

@@ -1163,8 +1163,8 @@ CONDITION = Recipe(
         ),
         Change(
             "probes/live/events/conditions.py",
-            "        condition.SAMPLE: (process.state for process in processes),\n",
-            before="        STOPPED: (process.state",
+            '        condition.SAMPLE: ("their states", (process.state for process in processes)),\n',
+            before='        STOPPED: ("the states',
         ),
         Change(
             "probes/live/events/conditions.py",

@@ -74,14 +74,14 @@ def number_of(fault: str) -> int:
 
 
 def nodes_to_try(fault: str) -> tuple[str, ...]:
-    """The nodes on which a slow test tries a fault: its own, and a seventh of the others.
+    """The nodes on which a slow test tries a fault: its own, and one or two of the others.
 
     The next fault is tried on the next ones, so that each node has faults of every area. A node may lack what
     the fault needs.
     """
     own = FAULTS[fault].on
     others = (name for name in SIMULATED_NAMES if name != own)
-    return (own, *share(others, turn=number_of(fault), parts=7))
+    return (own, *share(others, turn=number_of(fault), parts=12))
 
 
 def is_newer_node(value: object) -> bool:

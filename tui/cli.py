@@ -59,6 +59,7 @@ examples:
   gdrtop env                      print the variables that jobs on this node need
   gdrtop env --lint job.sbatch    check what a script, a pod or nccl.conf sets
   gdrtop watch                    save a recording around every event, without a screen
+  gdrtop reliability              show which NIC was the slow one, job after job
   gdrtop metrics --textfile /var/lib/prometheus/node-exporter/gdrtop.prom
                                   write metrics for Prometheus
   gdrtop diff old.tar.gz .        show what has changed on this node since a recording
@@ -88,6 +89,7 @@ _COMMANDS = {
     "config": "show what is configured, and where each value is from; edit the file",
     "schema": "print the JSON Schema of a command's JSON output",
     "watch": "keep the most recent hours on disk, and save a recording around every event",
+    "reliability": "show which NICs and GPUs were slow or had errors over weeks of jobs",
     "prolog": "check the GPUs of a Slurm job and the NICs near them, before it starts",
     "epilog": "save what the ports did during a Slurm job",
     "health-check": "drain this node of Slurm while a critical finding is there",
@@ -106,6 +108,7 @@ _FOLDERS = {
     "hang": "hang",
     "metrics": "export",
     "prove": "prove",
+    "reliability": "reliability",
     "explain": "explain",
     **dict.fromkeys(("prolog", "epilog", "health-check"), "slurm"),
 }
@@ -122,6 +125,7 @@ _HINTS = {
     **dict.fromkeys(("compare", "difference"), "; did you mean gdrtop diff?"),
     **dict.fromkeys(("prometheus", "exporter", "export"), "; did you mean gdrtop metrics?"),
     **dict.fromkeys(("settings", "configuration", "configure"), "; did you mean gdrtop config?"),
+    **dict.fromkeys(("history", "reliable", "flaky"), "; did you mean gdrtop reliability?"),
     "manual": "; did you mean gdrtop help?",
     "replay": "; did you mean gdrtop --replay FILE?",
     "demo": "; did you mean gdrtop --demo?",

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState, Requirement, hardware_of
 from probes.facts.gpudirect_requirements import (
@@ -27,15 +27,16 @@ from probes.facts.gpudirect_requirements import (
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.rdma.cxi import has_verbs
+from probes.facts.rdma.data_direct import DataDirectFacts, functions_of_nics
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.host.answers import CudaGpu
 from probes.host.protocol import Host
 
 BUFINFO = "/sys/kernel/debug/dma_buf/bufinfo"
 _BUFINFO_LIMIT = 4 << 20
+_NO_DATA_DIRECT = DataDirectFacts(())
 # Only OFED's and Broadcom's drivers ask peer-memory clients for addresses (ib_umem_get_peer).
 _PEER_DRIVERS = ("mlx5_core", "mlx4_core", "bnxt_en")
-_MELLANOX = "0x15b3"  # its DMA function (Data Direct) attaches in place of the NIC
 CUDA_START_ERRORS = {
     "802": "the NVSwitch fabric is not set up; check Fabric Manager",
     "803": "the driver's kernel modules and libraries have different versions",
@@ -120,16 +121,15 @@ def _nics_by_peer_memory(host: Host, devices: list[RdmaDevice], peermem: PathSta
     return answers
 
 
-def _attached(host: Host, text: Maybe[str], devices: list[RdmaDevice]) -> Maybe[bool]:
-    """Return whether a NIC is attached to a buffer of the GPU driver."""
-    if isinstance(text, Unknown):
-        return text
-    nics = {known(device.bdf, "") for device in devices}
-    return any(
-        name in nics or host.read(f"/sys/bus/pci/devices/{name}/vendor", 64) == _MELLANOX
-        for name in parse_bufinfo(text).gpu_memory
-        if re.fullmatch(r"[0-9a-f:.]{7,16}", name)
-    )
+def _is_attached(host: Host, rdma: Maybe[RdmaFacts], data_direct: Maybe[DataDirectFacts]) -> Maybe[bool]:
+    """Return whether a NIC is attached to a buffer of the GPU driver; so may be other devices."""
+    attached = map_known(read_attached(host), lambda found: found.gpu_memory)
+    if isinstance(attached, Unknown) or not attached:
+        return attached if isinstance(attached, Unknown) else False
+    if not attached.isdisjoint(functions_of_nics(rdma, data_direct)):
+        return True
+    unread = first_unread((rdma, data_direct))
+    return False if unread is None else unread
 
 
 def _ask_nics(host: Host, hardware: list[RdmaDevice]) -> dict[str, Maybe[bool]]:
@@ -148,6 +148,7 @@ def probe(
     gpus: Maybe[GpuFacts],
     rdma: Maybe[RdmaFacts],
     ask_cuda: Callable[[], Maybe[tuple[CudaGpu, ...]]] | None = None,
+    data_direct: Maybe[DataDirectFacts] = _NO_DATA_DIRECT,
 ) -> GpuDirectFacts:
     """Decide as NCCL does (src/init.cc dmaBufSupported, net_ib/gdr.cc), with the evidence.
 
@@ -184,7 +185,7 @@ def probe(
         peermem=peermem,
         preferred=next((state.path for state in (dmabuf, peermem) if state.usable is True), None),
         nic_dmabuf=answers,
-        dmabuf_in_use=_attached(host, host.read(BUFINFO, _BUFINFO_LIMIT), hardware),
+        dmabuf_in_use=_is_attached(host, rdma, data_direct),
         nic_peermem=_nics_by_peer_memory(host, hardware, peermem),
         gpu_support=support,
         cuda_failure=_cuda_failure(cuda),

@@ -69,6 +69,7 @@ def _gpudirect(run: Probing) -> Maybe[GpuDirectFacts]:
         run.answer("gpus", GpuFacts),
         run.answer("rdma", RdmaFacts),
         ask_cuda,
+        run.answer("data_direct", DataDirectFacts),
     )
 
 
@@ -93,13 +94,13 @@ class Node:
         lambda run: modules.for_cards(modules.probe(run.host), run.answer("pci", PciFacts)),
         needs=("pci",),
     )
-    gpudirect: Maybe[GpuDirectFacts] = _probed(
-        "gpudirect", _gpudirect, needs=("kernel", "modules", "gpus", "rdma")
-    )
     data_direct: Maybe[DataDirectFacts] = _probed(
         "Data Direct",
         lambda run: data_direct.probe(run.host, run.answer("pci", PciFacts), run.answer("rdma", RdmaFacts)),
         needs=("pci", "rdma"),
+    )
+    gpudirect: Maybe[GpuDirectFacts] = _probed(
+        "gpudirect", _gpudirect, needs=("kernel", "modules", "gpus", "rdma", "data_direct")
     )
     network: Maybe[NetworkUse] = _probed("network", lambda run: network_use.probe(run.host))
 

@@ -54,7 +54,7 @@ class RateWatch:
         ports = sorted(set.intersection(*(set(rates) for _, rates in self._rounds)))
         if len(ports) < LEAST:
             return {}
-        names = [" ".join(port) for port in ports]
+        names = tuple(" ".join(port) for port in ports)
         window: deque[Rates] = deque()
         for at, rates in self._rounds:
             sent, received = [rates[port][0] for port in ports], [rates[port][1] for port in ports]

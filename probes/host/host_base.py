@@ -12,6 +12,7 @@ from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.answers import CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import CollectiveSpeed
+from probes.host.component_history import SOURCE, ComponentHistory
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.ras import ANSWER_SECONDS
@@ -31,6 +32,7 @@ _SOURCES = {
     "kernel_messages": "/dev/kmsg",
     "ras_answer": "RAS",
     "ras_events": "RAS",
+    "component_history": SOURCE,
 }
 
 
@@ -134,6 +136,9 @@ class HostBase(ABC):
 
     def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
         return self._answer("collectives", path)
+
+    def component_history(self) -> Maybe[ComponentHistory]:
+        return self._answer("component_history")
 
     def counter_readings(
         self, paths: Sequence[str], interval: float = 0.1

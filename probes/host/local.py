@@ -17,6 +17,7 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.answers import CommandOutput, CudaGpu, KernelMessage
 from probes.host.collectives import METRICS_BYTES, METRICS_SUFFIX, TAIL_BYTES, CollectiveSpeed, parse
+from probes.host.component_history import ComponentHistory
 from probes.host.host_base import HostBase
 from probes.host.machine.command import run_command
 from probes.host.machine.files import LocalFiles, unknown_from
@@ -65,8 +66,10 @@ class LocalHost(LocalFiles):
     A directory tree has no commands and libraries: its answers to these questions are those of HostBase.
     """
 
-    def __init__(self, root: str = "/") -> None:
+    def __init__(self, root: str = "/", history: Callable[[], Maybe[ComponentHistory]] | None = None) -> None:
+        """`history`: reads what `gdrtop watch` has kept of this machine; None: it is not asked for."""
         super().__init__(root)
+        self._history = history
         self._library = NvmlLibrary()
         self._sleeping_gpus = SleepingGpus(self)
         self._resources: ResourceReader | None = None
@@ -157,7 +160,7 @@ class LocalHost(LocalFiles):
 
         note(rdma_reader.SOURCE, rdma_reader.SECONDS)
         if self._resources is None:
-            self._resources = rdma_reader.ResourceReader()
+            self._resources = self._resource_reader()
         reading = start_probe(self, rdma_reader.SOURCE, self._resources.read)
         answer = reading.answer(rdma_reader.SECONDS)
         if not isinstance(answer, Unknown) or answer.reason in (Reason.TIMED_OUT, Reason.NOT_THERE):
@@ -174,8 +177,14 @@ class LocalHost(LocalFiles):
         from probes.host.machine import rdma_reader
 
         note(rdma_reader.SOURCE, rdma_reader.SECONDS)
-        reading = start_probe(self, "packet numbers", rdma_reader.ResourceReader().read_packets)
+        reading = start_probe(self, "packet numbers", self._resource_reader().read_packets)
         return reading.answer(rdma_reader.SECONDS)
+
+    def _resource_reader(self) -> ResourceReader:
+        from probes.host.machine.rdma_namespaces import RdmaNamespaces
+        from probes.host.machine.rdma_reader import ResourceReader
+
+        return ResourceReader(namespaces=RdmaNamespaces(can_enter=self._is_root))
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         return thread_names_from_files(self, pids)
@@ -233,6 +242,12 @@ class LocalHost(LocalFiles):
         except (OSError, ValueError) as error:
             return unknown_from(error, path, self._is_root)
         return parse(path, content)
+
+    def component_history(self) -> Maybe[ComponentHistory]:
+        if self._root or self._history is None:
+            return super().component_history()
+        note("component history")
+        return self._history()
 
     def counter_readings(
         self, paths: Sequence[str], interval: float = 0.1

@@ -9,6 +9,7 @@ from probes.base.origin import Origin
 from probes.base.unknown import Maybe
 from probes.host.answers import CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import CollectiveSpeed
+from probes.host.component_history import ComponentHistory
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
@@ -110,6 +111,9 @@ class Host(Protocol):
 
         Nothing else of the file is returned or recorded. Only the end of a long log is read.
         """
+
+    def component_history(self) -> Maybe[ComponentHistory]:
+        """Return what `gdrtop watch` has kept of this node's NICs and GPUs; NOT_THERE: nothing."""
 
     def counter_readings(
         self, paths: Sequence[str], interval: float = 0.1

@@ -95,3 +95,5 @@ class RdmaResources:
     shares_namespaces: bool | None = None  # False: each device has its own; None: unknown
     left_out: int = 0  # objects beyond MAX_OBJECTS
     unread: tuple[str, ...] = ()  # devices that gave an error: nothing is known about their objects
+    # devices of other namespaces whose objects are not listed here; None: it is unknown which these are
+    hidden: tuple[str, ...] | None = None

@@ -83,13 +83,11 @@ class OddOneOut:
             self._alike.clear()
         seen: dict[tuple[str, str, str], OddOne] = {}
         if not isinstance(processes, Unknown):
-            shared = shared_nics(jobs)
             by_device = {port.device: port for port in ports}
             for job in jobs:
-                own = [name for name in job.nics if name not in shared]
                 found = self._odd_ranks(job, processes) if are_all_listed else {}
                 found |= odd_gpu_links(job, processes, gpus)
-                found |= self._slow(job, own, by_device, at)
+                found |= self._slow(job, job.own_nics, by_device, at)
                 seen.update({(job.id, *key): odd for key, odd in found.items()})
         for key, odd in seen.items():
             self._statements.setdefault(key, _Statement(Lasting(self._on, _OFF))).said = odd
@@ -133,7 +131,7 @@ class OddOneOut:
                 del by_job[job_id]
 
     def _slow(
-        self, job: LiveJob, names: list[str], ports: Mapping[str, PortSample], at: float
+        self, job: LiveJob, names: tuple[str, ...], ports: Mapping[str, PortSample], at: float
     ) -> dict[tuple[str, str], OddOne]:
         """Return the NICs below half the median for the whole window."""
         rates = self._rates.setdefault(job.id, deque())
@@ -177,7 +175,7 @@ class Rates:
     """The rates of a job's NICs at one moment, sent and received, in Gb/s."""
 
     at: float
-    names: list[str]
+    names: tuple[str, ...]
     rows: tuple[list[float], list[float]]
     medians: tuple[float, float]
 
@@ -261,16 +259,6 @@ def _medians_of_others(values: list[float]) -> list[float]:
         # Without it, those behind it move up.
         found.append((ordered[low + (place <= low)] + ordered[high + (place <= high)]) / 2)
     return found
-
-
-def shared_nics(jobs: tuple[LiveJob, ...]) -> frozenset[str]:
-    """Return the NICs that several jobs use: their rates do not belong to one job."""
-    once: set[str] = set()
-    twice: set[str] = set()
-    for job in jobs:
-        twice |= once.intersection(job.nics)
-        once.update(job.nics)
-    return frozenset(twice)
 
 
 def gbps_text(rate: float) -> str:

@@ -23,17 +23,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from probes.base.codec import Codec, CodecError, decode_unknown
+from probes.base.codec import Bounds, Codec, CodecError, decode_unknown
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host import rdma_resources as rdma
 from probes.host.answers import MESSAGE_CHARACTERS, CommandOutput, CudaGpu, KernelMessage
 from probes.host.collectives import CollectiveSpeed
+from probes.host.component_history import MOST_NUMBER, ComponentHistory, JobPart
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.usage import InterfaceCounters, ProcessUsage
 
@@ -81,6 +82,7 @@ _ANSWERS: dict[str, Any] = {
     "ras_answer": str,
     "ras_events": tuple[str, ...],
     "collectives": tuple[CollectiveSpeed, ...],
+    "component_history": ComponentHistory,
     "environment": str,
     "is_root": bool,
 }
@@ -91,9 +93,10 @@ _WITHOUT_OBJECT = (
     "rdma_resources",
     "packet_numbers",
     "kernel_messages",
+    "component_history",
     "is_root",
 )
-_CODEC = Codec(renamed={"utilisation_percent": "utilization_percent"})
+_CODEC = Codec(renamed={"utilisation_percent": "utilization_percent"}, sparse=(JobPart,))
 _COMPACT = (",", ":")
 # Names in directories and links are parts of paths and stay as they are. Whoever shows them cleans them.
 _PATH_CODEC = Codec(clean=str)
@@ -101,6 +104,9 @@ _PATH_KINDS = ("names", "link", "resolve")
 # Names and messages of one line, of which a host returns no longer ones.
 _LINE_CODEC = Codec(clean=lambda text: printable(text, MESSAGE_CHARACTERS))
 _LINE_KINDS = ("thread_names", "ethtool_counters", "kernel_messages", "ras_events", "collectives")
+_HISTORY_CODEC = Codec(
+    clean=lambda text: printable(text, MESSAGE_CHARACTERS), bounds={"": Bounds(least=0, most=MOST_NUMBER)}
+)
 
 
 class EncodedLine(NamedTuple):
@@ -193,6 +199,7 @@ def decode_answer(question: Question, value: Any) -> Maybe[Any]:
         if kind == "rdma_resources":
             return decode_resources(value)
         codec = _PATH_CODEC if kind in _PATH_KINDS else _LINE_CODEC if kind in _LINE_KINDS else _CODEC
+        codec = _HISTORY_CODEC if kind == "component_history" else codec
         answer = codec.decode(_ANSWERS[kind], value)
     except CodecError as error:
         raise RecordingError(f"answer to {kind!r}: {error}") from None
@@ -292,11 +299,9 @@ def decode_resources(value: object) -> rdma.RdmaResources:
     if not isinstance(value, dict):
         raise CodecError("expected an object")
     rest = {name: item for name, item in value.items() if name not in _TABLES}
-    tables = {name: _decode_table(name, value.get(name, [])) for name in _TABLES}
+    tables: dict[str, Any] = {name: _decode_table(name, value.get(name, [])) for name in _TABLES}
     plain: rdma.RdmaResources = _TABLE_CODEC.decode(rdma.RdmaResources, rest)
-    return rdma.RdmaResources(
-        **tables, shares_namespaces=plain.shares_namespaces, left_out=plain.left_out, unread=plain.unread
-    )
+    return replace(plain, **tables)
 
 
 def _decode_table(name: str, value: object) -> tuple[Any, ...]:

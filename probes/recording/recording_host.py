@@ -12,6 +12,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.kubectl import without_variables
 from probes.host.answers import MAX_MESSAGES, CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import CollectiveSpeed
+from probes.host.component_history import ComponentHistory
 from probes.host.host_base import text_of
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES, Host
@@ -209,6 +210,9 @@ class RecordingHost:
 
     def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
         return self._ask("collectives", (path,), lambda: self._host.collectives(path))
+
+    def component_history(self) -> Maybe[ComponentHistory]:
+        return self._ask("component_history", (), self._host.component_history)
 
     def counter_readings(
         self, paths: Sequence[str], interval: float = 0.1

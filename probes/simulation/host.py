@@ -16,6 +16,7 @@ from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.answers import MESSAGE_CHARACTERS, CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import METRICS_BYTES, CollectiveSpeed, parse
+from probes.host.component_history import ComponentHistory
 from probes.host.host_base import HostBase
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
@@ -29,6 +30,7 @@ from probes.host.usage import (
     usage_from_files,
 )
 from probes.simulation.node.build import build_tree
+from probes.simulation.node.jobs.component_history import component_history
 from probes.simulation.node.jobs.ras import ADDRESS, ras_events, ras_report
 from probes.simulation.node.jobs.rdma_resources import packet_numbers, rdma_resources
 from probes.simulation.node.jobs.traffic import settle_jobs
@@ -358,6 +360,10 @@ class SimulatedHost(HostBase):
     def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
         content = self.read_bytes(path, METRICS_BYTES)
         return content if isinstance(content, Unknown) else parse(path, content)
+
+    def component_history(self) -> Maybe[ComponentHistory]:
+        """Return jobs that ended before the node was opened."""
+        return component_history(self.tree, self._started_at)
 
     def counter_readings(
         self, paths: Sequence[str], interval: float = 0.1

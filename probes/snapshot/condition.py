@@ -39,6 +39,14 @@ class Condition:
 
 
 @frozen
+class Unread:
+    """What a check looks at, if all of it is unknown."""
+
+    figures: str  # "the rates of the ports"
+    why: Unknown
+
+
+@frozen
 class Watched:
     """What was seen so far."""
 
@@ -47,5 +55,5 @@ class Watched:
     conditions: tuple[Condition, ...] = ()
     missing: str = ""  # why some processes may not have been seen
     unknown_path: str = ""  # why the path of a NCCL rank is unknown; "": all are known
-    unread: Mapping[str, Unknown] = field(default_factory=dict)  # a check -> why none of its figures is known
+    unread: Mapping[str, Unread] = field(default_factory=dict)  # by check: what it looks at is unknown
     job_seconds: float = 0.0  # for how long the newest job that uses the network was watched

@@ -47,6 +47,7 @@ from probes.facts.system.numa import CpusetFacts
 from probes.facts.system.rdma_cgroup import RdmaCgroupFacts
 from probes.facts.system.services import ServiceFacts
 from probes.facts.system.tools import ToolFacts
+from probes.host.component_history import ComponentHistory
 from probes.host.nvml import NvmlLive
 from probes.host.probe_table import ProbedFields, Probing, probes_of
 from probes.host.probe_thread import ask_here
@@ -172,6 +173,9 @@ class Examination:
         "topology files",
         lambda run: topology_file.probe(run.host, run.answer("processes", ProcessFacts)),
         needs=("processes",),
+    )
+    component_history: Maybe[ComponentHistory] = _probed(
+        "component history", lambda run: run.host.component_history()
     )
     # From an earlier examination of the same node: the difference shows which errors rise.
     earlier_port_health: Maybe[PortHealthFacts] | None = None

@@ -177,6 +177,34 @@ def test_inside_a_pid_namespace_others_regions_have_no_owner(rows: Held) -> None
     assert HOST not in " ".join(paths.values())
 
 
+RESOURCES = """
+import json
+from probes.host.local import LocalHost
+found = LocalHost().rdma_resources()
+devices = {pair.device for pair in found.queue_pairs}
+regions = [(region.pid, region.length_bytes) for region in found.regions]
+print(json.dumps([found.shares_namespaces, found.hidden, sorted(devices), regions]))
+"""
+
+
+def resources_from_elsewhere(guest: Guest) -> list[Any]:
+    """What gdrtop reads in a network namespace without devices: the stub's cannot be moved to one."""
+    guest.run("rdma", "system", "set", "netns", "exclusive")
+    try:
+        python = ("/opt/gdrtop/bin/python3", "-c", RESOURCES)
+        return list(json.loads(guest.run("unshare", "--net", "timeout", "60", *python)))
+    finally:
+        guest.shell("until rdma system set netns shared; do sleep 0.5; done")
+
+
+def test_root_sees_the_devices_of_another_network_namespace(rows: Held) -> None:
+    shares, hidden, devices, regions = resources_from_elsewhere(rows.guest)
+    assert (shares, hidden) == (False, [])
+    assert {"regions0", "regions1"} <= set(devices)
+    (pid,) = rows.pids["both"]
+    assert sum(length for owner, length in regions if owner == pid) == 24576 << 10
+
+
 def test_regions_without_an_owner_leave_nobody_host_memory(rows: Held) -> None:
     (pid,) = rows.pids["host"]
     without_owner = "on this node without a visible owner"

@@ -100,6 +100,7 @@ def has_invisible_text(terminal: Terminal) -> bool:
 DRAWN = [f"{term} {color}" for term in TERMS for color in ("color", "no-color")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drawn", usual(DRAWN, {"linux color", "xterm-256color no-color"}))
 def test_no_character_has_the_color_of_its_background(drawn: str) -> None:
     term, _, color = drawn.partition(" ")
@@ -162,3 +163,13 @@ def test_no_title_is_set_unless_it_is_configured() -> None:
     with dashboard("--demo", "hgx-h100+no-gdr-path") as terminal:
         terminal.until(lambda: "BROKEN" in terminal.text)
         assert b"\x1b]0;" not in terminal.written
+
+
+@pytest.mark.slow
+def test_a_click_acts_and_a_move_of_the_mouse_is_not_asked_for() -> None:
+    with dashboard("--demo", "hgx-h100+no-gdr-path") as terminal:
+        terminal.until(lambda: terminal.screen.display[-1].startswith(" ? Help"))
+        modes = dict(re.findall(rb"\x1b\[\?(100[0236])([hl])", terminal.written))
+        assert modes == {b"1000": b"h", b"1002": b"h", b"1003": b"l", b"1006": b"h"}
+        terminal.press(f"\x1b[<0;3;{LINES}M\x1b[<0;3;{LINES}m")
+        terminal.until(lambda: "EVERYWHERE" in terminal.text)

@@ -12,6 +12,7 @@ from tui.commands.arguments import UsageError
 KINDS = (
     *("check", "forecast", "image", "topo", "modules", "live", "explain", "nccl-log"),
     *("ras", "hang", "watch", "do", "setup", "upgrade", "env", "bench", "prove", "report", "config"),
+    "reliability",
     *("bench-bisect", "fleet", "fleet-bench", "fleet-live", "job-counters"),
 )
 """What has a schema, tui/commands/schemas/KIND.json: commands with --json; forecast: check --after-reboot;

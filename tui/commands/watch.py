@@ -20,6 +20,8 @@ from probes.queries.finding import Severity
 from tui.bandwidth.slow_results import note_slow_results
 from tui.commands.arguments import EXIT_WRONG_USAGE, require_running_node
 from tui.commands.live import INDENT, wrapped_below
+from tui.files.reliability.database import history_path
+from tui.files.reliability.recorder import HistoryRecorder
 from tui.files.since_ok import since_ok
 from tui.files.xdg import STATE, own_directory
 from tui.runtime.json_values import document, host_name
@@ -36,9 +38,11 @@ _LEAST_BYTES = 16 << 20
 _MOST_BYTES = 1 << 40
 _LOG_WIDTH = 8192
 _PAUSE_SECONDS = 0.25  # a signal ends the wait for the next sample after this time
+_TROUBLE = (NoticeKind.PAUSED, NoticeKind.NOT_SAVED, NoticeKind.NO_HISTORY)
 _HELP = """\
 Every file in DIR is a recording: gdrtop --replay FILE opens it at the event.
 Print a unit for systemd: gdrtop watch --unit > /etc/systemd/system/gdrtop-watch.service
+What gdrtop reliability shows is kept apart from DIR, for 12 weeks.
 SIGTERM, SIGHUP and Ctrl-C stop it with status 0.
 """
 
@@ -192,6 +196,9 @@ class Watcher:
         self._output = output
         self._recorder = RingRecorder(host, directory, limits, output.notice)
         self._monitor = NodeMonitor(self._recorder.host)
+        # Of a simulated node, nothing is kept among what this machine has done.
+        is_kept = host.origin.source is Source.LIVE and not read_only
+        self._history = HistoryRecorder(history_path(), self._tell_no_history) if is_kept else None
 
     def step(self) -> None:
         """Take one sample."""
@@ -215,6 +222,12 @@ class Watcher:
         for event in sample.events:
             self._output.event(event)
         self._recorder.end_moment(sample)
+        if self._history is not None and self._monitor.node is not None:
+            self._history.update(sample, self._monitor.node)
+
+    def _tell_no_history(self, at: float, why: str) -> None:
+        text = f"the history for gdrtop reliability is not kept: {why}"
+        self._output.notice(Notice(at, NoticeKind.NO_HISTORY, text))
 
     def _started(self) -> str:
         limits = self._limits
@@ -227,6 +240,8 @@ class Watcher:
     def close(self, reason: str) -> None:
         """Save what is pending, and end the ring."""
         self._recorder.close()
+        if self._history is not None:
+            self._history.close()
         if self._monitor.node is not None:
             text = f"ended: {reason}" if reason else "ended"
             self._output.notice(Notice(self._host.wall_clock(), NoticeKind.ENDED, text))
@@ -247,7 +262,7 @@ class Output:
 
     def notice(self, notice: Notice) -> None:
         """Print what happened to the ring."""
-        is_trouble = notice.kind in (NoticeKind.PAUSED, NoticeKind.NOT_SAVED)
+        is_trouble = notice.kind in _TROUBLE
         severity = Severity.WARNING if is_trouble else Severity.NOTE
         explanation, file = notice.explanation, notice.file
         self._print(notice.at, severity, notice.text, explanation, notice.kind.value, "gdrtop watch", file)

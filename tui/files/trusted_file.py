@@ -39,7 +39,7 @@ def read_trusted(path: str, most_bytes: int, what: str, top: str = "/") -> bytes
             raise NotTrusted(0, "it is a symbolic link, and gdrtop runs as root") from None
         raise
     try:
-        _require_owner(os.fstat(descriptor), "it")
+        require_owner(os.fstat(descriptor), "it")
         require_directories(path, top)
         return read_open(descriptor, most_bytes, what)
     finally:
@@ -50,13 +50,14 @@ def require_directories(path: str, top: str = "/") -> None:
     """Raise NotTrusted if another user can write to a directory of a file, up to `top`."""
     directory = os.path.dirname(os.path.realpath(path))
     while True:
-        _require_owner(os.stat(directory), directory)
+        require_owner(os.stat(directory), directory)
         if directory in (top, "/"):
             break
         directory = os.path.dirname(directory)
 
 
-def _require_owner(status: os.stat_result, name: str) -> None:
+def require_owner(status: os.stat_result, name: str) -> None:
+    """Raise NotTrusted if another user owns a file or can write to it."""
     if status.st_uid not in (0, os.geteuid()):
         raise NotTrusted(0, f"{name} belongs to uid {status.st_uid}, and gdrtop runs as root")
     if status.st_mode & _OTHERS_WRITE:

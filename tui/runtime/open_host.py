@@ -17,6 +17,8 @@ from probes.base.text import printable
 from probes.simulation.node.model.names import SIMULATED_NAMES
 
 if TYPE_CHECKING:
+    from probes.base.unknown import Maybe
+    from probes.host.component_history import ComponentHistory
     from probes.host.protocol import Host
     from probes.host.remote.connection import Connections
     from probes.host.remote.remote_host import RemoteHost
@@ -134,7 +136,13 @@ def open_host(options: argparse.Namespace, is_whole: bool = False) -> Host:
         return SimulatedHost(origin.label, options.seed)
     from probes.host.local import LocalHost
 
-    return LocalHost(options.root)
+    return LocalHost(options.root, _history)
+
+
+def _history() -> Maybe[ComponentHistory]:
+    from tui.files.reliability.reading import read_history
+
+    return read_history()
 
 
 def open_simulated(name: str, seed: int = 0) -> Host:

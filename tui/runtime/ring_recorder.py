@@ -50,6 +50,7 @@ class NoticeKind(Enum):
     NOT_SAVED = "not-saved"
     PAUSED = "ring-paused"
     RESUMED = "ring-resumed"
+    NO_HISTORY = "history-not-kept"
     ENDED = "watch-ended"
 
 

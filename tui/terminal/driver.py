@@ -36,6 +36,9 @@ _CLOSE_SECONDS = 2.0
 # Push and pop the titles of window and icon: XTWINOPS of xterm, which tmux, kitty and VTE know too.
 _SAVE_TITLE, _RESTORE_TITLE = "\x1b[22;0t", "\x1b[23;0t"
 _TITLE_LENGTH = 80
+# Textual wants each move of the mouse (1003), which mosh and slow links carry in vain: nothing here follows
+# it. Moves while a button is held (1002) are what dragging needs.
+_MOUSE_ON, _MOUSE_OFF = "\x1b[?1003l\x1b[?1002h", "\x1b[?1002l"
 
 
 class WakingEvent(threading.Event):
@@ -148,6 +151,17 @@ class TerminalDriver(LinuxDriver):
 
     def _write_title(self, save: str) -> None:
         self.write(f"{save}\x1b]0;{printable(self._title, _TITLE_LENGTH)}\x07")
+
+    def _enable_mouse_support(self) -> None:
+        super()._enable_mouse_support()
+        if self._mouse:
+            self.write(_MOUSE_ON)
+            self.flush()
+
+    def _disable_mouse_support(self) -> None:
+        if self._mouse:
+            self.write(_MOUSE_OFF)
+        super()._disable_mouse_support()
 
     def run_input_thread(self) -> None:
         """Process keys and the mouse until `exit_event` is set."""

@@ -11,8 +11,9 @@ from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord,
 from probes.live.model.step_text import seconds_text, step_text
 from probes.live.processes.job_summaries import path_shares
 from probes.queries.finding import Finding, Severity
+from probes.snapshot.condition import STEP_LONGER
 from widgets.base.figures import gbps, gibibytes, short
-from widgets.base.lines import Line, Run, Tone, cut, fit, sentence, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, cut, fit, plain, sentence, width_of, wrapped
 from widgets.live.figures import gpu_labels
 
 PATH_TONES = {
@@ -75,9 +76,9 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     full: Line = (mark, Run(job.name, Tone.TITLE), Run(f" · {ranks} · "), *path, *tail)
     if width_of(full) + len(slow) <= width:
         return (*full, Run(slow))
-    brief: Line = (mark, Run(job.name.partition(" (")[0], Tone.TITLE), Run(" · "), *path, *tail)
+    brief: Line = (mark, Run(_short_name(job), Tone.TITLE), Run(" · "), *path, *tail)
     short_path = path_summary(processes, is_brief=True)
-    briefest: Line = (mark, Run(job.name.partition(" (")[0], Tone.TITLE), Run(" · "), *short_path, *tail)
+    briefest: Line = (mark, Run(_short_name(job), Tone.TITLE), Run(" · "), *short_path, *tail)
     for line in ((*brief, Run(slow)), full, brief, briefest):
         if width_of(line) <= width:
             return line
@@ -119,20 +120,42 @@ def _costs_bandwidth(finding: Finding) -> bool:
 
 
 def problem_lines(job: LiveJob, sample: LiveSample, width: int, rows: int = 4) -> list[Line]:
-    """Draw what is wrong with a job, a sentence for each finding, in at most so many rows."""
+    """Draw what is wrong with a job, a sentence for each finding, in at most so many rows.
+
+    A sentence wraps while each finding has a row; those without one are counted.
+    """
     lines: list[Line] = []
     labels = gpu_labels(sample)
-    for finding in problems_of(job, sample):
+    problems = problems_of(job, sample)
+    for number, finding in enumerate(problems):
+        left, others = rows - len(lines), len(problems) - number - 1
+        if left <= 0:
+            break
+        if left == 1 and others and number:
+            more = plural(others + 1, "more problem")
+            lines.append(fit((Run(f"    and {more}: see the doctor", Tone.WARNING),), width))
+            break
         tone = Tone.BAD if finding.severity is Severity.CRITICAL else Tone.WARNING
-        text = finding.cause if finding.jobs else _title(finding, labels)
-        pieces = wrapped(text, width - 4, tone)
-        left = rows - len(lines)
-        if left > 0 and len(pieces) > left:
-            pieces = [fit((Run(text, tone),), width - 4)]
+        # The job is named in the line above.
+        text = finding.cause.replace(job.name, _short_name(job)) if finding.jobs else _title(finding, labels)
         mark = Run("  ✗ " if tone is Tone.BAD else "  ▲ ", tone)
-        for number, piece in enumerate(pieces if left > 0 else ()):
-            lines.append((Run("    ") if number else mark, *piece))
+        pieces = _wrapped_to(text, width - 4, tone, max(1, left - others))
+        lines += [(Run("    ") if place else mark, *piece) for place, piece in enumerate(pieces)]
     return lines
+
+
+def _wrapped_to(text: str, width: int, tone: Tone, rows: int) -> list[Line]:
+    """Wrap a text to at most so many rows; the last one is cut if there is more."""
+    pieces = wrapped(text, width, tone)
+    if len(pieces) <= rows:
+        return pieces
+    rest = " ".join(plain(piece) for piece in pieces[rows - 1 :])
+    return [*pieces[: rows - 1], fit((Run(rest, tone),), width)]
+
+
+def _short_name(job: LiveJob) -> str:
+    """Return "train.py" without its user and id."""
+    return job.name.partition(" (")[0]
 
 
 def _title(finding: Finding, labels: Mapping[str, str]) -> str:
@@ -156,7 +179,8 @@ def draw_verdicts(sample: LiveSample, width: int, rows: int) -> list[Line]:
             return [*lines, fit((Run(f"  and {plural(left, 'more job')}: {names}", Tone.DIM),), width)]
         lines.append(job_line(job, sample, width))
         lines.extend(problem_lines(job, sample, width, min(4, rows - len(lines) - (left > 1))))
-        if not isinstance(job.step, Unknown) and len(lines) + left <= rows:
+        is_said = any(problem.id == STEP_LONGER for problem in problems_of(job, sample))
+        if not isinstance(job.step, Unknown) and not is_said and len(lines) + left <= rows:
             lines.append(fit((Run(f"  {step_text(job.step, sample.taken_at)}", Tone.DIM),), width))
     return lines[:rows]
 

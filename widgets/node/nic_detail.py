@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpu.fabric import COMPLETED, NOT_SUPPORTED
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.rdma.port_health import CounterValue
+from probes.host.component_history import SOURCE, ComponentHistory
 from probes.host.nvml import NvmlLive
+from probes.live.reliability.history_text import day_text, past_of
 from probes.snapshot.nic_roles import NicRole
 from probes.snapshot.rates import PortRate
 from widgets.base.figures import UNKNOWN_MARK, gbps, gibibytes, short
@@ -83,6 +85,14 @@ def draw_nic(
             traffic = f"↑ {gbps(rate.sent_gbps)}  ↓ {gbps(rate.received_gbps)}"
             lines.append((Run("TCP/IP    ", Tone.DIM), Run(traffic), Run("  without RDMA", Tone.DIM)))
     return lines
+
+
+def past_lines(history: Maybe[ComponentHistory], device: str, width: int) -> list[Line]:
+    """Return how often a NIC (by name) or a GPU (by BDF) was slow or failed, where that is known."""
+    text = "" if isinstance(history, Unknown) else past_of(history, device)
+    if isinstance(history, Unknown) or not text:
+        return []
+    return wrapped(f"{text} ({SOURCE}, since {day_text(history.since)})", width, Tone.WARNING)
 
 
 def draw_gpu(gpu: Gpu, now: NvmlLive | None, width: int) -> list[Line]:

@@ -6,7 +6,9 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan
 from probes.base.text import capitalized
 from probes.base.unknown import Unknown
+from probes.host.component_history import SOURCE
 from probes.host.protocol import TREE_ONLY
+from probes.live.reliability.history_text import day_text, past_of
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Outcome, found, need, passed, unknown, unknown_without
 from probes.queries.jobs import need_all_processes
@@ -15,7 +17,7 @@ from probes.snapshot.examination import Examination
 
 WATCH_SECONDS = 90  # after which every condition that is there has been seen
 NOT_LONG_ENOUGH = f"needs up to {WATCH_SECONDS} s of watching (check --seconds {WATCH_SECONDS})"
-_MOST_EVIDENCE = 12
+_MOST_EVIDENCE, _MOST_PAST = 12, 4
 _SEVERITIES = tuple(Severity)
 
 
@@ -38,7 +40,7 @@ def report_conditions(
     watched = need(examination.watched, "running jobs")
     conditions = [condition for condition in watched.conditions if condition.check == check]
     if conditions:
-        return _found(conditions, fix)
+        return _found(conditions, fix, _past(examination, conditions))
     jobs = watched.jobs
     if is_about_jobs or (isinstance(jobs, Unknown) and TREE_ONLY in str(jobs)):
         jobs = need(jobs, "job processes")
@@ -50,12 +52,22 @@ def report_conditions(
         return unknown(f"needs the path of each rank ({watched.unknown_path})")
     if (watched.job_seconds if is_about_jobs else watched.seconds) < seconds:
         return unknown(NOT_LONG_ENOUGH)
-    if check in watched.unread:
-        return unknown_without("live view figures", watched.unread[check])
+    if (unread := watched.unread.get(check)) is not None:
+        return unknown_without(unread.figures, unread.why)
     return passed(none or Evidence("live view", "not seen while watching" if seconds else "not seen"))
 
 
-def _found(conditions: list[Condition], fix: Plan) -> Outcome:
+def _past(examination: Examination, conditions: list[Condition]) -> list[Evidence]:
+    """Return what the history says about the devices, where `gdrtop watch` keeps one."""
+    history = examination.component_history
+    if isinstance(history, Unknown):
+        return []
+    devices = dict.fromkeys(end for condition in conditions for end in condition.devices)
+    texts = filter(None, (past_of(history, device) for device in devices))
+    return [Evidence(f"{SOURCE}, since {day_text(history.since)}", text) for text in texts][:_MOST_PAST]
+
+
+def _found(conditions: list[Condition], fix: Plan, past: list[Evidence]) -> Outcome:
     first, *others = conditions
     cause = capitalized(first.text)
     if others:
@@ -64,6 +76,7 @@ def _found(conditions: list[Condition], fix: Plan) -> Outcome:
     return found(
         cause.rstrip(".") + ".",
         *[shown for condition in conditions for shown in condition.evidence][:_MOST_EVIDENCE],
+        *past,
         fix=fix,
         severity=min((condition.severity for condition in conditions), key=_SEVERITIES.index),
         devices=tuple(dict.fromkeys(end for condition in conditions for end in condition.devices)),

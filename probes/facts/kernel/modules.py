@@ -165,7 +165,6 @@ _SYMBOLS = (
 _STATES = {"Live": ModuleState.LIVE, "Loading": ModuleState.LOADING, "Unloading": ModuleState.UNLOADING}
 _INIT_STATES = {"live": ModuleState.LIVE, "coming": ModuleState.LOADING, "going": ModuleState.UNLOADING}
 _PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
-_MELLANOX = 0x15B3
 _FIRST_MLX5 = 0x1011  # Connect-IB
 _MLX4 = (range(0x1002, _FIRST_MLX5), range(0x6340, 0x676F))  # mlx4/main.c: ConnectX-3, and ConnectX, -2
 _VENDOR_CARDS = {  # prefix of the modules -> vendor, and device IDs (hw/efa/efa_main.c; Cassini 1 in pci.ids)
@@ -207,13 +206,7 @@ def probe(host: Host) -> ModuleFacts:
 
 def cards_of(pci: PciFacts, family: str) -> tuple[str, ...]:
     """Return the BDFs of the NICs that a driver family ("mlx4", "mlx5") serves, without those of guests."""
-    return tuple(
-        function.bdf
-        for function in pci.nics
-        if known(function.vendor_id, 0) == _MELLANOX
-        and _family(known(function.device_id, 0)) == family
-        and not is_for_guests(function.driver)
-    )
+    return tuple(nic.bdf for nic in pci.mellanox_nics if _family(known(nic.device_id, 0)) == family)
 
 
 def vendor_cards(pci: PciFacts, prefix: str) -> tuple[str, ...]:

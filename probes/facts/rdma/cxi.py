@@ -7,6 +7,7 @@ speed are those of the link.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, map_known, not_found
@@ -43,7 +44,7 @@ def add_slingshot(host: Host, facts: Maybe[RdmaFacts], pci: Maybe[PciFacts]) -> 
         return facts
     if isinstance(facts, Unknown):
         return RdmaFacts(nics) if facts.reason is Reason.NOT_THERE else facts
-    return RdmaFacts((*facts.devices, *nics), facts.devices_elsewhere, facts.namespace_mode)
+    return replace(facts, devices=(*facts.devices, *nics))
 
 
 def link_state(host: Host, netdev: Maybe[str]) -> Maybe[str]:

@@ -59,3 +59,20 @@ def function_of(path: Maybe[str], functions: tuple[str, ...]) -> Maybe[str | Non
     if match is None or match[1] not in functions:
         return Unknown(Reason.MALFORMED, _SOURCE, printable(path, 120))
     return match[1]
+
+
+def functions_of_nics(rdma: Maybe[RdmaFacts], data_direct: Maybe[DataDirectFacts]) -> dict[str, str]:
+    """Return the RDMA device of each function by which a NIC reaches memory: its own, or Data Direct's.
+
+    "": the function is a NIC's, and the name of its RDMA device is unknown.
+    """
+    found: dict[str, str] = {}
+    if not isinstance(data_direct, Unknown):
+        found |= dict.fromkeys(data_direct.functions, "")
+        found |= {known(bdf, None) or "": name for name, bdf in data_direct.of_devices.items()}
+    if not isinstance(rdma, Unknown):
+        found |= dict.fromkeys(rdma.devices_elsewhere, "")
+        found |= rdma.names_elsewhere
+        found |= {known(device.bdf, ""): device.name for device in rdma.devices}
+    found.pop("", None)
+    return found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import field, replace
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
@@ -75,6 +76,7 @@ class RdmaFacts:
     # BDFs of NICs whose RDMA device exists in another network namespace, a pod's for example
     devices_elsewhere: tuple[str, ...] = ()
     namespace_mode: Maybe[str] = _NOT_ASKED  # "exclusive", "shared"; asked only if a device is elsewhere
+    names_elsewhere: Mapping[str, str] = field(default_factory=dict)  # of the devices elsewhere, by BDF
     management: tuple[RdmaDevice, ...] = ()  # of functions that manage NVSwitches and carry no data
 
 
@@ -326,7 +328,9 @@ def probe(host: Host) -> Maybe[RdmaFacts]:
     if unread is not None:
         return unread
     elsewhere = _devices_elsewhere(host, devices)
-    return RdmaFacts(devices, elsewhere, _namespace_mode(host) if elsewhere else _NOT_ASKED)
+    if not elsewhere:
+        return RdmaFacts(devices)
+    return RdmaFacts(devices, elsewhere, _namespace_mode(host), _names_elsewhere(host, uverbs, elsewhere))
 
 
 def for_functions(facts: Maybe[RdmaFacts], pci: Maybe[PciFacts]) -> Maybe[RdmaFacts]:
@@ -358,6 +362,18 @@ def _devices_elsewhere(host: Host, devices: tuple[RdmaDevice, ...]) -> tuple[str
         if not isinstance(driver, Unknown) and driver.rpartition("/")[2] == _AUXILIARY_DRIVER:
             found.append(bdf)
     return tuple(sorted(found))
+
+
+def _names_elsewhere(host: Host, uverbs: Mapping[str, str], elsewhere: Collection[str]) -> dict[str, str]:
+    """Return the names of RDMA devices in other namespaces by BDF: their uverbs devices are listed here too.
+
+    `uverbs`: the uverbs device of each RDMA device. The class has no namespaces (core/uverbs_main.c).
+    """
+    found = {}
+    for device, name in uverbs.items():
+        function = pci_function(known(host.resolve(f"{_VERBS}/{name}/device"), "")) or ""
+        found[function.rpartition("/")[2]] = printable(device, 64)
+    return {bdf: found[bdf] for bdf in elsewhere if bdf in found}
 
 
 def _namespace_mode(host: Host) -> Maybe[str]:

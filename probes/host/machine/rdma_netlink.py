@@ -165,7 +165,11 @@ class ResourceParser:
         self._before: dict[tuple[Command, str], _Part] = {}
 
     def parse(
-        self, answers: Mapping[tuple[Command, str], Answer], shared: bool | None, unread: tuple[str, ...]
+        self,
+        answers: Mapping[tuple[Command, str], Answer],
+        shared: bool | None,
+        unread: tuple[str, ...],
+        hidden: tuple[str, ...] | None = None,
     ) -> RdmaResources:
         """Return the objects in the answers, which are by command and device."""
         parts = {key: self._part(*key, answer.payloads) for key, answer in answers.items()}
@@ -185,6 +189,7 @@ class ResourceParser:
             shared,
             left_out,
             unread,
+            hidden,
         )
 
     def _part(self, command: Command, device: str, payloads: list[bytes]) -> _Part:

@@ -11,7 +11,8 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
@@ -19,6 +20,7 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host import rdma_resources as rdma
 from probes.host.answers import CommandOutput
+from probes.host.machine.rdma_namespaces import RdmaNamespaces
 from probes.host.machine.rdma_netlink import (
     Answer,
     Command,
@@ -67,10 +69,14 @@ class Connection(Kernel, Protocol):
 class _Connection:
     """A netlink socket for one round of questions."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, opened: socket.socket | None = None) -> None:
+        """`opened`: a socket in another network namespace."""
         self._deadline = time.monotonic() + seconds
         self._sequence = 0
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_RDMA)
+        if opened is None:
+            kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
+            opened = socket.socket(socket.AF_NETLINK, kind, _NETLINK_RDMA)
+        self._socket = opened
 
     def close(self) -> None:
         self._socket.close()
@@ -100,13 +106,18 @@ class _Connection:
 
 
 class ResourceReader:
-    """Reads the resources of all devices in this network namespace.
+    """Reads the resources of all devices in this network namespace, and in the others if they can be entered.
 
     Only for a kernel that has ib_core loaded: opening the socket would load it.
     """
 
-    def __init__(self, connect: Callable[[float], Connection] = _Connection) -> None:
+    def __init__(
+        self,
+        connect: Callable[[float], Connection] = _Connection,
+        namespaces: RdmaNamespaces | None = None,
+    ) -> None:
         self._connect = connect
+        self._namespaces = namespaces
         self._parser = ResourceParser()
 
     def read(self, seconds: float = SECONDS) -> Maybe[rdma.RdmaResources]:
@@ -115,7 +126,7 @@ class ResourceReader:
 
     def read_packets(self, seconds: float = SECONDS) -> Maybe[tuple[rdma.PacketNumbers, ...]]:
         """Return the packet numbers of all connected queue pairs; late as `read`."""
-        return self._connected(_read_packets, seconds)
+        return self._connected(self._read_packets, seconds)
 
     def _connected(self, read: Callable[[Kernel], Maybe[T]], seconds: float) -> Maybe[T]:
         try:
@@ -131,39 +142,92 @@ class ResourceReader:
         """Return the resources that this kernel lists; `seconds`: its time limit."""
         return _answered(self._read, connection, seconds)
 
+    def read_packets_from(
+        self, connection: Kernel, seconds: float = SECONDS
+    ) -> Maybe[tuple[rdma.PacketNumbers, ...]]:
+        """Return the packet numbers of the queue pairs that this kernel lists."""
+        return _answered(self._read_packets, connection, seconds)
+
     def _read(self, connection: Kernel) -> Maybe[rdma.RdmaResources]:
         listed = connection.ask(Command.GET)
         if listed.errno:
             return _unknown(listed.errno)
-        devices = devices_of(listed)
-        failed: dict[str, int] = {}
-        answers: dict[tuple[Command, str], Answer] = {}
-        for index, name in devices:
-            for kind in _KINDS:
-                answer = connection.ask(kind, index)
-                if kind in _NEEDED and (answer.errno or answer.is_interrupted):
-                    failed[name] = answer.errno or errno.EAGAIN
-                    break
-                answers[kind, name] = answer
-        if devices and len(failed) == len(devices):
-            return _unknown(next(iter(failed.values())))
-        read = {(kind, name): answer for (kind, name), answer in answers.items() if name not in failed}
+        found = _Objects()
+        found.ask(connection, devices_of(listed))
         shared = shares_namespaces(connection.ask(Command.SYS_GET))
-        return self._parser.parse(read, shared, tuple(failed))
+        hidden = self._hidden(shared, found.devices)
+        for kernel, devices in self._others(hidden):
+            found.ask(kernel, devices)
+        if found.devices and len(found.failed) == len(found.devices):
+            return _unknown(next(iter(found.failed.values())))
+        left = None if hidden is None else tuple(sorted(hidden - found.devices))
+        return self._parser.parse(found.whole(), shared, tuple(found.failed), left)
+
+    def _read_packets(self, connection: Kernel) -> Maybe[tuple[rdma.PacketNumbers, ...]]:
+        listed = connection.ask(Command.GET)
+        if listed.errno:
+            return _unknown(listed.errno)
+        devices = devices_of(listed)
+        found = _packets(connection, devices)
+        if self._namespaces is None:
+            return found
+        shared = shares_namespaces(connection.ask(Command.SYS_GET))
+        hidden = self._hidden(shared, {name for _, name in devices})
+        for kernel, others in self._others(hidden):
+            if isinstance(found, Unknown):
+                break
+            more = _packets(kernel, others)
+            found = more if isinstance(more, Unknown) else (*found, *more)[: rdma.MAX_OBJECTS]
+        return found
+
+    def _hidden(self, shared: bool | None, listed: Collection[str]) -> frozenset[str] | None:
+        """Return the devices that only other network namespaces list; None: they are unknown."""
+        return self._namespaces.hidden(listed) if shared is False and self._namespaces else None
+
+    def _others(self, hidden: frozenset[str] | None) -> Iterator[tuple[Kernel, list[tuple[int, str]]]]:
+        """Yield the kernel as other network namespaces see it, with those of these devices that it lists."""
+        if self._namespaces is None or not hidden:
+            return
+        with closing(self._namespaces.sockets(SECONDS)) as sockets:
+            for namespace, opened in sockets:
+                kernel = _Connection(SECONDS, opened)
+                devices = [row for row in devices_of(kernel.ask(Command.GET)) if row[1] in hidden]
+                if devices:
+                    self._namespaces.note(namespace)
+                    yield kernel, devices
+                hidden = hidden.difference(name for _, name in devices)
+                if not hidden:
+                    return
 
 
-def packets_from(connection: Kernel, seconds: float = SECONDS) -> Maybe[tuple[rdma.PacketNumbers, ...]]:
-    """Return the packet numbers of all connected queue pairs that this kernel lists."""
-    return _answered(_read_packets, connection, seconds)
+class _Objects:
+    """The answers about the objects of each device, of one round."""
+
+    def __init__(self) -> None:
+        self.devices: set[str] = set()
+        self.failed: dict[str, int] = {}  # errno by device
+        self._answers: dict[tuple[Command, str], Answer] = {}
+
+    def ask(self, kernel: Kernel, devices: list[tuple[int, str]]) -> None:
+        """Ask for the objects of devices that this kernel lists."""
+        for index, name in devices:
+            self.devices.add(name)
+            for kind in _KINDS:
+                answer = kernel.ask(kind, index)
+                if kind in _NEEDED and (answer.errno or answer.is_interrupted):
+                    self.failed[name] = answer.errno or errno.EAGAIN
+                    break
+                self._answers[kind, name] = answer
+
+    def whole(self) -> dict[tuple[Command, str], Answer]:
+        """Return the answers of the devices that have not failed."""
+        return {key: answer for key, answer in self._answers.items() if key[1] not in self.failed}
 
 
-def _read_packets(connection: Kernel) -> Maybe[tuple[rdma.PacketNumbers, ...]]:
-    listed = connection.ask(Command.GET)
-    if listed.errno:
-        return _unknown(listed.errno)
+def _packets(kernel: Kernel, devices: list[tuple[int, str]]) -> Maybe[tuple[rdma.PacketNumbers, ...]]:
     found: list[rdma.PacketNumbers] = []
-    for index, name in devices_of(listed):
-        answer = connection.ask(Command.RES_QP_GET, index)
+    for index, name in devices:
+        answer = kernel.ask(Command.RES_QP_GET, index)
         if answer.errno or answer.is_interrupted:
             return _unknown(answer.errno or errno.EAGAIN)
         found += islice(packet_numbers(name, answer), rdma.MAX_OBJECTS - len(found))

@@ -75,13 +75,10 @@ class BatchHost(CollectedHost, AnsweredHost, Recalling):
                 or not self._set_clocks(message, False)
             ):
                 raise ConnectionFailed(GARBLED)
-            self._answers.update(
-                {
-                    question: answer
-                    for question, answer in zip(asked, found, strict=True)
-                    if not (isinstance(answer, dict) and "errno" in answer and is_unfinished(answer))
-                }
-            )
+            self._answers.update(zip(asked, found, strict=True))
+            for question, answer in zip(asked, found, strict=True):
+                if type(answer) is dict and "errno" in answer and is_unfinished(answer):
+                    del self._answers[question]
 
     def _answer_to(self, question: Question, source: str) -> Maybe[Any]:
         answer = self._answers.get(question, NOT_ASKED_YET)

@@ -23,7 +23,7 @@ from probes.host.machine.files import unknown_from
 from probes.host.machine.kernel_log_reader import parse_record
 from probes.host.machine.library_probes import CUDA_NEEDS, probe_cuda, probe_data_direct, probe_dmabuf
 from probes.host.machine.rdma_netlink import Answer, Command, request
-from probes.host.machine.rdma_reader import SECONDS, ResourceReader, packets_from, resources_from_command
+from probes.host.machine.rdma_reader import SECONDS, ResourceReader, resources_from_command
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
@@ -254,7 +254,7 @@ class CollectedHost(HostBase):
 
     def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
         kernel = _Kernel(self)
-        answer = packets_from(kernel)
+        answer = self._resources.read_packets_from(kernel)
         return NOT_ASKED_YET if kernel.is_unasked else answer
 
     def datagrams(self, seconds: float, content: str) -> list[tuple[bytes, bool]]:

@@ -33,6 +33,7 @@ from probes.snapshot.condition import (
     THROTTLED,
     TRAFFIC_FELL,
     Condition,
+    Unread,
     Watched,
 )
 
@@ -117,20 +118,26 @@ def _unknown_path(sample: LiveSample) -> str:
     return ""
 
 
-def _unread(sample: LiveSample) -> dict[str, Unknown]:
+def _unread(sample: LiveSample) -> dict[str, Unread]:
     """Return why nothing that a check looks at is known: without figures, nothing is seen."""
     rates = [port.sent_gbps for port in sample.ports]
     processes = () if isinstance(sample.processes, Unknown) else sample.processes
-    figures: dict[str, Iterable[Maybe[object]]] = {
-        FLAPPING: (port.state for port in sample.ports),
-        PAUSED: (port.pause_percent for port in sample.ports),
-        ERRORS_RISING: (count for port in sample.ports for count in port.counters.values()),
-        THROTTLED: (map_known(gpu.live, lambda live: live.throttle_reasons) for gpu in sample.gpus),
-        STOPPED: (process.state for process in processes),
-        **dict.fromkeys((SLOW_NIC, TRAFFIC_FELL, CONGESTED), rates),
+    errors = (count for port in sample.ports for count in port.counters.values())
+    reasons = (map_known(gpu.live, lambda live: live.throttle_reasons) for gpu in sample.gpus)
+    figures: dict[str, tuple[str, Iterable[Maybe[object]]]] = {
+        FLAPPING: ("the states of the ports", (port.state for port in sample.ports)),
+        PAUSED: ("the pause counters of the ports", (port.pause_percent for port in sample.ports)),
+        ERRORS_RISING: ("the error counters of the ports", errors),
+        THROTTLED: ("the throttle reasons of the GPUs", reasons),
+        STOPPED: ("the states of the processes", (process.state for process in processes)),
+        **dict.fromkeys((SLOW_NIC, TRAFFIC_FELL, CONGESTED), ("the rates of the ports", rates)),
     }
-    reasons = ((check, _all_unknown(values)) for check, values in figures.items())
-    return {check: why for check, why in (*reasons, (STEP_LONGER, _unread_step(sample))) if why is not None}
+    found = {}
+    for check, (what, values) in figures.items():
+        if (why := _all_unknown(values)) is not None:
+            found[check] = Unread(what, why)
+    step = _unread_step(sample)
+    return found if step is None else found | {STEP_LONGER: Unread("the length of a step", step)}
 
 
 def _unread_step(sample: LiveSample) -> Unknown | None:

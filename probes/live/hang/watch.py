@@ -8,7 +8,6 @@ from statistics import median
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.jobs.process_files import has_initialized_nvshmem
 from probes.live.activity import BUSY_PERCENT, IDLE_PERCENT, SILENT_SECONDS, moves_data
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PortSample
 from probes.live.processes.gdr_path import gpu_may_post
@@ -120,10 +119,7 @@ class HangWatch:
             silent_seconds=never if moved_at is None else self._at - moved_at,
             queue_pairs=sum(nic.queue_pairs for nic in process.nics),
             ready=sum(nic.ready for nic in process.nics),
-            gpu_may_post=(
-                gpu_may_post(process.role, process.threads)
-                or has_initialized_nvshmem(process.process.libraries)
-            ),
+            gpu_may_post=gpu_may_post(process.process.libraries, process.threads),
         )
 
     def silence(self) -> Maybe[float]:

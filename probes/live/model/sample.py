@@ -211,6 +211,12 @@ class LiveJob:
     gpus: tuple[str, ...] = ()  # BDFs; also one that a rank used before it was lost
     slowest_nic: SlowestNic | None = None  # None: no NIC is clearly slower, or it was not watched long enough
     step: Maybe[JobStep] = _NO_STEP
+    shared_nics: frozenset[str] = frozenset()  # other jobs use these too: their rates are not only its own
+
+    @property
+    def own_nics(self) -> tuple[str, ...]:
+        """The NICs that no other job uses."""
+        return tuple(name for name in self.nics if name not in self.shared_nics)
 
 
 class EventKind(Enum):

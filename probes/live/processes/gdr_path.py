@@ -18,6 +18,7 @@ from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect_probe import BUFINFO
+from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshmem
 from probes.live.model.sample import PathJudgment, PathWord, Role
 from probes.live.processes.ownership import LARGE, PAGE, RdmaUse
 from probes.queries.finding import Evidence
@@ -35,6 +36,11 @@ _SETTLES = f"Root can settle it if nothing else on the node uses DMA-BUF ({BUFIN
 _PEERMEM_DOUBT = (
     "nvidia_peermem counts the regions of all processes together; the kernel does not list whose they are."
 )
+_ELSEWHERE = "root on the host can see them"
+_ROOT = "Root on the host can settle it, unless they are of a process that has exited."
+_WHOSE_PAIRS = "NCCL sends through sockets; the kernel does not list which library has the queue pairs."
+_UNNAMED = "NCCL before 2.14 does not name its threads, which would show how it sends."
+_INHERITED = "Threads that have exited made some of its regions, so these may be another process's."
 _DEVICE_THREAD = "NCCL GIN"  # the GPU itself may post to DEVX queue pairs
 _LIKELY_SHARE = 10  # at most a tenth of a rank's large regions may be DMA-BUF
 
@@ -52,6 +58,7 @@ class ProcessEvidence:
     is_settled: bool = True  # False: its regions changed while they were read
     libraries: frozenset[str] = frozenset()  # those that are known
     is_far: bool = False  # its NICs are on other NUMA nodes than its GPUs
+    gpu_may_post: bool = False  # to queue pairs that the kernel does not list
 
     @cached_property
     def has_sockets(self) -> bool:
@@ -97,7 +104,7 @@ def judge(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment:
     """Return the path of a process."""
     if isinstance(process.use, Unknown):
         if process.has_sockets and not _has_thread(process, VERBS_THREAD):
-            return _judged(PathWord.TCP, process, likely=True)
+            return _judged(PathWord.TCP, process, doubt=f"Its queue pairs are unknown ({process.use}).")
         why = _unread(process.use, "the kernel does not list RDMA resources", "RDMA resources")
         return _unknown(process, why)
     use = process.use
@@ -108,7 +115,7 @@ def judge(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment:
     if process.has_sockets:
         if _has_thread(process, VERBS_THREAD):
             return _unknown(process, "NCCL has both socket and InfiniBand threads")
-        return _judged(PathWord.TCP, process, likely=True)  # another library has the queue pairs
+        return _judged(PathWord.TCP, process, doubt=_WHOSE_PAIRS)
     if not process.is_settled:
         return _unknown(process, "its memory regions changed while they were read")
     return _with_regions(process, use, node)
@@ -124,10 +131,10 @@ def _unread(why: Unknown, absent: str, what: str) -> str:
 def _without_queue_pairs(process: ProcessEvidence, use: RdmaUse, node: NodeEvidence) -> PathJudgment:
     has_rdma = bool(use.contexts or use.own.total or use.inherited.total)
     if node.is_hidden and not has_rdma:
-        return _unknown(process, "its RDMA devices may be in another network namespace")
+        return _unknown(process, f"its RDMA devices may be in another network namespace; {_ELSEWHERE}")
     if node.unowned_queue_pairs:
         if process.has_sockets and not _has_thread(process, VERBS_THREAD):
-            return _judged(PathWord.TCP, process, likely=True)
+            return _judged(PathWord.TCP, process, doubt=f"Some queue pairs have no visible owner. {_ROOT}")
         return _unknown(process, "some queue pairs on this node have no visible owner")
     if process.has_sockets:
         return _judged(PathWord.TCP, process)
@@ -137,13 +144,13 @@ def _without_queue_pairs(process: ProcessEvidence, use: RdmaUse, node: NodeEvide
         return _unknown(
             process, "it has memory regions but no listed queue pair (DEVX queues are not listed)"
         )
-    if has_rdma and gpu_may_post(process.role, process.threads):
+    if has_rdma and process.gpu_may_post:
         return _unknown(process, "GPUs may post to DEVX queues, which the kernel does not list")
     if process.role is Role.NCCL and _has_plugin(process):
         return _unknown(process, "NCCL uses a network plugin, whose connections are not visible")
     # Old NCCL versions do not name their threads.
     unnamed = process.role is Role.NCCL and not any(name.startswith("NCCL") for name in process.threads)
-    return _judged(PathWord.NO_NIC, process, likely=unnamed)
+    return _judged(PathWord.NO_NIC, process, doubt=_UNNAMED if unnamed else "")
 
 
 def _with_regions(process: ProcessEvidence, use: RdmaUse, node: NodeEvidence) -> PathJudgment:
@@ -176,7 +183,7 @@ def _dmabuf(process: ProcessEvidence, node: NodeEvidence, *signs: Evidence) -> P
         return _unknown(process, "it has DMA-BUF regions but no GPU", *signs)
     proof = _attached_alone(process, node)
     if isinstance(proof, str):
-        return _judged(PathWord.DMABUF, process, *signs, likely=True, doubt=proof)
+        return _judged(PathWord.DMABUF, process, *signs, doubt=proof)
     return _judged(PathWord.DMABUF, process, *signs, proof)
 
 
@@ -194,9 +201,9 @@ def _attached_alone(process: ProcessEvidence, node: NodeEvidence) -> Evidence | 
             return f"Only {BUFINFO} could settle it, and it is missing: is debugfs mounted?"
         return f"{BUFINFO} could settle it, but is unknown ({attached})."
     if isinstance(process.has_gpu, Unknown):
-        return f"Whether it uses a GPU is unknown ({process.has_gpu})."
-    if node.unowned_regions or node.is_hidden:
-        return "Other processes that gdrtop cannot see may have DMA-BUF regions on the same NICs."
+        return _gpu_doubt(process)
+    if node.unowned_regions:  # a NIC is in one namespace: what is hidden there does not use this one
+        return f"Regions without a visible owner may be DMA-BUFs on the same NICs. {_ROOT}"
     mine = node.dmabuf_candidates.get(process.pid, frozenset()) & attached
     others = {
         device for pid, devices in node.dmabuf_candidates.items() if pid != process.pid for device in devices
@@ -220,16 +227,22 @@ def _peermem(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment | Non
         return None
     sign = Evidence(source, f"{regions}")
     count = len(node.peermem_candidates)
-    if node.unowned_regions or node.is_hidden:
+    if node.is_hidden:
+        return _unknown(
+            process,
+            f"nvidia_peermem is in use, maybe by processes in another network namespace; {_ELSEWHERE}",
+            sign,
+        )
+    if node.unowned_regions:
         return _unknown(
             process, "nvidia_peermem is in use, but not all memory regions have a visible owner", sign
         )
     if count == 1:
-        return _judged(PathWord.PEERMEM, process, sign, likely=isinstance(process.has_gpu, Unknown))
+        return _judged(PathWord.PEERMEM, process, sign, doubt=_gpu_doubt(process))
     if process.is_far:  # NCCL's default level does not reach so far
         return _unknown(process, "its NIC and its GPU are on different NUMA nodes", sign)
     if node.candidates_share_job and process.role is Role.NCCL and regions >= count:
-        return _judged(PathWord.PEERMEM, process, sign, likely=True, doubt=_PEERMEM_DOUBT)
+        return _judged(PathWord.PEERMEM, process, sign, doubt=_PEERMEM_DOUBT)
     return _unknown(process, f"one of {count} processes uses nvidia_peermem", sign)
 
 
@@ -253,18 +266,28 @@ def _host_memory(process: ProcessEvidence, use: RdmaUse, pinned: int, node: Node
     if node.has_no_dmabuf:
         most = Evidence(BUFINFO, "no device is attached to a DMA-BUF")
     is_proven = shortest > bound
+    inherited = _INHERITED if use.inherited.count else ""
     if process.role is not Role.NCCL:
         if not is_proven:
             return _unknown(process, f"up to {size_text(bound)} of its memory regions may be DMA-BUF", sign)
-        return _judged(PathWord.HOST_MEMORY, process, sign, most, likely=bool(use.inherited.count))
+        return _judged(PathWord.HOST_MEMORY, process, sign, most, doubt=inherited)
     if not is_proven and bound * _LIKELY_SHARE > large:
         return _unknown(process, f"up to {size_text(bound)} of its memory regions may be DMA-BUF", sign)
     if not _has_thread(process, VERBS_THREAD) and not _has_plugin(process):
         return _unknown(process, f"no {VERBS_THREAD} thread: another library may have the queue pairs", sign)
-    is_rank = _has_thread(process, VERBS_THREAD) and known(process.has_gpu, False)
-    likely = not is_proven or not is_rank or bool(use.inherited.count)
-    doubt = f"Up to {size_text(bound)} of its regions may be DMA-BUF. {_SETTLES}" if not is_proven else ""
-    return _judged(PathWord.STAGED, process, sign, most, likely=likely, doubt=doubt)
+    doubts = (
+        f"Up to {size_text(bound)} of its regions may be DMA-BUF. {_SETTLES}" if not is_proven else "",
+        _gpu_doubt(process),
+        "" if _has_thread(process, VERBS_THREAD) else "The buffers of NCCL's network plugin are not visible.",
+        inherited,
+    )
+    return _judged(PathWord.STAGED, process, sign, most, doubt=next(filter(None, doubts), ""))
+
+
+def _gpu_doubt(process: ProcessEvidence) -> str:
+    if isinstance(process.has_gpu, Unknown):
+        return f"Whether it uses a GPU is unknown ({process.has_gpu})."
+    return "" if process.has_gpu else "No GPU of the process is visible."
 
 
 def _obstacle(node: NodeEvidence) -> str:
@@ -280,9 +303,10 @@ def _obstacle(node: NodeEvidence) -> str:
     return ""
 
 
-def gpu_may_post(role: Role, threads: Maybe[tuple[str, ...]]) -> bool:
+def gpu_may_post(libraries: Maybe[tuple[MappedLibrary, ...]], threads: Maybe[tuple[str, ...]]) -> bool:
     """Return whether a GPU may post to DEVX queues, unlisted by the kernel: NCCL GIN, NVSHMEM IBGDA."""
-    return role is Role.NVSHMEM or any(name.startswith(_DEVICE_THREAD) for name in known(threads, ()))
+    has_thread = any(name.startswith(_DEVICE_THREAD) for name in known(threads, ()))
+    return has_thread or has_initialized_nvshmem(libraries)
 
 
 def _has_thread(process: ProcessEvidence, prefix: str) -> bool:
@@ -293,10 +317,9 @@ def _has_plugin(process: ProcessEvidence) -> bool:
     return any(name.startswith("libnccl-net") for name in process.libraries)
 
 
-def _judged(
-    word: PathWord, process: ProcessEvidence, *signs: Evidence, likely: bool = False, doubt: str = ""
-) -> PathJudgment:
-    return PathJudgment(word, likely, evidence=(*process.shown, *signs), doubt=doubt)
+def _judged(word: PathWord, process: ProcessEvidence, *signs: Evidence, doubt: str = "") -> PathJudgment:
+    """Return a judgment; only a likely one has a doubt, a sentence on what would settle it."""
+    return PathJudgment(word, bool(doubt), evidence=(*process.shown, *signs), doubt=doubt)
 
 
 def _unknown(process: ProcessEvidence, why: str, *signs: Evidence) -> PathJudgment:

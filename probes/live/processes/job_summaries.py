@@ -55,6 +55,7 @@ def _job(
         nics=tuple(devices),
         sent_gbps=_sum([port.sent_gbps for port in used], devices, shared),
         received_gbps=_sum([port.received_gbps for port in used], devices, shared),
+        shared_nics=frozenset(shared),
     )
 
 

@@ -17,7 +17,7 @@ from probes.facts.jobs.processes import Process
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.node import Node
-from probes.facts.rdma.data_direct import DataDirectFacts
+from probes.facts.rdma.data_direct import functions_of_nics
 from probes.facts.rdma.devices import RdmaFacts
 from probes.live.model.sample import LiveProcess
 from probes.live.processes.gdr_path import DMABUF_THRESHOLD, TRACKS_DMABUF, NodeEvidence, uncharged_bytes
@@ -25,6 +25,7 @@ from probes.live.processes.ownership import RdmaUse, ResourceRound
 from probes.snapshot.path_verdict import usable_gpus
 from probes.snapshot.rates import Reading
 
+_MOST_NAMES = 4  # in a sentence
 _OTHER_PEERMEM = ("efa_nv_peermem",)  # AWS EFA's own module has no refcnt of regions
 
 
@@ -109,16 +110,6 @@ def dmabuf_candidates(found: ResourceRound) -> dict[int, frozenset[str]]:
     }
 
 
-def functions_of_nics(node: Node) -> dict[str, str]:
-    """Return the RDMA device of each function by which a NIC reaches memory: its own, or Data Direct's."""
-    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    functions = {known(device.bdf, ""): device.name for device in devices}
-    if isinstance(node.data_direct, DataDirectFacts):
-        functions |= {known(bdf, None) or "": name for name, bdf in node.data_direct.of_devices.items()}
-    functions.pop("", None)
-    return functions
-
-
 def lasting_evidence(node: Node) -> NodeEvidence:
     """Return the part of the evidence that stays the same until the node is probed again."""
     kernel = node.kernel.version if isinstance(node.kernel, KernelFacts) else node.kernel
@@ -158,7 +149,7 @@ def current_evidence(
         if (use.own.total or use.inherited.total) and with_gpu.get(pid, True) is not False
     )
     names = {jobs.get(pid, f"pid {pid}") for pid in with_regions}
-    nics = functions_of_nics(node)
+    nics = functions_of_nics(node.rdma, node.data_direct)
     return replace(
         lasting,
         peermem_regions=peermem_regions(reading.peermem),
@@ -168,7 +159,7 @@ def current_evidence(
         unowned_queue_pairs=found.ownership.unowned_queue_pairs,
         is_hidden=is_hidden(node, found),
         dmabuf_attached=map_known(
-            attached, lambda found: frozenset(nics[bdf] for bdf in found.gpu_memory if bdf in nics)
+            attached, lambda found: frozenset(nics[bdf] for bdf in found.gpu_memory if nics.get(bdf))
         ),
         has_no_dmabuf=has_no_dmabuf,
         dmabuf_candidates=candidates,
@@ -181,6 +172,8 @@ def is_hidden(node: Node, found: ResourceRound) -> bool:
     An empty list is no proof that there are none, unless the devices are in all namespaces: even an idle NIC
     has the kernel's own queue pairs.
     """
+    if found.hidden is not None:
+        return bool(found.hidden)
     return has_devices(node) and (
         found.shares_namespaces is False or (found.is_empty and found.shares_namespaces is None)
     )
@@ -243,7 +236,8 @@ def _without_owner(found: ResourceRound) -> list[str]:
 def _resource_limits(found: ResourceRound, node: Node, has_processes: bool) -> list[str]:
     sentences = []
     if is_hidden(node, found):
-        sentences.append("RDMA devices in other network namespaces are not visible from here")
+        names = f" ({', '.join(found.hidden[:_MOST_NAMES])})" if found.hidden else ""
+        sentences.append(f"Run as root on the host to see RDMA devices in other network namespaces{names}")
     version = node.kernel.version if isinstance(node.kernel, KernelFacts) else node.kernel
     if isinstance(version, Unknown) or version >= TRACKS_DMABUF or not has_processes:
         return sentences

@@ -107,6 +107,7 @@ class ResourceRound:
     pinned: Mapping[int, Maybe[int]] = field(default_factory=dict)  # VmPin in bytes, by pid
     unsettled: frozenset[int] = frozenset()  # processes whose regions changed in the meantime
     shares_namespaces: bool | None = None
+    hidden: tuple[str, ...] | None = None  # devices of other network namespaces, whose objects are not listed
     is_empty: bool = False  # not even the kernel's own queue pairs are listed
     resources: RdmaResources = field(default_factory=RdmaResources)  # that the rest was worked out from
     groups: Mapping[int, int] = field(default_factory=dict)  # the process of each thread that made them
@@ -171,6 +172,7 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
         pinned=pinned,
         unsettled=frozenset(pid for pid in changed if pid is not None),
         shares_namespaces=after.shares_namespaces,
+        hidden=after.hidden,
         is_empty=not (after.queue_pairs or after.contexts or after.domains or after.regions),
         resources=after,
         groups=groups,

@@ -13,7 +13,7 @@ from probes.facts.jobs.process_files import RANKS, WORLD_SIZES, Stat, has_initia
 from probes.facts.jobs.processes import Process, program_of
 from probes.host.usage import ProcessUsage
 from probes.live.model.sample import LiveProcess, PathJudgment, Role
-from probes.live.processes.gdr_path import NodeEvidence, ProcessEvidence, judge
+from probes.live.processes.gdr_path import NodeEvidence, ProcessEvidence, gpu_may_post, judge
 from probes.live.processes.node_evidence import is_far
 from probes.live.processes.ownership import RdmaUse
 
@@ -161,7 +161,9 @@ def _evidence(pid: int, answers: Answers, node: NodeEvidence) -> ProcessEvidence
     role = role_of(answers.process, answers.threads, bool(use.nics))
     own = (answers.use, answers.pinned, answers.threads, answers.has_gpu, answers.is_settled)
     libraries = frozenset(library.name for library in known(answers.process.libraries, ()))
-    return ProcessEvidence(pid, role, *own, libraries, is_far(node.numa_nodes, answers.gpus, use))
+    far = is_far(node.numa_nodes, answers.gpus, use)
+    may_post = gpu_may_post(answers.process.libraries, answers.threads)
+    return ProcessEvidence(pid, role, *own, libraries, far, may_post)
 
 
 def _differs(before: Maybe[ProcessUsage], now: Maybe[ProcessUsage]) -> bool:

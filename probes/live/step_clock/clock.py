@@ -37,7 +37,7 @@ _SILENT_STEPS, _SILENT_SHARE = 3, 0.1
 _ROUND_SECONDS = 300.0  # with one estimate, when gdrtop reads fast only now and then
 _EXTRA_SECONDS = 2.0  # of fast readings before an estimate
 
-NEEDS_MINUTES = Unknown(Reason.NOT_YET, "step clock", "needs some minutes of traffic")
+NEEDS_MINUTES = Unknown(Reason.NOT_YET, "step clock", "it takes some minutes of traffic")
 NO_PERIOD = Unknown(Reason.NOT_THERE, "step clock", "the traffic has no steady period")
 NO_TRAFFIC = Unknown(Reason.NOT_THERE, "step clock", "the NIC carries no traffic now")
 NO_READINGS = Unknown(Reason.TIMED_OUT, "step clock", "the counters were not read in time")

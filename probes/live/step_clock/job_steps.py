@@ -13,7 +13,6 @@ from probes.live.activity import moves_data
 from probes.live.events.ports import ACTIVE
 from probes.live.model.sample import STEP_ROLES, LiveJob, PortSample
 from probes.live.model.step import JobStep
-from probes.live.odd_one_out import shared_nics
 from probes.live.step_clock.clock import StepClock
 from probes.snapshot.rates import byte_files
 
@@ -59,13 +58,11 @@ class JobSteps:
             for name, watched in self._watched.items()
             if at - watched.seen_at <= _ABSENT_SECONDS
         }
-        shared = shared_nics(jobs)
         active = {(port.device, port.port): port for port in ports if port.state == ACTIVE}
         found = []
         for job in jobs:
             if job.role in STEP_ROLES:
-                nics = set(job.nics) - shared
-                own = {place: port for place, port in active.items() if place[0] in nics}
+                own = {place: port for place, port in active.items() if place[0] in job.own_nics}
                 step = self._step(host, node, job, own, wall)
                 job = replace(job, step=step)
             found.append(job)

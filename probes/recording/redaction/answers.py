@@ -6,7 +6,7 @@ import dataclasses
 import ipaddress
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -16,9 +16,10 @@ from probes.facts.system.kubernetes import known_phrases
 from probes.facts.system.kubernetes_objects import kept_fields, objects
 from probes.host.answers import ETHTOOL_COUNTERS, KernelMessage
 from probes.host.collectives import CollectiveSpeed
+from probes.host.component_history import ComponentHistory, Mark
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.recording.redaction.processes import thread_name
-from probes.recording.redaction.tokens import COMMUNICATOR, PROGRAM, SERIAL, Tokens
+from probes.recording.redaction.tokens import COMMUNICATOR, JOB, PROGRAM, SERIAL, Tokens
 
 _STRINGS = (
     b"libcuda.so\0",
@@ -30,6 +31,9 @@ _STRINGS = (
     b"ipv6-addr\0",
     b"ibv_reg_dmabuf_mr",
 )
+
+
+_JOB_ID = re.compile(r"(?<=\bjob )[0-9]+")
 
 
 def program_strings(tokens: Tokens, content: bytes) -> bytes:
@@ -154,7 +158,8 @@ def resources(tokens: Tokens, answer: RdmaResources) -> RdmaResources:
         domains=kept_all(answer.domains),
         contexts=kept_all(answer.contexts),
         completion_queues=kept_all(answer.completion_queues),
-        unread=tuple(text(device) for device in answer.unread),
+        unread=tuple(map(text, answer.unread)),
+        hidden=None if answer.hidden is None else tuple(map(text, answer.hidden)),
     )
 
 
@@ -187,6 +192,30 @@ def collectives(tokens: Tokens, answer: tuple[CollectiveSpeed, ...]) -> tuple[Co
         )
         for collective in answer
     )
+
+
+def component_history(tokens: Tokens, answer: ComponentHistory) -> ComponentHistory:
+    """Keep the figures; replace names of programs, users and jobs, GUIDs and UUIDs."""
+
+    def job_name(text: str) -> str:
+        return tokens.text(_JOB_ID.sub(lambda found: str(tokens.number(JOB, found[0])), text))
+
+    def known_counts(counts: Mapping[str, int]) -> dict[str, int]:
+        return {mark.value: counts[mark.value] for mark in Mark if mark.value in counts}
+
+    components = (
+        dataclasses.replace(
+            each,
+            id=tokens.text(each.id),
+            name=tokens.text(each.name),
+            bdf=tokens.text(each.bdf),
+            parts=tuple(dataclasses.replace(part, counts=known_counts(part.counts)) for part in each.parts),
+            counts=known_counts(each.counts),
+        )
+        for each in answer.components
+    )
+    jobs = (dataclasses.replace(job, name=job_name(job.name)) for job in answer.jobs)
+    return dataclasses.replace(answer, jobs=tuple(jobs), components=tuple(components))
 
 
 def messages(tokens: Tokens, answer: tuple[KernelMessage, ...]) -> tuple[KernelMessage, ...]:

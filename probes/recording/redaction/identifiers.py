@@ -48,6 +48,7 @@ _RULES: dict[str, Callable[[Tokens, Any], Any]] = {
     "packet_numbers": rules.packets,
     "thread_names": rules.threads,
     "collectives": rules.collectives,
+    "component_history": rules.component_history,
     "ethtool_counters": lambda tokens, answer: rules.counters(answer),
     "kernel_messages": rules.messages,
     "ras_answer": rules.ras_text,

@@ -144,6 +144,7 @@ def _nic_slow(tree: Tree) -> None:
     if rank is None:
         return
     nic = nic_of(tree, rank)
+    tree.slow_before.add(nic.name)
     scale(tree, nic, changes(before=_SLOW_SHARE))
     if f"{nic.path}/net" in tree.directories:
         counters = tree.ethtool.get(netdev_of(tree, nic), {})

@@ -118,9 +118,14 @@ def _gids(name: str, keep: Callable[[int], bool], count: int = 16) -> ChangeTree
     return change
 
 
-def _without_rdma(tree: Tree, name: str) -> None:
+def _elsewhere(tree: Tree, name: str) -> None:
+    """Remove an RDMA device; its uverbs device is listed in every namespace."""
     tree.remove(f"/sys/class/infiniband/{name}")
     tree.remove(f"{_nic(tree, name).path}/infiniband")
+
+
+def _without_rdma(tree: Tree, name: str) -> None:
+    _elsewhere(tree, name)
     for path in [path for path, text in tree.files.items() if text == f"{name}\n" and "/uverbs" in path]:
         tree.remove(path.rpartition("/")[0])
 
@@ -146,7 +151,8 @@ def _unbind(tree: Tree, name: str, driver: str = "") -> None:
 def _in_pods(tree: Tree) -> None:
     """Move all RDMA devices to network namespaces of pods, as rdma-cni does."""
     for number, nic in enumerate(tree.nics):
-        _without_rdma(tree, nic.name)
+        _elsewhere(tree, nic.name)
+        tree.link(f"/sys/class/infiniband_verbs/uverbs{number}/device", nic.path)
         name = f"mlx5_core.rdma.{number}"
         tree.add(f"{nic.path}/{name}/uevent", "")
         tree.link(f"{nic.path}/{name}/driver", "/sys/bus/auxiliary/drivers/mlx5_ib.rdma")

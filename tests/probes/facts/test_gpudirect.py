@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import (
     parse_driver_version,
     read_peermem,
 )
-from probes.facts.gpudirect_probe import parse_bufinfo
+from probes.facts.gpudirect_probe import parse_bufinfo, probe
+from probes.facts.rdma.data_direct import DataDirectFacts
+from probes.facts.rdma.devices import RdmaFacts
 from probes.host.local import LocalHost
-from tests.probes.facts.gpudirect_facts import (
-    facts_of,
-)
+from tests.probes.facts.gpudirect_facts import Nics, a_kernel, facts_of, gpus_of, modules_of, rdma_of
 from tests.trees import write
 
 HEADER = "\nDma-buf Objects:\nsize    \tflags   \tmode    \tcount   \texp_name\tino     \tname\n"
@@ -68,14 +69,32 @@ def test_whether_dmabuf_is_in_use_is_unknown_without_debugfs(tmp_path: Path) -> 
     assert facts_of(tmp_path).dmabuf_in_use is True
 
 
-@pytest.mark.parametrize(("vendor", "in_use"), [("0x10de\n", False), ("0x15b3\n", True), (None, False)])
-def test_only_a_nic_that_is_attached_is_use(tmp_path: Path, vendor: str | None, in_use: bool) -> None:
+@pytest.mark.parametrize(
+    ("data_direct", "in_use"),
+    [
+        (DataDirectFacts(()), False),
+        (DataDirectFacts(("0000:c1:00.0",)), True),
+        (Unknown(Reason.TIMED_OUT, "Data Direct"), None),
+    ],
+)
+def test_only_a_nic_that_is_attached_is_use(
+    tmp_path: Path, data_direct: Maybe[DataDirectFacts], in_use: bool | None
+) -> None:
     """Another GPU, a camera or a capture card attached to GPU memory is no use by a NIC."""
     bufinfo = HEADER + OURS + NIC.replace("0000:18:00.0", "0000:c1:00.0")
     write(tmp_path, "/sys/kernel/debug/dma_buf/bufinfo", bufinfo)
-    if vendor is not None:
-        write(tmp_path, "/sys/bus/pci/devices/0000:c1:00.0/vendor", vendor)
-    assert facts_of(tmp_path).dmabuf_in_use is in_use
+    host = Nics(tmp_path, errno.EBADF)
+    facts = probe(
+        host, a_kernel(), modules_of(), gpus_of(), rdma_of("mlx5_0"), lambda: (), data_direct=data_direct
+    )
+    assert known(facts.dmabuf_in_use, None) is in_use
+
+
+def test_a_nic_in_a_pod_that_is_attached_is_use(tmp_path: Path) -> None:
+    write(tmp_path, "/sys/kernel/debug/dma_buf/bufinfo", HEADER + OURS + NIC)
+    moved = RdmaFacts((), ("0000:18:00.0",), "exclusive")
+    facts = probe(Nics(tmp_path, errno.EBADF), a_kernel(), modules_of(), gpus_of(), moved, lambda: ())
+    assert facts.dmabuf_in_use is True
 
 
 @given(st.text() | st.lists(st.sampled_from([HEADER, OURS, OTHER, NIC, NOBODY, FENCE])).map("".join))

@@ -170,8 +170,9 @@ def test_a_nic_with_an_unknown_rate_makes_no_statement_possible() -> None:
 
 
 def test_a_nic_that_two_jobs_share_is_not_compared() -> None:
-    other = replace(job(), id="other", pids=(9000,), nics=("mlx5_6",))
-    assert not Watching().see(30, SLOW, jobs=(job(), other))
+    shared = replace(job(), shared_nics=frozenset({"mlx5_6"}))
+    assert Watching().see(30, SLOW, jobs=(job(),))
+    assert not Watching().see(30, SLOW, jobs=(shared,))
 
 
 def test_a_port_that_is_down_is_not_slow() -> None:

@@ -31,6 +31,7 @@ def test_an_empty_timeline_has_no_samples() -> None:
     assert (timeline.times, timeline.events, timeline.at(BEGAN)) == ((), (), None)
 
 
+@pytest.mark.slow
 def test_each_moment_is_the_same_as_it_was() -> None:
     timeline, samples = filled(100)
     assert timeline.times == tuple(sample.taken_at for sample in samples)

@@ -196,6 +196,7 @@ def test_a_built_in_module_counts_as_loaded() -> None:
     assert why_not("load-modules", node).startswith("all needed modules are loaded")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["peermem-unknown-symbol-inbox-core", "peermem-symbol-version-mismatch"])
 def test_a_refused_module_is_not_tried_again(fault: str) -> None:
     for name in (f"hgx-h100+{fault},no-gdr-path", f"hgx-h100+no-gdr-path,{fault}"):

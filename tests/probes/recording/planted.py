@@ -309,6 +309,7 @@ def questions() -> dict[Question, object]:
         tuple(RdmaContext(secret, number, kernel_name=secret) for number, secret in enumerate(MARKERS)),
         tuple(CompletionQueue(secret, number, kernel_name=secret) for number, secret in enumerate(MARKERS)),
         unread=tuple(MARKERS),
+        hidden=tuple(MARKERS),
     )
     lines = [line.partition("] ")[2] for line in _LOG.split("\n")]
     answers[Question("kernel_messages")] = tuple(

@@ -40,6 +40,7 @@ RESOURCES = RdmaResources(
     shares_namespaces=False,
     left_out=3,
     unread=("mlx5_2",),
+    hidden=("mlx5_3",),
 )
 
 

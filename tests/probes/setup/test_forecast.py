@@ -317,6 +317,7 @@ def test_blacklists_and_install_lines_decide_what_udev_loads() -> None:
     assert judged(node("hgx-h100", never)).verdict.state is State.BROKEN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "state"),
     [

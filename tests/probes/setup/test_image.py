@@ -293,6 +293,7 @@ def test_a_container_image_without_verbs_cannot_use_rdma(tmp_path: Path) -> None
     assert exit_status(result) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("node", "state"), [("hgx-h100", State.READY), ("gb200", State.BROKEN)])
 def test_a_container_image_for_other_cpus_starts_no_program(tmp_path: Path, node: str, state: State) -> None:
     verbs(tmp_path)
@@ -304,6 +305,7 @@ def test_a_container_image_for_other_cpus_starts_no_program(tmp_path: Path, node
     assert ("image-wrong-architecture" in found(result)) is (state is State.BROKEN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("node", "plugin"), [("aws-p5", "libefa-rdmav34.so"), ("hgx-h100", "libmlx5-rdmav34.so")]
 )

@@ -72,6 +72,7 @@ def test_an_immutable_node_ends_at_the_step_that_its_image_or_an_operator_comple
     assert [step.why.partition(":")[0] for step in tools.plan.steps] == ["Run perftest in a container"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", usual(NODES, {name for name in NODES if not name.startswith(("aws", "azure"))})
 )

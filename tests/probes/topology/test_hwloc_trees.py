@@ -112,6 +112,7 @@ def test_numa_nodes(name: str, host: LocalHost) -> None:
     assert found == wanted
 
 
+@pytest.mark.slow
 def test_pci_functions(name: str, host: LocalHost) -> None:
     wanted = expected_functions(expected(name))
     facts = pci.probe(host)

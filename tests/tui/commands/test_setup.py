@@ -127,6 +127,7 @@ def test_the_script_prints_manual_steps_and_stops_there(
     assert printed.endswith("Then check the node: gdrtop check\n")
 
 
+@pytest.mark.slow
 def test_the_script_sets_a_new_node_up_to_the_reboot(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

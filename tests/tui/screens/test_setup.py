@@ -106,6 +106,7 @@ async def test_a_new_node_is_set_up_by_keys_from_nothing_to_the_end(monkeypatch:
 # Nodes with something wrong, and what the admin sees
 
 
+@pytest.mark.slow
 async def test_showing_the_steps_saves_no_boot(monkeypatch: pytest.MonkeyPatch) -> None:
     site = site_of(monkeypatch, "hgx-h100")
     async with site.opened() as pilot:

@@ -6,15 +6,18 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 
+from probes.base.text import capitalized
 from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.processes import ProcessFacts, probe
 from probes.facts.node import probe_node
 from probes.host.nvml import NvmlLive
 from probes.live.model.step import JobStep, StepPart, UsualStep
+from probes.live.model.step_text import longer_step
 from probes.queries.finding import Finding, Severity, Status
 from probes.queries.jobs import far_from_gpu
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import FIRST_RANK
+from probes.snapshot.condition import STEP_LONGER
 from tests.probes.live.live_samples import BEGAN, a_job, a_sample
 from tui.runtime.node_monitor import NodeMonitor
 from widgets.base.lines import plain
@@ -110,3 +113,35 @@ def test_a_problem_takes_the_row_of_the_step() -> None:
     assert plain(job_lines.draw_verdicts(sample, 100, 2)[1]) == "  ▲ A rank differs."
     day = time.strftime("%Y-%m-%d", time.localtime(BEGAN - 86400))
     assert f"longer than at {day} " in plain(job_lines.draw_verdicts(sample, 100, 9)[-1])
+
+
+def test_a_longer_step_is_said_once() -> None:
+    step = JobStep(21.2, 8.4, 2e11, 0.9, "mlx5_0", UsualStep(17.2, 4.1, BEGAN, StepPart.NETWORK))
+    job = replace(a_job(), step=step)
+    longer = longer_step(job, BEGAN)
+    assert longer is not None
+    finding = Finding(STEP_LONGER, "jobs", Severity.WARNING, Status.FOUND, "title", (), "", None, "")
+    cause = f"{capitalized(longer.text)}."
+    sample = a_sample(jobs=(job,), findings=(replace(finding, cause=cause, jobs=(job.name,)),))
+    for width, rows, count in ((120, 6, 2), (80, 3, 3)):
+        head, *lines = map(plain, job_lines.draw_verdicts(sample, width, rows))
+        assert head.startswith("▲ train.py")
+        assert len(lines) == count - 1
+        said = " ".join(line.strip() for line in lines)
+        assert said.startswith("▲ A step of train.py takes 21.2 s, 23% longer than the 17.2 s at ")
+        assert said.endswith("; the network part grew from 4.1 s to 8.4 s.")
+
+
+def test_problems_share_the_rows_and_the_rest_is_counted() -> None:
+    job = a_job()
+    finding = Finding("x", "jobs", Severity.WARNING, Status.FOUND, "title", (), "", None, "")
+    causes = [f"{name} {'long ' * 30}end." for name in ("First", "Second", "Third")]
+    found = tuple(replace(finding, id=cause[:5], cause=cause, jobs=(job.name,)) for cause in causes)
+    sample = a_sample(jobs=(job,), findings=found)
+    lines = [plain(line).strip() for line in job_lines.problem_lines(job, sample, 80, 4)]
+    assert [line[:8] for line in lines] == ["▲ First ", "long lon", "▲ Second", "▲ Third "]
+    assert all(line.endswith("…") for line in lines[1:])
+    lines = [plain(line).strip() for line in job_lines.problem_lines(job, sample, 80, 2)]
+    assert lines[1] == "and 2 more problems: see the doctor"
+    (cut,) = job_lines.problem_lines(job, sample, 80, 1)
+    assert plain(cut).endswith("…")

@@ -8,7 +8,7 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.rates import PortRate
 from widgets.base.lines import plain
-from widgets.node.nic_detail import draw_nic
+from widgets.node.nic_detail import draw_nic, past_lines
 
 
 def test_tcp_traffic_is_shown_apart_from_rdma() -> None:
@@ -19,3 +19,11 @@ def test_tcp_traffic_is_shown_apart_from_rdma() -> None:
     rows = [plain(row) for row in draw_nic(device, None, 120, {"ens4np0": PortRate(12.0, unread)})]
     assert "TCP/IP    ↑ 12 Gb/s  ↓ ? Gb/s  without RDMA" in rows
     assert not any("TCP/IP" in plain(row) for row in draw_nic(device, None, 120))
+
+
+def test_a_nic_that_was_slow_in_earlier_jobs_says_so() -> None:
+    history = SimulatedHost("hgx-h100+nic-slow").component_history()
+    (row,) = past_lines(history, "mlx5_6", 120)
+    assert plain(row).startswith("mlx5_6 was the slow NIC in 7 of its last 9 jobs (gdrtop watch, since 20")
+    assert past_lines(history, "mlx5_5", 120) == []
+    assert past_lines(Unknown(Reason.NOT_THERE), "mlx5_6", 120) == []

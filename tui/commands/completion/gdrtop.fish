@@ -50,7 +50,7 @@ function _shtab_gdrtop_using
   test "$_shtab_gdrtop_cmdpath" = "$argv"
 end
 
-set -g _shtab_gdrtop_commands check topo modules live explain nccl-log ras hang do setup fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet hang' 'fleet bench' diff manifest env bench prove config schema watch prolog epilog health-check metrics record report help completion
+set -g _shtab_gdrtop_commands check topo modules live explain nccl-log ras hang do setup fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet hang' 'fleet bench' diff manifest env bench prove config schema watch reliability prolog epilog health-check metrics record report help completion
 set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --bisect --color --connect --count --demo --dir --disturb --driver --dumps --end --every --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --pod --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --wait --watch -o -w
 
 complete -c gdrtop -e
@@ -517,7 +517,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using schema' -s h -l help -d 'show this he
 complete -c gdrtop -n '_shtab_gdrtop_using schema' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using schema' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
 complete -c gdrtop -n '_shtab_gdrtop_using schema' -s v -l verbose -d 'after the output, print on stderr which sources were read, how long each took, and which failed; with --version: also print Python and Textual versions, and the dashboard'"'"'s output driver'
-complete -c gdrtop -n '_shtab_gdrtop_using schema; and test $_shtab_gdrtop_npos -eq 0' -ka "check forecast image topo modules live explain nccl-log ras hang watch do setup upgrade env bench prove report config bench-bisect fleet fleet-bench fleet-live job-counters" -d 'check, forecast, image, topo, modules, live, explain, nccl-log, ras, hang, watch, do, setup, upgrade, env, bench, prove, report, config, bench-bisect, fleet, fleet-bench, fleet-live, job-counters; without it, list the schemas'
+complete -c gdrtop -n '_shtab_gdrtop_using schema; and test $_shtab_gdrtop_npos -eq 0' -ka "check forecast image topo modules live explain nccl-log ras hang watch do setup upgrade env bench prove report config reliability bench-bisect fleet fleet-bench fleet-live job-counters" -d 'check, forecast, image, topo, modules, live, explain, nccl-log, ras, hang, watch, do, setup, upgrade, env, bench, prove, report, config, reliability, bench-bisect, fleet, fleet-bench, fleet-live, job-counters; without it, list the schemas'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a watch -d 'Keep the most recent hours on disk, and save a recording around every event.'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -s h -l help -d 'show this help message and exit'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'
@@ -540,6 +540,20 @@ complete -c gdrtop -n '_shtab_gdrtop_using watch' -l unit -d 'print a systemd un
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -s v -l verbose -d 'after the output, print on stderr which sources were read, how long each took, and which failed; with --version: also print Python and Textual versions, and the dashboard'"'"'s output driver'
+complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a reliability -d 'Show which NICs and GPUs were slow or had errors over weeks of jobs.'
+complete -c gdrtop -n '_shtab_gdrtop_using reliability' -s h -l help -d 'show this help message and exit'
+complete -c gdrtop -n '_shtab_gdrtop_using reliability' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'
+complete -c gdrtop -n '_shtab_gdrtop_using reliability' -l host -xka "(gdrtop __complete hosts (commandline -ct))" -d 'read this node over ssh; nothing is installed or written there'
+complete -c gdrtop -n '_shtab_gdrtop_using reliability' -l over -x -d 'with --host: use this command instead of ssh, for example '"'"'srun -w {host}'"'"'; {host} is the node'
+complete -c gdrtop -n '_shtab_gdrtop_using reliability' -l sudo -d 'with --host: read the node with sudo -n'
+complete -c gdrtop -n '_shtab_gdrtop_using reliability' -l demo -xka "(gdrtop __complete demos (commandline -ct))" -d 'use a simulated node; --demo list shows them all'
+complete -c gdrtop -n '_shtab_gdrtop_using reliability' -l replay -xka "(__fish_complete_path (commandline -ct))" -d 'use a file written by gdrtop record'
+complete -c gdrtop -n '_shtab_gdrtop_using reliability' -l at -x -d 'with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after its start); default: the last one'
+complete -c gdrtop -n '_shtab_gdrtop_using reliability' -l seed -x -d 'vary the figures of a simulated node'
+complete -c gdrtop -n '_shtab_gdrtop_using reliability' -l json -d 'print JSON (gdrtop schema reliability)'
+complete -c gdrtop -n '_shtab_gdrtop_using reliability' -l ascii -d 'use ASCII characters only'
+complete -c gdrtop -n '_shtab_gdrtop_using reliability' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
+complete -c gdrtop -n '_shtab_gdrtop_using reliability' -s v -l verbose -d 'after the output, print on stderr which sources were read, how long each took, and which failed; with --version: also print Python and Textual versions, and the dashboard'"'"'s output driver'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a prolog -d 'Check the GPUs of a Slurm job and the NICs near them, before it starts.'
 complete -c gdrtop -n '_shtab_gdrtop_using prolog' -s h -l help -d 'show this help message and exit'
 complete -c gdrtop -n '_shtab_gdrtop_using prolog' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'

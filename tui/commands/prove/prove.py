@@ -26,13 +26,14 @@ from tui.runtime.signals import signals_stop
 from widgets.bandwidth.registration import NOT_PROVEN, NOTICE, SIMULATED, draw_results, draw_users, gpu_line
 from widgets.base.lines import Line, Tone, line, sentence, wrapped
 
-EXIT_REFUSED, EXIT_NOT_TRIED = 1, 2
+EXIT_REFUSED, EXIT_NOT_PROVEN = 1, 2
 _STATUS_HELP = """\
 exit status:
   0    the memory of every GPU registers with every NIC, as a DMA-BUF or as
-       peer memory
+       peer memory, and on none of these paths data was seen to be wrong
   1    a pair was refused on both paths
-  2    a pair was not tried or gave no answer; nothing can run here
+  2    a pair was not tried, gave no answer, or registers on a path on which
+       data was seen to be wrong; nothing can run here
   3    usage error, no such GPU or NIC, or the output cannot be written
   130  interrupted
 """
@@ -79,17 +80,17 @@ class Proof:
         trials = self._planned()
         if isinstance(trials, Refused):
             is_wrong = isinstance(trials, NoSuchGpu | NoSuchNic)
-            return self._refuse(trials.reason, EXIT_WRONG_USAGE if is_wrong else EXIT_NOT_TRIED)
+            return self._refuse(trials.reason, EXIT_WRONG_USAGE if is_wrong else EXIT_NOT_PROVEN)
         if self._options.dry_run:
             return self._show_plan(trials)
         if self._session.refusal:
-            return self._refuse(self._session.refusal, EXIT_NOT_TRIED)
+            return self._refuse(self._session.refusal, EXIT_NOT_PROVEN)
         self._output.show([*wrapped(NOTICE, self._output.width), *self._simulated(trials)])
         trials = self._with_consent(trials)
         with signals_stop(self._interrupt):
             results = self._session.run(self._examination, trials, self._show_progress)
         if isinstance(results, Refused):
-            return self._refuse(results.reason, EXIT_NOT_TRIED)
+            return self._refuse(results.reason, EXIT_NOT_PROVEN)
         status, reason = exit_status(results, self._interrupted)
         self._output.show([(), *draw_results(results, self._output.width)])
         self._output.show([(), *wrapped(reason, self._output.width, Tone.TITLE)])
@@ -198,8 +199,8 @@ def exit_status(results: Sequence[PairResult], interrupted: str) -> tuple[int, s
         return EXIT_REFUSED, sentence(f"{text}, {found[Outcome.REFUSED]} refused")
     left = found[Outcome.NOT_TRIED] + found[Outcome.NO_ANSWER]
     if left:
-        return EXIT_NOT_TRIED, sentence(f"{text}, {left} not tried or without an answer")
-    return 0, sentence(text)
+        return EXIT_NOT_PROVEN, sentence(f"{text}, {left} not tried or without an answer")
+    return EXIT_NOT_PROVEN if doubtful else 0, sentence(text)
 
 
 def _trial_json(trial: GpuTrial) -> dict[str, Any]:

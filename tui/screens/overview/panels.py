@@ -280,7 +280,7 @@ class Panels:
         gpu = next((gpu for gpu in readings.gpus if gpu.bdf == end), None)
         if gpu is not None:
             now = readings.live.gpus.get(gpu.bdf) if is_live else None
-            return nic_detail.draw_gpu(gpu, now, width) if alone else []
+            return [*nic_detail.draw_gpu(gpu, now, width), *self._past(gpu.bdf, width)] if alone else []
         device = readings.devices.get(end)
         if device is None:
             return []
@@ -288,8 +288,16 @@ class Panels:
         counters = nic_detail.counter_lines(*self._counters(device), width, alone)
         if alone:
             netdevs = readings.netdev_rates if is_live else None
-            return [*nic_detail.draw_nic(device, role, width, netdevs), *counters]
+            past = self._past(device.name, width)
+            return [*nic_detail.draw_nic(device, role, width, netdevs), *past, *counters]
         return [*(nic_detail.role_line(role, width) if role is not None else []), *counters]
+
+    def _past(self, device: str, width: int) -> list[Line]:
+        """Return what `gdrtop watch` has kept of a NIC or a GPU."""
+        examination = self.checked.examination
+        return (
+            [] if examination is None else nic_detail.past_lines(examination.component_history, device, width)
+        )
 
     def _counters(
         self, device: RdmaDevice

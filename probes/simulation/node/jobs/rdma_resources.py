@@ -8,6 +8,7 @@ buffers: LL in host memory; LL128 and Simple in GPU memory, unless it copies thr
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -81,7 +82,13 @@ def rdma_resources(tree: Tree, seconds: float) -> RdmaResources:
         for program, is_here in zip(tree.programs, alive, strict=True)
         if any(alive) and (via := path_of(tree, program)) not in (Via.TCP, Via.PLUGIN)
     )
-    return _listed(tuple(devices), owners)
+    hidden = tuple(
+        nic.name
+        for number, nic in enumerate(tree.nics)
+        if nic.name not in devices and tree.is_there(f"/sys/class/infiniband_verbs/uverbs{number}/device")
+    )
+    found = _listed(tuple(devices), owners)
+    return replace(found, shares_namespaces=False, hidden=hidden) if hidden else found
 
 
 def _owner(

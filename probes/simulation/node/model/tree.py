@@ -173,6 +173,7 @@ class Tree:
     traffic: dict[str, list[Steps]] = field(default_factory=dict)  # what faults do to a NIC's, by device
     planned: list[tuple[float, Callable[[Tree], None]]] = field(default_factory=list)
     """Changes to come, by the seconds since the node started."""
+    slow_before: set[str] = field(default_factory=set)  # NICs that were the slow ones of earlier jobs
     resolved: dict[str, str | Unknown] = field(default_factory=dict)  # a cache of real()
 
     @property

@@ -291,6 +291,7 @@ def test_an_h100_node_as_its_lspci_printed_it(tmp_path: Path) -> None:
     assert {function.driver for function in switches} == {"nvidia-nvswitch"}
 
 
+@pytest.mark.slow
 def test_a_workstation_as_its_lspci_tree_was_drawn(tmp_path: Path) -> None:
     tree_from_lspci(machine_file("lspci/puget-wrx90-full.md").read_text(), tmp_path)
     found = facts(tmp_path).functions

@@ -94,6 +94,7 @@ def test_the_namespace_mode_is_asked_where_a_device_is_elsewhere() -> None:
     assert isinstance(moved, RdmaFacts)
     assert moved.namespace_mode == "exclusive"
     assert moved.devices_elsewhere
+    assert set(moved.names_elsewhere) == set(moved.devices_elsewhere)  # their uverbs devices are listed here
     usual = rdma.probe(SimulatedHost("pcie-l40s"))
     assert isinstance(usual, RdmaFacts)
     assert usual.devices_elsewhere == ()

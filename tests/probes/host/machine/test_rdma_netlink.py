@@ -71,6 +71,12 @@ class FakeKernel:
         datagrams = [m.done(sequence)] if reply is None else reply(sequence)
         self.queue = [(datagram, 0, 0) for datagram in datagrams]
 
+    def __enter__(self) -> "FakeKernel":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def settimeout(self, seconds: float) -> None:
         assert seconds > 0
 

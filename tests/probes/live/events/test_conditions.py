@@ -119,8 +119,11 @@ def test_a_step_that_takes_longer_is_a_problem_with_its_cost() -> None:
 @pytest.mark.parametrize(
     ("step", "why"),
     [
-        (Unknown(Reason.NOT_RECORDED, "step clock", "not watched"), "not watched"),
-        (NEEDS_MINUTES, "needs some minutes of traffic"),
+        (
+            Unknown(Reason.NOT_RECORDED, "step clock", "not watched"),
+            f"({Reason.NOT_RECORDED.value}: not watched)",
+        ),
+        (NEEDS_MINUTES, "(not known yet: it takes some minutes of traffic)"),
         (NO_PERIOD, ""),
         (NO_TRAFFIC, ""),
     ],
@@ -134,4 +137,4 @@ def test_a_step_that_was_not_watched_is_not_ok(step: Unknown, why: str) -> None:
     checks = [check for check in CHECKS if check.id == condition.STEP_LONGER]
     ((_, outcome),) = run_checks(examination, checks)
     assert outcome.status is (Status.UNKNOWN if why else Status.PASSED)
-    assert why in outcome.cause
+    assert outcome.cause == (f"needs the length of a step {why}" if why else "")

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.jobs.process_files import MappedLibrary
 from probes.host.rdma_resources import PacketNumbers
 from probes.live.hang.diagnosis import Diagnosis, Motion
 from probes.live.hang.packets import PairMotion, motions
 from probes.live.hang.watch import HangWatch
 from tests.probes.live.hang.test_diagnosis import diagnosed, rank
-from tests.probes.live.live_samples import a_process, sample_of
+from tests.probes.live.live_samples import ABSENT, a_process, sample_of
 
 MLX5 = frozenset(("mlx5_0",))
 STILL = {100 + number: PairMotion(8, 0) for number in range(8)}
@@ -71,9 +72,20 @@ def test_still_queue_pairs_prove_nothing_if_a_gpu_may_post_to_others() -> None:
     assert page.facts.motion is Motion.MOVES
 
 
-@pytest.mark.parametrize(("thread", "may"), [("NCCL GIN Progress", True), ("NCCL IbAsync", False)])
-def test_a_rank_with_a_gin_thread_may_post_from_its_gpu(thread: str, may: bool) -> None:
-    sample = sample_of(a_process(0, threads=(thread,)))
+@pytest.mark.parametrize(
+    ("thread", "library", "may"),
+    [
+        ("NCCL GIN Progress", "libnccl", True),
+        ("NCCL IbAsync", "libnvshmem_host", False),  # PyTorch links it
+        ("NCCL IbAsync", "nvshmem_transport_ibgda", True),
+    ],
+)
+def test_a_rank_may_post_from_its_gpu(thread: str, library: str, may: bool) -> None:
+    """Live and hang have one rule, whatever the role of the process."""
+    process = a_process(0, threads=(thread,))
+    libraries = (MappedLibrary(library, f"/usr/lib/{library}.so", ABSENT),)
+    process = replace(process, process=replace(process.process, libraries=libraries))
+    sample = sample_of(process)
     watch = HangWatch(sample.jobs[0].id)
     watch.add(sample)
     assert [state.gpu_may_post for state in watch.ranks()] == [may]

@@ -123,7 +123,7 @@ RESULTS = {
     ),
     "10c-exclusive-network-namespaces": Case(
         rank(RdmaUse(), 0),
-        "unknown: its RDMA devices may be in another network namespace",
+        "unknown: its RDMA devices may be in another network namespace; root on the host can see them",
         replace(NODE, is_hidden=True),
     ),
     "11-killed": Case(rank(RdmaUse(), 0), "no NIC in use"),
@@ -244,7 +244,8 @@ TRAPS = {
     ),
     "3-other-namespaces": Case(
         HOST_RANK,
-        "unknown: nvidia_peermem is in use, but not all memory regions have a visible owner",
+        "unknown: nvidia_peermem is in use, maybe by processes in another network namespace; "
+        "root on the host can see them",
         replace(PEERMEM, is_hidden=True),
     ),
     "3-no-candidate-without-a-gpu": Case(
@@ -328,7 +329,7 @@ TRAPS = {
         "unknown: NCCL uses a network plugin, whose connections are not visible",
     ),
     "nvshmem-with-queues-of-the-gpu": Case(
-        rank(RdmaUse((NicUse("mlx5_0", 0, 0, 0, 0),), contexts=("mlx5_0",)), 0, role=Role.NVSHMEM),
+        rank(RdmaUse((NicUse("mlx5_0", 0, 0, 0, 0),), contexts=("mlx5_0",)), 0, gpu_may_post=True),
         "unknown: GPUs may post to DEVX queues, which the kernel does not list",
     ),
     "large-pages-of-arm": Case(
@@ -429,7 +430,7 @@ def test_a_path_is_never_more_certain_than_its_evidence(process: ProcessEvidence
         assert use.own.bytes + use.inherited.bytes > process.pinned
         assert use.ready
         assert path.is_likely or (isinstance(node.dmabuf_attached, frozenset) and node.dmabuf_attached)
-        assert path.is_likely is bool(path.doubt)
+    assert path.is_likely is bool(path.doubt)
     if path.word in (PathWord.STAGED, PathWord.HOST_MEMORY):
         assert not node.unowned_regions
         assert isinstance(process.pinned, int)
@@ -452,9 +453,14 @@ def test_a_path_is_never_more_certain_than_its_evidence(process: ProcessEvidence
     [
         (NODE, "Root can settle it: /sys/kernel/debug/dma_buf/bufinfo"),
         (replace(NODE, dmabuf_attached=Unknown(Reason.NOT_THERE, "bufinfo")), "is debugfs mounted?"),
-        (replace(NODE, dmabuf_attached=MLX5_0, is_hidden=True), "cannot see"),
+        (replace(NODE, dmabuf_attached=MLX5_0, unowned_regions=3), "Root on the host can settle it"),
         (replace(NODE, dmabuf_attached=MLX5_0, dmabuf_candidates={42: MLX5_0, 43: MLX5_0}), "whose they are"),
     ],
 )
 def test_a_likely_path_says_what_would_settle_it(node: NodeEvidence, doubt: str) -> None:
     assert doubt in judge(DMABUF_RANK, node).doubt
+
+
+def test_a_nic_that_is_listed_has_no_process_in_another_namespace() -> None:
+    node = replace(NODE, dmabuf_attached=MLX5_0, dmabuf_candidates={42: MLX5_0}, is_hidden=True)
+    assert judge(DMABUF_RANK, node).text == "GDR (DMA-BUF)"

@@ -85,6 +85,7 @@ def test_a_nic_of_two_jobs_has_no_rate_for_either(host: LiveNode) -> None:
     for job in jobs_of(processes_of(host), PORTS):
         assert isinstance(job.sent_gbps, Unknown)
         assert job.sent_gbps.detail == "another job also has connected queue pairs on mlx5_0"
+        assert (job.nics, job.own_nics) == (("mlx5_0",), ())
 
 
 def test_a_rate_that_is_unknown_makes_the_sum_unknown(host: LiveNode) -> None:

@@ -376,13 +376,27 @@ def test_regions_that_always_change_are_unknown_after_a_while(host: LiveNode) ->
     assert only(last).path.text == "unknown: its memory regions changed while they were read"
 
 
-def test_namespaces_that_are_not_visible_are_said(host: LiveNode) -> None:
+@pytest.mark.parametrize(("hidden", "names"), [(None, ""), (("mlx5_0", "mlx5_1"), " (mlx5_0, mlx5_1)")])
+def test_namespaces_that_are_not_visible_are_said(
+    host: LiveNode, hidden: tuple[str, ...] | None, names: str
+) -> None:
     host.add_process(50)
     host.gpus[GPU] = (50,)
-    host.resources = RdmaResources(shares_namespaces=False)
+    host.resources = RdmaResources(shares_namespaces=False, hidden=hidden)
     snapshot = Samples(host).next()
-    assert only(snapshot).path.text == "unknown: its RDMA devices may be in another network namespace"
-    assert "RDMA devices in other network namespaces are not visible from here" in snapshot.limits
+    why = "unknown: its RDMA devices may be in another network namespace; root on the host can see them"
+    assert only(snapshot).path.text == why
+    sentence = f"Run as root on the host to see RDMA devices in other network namespaces{names}"
+    assert sentence in snapshot.limits
+
+
+def test_a_process_without_nic_is_sure_where_the_devices_of_all_namespaces_are_listed(host: LiveNode) -> None:
+    host.add_process(50)
+    host.gpus[GPU] = (50,)
+    host.resources = RdmaResources(shares_namespaces=False, hidden=())
+    snapshot = Samples(host).next()
+    assert only(snapshot).path.text == "no NIC in use"
+    assert snapshot.limits == ()
 
 
 def test_owners_that_are_not_visible_are_said(host: LiveNode) -> None:

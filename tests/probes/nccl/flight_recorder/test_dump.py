@@ -95,6 +95,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(entry(1), JSON)), JSON, JSON)
 def test_values_of_any_type_are_left_out(odd: dict[str, Any], config: Any, status: Any) -> None:
     value = {"version": 5, "entries": [odd, entry(1), 7], "pg_config": config, "pg_status": status}

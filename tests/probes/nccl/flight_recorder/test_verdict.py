@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ def test_a_rank_that_did_not_call_the_collective_is_the_culprit() -> None:
     )
 
 
+@pytest.mark.slow
 @given(st.integers(0, 7), st.integers(1, 20), st.randoms(use_true_random=False))
 def test_the_culprit_is_found_whatever_rank_it_is_and_whichever_comes_first(
     culprit: int, behind: int, shuffle: random.Random

@@ -143,6 +143,7 @@ names = st.from_regex(r"[a-z][a-z0-9+.-]{1,30}", fullmatch=True)
 versions = st.from_regex(r"([0-9]:)?[0-9][0-9a-z.+~]{0,20}-[0-9]{1,3}", fullmatch=True)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(names, st.tuples(versions, versions), min_size=1, max_size=8))
 def test_what_apt_prints_is_read_back(packages: dict[str, tuple[str, str]]) -> None:
     text = "".join(

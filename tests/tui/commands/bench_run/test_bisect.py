@@ -51,6 +51,7 @@ def bisect_json(scene: Scene, text: str, *arguments: str, status: int) -> dict[s
     return document
 
 
+@pytest.mark.slow
 def test_the_variable_that_makes_the_job_slow_is_named_with_what_it_costs() -> None:
     document = bisect_json(Scene(), JOB, status=1)
     assert [cause["names"] for cause in document["outcome"]["causes"]] == [["NCCL_IB_HCA"]]

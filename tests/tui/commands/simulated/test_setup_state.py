@@ -46,6 +46,7 @@ def test_a_choice_lasts_and_another_node_has_none(capsys: pytest.CaptureFixture[
     assert "skipped by" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_new_node_is_set_up_by_commands_from_nothing_to_the_end(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

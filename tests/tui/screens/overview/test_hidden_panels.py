@@ -48,6 +48,7 @@ async def test_c_hides_a_panel_gives_its_rows_to_others_and_saves_it(machine: Ma
         await until(pilot, lambda: load({}).configured("overview.hide").value == "")
 
 
+@pytest.mark.slow
 async def test_a_view_has_the_panels_that_the_user_saves_and_can_be_the_first_one(machine: Machine) -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:

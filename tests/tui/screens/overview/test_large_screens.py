@@ -14,6 +14,7 @@ LARGE = (200, 60)
 BLOCKS = set("▁▂▃▄▅▆▇█")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [LARGE, (250, 80)], ids=str)
 async def test_figures_and_graphs_of_a_job_stand_where_there_is_room(size: tuple[int, int]) -> None:
     clock = SteppedClock()
@@ -53,6 +54,7 @@ async def test_a_measured_bandwidth_stands_in_its_cell_of_the_matrix() -> None:
         assert "( ) Gb/s measured" in shown(pilot, "matrix")
 
 
+@pytest.mark.slow
 async def test_a_gpu_that_stops_responding_is_marked_with_the_next_reading() -> None:
     clock = SteppedClock()
     host = SimulatedHost("hgx-h100+gpu-off-bus-live", clock=clock)

@@ -1,0 +1,68 @@
+"""What NICs and GPUs did over weeks of jobs, as `gdrtop watch` has kept it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from enum import Enum
+
+from probes.base.frozen import frozen
+
+SOURCE = "gdrtop watch"
+MOST_JOBS = 20  # in an answer, the newest ones
+MOST_COMPONENTS = 256
+MOST_NUMBER = 4e9  # of seconds since 1970, in 2096; of seconds and counts too
+
+
+class Mark(Enum):
+    """What is counted of a component; the value stands in the database and in JSON."""
+
+    DOWN = "down"  # the port was active, and no longer is
+    ERRORS = "errors"  # an error counter began to rise
+    PAUSED = "paused"
+    LINE_RATE = "line-rate-fell"
+    PCIE_LINK = "pcie-link-fell"
+    XID = "xid"
+    LOST = "lost"
+    THROTTLED = "throttled"
+
+
+@frozen
+class JobPart:
+    """What a component did in one job."""
+
+    job: int  # index in ComponentHistory.jobs
+    compared_seconds: float = 0.0  # in which it could be compared with the others of its job
+    slow_seconds: float = 0.0  # in which it was clearly slower
+    counts: Mapping[str, int] = field(default_factory=dict)  # values of Mark
+
+
+@frozen
+class Component:
+    """A port of a NIC or a GPU, with the newest jobs first."""
+
+    id: str  # what stays: "a088:c203:00ab:1234/1" (node GUID and port), a GPU's UUID; else its PCI address
+    name: str  # of its latest sample: "mlx5_5", "GPU 3"
+    is_gpu: bool
+    bdf: str  # "": unknown
+    parts: tuple[JobPart, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)  # of all days, during jobs or not
+
+
+@frozen
+class PastJob:
+    """A job that was watched."""
+
+    name: str  # "train.py (alice, Slurm job 4711)"
+    began: float  # seconds since 1970
+    ended: float  # the last time that it was seen
+
+
+@frozen
+class ComponentHistory:
+    """The components of a node and the newest jobs, newest first."""
+
+    since: float  # seconds since 1970
+    until: float  # what was written last
+    jobs: tuple[PastJob, ...] = ()
+    components: tuple[Component, ...] = ()

@@ -1,0 +1,1 @@
+"""How NICs and GPUs behave over weeks of jobs."""

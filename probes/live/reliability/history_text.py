@@ -1,0 +1,105 @@
+"""What the history says about a component, as sentences."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from probes.base.frozen import frozen
+from probes.base.text import plural
+from probes.host.component_history import Component, ComponentHistory, JobPart, Mark
+
+LAST_JOBS = 10  # that sentences are about
+LEAST_JOBS = 3  # in which a component was compared; with fewer, no sentence says how often it was slow
+LEAST_COMPARED_SECONDS, LEAST_SLOW_SHARE = 60.0, 0.1
+BASIS = (
+    f"A job counts if its NICs, or its ranks, could be compared for {LEAST_COMPARED_SECONDS:.0f} s. "
+    f"A component is slow in it for at least {100 * LEAST_SLOW_SHARE:.0f} % of that time."
+)
+_EVENTS = {
+    Mark.DOWN: "went down",
+    Mark.ERRORS: "had rising errors",
+    Mark.PAUSED: "was paused",
+    Mark.LINE_RATE: "lost line rate",
+    Mark.PCIE_LINK: "lost PCIe speed or width",
+    Mark.XID: "reported an Xid",
+    Mark.LOST: "fell off the bus",
+    Mark.THROTTLED: "was throttled",
+}
+
+
+@frozen
+class SlowJobs:
+    """In how many of a component's last jobs it was the slow one."""
+
+    slow: int
+    compared: int  # at most LAST_JOBS
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether there are enough jobs to say so."""
+        return self.compared >= LEAST_JOBS
+
+
+def is_compared(part: JobPart) -> bool:
+    """Return whether a component could be compared with the others for long enough."""
+    return part.compared_seconds >= LEAST_COMPARED_SECONDS
+
+
+def is_slow(part: JobPart) -> bool:
+    """Return whether a component was the slow one in a job."""
+    return is_compared(part) and part.slow_seconds >= LEAST_SLOW_SHARE * part.compared_seconds
+
+
+def slow_jobs(component: Component) -> SlowJobs:
+    """Return in how many of the last jobs a component was slow."""
+    compared = [part for part in component.parts if is_compared(part)][:LAST_JOBS]
+    return SlowJobs(sum(map(is_slow, compared)), len(compared))
+
+
+def slow_text(component: Component) -> str:
+    """Return "mlx5_5 was the slow NIC in 7 of its last 9 jobs"; "" if it never was, or for too few jobs."""
+    jobs = slow_jobs(component)
+    if not jobs.slow or not jobs.is_enough:
+        return ""
+    what = "had the slow rank" if component.is_gpu else "was the slow NIC"
+    return f"{component.name} {what} in {jobs.slow} of its last {jobs.compared} jobs"
+
+
+def events_text(counts: Mapping[str, int]) -> str:
+    """Return "went down 3 times and had rising errors once"; "" for nothing."""
+    known = [(text, counts.get(mark.value, 0)) for mark, text in _EVENTS.items()]
+    *others, last = [f"{text} {_times(count)}" for text, count in known if count] or [""]
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else "twice" if count == 2 else plural(count, "time")
+
+
+def day_text(seconds: float) -> str:
+    """Return a day in local time: "2026-11-28"."""
+    return time.strftime("%Y-%m-%d", time.localtime(seconds))
+
+
+def stands_out(component: Component) -> bool:
+    """Return whether a component was the slow one in most of its last jobs."""
+    jobs = slow_jobs(component)
+    return jobs.is_enough and 2 * jobs.slow > jobs.compared
+
+
+def past_of(history: ComponentHistory, device: str) -> str:
+    """Return what the history says about a NIC by its name, or a GPU by its BDF; "" for nothing."""
+    texts = (_past(each) for each in history.components if device == _device(each))
+    return next(filter(None, texts), "")
+
+
+def _device(component: Component) -> str:
+    return component.bdf if component.is_gpu else component.name.partition("/")[0]
+
+
+def _past(component: Component) -> str:
+    slow, events = slow_text(component), events_text(component.counts)
+    if not slow:
+        return f"{component.name} {events}" if events else ""
+    return f"{slow}; it {events}" if events else slow

@@ -1,0 +1,1 @@
+"""`gdrtop reliability`."""

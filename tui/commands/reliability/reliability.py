@@ -1,0 +1,147 @@
+"""`gdrtop reliability`: which NICs and GPUs were slow, went down or had errors over weeks of jobs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from probes.base.origin import Source
+from probes.base.text import printable
+from probes.base.unknown import Unknown
+from probes.facts.node import probe_node
+from probes.host.component_history import Component, ComponentHistory, Mark
+from probes.host.protocol import Host
+from probes.live.reliability.history_text import is_compared, is_slow, slow_jobs, stands_out
+from tui.commands.arguments import UsageError
+from tui.runtime.json_values import document, host_name, time_json, write_json
+from tui.runtime.open_host import open_host
+from tui.runtime.printing import heading, print_lines, text_width
+from widgets.base.lines import Line, sentence, wrapped
+from widgets.node.reliability import draw_component, draw_history
+
+EXIT_STANDS_OUT, EXIT_NO_HISTORY = 1, 2
+HOW = "Run gdrtop watch as a service, which keeps the history: gdrtop help watch."
+ELSEWHERE = "Run gdrtop reliability on that node: the history is not read over a connection."
+_STATUS_HELP = """\
+exit status:
+  0    no NIC and no GPU stands out
+  1    one was the slow one in most of its last jobs
+  2    there is no history, or it cannot be read
+  3    usage error
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _STATUS_HELP
+    parser.add_argument(
+        "component",
+        metavar="COMPONENT",
+        nargs="?",
+        default="",
+        help="show the jobs of this NIC or GPU: mlx5_5, 'GPU 3', a PCI address, a GUID or a UUID",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema reliability)")
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Print the history, and return the exit status."""
+    return write_reliability(open_host(options), out, options.component, options.json, options.ascii)
+
+
+def write_reliability(
+    host: Host, out: TextIO, asked: str = "", as_json: bool = False, ascii_only: bool = False
+) -> int:
+    """Print the history of a node, or of one component."""
+    node = probe_node(host)
+    history = host.component_history()
+    chosen = () if isinstance(history, Unknown) else _chosen(history, asked)
+    status = EXIT_STANDS_OUT if any(map(stands_out, chosen)) else 0
+    if isinstance(history, Unknown):
+        status = EXIT_NO_HISTORY
+    if as_json:
+        content = _content(history, chosen, status)
+        write_json(document("reliability", host_name(node), host.origin, host.wall_clock(), content), out)
+        return status
+    width = text_width(out)
+    lines: list[Line] = [heading(node)]
+    if isinstance(history, Unknown):
+        how = ELSEWHERE if host.origin.source is Source.REMOTE else HOW
+        lines += [*wrapped(sentence(f"no history: {history}"), width), *wrapped(how, width)]
+    elif asked:
+        for component in chosen:
+            lines += [(), *draw_component(history, component, width)]
+    else:
+        lines += draw_history(history, width)
+    print_lines(lines, out, ascii_only)
+    return status
+
+
+def _chosen(history: ComponentHistory, asked: str) -> tuple[Component, ...]:
+    """Return the components of this name or address; all for "". UsageError: there is none."""
+    if not asked:
+        return history.components
+    key = asked.lower()
+    found = tuple(
+        component
+        for component in history.components
+        if key in (component.name.lower(), component.bdf.lower(), component.id.lower())
+    )
+    if not found:
+        names = ", ".join(component.name for component in history.components)
+        raise UsageError(f"the history has no component {printable(asked, 80)!r}; it has {names or 'none'}")
+    return found
+
+
+def _content(
+    history: ComponentHistory | Unknown, chosen: tuple[Component, ...], status: int
+) -> dict[str, Any]:
+    if isinstance(history, Unknown):
+        return {
+            "since": None,
+            "until": None,
+            "jobs": [],
+            "components": [],
+            "exit_status": status,
+            "unknown": dict.fromkeys(("since", "until"), str(history)),
+        }
+    return {
+        "since": time_json(history.since),
+        "until": time_json(history.until),
+        "jobs": [
+            {"name": job.name, "began": time_json(job.began), "ended": time_json(job.ended)}
+            for job in history.jobs
+        ],
+        "components": [_component_json(component) for component in chosen],
+        "exit_status": status,
+    }
+
+
+def _component_json(component: Component) -> dict[str, Any]:
+    jobs = slow_jobs(component)
+    return {
+        "id": component.id,
+        "name": component.name,
+        "kind": "gpu" if component.is_gpu else "port",
+        "bdf": component.bdf or None,
+        "slow_jobs": jobs.slow,
+        "compared_jobs": jobs.compared,
+        "stands_out": stands_out(component),
+        "events": _events(component.counts),
+        "jobs": [
+            {
+                "job": part.job,
+                "compared_seconds": round(part.compared_seconds, 1),
+                "slow_seconds": round(part.slow_seconds, 1),
+                "is_slow": is_slow(part) if is_compared(part) else None,
+                "events": _events(part.counts),
+            }
+            for part in component.parts
+        ],
+    }
+
+
+def _events(counts: Mapping[str, int]) -> dict[str, int]:
+    return {mark.value: counts[mark.value] for mark in Mark if mark.value in counts}

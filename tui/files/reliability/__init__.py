@@ -1,0 +1,1 @@
+"""The history of NICs and GPUs that `gdrtop watch` keeps."""

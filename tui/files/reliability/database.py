@@ -1,0 +1,299 @@
+"""The SQLite database with the history of a node's NICs and GPUs, one for each host name.
+
+It has sums only, no samples: a row for each component in each job, and one a day for each kind of event. What
+is older than twelve weeks is deleted, and the file has at most 8 MiB. sqlite3 is imported on first use.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from probes.base.text import printable
+from tui.files.new_file import make_directory, shown_path, why, why_not_as_root
+from tui.files.trusted_file import is_root, require_owner
+from tui.files.xdg import NO_HOME, STATE, own_directory
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from probes.live.reliability.tally import Changes, JobChange
+
+ROOTS_DIRECTORY = "/var/lib/gdrtop/reliability"
+KEPT_SECONDS = 12 * 7 * 86400.0
+MOST_KEPT_JOBS = 1000
+APPLICATION, VERSION = 0x67647274, 1  # "gdrt"; the version of the tables
+MOST_PAGES, _PAGE_BYTES = 2048, 4096
+_LOG_PAGES = 250  # of the write-ahead log, before it is written to the database
+_BUSY_SECONDS = 0.1  # watch must not miss a sample for it
+_PRUNE_SECONDS = 3600.0
+_NEARLY_FULL = 0.75  # of the pages
+_SAME_JOB_SECONDS = 900.0  # a job that was not seen for longer is another one with the same id
+_MOST_NAME, _MOST_TEXT = 100, 120
+_TABLES = """
+CREATE TABLE kept (began REAL NOT NULL, until REAL NOT NULL);
+CREATE TABLE component (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, name TEXT NOT NULL,
+    is_gpu INTEGER NOT NULL, bdf TEXT NOT NULL, seen REAL NOT NULL);
+CREATE TABLE job (id INTEGER PRIMARY KEY, key TEXT NOT NULL, name TEXT NOT NULL,
+    began REAL NOT NULL, ended REAL NOT NULL);
+CREATE TABLE part (job INTEGER NOT NULL, component INTEGER NOT NULL, compared REAL NOT NULL,
+    slow REAL NOT NULL, PRIMARY KEY (job, component)) WITHOUT ROWID;
+CREATE TABLE part_count (job INTEGER NOT NULL, component INTEGER NOT NULL, mark TEXT NOT NULL,
+    number INTEGER NOT NULL, PRIMARY KEY (job, component, mark)) WITHOUT ROWID;
+CREATE TABLE day_count (day INTEGER NOT NULL, component INTEGER NOT NULL, mark TEXT NOT NULL,
+    number INTEGER NOT NULL, PRIMARY KEY (day, component, mark)) WITHOUT ROWID;
+CREATE INDEX job_ended ON job (ended);
+"""
+
+
+class HistoryError(Exception):
+    """The database cannot be used; the message is a sentence that names it and says what to do."""
+
+
+def history_path(hostname: str = "") -> str:
+    """Return the database of a host, by default this one; "" without a home directory."""
+    state = own_directory(STATE)
+    directory = ROOTS_DIRECTORY if os.geteuid() == 0 else state and os.path.join(state, "reliability")
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", hostname or os.uname().nodename)[:_MOST_NAME]
+    return os.path.join(directory, f"{name or 'localhost'}.sqlite") if directory else ""
+
+
+@contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Turn what SQLite and the system say into HistoryError."""
+    shown = shown_path(path)
+    try:
+        import sqlite3
+    except ImportError:
+        raise HistoryError("this Python has no sqlite3; install the package that has it") from None
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise HistoryError(_explanation(shown, str(error))) from None
+    except (sqlite3.Error, OverflowError, sqlite3.Warning):
+        raise HistoryError(f"{shown} is damaged; remove it") from None
+    except (OSError, ValueError) as error:
+        raise HistoryError(f"{shown} cannot be used: {why(error)}") from None
+
+
+def _explanation(shown: str, error: str) -> str:
+    if "locked" in error:
+        return f"{shown} is locked by another program; end that program"
+    if "full" in error:
+        return f"{shown} cannot be written because the disk is full; free some space"
+    if "readonly" in error:
+        return f"{shown} cannot be written; make the file and its file system writable for this user"
+    if "no such" in error:  # a table or a column
+        return f"{shown} is damaged; remove it"
+    return f"{shown} cannot be used: {printable(error, 200)}"
+
+
+def require_own(connection: sqlite3.Connection, path: str) -> bool:
+    """Return whether the tables are there; HistoryError: it has those of another program or version."""
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application == APPLICATION and version == VERSION:
+        return True
+    shown = shown_path(path)
+    if application == APPLICATION and version > VERSION:
+        raise HistoryError(f"{shown} was written by a newer gdrtop; update gdrtop, or remove the file")
+    if application or version or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise HistoryError(f"{shown} is another program's database; move it elsewhere")
+    return False
+
+
+def require_file(path: str) -> None:
+    """Raise OSError if there is no such file, if it is not a regular one, or if root must not trust it."""
+    status = os.lstat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(0, "it is not a regular file")
+    if is_root():
+        require_owner(status, "it")
+        if others := why_not_as_root(os.path.dirname(path)):
+            raise OSError(0, others)
+
+
+class HistoryDatabase:
+    """The database for writing; it is opened at the first write, and again if it was removed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+        self._file: os.stat_result | None = None
+        self._pruned_at = 0.0  # seconds since 1970
+
+    def write(self, changes: Changes) -> None:
+        """Add the changes, all or none; HistoryError: it cannot be written now."""
+        try:
+            with explained(self._path):
+                connection = self._opened()
+                if not 0 <= changes.at - self._pruned_at < _PRUNE_SECONDS:
+                    self._prune(connection, changes.at, MOST_KEPT_JOBS)
+                import sqlite3
+
+                try:
+                    _add(connection, changes)
+                except sqlite3.OperationalError as error:
+                    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+                    if "full" not in str(error) or pages < _NEARLY_FULL * MOST_PAGES:  # the disk is
+                        raise
+                    self._prune(connection, changes.at, MOST_KEPT_JOBS // 10)
+                    _add(connection, changes)
+        except HistoryError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the database, which writes the log into it."""
+        if self._connection is not None:
+            with suppress(Exception):
+                self._connection.close()
+            self._connection = None
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is not None and self._is_in_place():
+            return self._connection
+        self.close()
+        if not os.path.isabs(self._path):
+            raise HistoryError(NO_HOME)
+        directory = os.path.dirname(self._path)
+        if others := why_not_as_root(directory):
+            raise HistoryError(others)
+        make_directory(directory, HistoryError)
+        if os.path.lexists(self._path):
+            require_file(self._path)
+        else:
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        import sqlite3
+
+        connection = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)
+        try:
+            has_tables = require_own(connection, self._path)
+            for pragma in (
+                f"page_size = {_PAGE_BYTES}",
+                "journal_mode = WAL",
+                "synchronous = NORMAL",
+                "trusted_schema = OFF",
+                "cache_size = -512",
+                "temp_store = MEMORY",
+                f"wal_autocheckpoint = {_LOG_PAGES}",
+                f"journal_size_limit = {_LOG_PAGES * _PAGE_BYTES}",
+                f"max_page_count = {MOST_PAGES}",
+            ):
+                connection.execute(f"PRAGMA {pragma}").fetchall()
+            if not has_tables:
+                connection.executescript(
+                    f"BEGIN IMMEDIATE;{_TABLES}PRAGMA application_id = {APPLICATION};"
+                    f"PRAGMA user_version = {VERSION};COMMIT;"
+                )
+        except BaseException:
+            connection.close()
+            raise
+        self._connection, self._file, self._pruned_at = connection, os.stat(self._path), 0.0
+        return connection
+
+    def _is_in_place(self) -> bool:
+        try:
+            return self._file is not None and os.path.samestat(os.stat(self._path), self._file)
+        except OSError:
+            return False
+
+    def _prune(self, connection: sqlite3.Connection, at: float, most_jobs: int) -> None:
+        """Delete what is too old, and all but the newest jobs."""
+        oldest = at - KEPT_SECONDS
+        with _transaction(connection):
+            connection.execute(
+                "DELETE FROM job WHERE ended < ?"
+                " OR id NOT IN (SELECT id FROM job ORDER BY ended DESC, id DESC LIMIT ?)",
+                (oldest, most_jobs),
+            )
+            for table in ("part", "part_count"):
+                connection.execute(f"DELETE FROM {table} WHERE job NOT IN (SELECT id FROM job)")
+            connection.execute("DELETE FROM day_count WHERE day < ?", (int(oldest // 86400),))
+            connection.execute(
+                "DELETE FROM component WHERE seen < ? AND id NOT IN (SELECT component FROM part)"
+                " AND id NOT IN (SELECT component FROM day_count)",
+                (oldest,),
+            )
+            connection.execute("UPDATE kept SET began = max(began, ?)", (oldest,))
+        self._pruned_at = at
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _add(connection: sqlite3.Connection, changes: Changes) -> None:
+    with _transaction(connection):
+        if not connection.execute("UPDATE kept SET until = ?", (changes.at,)).rowcount:
+            began = min([changes.at, *(job.began for job in changes.jobs)])
+            connection.execute("INSERT INTO kept VALUES (?, ?)", (began, changes.at))
+        ids = {}
+        for identity in changes.components:
+            key = printable(identity.id, _MOST_TEXT)
+            connection.execute(
+                "INSERT INTO component (key, name, is_gpu, bdf, seen) VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT (key) DO UPDATE SET name = excluded.name, bdf = excluded.bdf,"
+                " seen = excluded.seen",
+                (
+                    key,
+                    printable(identity.name, _MOST_TEXT),
+                    identity.is_gpu,
+                    printable(identity.bdf, _MOST_TEXT),
+                    changes.at,
+                ),
+            )
+            row = connection.execute("SELECT id FROM component WHERE key = ?", (key,)).fetchone()
+            ids[identity.id] = row[0]
+        for job in changes.jobs:
+            _add_job(connection, job, ids)
+        connection.executemany(
+            "INSERT INTO day_count VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (day, component, mark) DO UPDATE SET number = number + excluded.number",
+            [
+                (day, ids[name], mark.value, number)
+                for (day, name, mark), number in changes.days.items()
+                if name in ids
+            ],
+        )
+
+
+def _add_job(connection: sqlite3.Connection, job: JobChange, ids: dict[str, int]) -> None:
+    key, name = printable(job.id, _MOST_TEXT), printable(job.name, _MOST_TEXT)
+    row = connection.execute(
+        "SELECT id FROM job WHERE key = ? AND ended >= ? ORDER BY ended DESC LIMIT 1",
+        (key, job.since - _SAME_JOB_SECONDS),
+    ).fetchone()
+    if row is None:
+        written = connection.execute(
+            "INSERT INTO job (key, name, began, ended) VALUES (?, ?, ?, ?)", (key, name, job.began, job.until)
+        )
+        number = written.lastrowid
+    else:
+        number = row[0]
+        connection.execute("UPDATE job SET name = ?, ended = ? WHERE id = ?", (name, job.until, number))
+    for component, part in job.parts.items():
+        if component not in ids:  # it is gone since
+            continue
+        connection.execute(
+            "INSERT INTO part VALUES (?, ?, ?, ?) ON CONFLICT (job, component) DO UPDATE"
+            " SET compared = compared + excluded.compared, slow = slow + excluded.slow",
+            (number, ids[component], part.compared_seconds, part.slow_seconds),
+        )
+        connection.executemany(
+            "INSERT INTO part_count VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (job, component, mark) DO UPDATE SET number = number + excluded.number",
+            [(number, ids[component], mark.value, count) for mark, count in part.counts.items()],
+        )

@@ -1,0 +1,140 @@
+"""Read the history of a node's NICs and GPUs; nothing is written, not even beside the database."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.component_history import (
+    MOST_COMPONENTS,
+    MOST_JOBS,
+    MOST_NUMBER,
+    SOURCE,
+    Component,
+    ComponentHistory,
+    JobPart,
+    Mark,
+    PastJob,
+)
+from tui.files.reliability.database import (
+    ROOTS_DIRECTORY,
+    HistoryError,
+    explained,
+    history_path,
+    require_file,
+    require_own,
+)
+
+if TYPE_CHECKING:
+    import sqlite3
+
+NOT_KEPT = Unknown(Reason.NOT_THERE, SOURCE, "gdrtop watch has kept no history of this node for this user")
+_READ_SECONDS = 1.0
+_STEPS = 10_000  # of SQLite's machine, between two looks at the clock
+_MOST_TEXT = 200
+_MARKS = frozenset(mark.value for mark in Mark)
+_NEWEST = f"SELECT id FROM job ORDER BY ended DESC, id DESC LIMIT {MOST_JOBS}"
+
+
+def read_history(path: str | None = None) -> Maybe[ComponentHistory]:
+    """Return the history in a database, by default this host's; NOT_THERE: there is none."""
+    path = history_path() if path is None else path
+    if not path or not os.path.lexists(path):
+        return _none()
+    try:
+        with explained(path):
+            require_file(path)
+            with closing(_opened(path)) as connection:
+                if not require_own(connection, path):
+                    return NOT_KEPT
+                return _read(connection)
+    except HistoryError as error:
+        return Unknown(Reason.IO_ERROR, SOURCE, str(error))
+    except (TypeError, ValueError, OverflowError):
+        return Unknown(Reason.MALFORMED, SOURCE, f"{printable(path)} is damaged; remove it")
+
+
+def _none() -> Unknown:
+    """Return that there is no history, or that only root's can be there."""
+    if os.geteuid() != 0 and os.path.exists(os.path.dirname(ROOTS_DIRECTORY)):
+        return Unknown(Reason.NEEDS_ROOT, SOURCE, "root's gdrtop watch may have kept one")
+    return NOT_KEPT
+
+
+def _opened(path: str) -> sqlite3.Connection:
+    import sqlite3
+    from urllib.parse import quote
+
+    # Without a log, nobody writes: an immutable database is read without the files that a reader adds.
+    is_written = os.path.exists(f"{path}-wal")
+    mode = "mode=ro" if is_written else "mode=ro&immutable=1"
+    connection = sqlite3.connect(f"file:{quote(path)}?{mode}", uri=True, timeout=_READ_SECONDS)
+    deadline = time.monotonic() + _READ_SECONDS
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+    for pragma in ("trusted_schema = OFF", "temp_store = MEMORY"):
+        connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
+def _read(connection: sqlite3.Connection) -> Maybe[ComponentHistory]:
+    kept = connection.execute("SELECT began, until FROM kept LIMIT 1").fetchone()
+    if kept is None:
+        return NOT_KEPT
+    jobs: dict[int, int] = {}
+    past: list[PastJob] = []
+    for number, name, began, ended in connection.execute(
+        f"SELECT id, name, began, ended FROM job WHERE id IN ({_NEWEST}) ORDER BY ended DESC, id DESC"
+    ):
+        jobs[number] = len(past)
+        past.append(PastJob(_text(name), _number(began), _number(ended)))
+    part_counts: dict[tuple[int, int], dict[str, int]] = {}
+    for job, component, mark, number in connection.execute(
+        f"SELECT job, component, mark, number FROM part_count WHERE job IN ({_NEWEST})"
+    ):
+        if mark in _MARKS:
+            part_counts.setdefault((job, component), {})[mark] = int(_number(number))
+    parts: dict[int, list[JobPart]] = {}
+    for job, component, compared, slow in connection.execute(
+        f"SELECT job, component, compared, slow FROM part WHERE job IN ({_NEWEST})"
+    ):
+        if job in jobs:
+            counts = part_counts.get((job, component), {})
+            part = JobPart(jobs[job], _number(compared), _number(slow), counts)
+            parts.setdefault(component, []).append(part)
+    counts_of: dict[int, dict[str, int]] = {}
+    for component, mark, number in connection.execute(
+        "SELECT component, mark, sum(number) FROM day_count GROUP BY component, mark"
+    ):
+        if mark in _MARKS:
+            counts_of.setdefault(component, {})[mark] = int(_number(number))
+    components = tuple(
+        Component(
+            _text(key),
+            _text(name),
+            bool(is_gpu),
+            _text(bdf),
+            tuple(sorted(parts.get(number, ()), key=lambda part: part.job)),
+            counts_of.get(number, {}),
+        )
+        for number, key, name, is_gpu, bdf in connection.execute(
+            "SELECT id, key, name, is_gpu, bdf FROM component ORDER BY seen DESC, id LIMIT ?",
+            (MOST_COMPONENTS,),
+        )
+    )
+    return ComponentHistory(_number(kept[0]), _number(kept[1]), tuple(past), components)
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, int | float) or not 0 <= value <= MOST_NUMBER:
+        raise TypeError(value)
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return printable(value, _MOST_TEXT)

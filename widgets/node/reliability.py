@@ -1,0 +1,91 @@
+"""NICs and GPUs over weeks of jobs, as tables."""
+
+from __future__ import annotations
+
+from probes.base.text import plural
+from probes.facts.rdma.devices import natural
+from probes.host.component_history import SOURCE, Component, ComponentHistory, JobPart
+from probes.live.reliability.history_text import (
+    BASIS,
+    day_text,
+    events_text,
+    is_compared,
+    is_slow,
+    slow_jobs,
+    slow_text,
+    stands_out,
+)
+from widgets.base.columns import Column, cells_of, draw_columns
+from widgets.base.figures import minutes
+from widgets.base.lines import Line, Run, Tone, sentence, wrapped
+
+NONE = "–"
+
+
+def draw_history(history: ComponentHistory, width: int) -> list[Line]:
+    """Draw a row for each component, what stands out first."""
+    rows = sorted(history.components, key=_order)
+    lines = [*wrapped(_kept(history), width), ()]
+    if not rows:
+        return lines[:-1]
+    columns = [
+        Column("Component", cells_of(rows, lambda row: Run(row.name, _tone(row))), 1),
+        Column("PCI address", cells_of(rows, lambda row: Run(row.bdf, Tone.DIM)), 4),
+        Column("Slow in", cells_of(rows, lambda row: Run(_slow(row), _tone(row))), 2),
+        Column("Events", cells_of(rows, lambda row: Run(events_text(row.counts) or NONE)), 3, grows=True),
+    ]
+    lines += draw_columns(columns, [row.id for row in rows], width)
+    told = [slow_text(row) for row in rows if stands_out(row)]
+    lines += [(), *(line for text in told for line in wrapped(sentence(text), width, Tone.TITLE))]
+    return [*lines, *([()] if told else []), *wrapped(BASIS, width, Tone.DIM)]
+
+
+def draw_component(history: ComponentHistory, component: Component, width: int) -> list[Line]:
+    """Draw the jobs of one component, newest first."""
+    title = f"{component.name} ({component.id})"
+    lines = [*wrapped(title, width, Tone.TITLE), *wrapped(_kept(history), width)]
+    for text in (slow_text(component), events_text(component.counts)):
+        lines += wrapped(sentence(text), width) if text else []
+    parts = [part for part in component.parts if 0 <= part.job < len(history.jobs)]
+    if not parts:
+        return [*lines, *wrapped("It was in none of these jobs.", width)]
+    jobs = [history.jobs[part.job] for part in parts]
+    columns = [
+        Column("Ended", cells_of(jobs, lambda job: Run(day_text(job.ended))), 1),
+        Column("Ran", cells_of(jobs, lambda job: Run(minutes(max(0.0, job.ended - job.began)))), 4, True),
+        Column("Slow for", cells_of(parts, lambda part: Run(_slow_for(part), _part_tone(part))), 2, True),
+        Column("Job", cells_of(jobs, lambda job: Run(job.name)), 3, grows=True),
+        Column("Events", cells_of(parts, lambda part: Run(events_text(part.counts) or NONE)), 5),
+    ]
+    lines += [(), *draw_columns(columns, [f"{part.job}" for part in parts], width), ()]
+    return [*lines, *wrapped(BASIS, width, Tone.DIM)]
+
+
+def _kept(history: ComponentHistory) -> str:
+    jobs = plural(len(history.jobs), "job")
+    return f"From {SOURCE}: the last {jobs}, and events since {day_text(history.since)}."
+
+
+def _order(component: Component) -> tuple[float, int, bool, object]:
+    jobs = slow_jobs(component)
+    share = jobs.slow / jobs.compared if jobs.is_enough else 0.0
+    return -share, -sum(component.counts.values()), component.is_gpu, natural(component.name)
+
+
+def _slow(component: Component) -> str:
+    jobs = slow_jobs(component)
+    return f"{jobs.slow} of {plural(jobs.compared, 'job')}" if jobs.compared else "not compared"
+
+
+def _slow_for(part: JobPart) -> str:
+    if not is_compared(part):
+        return "not compared"
+    return f"{100 * part.slow_seconds / part.compared_seconds:.0f} % of {minutes(part.compared_seconds)}"
+
+
+def _part_tone(part: JobPart) -> Tone:
+    return Tone.WARNING if is_slow(part) else Tone.PLAIN
+
+
+def _tone(component: Component) -> Tone:
+    return Tone.WARNING if stands_out(component) else Tone.PLAIN
