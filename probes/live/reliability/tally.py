@@ -22,7 +22,7 @@ from probes.live.model.sample import (
     LiveSample,
     PortSample,
 )
-from probes.live.odd_one_out import rates_of, shared_nics
+from probes.live.odd_one_out import rates_of
 from probes.live.odd_ranks import LEAST
 from probes.queries.finding import Severity
 
@@ -108,12 +108,11 @@ class ComponentTally:
         processes = () if isinstance(sample.processes, Unknown) else sample.processes
         if not isinstance(sample.processes, Unknown):
             self._end({job.id for job in jobs})
-        shared = shared_nics(sample.jobs)
         for job in jobs:
             change = self._change_of(job, sample.taken_at)
             change.seconds += step
             change.until = sample.taken_at
-            self._compare(change, _compared_nics(job, ports, shared), step)
+            self._compare(change, _compared_nics(job, ports), step)
             self._compare(change, _compared_gpus(job, processes), step)
         for name, mark in [*self._downs(sample), *_marks(sample.events)]:
             self._count(name, mark, jobs, sample.taken_at)
@@ -200,12 +199,12 @@ def identities_of(node: Node) -> dict[str, Identity]:
     return found
 
 
-def _compared_nics(job: LiveJob, ports: Mapping[str, PortSample], shared: frozenset[str]) -> dict[str, bool]:
+def _compared_nics(job: LiveJob, ports: Mapping[str, PortSample]) -> dict[str, bool]:
     """Return whether each NIC of a job is clearly slower, by the port's name; {}: no comparison now.
 
     A job sends in phases: NICs are compared while most of them move data.
     """
-    names = [name for name in job.nics if name not in shared]
+    names = job.own_nics
     rates = {name: rates_of(ports.get(name)) for name in names}
     moving = sum(rate is not None and max(rate) >= LEAST_GBPS for rate in rates.values())
     if len(names) < LEAST or None in rates.values() or 2 * moving <= len(names):
