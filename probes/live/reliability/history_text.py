@@ -90,8 +90,16 @@ def stands_out(component: Component) -> bool:
 
 def past_of(history: ComponentHistory, device: str) -> str:
     """Return what the history says about a NIC by its name, or a GPU by its BDF; "" for nothing."""
-    texts = (_past(each) for each in history.components if device == _device(each))
-    return next(filter(None, texts), "")
+    return past_by_device(history).get(device, "")
+
+
+def past_by_device(history: ComponentHistory) -> dict[str, str]:
+    """Return the same for all NICs and GPUs of which there is something to say."""
+    texts: dict[str, str] = {}
+    for component in history.components:
+        if text := _past(component):
+            texts.setdefault(_device(component), text)
+    return texts
 
 
 def _device(component: Component) -> str:
