@@ -109,7 +109,7 @@ def _neighbors(host: Host) -> Maybe[dict[str, Leaf]]:
     if isinstance(output, Unknown):
         return output
     if output.exit_status != 0:
-        return query_failure(" ".join(LLDP), output.stderr or output.stdout)
+        return query_failure(host, " ".join(LLDP), output.stderr or output.stdout)
     return parse_lldp(output.stdout)
 
 
@@ -164,7 +164,7 @@ def _across_cable(host: Host, rail: Rail) -> Maybe[Leaf]:
     if isinstance(output, Unknown):
         return output
     if output.exit_status != 0:
-        return query_failure("smpquery", output.stderr or output.stdout)
+        return query_failure(host, "smpquery", output.stderr or output.stdout)
     return parse_node_info(output.stdout)
 
 

@@ -151,12 +151,14 @@ def write_topology(
     judgment = judge(examination)
     verdict, found = judgment.verdict, judgment.findings
     topology = examination.topology
-    rdma = examination.node.rdma
-    asked = read_switch_ports(host, rdma) if extent.switch_ports and isinstance(rdma, RdmaFacts) else {}
+    asked = _asked_switch_ports(host, examination.node) if extent.switch_ports else {}
     if form in ("json", "yaml"):
         highlights, at = highlights_of(examination, found), host.wall_clock()
         content = topology_json(examination.node, topology, verdict, at, found, highlights, extent.hops)
-        if extent.switch_ports:
+        if isinstance(asked, Unknown):
+            content["switch_ports"] = None
+            content["unknown"] = content.get("unknown", {}) | {"switch_ports": str(asked)}
+        elif extent.switch_ports:
             content["switch_ports"] = [_switch_port_json(*item) for item in asked.items()]
         write_document(content, out, form)
     elif form == "graphml":
@@ -171,8 +173,18 @@ def write_topology(
         print_lines(lines, out, ascii_only)
 
 
-def _switch_ports(asked: Mapping[tuple[str, int], Maybe[SwitchPort]]) -> list[Line]:
+def _asked_switch_ports(host: Host, node: Node) -> Maybe[Mapping[tuple[str, int], Maybe[SwitchPort]]]:
+    """Ask for the switch port of each port; unknown: which ports the node has is unknown."""
+    if isinstance(node.rdma, Unknown):
+        reason = _unlisted(node.rdma, node)
+        return {} if reason is None else reason
+    return read_switch_ports(host, node.rdma)
+
+
+def _switch_ports(asked: Maybe[Mapping[tuple[str, int], Maybe[SwitchPort]]]) -> list[Line]:
     """Return what the switch ports have counted, or why they did not say."""
+    if isinstance(asked, Unknown):
+        return [line(f"Switch ports unknown ({asked})")]
     if not asked:
         return [line("Switch ports: this node has no RDMA port")]
     lines = [line("Switch ports at the other end of the cables, and what they have counted")]

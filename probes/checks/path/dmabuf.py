@@ -328,8 +328,8 @@ _BY_DRIVER = {
         "Update bnxt_re with the kernel or Broadcom's driver, and libbnxt_re with rdma-core",
     ),
     "erdma": (
-        "The kernel's driver of Alibaba Cloud's eRDMA (erdma) registers no DMA-BUF memory",
-        "Install Alibaba's own eRDMA driver in its OFED mode, which can use nvidia_peermem, and load that",
+        "The loaded driver of Alibaba Cloud's eRDMA (erdma) registers no DMA-BUF memory",
+        "Install Alibaba's own eRDMA driver in its OFED mode, and load nvidia_peermem, which it can use",
     ),
     "ice": (
         "Intel's irdma registers DMA-BUF memory only in newer releases",

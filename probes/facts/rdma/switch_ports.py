@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
@@ -27,7 +28,9 @@ ERRORS = (
     *("PortXmitConstraintErrors", "PortRcvConstraintErrors", "LocalLinkIntegrityErrors"),
     *("ExcessiveBufferOverrunErrors", "VL15Dropped", "PortXmitWait"),
 )
-_ETHERNET = "only InfiniBand switches answer a node; ask this one for its counters"
+_ETHERNET = "only InfiniBand switches answer; read this port's counters on the switch"
+# libibmad/rpc.c: mad_rpc_open_port, mad_rpc
+_NOT_OPENED, _NO_ANSWER = "can't open UMAD port", "_do_madrpc failed"
 
 
 @frozen
@@ -48,9 +51,11 @@ def read_switch_ports(host: Host, rdma: RdmaFacts) -> dict[tuple[str, int], Mayb
     """Ask for the switch port of each port of the node; after a query without an answer, for no other."""
     found: dict[tuple[str, int], Maybe[SwitchPort]] = {}
     silent: Unknown | None = None
-    for device, port in list(_ports(rdma))[:_MOST_PORTS]:
+    for number, (device, port) in enumerate(_ports(rdma)):
+        if silent is None and number >= _MOST_PORTS:
+            silent = Unknown(Reason.NOT_THERE, device, f"not asked: only the first {_MOST_PORTS} ports are")
         answer = _ask(host, device, port) if silent is None else silent
-        if isinstance(answer, Unknown) and answer.reason is Reason.TIMED_OUT:
+        if silent is None and isinstance(answer, Unknown) and answer.reason is Reason.TIMED_OUT:
             silent = Unknown(Reason.TIMED_OUT, answer.source, "not asked: the query before had no answer")
         found[device, port.number] = answer
     return found
@@ -96,15 +101,27 @@ def query(host: Host, argv: tuple[str, ...]) -> Maybe[dict[str, str]]:
     """Run a query of infiniband-diags; return its fields, `Name:....value`."""
     output = host.run(argv, _SECONDS)
     if isinstance(output, Unknown):
-        return output
+        is_missing = output.detail == "not installed"
+        return (
+            replace(output, detail=f"{argv[0]} (infiniband-diags) is not installed") if is_missing else output
+        )
     if output.exit_status != 0:
-        return query_failure(argv[0], output.stderr or output.stdout)
+        return query_failure(host, argv[0], output.stderr or output.stdout)
     return {match[1]: printable(match[2], 60).strip() for match in _FIELD.finditer(output.stdout)}
 
 
-def query_failure(command: str, message: str) -> Unknown:
-    """Return why a query has failed; the programs open /dev/infiniband/umadN, which only root may."""
+def query_failure(host: Host, command: str, message: str) -> Unknown:
+    """Return why a query has failed; the programs open /dev/infiniband/umadN, which only root may.
+
+    They print neither that the permission is missing nor, in newer releases, that no answer came.
+    """
     lines = message.strip().splitlines()
     text = printable(lines[0], 120) if lines else "it failed without a message"
     is_denied = any(word in message.lower() for word in ("permission denied", "not permitted"))
-    return Unknown(Reason.NEEDS_ROOT if is_denied else Reason.DRIVER_ERROR, command, text)
+    if is_denied or (_NOT_OPENED in message and not host.is_root()):
+        return Unknown(Reason.NEEDS_ROOT, command, text)
+    if _NOT_OPENED in message:
+        return Unknown(Reason.DRIVER_ERROR, command, f"{text}; is ib_umad loaded?")
+    if _NO_ANSWER in message and "send failed" not in message:
+        return Unknown(Reason.TIMED_OUT, command, "no answer came from the other end of the cable")
+    return Unknown(Reason.DRIVER_ERROR, command, text)

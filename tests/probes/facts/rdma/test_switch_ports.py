@@ -45,6 +45,9 @@ LinkDownedCounter:...............0
 PortRcvErrors:...................0
 PortRcvRemotePhysicalErrors:.....0
 """
+# The messages of libibmad as users have posted them; without root there is no word of permissions.
+NOT_OPENED = "ibwarn: [55188] mad_rpc_open_port: can't open UMAD port (mlx5_0:1)\n"
+NO_ANSWER = "ibwarn: [11192] mad_rpc: _do_madrpc failed; dport (Lid 4)\n"
 ANSWERS = {"nodeinfo": NODE_INFO, "portinfo": PORT_INFO, "perfquery": COUNTERS}
 
 
@@ -102,7 +105,11 @@ def test_a_switch_port_is_asked_with_three_queries_that_change_nothing() -> None
     ("changed", "words"),
     [
         ({"nodeinfo": CommandOutput((), 1, "", "smpquery: iberror: Permission denied")}, "needs root"),
-        ({"nodeinfo": Unknown(Reason.NOT_THERE, "smpquery", "not installed")}, "not installed"),
+        ({"nodeinfo": CommandOutput((), 255, "smpquery: iberror: failed", NOT_OPENED)}, "needs root"),
+        (
+            {"nodeinfo": Unknown(Reason.NOT_THERE, "smpquery", "not installed")},
+            "smpquery (infiniband-diags) is",
+        ),
         ({"nodeinfo": NODE_INFO.replace("Switch", "Channel Adapter")}, "leads to a Channel Adapter"),
         ({"portinfo": ""}, "no LID"),
         ({"portinfo": PORT_INFO.replace("4\n", "-R\n")}, "no LID"),
@@ -117,12 +124,53 @@ def test_what_the_fabric_does_not_say_is_unknown_with_its_reason(
     assert words in str(found)
 
 
-def test_after_a_query_without_an_answer_no_other_port_is_asked() -> None:
-    late = Unknown(Reason.TIMED_OUT, "smpquery", "still running after 5 s")
+@pytest.mark.parametrize(
+    "late",
+    [
+        Unknown(Reason.TIMED_OUT, "smpquery", "still running after 5 s"),
+        CommandOutput((), 255, "smpquery: iberror: failed: operation nodeinfo", NO_ANSWER),
+    ],
+)
+def test_after_a_query_without_an_answer_no_other_port_is_asked(late: Maybe[CommandOutput]) -> None:
     fabric = Fabric({**ANSWERS, "nodeinfo": late})
     found = read_switch_ports(fabric, ports_of(fabric))
     assert len(fabric.asked) == 1
     assert all(isinstance(answer, Unknown) for answer in found.values())
+
+
+def test_root_learns_that_the_port_cannot_be_opened() -> None:
+    class AsRoot(Fabric):
+        def is_root(self) -> bool:
+            return True
+
+    found = first_of(AsRoot({**ANSWERS, "nodeinfo": CommandOutput((), 255, "", NOT_OPENED)}))
+    assert isinstance(found, Unknown)
+    assert "is ib_umad loaded?" in str(found)
+    assert found.reason is not Reason.NEEDS_ROOT
+
+
+def test_ports_beyond_the_first_are_listed_and_not_asked() -> None:
+    fabric, port = Fabric(ANSWERS), _rdma().devices[0].ports[0]
+    ports = tuple(replace(port, number=number) for number in range(1, 71))
+    found = read_switch_ports(fabric, replace(_rdma(), devices=(replace(_rdma().devices[0], ports=ports),)))
+    assert len(found) == 70
+    assert "only the first 64" in str(found["mlx5_0", 70])
+    assert len(fabric.asked) == 3 * 64
+
+
+def test_unknown_ports_are_not_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = SimulatedHost("hgx-h100", clock=lambda: 1000.0)
+    names = host.names
+    late = Unknown(Reason.TIMED_OUT, "/sys/class/infiniband", "no answer")
+    monkeypatch.setattr(host, "names", lambda path: late if path == "/sys/class/infiniband" else names(path))
+    out = io.StringIO()
+    write_topology(host, out, extent=Extent(switch_ports=True))
+    assert "Switch ports unknown (timed out" in out.getvalue()
+    out = io.StringIO()
+    write_topology(host, out, "json", extent=Extent(switch_ports=True))
+    content = json.loads(out.getvalue())
+    assert content["switch_ports"] is None
+    assert "timed out" in content["unknown"]["switch_ports"]
 
 
 def test_ethernet_is_not_asked() -> None:
