@@ -24,7 +24,7 @@ from probes.facts.gpudirect_requirements import (
     topology_requirements,
     verbs_requirement,
 )
-from probes.facts.kernel.modules import ModuleFacts
+from probes.facts.kernel.modules import ModuleFacts, has_ofed_peer_memory
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.data_direct import DataDirectFacts, functions_of_nics
@@ -36,7 +36,7 @@ BUFINFO = "/sys/kernel/debug/dma_buf/bufinfo"
 _BUFINFO_LIMIT = 4 << 20
 _NO_DATA_DIRECT = DataDirectFacts(())
 # Only OFED's, Broadcom's and Alibaba's own drivers ask peer-memory clients for addresses (ib_umem_get_peer).
-# The kernel's erdma does not, but does not load beside OFED's ib_core either, which nvidia_peermem needs.
+# Which erdma is loaded shows in OFED: the kernel's does not ask, and does not load beside OFED's ib_core.
 _PEER_DRIVERS = ("mlx5_core", "mlx4_core", "bnxt_en", "erdma")
 CUDA_START_ERRORS = {
     "802": "the NVSwitch fabric is not set up; check Fabric Manager",
@@ -106,7 +106,9 @@ def _cuda_failure(cuda: Maybe[tuple[CudaGpu, ...]]) -> Maybe[str]:
     return f"CUDA programs fail to start: cuInit(0) returned {match[1]} ({CUDA_START_ERRORS[match[1]]})"
 
 
-def _nics_by_peer_memory(host: Host, devices: list[RdmaDevice], peermem: PathState) -> dict[str, Maybe[bool]]:
+def _nics_by_peer_memory(
+    host: Host, devices: list[RdmaDevice], peermem: PathState, modules: Maybe[ModuleFacts]
+) -> dict[str, Maybe[bool]]:
     """Return whether each NIC can use peer memory now; an unknown driver counts as able to."""
     answers: dict[str, Maybe[bool]] = {}
     for device in devices:
@@ -117,6 +119,8 @@ def _nics_by_peer_memory(host: Host, devices: list[RdmaDevice], peermem: PathSta
             answers[device.name] = peermem.usable if peermem.path is GdrPath.CXI else False
         elif driver == "bnxt_en":
             answers[device.name] = is_live(host, "ib_peer_mem") if peermem.usable is True else peermem.usable
+        elif driver == "erdma" and peermem.usable is True:
+            answers[device.name] = modules if isinstance(modules, Unknown) else has_ofed_peer_memory(modules)
         else:
             answers[device.name] = peermem.usable if not driver or driver in _PEER_DRIVERS else False
     return answers
@@ -187,7 +191,7 @@ def probe(
         preferred=next((state.path for state in (dmabuf, peermem) if state.usable is True), None),
         nic_dmabuf=answers,
         dmabuf_in_use=_is_attached(host, rdma, data_direct),
-        nic_peermem=_nics_by_peer_memory(host, hardware, peermem),
+        nic_peermem=_nics_by_peer_memory(host, hardware, peermem, modules),
         gpu_support=support,
         cuda_failure=_cuda_failure(cuda),
     )

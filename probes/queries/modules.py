@@ -16,6 +16,7 @@ from probes.facts.kernel.modules import (
     ModuleFacts,
     ModuleState,
     cards_of,
+    has_ofed_peer_memory,
     vendor_cards,
 )
 from probes.facts.node import Node
@@ -143,11 +144,10 @@ def peer_nics(node: Node) -> Maybe[tuple[str, ...]]:
     if isinstance(cards, Unknown) or isinstance(modules, Unknown) or isinstance(rdma, Unknown):
         return cards
     exporters = (symbol.provider for symbol in modules.symbols if symbol.symbol == PEER_MEMORY_SYMBOL)
-    exporter = known(next(exporters, ""), "")
-    prefix = {"": "", "ib_peer_mem": "bnxt"}.get(exporter, "erdma")
-    if not prefix:
-        return cards
-    return (*cards, *(nic.name for nic in rdma.devices if known(nic.driver, "").startswith(prefix)))
+    drivers = ("bnxt_en",) if next(exporters, None) == "ib_peer_mem" else ()
+    if known(has_ofed_peer_memory(modules), False):
+        drivers = ("erdma",)
+    return (*cards, *(nic.name for nic in rdma.devices if known(nic.driver, "") in drivers))
 
 
 def has_efa_only(examination: Examination) -> bool:

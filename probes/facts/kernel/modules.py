@@ -204,6 +204,17 @@ def probe(host: Host) -> ModuleFacts:
     )
 
 
+def has_ofed_peer_memory(modules: ModuleFacts) -> Maybe[bool]:
+    """Return whether the peer-memory interface is OFED's; some Ubuntu kernels have one, too (bug 1923104)."""
+    provider = next((row.provider for row in modules.symbols if row.symbol == PEER_MEMORY_SYMBOL), None)
+    if provider is None:
+        return Unknown(Reason.NOT_RECORDED, "modules.symbols")
+    if isinstance(provider, Unknown):
+        return provider
+    exporter = modules.modules.get(provider)
+    return False if exporter is None else map_known(exporter.origin, lambda origin: origin != "kernel")
+
+
 def cards_of(pci: PciFacts, family: str) -> tuple[str, ...]:
     """Return the BDFs of the NICs that a driver family ("mlx4", "mlx5") serves, without those of guests."""
     return tuple(nic.bdf for nic in pci.mellanox_nics if _family(known(nic.device_id, 0)) == family)

@@ -56,6 +56,19 @@ def test_only_some_drivers_ask_peer_memory_clients(tmp_path: Path) -> None:
     assert with_nics(tmp_path, *devices).nic_peermem["bnxt_re0"] is True
 
 
+def test_the_kernels_own_peer_memory_does_not_serve_erdma(tmp_path: Path) -> None:
+    """Some Ubuntu kernels have the interface without OFED; their erdma does not ask it."""
+    modules = modules_of(a_module("nvidia_peermem", LIVE))
+    kernels = replace(modules.modules["ib_core"], origin="kernel")
+    modules = replace(modules, modules=modules.modules | {"ib_core": kernels})
+    gpus, rdma = (
+        gpus_of(a_driver(Flavor.PROPRIETARY)),
+        RdmaFacts((nic("mlx5_0", "mlx5_core"), nic("erdma_0", "erdma"))),
+    )
+    facts = facts_of(tmp_path, errno.EOPNOTSUPP, gpus=gpus, rdma=rdma, modules=modules)
+    assert facts.nic_peermem == {"mlx5_0": True, "erdma_0": False}
+
+
 def test_a_driver_that_was_not_recorded_is_taken_for_one_that_can(tmp_path: Path) -> None:
     assert with_nics(tmp_path, *rdma_of("mlx5_0").devices).nic_peermem == {"mlx5_0": True}
 
