@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.text import plural
+from probes.facts.node import Node
 from probes.host.component_history import Component, ComponentHistory, JobPart, Mark
+from probes.live.reliability.identity import identities_of
 
 LAST_JOBS = 10  # that sentences are about
 LEAST_JOBS = 3  # in which a component was compared; with fewer, no sentence says how often it was slow
@@ -88,14 +91,18 @@ def stands_out(component: Component) -> bool:
     return jobs.is_enough and 2 * jobs.slow > jobs.compared
 
 
-def past_of(history: ComponentHistory, device: str) -> str:
-    """Return what the history says about a NIC by its name, or a GPU by its BDF; "" for nothing."""
-    texts = (_past(each) for each in history.components if device == _device(each))
+def past_of(history: ComponentHistory, node: Node, device: str) -> str:
+    """Return what the history says about a NIC by its name, or a GPU by its BDF; "" for nothing.
+
+    A NIC that was replaced had the same name, so components are found by what the node has now.
+    """
+    names = {
+        identity.id: identity.name
+        for place, identity in identities_of(node).items()
+        if device == (place if identity.is_gpu else place.partition("/")[0])
+    }
+    texts = (_past(replace(each, name=names[each.id])) for each in history.components if each.id in names)
     return next(filter(None, texts), "")
-
-
-def _device(component: Component) -> str:
-    return component.bdf if component.is_gpu else component.name.partition("/")[0]
 
 
 def _past(component: Component) -> str:
