@@ -116,6 +116,30 @@ def test_without_a_history_it_says_how_to_get_one() -> None:
     assert "no history" in document["unknown"]["since"]
 
 
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [
+        (Unknown(Reason.NEEDS_ROOT, "", "root's gdrtop watch may have kept one"), "as root to see it."),
+        (
+            Unknown(Reason.IO_ERROR, "", "/var/x.sqlite is damaged; remove it"),
+            "x.sqlite is damaged; remove it.",
+        ),
+    ],
+)
+def test_what_cannot_be_read_ends_with_what_to_do(
+    why: Unknown, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WithoutHistory, "component_history", lambda host: why)
+    status, text = printed(WithoutHistory("cloud-vm", clock=SteppedClock()))
+    assert status == 2
+    assert text.rstrip().endswith(told)
+    assert "gdrtop help watch" not in text
+
+
+def test_an_old_history_says_when_it_ends() -> None:
+    assert re.search("9 jobs, and events from 20..-..-.. to 20..-..-..[.]", printed(host_of("hgx-h100"))[1])
+
+
 def recorded(host: Host, redact: bool) -> ComponentHistory:
     """Return the history as a recording has it."""
     moments: list[Moment] = []
