@@ -206,4 +206,4 @@ def _marks(events: tuple[LiveEvent, ...]) -> Iterator[tuple[str, Mark]]:
     for event in events:
         mark = _MARKS.get(event.kind)
         if mark is not None and event.severity is not Severity.NOTE:
-            yield event.subject, mark
+            yield from ((subject, mark) for subject in (event.subject, *event.others))

@@ -160,6 +160,15 @@ def test_events_count_for_the_day_and_for_the_jobs_of_the_component() -> None:
     }
 
 
+def test_an_event_of_many_ports_counts_for_each() -> None:
+    rising = replace(event(EventKind.ERRORS_RISING, "mlx5_0"), others=("mlx5_1", "mlx5_2"))
+    tally = tally_of(a_second(0), a_second(1, events=(rising,)))
+    changes = tally.changes()
+    assert changes is not None
+    ids = identities_of(node())
+    assert {name for _, name, _ in changes.days} == {ids[f"mlx5_{number}"].id for number in range(3)}
+
+
 def test_components_keep_their_identity_when_their_names_change() -> None:
     before = identities_of(node())
     assert isinstance(node().rdma, RdmaFacts)
