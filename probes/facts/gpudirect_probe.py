@@ -35,8 +35,9 @@ from probes.host.protocol import Host
 BUFINFO = "/sys/kernel/debug/dma_buf/bufinfo"
 _BUFINFO_LIMIT = 4 << 20
 _NO_DATA_DIRECT = DataDirectFacts(())
-# Only OFED's and Broadcom's drivers ask peer-memory clients for addresses (ib_umem_get_peer).
-_PEER_DRIVERS = ("mlx5_core", "mlx4_core", "bnxt_en")
+# Only OFED's, Broadcom's and Alibaba's own drivers ask peer-memory clients for addresses (ib_umem_get_peer).
+# The kernel's erdma does not, but does not load beside OFED's ib_core either, which nvidia_peermem needs.
+_PEER_DRIVERS = ("mlx5_core", "mlx4_core", "bnxt_en", "erdma")
 CUDA_START_ERRORS = {
     "802": "the NVSwitch fabric is not set up; check Fabric Manager",
     "803": "the driver's kernel modules and libraries have different versions",

@@ -31,7 +31,6 @@ _FIRST_OPEN_DRIVER = (515, 43, 4)  # the first with nv-dmabuf.c
 _FIRST_KERNEL = (5, 12)
 _MOST_NAMED = 8  # NICs
 _OLDEST_CAPABILITY = (7, 5)  # Turing: the open kernel modules support nothing older
-_FIRST_TOPOLOGY_CHECK = (580, 65, 6)  # the first driver that reads GrdmaPciTopoCheckOverride
 _BY_DESIGN = (
     (re.compile(r"geforce", re.IGNORECASE), "GeForce GPUs do not support GPUDirect RDMA"),
     (re.compile(r"\bGB10\b"), "GB10 (DGX Spark) does not support GPUDirect RDMA"),
@@ -97,9 +96,6 @@ def topology_requirements(gpus: Maybe[GpuFacts], path: GdrPath) -> list[Requirem
     if isinstance(gpus, Unknown) or isinstance(gpus.driver.parameters, Unknown):
         return []
     if gpus.driver.parameters.get(_TOPOLOGY_CHECK) != _DENY:
-        return []
-    numbers = parse_driver_version(known(gpus.driver.version, ""))
-    if numbers is not None and numbers < _FIRST_TOPOLOGY_CHECK:
         return []
     if gpus.gpus and all(known(gpu.c2c_links, 0) for gpu in gpus.gpus):
         return []

@@ -15,6 +15,7 @@ from typing import Any
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.rdma.switch_ports import query_failure
 from probes.fleet.rails import Rail
 from probes.host.protocol import Host
 
@@ -108,7 +109,7 @@ def _neighbors(host: Host) -> Maybe[dict[str, Leaf]]:
     if isinstance(output, Unknown):
         return output
     if output.exit_status != 0:
-        return _failure(" ".join(LLDP), output.stderr or output.stdout)
+        return query_failure(" ".join(LLDP), output.stderr or output.stdout)
     return parse_lldp(output.stdout)
 
 
@@ -163,7 +164,7 @@ def _across_cable(host: Host, rail: Rail) -> Maybe[Leaf]:
     if isinstance(output, Unknown):
         return output
     if output.exit_status != 0:
-        return _failure("smpquery", output.stderr or output.stdout)
+        return query_failure("smpquery", output.stderr or output.stdout)
     return parse_node_info(output.stdout)
 
 
@@ -176,11 +177,3 @@ def parse_node_info(text: str) -> Maybe[Leaf]:
     if kind != "Switch":
         return Unknown(Reason.NOT_THERE, "smpquery", f"the cable leads to a {printable(kind, 40)}")
     return Leaf(printable(guid, 40))
-
-
-def _failure(command: str, message: str) -> Unknown:
-    """Return why a command has failed; smpquery opens /dev/infiniband/umadN, which only root may."""
-    lines = message.strip().splitlines()
-    text = printable(lines[0], 120) if lines else "it failed without a message"
-    is_denied = any(word in message.lower() for word in ("permission denied", "not permitted"))
-    return Unknown(Reason.NEEDS_ROOT if is_denied else Reason.DRIVER_ERROR, command, text)

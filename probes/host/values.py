@@ -11,6 +11,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 _DIGITS = 19  # of a number that both of these match
 _UNSIGNED = re.compile(r"[0-9]{1,20}|0x[0-9a-fA-F]{1,8}")
 _SIGNED = re.compile(r"-?[0-9]{1,19}")
+_STAMPED = re.compile(r"([0-9]{1,20})@[0-9]{1,20}\.[0-9]{9}", re.ASCII)
 _NO_NODE = "the firmware reports no NUMA node (-1)"
 
 
@@ -31,6 +32,18 @@ def read_integer(host: Files, path: str, signed: bool = False) -> Maybe[int]:
     if not (_SIGNED if signed else _UNSIGNED).fullmatch(text):
         return Unknown(Reason.MALFORMED, path, printable(text, 40))
     return int(text, 16 if text.startswith("0x") else 10)
+
+
+def read_telemetry(host: Files, path: str) -> Maybe[int]:
+    """Read a counter of a Slingshot NIC: `123@1700000000.000000000`, with the seconds since 1970.
+
+    shs-cxi-driver, cass_telem.c, telem_sysfs_item_retrieve.
+    """
+    text = host.read(path)
+    match = None if isinstance(text, Unknown) else _STAMPED.fullmatch(text)
+    if isinstance(text, Unknown):
+        return text
+    return Unknown(Reason.MALFORMED, path, printable(text, 40)) if match is None else int(match[1])
 
 
 def read_numa_node(host: Files, path: str) -> Maybe[int]:

@@ -112,6 +112,7 @@ class LiveSampler:
             modules=modules,
             limits=(*found.limits, *limits),
             missing=found.missing,
+            kernel_clients=found.kernel_clients,
             no_ports="" if ports else _no_ports(node),
         )
         if self._events is None:

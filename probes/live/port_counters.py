@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.rdma.counters import ERROR_COUNTER_BITS, Place, sampled
-from probes.host.values import Files, read_integer
+from probes.host.values import Files, read_integer, read_telemetry
 
 # Old kernels print this for a device that does not answer PMA queries (core/sysfs.c, show_pma_counter).
 _NO_PMA = "N/A (no PMA)"
@@ -41,6 +41,8 @@ def missing(place: Place, names: Maybe[tuple[str, ...]]) -> dict[str, Unknown]:
 
 def read_counter(host: Files, path: str) -> Maybe[int]:
     """Return a counter; NOT_THERE: the device answers no PMA queries."""
+    if f"/{Place.TELEMETRY.value}/" in path:
+        return read_telemetry(host, path)
     number = read_integer(host, path)
     if isinstance(number, Unknown) and number.detail == _NO_PMA:
         return Unknown(Reason.NOT_THERE, path, _NO_PMA)

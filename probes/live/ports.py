@@ -12,6 +12,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
 from probes.facts.pci.functions import DEVICES, asleep, parse_speed
 from probes.facts.rdma.counters import Place, sampled
+from probes.facts.rdma.cxi import telemetry_file
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, parse_rate
 from probes.host.protocol import Host
 from probes.host.values import read_integer
@@ -165,6 +166,9 @@ class PortReader:
 
 def counter_files(host: Host, device: RdmaDevice, facts: RdmaPort) -> dict[str, str]:
     """Return the file of each counter that a port has and the live view reads, by the counter's name."""
+    if telemetry := known(facts.telemetry, ()):
+        names = (name for name in telemetry if name in sampled(Place.TELEMETRY))
+        return {name: telemetry_file(device.sysfs_path, name) for name in names}
     path = f"{device.sysfs_path}/ports/{facts.number}"
     paths = {
         name.partition("/")[2]: f"{path}/{name}" for name in names_to_read(facts.hw_counters, facts.counters)

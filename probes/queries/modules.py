@@ -136,15 +136,18 @@ def cxi_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
 def peer_nics(node: Node) -> Maybe[tuple[str, ...]]:
     """Return the NICs that can use nvidia_peermem: mlx5, mlx4, and bnxt_re with Broadcom's ib_peer_mem.
 
-    Drivers call peer-memory clients through OFED's ib_umem; those of EFA, irdma and cxi never do.
+    Drivers call peer-memory clients through OFED's ib_umem, as Alibaba's erdma does where OFED is installed;
+    those of EFA, irdma, ionic and cxi never do.
     """
     cards, modules, rdma = _mlx_cards(node), node.modules, node.rdma
     if isinstance(cards, Unknown) or isinstance(modules, Unknown) or isinstance(rdma, Unknown):
         return cards
     exporters = (symbol.provider for symbol in modules.symbols if symbol.symbol == PEER_MEMORY_SYMBOL)
-    if next(exporters, None) != "ib_peer_mem":
+    exporter = known(next(exporters, ""), "")
+    prefix = {"": "", "ib_peer_mem": "bnxt"}.get(exporter, "erdma")
+    if not prefix:
         return cards
-    return (*cards, *(nic.name for nic in rdma.devices if known(nic.driver, "").startswith("bnxt")))
+    return (*cards, *(nic.name for nic in rdma.devices if known(nic.driver, "").startswith(prefix)))
 
 
 def has_efa_only(examination: Examination) -> bool:

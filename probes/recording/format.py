@@ -34,7 +34,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host import rdma_resources as rdma
 from probes.host.answers import MESSAGE_CHARACTERS, CommandOutput, CudaGpu, KernelMessage
 from probes.host.collectives import CollectiveSpeed
-from probes.host.component_history import MOST_NUMBER, ComponentHistory, JobPart
+from probes.host.component_history import MOST_COMPONENTS, MOST_NUMBER, ComponentHistory, JobPart
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.usage import InterfaceCounters, ProcessUsage
 
@@ -105,7 +105,8 @@ _PATH_KINDS = ("names", "link", "resolve")
 _LINE_CODEC = Codec(clean=lambda text: printable(text, MESSAGE_CHARACTERS))
 _LINE_KINDS = ("thread_names", "ethtool_counters", "kernel_messages", "ras_events", "collectives")
 _HISTORY_CODEC = Codec(
-    clean=lambda text: printable(text, MESSAGE_CHARACTERS), bounds={"": Bounds(least=0, most=MOST_NUMBER)}
+    clean=lambda text: printable(text, MESSAGE_CHARACTERS),
+    bounds={"": Bounds(items=MOST_COMPONENTS, least=0, most=MOST_NUMBER)},
 )
 
 

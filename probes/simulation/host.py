@@ -383,7 +383,7 @@ class SimulatedHost(HostBase):
                 content = self.tree.content(path, at - self._began)
                 if isinstance(content, Unknown):
                     return content
-                total += int(content)
+                total += int(content.partition(b"@")[0])
             found.append((at, total))
         return tuple(found)
 

@@ -11,12 +11,12 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpudirect import PeermemReading, read_peermem
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
-from probes.facts.rdma.cxi import has_verbs, link_state
+from probes.facts.rdma.cxi import RECEIVED_OCTETS, SENT_OCTETS, has_verbs, link_state, telemetry_file
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, is_software, read_numbered
 from probes.host.nvml import NvmlLive
 from probes.host.protocol import Host
 from probes.host.usage import InterfaceCounters
-from probes.host.values import read_integer
+from probes.host.values import read_integer, read_telemetry
 
 
 @frozen
@@ -54,6 +54,8 @@ class PortRate:
 # port_xmit_data and port_rcv_data count units of four octets (IBTA PortCounters;
 # Documentation/ABI/stable/sysfs-class-infiniband).
 _OCTETS_A_UNIT = 4
+# Bytes sent and received in hw_counters: efa_verbs.c and bnxt_re/hw_counters.c; erdma_verbs.c.
+_HARDWARE_OCTETS = (("tx_bytes", "rx_bytes"), ("tx_bytes_cnt", "rx_bytes_cnt"))
 # Without extended counters they are 32 bits wide and stop at their maximum.
 _FULL = 0xFFFF_FFFF
 # Old kernels print this for a device that does not answer PMA queries (core/sysfs.c, show_pma_counter).
@@ -83,18 +85,29 @@ def _hw_octets(host: Host, device: str, port: str, name: str) -> Maybe[int]:
     return octets
 
 
+def _hardware_octets(port: RdmaPort) -> tuple[str, str] | None:
+    """Return the names of a driver's counters of bytes sent and received; None: it has none."""
+    has = set(known(port.hw_counters, ()))
+    return next((names for names in _HARDWARE_OCTETS if has.issuperset(names)), None)
+
+
 def read_port(host: Host, device: str, port: RdmaPort) -> PortCounters:
     """Read a port's bytes; `device`: its path in sysfs.
 
-    EFA and bnxt_re may have them only in hw_counters; rxe counts only packets:
-    drivers/infiniband/hw/efa/efa_verbs.c, hw/bnxt_re/hw_counters.c, sw/rxe/rxe_hw_counters.c.
+    Some drivers have them only in hw_counters, Slingshot NICs in telemetry/; rxe counts only packets
+    (drivers/infiniband/sw/rxe/rxe_hw_counters.c).
     """
     path = f"{device}/ports/{port.number}"
-    hardware = known(port.hw_counters, ())
-    if "port_xmit_data" not in known(port.counters, ()) and "tx_bytes" in hardware and "rx_bytes" in hardware:
-        sent = _hw_octets(host, device, path, "tx_bytes")
+    if isinstance(port.telemetry, Unknown):
+        return PortCounters(host.monotonic(), port.telemetry, port.telemetry)
+    if port.telemetry:
+        sent = read_telemetry(host, telemetry_file(device, SENT_OCTETS))
         at = host.monotonic()
-        return PortCounters(at, sent, _hw_octets(host, device, path, "rx_bytes"))
+        return PortCounters(at, sent, read_telemetry(host, telemetry_file(device, RECEIVED_OCTETS)))
+    if "port_xmit_data" not in known(port.counters, ()) and (names := _hardware_octets(port)):
+        sent = _hw_octets(host, device, path, names[0])
+        at = host.monotonic()
+        return PortCounters(at, sent, _hw_octets(host, device, path, names[1]))
     if isinstance(port.counters, Unknown) and port.counters.reason is Reason.NOT_THERE:
         return PortCounters(host.monotonic(), port.counters, port.counters)
     sent = _octets(host, f"{path}/counters/port_xmit_data")
@@ -108,13 +121,16 @@ def byte_files(host: Host, device: RdmaDevice, port: RdmaPort) -> tuple[tuple[st
     Of software RDMA they are those of its interface; without any, none.
     """
     path = f"{device.sysfs_path}/ports/{port.number}"
+    if {SENT_OCTETS, RECEIVED_OCTETS} <= set(known(port.telemetry, ())):
+        sent, received = (telemetry_file(device.sysfs_path, name) for name in (SENT_OCTETS, RECEIVED_OCTETS))
+        return (sent, received), 1
     if "port_xmit_data" in known(port.counters, ()):
         return (f"{path}/counters/port_xmit_data", f"{path}/counters/port_rcv_data"), _OCTETS_A_UNIT
-    if {"tx_bytes", "rx_bytes"} <= set(known(port.hw_counters, ())):
+    if names := _hardware_octets(port):
         own = f"{path}/hw_counters"
-        is_shared = isinstance(_count(host, f"{own}/tx_bytes"), Unknown)
+        is_shared = isinstance(_count(host, f"{own}/{names[0]}"), Unknown)
         directory = f"{device.sysfs_path}/hw_counters" if is_shared else own
-        return (f"{directory}/tx_bytes", f"{directory}/rx_bytes"), 1
+        return (f"{directory}/{names[0]}", f"{directory}/{names[1]}"), 1
     netdev = known(port.netdev, "")
     if is_software(device) and netdev:
         statistics = f"/sys/class/net/{netdev}/statistics"

@@ -175,9 +175,9 @@ class Guest:
         """The output of `gdrtop()`; CommandFailed where it fails."""
         return _succeeded(self.gdrtop(*arguments), ("gdrtop", *arguments))
 
-    def shell(self, script: str) -> str:
+    def shell(self, script: str, seconds: float = COMMAND_SECONDS) -> str:
         """The output of a shell script."""
-        return self.run("sh", "-euc", script)
+        return self.run("sh", "-euc", script, seconds=seconds)
 
     def json(self, *argv: str) -> Any:
         """What a gdrtop command says as JSON; asked again where a slow guest left a question unanswered."""

@@ -89,8 +89,11 @@ class Machine:
             self.end()
             raise
 
-    def reboot(self) -> None:
-        """Starts the guest's kernel anew; what was written to its disk is there."""
+    def reboot(self, drivers: str = "") -> None:
+        """Starts the guest's kernel anew; what was written to its disk is there.
+
+        `drivers`: the command that loads the drivers of its devices.
+        """
         # Without systemd there is nobody to ask for an orderly reboot.
         self.guest.shell(
             "sync; (sleep 0.5; echo u > /proc/sysrq-trigger; echo b > /proc/sysrq-trigger) >/dev/null 2>&1 &"
@@ -102,9 +105,9 @@ class Machine:
             self._process.wait(BOOT_SECONDS)
         except subprocess.TimeoutExpired as error:
             raise NoBoot(f"no reboot within {BOOT_SECONDS:.0f} s") from error
-        self._boot()
+        self._boot(drivers)
 
-    def _boot(self) -> None:
+    def _boot(self, drivers: str = "") -> None:
         for attempt in range(1, MOST_STARTS + 1):
             self._serial.unlink(missing_ok=True)
             self._process = self._start()
@@ -118,7 +121,7 @@ class Machine:
                     raise
         self._wait(self.guest.answers)
         # Devices first, as on a real node; then what modules-load.d names, by Debian's own reading of it.
-        self.guest.run("sh", "-c", "dress-up && /etc/init.d/kmod start", seconds=BOOT_SECONDS)
+        self.guest.shell(f"dress-up; {drivers}\n/etc/init.d/kmod start", seconds=BOOT_SECONDS)
 
     def end(self) -> None:
         """Switches it off and removes its files; nothing of its disk is kept."""

@@ -76,6 +76,14 @@ def test_rates_of_an_interface_say_that_they_are_of_all_its_traffic() -> None:
     assert "Rates from" not in text(detail.of_port(a_port(0), a_sample(), 200))
 
 
+def test_how_a_nic_did_in_earlier_jobs_is_in_its_details() -> None:
+    past = {"mlx5_0": "mlx5_0 was the slow NIC in 7 of its last 9 jobs"}
+    assert "Earlier     mlx5_0 was the slow NIC in 7 of" in text(
+        detail.of_port(a_port(0), a_sample(past=past), 200)
+    )
+    assert "Earlier" not in text(detail.of_port(a_port(1), a_sample(past=past), 200))
+
+
 def test_the_pcie_link_of_a_nic_is_in_its_details() -> None:
     linked = text(detail.of_port(a_port(0, pcie_gtps=32.0, pcie_width=16), a_sample(), 200))
     assert "PCIe link   Gen5 x16" in linked

@@ -293,6 +293,7 @@ def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:
             "peermem": sample.peermem,
             "modules": sample.modules,
             "limits": sample.limits,
+            "kernel_clients": sample.kernel_clients,
             "events": [with_time(plain_value(event)) for event in sample.events],
         }
     )
@@ -389,7 +390,7 @@ class JobText:
         for job in sample.jobs:
             before, path = printed.get(job.id), path_summary(members(sample, job))
             if before is None or path != paths[job.id] or _differ(before, job):
-                shown.extend(wrapped_below(f"{clock}  {_job_text(job, path, sample.taken_at)}", width))
+                shown.extend(wrapped_below(f"{clock}  {_job_text(job, path, sample)}", width))
                 before = job
             self._printed[job.id], self._paths[job.id] = before, path
         if not sample.jobs and self._had_jobs:
@@ -421,7 +422,7 @@ def _has_changed(before: Maybe[float], now: Maybe[float]) -> bool:
     return abs(now - before) > max(1.0, max(before, now) / 4)
 
 
-def _job_text(job: LiveJob, path: str, at: float) -> str:
+def _job_text(job: LiveJob, path: str, sample: LiveSample) -> str:
     """Return a job: its name, ranks, path, rates and number of NICs."""
     count = len(job.pids)
     ranks = plural(count, "rank") if job.role is Role.NCCL else plural(count, "process", "processes")
@@ -429,11 +430,11 @@ def _job_text(job: LiveJob, path: str, at: float) -> str:
         ranks += f" of {job.world_size}"
     parts = [ranks, path]
     if job.nics:
-        parts += [rates_text(job, with_reason=True), plural(len(job.nics), "NIC")]
+        parts += [rates_text(job, sample, with_reason=True), plural(len(job.nics), "NIC")]
     if job.slowest is not None:
         parts.append(f"slowest pid {job.slowest.pid}: bus {short(job.slowest.bus_gbps)} GB/s")
     if not isinstance(job.step, Unknown):
-        parts.append(step_text(job.step, at))
+        parts.append(step_text(job.step, sample.taken_at))
     return f"{job.name}: {', '.join(parts)}"
 
 

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, TextIO
 
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.checks.judgment import judge
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.node import Node, probe_node
 from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.rdma.switch_ports import SwitchPort, read_switch_ports
 from probes.host.protocol import Host
 from probes.nccl.topology_file import read_system
 from probes.nccl.topology_writer import system_of
@@ -87,6 +89,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="with json and yaml: also the hops of each path, which are most of it",
     )
     parser.add_argument(
+        "--switch-ports",
+        action="store_true",
+        help="also show the errors that InfiniBand switches count on their ports to this node; needs root",
+    )
+    parser.add_argument(
         "--nccl-xml",
         metavar="FILE",
         nargs="?",
@@ -99,8 +106,11 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     """Print the topology of the node that the options name, or a topology file of NCCL."""
     if options.hops and options.format not in ("json", "yaml"):
         raise UsageError("--hops needs --json or -o yaml")
+    if options.switch_ports and (options.format in ("dot", "graphml") or options.nccl_xml is not None):
+        raise UsageError("--switch-ports needs text, --json or -o yaml")
     if options.nccl_xml is None:
-        write_topology(open_host(options), out, options.format, options.ascii, options.hops)
+        extent = Extent(options.hops, options.switch_ports)
+        write_topology(open_host(options), out, options.format, options.ascii, extent)
     elif options.format not in ("text", "table"):
         raise UsageError(f"--nccl-xml cannot be used with --format {options.format}")
     elif options.nccl_xml:
@@ -119,10 +129,21 @@ def show_nccl_xml(host: Host, name: str, out: TextIO, ascii_only: bool = False) 
     print_lines([line(printable(name, 256)), *nccl_tree.draw(system, text_width(out))], out, ascii_only)
 
 
+@frozen
+class Extent:
+    """What to print besides."""
+
+    hops: bool = False  # of each path, in JSON
+    switch_ports: bool = False
+
+
+_USUAL_EXTENT = Extent()
+
+
 def write_topology(
-    host: Host, out: TextIO, form: str = "text", ascii_only: bool = False, hops: bool = False
+    host: Host, out: TextIO, form: str = "text", ascii_only: bool = False, extent: Extent = _USUAL_EXTENT
 ) -> None:
-    """Print the topology in one of FORMATS; `hops`: in JSON with those of each path.
+    """Print the topology in one of FORMATS.
 
     The verdict counts the findings, so that every command reports the same about a node.
     """
@@ -130,9 +151,13 @@ def write_topology(
     judgment = judge(examination)
     verdict, found = judgment.verdict, judgment.findings
     topology = examination.topology
+    rdma = examination.node.rdma
+    asked = read_switch_ports(host, rdma) if extent.switch_ports and isinstance(rdma, RdmaFacts) else {}
     if form in ("json", "yaml"):
         usable, at = usable_here(examination), host.wall_clock()
-        content = topology_json(examination.node, topology, verdict, at, found, usable, hops)
+        content = topology_json(examination.node, topology, verdict, at, found, usable, extent.hops)
+        if extent.switch_ports:
+            content["switch_ports"] = [_switch_port_json(*item) for item in asked.items()]
         write_document(content, out, form)
     elif form == "graphml":
         out.write(export.graphml(marked_graph(topology, found)))
@@ -140,7 +165,36 @@ def write_topology(
         text = export.dot(marked_graph(topology, found))
         out.write(ascii_text(text) if is_plain(out, ascii_only) else text)
     else:
-        print_lines(_text(examination, found, verdict, text_width(out)), out, ascii_only)
+        lines = _text(examination, found, verdict, text_width(out))
+        if extent.switch_ports:
+            lines.extend([(), *_switch_ports(asked)])
+        print_lines(lines, out, ascii_only)
+
+
+def _switch_ports(asked: Mapping[tuple[str, int], Maybe[SwitchPort]]) -> list[Line]:
+    """Return what the switch ports have counted, or why they did not say."""
+    if not asked:
+        return [line("Switch ports: this node has no RDMA port")]
+    lines = [line("Switch ports at the other end of the cables, and what they have counted")]
+    for (device, number), answer in asked.items():
+        name = f"{device}/{number}" if number > 1 else device
+        if isinstance(answer, Unknown):
+            lines.append(line(f"  {name:<8} ", Run(f"unknown: {answer}", Tone.DIM)))
+            continue
+        counts = ", ".join(f"{counter} {count}" for counter, count in answer.errors.items())
+        has_errors = bool(answer.errors.keys() - {"PortXmitWait"})
+        tone = Tone.WARNING if has_errors else Tone.PLAIN
+        where = f"port {answer.number} of switch {answer.guid}"
+        lines.append(line(f"  {name:<8} {where}: ", Run(counts or "no errors", tone)))
+    return lines
+
+
+def _switch_port_json(port: tuple[str, int], answer: Maybe[SwitchPort]) -> dict[str, Any]:
+    here = {"device": port[0], "port": port[1]}
+    fields = ("guid", "number", "counters")
+    if isinstance(answer, Unknown):
+        return object_of(here | dict.fromkeys(fields, answer))
+    return object_of(here | {name: getattr(answer, name) for name in fields})
 
 
 def _text(examination: Examination, found: Sequence[Finding], verdict: Verdict, width: int) -> list[Line]:

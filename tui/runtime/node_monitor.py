@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from probes.base.latest import Latest
 from probes.base.origin import Source
 from probes.base.text import capitalized
+from probes.base.unknown import Unknown
 from probes.checks.judgment import Judge, Judgment
 from probes.checks.live.watched import NOT_LONG_ENOUGH
 from probes.facts.node import Node
@@ -19,6 +20,7 @@ from probes.host.protocol import Host
 from probes.live.live_sampler import LiveSampler
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample
 from probes.live.ras.events import RasEvents
+from probes.live.reliability.history_text import past_by_device
 from probes.live.verdict import examine_with_jobs, with_jobs
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.condition import (
@@ -93,6 +95,7 @@ class NodeMonitor:
         self._live = LiveSampler(recorded_events(host), settles)
         self._judge = Judge()
         self._served: Latest[ServedGpus] = Latest()
+        self._past: Latest[dict[str, str]] = Latest()
         self._schedule = CheckSchedule()
         self._file: FileTree | None = None  # NCCL's topology file, from the newest examination
         self._found: dict[str, Finding] | None = None  # None: not checked yet
@@ -166,7 +169,8 @@ class NodeMonitor:
         self._judge.update(usability, sample.watched, sample.taken_at)
         events = [*self._unseen, *self._finding_events(sample.taken_at)]
         self._unseen = []
-        self.sample = with_judgment(replace(sample, events=(*sample.events, *events)), self.judgment)
+        sample = replace(sample, events=(*sample.events, *events), past=self._earlier_jobs())
+        self.sample = with_judgment(sample, self.judgment)
         return self.sample
 
     def check(self, probe: bool = False) -> Judgment:
@@ -198,6 +202,13 @@ class NodeMonitor:
         ]
         watched = sample.watched
         return replace(watched, conditions=(*watched.conditions, *noted)) if noted else watched
+
+    def _earlier_jobs(self) -> dict[str, str]:
+        """Return what the newest examination knows of NICs and GPUs in earlier jobs."""
+        if self.examination is None or isinstance(self.examination.component_history, Unknown):
+            return {}
+        history, node = self.examination.component_history, self.examination.node
+        return self._past.get(lambda: past_by_device(history, node), same=(history, node))
 
     def _place(self, node: Node) -> None:
         """Find the paths of a node again, with the topology file that NCCL uses."""

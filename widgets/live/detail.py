@@ -179,6 +179,12 @@ def _odd(found: Iterable[OddOne], width: int) -> list[Line]:
     return lines
 
 
+def _past(device: str, sample: LiveSample, width: int) -> list[Line]:
+    """Return how a NIC or a GPU did in earlier jobs, where `gdrtop watch` has kept that."""
+    text = sample.past.get(device, "")
+    return _field("Earlier", text, width, Tone.WARNING) if text else []
+
+
 def _rate_text(process: LiveProcess, sample: LiveSample, rates: dict[int, RankRate]) -> str:
     rate = rates.get(process.pid)
     if rate is None:
@@ -270,6 +276,7 @@ def of_port(port: PortSample, sample: LiveSample, width: int) -> list[Line]:
     lines += _field("PCIe link", _link_text(port), width)
     found = [odd for job in sample.jobs for odd in job.odd if port.device and odd.device == port.device]
     lines += _odd(found, width)
+    lines += _past(port.device, sample, width)
     for label, value, meaning in (
         ("Pause", port.pause_percent, "of the time paused by flow control"),
         ("PCIe stall", port.pcie_stall_percent, "of the last second the NIC waited for PCIe"),
@@ -281,6 +288,8 @@ def of_port(port: PortSample, sample: LiveSample, width: int) -> list[Line]:
             if nic.device == port.device and nic.queue_pairs:
                 queue_pairs = f"{plural(nic.queue_pairs, 'queue pair')} ({nic.ready} connected)"
                 lines += _field("Used by", f"{name_of(process.process)}: {queue_pairs}", width)
+    for client in sample.kernel_clients.get(port.device, ()):
+        lines += _field("Used by", f"{client}, in the kernel", width)
     lines += [(), (Run("Counters, events a second", Tone.TITLE),)]
     named = {name for group in COUNTER_GROUPS for name in group.names}
     for group in COUNTER_GROUPS:
@@ -332,6 +341,7 @@ def of_gpu(gpu: GpuSample, sample: LiveSample, width: int) -> list[Line]:
     """Describe a GPU: every figure, with the reason for each that is unknown."""
     title = f"{gpu_labels(sample)[gpu.bdf]} ({gpu.bdf})"
     lines = wrapped(title, width, Tone.TITLE)
+    lines += _past(gpu.bdf, sample, width)
     live = gpu.live
     if isinstance(live, Unknown):
         return [*lines, *_field("NVML", _why(live), width, Tone.BAD)]

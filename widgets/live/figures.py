@@ -105,7 +105,7 @@ class RankRate:
 
     sent_gbps: Maybe[float]
     received_gbps: Maybe[float]
-    shared_with: tuple[str, ...] = ()  # "mlx5_0 with pid 4712": the rates are upper limits
+    shared_with: tuple[str, ...] = ()  # "mlx5_0 with pid 4712 and Lustre": the rates are upper limits
 
     @property
     def gbps(self) -> Maybe[float]:
@@ -128,13 +128,19 @@ def rank_rates(sample: LiveSample) -> dict[int, RankRate]:
         own = [port for nic in process.ready_nics for port in ports.get(nic, ())]
         if process.ready_nics:
             shared = (
-                f"{nic} with {_pids([pid for pid in users[nic] if pid != process.pid])}"
+                f"{nic} with {' and '.join(others)}"
                 for nic in process.ready_nics
-                if len(users[nic]) > 1
+                if (others := _others(users[nic], process.pid, sample.kernel_clients.get(nic, ())))
             )
             sent = added(port.sent_gbps for port in own)
             rates[process.pid] = RankRate(sent, added(port.received_gbps for port in own), tuple(shared))
     return rates
+
+
+def _others(users: Sequence[int], pid: int, clients: Sequence[str]) -> list[str]:
+    """Return who else uses a NIC: "pid 4712", "Lustre"."""
+    pids = [_pids([user for user in users if user != pid])] if len(users) > 1 else []
+    return [*pids, *clients]
 
 
 def _pids(pids: Sequence[int]) -> str:

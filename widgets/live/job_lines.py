@@ -45,10 +45,11 @@ def path_summary(processes: Sequence[LiveProcess], is_brief: bool = False) -> Li
     return tuple(run for run in runs if run.text)
 
 
-def rates_text(job: LiveJob, with_reason: bool = False) -> str:
+def rates_text(job: LiveJob, sample: LiveSample, with_reason: bool = False) -> str:
     """Return "↑1.20 ↓1.21 Tb/s", with "?" for an unknown rate; "" if the job uses no NIC.
 
-    `with_reason`: if both rates are unknown, why.
+    "≤" before them: clients in the kernel, such as Lustre, use its NICs too. `with_reason`: if both rates are
+    unknown, why.
     """
     if not job.nics:
         return ""
@@ -57,9 +58,10 @@ def rates_text(job: LiveJob, with_reason: bool = False) -> str:
         return f"rates unknown ({sent.detail or sent.reason.value})"
     if isinstance(sent, Unknown) or isinstance(received, Unknown):
         return f"↑{short(sent)} ↓{short(received)} Gb/s"
+    limit = "≤ " if any(nic in sample.kernel_clients for nic in job.nics) else ""
     if max(sent, received) >= 1000:
-        return f"↑{sent / 1000:.2f} ↓{received / 1000:.2f} Tb/s"
-    return f"↑{short(sent)} ↓{short(received)} Gb/s"
+        return f"{limit}↑{sent / 1000:.2f} ↓{received / 1000:.2f} Tb/s"
+    return f"{limit}↑{short(sent)} ↓{short(received)} Gb/s"
 
 
 def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
@@ -69,7 +71,7 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     slowest = job.slowest_nic
     ranks = _count(job, processes)
     path = path_summary(processes)
-    rates = rates_text(job)
+    rates = rates_text(job, sample)
     slow = f" · slowest {slowest.device} {gbps(slowest.rate_gbps)}" if slowest is not None else ""
     slow += _slowest_rank(job, processes)
     tail: list[Run] = [Run(" · "), Run(rates, _alarm(mark))] if rates else []
@@ -243,7 +245,7 @@ def draw_overview(
             members = [process for process in checked.processes if process.pid in job.pids]
             about = _about_processes(members, checked.taken_at, far) if members else ()
         where = _gpus_used(job.pids, gpus)
-        rates = rates_text(job)
+        rates = rates_text(job, sample)
         mark = _mark(job, processes, sample)
         head: Line = (mark, Run(job.name, _alarm(mark)), Run(f"  {rates}" if rates else "", _alarm(mark)))
         ranks = f"  {_count(job, processes)}{f' on {where}' if where else ''}"

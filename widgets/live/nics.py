@@ -141,7 +141,7 @@ def graph_cells(sample: LiveSample, width: int) -> int:
 
 
 def _users(sample: LiveSample) -> dict[str, str]:
-    """Return which ranks have connected queue pairs on each NIC: "ranks 0,4 of train.py (alice)".
+    """Return who has connected queue pairs on each NIC: "ranks 0,4 of train.py (alice), Lustre".
 
     The job is left out if there is only one.
     """
@@ -149,7 +149,11 @@ def _users(sample: LiveSample) -> dict[str, str]:
         (process.job, known(process.rank, None), process.ready_nics)
         for process in known(sample.processes, ())
     )
-    return _users_of(members, tuple((job.id, job.name) for job in sample.jobs if job.nics))
+    users = _users_of(members, tuple((job.id, job.name) for job in sample.jobs if job.nics))
+    clients = {nic: ", ".join(names) for nic, names in sample.kernel_clients.items()}
+    if not clients:
+        return users
+    return users | {nic: ", ".join(filter(None, (users.get(nic), text))) for nic, text in clients.items()}
 
 
 @lru_cache(maxsize=2)

@@ -62,7 +62,7 @@ def _severity(examination: Examination) -> Severity:
 def _peermem_note(examination: Examination) -> str:
     """Return the end of a cause: whether nvidia_peermem replaces DMA-BUF here."""
     if peer_nics(examination.node) == ():
-        return " nvidia_peermem does not work with this node's NICs."
+        return " nvidia_peermem does not work with this node's NIC drivers."
     return {
         Severity.NOTE: " GPUDirect RDMA still works with nvidia_peermem.",
         Severity.CRITICAL: " nvidia_peermem is not usable either.",
@@ -319,6 +319,29 @@ def dmabuf_nic_driver_lacks_support(examination: Examination) -> Outcome:
     )
 
 
+# By PCI driver: the cause, and what to do. Linux drivers/infiniband/hw: bnxt_re/main.c, ionic/ionic_ibdev.c
+# and irdma/verbs.c have reg_user_mr_dmabuf; erdma/erdma_main.c has not. libbnxt_re: rdma-core, pull request
+# 1373. Alibaba's own erdma_verbs.c has ib_umem_get_peer, and "Use eRDMA in ACK clusters" its mode.
+_BY_DRIVER = {
+    "bnxt_en": (
+        "Broadcom's bnxt_re registers DMA-BUF memory only in newer releases",
+        "Update bnxt_re with the kernel or Broadcom's driver, and libbnxt_re with rdma-core",
+    ),
+    "erdma": (
+        "The kernel's driver of Alibaba Cloud's eRDMA (erdma) registers no DMA-BUF memory",
+        "Install Alibaba's own eRDMA driver in its OFED mode, which can use nvidia_peermem, and load that",
+    ),
+    "ice": (
+        "Intel's irdma registers DMA-BUF memory only in newer releases",
+        "Update irdma with the kernel or Intel's driver, and rdma-core",
+    ),
+    "ionic": (
+        "The driver of AMD Pensando NICs (ionic_rdma) that is loaded registers no DMA-BUF memory",
+        "Use the ionic_rdma of a newer kernel, which does, or update AMD's driver, and rdma-core",
+    ),
+}
+
+
 def _why_refused(
     examination: Examination, refusing: tuple[str, ...]
 ) -> tuple[str, Plan, tuple[Evidence, ...]]:
@@ -341,12 +364,15 @@ def _why_refused(
         evidence = Evidence(f"/boot/config-{release_of(examination)}", f"{options} are not both set")
         cause = f"The kernel was built without {options}, and mlx5_ib needs both for DMA-BUF."
         return cause, reboot_plan("Boot another kernel", step, *_until_then(examination)), (evidence,)
+    cause = f"The driver of {names} cannot register DMA-BUF memory."
+    update = "Update this NIC's driver, and rdma-core on this node and in the jobs' images"
+    if len(drivers) == 1 and (words := _BY_DRIVER.get(*drivers)) is not None:
+        cause, update = f"{words[0]}: {names}.", words[1]
     steps = (
-        instruction("Update this NIC's driver, and rdma-core on this node and in the jobs' images"),
+        instruction(update),
         instruction("Until then, keep this NIC out of NCCL_IB_HCA"),
         *_until_then(examination),
     )
-    cause = f"The driver of {names} cannot register DMA-BUF memory."
     return cause, Plan("Update the NIC driver", steps, disturbs=_EVERY_PROGRAM), ()
 
 

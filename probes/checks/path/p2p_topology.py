@@ -9,7 +9,6 @@ from probes.plans.common import driver_option_plan, reboot_plan
 from probes.queries.evidence_list import KERNEL_LOG, SHOWN, STAGED
 from probes.queries.finding import (
     Area,
-    CheckEnded,
     Evidence,
     Outcome,
     Severity,
@@ -22,9 +21,7 @@ from probes.queries.finding import (
 from probes.queries.module_need import loaded_peermem
 from probes.queries.modules import (
     DMABUF,
-    DRIVER_VERSION,
     PEERMEM,
-    driver_version,
     message_evidence,
     module_messages,
 )
@@ -36,19 +33,10 @@ AREA = Area("path")
 _SOURCE = "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/"
 _PARAMS = "/proc/driver/nvidia/params"
 _OVERRIDE = "GrdmaPciTopoCheckOverride"
-_FIRST_WITH_CHECK = (580, 65, 6)
 _LIBRARIES = "the libraries of all processes"
 _MEMORY_PEERS = "/sys/kernel/mm/memory_peers"
 # The first release that looks for /sys/module/nvidia_peermem/version is 2.23.4.
 _FIRST_NCCL = (2, 23, 4)
-
-
-def _require_topology_check(examination: Examination) -> None:
-    """End the check for drivers before 580.65.06, which deny no topology."""
-    version, numbers = driver_version(examination)
-    if numbers < _FIRST_WITH_CHECK:
-        text = f"{version}: allows every topology (checks began with 580.65.06)"
-        raise CheckEnded(passed(Evidence(DRIVER_VERSION, text)))
 
 
 @AREA.check(
@@ -61,8 +49,10 @@ def _require_topology_check(examination: Examination) -> None:
     data_path=True,
 )
 def p2p_topology_refused_override(examination: Examination) -> Outcome:
-    """Check NVreg_GrdmaPciTopoCheckOverride; 2 blocks DMA-BUF and nvidia_peermem, but not with C2C."""
-    _require_topology_check(examination)
+    """Check NVreg_GrdmaPciTopoCheckOverride; 2 blocks DMA-BUF and nvidia_peermem, but not with C2C.
+
+    What the driver lists decides, not its branch: 580.65.06 added the option, and R595 removed it.
+    """
     gpus = examination.node.gpus
     value = need(map_known(gpus, lambda gpus: gpus.driver.parameters), _PARAMS).get(_OVERRIDE)
     if value != "2":
@@ -103,7 +93,6 @@ def _allow_steps(examination: Examination, is_alternative: bool = True) -> tuple
 
 def _refused(examination: Examination, words: str, cause: str, fix: Plan) -> Outcome:
     """Check the kernel log for a refusal of the driver."""
-    _require_topology_check(examination)
     messages = need(module_messages(examination, (LogKind.P2P_REFUSED,), words=words), KERNEL_LOG)
     evidence = message_evidence(examination, messages)
     return found(cause, *evidence, fix=fix) if messages else passed(*evidence)

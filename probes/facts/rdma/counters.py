@@ -18,6 +18,7 @@ class Place(Enum):
     STANDARD = "counters"  # Documentation/ABI/stable/sysfs-class-infiniband
     HARDWARE = "hw_counters"  # names of the driver
     ETHTOOL = "ethtool -S"  # of the port's netdev
+    TELEMETRY = "device/telemetry"  # of a Slingshot NIC, which has no port in sysfs
 
 
 class CounterColumn(Enum):
@@ -97,6 +98,10 @@ def _other(name: str, rise: Rise | None = None, column: CounterColumn | None = N
 
 def _ethtool(name: str, column: CounterColumn | None = None, rise: Rise | None = None) -> PortCounter:
     return PortCounter(name, Place.ETHTOOL, column, rise)
+
+
+def _telemetry(name: str, column: CounterColumn | None = None) -> PortCounter:
+    return PortCounter(name, Place.TELEMETRY, column)
 
 
 # Limits per second, minute and hour: NVIDIA NVSentinel, NIC health monitor. It has none for congestion
@@ -181,6 +186,13 @@ PORT_COUNTERS = (
     _ethtool("tx_discards_phy", _DISCARDS),
     _ethtool("link_down_events_phy", _ERRORS, _LINK_LOST),
     _ethtool("outbound_pci_buffer_overflow"),
+    # HPE's texts in open-mpi/ompi, ompi/runtime/ompi_hwpc_cxi_constants.c, which has no limits.
+    _telemetry("hni_pcs_uncorrected_cw", _ERRORS),
+    _telemetry("pct_retry_srb_requests", _RETRANS),
+    _telemetry("pct_sct_timeouts"),
+    _telemetry("pct_spt_timeouts"),
+    _telemetry("pct_no_tct_nacks"),
+    _telemetry("pct_no_trs_nacks"),
 )
 
 ERROR_COUNTER_BITS = {counter.name: counter.bits for counter in PORT_COUNTERS if counter.bits is not None}

@@ -1,7 +1,7 @@
 """HPE Slingshot NICs, from /sys/class/cxi: RDMA devices without verbs, used through libfabric.
 
 Source: HewlettPackard/shs-cxi-driver, drivers/net/ethernet/hpe/ss1. Each NIC has a netdev hsnN; its state and
-speed are those of the link.
+speed are those of the link. Counters are files of telemetry/ (docs/ABI/testing/sysfs-class-cxi).
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, map_known, not_found
 from probes.facts.kernel.modules import vendor_cards
 from probes.facts.pci.functions import PciFacts
+from probes.facts.rdma.counters import Place, sampled
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, natural, pci_function
 from probes.host.protocol import Host
 from probes.host.values import read_numa_node
 
 LINK_LAYER = "Slingshot"
+SENT_OCTETS, RECEIVED_OCTETS = "hni_sts_tx_ok_octets", "hni_sts_rx_ok_octets"
 _CLASS = "/sys/class/cxi"
 _NET = "/sys/class/net"
 _MAX_DEVICES = 64
@@ -27,6 +29,11 @@ _MBPS = re.compile(r"[1-9][0-9]{0,7}", re.ASCII)
 def has_verbs(device: RdmaDevice) -> bool:
     """Return whether programs use a device through verbs; Slingshot NICs have none."""
     return not device.sysfs_path.startswith(f"{_CLASS}/")
+
+
+def telemetry_file(device: str, name: str) -> str:
+    """Return the file of a counter; `device`: the NIC's path in sysfs."""
+    return f"{device}/{Place.TELEMETRY.value}/{name}"
 
 
 def add_slingshot(host: Host, facts: Maybe[RdmaFacts], pci: Maybe[PciFacts]) -> Maybe[RdmaFacts]:
@@ -75,11 +82,18 @@ def _device(host: Host, name: str) -> RdmaDevice:
         is_virtual_function=not isinstance(host.link(f"{below}/physfn"), Unknown),
         uverbs=no_verbs,
         uverbs_number=no_verbs,
-        ports=(_port(host, below, no_verbs),),
+        ports=(_port(host, below, no_verbs, _telemetry(host, path)),),
     )
 
 
-def _port(host: Host, below: str, no_verbs: Unknown) -> RdmaPort:
+def _telemetry(host: Host, device: str) -> Maybe[tuple[str, ...]]:
+    """Return the counters that gdrtop reads; a NIC has some thousand."""
+    wanted = {SENT_OCTETS, RECEIVED_OCTETS, *sampled(Place.TELEMETRY)}
+    names = host.names(f"{device}/{Place.TELEMETRY.value}")
+    return map_known(names, lambda found: tuple(name for name in found if name in wanted))
+
+
+def _port(host: Host, below: str, no_verbs: Unknown, telemetry: Maybe[tuple[str, ...]]) -> RdmaPort:
     no_netdev = Unknown(Reason.NOT_THERE, f"{below}/net", "no netdev")
     names = host.names(f"{below}/net")
     netdev = map_known(names, lambda found: printable(found[0], 64) if found else no_netdev)
@@ -96,6 +110,7 @@ def _port(host: Host, below: str, no_verbs: Unknown) -> RdmaPort:
         gids=no_verbs,
         counters=no_verbs,
         hw_counters=no_verbs,
+        telemetry=telemetry,
     )
 
 

@@ -41,6 +41,7 @@ class RdmaPort:
     counters: Maybe[tuple[str, ...]]  # names in counters/
     hw_counters: Maybe[tuple[str, ...]]
     bond: Bond | None = None  # that the port spans; None: no bond
+    telemetry: Maybe[tuple[str, ...]] = ()  # names in device/telemetry, which only Slingshot NICs have
 
 
 @frozen

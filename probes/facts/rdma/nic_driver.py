@@ -53,7 +53,7 @@ _SLINGSHOT_DKMS = "cray-cxi-driver"  # HewlettPackard/shs-cxi-driver, cray-cxi-d
 _DKMS_PACKAGES = {NicStack.EFA: ("efa",), NicStack.SLINGSHOT: (_SLINGSHOT_DKMS,)}
 _SLINGSHOT_MODULE = "/sys/module/cxi_ss1/initstate"
 _NVIDIA_MODULES = ("mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs")
-_OTHER_DKMS = ("bnxt-re", "bnxt_re", "irdma", "ice", "ionic_rdma", "ionic-rdma")
+_OTHER_DKMS = ("bnxt-re", "bnxt_re", "erdma", "irdma", "ice", "ionic_rdma", "ionic-rdma")
 _OFED_RELEASE = re.compile(r"(?P<family>[A-Za-z][A-Za-z_-]{1,30})-(?P<major>[0-9]{1,3})[.-]")
 
 

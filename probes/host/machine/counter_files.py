@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 _COUNTER = re.compile(
     r"(/sys/class/infiniband/[^/]+)/((?:ports/[0-9]+/)?(?:(?:hw_)?counters/[^/]+|state|rate))"
+    r"|(/sys/class/cxi/[^/]+)/(device/telemetry/[^/]+)"
     r"|(/sys/bus/pci/devices/[^/]+)/(power/runtime_status|power_state|current_link_speed|current_link_width)"
 )
 _SAME_SECONDS = 0.02  # the name is followed once for the counters that are read together
@@ -60,7 +61,7 @@ class CounterFiles:
         found = _COUNTER.fullmatch(path)
         if found is None:
             return None
-        directory, name = found[1] or found[3], found[2] or found[4]
+        directory, name = (part for part in found.groups() if part is not None)
         device = self._device(directory)
         descriptor = device.files.pop(name, None)
         if descriptor is None:

@@ -67,7 +67,7 @@ class CounterSampler:
             content = self._read(path)
             if isinstance(content, Unknown):
                 return content
-            digits = content.strip()
+            digits = content.partition(b"@")[0].strip()  # telemetry of Slingshot NICs: 123@SECONDS
             if len(digits) > _DIGITS or not digits.isdigit():
                 text = printable(content[:40].decode(errors="replace"))
                 return Unknown(Reason.MALFORMED, printable(path), text)

@@ -281,9 +281,14 @@ class LiveSample:
     missing: str = ""  # why some processes may not be listed
     events: tuple[LiveEvent, ...] = ()  # new in this sample
     no_ports: str = ""  # why there are no ports, as a sentence; "" if there are
+    # Storage and other clients in the kernel, by device: the rates of its ports are theirs, too.
+    kernel_clients: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     watched: Watched = _NOT_WATCHED  # the problems that last
     verdict: Verdict | None = None  # of the node at this moment; None: not judged
     findings: tuple[Finding, ...] = ()  # critical ones and warnings, one for each cause
+    past: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of NICs (by name) and GPUs (by BDF) in earlier jobs
 
     def process(self, pid: int) -> LiveProcess | None:
         """Return the process with this pid, if it is there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import field, fields
 from typing import TypeVar
 
 from probes.base.frozen import frozen
@@ -24,6 +24,7 @@ from probes.live.model.sample import LiveProcess
 from probes.live.processes.gdr_path import NodeEvidence
 from probes.live.processes.job_grouping import JobIds
 from probes.live.processes.job_names import JobNames
+from probes.live.processes.kernel_clients import kernel_clients
 from probes.live.processes.node_evidence import (
     GpuUsers,
     current_evidence,
@@ -62,6 +63,7 @@ class ProcessSnapshot:
     processes: Maybe[tuple[LiveProcess, ...]]
     limits: tuple[str, ...] = ()
     missing: str = ""  # why some processes may not be listed
+    kernel_clients: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by device
 
 
 class ProcessReader:
@@ -118,6 +120,7 @@ class _HostReader:
         self._tracked: dict[int, TrackedProcess] = {}  # by pid
         self._lasting: Latest[NodeEvidence] = Latest()
         self._evidence: Latest[NodeEvidence] = Latest(keeps_equal=True)
+        self._clients: Latest[Mapping[str, tuple[str, ...]]] = Latest(keeps_equal=True)
         self._signals: object = None
         self._changed_at = -_CHANGING_SECONDS
 
@@ -154,7 +157,8 @@ class _HostReader:
         )
         if unlisted is not None and not processes:
             return ProcessSnapshot(unlisted, limits, missing)
-        return ProcessSnapshot(processes, limits, missing)
+        clients = self._clients.get(lambda: kernel_clients(rdma.resources), same=(rdma.resources,))
+        return ProcessSnapshot(processes, limits, missing, clients)
 
     def _is_changing(self, reading: Reading, users: GpuUsers) -> bool:
         """Return whether processes come or go: NVML lists others, or RDMA devices were opened or closed.

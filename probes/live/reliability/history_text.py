@@ -92,17 +92,23 @@ def stands_out(component: Component) -> bool:
 
 
 def past_of(history: ComponentHistory, node: Node, device: str) -> str:
-    """Return what the history says about a NIC by its name, or a GPU by its BDF; "" for nothing.
+    """Return what the history says about a NIC by its name, or a GPU by its BDF; "" for nothing."""
+    return past_by_device(history, node).get(device, "")
+
+
+def past_by_device(history: ComponentHistory, node: Node) -> dict[str, str]:
+    """Return the same for all NICs and GPUs of which there is something to say.
 
     A NIC that was replaced had the same name, so components are found by what the node has now.
     """
-    names = {
-        identity.id: identity.name
-        for place, identity in identities_of(node).items()
-        if device == (place if identity.is_gpu else place.partition("/")[0])
-    }
-    texts = (_past(replace(each, name=names[each.id])) for each in history.components if each.id in names)
-    return next(filter(None, texts), "")
+    places = {identity.id: (place, identity) for place, identity in identities_of(node).items()}
+    texts: dict[str, str] = {}
+    for component in history.components:
+        if component.id in places:
+            place, identity = places[component.id]
+            if text := _past(replace(component, name=identity.name)):
+                texts.setdefault(place if identity.is_gpu else place.partition("/")[0], text)
+    return texts
 
 
 def _past(component: Component) -> str:

@@ -16,6 +16,8 @@ _SUBSYSTEMS = (
     *("INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "ALLOC_HOST", "CALL", "PROXY"),
     *("NVLS", "BOOTSTRAP", "REG", "PROFILE", "RAS", "DESTROY", "ALL"),
 )
+# The user guide has it (troubleshooting/diagnostics, in RCCL's copy), and debug.cc of 2.31.2 does not.
+_DIAG = ("DIAG", "details of NCCL's diagnostics; not in 2.31.2")
 VARIABLES: tuple[Variable, ...] = (
     nccl_variable("NCCL_SOCKET_IFNAME", "the interfaces for bootstrap and TCP sockets", Kind.INTERFACES,
                   notes=("If unset, NCCL prefers interfaces whose names begin with ib, then others except "
@@ -74,7 +76,7 @@ VARIABLES: tuple[Variable, ...] = (
                           ("ABORT", ""),
                           ("TRACE", "every call, and only in a special build"))),
     nccl_variable("NCCL_DEBUG_SUBSYS", "which parts of NCCL write to the log", Kind.WORDS, since="2.3.4",
-                  is_closed=True, ignores_case=True, values=tuple((word, "") for word in _SUBSYSTEMS)),
+                  is_closed=True, ignores_case=True, values=(*((word, "") for word in _SUBSYSTEMS), _DIAG)),
     nccl_variable("NCCL_DEBUG_FILE", "the log file; %h is the host, %p the pid", Kind.PATH, since="2.2.12"),
     nccl_variable("NCCL_CONF_FILE", "the configuration file to use instead of ~/.nccl.conf", Kind.PATH,
                   since="2.23", notes=("Before 2.23, NCCL reads only ~/.nccl.conf and /etc/nccl.conf.",)),

@@ -38,7 +38,10 @@ _IMAGE_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,80}")
 # The kernel allows more, but the plugin's config must match the name as it is written there.
 _NETDEV = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")
 # Drivers of RDMA devices whose modules use the IB core, so that the container cannot replace it.
-_OTHER_RDMA = ("bnxt_re", "efa", "hfi1", "irdma", "qedr", "rdma_rxe", "siw", "mana_ib", "ocrdma")
+_OTHER_RDMA = (
+    *("bnxt_re", "efa", "erdma", "hfi1", "ionic_rdma", "irdma", "mana_ib", "ocrdma", "qedr"),
+    *("rdma_rxe", "siw"),
+)
 
 
 def nic_cluster_policy(request: ManifestRequest) -> str | Refused:

@@ -163,6 +163,9 @@ def _dmabuf(examination: Examination, modules: InstalledModules) -> Maybe[bool] 
             return None
     if is_ofed:
         return Unknown(Reason.NOT_YET, entry.path, ONLY_AFTER)
+    is_running = modules.release == examination.node.kernel_release
+    if is_running and isinstance(now.srcversion, Unknown) and "O" not in known(now.taint, "O"):
+        return None  # Debian's kernel has no srcversion; a module without the taint O is the kernel's own
     version = parse_version(modules.release)
     if not isinstance(version, Unknown) and version < _FIRST_KERNEL:
         return False

@@ -10,6 +10,7 @@ from functools import partial
 
 from probes.simulation.faults.fault import Faults, replace_content
 from probes.simulation.node.devices.ports import netdev_of, port_of
+from probes.simulation.node.devices.switches import add_switch
 from probes.simulation.node.jobs.flight_recorder import add_dumps
 from probes.simulation.node.jobs.processes import (
     FIRST_RANK,
@@ -345,7 +346,10 @@ def _step_longer(tree: Tree) -> None:
 def _packets_lost(tree: Tree) -> None:
     rank = rank_on(tree, 0)
     if rank is not None:
-        replace_content(tree, f"{port_of(nic_of(tree, rank))}/hw_counters/packet_seq_err", _rising(50))
+        nic = nic_of(tree, rank)
+        replace_content(tree, f"{port_of(nic)}/hw_counters/packet_seq_err", _rising(50))
+        if nic.kind.layer == "InfiniBand":  # the switch shows where they are lost
+            add_switch(tree, nic)
 
 
 def _congested_for(seconds: float) -> float:
@@ -356,7 +360,7 @@ def _rising(each_second: int) -> Callable[[float], str]:
     return lambda seconds: f"{int(each_second * _congested_for(seconds))}\n"
 
 
-@_fault("storage-traffic", "A storage client uses one of the job's NICs")
+@_fault("storage-traffic", "A storage client uses one of the job's NICs, and Lustre in the kernel another")
 def _storage_traffic(tree: Tree) -> None:
     rank = rank_on(tree, 0)
     if rank is None:
@@ -367,6 +371,9 @@ def _storage_traffic(tree: Tree) -> None:
     add_to(tree, nic, RECEIVED, 0.25 * line)
     add_to(tree, nic, SENT, 0.03 * line)
     add_storage_client(tree, STORAGE_PID, (nic.name,))
+    other = rank_on(tree, 1)
+    if other is not None:
+        tree.kernel_clients[nic_of(tree, other).name] = "ko2iblnd"
 
 
 @_fault("two-jobs-two-users", "Two users each run a job on half of the GPUs")

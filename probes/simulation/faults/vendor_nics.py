@@ -1,9 +1,13 @@
-"""Faults of AWS EFA and HPE Slingshot: modules, peer memory, the network plugin of jobs."""
+"""Faults of NICs that are not NVIDIA's: modules, peer memory, DMA-BUF, the network plugin of jobs."""
 
 from __future__ import annotations
 
-from probes.simulation.faults.fault import Faults, change_fields, fault
+from dataclasses import replace
+from typing import Any
+
+from probes.simulation.faults.fault import ChangeDescription, Faults, change_fields, fault
 from probes.simulation.node.devices.vendor_nics import EFA_PEERMEM, GPU_PARAMETER
+from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Refusal, Tree, log
 from probes.simulation.node.modules.files import remove_module_file
 from probes.simulation.node.modules.loading import INVALID, refuse_module, remove_modules, symbol_mismatch
@@ -12,6 +16,34 @@ _EFA, _CXI = "aws-p5", "slingshot"
 _PROPRIETARY = change_fields(driver={"flavor": "proprietary"}, gpudirect={"dmabuf": False})
 
 FAULTS = Faults()
+
+
+def _renamed(devices: list[Any], prefix: str) -> list[Any]:
+    return [
+        _renamed(device, prefix) if isinstance(device, list) else device.replace(" mlx5_", f" {prefix}")
+        for device in devices
+    ]
+
+
+def _without_dmabuf(id_: str, prefix: str, module: str) -> ChangeDescription:
+    """Return a change to NICs of another vendor, whose driver does not register DMA-BUFs."""
+
+    def change(description: NodeDescription) -> NodeDescription:
+        live = (name for name in description.modules.live if not name.startswith("mlx5_"))
+        return change_fields(
+            root=tuple(
+                replace(root, switch=_renamed(root.switch, prefix), ports=_renamed(root.ports, prefix))
+                for root in description.root
+            ),
+            nic={
+                kind: replace(nic, id=id_, hca="", firmware="", board="")
+                for kind, nic in description.nic.items()
+            },
+            modules={"live": (*live, module)},
+            gpudirect={"dmabuf": False},
+        )(description)
+
+    return change
 
 
 @FAULTS.fault(
@@ -69,6 +101,17 @@ def _without_gpu_support(tree: Tree) -> None:
 
 
 # fmt: off
+FAULTS += tuple(
+    fault(f"nic-{module.partition('_')[0]}", f"{maker} NICs whose driver does not register DMA-BUFs",
+          change_description=_without_dmabuf(id_, prefix, module),
+          finds=("dmabuf-nic-driver-lacks-support",), on="pcie-l40s")
+    for maker, id_, prefix, module in (
+        ("Alibaba", "1ded:107f", "erdma_", "erdma"),
+        ("AMD Pensando", "1dd8:1002", "ionic_", "ionic_rdma"),
+        ("Broadcom", "14e4:1750", "bnxt_re", "bnxt_re"),
+        ("Intel", "8086:1592", "irdma", "irdma"),
+    )
+)
 FAULTS += (
     fault("efa-not-loaded", "The EFA driver is not loaded",
           lambda tree: remove_modules(tree, "efa"), on=_EFA),

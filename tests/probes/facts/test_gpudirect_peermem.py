@@ -45,11 +45,13 @@ def with_nics(tmp_path: Path, *devices: RdmaDevice) -> GpuDirectFacts:
 
 
 def test_only_some_drivers_ask_peer_memory_clients(tmp_path: Path) -> None:
-    """OFED's mlx5 asks them, and bnxt_re with ib_peer_mem; irdma and EFA do not."""
+    """OFED's mlx5 asks them, Alibaba's erdma, and bnxt_re with ib_peer_mem; irdma, ionic and EFA do not."""
     drivers = {"mlx5_0": "mlx5_core", "bnxt_re0": "bnxt_en", "irdma0": "ice", "efa_0": "efa"}
+    drivers |= {"erdma_0": "erdma", "ionic_0": "ionic"}
     devices = [nic(name, driver) for name, driver in drivers.items()]
     facts = with_nics(tmp_path, *devices)
-    assert facts.nic_peermem == {"mlx5_0": True, "bnxt_re0": False, "irdma0": False, "efa_0": False}
+    assert {name for name, answer in facts.nic_peermem.items() if answer} == {"mlx5_0", "erdma_0"}
+    assert set(facts.nic_peermem.values()) == {True, False}
     write(tmp_path, "/sys/module/ib_peer_mem/initstate", "live\n")
     assert with_nics(tmp_path, *devices).nic_peermem["bnxt_re0"] is True
 

@@ -144,10 +144,8 @@ def test_a_driver_configured_to_refuse_says_so(tmp_path: Path) -> None:
         assert "GrdmaPciTopoCheckOverride" in lacks(state)[0]
 
 
-def test_that_option_has_no_effect_on_older_drivers_and_behind_chip_to_chip_links(tmp_path: Path) -> None:
+def test_that_option_has_no_effect_behind_chip_to_chip_links(tmp_path: Path) -> None:
     option = {"GrdmaPciTopoCheckOverride": "2"}
-    older = gpus_of(replace(a_driver(version="570.124.06"), parameters=option))
-    assert facts_of(tmp_path, gpus=older).dmabuf.usable is True
     grace = gpus_of(replace(a_driver(version="580.95.05"), parameters=option), replace(a_gpu(), c2c_links=10))
     assert facts_of(tmp_path, gpus=grace).dmabuf.usable is True
 

@@ -208,6 +208,18 @@ def test_proprietary_modules_for_the_next_kernel_end_dmabuf() -> None:
     assert "dmabuf-needs-open-module" in found(kernel)
 
 
+def test_the_kernels_own_nic_driver_stays_as_it_is_without_srcversion_and_config() -> None:
+    """As on Debian, whose kernel's modules have no srcversion."""
+
+    def forget(host: SimulatedHost) -> None:
+        for name in ("mlx5_core", "mlx5_ib"):
+            set_modinfo(host.tree, name, "srcversion", "")
+            host.tree.remove(f"/sys/module/{name}/srcversion")
+        host.tree.remove(f"/boot/config-{host.tree.description.kernel}")
+
+    assert judged(node("pcie-l40s", forget)).usability.path is GdrPath.DMABUF
+
+
 def test_files_of_another_kernel_do_not_load() -> None:
     host = node("hgx-h100", lambda host: set_modinfo(host.tree, "nvidia", "vermagic", "6.8.0-1-generic SMP"))
     kernel = judged(host)

@@ -1,12 +1,14 @@
 """Trees of real packages: what gdrtop reads in them is what kmod says.
 
-One tree is made here of Debian's kernel and rdma-core, where apt-get can download them. GDRTOP_TREES names
-more roots, separated by colons, for example of `mmdebstrap` with a driver that DKMS has built.
+One tree is made here of Debian's kernel and rdma-core, where apt-get can download them, and one of the same
+modules as Ubuntu packs them. GDRTOP_TREES names more roots, separated by colons, for example of `mmdebstrap`
+with a driver that DKMS has built.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,10 +55,41 @@ def debian(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(params=["debian", *GIVEN])
+@pytest.fixture(scope="session")
+def packed(debian: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The network and RDMA modules of that tree as .ko.zst files, as Ubuntu has them."""
+    if shutil.which("zstd") is None or "+ZSTD" not in run("modinfo", "--version"):
+        pytest.skip("zstd, or a kmod that unpacks it, is not installed")
+    root = tmp_path_factory.mktemp("packed")
+    (modules,) = (debian / "lib/modules").iterdir()
+    below = root / modules.relative_to(debian)
+    drivers = modules / "kernel/drivers"
+    shutil.copytree(drivers / "infiniband", below / "kernel/drivers/infiniband")
+    for name in LADDER:
+        shown = subprocess.run(
+            ("modprobe", "-d", debian, "-S", modules.name, "--show-depends", name),
+            capture_output=True,
+            text=True,
+        )
+        for path in (
+            Path(line.split()[1]) for line in shown.stdout.split("\n") if line.startswith("insmod ")
+        ):
+            copy = root / path.relative_to(debian)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+    run("zstd", "-q", "-1", "--rm", "-r", str(below))
+    for file in modules.glob("modules.[bo]*"):
+        shutil.copy(file, below)
+    for part in ("boot", "etc", "usr"):
+        shutil.copytree(debian / part, root / part, symlinks=True)
+    run("depmod", "-b", str(root), modules.name)
+    return root
+
+
+@pytest.fixture(params=["debian", "packed", *GIVEN])
 def root(request: pytest.FixtureRequest) -> Path:
-    if request.param == "debian":
-        made: Path = request.getfixturevalue("debian")
+    if request.param in ("debian", "packed"):
+        made: Path = request.getfixturevalue(request.param)
         return made
     return Path(request.param)
 

@@ -58,7 +58,9 @@ def judged(sample: LiveSample) -> LiveSample:
     """The sample with the verdict on a node whose path is usable."""
     usability = Usability(State.READY, GdrPath.DMABUF, "", ("gpu",), {"gpu": ("mlx5_0",)})
     watched, unread = Conditions().update(sample), Unknown(Reason.NOT_THERE, "/etc/os-release")
-    examination: Any = SimpleNamespace(usability=usability, watched=watched, distribution=unread)
+    examination: Any = SimpleNamespace(
+        usability=usability, watched=watched, distribution=unread, component_history=unread
+    )
     return replace(sample, verdict=conclude(usability, findings_of(run_checks(examination, AREA.checks))))
 
 

@@ -9,7 +9,7 @@ _shtab_gdrtop_fleet_subparsers=(check watch live hang bench)
 _shtab_gdrtop_subparsers=(check topo modules live explain nccl-log ras hang do setup fleet diff manifest env bench prove config schema watch reliability prolog epilog health-check metrics record report help completion)
 
 _shtab_gdrtop_check_option_strings=(-h --help --root --host --over --sudo --demo --replay --at --seed --json --one-line --wait --save --for --severity-map -q --quiet --only --skip --all --seconds --after-reboot --kernel --as --ascii --color -v --verbose)
-_shtab_gdrtop_topo_option_strings=(-h --help --root --host --over --sudo --demo --replay --at --seed -o --output --format --json --hops --nccl-xml --ascii --color -v --verbose)
+_shtab_gdrtop_topo_option_strings=(-h --help --root --host --over --sudo --demo --replay --at --seed -o --output --format --json --hops --switch-ports --nccl-xml --ascii --color -v --verbose)
 _shtab_gdrtop_modules_option_strings=(-h --help --root --host --over --sudo --demo --replay --at --seed -o --output --json --no-header --ascii --color -v --verbose)
 _shtab_gdrtop_live_option_strings=(-h --help --root --host --over --sudo --demo --replay --at --seed --json --csv --perfetto --changes --changes-only --seconds --interval --ras-events --yes --begin --end --ascii --color -v --verbose)
 _shtab_gdrtop_explain_option_strings=(-h --help --root --host --over --sudo --demo --replay --at --seed --slurm --pod --json --ascii --color -v --verbose)
@@ -276,6 +276,7 @@ _shtab_gdrtop_topo___sudo_nargs=0
 _shtab_gdrtop_topo___demo_nargs='?'
 _shtab_gdrtop_topo___json_nargs=0
 _shtab_gdrtop_topo___hops_nargs=0
+_shtab_gdrtop_topo___switch_ports_nargs=0
 _shtab_gdrtop_topo___nccl_xml_nargs='?'
 _shtab_gdrtop_topo___ascii_nargs=0
 _shtab_gdrtop_topo__v_nargs=0

@@ -112,6 +112,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using topo' -l seed -x -d 'vary the figures
 complete -c gdrtop -n '_shtab_gdrtop_using topo' -s o -l output -l format -xka "text table json yaml dot graphml" -d 'what to print (default: text)'
 complete -c gdrtop -n '_shtab_gdrtop_using topo' -l json -d 'the same as -o json'
 complete -c gdrtop -n '_shtab_gdrtop_using topo' -l hops -d 'with json and yaml: also the hops of each path, which are most of it'
+complete -c gdrtop -n '_shtab_gdrtop_using topo' -l switch-ports -d 'also show the errors that InfiniBand switches count on their ports to this node; needs root'
 complete -c gdrtop -n '_shtab_gdrtop_using topo' -l nccl-xml -xka "(__fish_complete_path (commandline -ct))" -d 'show an NCCL topology file; without FILE, write this node'"'"'s'
 complete -c gdrtop -n '_shtab_gdrtop_using topo' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using topo' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'

@@ -46,7 +46,7 @@ def add_ports(tree: Tree) -> None:
         tree.add_values(base, {"ifindex": index, "type": 32 if infiniband else 1})
         for direction in ("tx", "rx"):
             tree.add(f"{base}/statistics/{direction}_bytes", few_bytes)
-        if not infiniband:
+        if not infiniband and nic.kind.driver != "cxi_ss1":  # Slingshot NICs have names of their own
             tree.ethtool[netdev] = dict.fromkeys(_ETHTOOL_COUNTERS, lambda seconds: 0.0)
         if tree.description.modules.ofed and not infiniband:
             tree.add_values(f"{base}/ecn/roce_rp/enable", {str(priority): 1 for priority in range(8)})

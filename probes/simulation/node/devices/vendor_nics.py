@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from probes.facts.rdma.counters import Place, sampled
+from probes.facts.rdma.cxi import RECEIVED_OCTETS, SENT_OCTETS
 from probes.simulation.node.model.load import SteppedTotal, Wave, angle_of, traffic_steps
 from probes.simulation.node.model.tree import PlacedNic, Tree
 
+_BOOTED = 1_750_000_000  # seconds since 1970
 EFA_PEERMEM = "efa_nv_peermem"
 # cass_nvidia_gpu.c: only a driver that was built with NVIDIA's headers has this parameter.
 GPU_PARAMETER = "/sys/module/cxi_ss1/parameters/nv_p2p_persistent"
@@ -55,6 +58,11 @@ def _octets(total: SteppedTotal) -> Callable[[float], str]:
     return lambda seconds: f"{round(total(seconds) * 1e9 / 8)}\n"
 
 
+def _stamped(count: Callable[[float], str]) -> Callable[[float], str]:
+    """Return a counter of telemetry/, with the time of the reading."""
+    return lambda seconds: f"{count(seconds).strip()}@{_BOOTED + seconds:.9f}\n"
+
+
 def peer_provider(tree: Tree) -> str:
     """Return what efa_p2p.c names as its provider; it loads efa_nv_peermem by itself if it can."""
     loadable = EFA_PEERMEM in tree.live_modules or (
@@ -69,6 +77,12 @@ def add_cxi(tree: Tree, nic: PlacedNic, number: int) -> None:
     tree.link(f"/sys/class/cxi/{nic.name}", f"../../{base.removeprefix('/sys/')}")
     tree.link(f"{base}/device", "../..")
     tree.add(f"{base}/dev", f"510:{number}\n")
+    for name, direction, share in ((SENT_OCTETS, "tx", 1.0), (RECEIVED_OCTETS, "rx", 0.99)):
+        wave = Wave(nic.kind.gbps * share, angle_of(tree.seed, f"{nic.name} {direction}"))
+        total = SteppedTotal(wave.total, traffic_steps(tree.seed, nic.kind, is_storage=False))
+        tree.add(f"{nic.path}/telemetry/{name}", _stamped(_octets(total)))
+    for name in sampled(Place.TELEMETRY):
+        tree.add(f"{nic.path}/telemetry/{name}", _stamped(lambda seconds: "0\n"))
     mbps = round(float(nic.kind.rate.partition(" ")[0]) * 1000)
     tree.add_values(f"{nic.path}/net/hsn{number}", {"dev_port": 0, "speed": mbps})
 

@@ -82,12 +82,13 @@ def rdma_resources(tree: Tree, seconds: float) -> RdmaResources:
         for program, is_here in zip(tree.programs, alive, strict=True)
         if any(alive) and (via := path_of(tree, program)) not in (Via.TCP, Via.PLUGIN)
     )
+    clients = tuple((device, name) for device, name in tree.kernel_clients.items() if device in devices)
     hidden = tuple(
         nic.name
         for number, nic in enumerate(tree.nics)
         if nic.name not in devices and tree.is_there(f"/sys/class/infiniband_verbs/uverbs{number}/device")
     )
-    found = _listed(tuple(devices), owners)
+    found = _listed(tuple(devices), owners, clients)
     return replace(found, shares_namespaces=False, hidden=hidden) if hidden else found
 
 
@@ -107,17 +108,21 @@ def _owner(
 
 
 @lru_cache(64)
-def _listed(devices: tuple[str, ...], owners: tuple[_Owner, ...]) -> RdmaResources:
-    """Return the kernel's own objects, and those of the programs."""
+def _listed(
+    devices: tuple[str, ...], owners: tuple[_Owner, ...], clients: tuple[tuple[str, str], ...]
+) -> RdmaResources:
+    """Return the kernel's own objects, those of its clients, and those of the programs."""
     each = [_objects_of(owner) for owner in owners]
     return RdmaResources(
         (
             *(QueuePair(device, 1, "GSI", "RTS", 1, None, 1, kernel_name=_KERNEL) for device in devices),
+            *(QueuePair(device, 9, "RC", "RTS", 1, 9, 2, kernel_name="rdma_cm") for device, _ in clients),
             *(pair for objects in each for pair in objects.queue_pairs),
         ),
         tuple(region for objects in each for region in objects.regions),
         (
             *(ProtectionDomain(device, 1, kernel_name=_KERNEL) for device in devices),
+            *(ProtectionDomain(device, 2, kernel_name=name) for device, name in clients),
             *(domain for objects in each for domain in objects.domains),
         ),
         tuple(context for objects in each for context in objects.contexts),

@@ -52,6 +52,12 @@ class QosDescription:
     priorities: dict[int, int] = field(default_factory=dict)  # DSCP -> priority, where not the usual one
 
 
+_DRIVERS = {  # by vendor
+    **{"1d0f": "efa", "17db": "cxi_ss1"},
+    **{"14e4": "bnxt_en", "1dd8": "ionic", "1ded": "erdma", "8086": "ice"},
+}
+
+
 @frozen
 class NicDescription:
     """One kind of NIC; `gbps` is the traffic of a training job per port."""
@@ -79,7 +85,7 @@ class NicDescription:
         """Return the PCI driver: by the vendor, and mlx4_core for ConnectX-3."""
         if self.id in ("15b3:1003", "15b3:1007"):
             return "mlx4_core"
-        return {"1d0f": "efa", "17db": "cxi_ss1"}.get(self.id.partition(":")[0], "mlx5_core")
+        return _DRIVERS.get(self.id.partition(":")[0], "mlx5_core")
 
 
 @frozen

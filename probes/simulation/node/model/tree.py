@@ -33,6 +33,7 @@ BOOT_MESSAGES = (
 # Prefixes of vendors' modules that their own packages build: AWS's and HPE's.
 OUT_OF_TREE = ("efa", "cxi")
 
+VERBS_DRIVERS = ("mlx4_ib", "mlx5_ib", "efa", "bnxt_re", "erdma", "ionic_rdma", "irdma")
 # Direct dependencies of each module, from modules.dep of nodes with and without OFED.
 _DEPENDENCIES = {
     "ib_core": (),
@@ -42,7 +43,7 @@ _DEPENDENCIES = {
     "cxi_eth": ("cxi_ss1",),
     "cxi_ss1": (),
     "cxi_user": ("cxi_ss1",),
-    "efa": ("ib_core", "ib_uverbs"),
+    **dict.fromkeys(VERBS_DRIVERS, ("ib_core", "ib_uverbs")),
     "efa_nv_peermem": ("nvidia",),
     "mlx4_core": (),
     "mlx4_ib": ("ib_core", "ib_uverbs", "mlx4_core"),
@@ -166,6 +167,7 @@ class Tree:
     mig: set[int] = field(default_factory=set)  # GPUs with MIG enabled
     persistent: set[int] = field(default_factory=set)  # GPUs in persistence mode
     programs: list[Program] = field(default_factory=list)  # with GPUs or RDMA
+    kernel_clients: dict[str, str] = field(default_factory=dict)  # a module with queue pairs, by device
     lost: set[int] = field(default_factory=set)  # GPUs that fell off the bus while gdrtop ran
     throttled: set[int] = field(default_factory=set)  # GPUs that are too hot
     ethtool: dict[str, dict[str, Callable[[float], float]]] = field(default_factory=dict)

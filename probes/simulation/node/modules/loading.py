@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from probes.facts.kernel.modprobe_config import parse_cmdline
 from probes.simulation.node.devices.config_space import DEVICES, real_path
 from probes.simulation.node.devices.vendor_nics import GPU_PARAMETER
-from probes.simulation.node.model.tree import PEERMEM, Refusal, Removed, Tree, log, uuid_of
+from probes.simulation.node.model.tree import PEERMEM, VERBS_DRIVERS, Refusal, Removed, Tree, log, uuid_of
 from probes.simulation.node.modules.files import modinfo_fields
 from probes.simulation.node.modules.modules import PEERMEM_PARAMETERS, add_memory_peers, add_module
 from probes.simulation.node.system.software import add_device_files
@@ -29,7 +29,7 @@ _DRIVER_PROC = "/proc/driver/nvidia"
 _PATHS = {
     "nvidia": (_DRIVER_PROC,),
     PEERMEM: ("/sys/kernel/mm/memory_peers/nv_mem",),
-    **dict.fromkeys(("mlx4_ib", "mlx5_ib", "efa"), ("/sys/class/infiniband", "/sys/class/infiniband_verbs")),
+    **dict.fromkeys(VERBS_DRIVERS, ("/sys/class/infiniband", "/sys/class/infiniband_verbs")),
     "cxi_ss1": ("/sys/class/cxi", GPU_PARAMETER),
     "rdma_ucm": ("/dev/infiniband/rdma_cm",),
     "rdma_cm": ("/dev/infiniband/rdma_cm",),
@@ -37,7 +37,6 @@ _PATHS = {
 }
 _PARAMS = f"{_DRIVER_PROC}/params"
 _OPTIONS = {"GrdmaPciTopoCheckOverride": "0", "DmaRemapPeerMmio": "1"}  # their values without an option
-_VERBS_DRIVERS = ("mlx4_ib", "mlx5_ib", "efa")
 _NIC_DRIVERS = ("mlx4_core", "mlx5_core", "efa", "cxi_ss1")
 _PCI_DRIVERS = ("nvidia", *_NIC_DRIVERS)
 
@@ -206,7 +205,7 @@ def _device_paths(tree: Tree, module: str) -> list[str]:
         listed = sorted(tree.directories.get("/dev/infiniband", set()))
         return [f"/dev/infiniband/{file}" for file in listed if file.startswith("umad")]
     paths: list[str] = []
-    if module in _VERBS_DRIVERS:
+    if module in VERBS_DRIVERS:
         verbs = tree.directories.get("/dev/infiniband", set())
         paths = [f"/dev/infiniband/{file}" for file in sorted(verbs) if file.startswith("uverbs")]
         paths += [f"{nic.path}/infiniband" for nic in tree.cards]

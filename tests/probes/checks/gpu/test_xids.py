@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from probes.queries.finding import Status
+from probes.queries.xid_groups import MEMORY, OTHERS
 from tests.probes.checks.changed import said, with_log
 from tests.probes.checks.doctor import examination_of
 
@@ -55,3 +56,23 @@ def test_a_new_xid_is_named(number: int, words: str) -> None:
     finding = said("xid-other", with_log(HGX, line))
     assert finding.status is Status.FOUND
     assert words in finding.cause
+
+
+# open-gpu-kernel-modules 595.45.04, src/common/sdk/nvidia/inc/nverror.h
+NVERROR = """
+NVLINK_SW_DEFINED_ERROR 155, RESOURCE_RETIREMENT_EVENT 156, RESOURCE_RETIREMENT_FAILURE 157,
+GPU_FATAL_TIMEOUT 158, ROBUST_CHANNEL_CHI_NON_DATA_ERROR 159, CHANNEL_RETIREMENT_EVENT 160,
+CHANNEL_RETIREMENT_FAILURE 161, ISINK_REENGAGED 162, ISINK_DISENGAGED 163, ISINK_LOW_LIFETIME 164,
+ISINK_ZERO_LIFETIME 165, NVLINK_SECURE_NVLE_ERROR 166, PCIE_FATAL_TIMEOUT 167,
+REDUCED_GPU_MEMORY_CAPACITY 168, SEC2_HALT_ERROR 169, NVLINK_SECURE_ERROR 170,
+UNCORRECTABLE_DRAM_ERROR 171, UNCORRECTABLE_SRAM_ERROR 172, C2C_FATAL_LINK_FAILURE 173,
+ROBUST_CHANNEL_RESETCHANNEL_KILL_PROCESS_SILENT 174, MEMORY_SUBSYSTEM_ERROR 175,
+PCIE_CORRECTABLE_ERROR_FAULT 176
+"""
+
+
+def test_every_new_xid_of_the_driver_has_a_meaning() -> None:
+    numbers = [int(row.split()[1]) for row in NVERROR.split(",")]
+    assert numbers == list(range(155, 177))
+    assert {number for number in numbers if number not in OTHERS} == {171, 172}
+    assert {171, 172} < set(MEMORY)

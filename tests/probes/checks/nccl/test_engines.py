@@ -88,7 +88,10 @@ def test_mooncake_is_silent_where_it_can_register() -> None:
 def test_nixl_needs_the_cuda_module_of_ucx(
     libraries: tuple[str, ...], variables: dict[str, str], status: Status
 ) -> None:
-    """ai-dynamo/nixl issue 1628: modules in site-packages/nixl_cu12.libs/ucx, which UCX does not find."""
+    """ai-dynamo/nixl issue 1628: modules in site-packages/nixl_cu12.libs/ucx, which UCX does not find.
+
+    NIXL, ucx_utils.cpp, then logs “VRAM memory is detected as host by UCX.”
+    """
     finding = finding_of("nixl-ucx-without-cuda", *libraries, node="hgx-h100", **variables)
     assert finding.status is status
     if status is Status.FOUND:
@@ -111,6 +114,10 @@ def test_nixl_needs_the_cuda_module_of_ucx(
 def test_an_empty_first_gid_stops_some_versions(
     nccl: str, variables: dict[str, str], first: int, status: Status
 ) -> None:
+    """NVIDIA/nccl issue 1573: “WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument”.
+
+    In a pod of issue 1538, show_gids has no index below 4.
+    """
     host = SimulatedHost("pcie-l40s", clock=lambda: 1000.0)
     for nic in host.tree.nics:
         for index in range(first):
@@ -140,7 +147,11 @@ _EMERALD = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 207\nmodel na
 def test_ucx_before_1_21_needs_a_setting_on_emerald_rapids(
     ucx: str, cpuinfo: str, variables: dict[str, str], status: Status
 ) -> None:
-    """openucx/ucx, src/ucs/arch/cpu.h of v1.20.0 and v1.21.0."""
+    """openucx/ucx, src/ucs/arch/cpu.h of v1.20.0 and v1.21.0, and pull request 10955.
+
+    It says: “Without `IBV_ACCESS_RELAXED_ORDERING`, traffic can take different PCIe path with BW ~16GB/s
+    instead of >40GB/s.”
+    """
     host = SimulatedHost("hgx-h100", clock=lambda: 1000.0)
     directory = "/opt/hpcx/ucx/lib"
     add_rank(host.tree, _PID, 0, variables, (f"{directory}/libucp.so.0.0.0",))

@@ -168,6 +168,31 @@ def test_connectx_3_has_no_dmabuf_and_needs_peermem() -> None:
     assert "nvidia_peermem" in finding.fix.steps[0].why
 
 
+@pytest.mark.parametrize(
+    ("name", "device", "cause", "fix"),
+    [
+        # Linux, hw/erdma/erdma_main.c: `.reg_user_mr = erdma_reg_user_mr,` and no reg_user_mr_dmabuf.
+        # Alibaba's own erdma_verbs.c: `mem->umem = ib_umem_get_peer(&dev->ibdev, start, len, access, …);`.
+        ("nic-erdma", "erdma_0", "Alibaba Cloud's eRDMA (erdma) registers no DMA-BUF", "OFED mode"),
+        # hw/ionic/ionic_ibdev.c: `.reg_user_mr_dmabuf = ionic_reg_user_mr_dmabuf,`
+        ("nic-ionic", "ionic_0", "AMD Pensando NICs (ionic_rdma)", "ionic_rdma of a newer kernel"),
+        # linux-rdma/rdma-core#1373, "bnxt_re/lib: Add dmabuf support in bnxt_re"
+        ("nic-bnxt", "bnxt_re0", "Broadcom's bnxt_re registers DMA-BUF memory only", "and libbnxt_re with"),
+        # hw/irdma/verbs.c: `.reg_user_mr_dmabuf = irdma_reg_user_mr_dmabuf,`
+        ("nic-irdma", "irdma0", "Intel's irdma registers DMA-BUF memory only", "Update irdma"),
+    ],
+)
+def test_a_driver_without_dmabuf_is_named_with_what_to_do(
+    name: str, device: str, cause: str, fix: str
+) -> None:
+    finding = findings_on(f"pcie-l40s+{name}")["dmabuf-nic-driver-lacks-support"]
+    assert finding.severity is Severity.CRITICAL
+    assert cause in finding.cause
+    assert device in finding.devices
+    assert finding.fix is not None
+    assert fix in finding.fix.steps[0].why
+
+
 # NICs that nvidia_peermem does not serve
 
 
@@ -260,9 +285,13 @@ def test_the_override_has_no_effect_on_gpus_coherent_with_their_cpu() -> None:
     assert "no effect" in finding.evidence[-1].value
 
 
-def test_drivers_before_580_refuse_no_topology() -> None:
-    node = with_driver(examination_of(HGX), parameters={"GrdmaPciTopoCheckOverride": "2"})
-    assert says(node, "p2p-topology-refused-override").status is Status.PASSED
+def test_what_the_driver_lists_decides_and_not_its_branch() -> None:
+    """595.91.07 has 44 options and not this one (NVIDIA/aicr#2459); 595.45.04 has it (nv-reg.h)."""
+    without = with_driver(examination_of(HGX), parameters={"CoherentGPUMemoryMode": '"driver"'})
+    assert says(without, "p2p-topology-refused-override").status is Status.PASSED
+    option = {"GrdmaPciTopoCheckOverride": "2"}
+    listed = with_driver(examination_of(HGX), version="595.45.04", parameters=option)
+    assert says(listed, "p2p-topology-refused-override").status is Status.FOUND
 
 
 def test_a_refusal_is_in_the_log_that_only_root_may_read() -> None:

@@ -82,6 +82,7 @@ NCCL = "/opt/nccl/libnccl.so.{}"
 def test_nccl_that_may_hang_between_nodes(
     version: str, variables: dict[str, str], node: str, is_found: bool
 ) -> None:
+    """NVIDIA cuEST, known issues: “hangs with NCCL 2.29.7 and above … is fixed in NCCL 2.30.7”."""
     finding = with_job(NCCL.format(version), node=node, **variables)
     assert (finding.status is Status.FOUND) == is_found
     if is_found:
@@ -93,6 +94,8 @@ def test_nccl_that_may_hang_between_nodes(
 @pytest.mark.parametrize(
     ("libraries", "package", "variables", "node", "word"),
     [
+        # Megatron Bridge 0.6.2, known issues: “In the affected NCCL 2.30.5/SPCX stack … can misclassify
+        # grouped variable-split BF16 all-to-all sends, losing or corrupting payloads.”
         (
             (NCCL.format("2.30.5"), "/opt/hpcx/nccl_spectrum-x_plugin/lib/libnccl-net-spcx.so"),
             "",
@@ -101,10 +104,14 @@ def test_nccl_that_may_hang_between_nodes(
             "corrupted",
         ),
         ((NCCL.format("2.30.5"), "/opt/hpcx/lib/libnccl-net-sharp.so"), "", {}, "hgx-h100", ""),
+        # ai-dynamo/nixl issue 1668: “UCX 1.20.0 (bundled in nixl-cu13==0.10.1) hangs in
+        # uct_md_query_tl_resources with concurrent NIXL agents”
         ((_NIXL,), "nixl_cu13-0.10.1", {}, "hgx-h100", "hang"),
         ((_NIXL,), "nixl_cu13-0.10.2", {}, "hgx-h100", ""),
+        # vllm-project/vllm issue 35799: “PD disagg via NixlConnector fails with NIXL 0.10.0 on B200”
         ((_NIXL,), "nixl_cu13-0.10.0", {}, "hgx-b200", "NixlConnector"),
         ((_NIXL,), "nixl_cu13-0.10.0", {}, "hgx-h100", ""),
+        # kvcache-ai/Mooncake issue 2511: “When enable expandable_segments, mooncake register memory failed”
         (
             (_ENGINE,),
             "mooncake_transfer_engine_cuda13-0.3.12.post1",

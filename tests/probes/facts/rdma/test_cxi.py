@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Reason, Unknown, known
 from probes.facts.rdma import cxi, devices
 from probes.facts.rdma.devices import Gid, RdmaFacts
 from probes.host.local import LocalHost
+from probes.live.port_counters import read_counter
+from probes.live.ports import counter_files
+from probes.snapshot.rates import byte_files, read_port
 from tests.trees import write
 
 NO_PCI = Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices")
@@ -48,6 +51,44 @@ def test_a_nic_has_the_state_and_rate_of_its_netdev_and_no_verbs(tmp_path: Path)
     assert not cxi.has_verbs(nic)
 
 
+def test_counters_are_those_of_telemetry_and_have_the_time_of_the_reading(tmp_path: Path) -> None:
+    """The form is that of shs-cxi-driver, cass_telem.c: "%llu@%lld.%09lu".
+
+    HPE's CSM guide, where `grep "" /sys/class/cxi/cxi0/device/telemetry/hni_pcs_uncorrected_cw | sed -E
+    "s/@.+//g"` prints 90049, drops that time.
+    """
+    host = node(tmp_path)
+    for name, count in (
+        ("hni_sts_tx_ok_octets", 4_000_000_000_000),
+        ("hni_sts_rx_ok_octets", 3_000_000_000_000),
+        ("hni_pcs_uncorrected_cw", 90049),
+        ("atu_cache_miss_0", 5),
+    ):
+        write(tmp_path, f"{FUNCTION}/telemetry/{name}", f"{count}@1675489372.701036980\n")
+    (nic,) = found(host).devices
+    (port,) = nic.ports
+    assert set(known(port.telemetry, ())) == {
+        *("hni_sts_tx_ok_octets", "hni_sts_rx_ok_octets", "hni_pcs_uncorrected_cw")
+    }
+    octets = read_port(host, nic.sysfs_path, port)
+    assert (octets.sent_bytes, octets.received_bytes) == (4_000_000_000_000, 3_000_000_000_000)
+    files = counter_files(host, nic, port)
+    assert {name: read_counter(host, file) for name, file in files.items()} == {
+        "hni_pcs_uncorrected_cw": 90049
+    }
+    assert byte_files(host, nic, port) == (
+        tuple(f"/sys/class/cxi/cxi0/device/telemetry/hni_sts_{way}_ok_octets" for way in ("tx", "rx")),
+        1,
+    )
+
+
+def test_without_telemetry_rates_are_unknown(tmp_path: Path) -> None:
+    (nic,) = found(node(tmp_path)).devices
+    octets = read_port(LocalHost(str(tmp_path)), nic.sysfs_path, nic.ports[0])
+    assert isinstance(octets.sent_bytes, Unknown)
+    assert byte_files(LocalHost(str(tmp_path)), nic, nic.ports[0]) == ((), 1)
+
+
 def test_a_link_that_is_down_has_no_rate(tmp_path: Path) -> None:
     (nic,) = found(node(tmp_path, "down", "-1")).devices
     assert nic.ports[0].state == "DOWN"
@@ -73,7 +114,11 @@ def test_any_bytes_are_an_answer(
     host = node(root)
     (root / FUNCTION[1:] / "net/hsn0/operstate").write_bytes(state)
     (root / FUNCTION[1:] / "net/hsn0/speed").write_bytes(speed)
+    (root / FUNCTION[1:] / "telemetry").mkdir()
+    for name in (cxi.SENT_OCTETS, cxi.RECEIVED_OCTETS):
+        (root / FUNCTION[1:] / f"telemetry/{name}").write_bytes(speed)
     (nic,) = found(host).devices
     assert nic.name == "cxi0"
+    assert isinstance(read_port(host, nic.sysfs_path, nic.ports[0]).sent_bytes, int | Unknown)
     assert isinstance(nic.ports[0].gids, Unknown | tuple)
     assert not isinstance(nic.ports[0].gids, tuple) or all(isinstance(gid, Gid) for gid in nic.ports[0].gids)

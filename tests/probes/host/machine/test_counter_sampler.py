@@ -35,7 +35,7 @@ def until_some(sampler: CounterSampler) -> Maybe[tuple[tuple[float, int], ...]]:
 def test_it_reads_the_sum_and_says_what_cannot_be_read(tmp_path: Path) -> None:
     sent, received = tmp_path / "sent", tmp_path / "received"
     sent.write_text("1000\n")
-    received.write_text("24\n")
+    received.write_text("24@1675489372.701036980\n")  # as telemetry of Slingshot NICs
     sampler = CounterSampler(read, [str(sent), str(received)])
     began = time.monotonic()
     first = until_some(sampler)

@@ -114,6 +114,9 @@ def test_a_fix_says_where_the_variable_is_set() -> None:
         "set -a\nNCCL_DEBUG=INFO\nset +a\n",
         "declare -x NCCL_DEBUG=INFO\n",
         "export NCCL_DEBUG=info NCCL_ALGO=^ring,tree NCCL_DEBUG_SUBSYS=init,net\n",
+        # "Enable these debug logs with NCCL_DEBUG=INFO (or TRACE) and NCCL_DEBUG_SUBSYS=DIAG (or ALL)", the
+        # user guide's page of diagnostics, as RCCL's documentation has it
+        "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=DIAG\n",
         "export NCCL_ALGO='ring,collnetdirect;allreduce:tree'\n",
         "export NCCL_IB_DISABLE=1\nexport NCCL_IB_DISABLE=0x0\n",
     ],

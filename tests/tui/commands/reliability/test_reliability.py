@@ -176,6 +176,13 @@ def test_the_doctor_says_how_often_the_nic_was_slow_before() -> None:
     assert finding.evidence[-1].value == SLOW
 
 
+def test_samples_of_a_checked_node_say_how_its_nics_did_before() -> None:
+    monitor = NodeMonitor(host_of("hgx-h100+nic-slow"))
+    monitor.read()
+    monitor.check()
+    assert monitor.read().past == {"mlx5_6": SLOW}
+
+
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Source, read_only: bool = False) -> str:
     """Watch a node for some seconds, and return the path of its history."""
     path = str(tmp_path / "reliability" / "gpu1.sqlite")

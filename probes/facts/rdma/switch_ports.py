@@ -1,0 +1,110 @@
+"""The error counters of the switch ports at the other end of a node's InfiniBand cables.
+
+A NIC counts what it receives; what arrives damaged at the switch, only the switch counts. Three queries
+of infiniband-diags a port, which change nothing: `smpquery nodeinfo` and `portinfo` by a directed route
+through the port (0,PORT), and `perfquery LID PORT` without -r and -R.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from probes.base.frozen import frozen
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.rdma.devices import RdmaFacts, RdmaPort
+from probes.host.protocol import Host
+
+_SECONDS = 5.0
+_MOST_PORTS = 64
+_FIELD = re.compile(r"^([A-Za-z0-9]{1,40}):\.{1,60}([^\n.][^\n]{0,60})$", re.MULTILINE)
+_LID = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
+# libibmad/fields.c, PortCounters: those of errors, and the ticks without credits.
+ERRORS = (
+    *("SymbolErrorCounter", "LinkErrorRecoveryCounter", "LinkDownedCounter", "PortRcvErrors"),
+    *("PortRcvRemotePhysicalErrors", "PortRcvSwitchRelayErrors", "PortXmitDiscards"),
+    *("PortXmitConstraintErrors", "PortRcvConstraintErrors", "LocalLinkIntegrityErrors"),
+    *("ExcessiveBufferOverrunErrors", "VL15Dropped", "PortXmitWait"),
+)
+_ETHERNET = "only InfiniBand switches answer a node; ask this one for its counters"
+
+
+@frozen
+class SwitchPort:
+    """A port of a switch, and its counters since they were reset; most stop at their maximum."""
+
+    guid: str  # of the switch: "0xfc6a1c0300a1b2c0"
+    number: int
+    counters: Mapping[str, int]  # of ERRORS those that it has
+
+    @property
+    def errors(self) -> Mapping[str, int]:
+        """The counters that are not 0."""
+        return {name: count for name, count in self.counters.items() if count}
+
+
+def read_switch_ports(host: Host, rdma: RdmaFacts) -> dict[tuple[str, int], Maybe[SwitchPort]]:
+    """Ask for the switch port of each port of the node; after a query without an answer, for no other."""
+    found: dict[tuple[str, int], Maybe[SwitchPort]] = {}
+    silent: Unknown | None = None
+    for device, port in list(_ports(rdma))[:_MOST_PORTS]:
+        answer = _ask(host, device, port) if silent is None else silent
+        if isinstance(answer, Unknown) and answer.reason is Reason.TIMED_OUT:
+            silent = Unknown(Reason.TIMED_OUT, answer.source, "not asked: the query before had no answer")
+        found[device, port.number] = answer
+    return found
+
+
+def _ports(rdma: RdmaFacts) -> Iterator[tuple[str, RdmaPort]]:
+    for device in rdma.devices:
+        for port in device.ports:
+            yield device.name, port
+
+
+def _ask(host: Host, device: str, port: RdmaPort) -> Maybe[SwitchPort]:
+    if port.link_layer != "InfiniBand":
+        layer = port.link_layer
+        return layer if isinstance(layer, Unknown) else Unknown(Reason.NOT_THERE, device, _ETHERNET)
+    if known(port.state, "ACTIVE") != "ACTIVE":
+        return Unknown(Reason.NOT_THERE, device, f"the port is {port.state}")
+    here = ("-C", device, "-P", str(port.number))
+    route = f"0,{port.number}"
+    node = query(host, ("smpquery", *here, "-D", "nodeinfo", route))
+    if isinstance(node, Unknown):
+        return node
+    kind, guid, number = (node.get(name, "") for name in ("NodeType", "Guid", "LocalPort"))
+    if kind != "Switch":
+        what = f"the cable leads to a {kind}" if kind else "its output has no node type"
+        return Unknown(Reason.NOT_THERE if kind else Reason.MALFORMED, "smpquery", what)
+    management = query(host, ("smpquery", *here, "-D", "portinfo", route, "0"))
+    if isinstance(management, Unknown):
+        return management
+    lid = management.get("Lid", "")
+    if not (_LID.fullmatch(lid) and _LID.fullmatch(number)):
+        return Unknown(Reason.MALFORMED, "smpquery", "its output has no LID or port of the switch")
+    counted = query(host, ("perfquery", *here, lid, number))
+    if isinstance(counted, Unknown):
+        return counted
+    counters = {name: int(counted[name]) for name in ERRORS if counted.get(name, "").isdecimal()}
+    if not counters:
+        return Unknown(Reason.MALFORMED, "perfquery", "its output has no error counter")
+    return SwitchPort(guid, int(number), counters)
+
+
+def query(host: Host, argv: tuple[str, ...]) -> Maybe[dict[str, str]]:
+    """Run a query of infiniband-diags; return its fields, `Name:....value`."""
+    output = host.run(argv, _SECONDS)
+    if isinstance(output, Unknown):
+        return output
+    if output.exit_status != 0:
+        return query_failure(argv[0], output.stderr or output.stdout)
+    return {match[1]: printable(match[2], 60).strip() for match in _FIELD.finditer(output.stdout)}
+
+
+def query_failure(command: str, message: str) -> Unknown:
+    """Return why a query has failed; the programs open /dev/infiniband/umadN, which only root may."""
+    lines = message.strip().splitlines()
+    text = printable(lines[0], 120) if lines else "it failed without a message"
+    is_denied = any(word in message.lower() for word in ("permission denied", "not permitted"))
+    return Unknown(Reason.NEEDS_ROOT if is_denied else Reason.DRIVER_ERROR, command, text)
