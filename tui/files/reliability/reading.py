@@ -1,4 +1,4 @@
-"""Read the history of a node's NICs and GPUs; nothing is written, not even beside the database."""
+"""Read the history of a node's NICs and GPUs; the database is not changed."""
 
 from __future__ import annotations
 
