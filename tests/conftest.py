@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.tiers import is_newer_node
+from tests.tiers import NEWER_NODES, is_left_out, names_node
 
 # Textual draws without colors where NO_COLOR is set, even empty (tests/tui/test_terminals.py sets it); the
 # text reports follow the others.
@@ -62,12 +62,19 @@ def no_saved_facts() -> Iterator[None]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put what a test does with a newer simulated node in the slow tier."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put what a test does with a newer simulated node in the slow tier; leave out some nodes."""
+    left_out: list[pytest.Item] = []
     for item in items:
         call = getattr(item, "callspec", None)
-        if call is not None and any(is_newer_node(value) for value in call.params.values()):
+        values = () if call is None else tuple(call.params.values())
+        if any(names_node(value, NEWER_NODES) for value in values):
             item.add_marker(pytest.mark.slow)
+        if is_left_out(item.path.as_posix(), values):
+            left_out.append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in {*left_out}]
 
 
 def pytest_collection_finish() -> None:

@@ -15,11 +15,21 @@ T = TypeVar("T")
 # Nodes whose every test is in the fast tier. conftest.py puts what a test does with another one in the slow
 # tier; a loop over nodes inside a fast test uses these.
 USUAL_NODES = ("hgx-h100", "dgx-a100", "pcie-l40s", "gb200", "cloud-vm", "azure-nd-h100")
+NEWER_NODES = frozenset(SIMULATED_NAMES) - frozenset(USUAL_NODES)
+# Nodes that these files try only with EVERY_CASE: there they are like other nodes, and take a minute each.
+FACTS_ALONE = ("vera-rubin", "aws-p6-b300")
+_BEYOND_FACTS = (
+    *("/tests/tui/screens/", "/tests/tui/runtime/", "/tests/probes/recording/"),
+    *("/tests/tui/commands/test_re", "/tests/tui/commands/test_setup.py"),
+    "/tests/tui/commands/test_after_reboot.py",
+)
 # Nodes on which GPUDirect RDMA can work: GB10 does not support it by design.
 GDR_NODES = tuple(name for name in SIMULATED_NAMES if name != "dgx-spark")
 # Nodes whose NICs have verbs: perftest runs there, and the kernel lists RDMA objects.
 WITH_VERBS = tuple(name for name in SIMULATED_NAMES if name != "slingshot")
-MEASURABLE = tuple(name for name in WITH_VERBS if name in GDR_NODES)
+# The rate of the others' NICs is not public.
+WITH_RATES = tuple(name for name in WITH_VERBS if name not in ("vera-rubin", "aws-p6-b300"))
+MEASURABLE = tuple(name for name in WITH_RATES if name in GDR_NODES)
 # One or two faults of each area, for tests that do the same with every fault.
 USUAL_FAULTS = frozenset(
     {
@@ -80,12 +90,18 @@ def nodes_to_try(fault: str) -> tuple[str, ...]:
     the fault needs.
     """
     own = FAULTS[fault].on
-    others = (name for name in SIMULATED_NAMES if name != own)
+    others = (name for name in SIMULATED_NAMES if name not in (own, *FACTS_ALONE))
     return (own, *share(others, turn=number_of(fault), parts=12))
 
 
-def is_newer_node(value: object) -> bool:
-    """Whether a parameter, alone or in a tuple, names a simulated node that is not one of USUAL_NODES."""
+def names_node(value: object, nodes: Collection[str]) -> bool:
+    """Whether a parameter, alone or in a tuple, names one of these nodes."""
     if isinstance(value, tuple):
-        return any(map(is_newer_node, value))
-    return isinstance(value, str) and value in SIMULATED_NAMES and value not in USUAL_NODES
+        return any(names_node(item, nodes) for item in value)
+    return isinstance(value, str) and value in nodes
+
+
+def is_left_out(path: str, values: Iterable[object]) -> bool:
+    """Whether a test in this file has a node of FACTS_ALONE among its parameters, and is beyond facts."""
+    is_beyond = any(part in path for part in _BEYOND_FACTS)
+    return is_beyond and not _WITH_EVERY_CASE and any(names_node(value, FACTS_ALONE) for value in values)

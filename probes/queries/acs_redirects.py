@@ -63,7 +63,7 @@ def acs_exemption(examination: Examination) -> Evidence | None:
     if not near_paths(examination):
         return Evidence(DEVICES, "no GPU and NIC share a PCIe switch")
     if is_grace(examination):
-        return Evidence(DEVICES, "on Grace, the kernel's ACS settings are correct")
+        return Evidence(DEVICES, "on Grace and Vera, the kernel's ACS settings are correct")
     guest = is_guest(examination)
     if not isinstance(guest, Unknown) and guest:
         return Evidence("/sys/class/dmi/id", "in a virtual machine, the hypervisor controls ACS")
@@ -99,7 +99,7 @@ def detours(examination: Examination) -> frozenset[tuple[str, str]]:
     """Return (GPU id, NIC id) of the pairs below one switch whose traffic goes up to the root complex.
 
     ACS redirects send it there, and so does a translating IOMMU: an address that needs translation is in no
-    window of the switch. Empty on Grace, on Direct NIC platforms and in virtual machines.
+    window of the switch. Empty on Grace and Vera, on Direct NIC platforms and in virtual machines.
     """
     if acs_exemption(examination) is not None:
         return frozenset()

@@ -1,7 +1,9 @@
-"""Paths between GPUs and NICs on which a transfer was seen to succeed with wrong data.
+"""Paths between GPUs and NICs on which GPU memory was seen to register and data to be wrong or lost.
 
 Sources: ai-dynamo/dynamo issue 12463 (a virtual machine whose GPU and NIC look adjacent);
-NVIDIA/open-gpu-kernel-modules issue 1324 (DMA-BUF under an IOMMU that translates).
+NVIDIA/open-gpu-kernel-modules issue 1324 (DMA-BUF under an IOMMU that translates);
+ofiwg/libfabric pull request 12864 (a DMA-BUF has one path, by PCIe or by C2C) and src/hmem_cuda.c,
+cuda_get_dmabuf_fd (libfabric asks for PCIe first, whichever NIC it is for).
 """
 
 from __future__ import annotations
@@ -9,16 +11,42 @@ from __future__ import annotations
 from probes.base.unknown import Unknown, known, map_known
 from probes.facts.gpudirect import GdrPath
 from probes.queries.iommu_groups import translated_types
+from probes.queries.modules import efa_functions
 from probes.queries.pcie_paths import config_of, gpus_and_nics, is_grace, is_guest, near_paths, nic_ends
 from probes.snapshot.examination import Examination
 
 IN_GUEST = "in this virtual machine, data may be wrong although the transfer succeeds"
 BEHIND_IOMMU = "behind a translating IOMMU, writes by DMA-BUF may be lost without an error"
+OVER_C2C = (
+    "this EFA reaches the GPU over C2C, but libfabric exports GPU memory for PCIe first, so transfers may "
+    "fail although it registers"
+)
 _MELLANOX = 0x15B3
 
 
 def unproven_pairs(examination: Examination) -> dict[tuple[str, str], str]:
     """Return why data may be wrong, by (GPU, NIC) as the topology names them."""
+    return {**dict.fromkeys(_over_c2c(examination), OVER_C2C), **_unproven_by_platform(examination)}
+
+
+def _over_c2c(examination: Examination) -> list[tuple[str, str]]:
+    """Return the EFAs that only the CPU connects with a GPU with C2C links and other EFAs at its switch.
+
+    A GPU without an EFA at its switch has none: how libfabric reaches such a GPU is not known.
+    """
+    facts, efas = examination.node.gpus, known(efa_functions(examination), ())
+    if isinstance(facts, Unknown) or not efas or examination.usability.path is not GdrPath.DMABUF:
+        return []
+    by_c2c = {gpu.bdf for gpu in facts.gpus if known(gpu.c2c_links, 0)}
+    ends = {nic: bdf for nic, bdf in nic_ends(examination).items() if bdf in efas}
+    near = [(path.a, path.b) for path in near_paths(examination) if path.a in by_c2c and path.b in ends]
+    return [
+        (gpu, nic) for gpu in dict.fromkeys(gpu for gpu, _ in near) for nic in ends if (gpu, nic) not in near
+    ]
+
+
+def _unproven_by_platform(examination: Examination) -> dict[tuple[str, str], str]:
+    """Return the pairs of a virtual machine, and those behind an IOMMU that translates."""
     in_guest = is_guest(examination)
     if in_guest is True:
         return dict.fromkeys(guest_pairs(examination), IN_GUEST)

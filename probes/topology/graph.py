@@ -23,6 +23,7 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
 from probes.facts.pci.link_speed import capacity, carried, describe, most_of, now_of
+from probes.facts.rdma.devices import RdmaFacts, is_connectx9
 from probes.facts.system.numa import NumaFacts
 from probes.topology.endpoints import Endpoint
 
@@ -40,6 +41,7 @@ NO_LINK = Unknown(Reason.NOT_THERE, "", "not a PCIe link")
 _IDS = ("vendor_id", "device_id", "subsystem_vendor_id", "subsystem_device_id")
 _FACTS = ("root", "sysfs_path", "numa_node", *_IDS)
 _AMAZON = 0x1D0F
+_VIRTUAL_FUNCTION = 0x101E  # of every ConnectX since ConnectX-6 Dx
 
 
 class Parts:
@@ -119,6 +121,10 @@ def build_parts(node: Node, endpoints: Iterable[Endpoint]) -> Parts:
     for bdf, name in names.items():
         if bdf in parts:
             parts.nodes[bdf]["name"] = name
+    for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
+        function = functions.get(known(device.bdf, ""))
+        if function is not None and function.device_id == _VIRTUAL_FUNCTION and is_connectx9(device):
+            parts.nodes[function.bdf]["name"] = "Mellanox ConnectX-9 virtual function"
     _join_numa_nodes(parts, node)
     _add_gpu_links(parts, node)
     return parts

@@ -9,13 +9,12 @@ from typing import Any, TextIO
 
 from probes.base.origin import Source
 from probes.base.unknown import Reason, Unknown
-from probes.queries.usable_here import usable_here
 from probes.setup.report import Report
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.commands.bench_run.lists import result_json
 from tui.commands.check import check_json
 from tui.commands.live import live_json
-from tui.commands.topo import topology_json
+from tui.commands.topo import highlights_of, topology_json
 from tui.controllers.report_reader import read_report
 from tui.files.new_file import NotWritten, check_new, write_new
 from tui.files.setup_log import REPORTED, SetupLog, SetupLogError, open_setup_log
@@ -126,7 +125,9 @@ def report_json(report: Report) -> dict[str, Any]:
         "redacted": report.is_redacted,
         "versions": object_of(dict(report.versions)),
         "check": check_json(node, at, verdict, found, since=_since_ok(report)),
-        "topo": topology_json(node, examination.topology, verdict, at, found, usable_here(examination)),
+        "topo": topology_json(
+            node, examination.topology, verdict, at, found, highlights_of(examination, found)
+        ),
         "live": None if report.sample is None else live_json(node, report.sample),
         "bench": document("bench", host_name(node), node.origin, at, results),
         "meaning": list(report.conclusions),

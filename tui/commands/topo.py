@@ -154,8 +154,8 @@ def write_topology(
     rdma = examination.node.rdma
     asked = read_switch_ports(host, rdma) if extent.switch_ports and isinstance(rdma, RdmaFacts) else {}
     if form in ("json", "yaml"):
-        usable, at = usable_here(examination), host.wall_clock()
-        content = topology_json(examination.node, topology, verdict, at, found, usable, extent.hops)
+        highlights, at = highlights_of(examination, found), host.wall_clock()
+        content = topology_json(examination.node, topology, verdict, at, found, highlights, extent.hops)
         if extent.switch_ports:
             content["switch_ports"] = [_switch_port_json(*item) for item in asked.items()]
         write_document(content, out, form)
@@ -197,18 +197,22 @@ def _switch_port_json(port: tuple[str, int], answer: Maybe[SwitchPort]) -> dict[
     return object_of(here | {name: getattr(answer, name) for name in fields})
 
 
+def highlights_of(examination: Examination, found: Sequence[Finding]) -> Highlights:
+    """Return what stands out in the topology of a node: roles, marks, and what this session may use."""
+    return Highlights(
+        marks=marks_of(found),
+        detours=detours(examination),
+        roles=roles_of(examination.node, examination.topology),
+        usable=usable_here(examination),
+        unproven=unproven_pairs(examination),
+    )
+
+
 def _text(examination: Examination, found: Sequence[Finding], verdict: Verdict, width: int) -> list[Line]:
     node, topology = examination.node, examination.topology
     reason = Run(f" · {verdict.reason}" if verdict.reason else "")
-    roles = roles_of(node, topology)
-    unproven = unproven_pairs(examination)
-    highlights = Highlights(
-        marks=marks_of(found),
-        detours=detours(examination),
-        roles=roles,
-        usable=usable_here(examination),
-        unproven=unproven,
-    )
+    highlights = highlights_of(examination, found)
+    roles, unproven = highlights.roles, highlights.unproven
     lines: list[Line] = [heading(node), (*verdict_drawing.draw(verdict), reason), ()]
     lines.extend(topology_drawing.draw(node, topology, width, highlights=highlights))
     if topology.gpus and topology.nics:
@@ -261,22 +265,23 @@ def topology_json(
     verdict: Verdict,
     at: float,
     found: Sequence[Finding] = (),
-    usable: UsableHere | None = None,
+    highlights: Highlights | None = None,
     hops: bool = True,
 ) -> dict[str, Any]:
     """Return the document; a path's "unknown" is one reason, that of its smi and nccl.
 
-    `at`: seconds since 1970; `usable`: what this session may use, left out if not given; `hops`: whether each
-    path has its hops.
+    `at`: seconds since 1970; `highlights`: what this session may use and the marks of paths, left out if not
+    given; `hops`: whether each path has its hops.
     """
     gpus = {gpu.bdf: gpu for gpu in node.gpus.gpus} if isinstance(node.gpus, GpuFacts) else {}
     roles = roles_of(node, topology)
+    usable = None if highlights is None else highlights.usable
     ends = (*topology.gpus, *topology.nics)
     content: dict[str, Any] = {
         "verdict": verdict_json(verdict),
         "gpus": [_gpu_json(node, topology, end, gpus.get(end.id), usable) for end in topology.gpus],
         "nics": [_nic_json(node, end, roles.get(end.id), usable) for end in topology.nics],
-        "paths": [_path_json(topology.path(a.id, b.id), hops) for a, b in combinations(ends, 2)],
+        "paths": [_path_json(topology.path(a.id, b.id), hops, highlights) for a, b in combinations(ends, 2)],
         "graph": node_link(marked_graph(topology, found)),
         "gpudirect": plain_value(node.gpudirect),
     }
@@ -371,7 +376,7 @@ def _fields(facts: object, leave_out: tuple[str, ...]) -> dict[str, object]:
     return {name: getattr(facts, name) for name in names if name not in leave_out}
 
 
-def _path_json(path: Path, hops: bool) -> dict[str, Any]:
+def _path_json(path: Path, hops: bool, highlights: Highlights | None) -> dict[str, Any]:
     fields = object_of(
         {"from": path.a, "to": path.b, "smi": path.smi, "nccl": path.nccl, "nccl_pcie": path.nccl_pcie}
     )
@@ -379,6 +384,10 @@ def _path_json(path: Path, hops: bool) -> dict[str, Any]:
     fields["nvlinks"] = path.nvlinks
     fields["gbps"] = None if isinstance(path.gbps, Unknown) else round(path.gbps, 1)
     fields["weakest"] = path.weakest
+    if highlights is not None and (path.a, path.b) in highlights.detours:
+        fields["detour"] = True
+    if highlights is not None and (path.a, path.b) in highlights.unproven:
+        fields["doubt"] = highlights.unproven[path.a, path.b]
     if hops:
         fields["hops"] = [plain_value(hop) for hop in path.hops]
     reasons = [str(word) for word in (path.smi, path.nccl) if isinstance(word, Unknown)]

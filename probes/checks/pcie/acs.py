@@ -10,7 +10,7 @@ from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
-from probes.facts.pci.functions import PciFunction, PciKind
+from probes.facts.pci.functions import PciFunction, PciKind, is_vera_root_port
 from probes.facts.pci.rdma_topo import ARGV, is_dma_function
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_plan
 from probes.plans.pcie import CHECK_CMDLINE, ats_steps, boot_option, fix_redirects, pass_through
@@ -54,6 +54,8 @@ _MANUAL = (
 _TO_NIC = (0x19, 0x04)  # xx110x1
 _TO_GPU = (0x15, 0x08)  # xx101x1
 _ROOT_PORT = (0x1C, 0x01)  # xx111x0
+# Vera's root ports have P2P Completion Redirect as read-only and disabled: kernel_acs_isolated there.
+_VERA_ROOT_PORT = (0x14, 0x01)  # xx1x1x0
 _MELLANOX = 0x15B3
 
 
@@ -252,7 +254,9 @@ def _wanted(dma: PciFunction, functions: dict[str, PciFunction]) -> dict[str, tu
                 break
             shared += 1
         if 2 <= shared < min(len(dma.chain), len(gpu.chain)) - 1:
-            return {dma.chain[shared]: _TO_NIC, gpu.chain[shared]: _TO_GPU, dma.chain[0]: _ROOT_PORT}
+            top = functions.get(dma.chain[0])
+            root_port = _VERA_ROOT_PORT if top is not None and is_vera_root_port(top) else _ROOT_PORT
+            return {dma.chain[shared]: _TO_NIC, gpu.chain[shared]: _TO_GPU, dma.chain[0]: root_port}
     return {}
 
 

@@ -50,7 +50,7 @@ def p2p_host_bridge_unlisted(examination: Examination) -> Outcome:
     if not crossing:
         return passed(NO_GPU_OR_NIC if not here else Evidence("nvidia-smi topo -m", "no pair needs the CPU"))
     if is_grace(examination):
-        return passed(Evidence(DEVICES, "Grace forwards this traffic"))
+        return passed(Evidence(DEVICES, "Grace and Vera forward this traffic"))
     if need_guest(examination):
         return passed(Evidence("/sys/class/dmi/id", "in a virtual machine, only the host's bridges matter"))
     bridges = _bridges(examination)

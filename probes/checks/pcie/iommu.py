@@ -58,7 +58,7 @@ _NO_GROUPS = Evidence("/sys/class/iommu", "no IOMMU in use")
 def iommu_translated(examination: Examination) -> Outcome:
     """Check the type of the IOMMU groups of GPUs and NICs: DMA or DMA-FQ; identity (iommu=pt) is fine."""
     if is_grace(examination):
-        return passed(Evidence(DEVICES, "on Grace the SMMU is part of the path"))
+        return passed(Evidence(DEVICES, "on Grace and Vera, the SMMU is part of the path"))
     here = gpus_and_nics(examination)
     if not here:
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC"))
@@ -297,7 +297,7 @@ def nic_ats_on_bare_metal(examination: Examination) -> Outcome:
     if not nics:
         return passed(Evidence(DEVICES, "no RDMA NIC"))
     if is_grace(examination):
-        return passed(Evidence(DEVICES, "on Grace ATS is part of the path"))
+        return passed(Evidence(DEVICES, "not judged on Grace and Vera"))
     guests = passed_to_guests(examination)
     if guests:
         source = f"{DEVICES}/{guests[0]}/driver"

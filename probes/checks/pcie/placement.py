@@ -49,7 +49,7 @@ def _distance_exemption(examination: Examination) -> Outcome | None:
     if not isinstance(direct, Unknown) and direct.by_design:
         return passed(Evidence(DEVICES, f"not supported at any distance: {direct.by_design}"))
     if is_grace(examination):
-        return passed(Evidence(DEVICES, "on Grace NICs reach GPUs through the CPU's C2C links"))
+        return passed(Evidence(DEVICES, "on Grace and Vera, NICs reach GPUs through the CPU's C2C links"))
     need(first_unread(unread_c2c(examination.node).values()), "the C2C links of the GPUs")
     if examination.topology.file is None and need_guest(examination):
         text = "in a virtual machine the PCI tree is not the host's, see vm-without-p2p"

@@ -108,7 +108,7 @@ class PciFacts:
         return any(
             function.kind is PciKind.BRIDGE
             and function.vendor_id == _NVIDIA
-            and function.device_id in _GRACE_ROOT_PORTS
+            and function.device_id in (*_GRACE_ROOT_PORTS, *_VERA_ROOT_PORTS)
             for function in self.functions.values()
         )
 
@@ -118,7 +118,8 @@ _WITHOUT_FILE = (Reason.NOT_THERE, Reason.MALFORMED)  # an odd tree: the functio
 _HEX = re.compile(r"(?:0x)?[0-9a-fA-F]{1,6}")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _NVIDIA, _MELLANOX = 0x10DE, 0x15B3
-_GRACE_ROOT_PORTS = (0x22B1, 0x22B2, 0x22B8, 0x2F95, 0x2F96)  # and Vera's: rdma-core kernel-boot/rdma_topo
+# rdma-core kernel-boot/rdma_topo, pci_device_types.
+_GRACE_ROOT_PORTS, _VERA_ROOT_PORTS = (0x22B1, 0x22B2, 0x22B8), (0x2F95, 0x2F96)
 _NOT_READ = Unknown(Reason.NOT_THERE, "", "not read for this kind of function")
 _NUMA_KNOWN = Unknown(Reason.NOT_THERE, "", "not read, because the NUMA node is known")
 _NO_LINK = PciLink(_NOT_READ, _NOT_READ, _NOT_READ, _NOT_READ)
@@ -130,6 +131,11 @@ def is_for_guests(driver: Maybe[str]) -> bool:
     """Return whether a driver reserves a device for virtual machines, such as vfio-pci, mlx5_vfio_pci."""
     name = known(driver, "").replace("-", "_")
     return name.endswith("vfio_pci") or name == "pci_stub"
+
+
+def is_vera_root_port(function: PciFunction) -> bool:
+    """Return whether this is a root port of a Vera CPU."""
+    return function.vendor_id == _NVIDIA and function.device_id in _VERA_ROOT_PORTS
 
 
 def kind_of(class_code: Maybe[int], vendor_id: Maybe[int]) -> PciKind:

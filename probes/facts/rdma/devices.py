@@ -115,6 +115,14 @@ def is_software(device: RdmaDevice) -> bool:
     return any(_RXE_COUNTERS.issubset(known(port.hw_counters, ())) for port in device.ports)
 
 
+def is_connectx9(device: RdmaDevice) -> bool:
+    """Return whether a device is a ConnectX-9, by its firmware as NCCL 2.32 does (net_ib/init.cc).
+
+    Its physical and virtual functions have different PCI device IDs.
+    """
+    return known(device.driver, "") == "mlx5_core" and known(device.firmware, "").startswith("82.")
+
+
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key that puts mlx5_2 before mlx5_10."""
     parts = filter(None, re.split(r"(\d{1,9})", name))

@@ -186,8 +186,10 @@ _FORMS = (
           "Find the first rank that failed. If none did, allow all traffic from and to the security group "
           "itself, in both directions."),
     _form(r"Unresponsive remote\b", "efa-unresponsive", "An EFA peer stopped answering",
-          "It answered before, so the security group is not the cause. Its process or its node has failed.",
-          "Find the first rank that failed, and check its node (gdrtop check)."),
+          "It answered before, so the security group is not the cause. Likely its process or its node has "
+          "failed. With libfabric on P6e, a DMA-BUF for PCIe over an EFA beside the CPU ends like this, too.",
+          "Find the first rank that failed, and check its node (gdrtop check). On P6e, gdrtop topo marks "
+          "such pairs with ?."),
     _form(r"GDR support reported to NCCL but then couldn't be configured on an endpoint", "efa-gdr",
           "The EFA plugin could not configure GPUDirect RDMA",
           "The plugin had found GPUDirect RDMA usable, and libfabric then refused GPU memory.",

@@ -73,7 +73,7 @@ class Traffic:
             text = content(seconds) if callable(content) else content
             return int(text) if isinstance(text, str) and text.strip().isdecimal() else 0
 
-        counter = _Counter(job, float(nic.kind.rate.partition(" ")[0]))
+        counter = _Counter(job, nic.kind.line_gbps)
         self._counters[nic.name, name] = counter
 
         def show(seconds: float) -> str:

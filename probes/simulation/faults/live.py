@@ -366,7 +366,7 @@ def _storage_traffic(tree: Tree) -> None:
     if rank is None:
         return
     nic = nic_of(tree, rank)
-    line = float(nic.kind.rate.partition(" ")[0])
+    line = nic.kind.line_gbps
     scale(tree, nic, changes(before=0.7))
     add_to(tree, nic, RECEIVED, 0.25 * line)
     add_to(tree, nic, SENT, 0.03 * line)

@@ -147,7 +147,7 @@ def _add_rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
         "sys_image_guid": guid,
         "ports/1/state": "4: ACTIVE",
         "ports/1/phys_state": "5: LinkUp",
-        "ports/1/rate": nic.kind.rate,
+        **({"ports/1/rate": nic.kind.rate} if nic.kind.rate else {}),
         "ports/1/link_layer": nic.kind.layer,
         "ports/1/lid": f"0x{number + 1:x}" if nic.kind.layer == "InfiniBand" else "0x0",
     }

@@ -36,6 +36,11 @@ EXPECTED = {
     "hgx-b200": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, False, None),
     "hgx-b300": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, False, None),
     "gb300": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, False, None),
+    "vera-rubin": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, False, None),
+    "aws-p6-b300": (
+        *(Family.DEBIAN, BootLoader.GRUB, NicStack.EFA, True),
+        Cloud(Provider.AWS, "p6-b300.48xlarge"),
+    ),
     "dgx-spark": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, False, None),
     "cloud-vm": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, True, Cloud(Provider.AZURE, "")),
 }

@@ -23,7 +23,7 @@ from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import FIRST_RANK
 from probes.simulation.node.model.load import Phase, schedule
 from probes.snapshot.rates import port_rates, read
-from tests.tiers import WITH_VERBS, usual
+from tests.tiers import WITH_RATES, WITH_VERBS, usual
 
 LIVE = tuple(fault.name for fault in FAULTS.values() if fault.is_live)
 MOMENTS = (0.0, 5.5, 16.0, 24.0, 33.0, 45.0, 90.0)
@@ -149,7 +149,7 @@ def test_a_job_goes_through_phases() -> None:
 
 
 @pytest.mark.parametrize("name", LIVE)
-@pytest.mark.parametrize("node_name", usual(WITH_VERBS, WITH_VERBS[:1]))
+@pytest.mark.parametrize("node_name", usual(WITH_RATES, WITH_RATES[:1]))
 def test_counters_never_go_back_nor_above_the_line_rate(name: str, node_name: str) -> None:
     node = SimulatedNode(f"{node_name}+{name}")
     facts = probe_node(node.host)

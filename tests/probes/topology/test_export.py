@@ -2,12 +2,14 @@
 
 import io
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import networkx as nx
 import pytest
 
 from probes.facts.node import probe_node
+from probes.facts.rdma.devices import RdmaFacts
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.topology.export import Mark, dot, graphml, node_link, plain_graph
@@ -45,6 +47,18 @@ def test_a_path_of_a_script_is_that_of_gdrtop() -> None:
     assert route == [hop.id for hop in path.hops]
     carried = [graph.edges[pair].get("gbps") for pair in pairwise(route)]
     assert path.gbps == pytest.approx(min(gbps for gbps in carried if gbps is not None), abs=0.1)
+
+
+def test_the_firmware_tells_a_virtual_function_of_connectx9() -> None:
+    """NCCL 2.32, net_ib/init.cc: "the part ID is not consistent between PF and VF"."""
+    node = probe_node(SimulatedHost("azure-nd-h100"))
+    assert isinstance(node.rdma, RdmaFacts)
+    older, newer, *others = node.rdma.devices
+    newer = replace(newer, firmware="82.48.1000")
+    node = replace(node, rdma=replace(node.rdma, devices=(older, newer, *others)))
+    names = dict(build(node).graph.nodes(data="name"))
+    assert names[str(older.bdf)] == "Mellanox ConnectX virtual function"
+    assert names[str(newer.bdf)] == "Mellanox ConnectX-9 virtual function"
 
 
 def test_links_have_their_speeds_and_types() -> None:

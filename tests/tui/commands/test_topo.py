@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -395,3 +396,18 @@ def test_hops_are_printed_only_when_asked(capsys: pytest.CaptureFixture[str]) ->
         sizes.append(len(json.dumps(told)))
     assert sizes[0] < sizes[1] / 3
     assert main(["--demo", "hgx-h100", "topo", "--hops"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("node", "mark", "sign"),
+    [("hgx-h100+vm-pair-unproven", "doubt", r"\?"), ("hgx-h100+acs-on", "detour", "▲")],
+)
+def test_marked_paths_are_marked_in_json(node: str, mark: str, sign: str) -> None:
+    host = SimulatedHost(node, clock=lambda: 1000.0)
+    out = io.StringIO()
+    write_topology(host, out, "json")
+    paths = json.loads(out.getvalue())["paths"]
+    assert valid("topo", out.getvalue())
+    marked = [path for path in paths if mark in path]
+    assert len(marked) == len(re.findall(f"PIX•?{sign}", topology_text(host))) == 16
+    assert {path["smi"] for path in marked} == {"PIX"}

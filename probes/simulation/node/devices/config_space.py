@@ -25,6 +25,8 @@ _ENDPOINT, _ROOT_PORT, _UPSTREAM, _DOWNSTREAM = 0, 4, 5, 6
 _READS_4096, _READS_512 = 0x5930, 0x2930
 _TEN_BIT_TAGS = 0x1000
 _ACS_CAPABLE, _KERNEL_ACS, _SOURCE_VALIDATION = 0x5F, 0x1D, 0x01
+_COMPLETION_REDIRECT = 0x08
+_VERA_ROOT_PORTS = ("10DE:2F95", "10DE:2F96")  # they do not have it: rdma-core kernel-boot/rdma_topo
 _ERRORS = {
     "correctable": ("RxErr", "BadTLP", "BadDLLP", "Rollover", "Timeout", "NonFatalErr"),
     "nonfatal": ("DLP", "FCP", "TLP", "CmpltTO", "CmpltAbrt", "UnxCmplt", "RxOF", "MalfTLP"),
@@ -114,8 +116,9 @@ def _config(tree: Tree, path: str, fields: dict[str, str], code: int, bar_gib: i
     redirectable = kind in (_ROOT_PORT, _DOWNSTREAM)
     put(ACS, ATS << 20 | (0x1_000D if redirectable else 0x1_0003), 4)
     if redirectable:
-        put(ACS + 4, _ACS_CAPABLE)
-        put(ACS_CONTROL, _acs_of(tree))
+        lacking = _COMPLETION_REDIRECT if fields["PCI_ID"] in _VERA_ROOT_PORTS else 0
+        put(ACS + 4, _ACS_CAPABLE & ~lacking)
+        put(ACS_CONTROL, _acs_of(tree) & ~lacking)
     put(ATS, REBAR << 20 | (0x1_000F if code >> 16 == 0x02 else 0x1_0019), 4)
     is_guest = hypervisor_of(" ".join(tree.description.product)) is not None
     if code >> 16 == 0x02 and (is_guest or f"{path}/physfn" in tree.links):

@@ -87,7 +87,7 @@ def _add_bond(tree: Tree, nic: PlacedNic) -> None:
     tree.link(f"/sys/class/net/{second_name}", f"../../{second.removeprefix('/sys/')}")
     tree.link(f"{second}/device", "../..")
     index = _FIRST_BOND_INDEX + 2 * nic.number
-    mbps = round(float(nic.kind.rate.partition(" ")[0]) * 1000)
+    mbps = round(nic.kind.line_gbps * 1000)
     usual = {"mtu": nic.kind.mtu or 9000, "operstate": "up", "carrier_changes": 2, "type": 1}
     for path, values in (
         (first, {"flags": "0x1803", "speed": mbps}),  # IFF_SLAVE

@@ -38,7 +38,7 @@ def add_efa(tree: Tree, nic: PlacedNic, number: int) -> None:
         "sys_image_guid": "0000:0000:0000:0000",
         "ports/1/state": "4: ACTIVE",
         "ports/1/phys_state": "5: LinkUp",
-        "ports/1/rate": nic.kind.rate,
+        **({"ports/1/rate": nic.kind.rate} if nic.kind.rate else {}),
         "ports/1/link_layer": nic.kind.layer,
         "ports/1/lid": "0x0",
         "ports/1/sm_lid": "0x0",
@@ -83,7 +83,7 @@ def add_cxi(tree: Tree, nic: PlacedNic, number: int) -> None:
         tree.add(f"{nic.path}/telemetry/{name}", _stamped(_octets(total)))
     for name in sampled(Place.TELEMETRY):
         tree.add(f"{nic.path}/telemetry/{name}", _stamped(lambda seconds: "0\n"))
-    mbps = round(float(nic.kind.rate.partition(" ")[0]) * 1000)
+    mbps = round(nic.kind.line_gbps * 1000)
     tree.add_values(f"{nic.path}/net/hsn{number}", {"dev_port": 0, "speed": mbps})
 
 

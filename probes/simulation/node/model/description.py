@@ -18,6 +18,9 @@ else:
     import tomli as tomllib
 
 
+_HIGHEST = 1.35  # of a wave, as a factor of its mean (model/load.py), with a margin
+
+
 @frozen
 class DriverDescription:
     """The NVIDIA driver."""
@@ -63,7 +66,7 @@ class NicDescription:
     """One kind of NIC; `gbps` is the traffic of a training job per port."""
 
     id: str
-    rate: str
+    rate: str  # "400 Gb/sec (4X NDR)"; "": unknown, for it is not public
     layer: str
     link: tuple[int, int]
     gbps: float
@@ -79,6 +82,11 @@ class NicDescription:
     mtu: int = 0  # of the netdev; 0: the usual one
     qos: QosDescription | None = None
     bonded_ports: int = 1  # 2: the RDMA device spans both functions of its card, bonded as `netdev`
+
+    @property
+    def line_gbps(self) -> float:
+        """Return the line rate; one that is not public is that of the job's traffic at its highest."""
+        return float(self.rate.partition(" ")[0]) if self.rate else self.gbps * _HIGHEST
 
     @property
     def driver(self) -> str:

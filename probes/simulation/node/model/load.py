@@ -188,7 +188,7 @@ def schedule(seed: int) -> Schedule:
 def traffic_steps(seed: int, nic: NicDescription, is_storage: bool) -> Steps:
     """Return the factor by which the phases change a NIC's traffic, within its line rate."""
     plan = schedule(seed)
-    most = float(nic.rate.partition(" ")[0]) / (nic.gbps * _MOST_ABOVE_MEAN) if nic.gbps else 1.0
+    most = nic.line_gbps / (nic.gbps * _MOST_ABOVE_MEAN) if nic.gbps else 1.0
 
     def step(number: int) -> tuple[float, float]:
         until, phase = plan.step(number)

@@ -6,4 +6,5 @@ SIMULATED_NAMES = (
     *("hgx-b200", "hgx-b300"),
     *("gb300", "dgx-spark"),
     *("aws-p5", "slingshot"),
+    *("vera-rubin", "aws-p6-b300"),
 )

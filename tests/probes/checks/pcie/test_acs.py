@@ -217,6 +217,15 @@ def test_without_rdma_topo_its_rules_are_read_from_the_ports() -> None:
     assert finding(unread, "acs-direct-nic").status is Status.UNKNOWN
 
 
+def test_vera_root_ports_cannot_redirect_completions() -> None:
+    """rdma_topo of 2026-08: "Advertises P2P Completion Redirect (bit-3) as read-only and disabled"."""
+    grace = direct_nic(0b0011001, 0b0010101, 0b0010100)
+    root = first(grace, PciKind.GPU).chain[0]
+    assert finding(grace, "acs-direct-nic").devices == (root,)
+    vera = with_function(grace, root, vendor_id=0x10DE, device_id=0x2F95)
+    assert finding(vera, "acs-direct-nic").status is Status.PASSED
+
+
 def test_redirects_send_every_near_pair_on_a_detour() -> None:
     examination = healthy()
     assert detours(examination) == frozenset()

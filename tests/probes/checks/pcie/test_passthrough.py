@@ -8,10 +8,11 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
+from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.pci.functions import PciFacts
 from probes.queries.finding import Finding, Severity, Status
-from probes.queries.unproven_paths import BEHIND_IOMMU, IN_GUEST, unproven_pairs
+from probes.queries.unproven_paths import BEHIND_IOMMU, IN_GUEST, OVER_C2C, unproven_pairs
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices import config_space as config
 from probes.snapshot.examination import examine
@@ -109,3 +110,18 @@ def test_a_translation_that_no_check_finds_marks_no_path(change: str) -> None:
     (finding,) = findings(examination, only={"iommu-translated"})
     assert finding.status is not Status.FOUND
     assert not unproven_pairs(examination)
+
+
+def test_an_efa_behind_the_cpu_of_a_gpu_with_c2c_is_unproven() -> None:
+    """ofiwg/libfabric pull request 12864, of P6e: "A CUDA dmabuf fd encodes exactly one DMA path"."""
+    examination = examination_of("aws-p5")
+    gpus = examination.node.gpus
+    assert isinstance(gpus, GpuFacts)
+    assert unproven_pairs(examination) == {}
+    first, *others = gpus.gpus
+    node = replace(examination.node, gpus=replace(gpus, gpus=(replace(first, c2c_links=10), *others)))
+    over_c2c = replace(examination, node=node)
+    near = {(first.bdf, f"rdmap{bus}s0") for bus in range(79, 83)}  # those below its switch
+    found = unproven_pairs(over_c2c)
+    assert set(found.values()) == {OVER_C2C}
+    assert found.keys() == {(first.bdf, nic.id) for nic in examination.topology.nics} - near

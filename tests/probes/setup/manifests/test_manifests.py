@@ -47,13 +47,13 @@ def test_a_manifest_is_valid_and_says_what_it_is_from(
 ) -> None:
     request = make_request(situation_of(name), path, owner, role="gpu", talos_version=(1, 14))
     if isinstance(request, Refused):
-        assert name in ("slingshot", "dgx-spark") or (name == "aws-p5" and path is PEERMEM), request
+        assert name in ("slingshot", "dgx-spark") or (name.startswith("aws-") and path is PEERMEM), request
         return
     written = WRITERS[kind](request)
     if isinstance(written, Refused):
         no_modules = kind in ("modules-load", "machineconfig") and owner is OPERATOR
-        no_modules = no_modules or (kind == "nicclusterpolicy" and name == "aws-p5")
-        no_root = kind == "dra" and name in ("gb200", "gb300", "cloud-vm", "azure-nd-h100")
+        no_modules = no_modules or (kind == "nicclusterpolicy" and name.startswith("aws-"))
+        no_root = kind == "dra" and name in ("gb200", "gb300", "vera-rubin", "cloud-vm", "azure-nd-h100")
         no_labels = kind == "nfd" and name == "cloud-vm"
         assert no_modules or no_root or no_labels or (kind == "talos" and path is PEERMEM), written
         return
