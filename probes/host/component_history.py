@@ -9,7 +9,7 @@ from enum import Enum
 from probes.base.frozen import frozen
 
 SOURCE = "gdrtop watch"
-MOST_JOBS = 20  # in an answer, the newest ones
+MOST_JOBS = 20  # in an answer, the newest ones, and as many in which components were compared
 MOST_COMPONENTS = 256
 MOST_NUMBER = 4e9  # of seconds since 1970, in 2096; of seconds and counts too
 

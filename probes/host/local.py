@@ -181,10 +181,10 @@ class LocalHost(LocalFiles):
         return reading.answer(rdma_reader.SECONDS)
 
     def _resource_reader(self) -> ResourceReader:
-        from probes.host.machine.rdma_namespaces import RdmaNamespaces
+        from probes.host.machine.rdma_namespaces import RdmaNamespaces, can_enter
         from probes.host.machine.rdma_reader import ResourceReader
 
-        return ResourceReader(namespaces=RdmaNamespaces(can_enter=self._is_root))
+        return ResourceReader(namespaces=RdmaNamespaces(can_enter()))
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         return thread_names_from_files(self, pids)

@@ -205,10 +205,10 @@ class NodeMonitor:
 
     def _earlier_jobs(self) -> dict[str, str]:
         """Return what the newest examination knows of NICs and GPUs in earlier jobs."""
-        history = None if self.examination is None else self.examination.component_history
-        if history is None or isinstance(history, Unknown):
+        if self.examination is None or isinstance(self.examination.component_history, Unknown):
             return {}
-        return self._past.get(lambda: past_by_device(history), same=(history,))
+        history, node = self.examination.component_history, self.examination.node
+        return self._past.get(lambda: past_by_device(history, node), same=(history, node))
 
     def _place(self, node: Node) -> None:
         """Find the paths of a node again, with the topology file that NCCL uses."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpu.fabric import COMPLETED, NOT_SUPPORTED
 from probes.facts.gpu.gpus import Gpu
+from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.rdma.port_health import CounterValue
 from probes.host.component_history import SOURCE, ComponentHistory
@@ -87,9 +88,9 @@ def draw_nic(
     return lines
 
 
-def past_lines(history: Maybe[ComponentHistory], device: str, width: int) -> list[Line]:
+def past_lines(history: Maybe[ComponentHistory], node: Node, device: str, width: int) -> list[Line]:
     """Return how often a NIC (by name) or a GPU (by BDF) was slow or failed, where that is known."""
-    text = "" if isinstance(history, Unknown) else past_of(history, device)
+    text = "" if isinstance(history, Unknown) else past_of(history, node, device)
     if isinstance(history, Unknown) or not text:
         return []
     return wrapped(f"{text} ({SOURCE}, since {day_text(history.since)})", width, Tone.WARNING)

@@ -62,8 +62,8 @@ def draw_component(history: ComponentHistory, component: Component, width: int) 
 
 
 def _kept(history: ComponentHistory) -> str:
-    jobs = plural(len(history.jobs), "job")
-    return f"From {SOURCE}: the last {jobs}, and events since {day_text(history.since)}."
+    jobs, until = plural(len(history.jobs), "job"), day_text(history.until)
+    return f"From {SOURCE}: {jobs}, and events from {day_text(history.since)} to {until}."
 
 
 def _order(component: Component) -> tuple[float, int, bool, object]:

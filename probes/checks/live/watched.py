@@ -63,7 +63,7 @@ def _past(examination: Examination, conditions: list[Condition]) -> list[Evidenc
     if isinstance(history, Unknown):
         return []
     devices = dict.fromkeys(end for condition in conditions for end in condition.devices)
-    texts = filter(None, (past_of(history, device) for device in devices))
+    texts = filter(None, (past_of(history, examination.node, device) for device in devices))
     return [Evidence(f"{SOURCE}, since {day_text(history.since)}", text) for text in texts][:_MOST_PAST]
 
 

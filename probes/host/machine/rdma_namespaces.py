@@ -23,6 +23,7 @@ NAMED = "/run/netns"  # ip-netns(8) and container runtimes mount namespaces ther
 MOST_NAMESPACES = 512
 _SEARCH_SECONDS = 10.0  # between two searches for devices that were not found
 _NAME_BYTES = 64  # IB_DEVICE_NAME_MAX
+_SYS_ADMIN = 1 << 21  # include/uapi/linux/capability.h
 OpenSockets = Callable[[Sequence[str], float], Generator[socket.socket | None, None, None]]
 Opened = Generator[tuple[str, socket.socket], None, None]
 
@@ -53,6 +54,14 @@ def open_sockets(paths: Sequence[str], seconds: float) -> Generator[socket.socke
             child.wait()
 
 
+def can_enter(status: str = "/proc/self/status") -> bool:
+    """Return whether this process may enter other namespaces; root in a container or a service may not."""
+    with suppress(OSError, StopIteration, ValueError), open(status, encoding="ascii") as file:
+        line = next(line for line in file if line.startswith("CapEff:"))
+        return bool(int(line.split(":")[1], 16) & _SYS_ADMIN)
+    return False
+
+
 class RdmaNamespaces:
     """Finds the namespaces of the devices that netlink does not list here, and opens sockets in them."""
 
@@ -63,7 +72,7 @@ class RdmaNamespaces:
         open_sockets: OpenSockets = open_sockets,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`can_enter`: only root may enter the namespaces of other users."""
+        """`can_enter`: it is in vain without CAP_SYS_ADMIN (setns(2))."""
         self._can_enter, self._root = can_enter, root.rstrip("/")
         self._open, self._clock = open_sockets, clock
         self._noted: list[str] = []

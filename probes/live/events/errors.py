@@ -224,7 +224,7 @@ def _grouped(text: str, events: list[LiveEvent]) -> list[LiveEvent]:
         return events
     first = events[0]
     whole = first.text.replace(text, f"{text}, and so do {len(events) - 1} more ports", 1)
-    return [replace(first, text=whole)]
+    return [replace(first, text=whole, others=tuple(event.subject for event in events[1:]))]
 
 
 def _rate(port: PortSample, counter: str) -> float:

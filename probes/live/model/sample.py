@@ -259,6 +259,7 @@ class LiveEvent:
     subject: str  # "mlx5_3", "pid 4716", "nvidia_peermem"
     text: str  # one sentence without a period: "mlx5_3 went down"
     explanation: str = ""  # what it means and what to do
+    others: tuple[str, ...] = ()  # further subjects, which the text only counts
 
 
 _NOT_WATCHED = Watched(0.0, Unknown(Reason.NOT_RECORDED, "jobs", "not read"))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.text import plural
+from probes.facts.node import Node
 from probes.host.component_history import Component, ComponentHistory, JobPart, Mark
+from probes.live.reliability.identity import identities_of
 
 LAST_JOBS = 10  # that sentences are about
 LEAST_JOBS = 3  # in which a component was compared; with fewer, no sentence says how often it was slow
@@ -88,22 +91,24 @@ def stands_out(component: Component) -> bool:
     return jobs.is_enough and 2 * jobs.slow > jobs.compared
 
 
-def past_of(history: ComponentHistory, device: str) -> str:
+def past_of(history: ComponentHistory, node: Node, device: str) -> str:
     """Return what the history says about a NIC by its name, or a GPU by its BDF; "" for nothing."""
-    return past_by_device(history).get(device, "")
+    return past_by_device(history, node).get(device, "")
 
 
-def past_by_device(history: ComponentHistory) -> dict[str, str]:
-    """Return the same for all NICs and GPUs of which there is something to say."""
+def past_by_device(history: ComponentHistory, node: Node) -> dict[str, str]:
+    """Return the same for all NICs and GPUs of which there is something to say.
+
+    A NIC that was replaced had the same name, so components are found by what the node has now.
+    """
+    places = {identity.id: (place, identity) for place, identity in identities_of(node).items()}
     texts: dict[str, str] = {}
     for component in history.components:
-        if text := _past(component):
-            texts.setdefault(_device(component), text)
+        if component.id in places:
+            place, identity = places[component.id]
+            if text := _past(replace(component, name=identity.name)):
+                texts.setdefault(place if identity.is_gpu else place.partition("/")[0], text)
     return texts
-
-
-def _device(component: Component) -> str:
-    return component.bdf if component.is_gpu else component.name.partition("/")[0]
 
 
 def _past(component: Component) -> str:

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Unknown, known
-from probes.facts.gpu.gpus import GpuFacts
+from probes.base.unknown import Unknown
 from probes.facts.node import Node
-from probes.facts.rdma.devices import RdmaFacts
 from probes.host.component_history import Mark
 from probes.live.activity import LEAST_GBPS
 from probes.live.events.ports import ACTIVE
@@ -24,13 +22,13 @@ from probes.live.model.sample import (
 )
 from probes.live.odd_one_out import rates_of
 from probes.live.odd_ranks import LEAST
+from probes.live.reliability.identity import Identity, identities_of
 from probes.queries.finding import Severity
 
 LEAST_JOB_SECONDS = 60.0  # a shorter job is not kept
 _LONGEST_STEP = 5.0  # seconds that one sample may stand for
 _MOST_WAITING = 100  # jobs that have ended, while nothing can be written
 _DAY_SECONDS = 86400
-_NO_GUID = "0000:0000:0000:0000"
 _MARKS = {
     EventKind.ERRORS_RISING: Mark.ERRORS,
     EventKind.PAUSE: Mark.PAUSED,
@@ -40,16 +38,6 @@ _MARKS = {
     EventKind.GPU_LOST: Mark.LOST,
     EventKind.THROTTLED: Mark.THROTTLED,
 }
-
-
-@frozen
-class Identity:
-    """A component, by what stays when devices are renamed."""
-
-    id: str
-    name: str
-    is_gpu: bool
-    bdf: str
 
 
 @dataclass
@@ -183,22 +171,6 @@ class ComponentTally:
                 job.since, job.parts = job.until, {name: PartChange() for name in job.parts}
 
 
-def identities_of(node: Node) -> dict[str, Identity]:
-    """Return the ports of a node by name, and its GPUs by BDF."""
-    found: dict[str, Identity] = {}
-    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    for device in devices:
-        bdf, guid = known(device.bdf, ""), known(device.node_guid, "")
-        begin = guid if guid and guid != _NO_GUID else bdf or device.name
-        for port in device.ports:
-            name = device.name if port.number == 1 else f"{device.name}/{port.number}"
-            found[name] = Identity(f"{begin}/{port.number}", name, is_gpu=False, bdf=bdf)
-    for gpu in node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ():
-        name = gpu.bdf if isinstance(gpu.index, Unknown) else f"GPU {gpu.index}"
-        found[gpu.bdf] = Identity(known(gpu.uuid, gpu.bdf), name, is_gpu=True, bdf=gpu.bdf)
-    return found
-
-
 def _compared_nics(job: LiveJob, ports: Mapping[str, PortSample]) -> dict[str, bool]:
     """Return whether each NIC of a job is clearly slower, by the port's name; {}: no comparison now.
 
@@ -234,4 +206,4 @@ def _marks(events: tuple[LiveEvent, ...]) -> Iterator[tuple[str, Mark]]:
     for event in events:
         mark = _MARKS.get(event.kind)
         if mark is not None and event.severity is not Severity.NOTE:
-            yield event.subject, mark
+            yield from ((subject, mark) for subject in (event.subject, *event.others))

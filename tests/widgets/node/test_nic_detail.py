@@ -22,8 +22,9 @@ def test_tcp_traffic_is_shown_apart_from_rdma() -> None:
 
 
 def test_a_nic_that_was_slow_in_earlier_jobs_says_so() -> None:
-    history = SimulatedHost("hgx-h100+nic-slow").component_history()
-    (row,) = past_lines(history, "mlx5_6", 120)
+    host = SimulatedHost("hgx-h100+nic-slow")
+    history, node = host.component_history(), probe_node(host)
+    (row,) = past_lines(history, node, "mlx5_6", 120)
     assert plain(row).startswith("mlx5_6 was the slow NIC in 7 of its last 9 jobs (gdrtop watch, since 20")
-    assert past_lines(history, "mlx5_5", 120) == []
-    assert past_lines(Unknown(Reason.NOT_THERE), "mlx5_6", 120) == []
+    assert past_lines(history, node, "mlx5_5", 120) == []
+    assert past_lines(Unknown(Reason.NOT_THERE), node, "mlx5_6", 120) == []

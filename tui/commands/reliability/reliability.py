@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from probes.base.origin import Source
 from probes.base.text import printable
-from probes.base.unknown import Unknown
+from probes.base.unknown import Reason, Unknown
 from probes.facts.node import probe_node
 from probes.host.component_history import Component, ComponentHistory, Mark
 from probes.host.protocol import Host
@@ -22,6 +22,7 @@ from widgets.node.reliability import draw_component, draw_history
 
 EXIT_STANDS_OUT, EXIT_NO_HISTORY = 1, 2
 HOW = "Run gdrtop watch as a service, which keeps the history: gdrtop help watch."
+AS_ROOT = "Run gdrtop reliability as root to see it."
 ELSEWHERE = "Run gdrtop reliability on that node: the history is not read over a connection."
 _STATUS_HELP = """\
 exit status:
@@ -68,8 +69,8 @@ def write_reliability(
     width = text_width(out)
     lines: list[Line] = [heading(node)]
     if isinstance(history, Unknown):
-        how = ELSEWHERE if host.origin.source is Source.REMOTE else HOW
-        lines += [*wrapped(sentence(f"no history: {history}"), width), *wrapped(how, width)]
+        text, how = sentence(f"no history: {history.detail or history}"), _how(host, history.reason)
+        lines += [*wrapped(text, width), *(wrapped(how, width) if how else [])]
     elif asked:
         for component in chosen:
             lines += [(), *draw_component(history, component, width)]
@@ -77,6 +78,13 @@ def write_reliability(
         lines += draw_history(history, width)
     print_lines(lines, out, ascii_only)
     return status
+
+
+def _how(host: Host, why: Reason) -> str:
+    """Return what to do to get a history; "": the reason says so itself."""
+    if host.origin.source is Source.REMOTE:
+        return ELSEWHERE
+    return {Reason.NOT_THERE: HOW, Reason.NEEDS_ROOT: AS_ROOT}.get(why, "")
 
 
 def _chosen(history: ComponentHistory, asked: str) -> tuple[Component, ...]:

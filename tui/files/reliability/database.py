@@ -6,6 +6,7 @@ is older than twelve weeks is deleted, and the file has at most 8 MiB. sqlite3 i
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import stat
@@ -52,6 +53,10 @@ CREATE INDEX job_ended ON job (ended);
 
 class HistoryError(Exception):
     """The database cannot be used; the message is a sentence that names it and says what to do."""
+
+
+class HistoryInUse(HistoryError):
+    """Another `gdrtop watch` writes the same events and jobs: written twice, they would count twice."""
 
 
 def history_path(hostname: str = "") -> str:
@@ -123,6 +128,7 @@ class HistoryDatabase:
     def __init__(self, path: str) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
+        self._lock = -1  # descriptor of a locked file beside the database
         self._file: os.stat_result | None = None
         self._pruned_at = 0.0  # seconds since 1970
 
@@ -144,11 +150,17 @@ class HistoryDatabase:
                     self._prune(connection, changes.at, MOST_KEPT_JOBS // 10)
                     _add(connection, changes)
         except HistoryError:
-            self.close()
+            self._disconnect()
             raise
 
     def close(self) -> None:
-        """Close the database, which writes the log into it."""
+        """Close the database, which writes the log into it, and let another gdrtop write it."""
+        self._disconnect()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _disconnect(self) -> None:
         if self._connection is not None:
             with suppress(Exception):
                 self._connection.close()
@@ -157,13 +169,15 @@ class HistoryDatabase:
     def _opened(self) -> sqlite3.Connection:
         if self._connection is not None and self._is_in_place():
             return self._connection
-        self.close()
+        self._disconnect()
         if not os.path.isabs(self._path):
             raise HistoryError(NO_HOME)
         directory = os.path.dirname(self._path)
         if others := why_not_as_root(directory):
             raise HistoryError(others)
         make_directory(directory, HistoryError)
+        if self._lock < 0:
+            self._lock = _locked(self._path)
         if os.path.lexists(self._path):
             require_file(self._path)
         else:
@@ -221,6 +235,20 @@ class HistoryDatabase:
             )
             connection.execute("UPDATE kept SET began = max(began, ?)", (oldest,))
         self._pruned_at = at
+
+
+def _locked(path: str) -> int:
+    """Return the descriptor of a database's lock; HistoryInUse: another gdrtop has it."""
+    descriptor = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise HistoryInUse(f"another gdrtop watch writes {shown_path(path)}") from None
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 @contextmanager

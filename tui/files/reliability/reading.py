@@ -1,4 +1,4 @@
-"""Read the history of a node's NICs and GPUs; nothing is written, not even beside the database."""
+"""Read the history of a node's NICs and GPUs; the database is not changed."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from probes.host.component_history import (
     Mark,
     PastJob,
 )
+from probes.live.reliability.history_text import LEAST_COMPARED_SECONDS
 from tui.files.reliability.database import (
     ROOTS_DIRECTORY,
     HistoryError,
@@ -37,7 +38,12 @@ _READ_SECONDS = 1.0
 _STEPS = 10_000  # of SQLite's machine, between two looks at the clock
 _MOST_TEXT = 200
 _MARKS = frozenset(mark.value for mark in Mark)
-_NEWEST = f"SELECT id FROM job ORDER BY ended DESC, id DESC LIMIT {MOST_JOBS}"
+_ORDER = f"ORDER BY ended DESC, id DESC LIMIT {MOST_JOBS}"
+_COMPARED = f"SELECT job FROM part WHERE compared >= {LEAST_COMPARED_SECONDS}"
+_NEWEST = (
+    f"SELECT id FROM (SELECT id FROM job {_ORDER})"
+    f" UNION SELECT id FROM (SELECT id FROM job WHERE id IN ({_COMPARED}) {_ORDER})"
+)
 
 
 def read_history(path: str | None = None) -> Maybe[ComponentHistory]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from probes.facts.node import Node
 from probes.live.model.sample import LiveSample
 from probes.live.reliability.tally import ComponentTally
-from tui.files.reliability.database import HistoryDatabase, HistoryError
+from tui.files.reliability.database import HistoryDatabase, HistoryError, HistoryInUse
 
 WRITE_SECONDS = 60.0
 
@@ -50,7 +50,11 @@ class HistoryRecorder:
     def _write(self) -> None:
         changes = self._tally.changes()
         if changes is not None:
-            self._database.write(changes)
+            try:
+                self._database.write(changes)
+            except HistoryInUse:
+                self._tally.forget()
+                raise
             self._tally.forget()
 
     def _report(self, error: Exception) -> None:

@@ -295,9 +295,9 @@ class Panels:
     def _past(self, device: str, width: int) -> list[Line]:
         """Return what `gdrtop watch` has kept of a NIC or a GPU."""
         examination = self.checked.examination
-        return (
-            [] if examination is None else nic_detail.past_lines(examination.component_history, device, width)
-        )
+        if examination is None:
+            return []
+        return nic_detail.past_lines(examination.component_history, examination.node, device, width)
 
     def _counters(
         self, device: RdmaDevice

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from probes.host.machine import namespace_child
-from probes.host.machine.rdma_namespaces import MOST_NAMESPACES, RdmaNamespaces, open_sockets
+from probes.host.machine.rdma_namespaces import MOST_NAMESPACES, RdmaNamespaces, can_enter, open_sockets
 from probes.host.machine.rdma_netlink import Command
 from probes.host.machine.rdma_reader import ResourceReader
 from probes.host.rdma_resources import RdmaResources
@@ -154,3 +154,20 @@ def test_the_child_passes_a_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with passed:
         assert passed.family == socket.AF_NETLINK
         assert not passed.get_inheritable()
+
+
+@pytest.mark.parametrize(
+    ("status", "may"),
+    [
+        ("Name:\tgdrtop\nCapEff:\t000001ffffffffff\n", True),
+        ("Name:\tgdrtop\nCapEff:\t0000000400080002\n", False),  # root in the unit of gdrtop watch
+        ("CapEff:\tx\n", False),
+        ("\udcff", False),
+        ("", False),
+    ],
+)
+def test_without_the_capability_no_namespace_is_entered(tmp_path: Path, status: str, may: bool) -> None:
+    file = tmp_path / "status"
+    assert not can_enter(str(file))
+    file.write_text(status, errors="surrogateescape")
+    assert can_enter(str(file)) is may

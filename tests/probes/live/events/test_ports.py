@@ -264,3 +264,4 @@ def test_many_ports_with_the_same_trouble_are_one_event() -> None:
         "mlx5_0 waits for credits from the switch, and so do 7 more ports"
         " (port_xmit_wait rose by 2,000,000 in the last 10 s)"
     )
+    assert rising.others == tuple(f"mlx5_{number}" for number in range(1, 8))

@@ -15,7 +15,8 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.host.component_history import Component, ComponentHistory, JobPart, Mark
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample, OddOne, Role, SlowestNic, SlowestRank
 from probes.live.reliability.history_text import past_of, slow_text, stands_out
-from probes.live.reliability.tally import ComponentTally, JobChange, PartChange, identities_of
+from probes.live.reliability.identity import identities_of
+from probes.live.reliability.tally import ComponentTally, JobChange, PartChange
 from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
 from tests.probes.live.live_samples import a_job, a_port, a_process, a_sample, gpu_bdf
@@ -159,6 +160,15 @@ def test_events_count_for_the_day_and_for_the_jobs_of_the_component() -> None:
     }
 
 
+def test_an_event_of_many_ports_counts_for_each() -> None:
+    rising = replace(event(EventKind.ERRORS_RISING, "mlx5_0"), others=("mlx5_1", "mlx5_2"))
+    tally = tally_of(a_second(0), a_second(1, events=(rising,)))
+    changes = tally.changes()
+    assert changes is not None
+    ids = identities_of(node())
+    assert {name for _, name, _ in changes.days} == {ids[f"mlx5_{number}"].id for number in range(3)}
+
+
 def test_components_keep_their_identity_when_their_names_change() -> None:
     before = identities_of(node())
     assert isinstance(node().rdma, RdmaFacts)
@@ -194,13 +204,36 @@ def test_a_short_slowdown_and_a_short_comparison_do_not_count() -> None:
     assert slow_text(found) == "mlx5_5 was the slow NIC in 1 of its last 3 jobs"
 
 
+def history_of(*components: Component) -> ComponentHistory:
+    return ComponentHistory(0.0, 0.0, (), components)
+
+
 def test_the_past_of_a_device_has_its_events() -> None:
-    history = ComponentHistory(0.0, 0.0, (), (component(7, 9, counts={"down": 3, "errors": 1}),))
+    here = replace(component(7, 9, counts={"down": 3, "errors": 1}), id=identities_of(node())["mlx5_5"].id)
     slow = "mlx5_5 was the slow NIC in 7 of its last 9 jobs"
-    assert past_of(history, "mlx5_5") == f"{slow}; it went down 3 times and had rising errors once"
-    quiet = ComponentHistory(0.0, 0.0, (), (component(0, 9, counts={"down": 2}),))
-    assert past_of(quiet, "mlx5_5") == "mlx5_5 went down twice"
-    assert past_of(quiet, "mlx5_0") == ""
-    second = replace(quiet.components[0], name="mlx5_5/2", counts={"errors": 1})
-    both = ComponentHistory(0.0, 0.0, (), (component(0, 9), second))
-    assert past_of(both, "mlx5_5") == "mlx5_5/2 had rising errors once"
+    events = "went down 3 times and had rising errors once"
+    assert past_of(history_of(here), node(), "mlx5_5") == f"{slow}; it {events}"
+    assert past_of(history_of(replace(here, parts=())), node(), "mlx5_5") == f"mlx5_5 {events}"
+    assert past_of(history_of(here), node(), "mlx5_0") == ""
+
+
+def test_the_past_follows_a_renamed_nic_and_is_not_that_of_a_replaced_one() -> None:
+    here = identities_of(node())["mlx5_5"].id
+    renamed = replace(component(7, 9), id=here, name="mlx5_0")
+    assert past_of(history_of(renamed), node(), "mlx5_5") == "mlx5_5 was the slow NIC in 7 of its last 9 jobs"
+    assert past_of(history_of(renamed), node(), "mlx5_0") == ""
+    replaced = replace(component(7, 9), id="another GUID/1")
+    assert past_of(history_of(replaced), node(), "mlx5_5") == ""
+    assert past_of(history_of(replaced, replace(component(0, 9), id=here)), node(), "mlx5_5") == ""
+
+
+def test_the_past_of_a_nic_has_each_of_its_ports() -> None:
+    assert isinstance(node().rdma, RdmaFacts)
+    devices = tuple(
+        replace(device, ports=(*device.ports, replace(device.ports[0], number=2)))
+        for device in node().rdma.devices
+    )
+    two_ports = replace(node(), rdma=replace(node().rdma, devices=devices))
+    second = identities_of(two_ports)["mlx5_5/2"].id
+    history = history_of(replace(component(0, 9, counts={"errors": 1}), id=second))
+    assert past_of(history, two_ports, "mlx5_5") == "mlx5_5/2 had rising errors once"

@@ -16,7 +16,7 @@ from probes.checks.registry import findings
 from probes.facts.node import probe_node
 from probes.host.component_history import ComponentHistory
 from probes.host.protocol import Host
-from probes.live.reliability.tally import identities_of
+from probes.live.reliability.identity import identities_of
 from probes.recording.format import Question, RecordingError, decode_blob, encode
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers
@@ -114,6 +114,30 @@ def test_without_a_history_it_says_how_to_get_one() -> None:
     assert "gdrtop help watch" in text
     document = valid("reliability", printed(host, as_json=True)[1])
     assert "no history" in document["unknown"]["since"]
+
+
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [
+        (Unknown(Reason.NEEDS_ROOT, "", "root's gdrtop watch may have kept one"), "as root to see it."),
+        (
+            Unknown(Reason.IO_ERROR, "", "/var/x.sqlite is damaged; remove it"),
+            "x.sqlite is damaged; remove it.",
+        ),
+    ],
+)
+def test_what_cannot_be_read_ends_with_what_to_do(
+    why: Unknown, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WithoutHistory, "component_history", lambda host: why)
+    status, text = printed(WithoutHistory("cloud-vm", clock=SteppedClock()))
+    assert status == 2
+    assert text.rstrip().endswith(told)
+    assert "gdrtop help watch" not in text
+
+
+def test_an_old_history_says_when_it_ends() -> None:
+    assert re.search("9 jobs, and events from 20..-..-.. to 20..-..-..[.]", printed(host_of("hgx-h100"))[1])
 
 
 def recorded(host: Host, redact: bool) -> ComponentHistory:

@@ -11,7 +11,9 @@ import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.component_history import MOST_JOBS, ComponentHistory, Mark
-from probes.live.reliability.tally import Changes, Identity, JobChange, PartChange
+from probes.live.reliability.history_text import LAST_JOBS, SlowJobs, slow_jobs
+from probes.live.reliability.identity import Identity
+from probes.live.reliability.tally import Changes, JobChange, PartChange
 from tui.files.reliability import database
 from tui.files.reliability.database import (
     KEPT_SECONDS,
@@ -107,6 +109,18 @@ def test_only_the_newest_jobs_stay(path: str, monkeypatch: pytest.MonkeyPatch) -
     assert len(history(read_history(path)).jobs) == MOST_JOBS
 
 
+def test_jobs_without_a_comparison_do_not_displace_those_with_one(path: str) -> None:
+    compared = [a_job(number, NOW - 5000 + number, slow=50.0) for number in range(MOST_JOBS + 5)]
+    others = [a_job(100 + number, NOW - 1000 + number) for number in range(MOST_JOBS)]
+    for job in others:
+        job.parts[NIC.id].compared_seconds = 10.0
+    written(path, changes(*compared, *others))
+    found = history(read_history(path))
+    assert [job.name for job in found.jobs[:MOST_JOBS]] == [job.name for job in reversed(others)]
+    assert [job.name for job in found.jobs[MOST_JOBS:]] == [job.name for job in reversed(compared[5:])]
+    assert slow_jobs(found.components[0]) == SlowJobs(LAST_JOBS, LAST_JOBS)
+
+
 def test_a_database_that_is_full_loses_its_oldest_jobs(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "MOST_PAGES", 24)
     kept = HistoryDatabase(path)
@@ -136,12 +150,12 @@ def test_a_killed_watch_loses_nothing_that_was_written(path: str) -> None:
 def test_a_reader_writes_nothing_beside_the_database(path: str) -> None:
     written(path, changes(a_job(1)))
     directory = Path(path).parent
-    assert [each.name for each in directory.iterdir()] == ["gpu1.sqlite"]
+    assert sorted(each.name for each in directory.iterdir()) == ["gpu1.sqlite", "gpu1.sqlite.lock"]
     assert Path(path).stat().st_mode & 0o777 == 0o600
     assert directory.stat().st_mode & 0o777 == 0o700
     before = Path(path).stat()
     read_history(path)
-    assert [each.name for each in directory.iterdir()] == ["gpu1.sqlite"]
+    assert sorted(each.name for each in directory.iterdir()) == ["gpu1.sqlite", "gpu1.sqlite.lock"]
     assert Path(path).stat().st_mtime_ns == before.st_mtime_ns
 
 

@@ -9,7 +9,9 @@ import pytest
 
 from probes.facts.node import Node, probe_node
 from probes.host.component_history import ComponentHistory
+from probes.live.model.sample import EventKind, LiveEvent
 from probes.live.reliability.tally import ComponentTally
+from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
 from tests.probes.live.live_samples import a_sample
 from tui.files.reliability.reading import NOT_KEPT, read_history
@@ -52,6 +54,25 @@ def test_a_reason_is_told_once_and_nothing_is_lost_meanwhile(tmp_path: Path) -> 
     found = read_history(str(path))
     assert isinstance(found, ComponentHistory)
     assert [job.ended - job.began for job in found.jobs] == [199.0]
+
+
+def test_two_watches_count_an_event_once(tmp_path: Path) -> None:
+    path, told = str(tmp_path / "gpu1.sqlite"), list[str]()
+    first = HistoryRecorder(path, lambda at, text: told.append(text))
+    second = HistoryRecorder(path, lambda at, text: told.append(text))
+    rising = LiveEvent(0.0, EventKind.ERRORS_RISING, Severity.WARNING, "mlx5_3", "mlx5_3 …")
+    for at in range(0, 100):
+        for recorder in (first, second):
+            recorder.update(a_sample(float(at), events=(rising,) if at == 30 else ()), node())
+    first.close()
+    for at in range(100, 140):
+        second.update(a_sample(float(at)), node())
+    second.close()
+    assert told == [f"another gdrtop watch writes {path}"]
+    found = read_history(path)
+    assert isinstance(found, ComponentHistory)
+    assert [job.ended - job.began for job in found.jobs] == [139.0]
+    assert {each.name: each.counts for each in found.components if each.counts} == {"mlx5_3": {"errors": 1}}
 
 
 def test_an_error_in_gdrtop_does_not_end_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
