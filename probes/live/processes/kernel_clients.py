@@ -26,6 +26,9 @@ _NAMES = {
     "rpcrdma": "NFS",
     "smbdirect": "SMB",
 }
+_CM = "rdma_cm"
+# srp_add_one, srpt_add_one: a domain on each device, even without targets.
+_AT_LOAD = {"ib_srp", "ib_srpt"}
 _MOST_NAMED = 3
 
 
@@ -44,7 +47,8 @@ def kernel_clients(resources: RdmaResources) -> Mapping[str, tuple[str, ...]]:
 
 
 def _named(owners: set[str], domains: set[str]) -> tuple[str, ...]:
-    found = {name.replace("-", "_") for name in owners | domains}
-    known = sorted(_NAMES[name] for name in found if name in _NAMES)
-    others = sorted(f"kernel ({printable(name, 40)})" for name in owners)
-    return tuple(known or others)[:_MOST_NAMED]
+    names = {name.replace("-", "_") for name in domains} & _NAMES.keys() if _CM in owners else set()
+    names = names - _AT_LOAD or names
+    known = sorted({_NAMES[name] for name in names | owners & _NAMES.keys()})
+    others = owners - _NAMES.keys() - ({_CM} if names else set())
+    return (*known, *sorted(f"kernel ({printable(name, 40)})" for name in others))[:_MOST_NAMED]

@@ -27,6 +27,8 @@ PROGRAM = QueuePair("mlx5_6", 863, "RC", "RTS", 1, 1879, pid=4711)
     [
         (("ib_core", "nvmet_rdma"), ("NVMe-oF target",)),
         (("ib_core", "rpcrdma", "ko2iblnd"), ("Lustre", "NFS")),
+        (("ib_srpt", "ko2iblnd"), ("Lustre",)),  # ib_srpt has a domain since it was loaded
+        (("ib_srpt",), ("SRP target",)),
         (("ib_core",), ("kernel (rdma_cm)",)),
         (("nvme-rdma\x1b[31m",), ("kernel (rdma_cm)",)),
     ],
@@ -36,6 +38,15 @@ def test_a_client_is_named_by_its_protection_domain(owners: tuple[str, ...], nam
         ProtectionDomain("mlx5_0", number, kernel_name=name) for number, name in enumerate(owners)
     )
     assert kernel_clients(RdmaResources((TARGET, PROGRAM), domains=domains)) == {"mlx5_0": names}
+
+
+def test_an_owner_of_queue_pairs_is_not_taken_for_another_with_a_domain() -> None:
+    """IPoIB in connected mode; ib_srp has a domain on each device without a target."""
+    ipoib = replace(TARGET, kernel_name="ib_ipoib")
+    domains = (ProtectionDomain("mlx5_0", 1, kernel_name="ib_srp"),)
+    assert kernel_clients(RdmaResources((ipoib,), domains=domains)) == {"mlx5_0": ("kernel (ib_ipoib)",)}
+    found = kernel_clients(RdmaResources((ipoib, replace(TARGET, kernel_name="ib_srp"), PROGRAM)))
+    assert found == {"mlx5_0": ("SRP", "kernel (ib_ipoib)")}
 
 
 def test_management_and_programs_are_no_clients() -> None:
