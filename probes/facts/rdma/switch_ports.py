@@ -17,7 +17,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.rdma.devices import RdmaFacts, RdmaPort
 from probes.host.protocol import Host
 
-_SECONDS = 5.0
+_SECONDS, _MOST_SECONDS = 5.0, 60.0  # of a query, and after which no other port is asked
 _MOST_PORTS = 64
 _FIELD = re.compile(r"^([A-Za-z0-9]{1,40}):\.{1,60}([^\n.][^\n]{0,60})$", re.MULTILINE)
 _LID = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
@@ -51,9 +51,13 @@ def read_switch_ports(host: Host, rdma: RdmaFacts) -> dict[tuple[str, int], Mayb
     """Ask for the switch port of each port of the node; after a query without an answer, for no other."""
     found: dict[tuple[str, int], Maybe[SwitchPort]] = {}
     silent: Unknown | None = None
+    until = host.monotonic() + _MOST_SECONDS
     for number, (device, port) in enumerate(_ports(rdma)):
         if silent is None and number >= _MOST_PORTS:
             silent = Unknown(Reason.NOT_THERE, device, f"not asked: only the first {_MOST_PORTS} ports are")
+        elif silent is None and host.monotonic() > until:
+            why = f"not asked: the ports before took {_MOST_SECONDS:g} s"
+            silent = Unknown(Reason.TIMED_OUT, device, why)
         answer = _ask(host, device, port) if silent is None else silent
         if silent is None and isinstance(answer, Unknown) and answer.reason is Reason.TIMED_OUT:
             silent = Unknown(Reason.TIMED_OUT, answer.source, "not asked: the query before had no answer")

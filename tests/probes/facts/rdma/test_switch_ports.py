@@ -158,6 +158,15 @@ def test_ports_beyond_the_first_are_listed_and_not_asked() -> None:
     assert len(fabric.asked) == 3 * 64
 
 
+def test_a_slow_fabric_is_asked_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    fabric = Fabric(ANSWERS)
+    monkeypatch.setattr(fabric, "monotonic", lambda: 9.0 * len(fabric.asked))
+    found = read_switch_ports(fabric, _rdma())
+    assert len(fabric.asked) == 9
+    assert isinstance(found["mlx5_2", 1], SwitchPort)
+    assert "took 60 s" in str(found["mlx5_3", 1])
+
+
 def test_unknown_ports_are_not_none(monkeypatch: pytest.MonkeyPatch) -> None:
     host = SimulatedHost("hgx-h100", clock=lambda: 1000.0)
     names = host.names
