@@ -22,20 +22,24 @@ from widgets.base.lines import Line, Run, Tone, sentence, wrapped
 NONE = "–"
 
 
-def draw_history(history: ComponentHistory, width: int) -> list[Line]:
-    """Draw a row for each component, what stands out first."""
-    rows = sorted(history.components, key=_order)
+def draw_history(history: ComponentHistory, width: int, gone: frozenset[str] = frozenset()) -> list[Line]:
+    """Draw a row for each component, what stands out first; `gone`: ids of those that were taken out."""
+
+    def name_of(row: Component) -> Run:
+        return Run(f"{row.name} (gone)", Tone.DIM) if row.id in gone else Run(row.name, _tone(row))
+
+    rows = sorted(history.components, key=lambda row: (row.id in gone, _order(row)))
     lines = [*wrapped(_kept(history), width), ()]
     if not rows:
         return lines[:-1]
     columns = [
-        Column("Component", cells_of(rows, lambda row: Run(row.name, _tone(row))), 1),
+        Column("Component", cells_of(rows, name_of), 1),
         Column("PCI address", cells_of(rows, lambda row: Run(row.bdf, Tone.DIM)), 4),
-        Column("Slow in", cells_of(rows, lambda row: Run(_slow(row), _tone(row))), 2),
+        Column("Slow in", cells_of(rows, lambda row: Run(_slow(row), name_of(row).tone)), 2),
         Column("Events", cells_of(rows, lambda row: Run(events_text(row.counts) or NONE)), 3, grows=True),
     ]
     lines += draw_columns(columns, [row.id for row in rows], width)
-    told = [slow_text(row) for row in rows if stands_out(row)]
+    told = [slow_text(row) for row in rows if stands_out(row) and row.id not in gone]
     lines += [(), *(line for text in told for line in wrapped(sentence(text), width, Tone.TITLE))]
     return [*lines, *([()] if told else []), *wrapped(BASIS, width, Tone.DIM)]
 

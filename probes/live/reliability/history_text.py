@@ -8,7 +8,9 @@ from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.text import plural
+from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
+from probes.facts.rdma.devices import RdmaFacts
 from probes.host.component_history import Component, ComponentHistory, JobPart, Mark
 from probes.live.reliability.identity import identities_of
 
@@ -89,6 +91,17 @@ def stands_out(component: Component) -> bool:
     """Return whether a component was the slow one in most of its last jobs."""
     jobs = slow_jobs(component)
     return jobs.is_enough and 2 * jobs.slow > jobs.compared
+
+
+def gone_from(history: ComponentHistory, node: Node) -> frozenset[str]:
+    """Return the ids of the components that a node no longer has; of a kind that could not be read, none."""
+    kinds = {False: isinstance(node.rdma, RdmaFacts), True: isinstance(node.gpus, GpuFacts)}
+    present = {identity.id for identity in identities_of(node).values()}
+    return frozenset(
+        component.id
+        for component in history.components
+        if kinds[component.is_gpu] and component.id not in present
+    )
 
 
 def past_of(history: ComponentHistory, node: Node, device: str) -> str:

@@ -12,7 +12,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.node import probe_node
 from probes.host.component_history import Component, ComponentHistory, Mark
 from probes.host.protocol import Host
-from probes.live.reliability.history_text import is_compared, is_slow, slow_jobs, stands_out
+from probes.live.reliability.history_text import gone_from, is_compared, is_slow, slow_jobs, stands_out
 from tui.commands.arguments import UsageError
 from tui.runtime.json_values import document, host_name, time_json, write_json
 from tui.runtime.open_host import open_host
@@ -59,11 +59,12 @@ def write_reliability(
     node = probe_node(host)
     history = host.component_history()
     chosen = () if isinstance(history, Unknown) else _chosen(history, asked)
-    status = EXIT_STANDS_OUT if any(map(stands_out, chosen)) else 0
+    gone = frozenset() if isinstance(history, Unknown) else gone_from(history, node)
+    status = EXIT_STANDS_OUT if any(stands_out(each) and each.id not in gone for each in chosen) else 0
     if isinstance(history, Unknown):
         status = EXIT_NO_HISTORY
     if as_json:
-        content = _content(history, chosen, status)
+        content = _content(history, chosen, gone, status)
         write_json(document("reliability", host_name(node), host.origin, host.wall_clock(), content), out)
         return status
     width = text_width(out)
@@ -75,7 +76,7 @@ def write_reliability(
         for component in chosen:
             lines += [(), *draw_component(history, component, width)]
     else:
-        lines += draw_history(history, width)
+        lines += draw_history(history, width, gone)
     print_lines(lines, out, ascii_only)
     return status
 
@@ -104,7 +105,7 @@ def _chosen(history: ComponentHistory, asked: str) -> tuple[Component, ...]:
 
 
 def _content(
-    history: ComponentHistory | Unknown, chosen: tuple[Component, ...], status: int
+    history: ComponentHistory | Unknown, chosen: tuple[Component, ...], gone: frozenset[str], status: int
 ) -> dict[str, Any]:
     if isinstance(history, Unknown):
         return {
@@ -122,18 +123,19 @@ def _content(
             {"name": job.name, "began": time_json(job.began), "ended": time_json(job.ended)}
             for job in history.jobs
         ],
-        "components": [_component_json(component) for component in chosen],
+        "components": [_component_json(component, component.id in gone) for component in chosen],
         "exit_status": status,
     }
 
 
-def _component_json(component: Component) -> dict[str, Any]:
+def _component_json(component: Component, is_gone: bool) -> dict[str, Any]:
     jobs = slow_jobs(component)
     return {
         "id": component.id,
         "name": component.name,
         "kind": "gpu" if component.is_gpu else "port",
         "bdf": component.bdf or None,
+        "is_gone": is_gone,
         "slow_jobs": jobs.slow,
         "compared_jobs": jobs.compared,
         "stands_out": stands_out(component),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from dataclasses import replace
 from functools import cache
@@ -64,6 +65,17 @@ def test_the_slow_nic_comes_first_and_is_labeled_as_simulated() -> None:
 def test_a_healthy_node_has_nothing_that_stands_out() -> None:
     status, text = printed(host_of("hgx-h100"))
     assert (status, "slow NIC" in text, "0 of 9 jobs" in text) == (0, False, True)
+
+
+def test_a_nic_that_was_replaced_stands_out_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = SimulatedHost("hgx-h100+nic-slow", clock=SteppedClock())
+    monkeypatch.setattr(host, "component_history", host_of("hgx-h100+nic-slow").component_history)
+    host.tree.add(host.tree.real("/sys/class/infiniband/mlx5_6") + "/node_guid", "51a0:1a7e:0000:00ff\n")
+    status, text = printed(host)
+    assert (status, "mlx5_6 (gone)" in text, f"{SLOW}." in text) == (0, True, False)
+    status, text = printed(host, as_json=True)
+    gone = [each["name"] for each in json.loads(text)["components"] if each["is_gone"]]
+    assert (status, gone) == (0, ["mlx5_6"])
 
 
 @pytest.mark.parametrize("asked", ["mlx5_6", "0000:9d:00.0", "51a0:1a7e:0000:0006/1"])
