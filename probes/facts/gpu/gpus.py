@@ -7,7 +7,7 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.gpu.fabric import GpuFabric, fabric_of
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
 from probes.facts.system.numa import NumaFacts
@@ -116,10 +116,13 @@ def _driver(host: Host, nvml: Maybe[NvmlFacts]) -> DriverFacts:
     failure = None
     if isinstance(nvml, Unknown):
         failure = nvml.detail or f"{nvml.source or 'NVML'}: {nvml.reason.value}"
+    parameters = map_known(host.read(f"{_PROC}/params"), parse_fields)
+    if is_there(version) is False and is_there(parameters) is False:
+        parameters = Unknown(Reason.NOT_THERE, f"{_PROC}/params", "the NVIDIA driver is not loaded")
     return DriverFacts(
         version=version,
         flavor=flavor,
-        parameters=map_known(host.read(f"{_PROC}/params"), parse_fields),
+        parameters=parameters,
         cuda_version=map_known(nvml, lambda facts: facts.cuda_version),
         nvml=failure,
         confidential_computing=map_known(nvml, lambda facts: facts.confidential_computing),
