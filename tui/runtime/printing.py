@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from itertools import groupby
@@ -164,6 +163,8 @@ def _colored(text: str, shown: Line, is_ascii: bool) -> str:
 def text_width(out: TextIO) -> int:
     """Return the width from $COLUMNS or the terminal, else TEXT_WIDTH."""
     if _has_width(out):
+        import shutil  # what only writes to a pipe does without its compressors
+
         return max(NARROWEST, shutil.get_terminal_size((TEXT_WIDTH, 24)).columns)
     return TEXT_WIDTH
 
