@@ -235,7 +235,8 @@ def test_a_visitor_of_a_hidden_proc_is_told_nothing_wrong(rows: Held) -> None:
 def test_another_network_namespace_is_not_no_regions(rows: Held) -> None:
     rows.guest.run("rdma", "system", "set", "netns", "exclusive")
     try:
-        told = rows.guest.ask("unshare", "-n", "gdrtop", "live", "--json", "--seconds", "1")
+        visitor = ("setpriv", "--reuid=visitor", "--regid=visitor", "--clear-groups", "--reset-env")
+        told = rows.guest.ask("unshare", "-n", *visitor, "gdrtop", "live", "--json", "--seconds", "1")
         limits = " ".join(json.loads(told.output)["limits"])
         assert "network namespace" in limits
     finally:

@@ -34,6 +34,7 @@ from probes.host.machine.rdma_netlink import (
 T = TypeVar("T")
 SOURCE = "RDMA netlink"
 SECONDS = 3.0  # for everything
+_NAMESPACES_SECONDS = 2.0  # of it, until the sockets in other network namespaces are open
 _NETLINK_RDMA = 20
 _DATAGRAM_BYTES = 1 << 16  # the kernel sends at most 32 KiB in one
 _MAX_DATAGRAMS = 1024  # of one answer
@@ -188,7 +189,7 @@ class ResourceReader:
         """Yield the kernel as other network namespaces see it, with those of these devices that it lists."""
         if self._namespaces is None or not hidden:
             return
-        with closing(self._namespaces.sockets(SECONDS)) as sockets:
+        with closing(self._namespaces.sockets(_NAMESPACES_SECONDS)) as sockets:
             for namespace, opened in sockets:
                 kernel = _Connection(SECONDS, opened)
                 devices = [row for row in devices_of(kernel.ask(Command.GET)) if row[1] in hidden]

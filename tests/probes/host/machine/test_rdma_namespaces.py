@@ -95,6 +95,20 @@ def test_without_root_the_hidden_devices_are_named(node: Node) -> None:
     assert node.asked == []
 
 
+def test_a_child_that_is_late_leaves_what_is_listed_here(node: Node) -> None:
+    node.add_device("mlx5_0", "mlx5_1")
+    node.add_namespace("41", "pod1", "mlx5_1")
+
+    def late(paths: Sequence[str], seconds: float) -> Generator[socket.socket | None, None, None]:
+        raise TimeoutError
+        yield
+
+    node.namespaces = RdmaNamespaces(True, str(node.root), late)
+    found = node.read("mlx5_0")
+    assert {pair.device for pair in found.queue_pairs} == {"mlx5_0"}
+    assert found.hidden == ("mlx5_1",)
+
+
 def test_without_uverbs_devices_the_hidden_ones_are_unknown(node: Node) -> None:
     assert node.read("mlx5_0").hidden is None
 
