@@ -181,8 +181,11 @@ RESOURCES = """
 import json
 import time
 from probes.host.local import LocalHost
+from probes.host.machine import rdma_reader
+# Under emulation, a child may take seconds to start.
+rdma_reader.SECONDS, rdma_reader._NAMESPACES_SECONDS = 40.0, 30.0
 host = LocalHost()
-for _ in range(30):  # under emulation, a child may take seconds to start
+for _ in range(30):
     found = host.rdma_resources()
     if hasattr(found, "regions"):
         break
