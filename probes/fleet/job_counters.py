@@ -12,7 +12,7 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.rdma.counters import ERROR_COUNTER_BITS, PORT_COUNTERS, Harm, Rise
-from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.rdma.devices import RdmaFacts, port_name
 from probes.facts.rdma.devices import probe as probe_rdma
 from probes.host.protocol import Host
 from probes.live.model.explanations import ERRORS
@@ -108,8 +108,7 @@ def read_counters(host: Host, job: str) -> JobCounters:
             octets = read_port(host, device.sysfs_path, port)
             files = counter_files(host, device, port)
             counts = {name: read_counter(host, path) for name, path in files.items()}
-            name = device.name if port.number == 1 else f"{device.name}/{port.number}"
-            ports[name] = PortCounts(
+            ports[port_name(device.name, port.number)] = PortCounts(
                 octets.sent_bytes,
                 octets.received_bytes,
                 port.rate_gbps,

@@ -90,7 +90,7 @@ class Machine:
             raise
 
     def reboot(self, drivers: str = "") -> None:
-        """Starts the guest's kernel anew; what was written to its disk is there.
+        """Starts the guest's kernel again; what was written to its disk is there.
 
         `drivers`: the command that loads the drivers of its devices.
         """

@@ -16,7 +16,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.checks.judgment import judge
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.node import Node, probe_node
-from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.rdma.devices import RdmaFacts, port_name
 from probes.facts.rdma.switch_ports import SwitchPort, read_switch_ports
 from probes.host.protocol import Host
 from probes.nccl.topology_file import read_system
@@ -189,13 +189,12 @@ def _switch_ports(asked: Maybe[Mapping[tuple[str, int], Maybe[SwitchPort]]]) -> 
         return [line("Switch ports: this node has no RDMA port")]
     lines = [line("Switch ports at the other end of the cables, and what they have counted")]
     for (device, number), answer in asked.items():
-        name = f"{device}/{number}" if number > 1 else device
+        name = port_name(device, number)
         if isinstance(answer, Unknown):
             lines.append(line(f"  {name:<8} ", Run(f"unknown: {answer}", Tone.DIM)))
             continue
         counts = ", ".join(f"{counter} {count}" for counter, count in answer.errors.items())
-        has_errors = bool(answer.errors.keys() - {"PortXmitWait"})
-        tone = Tone.WARNING if has_errors else Tone.PLAIN
+        tone = Tone.WARNING if answer.has_errors else Tone.PLAIN
         where = f"port {answer.number} of switch {answer.guid}"
         lines.append(line(f"  {name:<8} {where}: ", Run(counts or "no errors", tone)))
     return lines
@@ -286,7 +285,7 @@ def topology_json(
     given; `hops`: whether each path has its hops.
     """
     gpus = {gpu.bdf: gpu for gpu in node.gpus.gpus} if isinstance(node.gpus, GpuFacts) else {}
-    roles = roles_of(node, topology)
+    roles = roles_of(node, topology) if highlights is None else highlights.roles
     usable = None if highlights is None else highlights.usable
     ends = (*topology.gpus, *topology.nics)
     content: dict[str, Any] = {

@@ -163,7 +163,7 @@ def _colored(text: str, shown: Line, is_ascii: bool) -> str:
 def text_width(out: TextIO) -> int:
     """Return the width from $COLUMNS or the terminal, else TEXT_WIDTH."""
     if _has_width(out):
-        import shutil  # what only writes to a pipe does without its compressors
+        import shutil  # it imports compressors, and a pipe has no width
 
         return max(NARROWEST, shutil.get_terminal_size((TEXT_WIDTH, 24)).columns)
     return TEXT_WIDTH

@@ -26,7 +26,7 @@ def draw_history(history: ComponentHistory, width: int, gone: frozenset[str] = f
     """Draw a row for each component, what stands out first; `gone`: ids of those that were taken out."""
 
     def name_of(row: Component) -> Run:
-        return Run(f"{row.name} (gone)", Tone.DIM) if row.id in gone else Run(row.name, _tone(row))
+        return Run(_name(row, gone), Tone.DIM if row.id in gone else _tone(row))
 
     rows = sorted(history.components, key=lambda row: (row.id in gone, _order(row)))
     lines = [*wrapped(_kept(history), width), ()]
@@ -39,14 +39,16 @@ def draw_history(history: ComponentHistory, width: int, gone: frozenset[str] = f
         Column("Events", cells_of(rows, lambda row: Run(events_text(row.counts) or NONE)), 3, grows=True),
     ]
     lines += draw_columns(columns, [row.id for row in rows], width)
-    told = [slow_text(row) for row in rows if stands_out(row) and row.id not in gone]
-    lines += [(), *(line for text in told for line in wrapped(sentence(text), width, Tone.TITLE))]
-    return [*lines, *([()] if told else []), *wrapped(BASIS, width, Tone.DIM)]
+    texts = [slow_text(row) for row in rows if stands_out(row) and row.id not in gone]
+    lines += [(), *(line for text in texts for line in wrapped(sentence(text), width, Tone.TITLE))]
+    return [*lines, *([()] if texts else []), *wrapped(BASIS, width, Tone.DIM)]
 
 
-def draw_component(history: ComponentHistory, component: Component, width: int) -> list[Line]:
-    """Draw the jobs of one component, newest first."""
-    title = f"{component.name} ({component.id})"
+def draw_component(
+    history: ComponentHistory, component: Component, width: int, gone: frozenset[str] = frozenset()
+) -> list[Line]:
+    """Draw the jobs of one component, newest first; `gone`: as for draw_history."""
+    title = f"{_name(component, gone)} ({component.id})"
     lines = [*wrapped(title, width, Tone.TITLE), *wrapped(_kept(history), width)]
     for text in (slow_text(component), events_text(component.counts)):
         lines += wrapped(sentence(text), width) if text else []
@@ -63,6 +65,10 @@ def draw_component(history: ComponentHistory, component: Component, width: int) 
     ]
     lines += [(), *draw_columns(columns, [f"{part.job}" for part in parts], width), ()]
     return [*lines, *wrapped(BASIS, width, Tone.DIM)]
+
+
+def _name(component: Component, gone: frozenset[str]) -> str:
+    return f"{component.name} (gone)" if component.id in gone else component.name
 
 
 def _kept(history: ComponentHistory) -> str:

@@ -8,7 +8,7 @@ from probes.base.text import capitalized
 from probes.base.unknown import Unknown
 from probes.host.component_history import SOURCE
 from probes.host.protocol import TREE_ONLY
-from probes.live.reliability.history_text import day_text, past_of
+from probes.live.reliability.history_text import day_text, past_by_device
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Outcome, found, need, passed, unknown, unknown_without
 from probes.queries.jobs import need_all_processes
@@ -63,8 +63,9 @@ def _past(examination: Examination, conditions: list[Condition]) -> list[Evidenc
     if isinstance(history, Unknown):
         return []
     devices = dict.fromkeys(end for condition in conditions for end in condition.devices)
-    texts = filter(None, (past_of(history, examination.node, device) for device in devices))
-    return [Evidence(f"{SOURCE}, since {day_text(history.since)}", text) for text in texts][:_MOST_PAST]
+    past = past_by_device(history, examination.node)
+    texts = [past[device] for device in devices if device in past]
+    return [Evidence(f"{SOURCE}, since {day_text(history.since)}", text) for text in texts[:_MOST_PAST]]
 
 
 def _found(conditions: list[Condition], fix: Plan, past: list[Evidence]) -> Outcome:

@@ -123,6 +123,11 @@ def is_connectx9(device: RdmaDevice) -> bool:
     return known(device.driver, "") == "mlx5_core" and known(device.firmware, "").startswith("82.")
 
 
+def port_name(device: str, number: int) -> str:
+    """Return the name of a port as shown: "mlx5_0", or "mlx5_0/2" for further ports."""
+    return device if number == 1 else f"{device}/{number}"
+
+
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key that puts mlx5_2 before mlx5_10."""
     parts = filter(None, re.split(r"(\d{1,9})", name))

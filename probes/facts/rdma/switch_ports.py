@@ -21,12 +21,13 @@ _SECONDS, _MOST_SECONDS = 5.0, 60.0  # of a query, and after which no other port
 _MOST_PORTS = 64
 _FIELD = re.compile(r"^([A-Za-z0-9]{1,40}):\.{1,60}([^\n.][^\n]{0,60})$", re.MULTILINE)
 _LID = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
+_TICKS = "PortXmitWait"
 # libibmad/fields.c, PortCounters: those of errors, and the ticks without credits.
 ERRORS = (
     *("SymbolErrorCounter", "LinkErrorRecoveryCounter", "LinkDownedCounter", "PortRcvErrors"),
     *("PortRcvRemotePhysicalErrors", "PortRcvSwitchRelayErrors", "PortXmitDiscards"),
     *("PortXmitConstraintErrors", "PortRcvConstraintErrors", "LocalLinkIntegrityErrors"),
-    *("ExcessiveBufferOverrunErrors", "VL15Dropped", "PortXmitWait"),
+    *("ExcessiveBufferOverrunErrors", "VL15Dropped", _TICKS),
 )
 _ETHERNET = "only InfiniBand switches answer; read this port's counters on the switch"
 # libibmad/rpc.c: mad_rpc_open_port, mad_rpc
@@ -45,6 +46,11 @@ class SwitchPort:
     def errors(self) -> Mapping[str, int]:
         """The counters that are not 0."""
         return {name: count for name, count in self.counters.items() if count}
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether a counter of errors is not 0; ticks without credits are congestion."""
+        return bool(self.errors.keys() - {_TICKS})
 
 
 def read_switch_ports(host: Host, rdma: RdmaFacts) -> dict[tuple[str, int], Maybe[SwitchPort]]:

@@ -11,6 +11,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import Process
+from probes.facts.rdma.devices import port_name
 from probes.host.collectives import CollectiveSpeed
 from probes.host.nvml import NvmlLive
 from probes.live.model.step import JobStep
@@ -147,7 +148,7 @@ class PortSample:
     @property
     def name(self) -> str:
         """The port as shown: "mlx5_0", or "mlx5_0/2" for further ports."""
-        return self.device if self.port == 1 else f"{self.device}/{self.port}"
+        return port_name(self.device, self.port)
 
 
 @frozen

@@ -110,7 +110,7 @@ def past_of(history: ComponentHistory, node: Node, device: str) -> str:
 
 
 def past_by_device(history: ComponentHistory, node: Node) -> dict[str, str]:
-    """Return the same for all NICs and GPUs of which there is something to say.
+    """Return what the history says about each NIC by its name and GPU by its BDF, where it says something.
 
     A NIC that was replaced had the same name, so components are found by what the node has now.
     """

@@ -6,7 +6,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
-from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.rdma.devices import RdmaFacts, port_name
 
 _NO_GUID = "0000:0000:0000:0000"
 
@@ -29,7 +29,7 @@ def identities_of(node: Node) -> dict[str, Identity]:
         bdf, guid = known(device.bdf, ""), known(device.node_guid, "")
         begin = guid if guid and guid != _NO_GUID else bdf or device.name
         for port in device.ports:
-            name = device.name if port.number == 1 else f"{device.name}/{port.number}"
+            name = port_name(device.name, port.number)
             found[name] = Identity(f"{begin}/{port.number}", name, is_gpu=False, bdf=bdf)
     for gpu in node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ():
         name = gpu.bdf if isinstance(gpu.index, Unknown) else f"GPU {gpu.index}"

@@ -74,7 +74,7 @@ def write_reliability(
         lines += [*wrapped(text, width), *(wrapped(how, width) if how else [])]
     elif asked:
         for component in chosen:
-            lines += [(), *draw_component(history, component, width)]
+            lines += [(), *draw_component(history, component, width, gone)]
     else:
         lines += draw_history(history, width, gone)
     print_lines(lines, out, ascii_only)

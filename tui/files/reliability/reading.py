@@ -75,7 +75,7 @@ def _opened(path: str) -> sqlite3.Connection:
     import sqlite3
     from urllib.parse import quote
 
-    # Without a log, nobody writes: an immutable database is read without the files that a reader adds.
+    # Without a log there is no writer: SQLite adds no files of its own when it reads an immutable database.
     is_written = os.path.exists(f"{path}-wal")
     mode = "mode=ro" if is_written else "mode=ro&immutable=1"
     connection = sqlite3.connect(f"file:{quote(path)}?{mode}", uri=True, timeout=_READ_SECONDS)

@@ -73,6 +73,7 @@ def test_a_nic_that_was_replaced_stands_out_no_longer(monkeypatch: pytest.Monkey
     host.tree.add(host.tree.real("/sys/class/infiniband/mlx5_6") + "/node_guid", "51a0:1a7e:0000:00ff\n")
     status, text = printed(host)
     assert (status, "mlx5_6 (gone)" in text, f"{SLOW}." in text) == (0, True, False)
+    assert "mlx5_6 (gone) (51a0" in printed(host, "51a0:1a7e:0000:0006/1")[1]
     status, text = printed(host, as_json=True)
     gone = [each["name"] for each in json.loads(text)["components"] if each["is_gone"]]
     assert (status, gone) == (0, ["mlx5_6"])

@@ -1,4 +1,4 @@
-"""The history is written once a minute, and each reason why it cannot be is told once."""
+"""The history is written once a minute, and each reason why it cannot be is reported once."""
 
 from __future__ import annotations
 
