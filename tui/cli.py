@@ -418,6 +418,17 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _repeat_lost_interrupt(lost: sys.UnraisableHookArgs) -> None:
+    """Raise KeyboardInterrupt again in a moment: Python drops it in a callback, as of a weak reference."""
+    if lost.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(lost)
+        return
+    import signal
+
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `gdrtop` and return the exit status."""
     arguments = _arguments(sys.argv[1:] if argv is None else argv)
@@ -433,6 +444,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(arguments: list[str]) -> int:
     status = 0
     gc.disable()  # imports leave no garbage, and looking for it would take a tenth of the time of a check
+    before, sys.unraisablehook = sys.unraisablehook, _repeat_lost_interrupt
     try:
         try:
             if arguments[:1] == ["__complete"]:
@@ -468,3 +480,4 @@ def _main(arguments: list[str]) -> int:
         return EXIT_CRASHED
     finally:
         gc.enable()
+        sys.unraisablehook = before

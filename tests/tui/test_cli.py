@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -344,6 +345,22 @@ def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("tui.commands.topo.write_topology", interrupted)
     assert main(["topo", "--demo"]) == 130
+
+
+def test_an_interrupt_that_python_drops_in_a_callback_ends_with_130(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Callback:
+        def __del__(self) -> None:
+            raise KeyboardInterrupt
+
+    def interrupted(*_: object, **__: object) -> None:
+        Callback()
+        time.sleep(600)
+
+    monkeypatch.setattr("tui.commands.topo.write_topology", interrupted)
+    assert main(["topo", "--demo"]) == 130
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.slow

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
+import subprocess
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
@@ -23,7 +23,6 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 from ClusterShell.Task import Task, task_self
 from ClusterShell.Worker.EngineClient import E_READ, E_WRITE, EngineClientEOF
 from ClusterShell.Worker.Exec import ExecClient, ExecWorker
-from ClusterShell.Worker.fastsubprocess import PIPE, Popen
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
@@ -42,7 +41,13 @@ from probes.host.remote.transport import (
     unpack,
     why_failed,
 )
-from probes.host.remote.transport_process import END_SECONDS, interrupts_deferred, kill_session
+from probes.host.remote.transport_process import (
+    END_SECONDS,
+    INTERRUPT_SECONDS,
+    close_pipes,
+    kill_session,
+    start_transport,
+)
 
 T = TypeVar("T")
 _MOST_LINE_BYTES = 16 << 20
@@ -70,16 +75,23 @@ class _Client(ExecClient):  # type: ignore[misc]
 
     def _exec_nonblock(
         self, commandlist: list[str], shell: bool = False, env: dict[str, str] | None = None
-    ) -> Popen:
-        """Start the transport as EngineClient does, in a session of its own: Ctrl-C is gdrtop's."""
-        with interrupts_deferred():
-            process = Popen(
-                commandlist, bufsize=0, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=env, preexec_fn=os.setsid
-            )
-            self.worker.process = process
-        self.streams.set_stream(self.worker.SNAME_STDERR, process.stderr, E_READ)
-        self.streams.set_stream(self.worker.SNAME_STDOUT, process.stdout, E_READ)
-        self.streams.set_stream(self.worker.SNAME_STDIN, process.stdin, E_WRITE, retain=False)
+    ) -> subprocess.Popen[bytes]:
+        """Start the transport; ClusterShell wants a process and descriptors that it may close."""
+        try:
+            process = start_transport(commandlist)
+        except OSError as error:
+            self.worker.failure = f"cannot run {printable(commandlist[0])}: {error.strerror}"
+            process = start_transport(["true"])
+        for name, stream, mode in (
+            (self.worker.SNAME_STDERR, process.stderr, E_READ),
+            (self.worker.SNAME_STDOUT, process.stdout, E_READ),
+            (self.worker.SNAME_STDIN, process.stdin, E_WRITE),
+        ):
+            assert stream is not None
+            descriptor = os.dup(stream.fileno())
+            os.set_blocking(descriptor, False)
+            self.streams.set_stream(name, descriptor, mode, retain=mode == E_READ)
+        close_pipes(process)
         return process
 
     def _close(self, abort: bool, timeout: bool) -> None:
@@ -113,10 +125,7 @@ class _NodeWorker(ExecWorker):  # type: ignore[misc]
         self.target = target
         self.read_bytes: Counter[str] = Counter()
         self.most_bytes = MOST_NOISE_BYTES
-        self.process: Popen | None = None  # ClusterShell knows it a moment later
-        # ClusterShell does not report it.
-        is_there = shutil.which(target.argv[0]) is not None
-        self.failure = "" if is_there else f"cannot run {printable(target.argv[0])}: not found"
+        self.failure = ""
         node = NodeSet(target.host, resolver=RESOLVER_NOGROUP)  # "@" begins no group here
         super().__init__(node, handler, timeout=seconds, command="collector", stderr=True)
 
@@ -178,10 +187,26 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
             self._port.msg_send(None)
 
     def run(self) -> tuple[dict[str, T], dict[str, str]]:
-        """Return what was concluded by node, and why the others failed."""
+        """Return what was concluded by node, and why the others failed.
+
+        ClusterShell runs in a thread of its own: KeyboardInterrupt, which Python raises in the main thread,
+        would leave its lists of what it starts and ends in disorder. Ctrl-C stops the reading instead.
+        """
         if not self._nodes:
             return {}, {}
         _be_quiet()
+        with ThreadPoolExecutor(1, "fleet") as thread:
+            try:
+                reading = thread.submit(self._run)
+                while not wait([reading], INTERRUPT_SECONDS).done:
+                    pass
+                return reading.result()
+            except KeyboardInterrupt:
+                self._on_progress = lambda done, total: None
+                self.stop()
+                raise
+
+    def _run(self) -> tuple[dict[str, T], dict[str, str]]:
         task: Task = task_self()
         for name, value in (("stdout_msgtree", False), ("stderr_msgtree", False), ("auto_tree", False)):
             task.set_default(name, value)
@@ -197,12 +222,10 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
             worker.write(collector_source())
         try:
             task.resume()
-        except BaseException:
+        except Exception:  # as when the progress cannot be written
             self._on_progress = lambda done, total: None
             for worker in self._workers.values():
                 worker.abort()
-                if worker.process is not None and worker.process.poll() is None:
-                    kill_session(worker.process.pid)
             self._port.abort()
             raise
         finally:
@@ -257,7 +280,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
     def ev_msg(self, port: Any, msg: tuple[str, Future[T | Missing]] | None) -> None:
         """Take what was concluded of a node; None: stop."""
         if msg is None:
-            for node in self._nodes.values():
+            for node in reversed(self._nodes.values()):  # else the end of each would start one that waits
                 if not node.is_done:
                     self._end(node, failure="the reading was stopped")
             return

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 END_SECONDS = 1.0  # from the end of its input to SIGKILL
+INTERRUPT_SECONDS = 0.5  # of a wait for a thread: Python sees Ctrl-C only after a wait that it just begins
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from probes.base.text import printable
@@ -139,6 +139,7 @@ def _reach_all(targets: Sequence[Target], connections: Connections) -> dict[str,
     The threads are daemons, which Ctrl-C does not wait for.
     """
     from probes.host.remote.transport import ConnectionFailed
+    from probes.host.remote.transport_process import INTERRUPT_SECONDS
 
     waiting = deque(targets)
     found: SimpleQueue[tuple[str, RemoteHost | str | Exception]] = SimpleQueue()
@@ -158,8 +159,9 @@ def _reach_all(targets: Sequence[Target], connections: Connections) -> dict[str,
         threading.Thread(target=work, daemon=True).start()
     reached: dict[str, RemoteHost | str] = {}
     while len(reached) < len(targets):
-        name, host = found.get()
-        if isinstance(host, Exception):
-            raise host
-        reached[name] = host
+        with suppress(Empty):
+            name, host = found.get(timeout=INTERRUPT_SECONDS)
+            if isinstance(host, Exception):
+                raise host
+            reached[name] = host
     return reached

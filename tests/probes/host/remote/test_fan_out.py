@@ -133,7 +133,7 @@ def test_each_node_ends_with_a_result_or_a_sentence(
         "halfway": "its answer is garbled",
         "nologin": "sh closed the connection; the node printed: This account is currently not available.",
         "pours": "it sends more than gdrtop takes from a node",
-        "unreached": "cannot run /missing/ssh: not found",
+        "unreached": "cannot run /missing/ssh: No such file or directory",
     }
     assert progress == [(done, 12) for done in range(1, 13)]
 
@@ -227,12 +227,22 @@ def test_a_judging_process_that_is_killed_ends_with_a_sentence(capfd: pytest.Cap
     assert capfd.readouterr().err == ""
 
 
-def test_an_interrupt_leaves_nothing_and_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    def interrupt(done: int, total: int) -> None:
-        raise KeyboardInterrupt
+def press_ctrl_c(done: int, total: int) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
 
-    with ThreadPoolExecutor(2) as executor, pytest.raises(KeyboardInterrupt):
-        run(executor, *(f"good-{number}" for number in range(6)), "silent", on_progress=interrupt)
+
+def lose_the_terminal(done: int, total: int) -> None:
+    raise OSError
+
+
+@pytest.mark.parametrize(
+    ("on_progress", "error"), [(press_ctrl_c, KeyboardInterrupt), (lose_the_terminal, OSError)]
+)
+def test_a_reading_that_is_cut_short_leaves_nothing_and_prints_nothing(
+    on_progress: Callable[[int, int], None], error: type[BaseException], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with ThreadPoolExecutor(2) as executor, pytest.raises(error):
+        run(executor, *(f"good-{number}" for number in range(6)), "silent", on_progress=on_progress)
     assert capfd.readouterr().err == ""
     with ThreadPoolExecutor(2) as executor:  # and the next time it works
         assert run(executor, "good")[0] == {"good": 8}
