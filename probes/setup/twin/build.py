@@ -113,7 +113,9 @@ def start_twin(
     if is_image:
         tree.hidden.update(("/run", "/var/run"))
     if not is_image and examination.node.kernel_release == release:
-        absent, by_version = _absent(examination), isinstance(files.versions.differ, Unknown)
+        absent, differ = _absent(examination), files.versions.differ
+        # With versions that are known, or that an upgrade changes, the twin decides and not the log.
+        by_version = isinstance(differ, Unknown) and differ.reason is not Reason.NOT_YET
         refused = {name: text for name, text in _refused(examination, by_version).items() if name in absent}
         tree.refusals.update({name: Refusal(_INVALID, ((4, text),)) for name, text in refused.items()})
     tree.refusals.update(dict.fromkeys(files.start.later, Refusal(_INVALID)))
