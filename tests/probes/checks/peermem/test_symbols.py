@@ -70,6 +70,7 @@ def test_a_loaded_module_that_the_next_boot_refuses_is_a_warning_with_its_fix() 
         f"0x{versions[PEER_MEMORY_SYMBOL]:08x} {PEER_MEMORY_SYMBOL}"
         for versions in (OFED_VERSIONS, OTHER_VERSIONS)
     ]
+    assert findings_on(REPLACED)["initramfs-stale"].part_of == NAME  # its fix is a reboot
     assert finding.fix is not None
     # The running ib_core is the old one: what is built now fits the next boot.
     assert [step.argv[:2] for step in finding.fix.steps] == [
