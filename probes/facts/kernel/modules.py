@@ -75,6 +75,7 @@ class SymbolProvider:
     needed_by: str
     provider: Maybe[str]  # module name, never "vmlinux"; NOT_THERE: no module on disk exports it;
     #                       FILE_MISSING: there is no modules.symbols
+    path: Maybe[str] = Unknown(Reason.NOT_RECORDED)  # of its file
 
 
 @frozen
@@ -196,12 +197,18 @@ def probe(host: Host) -> ModuleFacts:
         kernel_release=release,
         modules=modules,
         ladder=tuple(_rung(modules[name]) for name in LADDER),
-        symbols=tuple(SymbolProvider(symbol, user, find_provider(tree, symbol)) for symbol, user in _SYMBOLS),
+        symbols=tuple(_symbol_provider(tree, symbol, user) for symbol, user in _SYMBOLS),
         memory_peers=peers if isinstance(peers, Unknown) else tuple(printable(name, 64) for name in peers),
         rules_unread=rules.unread,
         loading_disabled=known(read_modules_disabled(host), False),
         signed_only=known(read_signatures_enforced(host), False),
     )
+
+
+def _symbol_provider(tree: ModuleTree, symbol: str, user: str) -> SymbolProvider:
+    provider = find_provider(tree, symbol)
+    file = map_known(provider, lambda name: find_module(tree, name))
+    return SymbolProvider(symbol, user, provider, map_known(file, lambda entry: entry.path))
 
 
 def has_ofed_peer_memory(modules: ModuleFacts) -> Maybe[bool]:

@@ -15,7 +15,7 @@ import struct
 from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel.elf import Elf, parse
 from probes.facts.kernel.installed_modules import open_module_file
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
@@ -48,12 +48,11 @@ class SymbolVersions:
 
 def probe(host: Host, modules: ModuleFacts) -> SymbolVersions:
     """Read the versions in the files that modprobe would load on the running kernel."""
-    providers = (row.provider for row in modules.symbols if row.symbol == PEER_MEMORY_SYMBOL)
-    provider = next(providers, _NO_FILE)
-    exporter = "" if isinstance(provider, Unknown) else provider
-    module = modules.modules.get(exporter)
-    path = provider if isinstance(provider, Unknown) else _NO_FILE if module is None else module.on_disk
-    return read_versions(host, modules.modules["nvidia_peermem"].on_disk, exporter, path)
+    on_disk = modules.modules["nvidia_peermem"].on_disk
+    row = next((row for row in modules.symbols if row.symbol == PEER_MEMORY_SYMBOL), None)
+    if row is None:
+        return read_versions(host, on_disk, "", _NO_FILE)
+    return read_versions(host, on_disk, known(row.provider, ""), row.path)
 
 
 def read_versions(
