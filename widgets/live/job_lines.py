@@ -49,7 +49,7 @@ def path_summary(processes: Sequence[LiveProcess], is_brief: bool = False) -> Li
 def rates_text(job: LiveJob, sample: LiveSample, with_reason: bool = False) -> str:
     """Return "↑1.20 ↓1.21 Tb/s", with "?" for an unknown rate; "" if the job uses no NIC.
 
-    "≤" before them: clients in the kernel, such as Lustre, use its NICs too. A silent job has "no traffic for 42 s".
+    "≤" before them: clients in the kernel, such as Lustre, use its NICs too. Or "no traffic for 42 s".
     `with_reason`: if both rates are unknown, why.
     """
     if not job.nics:
