@@ -38,7 +38,7 @@ _BY_DESIGN = (
 _PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
 _IB_EXPORTERS = {"ib_core", "ib_uverbs", "ib_peer_mem"}
 _PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
-_TOPOLOGY_CHECK = "GrdmaPciTopoCheckOverride"
+TOPOLOGY_CHECK = "GrdmaPciTopoCheckOverride"
 _DENY = "2"  # NVreg_GrdmaPciTopoCheckOverride, nv-pci.c nv_grdma_pci_topology_supported
 
 
@@ -95,12 +95,12 @@ def topology_requirements(gpus: Maybe[GpuFacts], path: GdrPath) -> list[Requirem
     """
     if isinstance(gpus, Unknown) or isinstance(gpus.driver.parameters, Unknown):
         return []
-    if gpus.driver.parameters.get(_TOPOLOGY_CHECK) != _DENY:
+    if gpus.driver.parameters.get(TOPOLOGY_CHECK) != _DENY:
         return []
     if gpus.gpus and all(known(gpu.c2c_links, 0) for gpu in gpus.gpus):
         return []
-    evidence = f"/proc/driver/nvidia/params: {_TOPOLOGY_CHECK}: {_DENY}"
-    lack = f"NVreg_{_TOPOLOGY_CHECK}={_DENY} makes the driver refuse {path.value}"
+    evidence = f"/proc/driver/nvidia/params: {TOPOLOGY_CHECK}: {_DENY}"
+    lack = f"NVreg_{TOPOLOGY_CHECK}={_DENY} makes the driver refuse {path.value}"
     return [Requirement("a driver that lets NICs attach", False, evidence, lack)]
 
 

@@ -14,6 +14,7 @@ from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.answers import KernelMessage
 from probes.host.protocol import Host
+from probes.live.activity import Silence
 from probes.live.bus_bandwidth import BusBandwidth
 from probes.live.events.conditions import Conditions
 from probes.live.model.sample import (
@@ -52,6 +53,7 @@ class LiveSampler:
         self._ports = PortReader()
         self._bus = BusBandwidth()
         self._odd = OddOneOut(settles)
+        self._silence = Silence()
         self._steps = _step_clocks() if settles else None
         self._events = _detector() if settles else None
         self.ras = RasEvents() if ras is None else ras
@@ -94,6 +96,7 @@ class LiveSampler:
             lambda: self._odd.update(jobs, processes, ports, node, reading.at, gpus, not found.missing),
             jobs,
         )
+        jobs = part("silent jobs", lambda: self._silence.update(jobs, ports, reading.at), jobs)
         jobs = part("the GPUs of jobs", lambda: self._with_gpus(jobs, processes), jobs)
         jobs = part("the slowest ranks", lambda: self._bus.with_slowest(jobs, host.wall_clock()), jobs)
         if (steps := self._steps) is not None:

@@ -411,6 +411,7 @@ def _differ(before: LiveJob, now: LiveJob) -> bool:
     return (
         (before.name, before.pids, before.nics) != (now.name, now.pids, now.nics)
         or isinstance(before.step, Unknown) != isinstance(now.step, Unknown)
+        or bool(before.silent_seconds) != bool(now.silent_seconds)
         or _has_changed(before.sent_gbps, now.sent_gbps)
         or _has_changed(before.received_gbps, now.received_gbps)
     )

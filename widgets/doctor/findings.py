@@ -404,6 +404,7 @@ def draw_rows(
     """Draw a row per finding; `labels` maps ids or BDFs of endpoints to names, `gpus` are ids of GPUs.
 
     `most`: lines in which, below the rows, there is room for impact and fix, of the first findings first.
+    A fix is cut rather than left out: `f` opens the first one.
     """
     rows = listed(findings)
     if not rows:
@@ -420,8 +421,11 @@ def draw_rows(
         gap = Run("  " if cells else "")
         row: Line = (mark_of(finding), Run(" "), *device, gap, Run(finding.title, tone, finding.id))
         lines.append(fit(row, width))
-        texts = [text for text in _what_to_do(finding, width) if len(text) <= left][:1]
-        for text in texts:
+        both, fix = _what_to_do(finding, width)
+        text = both if len(both) <= left else fix
+        if len(text) > left > 0:
+            text = [*text[: left - 1], fit((*text[left - 1], Run(" …")), width)]
+        if left > 0:
             left -= len(text)
             lines += [tuple(run._replace(id=finding.id) for run in line) for line in text]
     return lines

@@ -23,6 +23,7 @@ PATH_TONES = {
     PathWord.TCP: Tone.WARNING,
     PathWord.UNKNOWN: Tone.DIM,
 }
+_HINT = "gdrtop hang"
 
 
 def processes_of(job: LiveJob, sample: LiveSample) -> list[LiveProcess]:
@@ -48,11 +49,13 @@ def path_summary(processes: Sequence[LiveProcess], is_brief: bool = False) -> Li
 def rates_text(job: LiveJob, sample: LiveSample, with_reason: bool = False) -> str:
     """Return "↑1.20 ↓1.21 Tb/s", with "?" for an unknown rate; "" if the job uses no NIC.
 
-    "≤" before them: clients in the kernel, such as Lustre, use its NICs too. `with_reason`: if both rates are
-    unknown, why.
+    "≤" before them: clients in the kernel, such as Lustre, use its NICs too. Or "no traffic for 42 s".
+    `with_reason`: if both rates are unknown, why.
     """
     if not job.nics:
         return ""
+    if silence := _silence_text(job):
+        return f"{silence} ({_HINT})"
     sent, received = job.sent_gbps, job.received_gbps
     if with_reason and isinstance(sent, Unknown) and isinstance(received, Unknown):
         return f"rates unknown ({sent.detail or sent.reason.value})"
@@ -198,7 +201,14 @@ def _mark(job: LiveJob, processes: Sequence[LiveProcess], sample: LiveSample) ->
         return Run("▲ ", Tone.WARNING)
     if Tone.DIM in tones:
         return Run("? ", Tone.DIM)
-    return Run("● ", Tone.GOOD if Tone.GOOD in tones else Tone.PLAIN)
+    return Run("● ", Tone.GOOD if Tone.GOOD in tones and not _silence_text(job) else Tone.PLAIN)
+
+
+def _silence_text(job: LiveJob) -> str:
+    """Return for how long an NCCL job has moved no data: it computes, writes a checkpoint, waits or hangs."""
+    seconds = job.silent_seconds if job.role is Role.NCCL else 0
+    period = f"{seconds:.0f} s" if seconds < 120 else f"{seconds // 60:.0f} min"
+    return f"no traffic for {period}" if seconds else ""
 
 
 def _alarm(mark: Run) -> Tone:
@@ -245,7 +255,8 @@ def draw_overview(
             members = [process for process in checked.processes if process.pid in job.pids]
             about = _about_processes(members, checked.taken_at, far) if members else ()
         where = _gpus_used(job.pids, gpus)
-        rates = rates_text(job, sample)
+        silence = _silence_text(job)
+        rates = silence or rates_text(job, sample)
         mark = _mark(job, processes, sample)
         head: Line = (mark, Run(job.name, _alarm(mark)), Run(f"  {rates}" if rates else "", _alarm(mark)))
         ranks = f"  {_count(job, processes)}{f' on {where}' if where else ''}"
@@ -254,7 +265,7 @@ def draw_overview(
             path = path_summary(processes, is_brief=True)
         slowest = job.slowest_nic
         slow = f" · slowest {slowest.device}" if slowest is not None else ""
-        slow += _brief_step(job) + _slowest_rank(job, processes)
+        slow += _brief_step(job) + _slowest_rank(job, processes) + f" · {_HINT}" * bool(silence)
         lines.append(cut((*head, Run(ranks), *about), width))
         lines.append(cut((Run("  "), *path, Run(slow)), width))
         lines += problem_lines(job, sample, width)

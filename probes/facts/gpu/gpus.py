@@ -72,6 +72,7 @@ NOT_LISTED = "NVML does not list this GPU"
 # "NVIDIA A30-8C", "GRID A100D-40C", "NVIDIA A100-1-5CME"; not "NVIDIA A100-SXM4-80GB".
 _VGPU_PROFILE = re.compile(r"(?:^GRID |-\d{1,3}(?:-\d{1,3})?[ABCQ](?:ME)?$)")
 _PROC = "/proc/driver/nvidia"
+DRIVER_PARAMETERS = f"{_PROC}/params"
 _VERSION = re.compile(r"\b(\d{3,4}\.\d{1,3}(?:\.\d{1,3})?)\b")
 
 
@@ -116,9 +117,9 @@ def _driver(host: Host, nvml: Maybe[NvmlFacts]) -> DriverFacts:
     failure = None
     if isinstance(nvml, Unknown):
         failure = nvml.detail or f"{nvml.source or 'NVML'}: {nvml.reason.value}"
-    parameters = map_known(host.read(f"{_PROC}/params"), parse_fields)
+    parameters = map_known(host.read(DRIVER_PARAMETERS), parse_fields)
     if is_there(version) is False and is_there(parameters) is False:
-        parameters = Unknown(Reason.NOT_THERE, f"{_PROC}/params", "the NVIDIA driver is not loaded")
+        parameters = Unknown(Reason.NOT_THERE, DRIVER_PARAMETERS, "the NVIDIA driver is not loaded")
     return DriverFacts(
         version=version,
         flavor=flavor,

@@ -143,14 +143,24 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
             found.append((pid, files))
     found_pids = [pid for pid, _ in found[:MAX_PROCESSES]]
     usages = _usages(host, found_pids) if found else {}
+    read = [_process(host, pid, files, own, usages[pid]) for pid, files in found[:MAX_PROCESSES]]
     return ProcessFacts(
-        processes=tuple(_process(host, pid, files, own, usages[pid]) for pid, files in found[:MAX_PROCESSES]),
+        processes=tuple(process for process in read if not _has_ended(host, process)),
         hidden=hidden if 1 in pids else _without_first(host),
         left_out=max(0, len(found) - MAX_PROCESSES),
         nccl_conf=read_nccl_conf(host),
         taken_at=host.wall_clock(),
         unread=unread,
     )
+
+
+def _has_ended(host: Host, process: Process) -> bool:
+    """Return whether a process has ended while it was read: half of it would make checks of jobs unknown."""
+    for fact in (process.environment, process.libraries):
+        if isinstance(fact, Unknown) and fact.reason is Reason.NOT_THERE:
+            status = host.read(f"/proc/{process.pid}/status")
+            return isinstance(status, Unknown) and status.reason is Reason.NOT_THERE
+    return False
 
 
 def read_process(host: Host, pid: int, usage: Maybe[ProcessUsage] = _NOT_READ) -> Maybe[Process]:

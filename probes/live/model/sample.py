@@ -213,6 +213,7 @@ class LiveJob:
     slowest_nic: SlowestNic | None = None  # None: no NIC is clearly slower, or it was not watched long enough
     step: Maybe[JobStep] = _NO_STEP
     shared_nics: frozenset[str] = frozenset()  # other jobs use these too: their rates are not only its own
+    silent_seconds: float = 0.0  # for how long none of its NICs has moved data; 0: for less than 10 s
 
     @property
     def own_nics(self) -> tuple[str, ...]:

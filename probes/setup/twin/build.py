@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Literal
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.gpu.gpus import Flavor
+from probes.facts.gpu.gpus import DRIVER_PARAMETERS, Flavor, parse_fields
 from probes.facts.gpudirect import MEMORY_PEERS
+from probes.facts.gpudirect_requirements import TOPOLOGY_CHECK
 from probes.facts.kernel.boot import BootFacts
 from probes.facts.kernel.depmod import find_with_dependencies, read_tree
 from probes.facts.kernel.installed_modules import DAMAGED
@@ -15,6 +16,7 @@ from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile, parse_modinfo
 from probes.facts.kernel.modules import LADDER, PROC_MODULES, PROC_MODULES_LIMIT_BYTES, ModuleFacts
+from probes.facts.kernel.next_boot import words_that_matter
 from probes.facts.kernel.symbol_versions import SymbolVersions
 from probes.facts.system.platform import PlatformFacts
 from probes.facts.system.services import ServiceFacts
@@ -30,7 +32,7 @@ from probes.queries.modules import (
     module_messages,
 )
 from probes.queries.symbol_versions import is_about_version, is_refused_now
-from probes.setup.twin.booted import BootedTwin
+from probes.setup.twin.booted import BootedTwin, NextStart
 from probes.setup.twin.host import TwinHost
 from probes.setup.twin.next_start import read_kernel_files
 from probes.setup.twin.tree import TwinTree
@@ -120,7 +122,10 @@ def start_twin(
         tree.refusals.update({name: Refusal(_INVALID, ((4, text),)) for name, text in refused.items()})
     tree.refusals.update(dict.fromkeys(files.start.later, Refusal(_INVALID)))
     tree.refusals.update(files.rejected)
-    return BootedTwin(tree, _devices(examination), files.start)
+    twin = BootedTwin(tree, _devices(examination), files.start)
+    if not is_image and _keeps_topology(examination, release, files.start):
+        _log_topology(twin, examination)
+    return twin
 
 
 def with_disk(node: TwinHost, examination: Examination, image: Host) -> TwinHost:
@@ -188,6 +193,26 @@ def _fields(file: ModuleFile) -> dict[str, str]:
         "signer": known(file.signer, ""),
     }
     return {key: value for key, value in fields.items() if value or key == "depends"}
+
+
+def _keeps_topology(examination: Examination, release: str, start: NextStart) -> bool:
+    """Return whether the same kernel and driver start with the same command line, which may set ACS."""
+    kernel = examination.node.kernel
+    now = Unknown(Reason.NOT_THERE) if isinstance(kernel, Unknown) else kernel.cmdline
+    lines = [words_that_matter(known(line, "")) for line in (now, start.cmdline)]
+    is_same_kernel = examination.node.kernel_release == release
+    return is_same_kernel and not start.changed and start.driver is None and lines[0] == lines[1]
+
+
+def _log_topology(twin: BootedTwin, examination: Examination) -> None:
+    """Log again which topology the GPU driver has refused: it refuses it at each attempt."""
+    gpus = examination.node.gpus
+    now = {} if isinstance(gpus, Unknown) else known(gpus.driver.parameters, {})
+    then = parse_fields(known(twin.read(DRIVER_PARAMETERS), ""))
+    if then.get(TOPOLOGY_CHECK, "0") != now.get(TOPOLOGY_CHECK, "0"):
+        return
+    for message in known(module_messages(examination, (LogKind.P2P_REFUSED,)), ()):
+        log(twin.tree, message.text)
 
 
 def _write_versions(tree: TwinTree, versions: SymbolVersions) -> None:

@@ -232,6 +232,7 @@ def _job_with_empty_gid(tree: Tree) -> None:
     tree.add(f"{_JOB}/comm", "python3\n")
     tree.add(f"{_JOB}/status", "Name:\tpython3\nState:\tS (sleeping)\nUid:\t1000\t1000\t1000\t1000\n")
     tree.add(f"{_JOB}/environ", b"NCCL_IB_GID_INDEX=11\0")
+    tree.add(f"{_JOB}/maps", "")
     tree.link(f"{_JOB}/fd/3", "/dev/nvidia0")
 
 

@@ -344,6 +344,14 @@ def test_options_of_modprobe_d_and_command_line_are_in_the_forecast() -> None:
     assert "p2p-topology-refused-override" not in found(judged(node(newer)))
 
 
+def test_a_topology_that_the_driver_refuses_now_is_refused_after_the_boot() -> None:
+    """Only the kernel log shows it, and a boot empties that."""
+    name = "pcie-l40s+p2p-topology-refused"
+    allowed = write("/etc/modprobe.d/own.conf", "options nvidia NVreg_GrdmaPciTopoCheckOverride=1\n")
+    assert "p2p-topology-refused" in found(judged(node(name)))
+    assert "p2p-topology-refused" not in found(judged(node(name, allowed)))
+
+
 @pytest.mark.slow
 def test_a_service_that_is_disabled_does_not_start() -> None:
     host = node("hgx-h100")

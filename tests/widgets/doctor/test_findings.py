@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from probes.base.plan import make_plan
 from probes.queries.finding import DETOUR, Evidence, Finding, PairGain, Severity, Status
 from widgets.base.lines import Line, plain
-from widgets.doctor.findings import counted, draw_details, draw_entries, entries_of
+from widgets.doctor.findings import counted, draw_details, draw_entries, draw_rows, entries_of
 from widgets.doctor.gains import gain_text
 
 
@@ -130,6 +131,22 @@ def test_the_fix_of_a_finding_says_what_it_brings() -> None:
     assert gain_text(detours[:1]).endswith(" 397 Gb/s. Its traffic uses the CPU now, at an unknown rate.")
     assert "16 pairs (GPU0–mlx5_2 …)" in gain_text([replace(gains[0], gpu=f"GPU{n}") for n in range(16)])
     assert gain_text([]) == ""
+
+
+def test_where_one_row_is_left_it_has_the_fix_of_the_first_finding() -> None:
+    long = make_plan(
+        "Install the driver that this kernel needs, from the repository of the distribution", "…"
+    )
+    first, second = (
+        replace(finding("first"), fix=long),
+        replace(finding("second"), fix=make_plan("Stop", "…")),
+    )
+    shown = text(draw_rows([first, second], {}, (), 60, most=3))
+    assert "Install the driver" in shown[1]
+    assert shown[1].endswith("…")
+    assert len(shown) == 3
+    shown = text(draw_rows([first, second], {}, (), 60, most=5))
+    assert "distribution" in " ".join(shown[1:-1])
 
 
 def test_a_part_of_another_finding_leaves_the_gain_to_it() -> None:

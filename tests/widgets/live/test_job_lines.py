@@ -20,7 +20,7 @@ from probes.simulation.node.jobs.processes import FIRST_RANK
 from probes.snapshot.condition import STEP_LONGER
 from tests.probes.live.live_samples import BEGAN, a_job, a_sample
 from tui.runtime.node_monitor import NodeMonitor
-from widgets.base.lines import plain
+from widgets.base.lines import Tone, plain
 from widgets.live import job_lines
 
 FAR_RANK = FIRST_RANK + 7  # its GPU is on the second NUMA node
@@ -102,6 +102,20 @@ def test_a_step_is_in_live_and_on_the_overview() -> None:
     assert "bursts repeat every 2.2 s, in 45% of the time" in live
     assert "step" not in overview
     assert shown(step, rows=1)[0].count("\n") == 0  # the job comes first
+
+
+def test_a_silent_job_is_not_green_and_names_the_next_command() -> None:
+    sample = a_sample()
+    (job,) = sample.jobs
+    silent = replace(sample, jobs=(replace(job, silent_seconds=190.0),))
+    for width in (80, 120):
+        line = job_lines.job_line(silent.jobs[0], silent, width)
+        assert "no traffic for 3 min (gdrtop hang)" in plain(line)
+        assert line[0].tone is not Tone.GOOD
+        panel = "\n".join(map(plain, job_lines.draw_overview(silent, None, {}, 58)))
+        assert "no traffic for 3 min" in panel
+        assert "gdrtop hang" in panel
+    assert job_lines.job_line(job, sample, 120)[0].tone is Tone.GOOD
 
 
 def test_a_problem_takes_the_row_of_the_step() -> None:

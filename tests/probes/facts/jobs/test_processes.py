@@ -385,6 +385,25 @@ def test_no_bytes_stop_the_naming_of_a_process(content: bytes) -> None:
     parse_job(content.decode("utf-8", "replace"), content.decode("utf-8", "replace"))
 
 
+class EndsMeanwhile(LocalHost):
+    """A tree in which process 41 ends after its open files were listed."""
+
+    def read_bytes(self, path: str, limit: int = 65536) -> Maybe[bytes]:
+        return (
+            Unknown(Reason.NOT_THERE, path)
+            if path.startswith("/proc/41/")
+            else super().read_bytes(path, limit)
+        )
+
+
+def test_a_process_that_ends_while_it_is_read_makes_nothing_unknown(tmp_path: Path) -> None:
+    for pid in (1, 41, 42):
+        add_process(tmp_path, pid, files=("/dev/nvidia0",) * (pid > 1))
+    facts = probe(EndsMeanwhile(str(tmp_path)))
+    assert not isinstance(facts, Unknown)
+    assert [process.pid for process in facts.processes] == [42]
+
+
 class UserLookupHangs(LocalHost):
     """A node whose directory service (LDAP) is down: looking up a user's name hangs."""
 
