@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, field
 from typing import Any
 
@@ -116,3 +117,33 @@ def test_a_derived_class_has_attributes_of_its_own_and_a_first_step() -> None:
     del derived.other
     with pytest.raises(FrozenInstanceError):
         derived.value = 2
+
+
+def test_fields_are_known_before_there_is_an_instance() -> None:
+    for make in (frozen, dataclasses.dataclass(frozen=True)):
+        *_, hidden, _ = classes(make)
+        assert dataclasses.is_dataclass(hidden)
+        assert [each.name for each in dataclasses.fields(hidden)] == ["value", "seen", "note", "secret"]
+        assert hidden.__match_args__ == ("value", "seen", "note", "secret")
+        assert hidden.secret == "s"
+
+
+def test_an_instance_that_was_not_initialized_is_compared_and_shown() -> None:
+    """An unpickled one, for example, in a process that has made no other."""
+    for make in (frozen, dataclasses.dataclass(frozen=True)):
+        _, single, *_ = classes(make)
+        first, second = object.__new__(single), object.__new__(single)
+        for instance in (first, second):
+            vars(instance)["value"] = 1
+        assert first == second
+        assert hash(first) == hash(second)
+        assert repr(first).endswith("One(value=1)")
+        with pytest.raises(FrozenInstanceError):
+            first.value = 2
+
+
+def test_many_threads_can_be_the_first_to_use_a_class() -> None:
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(20):
+            *_, hidden, _ = classes(frozen)
+            assert len(set(threads.map(hidden, [1] * 16))) == 1
