@@ -1,10 +1,11 @@
 """Frozen dataclasses that share methods.
 
 `dataclasses.dataclass(frozen=True)` compiles six functions for each class, in half a millisecond: for the
-two hundred classes of `gdrtop check`, a third of its CPU time. Five of the six need no compiler. Here, each
-method is made when it is first called, and the fields when they are first asked for: a command makes no
-instance of half of its classes. Classes with keyword-only fields, or that are compared by identity, still use
-`dataclass(frozen=True)`: they are few.
+two hundred classes of `gdrtop check`, a third of its CPU time. Five of the six need no compiler, and
+`__init__` gets one for the second instance: a command makes no instance of half of its classes, and a single
+one of many others. Each method is made when it is first called, and the fields when they are first asked for.
+Classes with keyword-only fields, or that are compared by identity, still use `dataclass(frozen=True)`: they
+are few.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def frozen(cls: Class) -> Class:
     """Make a dataclass whose fields cannot change, as `dataclasses.dataclass(frozen=True)` does."""
     made: Any = cls
     for name in _METHODS.keys() - vars(cls).keys():
-        setattr(made, name, _first_call(made, name))
+        setattr(made, name, _first_call(made, name, _METHODS[name]))
     made.__dataclass_fields__ = _Fields(made)
     return cls
 
@@ -54,14 +55,41 @@ class _Fields:
         return self._made.__dataclass_fields__
 
 
-def _first_call(made: Any, name: str) -> Any:
-    """Return the method that replaces itself by the one that is made for the fields."""
+def _first_call(made: Any, name: str, make: Callable[[Any], Any]) -> Any:
+    """Return the method that replaces itself by the one that `make` makes for the fields."""
 
     def method(self: Any, *values: Any, **named: Any) -> Any:
-        setattr(made, name, _METHODS[name](made))
+        setattr(made, name, make(made))
         return getattr(made, name)(self, *values, **named)
 
     return method
+
+
+def _first_initialization(made: Any) -> Any:
+    """Return the `__init__` of the first instance, which takes its values without being compiled."""
+    fields = dataclasses.fields(made)
+    for field in fields:
+        if not field.init or field.kw_only is True:
+            raise TypeError(f"{made.__qualname__}.{field.name}: a frozen class has no such fields")
+
+    def initialize(self: Any, *values: Any, **named: Any) -> None:
+        made.__init__ = _first_call(made, "__init__", _initialization)
+        given = {field.name: value for field, value in zip(fields, values, strict=False)} | named
+        is_wrong = len(given) < len(values) + len(named)
+        for field in fields:
+            if field.name not in given and field.default is not dataclasses.MISSING:
+                given[field.name] = field.default
+            elif field.name not in given and field.default_factory is not dataclasses.MISSING:
+                given[field.name] = field.default_factory()
+        if is_wrong or given.keys() != {field.name for field in fields}:
+            made.__init__(self, *values, **named)  # raises what Python raises for these arguments
+            return
+        for field in fields:
+            object.__setattr__(self, field.name, given[field.name])
+        if hasattr(made, "__post_init__"):
+            self.__post_init__()
+
+    return initialize
 
 
 def _initialization(made: Any) -> Any:
@@ -70,8 +98,6 @@ def _initialization(made: Any) -> Any:
     parameters, lines = ["self"], []
     for field in dataclasses.fields(made):
         name = value = field.name
-        if not field.init or field.kw_only is True:
-            raise TypeError(f"{made.__qualname__}.{name}: a frozen class has no such fields")
         if field.default_factory is not dataclasses.MISSING:
             names[f"_new_{name}"] = field.default_factory
             parameters.append(f"{name}=_missing")
@@ -155,7 +181,7 @@ def _representation(made: Any) -> Any:
 
 
 _METHODS: dict[str, Callable[[Any], Any]] = {
-    "__init__": _initialization,
+    "__init__": _first_initialization,
     "__eq__": _equality,
     "__hash__": _hash,
     "__repr__": _representation,

@@ -77,21 +77,32 @@ def test_an_instance_that_contains_itself_can_be_shown() -> None:
 
 def test_instances_are_made_as_those_of_dataclasses() -> None:
     for make in (frozen, dataclasses.dataclass(frozen=True)):
-        _, single, hidden, _ = classes(make)
+        *_, hidden, _ = classes(make)
         first, second = hidden(value=1, secret="t"), hidden(1, secret="t")
         assert first == second
+        assert list(vars(first)) == list(vars(second)) == ["value", "seen", "note", "secret"]
         assert first.note == second.note == []
         assert first.note is not second.note
         assert (first.seen, first.secret) == (0, "t")
+
+
+@pytest.mark.parametrize(
+    ("values", "named", "error"),
+    [
+        ((), {}, "missing 1 required positional argument: 'value'"),
+        ((1,), {"values": 2}, "got an unexpected keyword argument 'values'"),
+        ((1,), {"value": 2}, "got multiple values for argument 'value'"),
+        ((1, 2), {}, "takes 2 positional arguments but 3 were given"),
+    ],
+)
+def test_wrong_arguments_raise_what_those_of_dataclasses_raise(
+    values: tuple[int, ...], named: dict[str, int], error: str
+) -> None:
+    for make in (frozen, dataclasses.dataclass(frozen=True)):
+        _, single, *_ = classes(make)
         for _ in range(2):  # the first try, and one with the compiled function
-            with pytest.raises(
-                TypeError, match=r"One\.__init__\(\) missing 1 required positional argument: 'value'"
-            ):
-                single()
-            with pytest.raises(
-                TypeError, match=r"One\.__init__\(\) got an unexpected keyword argument 'values'"
-            ):
-                single(1, values=2)
+            with pytest.raises(TypeError, match=rf"One\.__init__\(\) {error}"):
+                single(*values, **named)
 
 
 def test_a_derived_class_has_attributes_of_its_own_and_a_first_step() -> None:
