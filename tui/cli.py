@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import gc
 import os
 import re
@@ -427,6 +428,10 @@ def _repeat_lost_interrupt(lost: sys.UnraisableHookArgs) -> None:
 
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+
+# A program that ends need not look for garbage, as Python does twice: a twentieth of the time of a check.
+atexit.register(gc.freeze)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

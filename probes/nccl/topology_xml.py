@@ -64,6 +64,8 @@ class _Refused(Exception):
 
 @dataclass
 class _Open:
+    """An element whose end has not been read yet."""
+
     name: str
     attributes: dict[str, str]
     children: list[Element]

@@ -74,6 +74,8 @@ class NetworkDependencyFacts:
 
 @frozen
 class _Connection:
+    """An established TCP connection."""
+
     local: Address
     local_port: int
     peer: Address

@@ -139,7 +139,10 @@ def hypervisor_of(machine: str) -> str | None:
     machine = machine.lower()
     if _METAL_INSTANCE.search(machine):
         return None
-    return next((name for words, name in _DMI_HYPERVISORS if re.search(rf"\b{words}\b", machine)), None)
+    for words, name in _DMI_HYPERVISORS:
+        if words in machine and re.search(rf"\b{words}\b", machine):  # few of the words need their pattern
+            return name
+    return None
 
 
 def parse_cpuinfo(text: str) -> Processor:

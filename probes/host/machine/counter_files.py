@@ -52,6 +52,7 @@ class CounterFiles:
         self._swept_at = clock()
         # The rest of what the process may open is for everything else.
         self._most = min(_MOST_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._room = self._most  # at least so many more, until files are counted again
 
     def read(self, path: str, limit: int) -> bytes | None:
         """Return the first bytes of a counter, at most `limit`; OSError if it cannot be read.
@@ -65,7 +66,7 @@ class CounterFiles:
         device = self._device(directory)
         descriptor = device.files.pop(name, None)
         if descriptor is None:
-            if sum(len(other.files) for other in list(self._devices.values())) >= self._most:
+            if not self._take_room():
                 return None
             descriptor = os.open(name, _OPEN, dir_fd=device.descriptor)
         try:
@@ -76,6 +77,13 @@ class CounterFiles:
         if device.files.setdefault(name, descriptor) != descriptor:  # another thread has opened it too
             os.close(descriptor)
         return content
+
+    def _take_room(self) -> bool:
+        """Return whether one more file may stay open; most times without counting those that are open."""
+        if self._room <= 0:
+            self._room = self._most - sum(len(device.files) for device in list(self._devices.values()))
+        self._room -= 1
+        return self._room >= 0
 
     def _device(self, directory: str) -> _Device:
         """Return the device that has the name now; its files stay open if it had the name before."""

@@ -49,14 +49,15 @@ def _attribute(library: Any, attribute: int, device: ctypes.c_int) -> tuple[int,
     return attribute, status, value.value
 
 
-def main(library: str, attributes: Sequence[int]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Print the answers as a literal of Python; drop what the library prints."""
     out, silence = os.dup(1), os.open(os.devnull, os.O_RDWR)
     os.dup2(silence, 1)
     os.dup2(silence, 2)
-    os.write(out, repr(_ask(library, attributes)).encode())
+    library, *attributes = arguments
+    os.write(out, repr(_ask(library, [int(attribute) for attribute in attributes])).encode())
     os._exit(0)  # skips the library's destructors, which may hang
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], [int(attribute) for attribute in sys.argv[2:]])
+    main(sys.argv[1:])

@@ -180,8 +180,9 @@ def _collect(pid: int, reading: int, until: float) -> str:
     return text or repr({"reason": "I/O error", "detail": "the provider library crashed"})
 
 
-def main(question: str, libraries: Sequence[str], devices: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Print a line with a device's name and answer for each, as Python's literals."""
+    question, libraries, devices = arguments[0], arguments[1:3], arguments[3:]
     until = time.monotonic() + DEVICE_SECONDS
     probes = {device: _start_probe(question, device, libraries) for device in devices}
     for device, probe in probes.items():
@@ -189,4 +190,4 @@ def main(question: str, libraries: Sequence[str], devices: Sequence[str]) -> Non
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:4], sys.argv[4:])
+    main(sys.argv[1:])

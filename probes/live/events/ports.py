@@ -27,6 +27,8 @@ _FLAPS, _FLAP_SECONDS, _QUIET_SECONDS = 3, 600.0, 60.0
 
 @dataclass
 class _Port:
+    """What the samples until now showed of a port."""
+
     is_up: bool
     state: str
     changed_at: float

@@ -47,6 +47,8 @@ class Stall:
 
 @dataclass
 class _Series:
+    """Reports in a row with the same counts of a communicator."""
+
     counts: _Counts
     began_at: float
     latest_at: float

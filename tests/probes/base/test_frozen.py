@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, field
 from typing import Any
 
@@ -76,21 +77,32 @@ def test_an_instance_that_contains_itself_can_be_shown() -> None:
 
 def test_instances_are_made_as_those_of_dataclasses() -> None:
     for make in (frozen, dataclasses.dataclass(frozen=True)):
-        _, single, hidden, _ = classes(make)
+        *_, hidden, _ = classes(make)
         first, second = hidden(value=1, secret="t"), hidden(1, secret="t")
         assert first == second
+        assert list(vars(first)) == list(vars(second)) == ["value", "seen", "note", "secret"]
         assert first.note == second.note == []
         assert first.note is not second.note
         assert (first.seen, first.secret) == (0, "t")
+
+
+@pytest.mark.parametrize(
+    ("values", "named", "error"),
+    [
+        ((), {}, "missing 1 required positional argument: 'value'"),
+        ((1,), {"values": 2}, "got an unexpected keyword argument 'values'"),
+        ((1,), {"value": 2}, "got multiple values for argument 'value'"),
+        ((1, 2), {}, "takes 2 positional arguments but 3 were given"),
+    ],
+)
+def test_wrong_arguments_raise_what_those_of_dataclasses_raise(
+    values: tuple[int, ...], named: dict[str, int], error: str
+) -> None:
+    for make in (frozen, dataclasses.dataclass(frozen=True)):
+        _, single, *_ = classes(make)
         for _ in range(2):  # the first try, and one with the compiled function
-            with pytest.raises(
-                TypeError, match=r"One\.__init__\(\) missing 1 required positional argument: 'value'"
-            ):
-                single()
-            with pytest.raises(
-                TypeError, match=r"One\.__init__\(\) got an unexpected keyword argument 'values'"
-            ):
-                single(1, values=2)
+            with pytest.raises(TypeError, match=rf"One\.__init__\(\) {error}"):
+                single(*values, **named)
 
 
 def test_a_derived_class_has_attributes_of_its_own_and_a_first_step() -> None:
@@ -116,3 +128,33 @@ def test_a_derived_class_has_attributes_of_its_own_and_a_first_step() -> None:
     del derived.other
     with pytest.raises(FrozenInstanceError):
         derived.value = 2
+
+
+def test_fields_are_known_before_there_is_an_instance() -> None:
+    for make in (frozen, dataclasses.dataclass(frozen=True)):
+        *_, hidden, _ = classes(make)
+        assert dataclasses.is_dataclass(hidden)
+        assert [each.name for each in dataclasses.fields(hidden)] == ["value", "seen", "note", "secret"]
+        assert hidden.__match_args__ == ("value", "seen", "note", "secret")
+        assert hidden.secret == "s"
+
+
+def test_an_instance_that_was_not_initialized_is_compared_and_shown() -> None:
+    """An unpickled one, for example, in a process that has made no other."""
+    for make in (frozen, dataclasses.dataclass(frozen=True)):
+        _, single, *_ = classes(make)
+        first, second = object.__new__(single), object.__new__(single)
+        for instance in (first, second):
+            vars(instance)["value"] = 1
+        assert first == second
+        assert hash(first) == hash(second)
+        assert repr(first).endswith("One(value=1)")
+        with pytest.raises(FrozenInstanceError):
+            first.value = 2
+
+
+def test_many_threads_can_be_the_first_to_use_a_class() -> None:
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(20):
+            *_, hidden, _ = classes(frozen)
+            assert len(set(threads.map(hidden, [1] * 16))) == 1
