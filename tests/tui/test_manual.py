@@ -105,6 +105,7 @@ def test_man_shows_the_page_without_a_warning_and_breaks_no_option() -> None:
     assert max(map(len, examples.splitlines())) <= 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_a_page_is_plain_text_in_a_pipe(subject: str) -> None:
     text = shown(subject)

@@ -212,6 +212,7 @@ def test_ras(snap_compare: Any, size: tuple[int, int]) -> None:
     assert snap_compare(app, terminal_size=size, run_before=to_an_answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SMALL_OR_SLOW)
 def test_registration(snap_compare: Any, size: tuple[int, int]) -> None:
     node = ProvingNode("hgx-h100+dmabuf-nic-driver-lacks-support")

@@ -58,6 +58,7 @@ def test_the_path_of_each_rank(fault: str) -> None:
     assert all(process.path.evidence for process in processes(last))
 
 
+@pytest.mark.slow
 def test_what_is_odd(fault: str) -> None:
     told, found = TOLD[fault], odd_sentences(hgx(fault)[-1])
     assert len(found) == bool(told.odd)
@@ -100,6 +101,7 @@ def test_a_healthy_job_causes_no_event(name: str) -> None:
     assert len(samples[-1].jobs) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(FAULTS, USUAL_FAULTS))
 def test_no_fault_of_a_node_makes_the_live_view_fail(name: str) -> None:
     samples = tuple(SimulatedWatch(f"{FAULTS[name].on}+{name}").samples(6))

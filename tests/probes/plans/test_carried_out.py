@@ -60,6 +60,7 @@ DONE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("action", "name", "told"), DONE, ids=[f"{case[0]} {case[1]}" for case in DONE])
 def test_a_completed_action_is_not_offered_again(action: str, name: str, told: str) -> None:
     host = node(name)
@@ -72,6 +73,7 @@ def test_a_completed_action_is_not_offered_again(action: str, name: str, told: s
 TAKEN_BACK = [case for case in DONE if case[0] not in ("replace-nv-peer-mem", "persist-modules")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("action", "name"), [case[:2] for case in TAKEN_BACK], ids=[f"{case[0]} {case[1]}" for case in TAKEN_BACK]
 )

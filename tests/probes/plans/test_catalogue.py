@@ -51,6 +51,7 @@ def test_every_node_has_the_same_actions_in_order_then_fixes(node: str) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("node", NODES)
 def test_every_action_has_a_plan_or_a_reason(node: str) -> None:
     for offer in offers_on(node).values():

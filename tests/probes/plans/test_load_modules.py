@@ -123,6 +123,7 @@ def test_only_legacy_ofed_gets_the_peerdirect_option() -> None:
     assert commands(plan("load-modules", new)) == ["modprobe nvidia_peermem"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [

@@ -102,6 +102,7 @@ def test_a_repacked_recording_can_be_read() -> None:
     assert not again.damage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [0.05, 0.2, 0.8, 0.9, 0.97, 0.99])
 def test_everything_before_the_cut_of_a_truncated_file_is_shown(kept: float) -> None:
     whole = valid(8)
@@ -320,6 +321,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_refused_with_a_clear_error(name: str) -> None:
     make, message = HOSTILE[name]

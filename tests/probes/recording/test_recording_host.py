@@ -46,6 +46,7 @@ def seen(host: Host, clock: SteppedClock, count: int) -> list[tuple[Node, Readin
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", simulated_names())
 def test_every_simulated_node_replays_to_the_same_facts(name: str) -> None:
     clock = SteppedClock()

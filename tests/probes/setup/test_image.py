@@ -363,6 +363,7 @@ def test_an_image_of_debian_loads_the_driver_by_its_install_lines(tmp_path: Path
     assert found(result) == {"perftest-missing"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nvidia", "nvidia-current-open"])
 def test_options_of_debians_driver_are_in_the_forecast_by_either_name(tmp_path: Path, name: str) -> None:
     debian(tmp_path)

@@ -154,6 +154,7 @@ def test_a_new_driver_installs_its_fabric_manager() -> None:
     assert not {"driver-half-updated", "driver-upgrade-blocked", "fabric-manager-down"} & set(left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["acs-on", "pcie-devctl-read-request", "mtu-small", "peermem-not-loaded", "dev-infiniband-missing"],

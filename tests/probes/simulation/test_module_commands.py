@@ -81,6 +81,7 @@ def test_parameters_from_the_command_and_from_modprobe_d() -> None:
     assert said_since(host, before) == [f"{PEERMEM}: unknown parameter 'no_such' ignored"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "error", "lines"),
     [

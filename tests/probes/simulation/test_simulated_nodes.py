@@ -148,6 +148,7 @@ def test_the_proprietary_driver_has_no_dmabuf() -> None:
     assert direct.preferred is GdrPath.PEERMEM
 
 
+@pytest.mark.slow
 def test_equal_seeds_and_times_give_equal_figures(name: str) -> None:
     one_clock, other_clock = Clock(), Clock()
     seeded, other = SimulatedHost(name, 7, one_clock), SimulatedHost(name, 7, other_clock)
@@ -164,6 +165,7 @@ def test_another_seed_gives_other_figures() -> None:
     assert read(seeded, probe_node(seeded)) != read(other, probe_node(other))
 
 
+@pytest.mark.slow
 def test_counters_rise_and_stay_below_the_line_rate(name: str) -> None:
     clock = Clock()
     host = SimulatedHost(name, clock=clock)

@@ -106,6 +106,7 @@ def test_the_refcnt_is_the_number_of_regions_through_peermem() -> None:
             assert str(large) == node.host.read("/sys/module/nvidia_peermem/refcnt")
 
 
+@pytest.mark.slow
 def test_only_dmabuf_regions_are_not_charged(node: SimulatedNode) -> None:
     """The rings of the queues are charged, so that everything else is below zero."""
     for node.seconds in MOMENTS:
@@ -148,6 +149,7 @@ def test_a_job_goes_through_phases() -> None:
         assert min(storage[Phase.CHECKPOINT]) > 40 > max(storage[Phase.ALL_REDUCE])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIVE)
 @pytest.mark.parametrize("node_name", usual(WITH_RATES, WITH_RATES[:1]))
 def test_counters_never_go_back_nor_above_the_line_rate(name: str, node_name: str) -> None:

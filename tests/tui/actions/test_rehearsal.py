@@ -215,6 +215,7 @@ def test_files_are_written_on_the_twin_only() -> None:
     assert "x.conf" not in str(twin.names("/etc/modprobe.d"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argv", "why"),
     [

@@ -24,6 +24,7 @@ from tests.tui.bandwidth.families import (
 from tui.bandwidth.processes import LocalProcessStarter, ProcessExit, ToolProcess
 
 
+@pytest.mark.slow
 @every_family
 def test_when_the_end_returns_nothing_is_left(family: str) -> None:
     process, pids = start_family(family)
@@ -35,6 +36,7 @@ def test_when_the_end_returns_nothing_is_left(family: str) -> None:
     assert ended.why == "canceled"
 
 
+@pytest.mark.slow
 @every_family
 def test_what_a_program_leaves_behind_at_its_end_is_ended(family: str) -> None:
     process = start(f"{FAMILY}\n{family}\nos._exit(5)")

@@ -143,6 +143,7 @@ HALF = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "lines", "why"),
     [

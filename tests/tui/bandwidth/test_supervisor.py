@@ -73,6 +73,7 @@ def gdrtop() -> Iterator[Callable[[str], Gdrtop]]:
                 os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 @every_family
 def test_nothing_is_left_where_gdrtop_was_killed(gdrtop: Callable[[str], Gdrtop], family: str) -> None:
     killed = gdrtop(family)

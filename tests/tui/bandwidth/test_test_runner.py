@@ -163,6 +163,7 @@ def test_a_client_of_a_server_here_does_not_come_again() -> None:
     assert len(scene.started) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", range(0, 60, 3))
 def test_cancelled_at_any_moment_nothing_is_left(steps: int) -> None:
     scene = Scene([Play(SERVER, opens_port_at=0.5), Play(rows(0.4, 20))])

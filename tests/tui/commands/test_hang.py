@@ -89,6 +89,7 @@ def test_a_healthy_job_moves_data() -> None:
     assert (found.exit_status, found.suspects, found.clues) == (0, (), ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("wanted", "count"), [("4711", 1), ("train.py", 1), ("41003", 1), ("9999", 0)])
 def test_a_job_is_chosen_by_its_number_name_or_pid(wanted: str, count: int) -> None:
     assert len(search("hgx-h100+job-hung", wanted=wanted, seconds=11, why_no_ras="no")[1]) == count

@@ -113,6 +113,7 @@ def harmless(text: str) -> Page:
     return page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*simulated_names(), "hgx-h100+acs-on", "hgx-h100+nvidia-not-loaded"])
 def test_every_node_has_a_page_in_each_format(name: str) -> None:
     report = report_on(name)

@@ -93,6 +93,7 @@ def test_check_topo_modules_and_do_print_what_their_schemas_say(name: str) -> No
     assert valid("do", out.getvalue())["actions"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*simulated_names(), "hgx-h100+perftest-missing", "hgx-h100+port-down"])
 @pytest.mark.parametrize("option", ["--list", "--results", "--dry-run"])
 def test_bench_prints_what_its_schema_says(

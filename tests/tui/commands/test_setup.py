@@ -154,6 +154,7 @@ SCRIPTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual([*SCRIPTED, *simulated_names()], set(SCRIPTED)))
 def test_shellcheck_finds_nothing_in_the_script(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -179,6 +180,7 @@ def test_the_script_has_what_an_admin_runs_and_no_module_twice(capsys: pytest.Ca
     assert script.index("update-grub") < script.index("systemctl reboot")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [(), ("--paths",), ("--json",), ("--script",), ("modules",), ("modules", "--run"), ("--path", "dmabuf")],

@@ -89,6 +89,7 @@ def test_the_first_lines_are_the_node_and_the_verdict(host: SimulatedHost) -> No
     assert any(word in second for word in ("ACTIVE", "READY", "DEGRADED", "BROKEN", "UNKNOWN", "NOT"))
 
 
+@pytest.mark.slow
 def test_every_gpu_has_a_line_with_its_best_nic(host: SimulatedHost) -> None:
     topology = build(probe_node(host))
     text = topology_text(host)
@@ -153,6 +154,7 @@ def plain_ways() -> Iterator[Any]:
     yield pytest.param(lambda: Stream("iso8859-1"), False, "xterm", id="encoding")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stream", "ascii_only", "term"), plain_ways())
 def test_ascii_where_no_more_is_possible_or_wanted(
     host: SimulatedHost, stream: Any, ascii_only: bool, term: str, monkeypatch: pytest.MonkeyPatch
@@ -164,6 +166,7 @@ def test_ascii_where_no_more_is_possible_or_wanted(
         assert out.text().isascii()
 
 
+@pytest.mark.slow
 def test_ascii_has_a_sign_of_its_own_for_everything_drawn(host: SimulatedHost) -> None:
     # "?" stands for "not known"; a character without a sign would read as that.
     assert topology_text(host, ascii_only=True).count("?") == topology_text(host).count("?")
@@ -291,6 +294,7 @@ def test_json_holds_the_graph_with_what_is_degraded() -> None:
     assert nodes["0000:18:00.0"]["label"] == "GPU0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "first"), [("dot", "graph gdrtop {"), ("graphml", "<graphml ")])
 def test_graphs_can_be_written_to_any_terminal(host: SimulatedHost, form: str, first: str) -> None:
     out = Stream("iso8859-1")

@@ -113,6 +113,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_file_is_named_and_replaced_when_the_node_works_again(
     damage: Callable[[Path], object], saved: Path

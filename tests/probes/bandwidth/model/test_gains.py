@@ -17,6 +17,7 @@ def measured_gbps(name: str, gain: PairGain) -> float:
     return sustained(Place(examination, gain.nic, 1, gpu), nic_reads=False, is_loopback=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("node", "fault", "finding", "pairs"),
     [
@@ -58,6 +59,7 @@ def test_what_carries_nothing_now_brings_the_rate_of_its_equals(finding: str) ->
         assert LEAST_SHARE * gain.fixed_gbps < then <= gain.fixed_gbps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("faults", "finding"),
     [

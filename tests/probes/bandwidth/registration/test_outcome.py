@@ -17,6 +17,7 @@ NODE = examine(SimulatedHost("hgx-h100", clock=SteppedClock()))
 TRIAL = GpuTrial("GPU0", "0000:18:00.0", (NicTrial("mlx5_0", "mlx5_0", 7),))
 
 
+@pytest.mark.slow
 @given(st.text() | st.from_regex(r'\[("\w*"|\d+|null|\[)*,?"?.*'))
 def test_no_line_of_a_library_is_taken_for_an_error(text: str) -> None:
     answer = parse_answer(text)

@@ -167,6 +167,7 @@ def test_gpus_that_sysfs_hides_are_not_ok() -> None:
     assert "8 GPUs" in finding.cause
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["vgpu-without-gdr", "geforce-no-gdr", "confidential-computing-on", "c2c-grace-specifics-gb10"]
 )

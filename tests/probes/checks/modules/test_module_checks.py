@@ -57,6 +57,7 @@ def test_each_check_passes_on_a_healthy_node_with_evidence(name: str) -> None:
     assert finding.evidence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTED_OURS)
 def test_each_finding_has_a_reference_and_limited_evidence(name: str) -> None:
     fault = FAULTED[name]

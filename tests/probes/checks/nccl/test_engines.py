@@ -133,6 +133,7 @@ def test_an_empty_first_gid_stops_some_versions(
 _EMERALD = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 207\nmodel name\t: x\nflags\t\t: lm\n\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ucx", "cpuinfo", "variables", "status"),
     [

@@ -79,6 +79,7 @@ def test_some_channels_without_gdr_are_a_warning_and_degrade_the_node() -> None:
     assert "Compare the ranks" in finding.fix.steps[0].why
 
 
+@pytest.mark.slow
 def test_a_setting_in_the_environment_is_the_cause_of_what_the_log_says() -> None:
     for fault in ("nccl-ib-disabled", "nccl-net-socket"):
         assert findings_on(f"hgx-h100+{fault}")["job-log-tcp"].part_of == fault
@@ -169,6 +170,7 @@ def test_nics_that_need_a_plugin_need_no_variable() -> None:
     assert "efa NICs need a plugin" in finding.cause
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "environment", "is_found"),
     [

@@ -140,6 +140,7 @@ def test_disabled_dmabuf_is_a_note_if_peermem_works() -> None:
     assert (with_peermem.severity, without.severity) == (Severity.NOTE, Severity.CRITICAL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variables",
     [
@@ -177,6 +178,7 @@ NAMED = [name for name in FAULTS if name.startswith(("nccl-", "ucx-", "nvshmem-"
 USUAL_NAMED = {NAMED[0], "nccl-ib-hca-prefix", *(name for name in NAMED if name.startswith("nvshmem-"))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(NAMED, USUAL_NAMED))
 def test_a_finding_names_the_process_by_command_user_and_job(name: str) -> None:
     finding = findings_on(f"{FAULTS[name].on}+{name}")[name]

@@ -48,6 +48,7 @@ def test_usual_nodes_are_silent(node: str) -> None:
     assert finding.status is not Status.FOUND
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("node", "pairs", "reason"),
     [

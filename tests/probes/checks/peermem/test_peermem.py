@@ -139,6 +139,7 @@ PEERMEM_FAULTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PEERMEM_FAULTS)
 def test_peermem_faults_are_notes_where_dmabuf_works(name: str) -> None:
     """NVIDIA deprecates it: DMA-BUF is what to care for."""

@@ -66,6 +66,7 @@ def test_each_row_is_complete_and_in_the_manual() -> None:
 NCCL = "/opt/nccl/libnccl.so.{}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("version", "variables", "node", "is_found"),
     [
@@ -91,6 +92,7 @@ def test_nccl_that_may_hang_between_nodes(
         assert "NCCL_PXN_DISABLE=1" in finding.fix.steps[0].why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("libraries", "package", "variables", "node", "word"),
     [
@@ -172,6 +174,7 @@ def test_r595_on_grace_with_efa(
     assert (finding.status is Status.FOUND) == is_found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("version", "kind", "mtu", "rdma_mtu"),
     [
@@ -234,6 +237,7 @@ def _row(conditions: str) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("conditions", "is_found"),
     [
@@ -262,6 +266,7 @@ def test_rows_of_a_site(conditions: str, is_found: bool, rows_of_site: Callable[
         assert finding.fix.steps[0].why == "Ask Anna"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("conditions", "is_unknown"),
     [

@@ -86,6 +86,7 @@ def test_the_step_of_a_job_is_right(name: str, period: float) -> None:
     assert said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WITHOUT_STEP)
 def test_traffic_without_a_period_has_no_step(kind: Callable[[Random], Iterator[Piece]]) -> None:
     random = Random(kind.__name__)

@@ -55,6 +55,7 @@ def test_a_good_script_is_ok() -> None:
     assert report.dynamic == 1  # NCCL_DEBUG_FILE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "severity", "words"),
     [

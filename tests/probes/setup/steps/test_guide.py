@@ -168,6 +168,7 @@ def test_a_node_without_a_driver_gets_the_commands_of_its_distribution() -> None
     assert state_of(guide, "modules")[0] is StepState.BLOCKED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "package"),
     [

@@ -105,6 +105,7 @@ def test_a_driver_upgrade_as_a_whole_needs_only_the_reboot() -> None:
     assert kernel.verdict.critical == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "finding"),
     [

@@ -85,6 +85,7 @@ def test_the_suite_of_gdrcopy_passes() -> None:
     assert values(found, About.FAILED) == ["0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["gdrcopy_copybw", "gdrcopy_sanity"])
 @pytest.mark.parametrize(
     ("fault", "cause"),

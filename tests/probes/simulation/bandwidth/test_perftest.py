@@ -102,6 +102,7 @@ def test_the_server_prints_what_it_takes_part_in(tool: str, rows: int) -> None:
     assert len(pair.server.samples()) == rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", BANDWIDTHS)
 def test_a_duration_gives_one_row_after_it(tool: str) -> None:
     pair = run_pair("hgx-h100", lambda node: settings_on(node, tool=tool, duration_s=4))
@@ -245,6 +246,7 @@ def test_two_tests_on_two_ports_at_once() -> None:
     assert devices[0] == devices[1] != devices[2] == devices[3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gpu", "dmabuf", "references"), [(0, False, 2), (0, True, 0), (None, None, 0)])
 def test_memory_by_peermem_holds_its_module_until_the_end(
     gpu: int | None, dmabuf: bool | None, references: int

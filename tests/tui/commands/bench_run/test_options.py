@@ -19,6 +19,7 @@ def test_a_gpu_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) 
     assert "\x1b" not in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -49,6 +50,7 @@ def test_options_reach_the_command(arguments: tuple[str, ...], told: str) -> Non
     assert told in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", ["write", "gdrcopy"])
 def test_nothing_is_bound_where_that_is_not_wished(test: str) -> None:
     assert "numactl" in Scene().run("--test", test, "--dry-run")[1]

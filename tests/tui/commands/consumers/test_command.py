@@ -38,6 +38,7 @@ def test_a_jobs_own_settings_isolate_no_node(capsys: pytest.CaptureFixture[str])
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("--json",), ("--for", "nagios"), ("--one-line",)])
 def test_quiet_prints_nothing_and_keeps_the_exit_status(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]

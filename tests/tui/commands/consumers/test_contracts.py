@@ -194,6 +194,7 @@ def test_a_bug_of_gdrtop_is_an_error_and_not_a_failure() -> None:
 # SARIF
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NODES)
 def test_sarif_has_a_result_for_each_finding(name: str) -> None:
     node = checked(name)

@@ -39,6 +39,7 @@ def test_every_pair_of_a_healthy_node_registers(capsys: pytest.CaptureFixture[st
     assert "107 to 555 MiB" in text.replace("\n", " ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("node", "status", "words"),
     [
