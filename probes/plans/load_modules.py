@@ -26,6 +26,7 @@ from probes.queries.modules import (
     ofed_of,
     peer_nics,
 )
+from probes.queries.symbol_versions import VERSIONS_DIFFER, is_about_version, is_refused_now
 from probes.snapshot.examination import Examination
 
 _RDMA_MODULES, _MLX4_MODULES = ("mlx5_core", "mlx5_ib"), ("mlx4_core", "mlx4_ib")
@@ -200,14 +201,17 @@ def blocker_at_boot(examination: Examination, name: str) -> str | None:
 
 
 def refused_before(examination: Examination, name: str) -> str:
-    """Return why the kernel has refused the module since the last boot, by its log, or "".
+    """Return why the kernel has refused the module since the last boot, by its log, or would, or "".
 
     Symbols do not change until a module is rebuilt, so the next modprobe would fail the same way.
     """
+    refused = is_refused_now(examination) if name == PEERMEM else Unknown(Reason.NOT_RECORDED)
     kinds = (LogKind.UNKNOWN_SYMBOL, LogKind.SYMBOL_VERSION)
-    messages = module_messages(examination, kinds, modules=(name,))
-    if isinstance(messages, Unknown) or not messages:
-        return ""
+    messages = known(module_messages(examination, kinds, modules=(name,)), ())
+    if refused is False:  # it was rebuilt since
+        messages = tuple(message for message in messages if not is_about_version(message))
+    if not messages:
+        return f"{VERSIONS_DIFFER}; rebuild it for the running RDMA stack" if refused is True else ""
     return f"the kernel refused it before ({messages[-1].text}); rebuild it for the running RDMA stack"
 
 

@@ -8,12 +8,13 @@ from probes.facts.gpu import fabric
 from probes.facts.gpu.fabric import FabricServiceFacts
 from probes.facts.jobs import processes
 from probes.facts.jobs.processes import ProcessFacts
-from probes.facts.kernel import dkms, module_files
+from probes.facts.kernel import dkms, module_files, symbol_versions
 from probes.facts.kernel import log as kernel_log
 from probes.facts.kernel.dkms import DkmsFacts
 from probes.facts.kernel.log import KernelLogFacts
 from probes.facts.kernel.module_files import ModuleFileFacts
 from probes.facts.kernel.next_boot import NextBootFacts
+from probes.facts.kernel.symbol_versions import SymbolVersions
 from probes.facts.network import routes
 from probes.facts.network.routes import InterfaceFacts
 from probes.facts.node import Node, probe_node
@@ -147,6 +148,10 @@ class Examination:
             run.node.kernel_release,
             {} if isinstance(run.node.modules, Unknown) else run.node.modules.file_names,
         ),
+    )
+    symbol_versions: Maybe[SymbolVersions] = _probed(
+        "symbol versions",
+        lambda run: map_known(run.node.modules, lambda modules: symbol_versions.probe(run.host, modules)),
     )
     port_health: Maybe[PortHealthFacts] = _probed(
         "port health", lambda run: map_known(run.node.rdma, lambda rdma: port_health.probe(run.host, rdma))

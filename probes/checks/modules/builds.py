@@ -13,6 +13,7 @@ from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, 
 from probes.queries.module_need import (
     GPU_MODULES,
     architecture_differs,
+    is_spare,
     missing_modules,
     severity_of_missing,
     unusable_file,
@@ -314,6 +315,7 @@ def initramfs_stale(examination: Examination) -> Outcome:
     if not differing:
         return passed(Evidence("modinfo -F srcversion", "the loaded modules match their files on disk"))
     names = tuple(name for name, _, _ in differing)
+    is_ofed = not {"ib_core", "ib_uverbs"}.isdisjoint(names)
     versions = [
         Evidence(f"/sys/module/{name}/srcversion", f"{loaded}, and modinfo -F srcversion {name}: {on_disk}")
         for name, loaded, on_disk in differing
@@ -324,4 +326,6 @@ def initramfs_stale(examination: Examination) -> Outcome:
         *versions[:SHOWN],
         fix=reboot_plan("Rebuild the initramfs", *initramfs_steps(), reboot_step(), reversible=False),
         devices=names,
+        # With another OFED on disk, a reboot before nvidia_peermem is rebuilt would end the path.
+        part_of=("peermem-symbol-version-mismatch",) if is_ofed and not is_spare(examination) else (),
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, make_plan
-from probes.base.unknown import Unknown, map_known
+from probes.base.plan import Plan, instruction, make_plan
+from probes.base.unknown import Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.plans.common import POD_ENDS_JOBS, initramfs_instruction, reboot_plan, reboot_step
@@ -14,12 +14,15 @@ from probes.plans.services import restart_openibd
 from probes.queries.evidence_list import KERNEL_LOG, STAGED
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.queries.module_need import (
+    NOT_NEEDED_HERE,
     Need,
     absent_peermem,
     is_spare,
     need_of_peermem,
     not_needed,
     peermem_fault,
+    required_need,
+    spare_fix,
 )
 from probes.queries.modules import (
     FILES,
@@ -38,10 +41,19 @@ from probes.queries.modules import (
     ofed_of,
     state_evidence,
 )
+from probes.queries.symbol_versions import (
+    is_about_version,
+    is_refused_now,
+    other_build,
+    version_evidence,
+    versions_differ,
+)
 from probes.snapshot.examination import Examination
 
 AREA = Area("modules")
 
+_OTHER_OFED = "OFED was installed or updated after the driver was built, so the symbol versions differ."
+_REBUILD = "Build the driver's modules against the running OFED"
 _IB_EXPORTERS = frozenset({"ib_core", "ib_uverbs", "ib_peer_mem"})
 
 
@@ -100,10 +112,61 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
     impact=STAGED,
 )
 def peermem_symbol_version_mismatch(examination: Examination) -> Outcome:
-    """Check the log for `disagrees about version of symbol ib_register_peer_memory_client`."""
-    cause = "OFED was installed or updated after the driver was built, so the symbol versions differ."
-    title = "Build the driver's modules against the running OFED"
-    return _symbols(examination, LogKind.SYMBOL_VERSION, cause, title)
+    """Compare the symbol's version in the files of nvidia_peermem and ib_core.
+
+    Where one is unknown, the log shows it: `disagrees about version of symbol ib_register_…`.
+    """
+    end_with(no_peermem_pair(examination))
+    module, versions = need(module_of(examination, PEERMEM), MODULES), examination.symbol_versions
+    differ = versions_differ(examination)
+    evidence = () if isinstance(versions, Unknown) else version_evidence(versions)
+    if is_present(module) and differ is True:
+        return _refused_at_next_boot(examination, evidence)
+    if not is_present(module):
+        absent_peermem(examination)
+        if is_refused_now(examination) is False:
+            return passed(*evidence)
+        if differ is True:
+            said = known(module_messages(examination, (LogKind.SYMBOL_VERSION,), modules=(PEERMEM,)), ())
+            log = message_evidence(examination, tuple(filter(is_about_version, said))) if said else ()
+            return peermem_fault(examination, _cause(examination), *evidence, *log, fix=_rebuild(examination))
+    return _symbols(examination, LogKind.SYMBOL_VERSION, _OTHER_OFED, _REBUILD)
+
+
+def _cause(examination: Examination) -> str:
+    if is_refused_now(examination) is True:
+        return f"{_OTHER_OFED} The kernel refuses the module with `Invalid argument`."
+    return f"{_OTHER_OFED} The kernel will refuse the module after the next boot."
+
+
+def _refused_at_next_boot(examination: Examination, evidence: tuple[Evidence, ...]) -> Outcome:
+    """Report a module that works now, with an ib_core that will not be there after the next boot."""
+    required = required_need(examination)
+    if required is Need.NOT_NEEDED:
+        return not_needed(*evidence)
+    spare = required is Need.WANTED
+    return found(
+        f"{_OTHER_OFED} nvidia_peermem works until the next boot, and the kernel refuses it then.",
+        *evidence,
+        fix=spare_fix(examination, _rebuild(examination)),
+        severity=Severity.NOTE if spare else Severity.WARNING,
+        devices=(PEERMEM,),
+        impact=NOT_NEEDED_HERE if spare else "GPUDirect RDMA is gone after the next reboot.",
+    )
+
+
+def _rebuild(examination: Examination) -> Plan:
+    """Rebuild the driver's modules; first repair what they would be built against."""
+    ends_jobs = POD_ENDS_JOBS if in_driver_container(examination) else ""
+    other = other_build(examination)
+    first = () if other is None else (instruction(
+        f"Reinstall OFED's kernel headers: {other.path} is from another build than the installed modules "
+        f"(0x{other.crc:08x}), so a rebuild with it does not help"
+    ),)  # fmt: skip
+    steps = rebuild_steps(examination)
+    if is_refused_now(examination) is not True:  # the running kernel has another ib_core than its file
+        steps = tuple(step for step in steps if step.argv[:1] != ("modprobe",))
+    return Plan(_REBUILD, (*first, *steps), reversible=False, disturbs=ends_jobs)
 
 
 def _symbols(

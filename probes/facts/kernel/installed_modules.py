@@ -9,17 +9,17 @@ Documentation/admin-guide/module-signing.rst.
 from __future__ import annotations
 
 import lzma
-import struct
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, is_there, known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.kernel import depmod
 from probes.facts.kernel.boot import version_key
+from probes.facts.kernel.elf import LIMIT_BYTES, Read, parse
 from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile, parse_modinfo
 from probes.facts.kernel.release import (
@@ -37,13 +37,7 @@ DAMAGED = "damaged"
 _SECONDS = 3.0
 _SIGNED = b"~Module signature appended~\n"
 _PACKED_LIMIT_BYTES = 48 << 20
-_LIMIT_BYTES = 160 << 20  # nvidia.ko has up to about 100 MB
-_MAX_TABLE_BYTES = 8 << 20
 _MAX_MODINFO_BYTES = 1 << 20
-_HEADER_BYTES, _SECTION_BYTES = 64, 64
-
-_Read = Callable[[int, int], bytes]
-"""Returns bytes of a file from an offset on; fewer at its end."""
 
 
 @frozen
@@ -159,8 +153,21 @@ def _architecture(config: Maybe[bytes]) -> Maybe[str]:
     return Unknown(Reason.NOT_RECORDED, "kernel config")
 
 
+@frozen
+class ModuleContent:
+    """The content of a module's file, unpacked."""
+
+    read: Read
+    size: int
+
+
 def read_module_file(host: Host, path: str) -> Maybe[ModuleFile]:
-    """Read one file; of a signed one the signer is NOT_RECORDED, because it is not decoded.
+    """Read one file; of a signed one the signer is NOT_RECORDED, because it is not decoded."""
+    return map_known(open_module_file(host, path), lambda content: _module_file(path, content))
+
+
+def open_module_file(host: Host, path: str) -> Maybe[ModuleContent]:
+    """Open one file, packed or not.
 
     .zst files are MALFORMED: Python cannot unpack them before 3.14.
     """
@@ -176,10 +183,10 @@ def read_module_file(host: Host, path: str) -> Maybe[ModuleFile]:
     def read(offset: int, count: int) -> bytes:
         return content[offset : offset + count]
 
-    return _module_file(path, read, len(content))
+    return ModuleContent(read, len(content))
 
 
-def _of_plain(host: Host, path: str) -> Maybe[ModuleFile]:
+def _of_plain(host: Host, path: str) -> Maybe[ModuleContent]:
     state = host.read_range(path, 0, 1)
     if isinstance(state, Unknown):
         return state
@@ -188,7 +195,7 @@ def _of_plain(host: Host, path: str) -> Maybe[ModuleFile]:
         part = host.read_range(path, offset, count)
         return b"" if isinstance(part, Unknown) else part.content
 
-    return _module_file(path, read, state.size_bytes)
+    return ModuleContent(read, state.size_bytes)
 
 
 def unpack(packed: bytes) -> Maybe[bytes]:
@@ -196,11 +203,11 @@ def unpack(packed: bytes) -> Maybe[bytes]:
     try:
         if packed.startswith(b"\x1f\x8b"):
             stream = zlib.decompressobj(wbits=31)
-            content = stream.decompress(packed, _LIMIT_BYTES)
+            content = stream.decompress(packed, LIMIT_BYTES)
             is_whole = stream.eof
         elif packed.startswith(b"\xfd7zXZ\0"):
             unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=256 << 20)
-            content = unpacker.decompress(packed, _LIMIT_BYTES)
+            content = unpacker.decompress(packed, LIMIT_BYTES)
             is_whole = unpacker.eof
         else:
             return Unknown(Reason.MALFORMED, "", "compressed in a format that gdrtop cannot unpack (zstd)")
@@ -209,8 +216,8 @@ def unpack(packed: bytes) -> Maybe[bytes]:
     return content if is_whole else Unknown(Reason.MALFORMED, "", "damaged, or too long")
 
 
-def _module_file(path: str, read: _Read, size: int) -> Maybe[ModuleFile]:
-    strings = modinfo_of(read)
+def _module_file(path: str, content: ModuleContent) -> Maybe[ModuleFile]:
+    strings = modinfo_of(content.read)
     if strings is None:
         return Unknown(Reason.MALFORMED, printable(path, 256), "not a kernel module")
     lines = [f"filename:       {path}"]
@@ -223,40 +230,13 @@ def _module_file(path: str, read: _Read, size: int) -> Maybe[ModuleFile]:
     file = next(iter(files.values()), None)
     if file is None:
         return Unknown(Reason.MALFORMED, printable(path, 256), "not a kernel module")
-    if read(size - len(_SIGNED), len(_SIGNED)) != _SIGNED:
+    if content.read(content.size - len(_SIGNED), len(_SIGNED)) != _SIGNED:
         return file
     return replace(file, signer=Unknown(Reason.NOT_RECORDED, file.path, "signed; the signer is not decoded"))
 
 
-def modinfo_of(read: _Read) -> tuple[bytes, ...] | None:
+def modinfo_of(read: Read) -> tuple[bytes, ...] | None:
     """Return the strings of the section .modinfo; None: no ELF file of 64 bits, or damaged."""
-    header = read(0, _HEADER_BYTES)
-    if len(header) < _HEADER_BYTES or header[:5] != b"\x7fELF\x02" or header[5] not in (1, 2):
-        return None
-    order = "<" if header[5] == 1 else ">"
-    (table,) = struct.unpack_from(f"{order}Q", header, 0x28)
-    entry_bytes, count, names_index = struct.unpack_from(f"{order}HHH", header, 0x3A)
-    if entry_bytes != _SECTION_BYTES or names_index >= count or table > _LIMIT_BYTES:
-        return None
-    sections = read(table, _SECTION_BYTES * count)  # at most 4 MiB
-    if len(sections) < _SECTION_BYTES * count:
-        return None
-
-    def section(index: int) -> tuple[int, int, int]:
-        """Return where a section's name is in the table of names, its offset and its size."""
-        start = index * _SECTION_BYTES
-        (name,) = struct.unpack_from(f"{order}I", sections, start)
-        offset, size = struct.unpack_from(f"{order}QQ", sections, start + 0x18)
-        return name, offset, size
-
-    _, offset, size = section(names_index)
-    if size > _MAX_TABLE_BYTES or offset > _LIMIT_BYTES:
-        return None
-    names = read(offset, size)
-    for index in range(count):
-        name, offset, size = section(index)
-        if names[name : name + 9] == b".modinfo\0":
-            if size > _MAX_MODINFO_BYTES or offset > _LIMIT_BYTES:
-                return None
-            return tuple(read(offset, size).split(b"\0"))
-    return None
+    elf = parse(read)
+    content = None if elf is None else elf.content(b".modinfo", _MAX_MODINFO_BYTES)
+    return None if content is None else tuple(content.split(b"\0"))

@@ -18,6 +18,7 @@ from probes.host.answers import ETHTOOL_COUNTERS, KernelMessage
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory, Mark
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
+from probes.recording.redaction.config_files import symbol_lines
 from probes.recording.redaction.processes import thread_name
 from probes.recording.redaction.tokens import COMMUNICATOR, JOB, PROGRAM, SERIAL, Tokens
 
@@ -92,6 +93,11 @@ def modinfo(tokens: Tokens, text: str) -> str:
         is_sum = key == "srcversion" and re.fullmatch(r"\s*[0-9A-F]{1,33}\s*", value)
         kept.append(line if is_sum else f"{key}:{tokens.text(value)}")
     return "\n".join([*kept, ""])
+
+
+def symbol_versions(tokens: Tokens, text: str) -> str:
+    """Keep the lines of known symbols that modprobe prints of a module's file."""
+    return symbol_lines(tokens, text.encode("utf-8", "replace")).decode()
 
 
 def help_text(tokens: Tokens, text: str) -> str:

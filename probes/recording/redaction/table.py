@@ -9,7 +9,13 @@ from typing import NamedTuple
 from probes.facts.system.cloud import AZURE_TAG, ORACLE_TAG
 from probes.facts.system.tools import DIRECTORIES as PROGRAM_DIRECTORIES
 from probes.recording.redaction import config_files, kernel_files, processes
-from probes.recording.redaction.answers import cluster_objects, kernel_log, modinfo, program_strings
+from probes.recording.redaction.answers import (
+    cluster_objects,
+    kernel_log,
+    modinfo,
+    program_strings,
+    symbol_versions,
+)
 from probes.recording.redaction.basic_rules import Rule, figures, kept_where, of_lines, of_text, words
 from probes.recording.redaction.tokens import Tokens
 
@@ -131,6 +137,7 @@ COMMANDS: dict[str, Callable[[Tokens, str], str]] = {
     "dmesg": kernel_log,
     "journalctl": kernel_log,
     "modinfo": modinfo,
+    "modprobe": symbol_versions,
     "kubectl": cluster_objects,
     "oc": cluster_objects,
 }

@@ -45,6 +45,7 @@ _PARAMETER = re.compile(r"/sys/module/(\w+)/parameters/")
 _REFCNT = re.compile(r"/sys/module/(\w+)/refcnt")
 _MISMATCH = "driver/library version mismatch: {} is installed, and the kernel module will be {}"
 _NVML = "libnvidia-ml.so.1"
+_COMMANDS = ("modinfo", "modprobe", "dmesg", "systemctl")
 
 
 @frozen
@@ -180,8 +181,8 @@ class BootedTwin(TwinHost):
     # Programs and libraries
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
-        """Return what modinfo, systemctl and dmesg print then; other commands as now."""
-        command = self.tree.commands.get(argv[0]) if argv[0] in ("modinfo", "dmesg", "systemctl") else None
+        """Return what modinfo, modprobe, systemctl and dmesg print then; other commands as now."""
+        command = self.tree.commands.get(argv[0]) if argv[0] in _COMMANDS else None
         if command is None:
             is_image = self.tree.disk is not self.tree.base
             return self.tree.disk.run(argv, seconds) if is_image else super().run(argv, seconds)

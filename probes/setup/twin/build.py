@@ -13,8 +13,9 @@ from probes.facts.kernel.depmod import find_with_dependencies, read_tree
 from probes.facts.kernel.installed_modules import DAMAGED
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modprobe_config import read_rules
-from probes.facts.kernel.module_files import ModuleFile, parse_modinfo
+from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile, parse_modinfo
 from probes.facts.kernel.modules import LADDER, PROC_MODULES, PROC_MODULES_LIMIT_BYTES, ModuleFacts
+from probes.facts.kernel.symbol_versions import SymbolVersions
 from probes.facts.system.platform import PlatformFacts
 from probes.facts.system.services import ServiceFacts
 from probes.host.protocol import Host
@@ -28,6 +29,7 @@ from probes.queries.modules import (
     mlx5_functions,
     module_messages,
 )
+from probes.queries.symbol_versions import is_about_version, is_refused_now
 from probes.setup.twin.booted import BootedTwin
 from probes.setup.twin.host import TwinHost
 from probes.setup.twin.next_start import read_kernel_files
@@ -45,6 +47,7 @@ from probes.simulation.node.model.description import (
 )
 from probes.simulation.node.model.tree import PlacedGpu, PlacedNic, Refusal, log
 from probes.simulation.node.modules.files import Modinfo
+from probes.simulation.node.modules.symbol_versions import version_table
 from probes.simulation.node.system.services import show_units
 from probes.snapshot.examination import Examination
 
@@ -60,7 +63,11 @@ def make_twin(host: Host, examination: Examination) -> TwinHost:
     tree = make_tree(host, examination)
     tree.commands["modinfo"] = Modinfo(_files(host, examination.node.kernel_release))
     tree.commands["dmesg"] = lambda argv, seconds: _output(host, ("dmesg", *argv[1:]))
-    return TwinHost(tree, _refused(examination), _devices(examination))
+    refused = is_refused_now(examination)
+    versions = examination.symbol_versions
+    if not isinstance(refused, Unknown) and not isinstance(versions, Unknown):
+        _write_versions(tree, versions)
+    return TwinHost(tree, _refused(examination, refused is not False), _devices(examination))
 
 
 def make_tree(host: Host, examination: Examination) -> TwinTree:
@@ -102,11 +109,14 @@ def start_twin(
     tree.add("/proc/cmdline", f"{known(files.start.cmdline, '')}\n")
     tree.add(_SIG_ENFORCE, "Y\n" if files.enforces_signatures else "N\n")
     log(tree, f"Linux version {release}", 0.0, 5)
+    _write_versions(tree, files.versions)
     if is_image:
         tree.hidden.update(("/run", "/var/run"))
     if not is_image and examination.node.kernel_release == release:
-        absent = _absent(examination)
-        refused = {name: text for name, text in _refused(examination).items() if name in absent}
+        absent, differ = _absent(examination), files.versions.differ
+        # With versions that are known, or that an upgrade changes, the twin decides and not the log.
+        by_version = isinstance(differ, Unknown) and differ.reason is not Reason.NOT_YET
+        refused = {name: text for name, text in _refused(examination, by_version).items() if name in absent}
         tree.refusals.update({name: Refusal(_INVALID, ((4, text),)) for name, text in refused.items()})
     tree.refusals.update(dict.fromkeys(files.start.later, Refusal(_INVALID)))
     tree.refusals.update(files.rejected)
@@ -180,10 +190,25 @@ def _fields(file: ModuleFile) -> dict[str, str]:
     return {key: value for key, value in fields.items() if value or key == "depends"}
 
 
-def _refused(examination: Examination) -> dict[str, str]:
-    """Return the modules that the kernel has refused since its boot, with its words."""
-    messages = module_messages(examination, _REFUSALS)
-    found = () if isinstance(messages, Unknown) else messages
+def _write_versions(tree: TwinTree, versions: SymbolVersions) -> None:
+    """Write the versions of the peer-memory symbol, which the twin's kernel compares."""
+    table = version_table(tree)
+    for files, path, version in (
+        (table.needed, versions.importer_path, versions.expected),
+        (table.exported, versions.exporter_path, versions.exported),
+    ):
+        if not isinstance(version, Unknown):
+            files[path] = {PEER_MEMORY_SYMBOL: version}
+    tree.symbol_versions.update(table.exported.get(versions.exporter_path, {}))
+
+
+def _refused(examination: Examination, by_version: bool) -> dict[str, str]:
+    """Return the modules that the kernel has refused since its boot, with its words.
+
+    `by_version`: also nvidia_peermem for its version of the peer-memory symbol.
+    """
+    messages = known(module_messages(examination, _REFUSALS), ())
+    found = [message for message in messages if by_version or not is_about_version(message)]
     refused = {message.module: message.text[:160] for message in found if message.module}
     rejected = [message for message in found if message.kind is LogKind.SIGNATURE_REJECTED]
     if rejected:

@@ -16,9 +16,10 @@ from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import LADDER
 from probes.facts.kernel.next_boot import read_grub_options, read_next_line, words_that_matter
 from probes.facts.kernel.release import CONFIG_LIMIT_BYTES, parse_config, parse_version
+from probes.facts.kernel.symbol_versions import SymbolVersions, read_versions
 from probes.facts.system.driver_container import DriverContainerFacts
 from probes.host.protocol import Host
-from probes.queries.modules import file_of, gpu_functions, is_present, mlx5_functions, module_of
+from probes.queries.modules import PEERMEM, file_of, gpu_functions, is_present, mlx5_functions, module_of
 from probes.setup.twin.booted import ONLY_AFTER, NextStart
 from probes.simulation.commands.boot import MODULES
 from probes.simulation.node.model.tree import Refusal
@@ -46,6 +47,7 @@ class KernelFiles:
     modules: InstalledModules
     enforces_signatures: bool
     rejected: Mapping[str, Refusal]  # modules whose signature the kernel will not trust
+    versions: SymbolVersions  # that it compares when it loads nvidia_peermem
 
 
 def read_kernel_files(
@@ -77,7 +79,20 @@ def read_kernel_files(
     later, driver = {**_later(examination, modules, builders, container), **doubted}, _unread_driver(modules)
     changed = _is_other_driver(examination, modules)
     start = NextStart(release, cmdline, iommu, dmabuf, later, driver, changed, missing)
-    return KernelFiles(start, modules, enforces, rejected)
+    return KernelFiles(start, modules, enforces, rejected, _versions(disk, modules))
+
+
+def _versions(disk: Host, modules: InstalledModules) -> SymbolVersions:
+    """Read the versions of the peer-memory symbol in the kernel's files."""
+    importer, exporter = modules.entry(PEERMEM), known(modules.peer_memory, "")
+    provider = modules.entry(exporter)
+    absent = Unknown(Reason.NOT_THERE, modules.index)
+    return read_versions(
+        disk,
+        absent if importer is None else importer.path,
+        exporter,
+        absent if provider is None else provider.path,
+    )
 
 
 # The command line

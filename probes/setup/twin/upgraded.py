@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel import dkms
 from probes.facts.kernel.boot import BootFacts
 from probes.facts.kernel.depmod import FILE_LIMIT_BYTES, DepmodEntry, origin_of
@@ -58,8 +58,12 @@ class UpgradedFiles:
 class UpgradedTwin(TwinHost):
     """A node after an upgrade, still running."""
 
-    def __init__(self, tree: TwinTree, files: Mapping[str, Modinfo], manager: str) -> None:
+    def __init__(
+        self, tree: TwinTree, files: Mapping[str, Modinfo], manager: str, builds_modules: bool
+    ) -> None:
+        """`builds_modules`: of the GPU driver or OFED, so their symbol versions are not those of now."""
         super().__init__(tree, {}, {})
+        self._builds_modules = builds_modules
         self._files = files
         self._manager = manager
 
@@ -68,6 +72,8 @@ class UpgradedTwin(TwinHost):
         if tuple(argv[:2]) == ("modinfo", "-k") and argv[2] in self._files:
             printed = self._files[argv[2]](tuple(argv), seconds)
             return CommandOutput(tuple(argv), 0, str(printed), "")
+        if argv[0] == "modprobe" and self._builds_modules:
+            return Unknown(Reason.NOT_YET, "modprobe", "the upgrade builds the modules")
         answer = super().run(argv, seconds)
         if tuple(argv) == _MANAGER and self._manager and not isinstance(answer, Unknown):
             return CommandOutput(_MANAGER, 0, f"Fabric Manager version is : {self._manager}\n", "")
@@ -81,13 +87,17 @@ def make_upgraded(
     files: Sequence[UpgradedFiles],
     library_version: str = "",
     manager_version: str = "",
+    builds_modules: bool = False,
 ) -> UpgradedTwin:
-    """Make a copy of a node with these files on its disk; "": libraries and Fabric Manager as now."""
+    """Make a copy of a node with these files on its disk; "": libraries and Fabric Manager as now.
+
+    `builds_modules`: the upgrade has modules of the GPU driver or OFED.
+    """
     tree = make_tree(host, examination)
     modinfo = {part.release: _write_kernel(host, tree, boot, part) for part in files}
     if library_version:
         _write_libraries(host, tree, library_version)
-    return UpgradedTwin(tree, modinfo, manager_version)
+    return UpgradedTwin(tree, modinfo, manager_version, builds_modules)
 
 
 def _write_kernel(host: Host, tree: TwinTree, boot: Maybe[BootFacts], part: UpgradedFiles) -> Modinfo:

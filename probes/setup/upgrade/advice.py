@@ -64,7 +64,8 @@ def advise(host: Host, examination: Examination, upgrade: Upgrade) -> UpgradeAdv
     present = read_installed(host, running, NAMES)
     files, assumed = _files(host, examination, before, upgrade, present)
     versions = (upgrade.library_version, upgrade.manager_version)
-    upgraded = make_upgraded(host, examination, before, files, *versions)
+    builds_modules = bool(upgrade.driver_version or upgrade.nic_modules)
+    upgraded = make_upgraded(host, examination, before, files, *versions, builds_modules)
     after = boot_facts.probe(upgraded, system, running)
     newest = max(upgrade.kernels, key=version_key, default="")
     if newest and _becomes_default(host, system):

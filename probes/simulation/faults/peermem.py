@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.simulation.faults.fault import ChangeTree, Faults, add_file, change_fields, fault
 from probes.simulation.faults.modules import NO_FILE, other_kernel, take_driver_from_disk
 from probes.simulation.node.jobs.processes import end_program
 from probes.simulation.node.model.tree import PEERMEM, Refusal, Tree, log, module_path
-from probes.simulation.node.modules.files import add_module_file, remove_module_file, set_modinfo
+from probes.simulation.node.modules.files import (
+    OFED_SYMVERS,
+    add_module_file,
+    modinfo_fields,
+    remove_module_file,
+    set_modinfo,
+)
 from probes.simulation.node.modules.loading import (
     insert_module,
     refuse_module,
@@ -16,6 +23,7 @@ from probes.simulation.node.modules.loading import (
     symbol_mismatch,
 )
 from probes.simulation.node.modules.modules import add_module, srcversion_of
+from probes.simulation.node.modules.symbol_versions import OTHER_VERSIONS, symvers, version_table
 from probes.simulation.node.system.services import WANTS, stop
 
 _PARAMETERS = "/sys/module/nvidia_peermem/parameters"
@@ -72,7 +80,26 @@ def _without_symbols(tree: Tree) -> None:
 
 @_UNLOADED.fault("peermem-symbol-version-mismatch", "nvidia_peermem was built against another OFED")
 def _symbol_of_other_ofed(tree: Tree) -> None:
-    refuse_module(tree, PEERMEM, symbol_mismatch(PEERMEM, "ib_register_peer_memory_client"), 15.1)
+    refuse_module(tree, PEERMEM, symbol_mismatch(PEERMEM, PEER_MEMORY_SYMBOL), 15.1)
+    table, path = version_table(tree), modinfo_fields(tree, PEERMEM).get("filename", "")
+    if path in table.needed:
+        table.needed[path] = OTHER_VERSIONS
+        del tree.refusals[PEERMEM]  # the versions explain it, until they are the same
+
+
+@FAULTS.fault(
+    "ofed-replaced-under-peermem",
+    "OFED was upgraded after nvidia_peermem was built and loaded",
+    finds=("peermem-symbol-version-mismatch",),
+    on="dgx-a100",
+    excludes=NO_FILE,
+)
+def _ofed_replaced(tree: Tree) -> None:
+    """Exchange OFED's files on disk; the loaded modules stay until the next boot."""
+    path = modinfo_fields(tree, "ib_core").get("filename", "")
+    version_table(tree).exported[path] = OTHER_VERSIONS
+    set_modinfo(tree, "ib_core", "srcversion", srcversion_of("ib_core of another OFED"))
+    tree.add(OFED_SYMVERS, symvers(OTHER_VERSIONS))
 
 
 @_UNLOADED.fault(

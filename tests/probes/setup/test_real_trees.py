@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Unknown, known
+from probes.facts.kernel import symbol_versions
 from probes.facts.kernel.installed_modules import InstalledModules, installed_releases, read_installed
 from probes.facts.kernel.modules import LADDER
 from probes.host.local import LocalHost
@@ -140,6 +141,21 @@ def test_the_fields_of_a_file_are_those_of_modinfo(root: Path) -> None:
                 word.replace("-", "_") for word in "".join(modinfo("depends", path)).split(",") if word
             )
             assert file.firmware == modinfo("firmware", path)[:16]
+
+
+def test_the_versions_of_a_symbol_are_those_of_modprobe(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(symbol_versions, "PEER_MEMORY_SYMBOL", "ib_register_client")
+    for kernel in kernels(root):
+        needs, exports = (kernel.entry(name) for name in ("ib_uverbs", "ib_core"))
+        assert needs is not None
+        assert exports is not None
+        by_modprobe = symbol_versions.read_versions(
+            LocalHost(), f"{root}{needs.path}", "ib_core", f"{root}{exports.path}"
+        )
+        assert by_modprobe.differ is False
+        ours = symbol_versions.read_versions(LocalHost(str(root)), needs.path, "ib_core", exports.path)
+        if not exports.path.endswith(".zst"):  # Python cannot unpack them
+            assert (ours.expected, ours.exported) == (by_modprobe.expected, by_modprobe.exported)
 
 
 def test_what_must_be_loaded_before_a_module_is_what_modprobe_loads(root: Path) -> None:

@@ -152,6 +152,7 @@ class Tree:
     nvswitches: list[str] = field(default_factory=list)
     bridges: list[PlacedNic] = field(default_factory=list)  # functions that manage NVSwitches
     live_modules: list[str] = field(default_factory=list)
+    symbol_versions: dict[str, int] = field(default_factory=dict)  # of symbols that loaded modules export
     commands: dict[str, Answer] = field(default_factory=dict)  # by program name
     drained_for: str | None = None  # the reason why Slurm starts no job here; None: it does
     denied: set[str] = field(default_factory=set)  # device files that this user cannot open

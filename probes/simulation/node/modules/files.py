@@ -7,8 +7,15 @@ from dataclasses import dataclass, field
 
 from probes.base.unknown import Maybe
 from probes.simulation.node.model.description import NodeDescription
-from probes.simulation.node.model.tree import Tree, dependencies_of, module_path
+from probes.simulation.node.model.tree import PEERMEM, Tree, dependencies_of, module_path
 from probes.simulation.node.modules.modules import VERSIONS, srcversion_of
+from probes.simulation.node.modules.symbol_versions import (
+    OFED_VERSIONS,
+    VersionTable,
+    parse_symvers,
+    symvers,
+    version_table,
+)
 
 MODULES_LOAD = "/usr/lib/systemd/system/systemd-modules-load.service"
 _VENDOR_PACKAGES = {  # module -> DKMS package
@@ -57,16 +64,14 @@ def add_module_files(tree: Tree) -> None:
     """Add modinfo, the symbols to build against, DKMS, OFED and systemd-modules-load."""
     node = tree.description
     files = {name: _fields(node, name) for name in modules_on_disk(node)}
-    tree.commands["modinfo"] = Modinfo(files)
-    symvers = "0x1b2c3d4e\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n"
-    tree.add(f"/lib/modules/{node.kernel}/build/Module.symvers", symvers)
+    tree.commands |= {"modinfo": Modinfo(files), "modprobe": VersionTable()}
+    of_kernel = "0x1b2c3d4e\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n"
+    tree.add(f"/lib/modules/{node.kernel}/build/Module.symvers", of_kernel)
     for name in _packages(node):
         _dkms(tree, name)
     if node.modules.ofed:
-        line = (
-            "0x{:08x}\tib_{}register_peer_memory_client\tdrivers/infiniband/core/ib_core\tEXPORT_SYMBOL\t\n"
-        )
-        tree.add(OFED_SYMVERS, line.format(0x6E1AAA01, "") + line.format(0x6E1AAA02, "un"))
+        tree.add(OFED_SYMVERS, symvers(OFED_VERSIONS))
+        _add_versions(tree)
         tree.add("/usr/bin/ofed_info", "#!/bin/sh\n")
         tree.commands.setdefault("ofed_info", lambda argv, seconds: f"{node.system.ofed}:\n")
     tree.add(MODULES_LOAD, "[Unit]\nDescription=Load Kernel Modules\n")
@@ -75,6 +80,16 @@ def add_module_files(tree: Tree) -> None:
         f"../{MODULES_LOAD.rpartition('/')[2]}",
     )
     tree.units["systemd-modules-load"] = "active"
+
+
+def _add_versions(tree: Tree) -> None:
+    """Add the versions of OFED's symbols: to what ib_core exports, and to what nvidia_peermem needs."""
+    table, node = version_table(tree), tree.description
+    base = f"/lib/modules/{node.kernel}"
+    table.exported[f"{base}/{module_path(node, 'ib_core')}"] = OFED_VERSIONS
+    table.needed[f"{base}/{module_path(node, PEERMEM)}"] = OFED_VERSIONS
+    if "ib_core" in node.modules.live:
+        tree.symbol_versions.update(OFED_VERSIONS)
 
 
 def modinfo_of(tree: Tree) -> Modinfo:
@@ -92,7 +107,9 @@ def set_modinfo(tree: Tree, module: str, field_name: str, value: str) -> None:
 
 def add_module_file(tree: Tree, name: str) -> None:
     """Add a module's file for the running kernel."""
-    modinfo_of(tree).files[name] = _fields(tree.description, name)
+    fields = modinfo_of(tree).files[name] = _fields(tree.description, name)
+    if name == PEERMEM and fields["filename"] in (table := version_table(tree)).needed:
+        table.needed[fields["filename"]] = parse_symvers(tree.text(OFED_SYMVERS))
     write_index(tree, modinfo_of(tree).files)
 
 

@@ -14,6 +14,7 @@ from probes.simulation.node.devices.vendor_nics import GPU_PARAMETER
 from probes.simulation.node.model.tree import PEERMEM, VERBS_DRIVERS, Refusal, Removed, Tree, log, uuid_of
 from probes.simulation.node.modules.files import modinfo_fields
 from probes.simulation.node.modules.modules import PEERMEM_PARAMETERS, add_memory_peers, add_module
+from probes.simulation.node.modules.symbol_versions import differing_symbol, version_table
 from probes.simulation.node.system.software import add_device_files
 
 _MODULES_DISABLED = "/proc/sys/kernel/modules_disabled"
@@ -61,6 +62,7 @@ def insert_module(tree: Tree, name: str, parameters: Mapping[str, str], seconds:
         for gpu in tree.gpus if tree.unstarted else ():
             log(tree, f"NVRM: GPU {gpu.bdf}: RmInitAdapter failed! (0x62:0xffff:2477)", seconds, _ERROR)
     tree.live_modules.append(name)
+    tree.symbol_versions.update(version_table(tree).exported.get(fields.get("filename", ""), {}))
     add_module(tree, name, fields.get("version", ""), fields.get("srcversion", ""), taken)
     add_effects(tree, name, taken)
     return None
@@ -123,7 +125,7 @@ def _missing_firmware(tree: Tree, fields: Mapping[str, str]) -> str:
 
 
 def _version_mismatch(tree: Tree, name: str, fields: Mapping[str, str]) -> Refusal | None:
-    """Refuse a file built for another kernel, or for another driver than the loaded one."""
+    """Refuse a file built for another kernel, another driver or another OFED than the loaded one."""
     built_for = fields.get("vermagic", "")
     release = tree.description.kernel
     if built_for and built_for.split(" ", 1)[0] != release:
@@ -136,7 +138,8 @@ def _version_mismatch(tree: Tree, name: str, fields: Mapping[str, str]) -> Refus
         symbols = {PEERMEM: "nvidia_p2p_dma_map_pages", "nvidia_uvm": "nvUvmInterfaceRegisterUvmCallbacks"}
         symbol = symbols.get(name, "nvidia_p2p_get_pages")
         return symbol_mismatch(name, symbol)
-    return None
+    differing = differing_symbol(tree, fields.get("filename", ""))
+    return symbol_mismatch(name, differing) if differing else None
 
 
 def symbol_mismatch(name: str, symbol: str) -> Refusal:

@@ -202,7 +202,8 @@ def keep_disk(tree: Tree, earlier: Tree) -> None:
     if earlier.is_there(GRUB_CONFIG):
         write_grub_config(tree)
     # Answers about files on disk, and what firmware and shim remember.
-    tree.commands["modinfo"] = earlier.commands["modinfo"]
+    for name in ("modinfo", "modprobe"):
+        tree.commands[name] = earlier.commands[name]
     tree.refusals = earlier.refusals
     tree.not_installed = earlier.not_installed
 

@@ -20,7 +20,7 @@ from tui.commands.fleet.check import judge_answers
 # Odd nodes are slow: a plain one goes first, as when the answers were saved.
 NODE = """\
 cd {directory} || exit
-if [ -d "$1" ]; then cd "$1"; sleep 1; else cd plain; fi
+if [ -d "$1" ]; then cd "$1"; sleep {seconds}; else cd plain; fi
 size=${{4##*read(}}
 head -c "${{size%%)*}}" > /dev/null
 cat greeting
@@ -42,8 +42,11 @@ class _Saving:
         return judge_answers(answers)
 
 
-def save_answers(directory: Path, plain: str, odd: Mapping[str, str]) -> str:
-    """Save what simulated nodes answer; return the transport. All nodes but the `odd` are `plain`."""
+def save_answers(directory: Path, plain: str, odd: Mapping[str, str], seconds: float = 1.0) -> str:
+    """Save what simulated nodes answer; return the transport.
+
+    All nodes but the `odd` are `plain`; the odd ones are slow, by so many seconds.
+    """
     nodes = {"plain": plain, **odd}
     saving = _Saving(directory)
     with ThreadPoolExecutor(1) as executor:
@@ -69,5 +72,5 @@ def save_answers(directory: Path, plain: str, odd: Mapping[str, str]) -> str:
         greeting = pack({"kind": simulated.partition("+")[0], "is_root": True}).decode()
         (directory / name / "greeting").write_text(f"\n{GREETING}\n{greeting}")
     program = directory / "node"
-    program.write_text(NODE.format(directory=shlex.quote(str(directory))))
+    program.write_text(NODE.format(directory=shlex.quote(str(directory)), seconds=seconds))
     return f"sh {program} {{host}}"

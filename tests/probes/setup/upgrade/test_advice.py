@@ -93,6 +93,15 @@ def test_ofed_and_the_driver_together_are_no_problem() -> None:
     assert "upgrade-ofed-under-peermem" not in found(after(OFED + MODULES + LIBRARIES + MANAGER, "dgx-a100"))
 
 
+@pytest.mark.parametrize("fault", ["peermem-symbol-version-mismatch", "ofed-replaced-under-peermem"])
+def test_an_upgrade_that_builds_the_modules_ends_a_mismatch_and_another_does_not(fault: str) -> None:
+    node = f"dgx-a100+{fault}"
+    both = after(OFED + MODULES.replace("-open", "") + LIBRARIES + MANAGER, node)
+    assert "peermem-symbol-version-mismatch" not in found(both)
+    assert both.verdict.state is State.READY
+    assert after("Inst curl [8.5.0-2] (8.5.0-3 Ubuntu:22.04 [amd64])\n", node).verdict.state is State.BROKEN
+
+
 def test_removing_ofed_takes_peermem_away() -> None:
     kernel = after("Remv mlnx-ofed-kernel-dkms [24.10-1]\n", "dgx-a100")
     assert kernel.verdict.state is State.BROKEN
