@@ -8,6 +8,7 @@ from probes.base.unknown import Maybe, Unknown
 
 MAX_SAMPLES = 4096
 HISTORY_SECONDS = 300.0
+_MOST_DRAWN = 3  # graphs of one history that are kept: of different lengths, on one screen
 
 
 class History:
@@ -19,6 +20,10 @@ class History:
         self._times = array("d")
         self._values = array("d")
         self._newest = 0.0  # time of the last reading, known or unknown
+        self._added = 0  # samples so far, those that were dropped too
+        # What `buckets` returned for a count and an interval: with the number of the last interval, and the
+        # samples added until then.
+        self._drawn: dict[tuple[int, float], tuple[list[float | None], float, int]] = {}
 
     def add(self, at: float, value: Maybe[float]) -> None:
         """Add a reading made at time `at`, in ascending order; an unknown one leaves a gap."""
@@ -26,6 +31,7 @@ class History:
         if not isinstance(value, Unknown):
             self._times.append(at)
             self._values.append(value)
+            self._added += 1
         old = max(0, len(self._times) - self._max_samples)
         while old < len(self._times) and self._times[old] < at - self._seconds:
             old += 1
@@ -42,15 +48,23 @@ class History:
         An interval without readings is None. Intervals start at multiples of `seconds`, so that a sparkline
         moves by whole columns, not at every reading.
         """
-        values: list[float | None] = [None] * count
         if seconds <= 0:
-            return values
+            return [None] * count
         last = self._newest // seconds
-        for at, value in zip(reversed(self._times), reversed(self._values), strict=True):
+        buckets, drawn_last, seen = self._drawn.pop((count, seconds), ([], last, 0))
+        moved = last - drawn_last
+        # A screen asks each second: only samples that are new since then are looked at.
+        if buckets and 0 <= moved < count:
+            buckets = [*buckets[int(moved) :], *[None] * int(moved)]
+        else:
+            buckets, seen = [None] * count, 0
+        first = max(0, len(self._times) - (self._added - seen))
+        for at, value in zip(self._times[first:], self._values[first:], strict=True):
             index = count - 1 - (last - at // seconds)
-            if index < 0:
-                break
-            if index < count:
-                before = values[int(index)]
-                values[int(index)] = value if before is None else max(before, value)
-        return values
+            if 0 <= index < count:
+                before = buckets[int(index)]
+                buckets[int(index)] = value if before is None else max(before, value)
+        if len(self._drawn) >= _MOST_DRAWN:
+            self._drawn.clear()
+        self._drawn[count, seconds] = buckets, last, self._added
+        return list(buckets)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 from probes.base.frozen import frozen
+from probes.base.latest import Latest
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
 from probes.checks.silenced import with_silences
 from probes.queries.finding import Finding, Severity, Status
@@ -37,12 +39,12 @@ class Judgment:
         """Whether the checks have run; before, there is a verdict without findings."""
         return self.verdict.critical is not None
 
-    @property
+    @cached_property
     def found(self) -> tuple[Finding, ...]:
         """The findings that were found."""
         return tuple(finding for finding in self.findings if finding.status is Status.FOUND)
 
-    @property
+    @cached_property
     def listed(self) -> tuple[Finding, ...]:
         """The critical findings, then the warnings, one for each cause."""
         return listed(self.findings)
@@ -155,6 +157,7 @@ class Judge:
         self._outcomes: Outcomes = ()
         self._moved: Outcomes = ()  # those of the moving checks
         self._since: Mapping[str, float | None] | None = None  # None: not examined yet
+        self._verdict: Latest[Verdict] = Latest()
 
     def examine(self, examination: Examination) -> Judgment:
         """Run all checks on a new examination."""
@@ -169,7 +172,10 @@ class Judge:
         self.examination = replace(self.examination, usability=usability, watched=watched)
         moved, before = run_checks(self.examination, _MOVING), self.judgment
         if moved == self._moved and before is not None:
-            verdict = conclude(usability, before.findings)
+            findings = before.findings
+            verdict = self._verdict.get(
+                lambda: conclude(usability, findings), same=(findings,), equal=usability
+            )
             if verdict != before.verdict:
                 self.judgment = replace(before, verdict=verdict)
                 return self.judgment

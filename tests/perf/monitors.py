@@ -156,7 +156,7 @@ def _measure(variant: str, running: Mapping[str, Terminal]) -> None:
     if variant == "quiet" and _DEMO in costs:
         memory = costs[_DEMO][-1]
         text = f"{memory.rss_bytes / 1e6:.0f} MB resident, {memory.uss_bytes / 1e6:.0f} MB its own"
-        row("memory", text, "80 MB", memory.rss_bytes <= 80e6)
+        row("memory", text, "70 MB", memory.rss_bytes <= 70e6)
 
 
 def _compare(what: str, ours: Sequence[Cost], theirs: Sequence[Cost] | None, has_budget: bool) -> None:

@@ -20,6 +20,7 @@ from probes.topology.paths import Topology, build
 from tui.screens.overview import head as head_drawing
 from tui.screens.overview.head import Head
 from widgets.base import figures
+from widgets.base.graphs import graph
 from widgets.base.lines import Line, Run, Tone, fit, line, plain, rows_of, width_of, wrapped
 from widgets.doctor import findings
 from widgets.node import matrix as matrix_drawing
@@ -316,7 +317,7 @@ def test_an_unknown_figure_is_a_question_mark_not_zero() -> None:
     assert figures.gbps(unknown) == "? Gb/s"
     assert figures.percent(unknown) == "?%"
     assert figures.gibibytes(unknown) == "?"
-    assert figures.sparkline([1.0, None, 2.0])[1] == "·"
+    assert graph([1.0, None, 2.0])[1] == Run("·", Tone.DIM)
 
 
 @pytest.mark.parametrize(

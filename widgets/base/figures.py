@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 from probes.base.unknown import Maybe, Unknown
 
 UNKNOWN_MARK = "?"
-BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def short(value: Maybe[float]) -> str:
@@ -92,17 +90,3 @@ def used_of(used_bytes: Maybe[int], total_bytes: Maybe[int]) -> str:
 def percent(value: Maybe[int]) -> str:
     """Format a percentage: "92%"."""
     return f"{UNKNOWN_MARK}%" if isinstance(value, Unknown) else f"{value}%"
-
-
-def sparkline(values: Sequence[float | None], top: float | None = None) -> str:
-    """Return one block a value, scaled to the largest (or `top`); a missing value is a dot."""
-    highest = top if top is not None else max((value for value in values if value is not None), default=0.0)
-    marks = []
-    for value in values:
-        if value is None:
-            marks.append("·")
-        elif highest <= 0:
-            marks.append(BLOCKS[0])
-        else:
-            marks.append(BLOCKS[min(7, max(0, int(value / highest * 7.999)))])
-    return "".join(marks)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple, overload
 
 from rich.cells import cell_len, set_cell_size
@@ -31,6 +32,9 @@ class Tone(Enum):
     LOW_LOAD = "low load"  # of graphs: below a third, …
     LOAD = "load"
     HIGH_LOAD = "high load"  # … above two thirds
+
+    # Enum's own is a function in Python, and each run on the screen looks up the style of its tone.
+    __hash__ = object.__hash__
 
 
 # Color of Textual's theme and attributes of each tone on the screen (lines_view.py).
@@ -60,6 +64,10 @@ class Run(NamedTuple):
 
 
 _EDGE = " │"  # before each line of a file
+# Characters of one cell: those of ASCII, and what gdrtop draws with.
+_DRAWN = frozenset(map(chr, (*range(0x20, 0x7F), *range(0x2190, 0x2194), *range(0x2500, 0x25A0)))).union(
+    "·…●✓✗▲°"
+)
 
 
 class Piece(Run):
@@ -101,8 +109,18 @@ def width_of(line: Line) -> int:
     """Return the width of a line in cells."""
     cells = 0
     for text, _, _ in line:
-        cells += len(text) if text.isascii() and text.isprintable() else cell_len(text)
+        cells += len(text) if text.isascii() and text.isprintable() else _cells_of(text)
     return cells
+
+
+def has_plain_width(text: str) -> bool:
+    """Return whether each character is known to have one cell, without a search in tables of widths."""
+    return _DRAWN.issuperset(text)
+
+
+@lru_cache(4096)
+def _cells_of(text: str) -> int:
+    return len(text) if has_plain_width(text) else cell_len(text)
 
 
 def cut(line: Line, width: int) -> Line:

@@ -238,7 +238,7 @@ class EndpointLines(Mapping[str, list[Line]]):
             if mark is not None:
                 made[0] = _marked(made[0], mark)
             # A click on any figure is one on its endpoint.
-            made = self._made[end] = [tuple(run._replace(id=end) for run in line) for line in made]
+            made = self._made[end] = [tuple(Run(run.text, run.tone, end) for run in line) for line in made]
         return made
 
     def count(self, end: str) -> int:

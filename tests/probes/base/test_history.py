@@ -69,3 +69,17 @@ def test_any_readings_in_any_order(
     for at, value in readings:
         history.add(at, value)
     assert len(history.buckets(count, seconds)) == count
+
+
+def test_graphs_that_are_asked_for_each_second_are_those_of_all_samples() -> None:
+    history = History()
+    for second in range(400):
+        history.add(second * 0.9, ABSENT if second % 7 == 3 else float(second * 37 % 101))
+        if second % 60 > 40:  # not asked for a while, as while another screen is shown
+            continue
+        whole = History()
+        for at, value in history.samples():
+            whole.add(at, value)
+        whole.add(second * 0.9, ABSENT)
+        for shape in ((30, 4.0), (60, 2.0), (7, 1.0)):
+            assert history.buckets(*shape) == whole.buckets(*shape)

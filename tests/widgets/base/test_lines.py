@@ -3,8 +3,21 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
-from widgets.base.lines import LazyLines, Line, Run, Tone, folded, line, plain, unwrapped, width_of, wrapped
+from widgets.base.lines import (
+    LazyLines,
+    Line,
+    Run,
+    Tone,
+    folded,
+    has_plain_width,
+    line,
+    plain,
+    unwrapped,
+    width_of,
+    wrapped,
+)
 from widgets.node.boxes import frame
 
 RUNS = st.lists(
@@ -87,3 +100,9 @@ def test_other_lines_follow_and_all_can_be_changed() -> None:
     cut = lines.mapped(lambda line: (line[0]._replace(text=line[0].text[:4]),))
     assert made == []
     assert texts(list(cut)) == ["line", "line", "lege"]
+
+
+def test_texts_without_a_search_in_tables_have_a_cell_for_each_character() -> None:
+    plain_widths = [chr(code) for code in range(0x3000) if has_plain_width(chr(code))]
+    assert {"a", "↑", "█", "│", "…"} <= set(plain_widths)
+    assert {cell_len(character) for character in plain_widths} == {1}

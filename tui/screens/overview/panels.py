@@ -67,6 +67,7 @@ class Panels:
         self.checked = Checked()
         self.measured: dict[tuple[str, str], Result] = {}  # by GPU and NIC
         self._far_pids: Latest[tuple[int, ...]] = Latest()
+        self._jobs_without_ranks: Latest[list[Line]] = Latest()
 
     def draw(
         self,
@@ -184,7 +185,11 @@ class Panels:
         readings = self._readings
         facts, far = self.checked.processes, self._far(node)
         sample = readings.live_sample
-        lines = job_lines.draw_overview(sample, facts, readings.gpus_by_pid(), width, far)
+        lines = self._jobs_without_ranks.get(
+            lambda: job_lines.draw_overview(sample, facts, readings.gpus_by_pid(), width, far),
+            same=(node, sample, facts, readings.live, far),
+            equal=width,
+        )
         if sample is None or len(lines) >= rows:
             return lines
         return lines + rank_graphs.draw(sample, readings.rank_histories, width, rows - len(lines))
