@@ -314,7 +314,9 @@ def test_text_commands_do_not_import_textual(command: str) -> None:
     assert "tui.runtime.printing" in modules
     assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file", "yaml"}
     assert not modules & {"tui.settings.table", "tui.settings.merge"}  # nothing is configured
-    assert not modules & {"networkx", "importlib.resources"}  # for exports of the graph
+    is_graph_drawn = command == "topo"
+    assert ("networkx" in modules) == is_graph_drawn
+    assert is_graph_drawn or "importlib.resources" not in modules  # networkx imports it
     later = ("probes.simulation.faults", "probes.simulation.commands")
     assert not [name for name in modules if name.startswith(later)]
 
@@ -349,6 +351,11 @@ def test_reading_a_log_does_not_import_textual(tmp_path: Path) -> None:
     modules = modules_after(f"from tui.cli import main\nmain(['nccl-log', '{tmp_path}/log'])")
     assert "probes.nccl.log.reader" in modules
     assert not modules & {"textual", "pynvml", "networkx", "tarfile"}
+
+
+def test_a_node_whose_nics_are_not_below_the_switches_of_its_gpus_needs_no_networkx() -> None:
+    code = "from tui.cli import main\nmain(['check', '--demo', 'pcie-l40s'])"
+    assert "networkx" not in modules_after(code)
 
 
 @pytest.mark.parametrize("arguments", [["schema"], ["--version"], ["--demo", "list"]])

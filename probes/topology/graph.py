@@ -14,7 +14,6 @@ value may be Unknown.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -48,7 +47,8 @@ _VIRTUAL_FUNCTION = 0x101E  # of every ConnectX since ConnectX-6 Dx
 class Parts:
     """Named parts with facts, and links with facts: plain dictionaries, of which networkx's graph is made.
 
-    networkx takes 0.1 s and 13 MB to import, so only exports use it.
+    Most rules only ask for the neighbors of a part. networkx takes 0.1 s to import, a third of `gdrtop
+    check`, so it is imported where the graph is drawn, searched or exported.
     """
 
     def __init__(self) -> None:
@@ -72,23 +72,14 @@ class Parts:
         """Return the facts of the link between two parts; {} if there is none."""
         return self.adj.get(a, {}).get(b, {})
 
-    def shortest(self, a: str, b: str, kinds: Container[str]) -> list[str]:
-        """Return the shortest route between two linked parts, both included, through parts of these kinds."""
-        routes = deque([[b]])  # to b, the shortest first
-        seen = {b}
-        while (route := routes.popleft())[0] != a:
-            near = [name for name in self.adj[route[0]] if self.nodes[name]["kind"] in kinds]
-            routes.extend([name, *route] for name in near if name not in seen)
-            seen.update(near)
-        return route
-
-    def graph(self) -> nx.Graph[str]:
-        """Return everything as a graph."""
+    def graph(self, kinds: Container[str] | None = None) -> nx.Graph[str]:
+        """Return everything as a graph, or the parts of these kinds."""
         import networkx as nx
 
+        names = {name for name, facts in self.nodes.items() if kinds is None or facts["kind"] in kinds}
         graph: nx.Graph[str] = nx.Graph()
-        graph.add_nodes_from(self.nodes.items())
-        graph.add_edges_from((a, b, facts) for (a, b), facts in self._links.items())
+        graph.add_nodes_from((name, facts) for name, facts in self.nodes.items() if name in names)
+        graph.add_edges_from((a, b, facts) for (a, b), facts in self._links.items() if {a, b} <= names)
         return graph
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import cached_property
 from itertools import accumulate
 from math import inf
+from typing import TYPE_CHECKING
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.topology.graph import CPU, HOST_BRIDGE, INTERNAL, NO_LINK, NUMA_NODE, Parts, chain_of
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @frozen
@@ -50,6 +55,11 @@ class Routes:
         self._hops: dict[tuple[str, str], Hop] = {}
         self._numa: dict[str, frozenset[str]] = {}  # host bridge -> NUMA nodes
 
+    @cached_property
+    def _cpus(self) -> nx.Graph[str]:
+        """The part of the graph above the trees: host bridges, NUMA nodes and what joins them."""
+        return self._parts.graph((HOST_BRIDGE, NUMA_NODE, CPU))
+
     def branch(self, bdf: str) -> Branch:
         """Return the branch of a function whose place in the tree is known."""
         branch = self._branches.get(bdf)
@@ -89,7 +99,9 @@ class Routes:
             return [a, b]
         route = self._over_cpus.get((a, b))
         if route is None:
-            route = self._over_cpus[a, b] = self._parts.shortest(a, b, (HOST_BRIDGE, NUMA_NODE, CPU))
+            import networkx as nx
+
+            route = self._over_cpus[a, b] = nx.shortest_path(self._cpus, a, b)
         return route
 
     def _share_numa_node(self, a: str, b: str) -> bool:

@@ -87,7 +87,7 @@ class Topology:
 
     @cached_property
     def graph(self) -> nx.Graph[str]:
-        """The parts as a graph, for exports."""
+        """The parts as a graph for searches and exports."""
         return self.parts.graph()
 
     @cached_property

@@ -19,7 +19,7 @@ from tui.files.verdict_file import ROOTS_DIRECTORY, VERDICT_LINE
 _SECONDS = 0.35
 _CONSUMED_SECONDS, _PROLOG_SECONDS, _LOGIN_SECONDS = 0.3, 0.4, 0.05
 _WATCH_SECONDS, _WATCH_PERCENT, _WATCH_BYTES = 20.0, 0.4, 45e6
-_GRAPH_SECONDS = 0.5  # of what draws the graph
+_GRAPH_SECONDS = 0.5  # of what draws the graph, with networkx
 _TIMES = 5
 _NOT_MEASURED = "not measured (the mount namespace needs root)"
 

@@ -30,7 +30,7 @@ START = "import sys\nfrom tui.cli import main\nsys.exit(main(sys.argv[1:]))"
 DRAWINGS = {
     "at once": "from tui.terminal.diff import MinimalOutput\nMinimalOutput.minimized = fail",
     "with the first facts": "import widgets.node.verdict\nwidgets.node.verdict.draw = fail",
-    "without a module": "sys.modules['widgets.node.topology'] = None",
+    "without networkx": "sys.modules['networkx'] = None",
 }
 
 

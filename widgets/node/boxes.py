@@ -113,7 +113,7 @@ def switches_by_numa(topology: Topology) -> dict[int, Switch]:
 
     for end in (*topology.gpus, *topology.nics):
         below(known(end.to_gpus, ""), known(end.numa_node, UNKNOWN_NUMA)).endpoints.append(end)
-    for bdf, facts in topology.parts.nodes.items():
+    for bdf, facts in topology.graph.nodes.items():
         if facts["kind"] == NVSWITCH and "sysfs_path" in facts:
             below(bdf, known(facts["numa_node"], UNKNOWN_NUMA)).nvswitches += 1
     return numas
