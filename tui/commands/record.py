@@ -8,9 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TextIO
 
+from probes.base.unknown import Reason, Unknown
+from probes.checks.judgment import judge
 from probes.host.protocol import Host
+from probes.queries.finding import Severity
 from probes.recording.format import RecordingError
 from tui.commands.arguments import EXIT_WRONG_USAGE, whole_number
 from tui.runtime.node_monitor import NodeMonitor
@@ -66,11 +70,12 @@ def record(
     """
     refuse_recorded(host)
     recorder = Recorder(host, path, redact)
+    monitor = NodeMonitor(recorder.host)
     progress = _Progress(out, seconds)
     try:
         with _hangups_as_interrupts():
             try:
-                _readings(recorder, progress, seconds, clock, wait)
+                _readings(monitor, recorder, progress, seconds, clock, wait)
             except KeyboardInterrupt:
                 if not recorder.moments:
                     raise
@@ -84,17 +89,31 @@ def record(
         raise
     assert recorded is not None
     progress.say(f"recorded {recorded}\n{recorded.privacy()}\n")
+    if lost := _only_in_logs(monitor):
+        progress.say(f"Without the NCCL logs of jobs, a replay does not find: {', '.join(lost)}.\n")
     return recorded
 
 
+def _only_in_logs(monitor: NodeMonitor) -> tuple[str, ...]:
+    """Return the ids of critical findings and warnings that a replay has not: they need NCCL's logs."""
+    if monitor.examination is None or isinstance(monitor.examination.job_logs, Unknown):
+        return ()
+    found = {finding.id: finding.severity for finding in monitor.judgment.found}
+    replayed = judge(replace(monitor.examination, job_logs=Unknown(Reason.NOT_RECORDED, "job logs")))
+    kept = {finding.id for finding in replayed.found}
+    return tuple(
+        name for name, severity in found.items() if severity is not Severity.NOTE and name not in kept
+    )
+
+
 def _readings(
+    monitor: NodeMonitor,
     recorder: Recorder,
     progress: _Progress,
     seconds: int,
     clock: Callable[[], float],
     wait: Callable[[float], object],
 ) -> None:
-    monitor = NodeMonitor(recorder.host)
     began = clock()
     progress.show(0.0, recorder)
     while not recorder.is_full:

@@ -51,6 +51,16 @@ def test_a_reading_a_second_for_so_many_seconds(tmp_path: Path) -> None:
     assert [round(moment.at - moments[0].at) for moment in moments] == [0, 1, 2, 3, 4, 5]
 
 
+def test_findings_that_only_the_logs_of_jobs_show_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path / "node.tar.gz", "hgx-h100+job-log-other-nics", seconds=1)
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("Without the NCCL logs of jobs, a replay does not find: job-log-other-setting")
+    text = printed(capsys, "check", "--replay", str(tmp_path / "node.tar.gz"))
+    assert "job-log-other-setting" not in text
+
+
 @pytest.mark.parametrize(("slow", "moments", "told"), [(1.5, 4, ""), (4.0, 2, "2 of 4 samples are missing")])
 def test_a_node_that_answers_slowly_gets_more_time_and_what_is_missing_is_said(
     slow: float, moments: int, told: str, tmp_path: Path
