@@ -9,6 +9,7 @@ from __future__ import annotations
 from probes.checks.judgment import exit_status
 from probes.snapshot.verdict import State
 from tui.commands.consumers.checked_node import Answer, CheckedNode, in_short, safe
+from tui.runtime.printing import source_word
 
 MOST_BYTES = 80
 _OK, _PROBLEM, _UNKNOWN = 0, 1, 3
@@ -24,4 +25,6 @@ def node_problem_detector(node: CheckedNode) -> Answer:
     status = _STATUSES[exit_status(verdict)]
     if verdict.state is State.DEGRADED:
         status = _PROBLEM
-    return Answer(safe(f"{node.source}{in_short(node.judgment)}", MOST_BYTES), status)
+    # The label of a recording alone has 80 bytes.
+    text = f"{source_word(node.origin)} {in_short(node.judgment)}".strip()
+    return Answer(safe(text, MOST_BYTES), status)
