@@ -223,7 +223,7 @@ async def test_a_finding_has_its_labelled_parts_in_order() -> None:
 @pytest.mark.slow
 async def test_checks_that_could_not_run_are_one_row_for_each_need(size: tuple[int, int]) -> None:
     clock = SteppedClock()
-    async with stepped_app(SimulatedHost("pcie-l40s+roce-gid-wrong", clock=clock)).run_test(
+    async with stepped_app(SimulatedHost("hgx-h100+pid-namespace-hides-users", clock=clock)).run_test(
         size=size
     ) as pilot:
         await opened(pilot, clock)
