@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from probes.base.evidence import Evidence
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, map_known
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ExportedSymbol
 from probes.facts.kernel.symbol_versions import EXPORTED, NEEDED, SymbolVersions
-from probes.queries.modules import PEERMEM, file_of, is_present, module_of
+from probes.queries.modules import PEERMEM, file_of, is_present
 from probes.snapshot.examination import Examination
 
 VERSIONS_DIFFER = f"it was built against another version of {PEER_MEMORY_SYMBOL} than the RDMA stack has"
@@ -27,9 +27,15 @@ def is_refused_now(examination: Examination) -> Maybe[bool]:
     versions = examination.symbol_versions
     if isinstance(versions, Unknown) or isinstance(versions.differ, Unknown):
         return versions_differ(examination)
-    loaded, file = module_of(examination, versions.exporter), file_of(examination, versions.exporter)
-    if isinstance(loaded, Unknown):
-        return loaded
+    modules = examination.node.modules
+    if isinstance(modules, Unknown):
+        return modules
+    loaded, file = modules.modules.get(versions.exporter), file_of(examination, versions.exporter)
+    if loaded is None:  # such as Broadcom's ib_peer_mem, of which only the file and the interface are read
+        is_absent = isinstance(modules.memory_peers, Unknown) and is_there(modules.memory_peers) is False
+        return (
+            versions.differ if is_absent else Unknown(Reason.NOT_RECORDED, f"/sys/module/{versions.exporter}")
+        )
     if not is_present(loaded):
         return versions.differ  # modprobe loads it from its file first
     on_disk = map_known(file, lambda file: file.srcversion)

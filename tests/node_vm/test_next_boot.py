@@ -17,6 +17,10 @@ content = bytearray(open(file, "rb").read())
 content[content.index(b"ib_register_peer_memory_client".ljust(56, b"\\0")) - 8] ^= 1
 open(file, "wb").write(content)
 END"""
+LOADS = (
+    f"printf '%s\\n' mlx5_core mlx5_ib nvidia nvidia_uvm nvidia_peermem > {CONFIG};"
+    " load-drivers || true; /etc/init.d/kmod start"
+)
 # How the boot is broken, and the state of the node after it.
 BOOTS = {
     "forbidden": (f"echo 'install nvidia_peermem /bin/false' > {RULES}", "BROKEN"),
@@ -29,18 +33,17 @@ BOOTS = {
 @pytest.fixture(scope="module")
 def loaded(rebooting: Machine) -> Iterator[Guest]:
     """The node with all that the path needs loaded, now and at boot."""
-    guest = rebooting.guest
-    guest.run("reset-node")
-    guest.shell(f"mkdir -p {CONFIG.rpartition('/')[0]}; load-drivers; /etc/init.d/kmod start")
-    yield guest
-    guest.run("reset-node")
+    rebooting.guest.run("reset-node")
+    rebooting.guest.shell(f"mkdir -p {CONFIG.rpartition('/')[0]}; {LOADS}")
+    yield rebooting.guest
+    rebooting.guest.run("reset-node")
 
 
 @pytest.mark.parametrize("boot", BOOTS)
 def test_a_broken_boot_is_forecast(loaded: Guest, rebooting: Machine, boot: str) -> None:
     breaks, state = BOOTS[boot]
-    loaded.write(CONFIG, "mlx5_core\nmlx5_ib\nnvidia\nnvidia_uvm\nnvidia_peermem\n")
     loaded.shell(breaks)
-    assert reboot_as_forecast(rebooting).state == state
-    loaded.shell(f"rm -f {RULES}; cp -p /usr/share/stubs/* {STUBS} && depmod")
-    loaded.shell("load-drivers; /etc/init.d/kmod start")
+    try:
+        assert reboot_as_forecast(rebooting).state == state
+    finally:
+        loaded.shell(f"rm -f {RULES}; cp -p /usr/share/stubs/* {STUBS}; depmod; {LOADS}")

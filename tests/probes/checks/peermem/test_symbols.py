@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from probes.base.unknown import Unknown
+from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFileFacts
 from probes.facts.kernel.symbol_versions import SymbolVersions
-from probes.plans.load_modules import refused_before
+from probes.plans.load_modules import load_modules, refused_before
 from probes.queries.finding import Severity, Status
+from probes.queries.symbol_versions import is_refused_now
 from probes.setup.forecast import forecast
 from probes.setup.twin.build import make_twin
 from probes.simulation.host import SimulatedHost
@@ -87,6 +88,23 @@ def test_without_the_log_the_files_show_why_the_kernel_refuses_the_module() -> N
     assert "Invalid argument" in finding.cause
     assert "rebuild it for the running RDMA stack" in refused_before(node, "nvidia_peermem")
     assert says(replace(node, symbol_versions=NEEDS_ROOT), NAME).status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_the_exporter_may_be_any_module(is_loaded: bool) -> None:
+    """Broadcom's ib_peer_mem; of a loaded one it is unknown whether it is the one on disk."""
+    node = examination_of(REFUSED)
+    modules = node.node.modules
+    assert not isinstance(modules, Unknown)
+    peers = () if is_loaded else Unknown(Reason.NOT_THERE, "memory_peers")
+    other = replace(
+        node,
+        node=replace(node.node, modules=replace(modules, memory_peers=peers)),
+        symbol_versions=replace(versions_of(node), exporter="ib_peer_mem"),
+    )
+    assert says(other, NAME).status is Status.FOUND
+    assert isinstance(is_refused_now(other), Unknown) is is_loaded
+    assert str(load_modules(other)).startswith("nvidia_peermem cannot be loaded")
 
 
 def test_a_rebuild_makes_the_message_in_the_log_old() -> None:
