@@ -21,6 +21,7 @@ def _tree(root: Path, named: str) -> LocalHost:
     process = root / "proc/77"
     (process / "fd").mkdir(parents=True)
     (process / "fd/3").symlink_to("/dev/nvidia0")
+    (process / "maps").write_text("")
     (process / "environ").write_bytes(f"NCCL_TOPO_FILE={named}\0".encode())
     (process / "root/opt").mkdir(parents=True)
     (process / "root/opt/topo.xml").write_text(XML)

@@ -84,13 +84,12 @@ def test_it_begins_with_one_line_a_finding() -> None:
     assert counts < 5
     summary = lines[counts + 2 : lines.index("", counts + 2)]
     marks = "".join(line[0] for line in summary)
-    assert marks == "xx!!!!-???"  # a pipe without UTF-8
+    assert marks == "xx!!!!-??"  # a pipe without UTF-8
     assert summary[0].split()[1] == "nccl-gid-index-missing"
     assert "roce-gid-wrong" in summary[1]  # the same cause
     assert "GPU2 +1" in summary[2]
     assert "job-log-staged" in summary[4]  # the same cause, by the job's log
-    assert summary[8] == "? 8 checks need up to 90 s of watching (check --seconds 90)"
-    assert summary[7].split(" ", 2)[2].startswith("checks could not run (the environment of process")
+    assert summary[7] == "? 8 checks need up to 90 s of watching (check --seconds 90)"
     assert status == 2
 
 
