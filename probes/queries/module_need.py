@@ -12,7 +12,7 @@ from probes.facts.gpu.gpus import Flavor
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.module_files import MODULES as MODULE_FILES
 from probes.facts.kernel.module_files import ModuleFile
-from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, PROC_MODULES, KernelModule
+from probes.facts.kernel.modules import PROC_MODULES, KernelModule
 from probes.queries.evidence_list import STAGED
 from probes.queries.finding import CheckEnded, Outcome, end_with, found, need, passed, unknown
 from probes.queries.modules import (
@@ -199,9 +199,9 @@ def has_peer_symbols(examination: Examination) -> bool:
         return True
     if isinstance(modules, Unknown):
         return False
-    exporters = [symbol.provider for symbol in modules.symbols if symbol.symbol == PEER_MEMORY_SYMBOL]
-    facts: list[object] = [*exporters, modules.memory_peers]
-    return any(not isinstance(fact, Unknown) for fact in facts)
+    exporter = modules.peer_memory
+    is_exported = exporter is not None and not isinstance(exporter.provider, Unknown)
+    return is_exported or not isinstance(modules.memory_peers, Unknown)
 
 
 def refused_by(examination: Examination, name: str) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from probes.facts.gpudirect import hardware_of, parse_driver_version
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import (
-    PEER_MEMORY_SYMBOL,
     PROC_MODULES,
     KernelModule,
     ModuleFacts,
@@ -143,8 +142,8 @@ def peer_nics(node: Node) -> Maybe[tuple[str, ...]]:
     cards, modules, rdma = _mlx_cards(node), node.modules, node.rdma
     if isinstance(cards, Unknown) or isinstance(modules, Unknown) or isinstance(rdma, Unknown):
         return cards
-    exporters = (symbol.provider for symbol in modules.symbols if symbol.symbol == PEER_MEMORY_SYMBOL)
-    drivers = ("bnxt_en",) if next(exporters, None) == "ib_peer_mem" else ()
+    exporter = modules.peer_memory
+    drivers = ("bnxt_en",) if exporter is not None and exporter.provider == "ib_peer_mem" else ()
     if known(has_ofed_peer_memory(modules), False):
         drivers = ("erdma",)
     return (*cards, *(nic.name for nic in rdma.devices if known(nic.driver, "") in drivers))

@@ -32,10 +32,9 @@ def is_refused_now(examination: Examination) -> Maybe[bool]:
         return modules
     loaded, file = modules.modules.get(versions.exporter), file_of(examination, versions.exporter)
     if loaded is None:  # such as Broadcom's ib_peer_mem, of which only the file and the interface are read
-        is_absent = isinstance(modules.memory_peers, Unknown) and is_there(modules.memory_peers) is False
-        return (
-            versions.differ if is_absent else Unknown(Reason.NOT_RECORDED, f"/sys/module/{versions.exporter}")
-        )
+        if is_there(modules.memory_peers) is False:
+            return versions.differ
+        return Unknown(Reason.NOT_RECORDED, f"/sys/module/{versions.exporter}")
     if not is_present(loaded):
         return versions.differ  # modprobe loads it from its file first
     on_disk = map_known(file, lambda file: file.srcversion)

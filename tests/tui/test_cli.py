@@ -3,9 +3,9 @@
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -356,7 +356,7 @@ def test_an_interrupt_that_python_drops_in_a_callback_ends_with_130(
 
     def interrupted(*_: object, **__: object) -> None:
         Callback()
-        time.sleep(600)
+        signal.pause()
 
     monkeypatch.setattr("tui.commands.topo.write_topology", interrupted)
     assert main(["topo", "--demo"]) == 130

@@ -102,6 +102,11 @@ class ModuleFacts:
     signed_only: bool = False  # module.sig_enforce, lockdown: modules need a trusted signature
 
     @property
+    def peer_memory(self) -> SymbolProvider | None:
+        """What exports the peer-memory symbol, which nvidia_peermem needs."""
+        return next((row for row in self.symbols if row.symbol == PEER_MEMORY_SYMBOL), None)
+
+    @property
     def file_names(self) -> dict[str, str]:
         """The modules whose files have other names, as modinfo takes them; Debian's driver has such files."""
         files = {name: module_name(known(row.on_disk, name).encode()) for name, row in self.modules.items()}
@@ -213,9 +218,9 @@ def _symbol_provider(tree: ModuleTree, symbol: str, user: str) -> SymbolProvider
 
 def has_ofed_peer_memory(modules: ModuleFacts) -> Maybe[bool]:
     """Return whether the peer-memory interface is OFED's; some Ubuntu kernels have one, too (bug 1923104)."""
-    provider = next((row.provider for row in modules.symbols if row.symbol == PEER_MEMORY_SYMBOL), None)
-    if provider is None:
+    if modules.peer_memory is None:
         return Unknown(Reason.NOT_RECORDED, "modules.symbols")
+    provider = modules.peer_memory.provider
     if isinstance(provider, Unknown):
         return provider
     exporter = modules.modules.get(provider)

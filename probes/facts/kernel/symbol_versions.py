@@ -49,10 +49,10 @@ class SymbolVersions:
 def probe(host: Host, modules: ModuleFacts) -> SymbolVersions:
     """Read the versions in the files that modprobe would load on the running kernel."""
     on_disk = modules.modules["nvidia_peermem"].on_disk
-    row = next((row for row in modules.symbols if row.symbol == PEER_MEMORY_SYMBOL), None)
-    if row is None:
+    exporter = modules.peer_memory
+    if exporter is None:
         return read_versions(host, on_disk, "", _NO_FILE)
-    return read_versions(host, on_disk, known(row.provider, ""), row.path)
+    return read_versions(host, on_disk, known(exporter.provider, ""), exporter.path)
 
 
 def read_versions(
