@@ -45,10 +45,11 @@ def prepare(ascii_only: bool, color: str = "auto") -> bool:
     The configured keys come into force here, before any screen is imported, and so does `color`, the option:
     Textual reads NO_COLOR.
     """
-    from tui.runtime.memory import limit_malloc
+    from tui.runtime.memory import leave_out_openssl, limit_malloc
     from tui.runtime.printing import is_plain
 
     limit_malloc()
+    leave_out_openssl()
     if color == "never":
         os.environ["NO_COLOR"] = "1"
     elif color == "always":

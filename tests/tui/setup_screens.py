@@ -16,7 +16,8 @@ from tests.tui.action_screens import ended, on, question, seen
 from tests.tui.bandwidth_screens import over, planned
 from tests.tui.pilot import SteppedClock, readings, until
 from tui.app import GdrtopApp
-from tui.bandwidth.session import BenchSession, MemoryResultsStore
+from tui.bandwidth.results_store import MemoryResultsStore
+from tui.bandwidth.session import BenchSession
 from tui.bandwidth.simulated_processes import SimulatedProcessStarter
 from tui.files.setup_log import MemorySetupLog
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen

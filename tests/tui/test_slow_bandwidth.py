@@ -15,7 +15,7 @@ from tests.probes.bandwidth.results.test_slow_results import NODE, measured
 from tests.tui.commands.watched_node import Watched
 from tests.tui.pilot import SteppedClock, examined, overview, readings, stepped_app, until
 from tui.app import GdrtopApp
-from tui.bandwidth.session import MemoryResultsStore
+from tui.bandwidth.results_store import MemoryResultsStore
 from tui.cli import main
 from tui.commands.check import CheckOptions, write_check
 from tui.commands.live import write_live

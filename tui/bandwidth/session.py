@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Protocol
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.expected import ExpectedPair
@@ -15,7 +14,6 @@ from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.planning.affected_jobs import affected_by
 from probes.bandwidth.planning.expected_pairs import rows_of, with_expected
 from probes.bandwidth.planning.series import plan_series
-from probes.bandwidth.results.baseline import other_type_hint, updated_baseline
 from probes.base.origin import Source
 from probes.base.unknown import Unknown
 from probes.facts.network.tcp_ports import free_port
@@ -27,99 +25,13 @@ from tui.actions.guards import no_actions_here
 from tui.bandwidth.events import BandwidthEvent, SaveFailed, SeriesEnded, TestEnded
 from tui.bandwidth.impact_check import reread, with_processes
 from tui.bandwidth.processes import LocalProcessStarter, ProcessStarter
+from tui.bandwidth.results_store import ResultsStore, StoreError
 from tui.bandwidth.series_runner import Choose, SeriesRunner
 from tui.files.expected_file import read_table, site_table
 from tui.runtime.lock import ActionLock, LockTaken
 from tui.settings.current import current
 
 _LOCK: str | None = None  # directory of the lock file; None: this user's
-
-
-class ResultsStore(Protocol):
-    """The saved results, and the baseline of each machine type."""
-
-    def add(self, result: Result) -> None:
-        """Save a result, or raise StoreError."""
-
-    def results(self) -> tuple[Result, ...]:
-        """Return all saved results, oldest first."""
-
-    def add_run(self, result: Result) -> None:
-        """Save a run of a bisection, also one that failed, until the bisection ends; or raise StoreError."""
-
-    def end_bisection(self) -> None:
-        """Forget the runs of bisections, or raise StoreError."""
-
-    def unfinished_runs(self) -> tuple[Result, ...]:
-        """Return the runs of bisections that have not ended, oldest first."""
-
-    def why_unread(self) -> str:
-        """Return why existing results cannot be read, as a sentence; "" if they can or there are none."""
-
-    def baseline(self, machine: str) -> tuple[Result, ...]:
-        """Return the baseline of a machine type; () if there is none."""
-
-    def no_baseline(self, machine: str) -> str:
-        """Return why a machine type has no baseline although one might be expected, else ""."""
-
-    def save_baseline(self, results: tuple[Result, ...]) -> str:
-        """Add results to the baseline of their machine type; return its place, or raise StoreError.
-
-        A result replaces the baseline's result of the same test; all others stay.
-        """
-
-
-class StoreError(Exception):
-    """A result could not be saved; the message says why."""
-
-
-class MemoryResultsStore:
-    """The results of a simulated node: they are gone when gdrtop ends."""
-
-    def __init__(self) -> None:
-        self._results: list[Result] = []
-        self._runs: list[Result] = []
-        self._baselines: dict[str, tuple[Result, ...]] = {}
-
-    def add(self, result: Result) -> None:
-        """Save a result."""
-        self._results.append(result)
-
-    def results(self) -> tuple[Result, ...]:
-        """Return all results, oldest first."""
-        return tuple(self._results)
-
-    def add_run(self, result: Result) -> None:
-        """Save a run of a bisection."""
-        self._runs.append(result)
-
-    def end_bisection(self) -> None:
-        """Forget the runs of bisections."""
-        self._runs.clear()
-
-    def unfinished_runs(self) -> tuple[Result, ...]:
-        """Return the runs of bisections that have not ended, oldest first."""
-        return tuple(self._runs)
-
-    def why_unread(self) -> str:
-        """Return "": memory can always be read."""
-        return ""
-
-    def baseline(self, machine: str) -> tuple[Result, ...]:
-        """Return the baseline of a machine type; () if there is none."""
-        return self._baselines.get(machine, ())
-
-    def no_baseline(self, machine: str) -> str:
-        """Return a hint if only another type of the same product has a baseline, else ""."""
-        return "" if machine in self._baselines else other_type_hint(machine, tuple(self._baselines))
-
-    def save_baseline(self, results: tuple[Result, ...]) -> str:
-        """Add results to the baseline of their machine type, or raise StoreError."""
-        new = updated_baseline(results, self.baseline)
-        if isinstance(new, Refused):
-            raise StoreError(new.reason)
-        self._baselines[new.machine] = new.results
-        return "in memory only, because the node is simulated"
 
 
 class BenchSession:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:  # loaded with the first test
     from probes.snapshot.examination import Examination
     from probes.snapshot.rates import Reading
     from tui.bandwidth.events import BandwidthEvent
-    from tui.bandwidth.session import BenchSession, ResultsStore
+    from tui.bandwidth.results_store import ResultsStore
+    from tui.bandwidth.session import BenchSession
     from tui.screens.bandwidth_run.state import SeriesState
 
 _MOST_WAITING = 5000
@@ -34,6 +35,7 @@ class BandwidthWorker(BackgroundTask["BandwidthEvent"]):
         super().__init__(call, "bandwidth")
         self._host, self._read_only = host, read_only
         self._lock = threading.Lock()
+        self._store: ResultsStore | None = None
         self._bench: BenchSession | None = None
         self._is_stopped = False
         self._is_planning = False
@@ -45,27 +47,35 @@ class BandwidthWorker(BackgroundTask["BandwidthEvent"]):
         self.state: SeriesState | None = None  # of the newest series
 
     def _opened(self) -> BenchSession:
+        store = self.store
         with self._lock:
             if self._bench is None:
-                from tui.bandwidth.results_store import open_results_store
                 from tui.bandwidth.session import BenchSession, expected_rows
 
-                host = self._host()
-                if host is None:
-                    raise RuntimeError("Still reading the node; try again in a moment")
+                host = self._opened_host()
                 rows, trouble = expected_rows(host)
-                store = open_results_store(host.origin)
                 self._bench = BenchSession(
                     host, store, self._read_only, expected=rows, expected_trouble=trouble
                 )
             return self._bench
 
+    def _opened_host(self) -> Host:
+        host = self._host()
+        if host is None:
+            raise RuntimeError("Still reading the node; try again in a moment")
+        return host
+
     # Questions
 
     @property
     def store(self) -> ResultsStore:
-        """Return where results are saved."""
-        return self._opened().store
+        """Where results are saved. It does not load what runs tests, which most dashboards never do."""
+        with self._lock:
+            if self._store is None:
+                from tui.bandwidth.results_store import open_results_store
+
+                self._store = open_results_store(self._opened_host().origin)
+            return self._store
 
     @property
     def refusal(self) -> str:
@@ -86,7 +96,7 @@ class BandwidthWorker(BackgroundTask["BandwidthEvent"]):
         """Load all saved results, oldest first; `unread` says why existing ones could not be read."""
 
         def ask() -> tuple[tuple[Result, ...], str]:
-            store = self._opened().store
+            store = self.store
             return store.results(), store.why_unread()
 
         def apply(answer: tuple[tuple[Result, ...], str]) -> None:
@@ -101,18 +111,18 @@ class BandwidthWorker(BackgroundTask["BandwidthEvent"]):
         """Load the baseline of a machine type, or why there is none."""
 
         def ask() -> tuple[tuple[Result, ...], str]:
-            store = self._opened().store
+            store = self.store
             return store.baseline(machine), store.no_baseline(machine)
 
         call_in_thread(self._call, ask, lambda answer: then(*answer), failed)
 
     def save_baseline(self, results: tuple[Result, ...], then: Then[str], failed: Failed) -> None:
         """Save these results as the baseline of their machine type; `then` gets the path."""
-        from tui.bandwidth.session import StoreError
+        from tui.bandwidth.results_store import StoreError
 
         def save() -> tuple[str, str]:
             try:
-                return self._opened().store.save_baseline(results), ""
+                return self.store.save_baseline(results), ""
             except StoreError as error:
                 return "", str(error)
 

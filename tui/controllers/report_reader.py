@@ -19,8 +19,7 @@ from probes.snapshot.examination import Examination
 from tui.actions.audit_log import PastRun, PastStep
 from tui.actions.dispatcher import Dispatcher
 from tui.actions.events import RunOutcome
-from tui.bandwidth.results_store import open_results_store
-from tui.bandwidth.session import ResultsStore
+from tui.bandwidth.results_store import ResultsStore, open_results_store
 from tui.bandwidth.slow_results import with_slow_results
 from tui.runtime.snapshot import Snapshot, take_redacted_snapshot, take_snapshot
 from widgets.doctor.plan import command_of

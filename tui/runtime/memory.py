@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
+from contextlib import suppress
 
 # mallopt(3), malloc.h of glibc.
 _M_TRIM_THRESHOLD = -1
@@ -27,6 +29,24 @@ def limit_malloc() -> None:
         return
     mallopt(_M_ARENA_MAX, 1)
     mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+
+
+def leave_out_openssl() -> None:
+    """Import asyncio and hashlib without OpenSSL, which would take 5 MB and is not used.
+
+    Both work where Python was built without it. A distribution may have changed that: there they import it
+    later, as usual. Call this before anything else imports them; what imports ssl by itself later gets it.
+    """
+    missing = [name for name in ("ssl", "_hashlib") if name not in sys.modules]
+    for name in missing:
+        sys.modules[name] = None  # type: ignore[assignment]  # "import" raises ImportError then
+    try:
+        with suppress(ImportError):
+            import asyncio  # noqa: F401
+            import hashlib  # noqa: F401
+    finally:
+        for name in missing:
+            del sys.modules[name]
 
 
 def collect_garbage_rarely() -> None:

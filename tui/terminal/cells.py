@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -28,8 +29,9 @@ _NEVER_WRITTEN = dict.fromkeys(
 # The code that turns an attribute off; 22 ends bold and dim.
 _OFF = {"1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "6": "25", "7": "27", "8": "28", "9": "29"}
 _OFF |= {"21": "24", "53": "55"}
-# Characters of one cell that were seen already, of the few thousand in _NARROW.
-_one_cell = {chr(code) for code in range(*_NARROW[0])}
+# Characters of one cell that were seen already, of the few thousand in _NARROW: each once, for Python makes a
+# new object for every "─" of a text.
+_one_cell = {chr(code): chr(code) for code in range(*_NARROW[0])}
 
 
 @lru_cache(4096)
@@ -42,15 +44,15 @@ def agreed_width(text: str) -> int:
     return width if any(first <= code <= last for first, last in ranges) else 0
 
 
-@lru_cache(2048)
+@lru_cache(1024)
 def cells_of(text: str) -> tuple[tuple[str, ...], bool]:
     """Split a text into cells; return also whether terminals may disagree about the width of some.
 
     A cell has a character, or a run of characters of which only the whole has a width. Cells that it covers
     besides its first one are empty. Controls are left out, and marks without a character before them.
     """
-    if _one_cell.issuperset(text):
-        return tuple(text), False
+    with suppress(KeyError):
+        return tuple(map(_one_cell.__getitem__, text)), False
     cells: list[str] = []
     place, is_disputed = 0, False
     while place < len(text):
@@ -65,7 +67,7 @@ def cells_of(text: str) -> tuple[tuple[str, ...], bool]:
     width = cell_len(text)
     if len(cells) == width:
         if not is_disputed and len(text) == width:
-            _one_cell.update(text)
+            _one_cell.update(zip(text, text, strict=True))
         return tuple(cells), is_disputed
     return (text.translate(_NEVER_WRITTEN), *[""] * (width - 1))[:width], True
 

@@ -11,8 +11,14 @@ from probes.bandwidth.model.result import Ending
 from probes.bandwidth.model.samples import HOST_MEMORY, About, Fact
 from probes.base.origin import Origin, Source
 from tests.probes.bandwidth.sample_results import MORNING, failed, result
-from tui.bandwidth.results_store import DiskResultsStore, open_results_store, slug
-from tui.bandwidth.session import MemoryResultsStore, ResultsStore, StoreError
+from tui.bandwidth.results_store import (
+    DiskResultsStore,
+    MemoryResultsStore,
+    ResultsStore,
+    StoreError,
+    open_results_store,
+    slug,
+)
 
 MACHINE = "Supermicro, 8 × H100"
 

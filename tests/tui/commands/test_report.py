@@ -26,7 +26,7 @@ from tests.tui.pilot import SteppedClock
 from tui.actions.audit_log import Actor, Audit, MemoryLog
 from tui.actions.dispatcher import Dispatcher
 from tui.actions.events import RunOutcome
-from tui.bandwidth.session import MemoryResultsStore
+from tui.bandwidth.results_store import MemoryResultsStore
 from tui.cli import main
 from tui.commands.report import read_report, text_of
 

@@ -1,8 +1,10 @@
-"""How the dashboard keeps the search for garbage cycles cheap."""
+"""How the dashboard stays small, and the search for garbage cycles cheap."""
 
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 
@@ -37,3 +39,18 @@ def test_objects_that_exist_are_searched_no_more_but_later_cycles_are_freed() ->
     del first, second
     gc.collect()
     assert gone() is None
+
+
+def test_the_dashboard_leaves_openssl_out_and_others_can_still_import_it() -> None:
+    program = """
+import sys
+from tui.runtime.memory import leave_out_openssl
+leave_out_openssl()
+import asyncio, hashlib
+hashlib.sha256(b"").hexdigest()
+assert not {"ssl", "_hashlib"} & set(sys.modules), "it was imported"
+import ssl
+print(ssl.OPENSSL_VERSION)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stderr, done.stdout.split()[:1]) == ("", ["OpenSSL"])

@@ -10,7 +10,7 @@ from tests.tui.action_screens import on, question, seen
 from tests.tui.bandwidth_screens import planned, scripted, set_up
 from tests.tui.pilot import SteppedClock, overview, readings, stepped_app, until
 from tui.app import GdrtopApp
-from tui.bandwidth.session import MemoryResultsStore
+from tui.bandwidth.results_store import MemoryResultsStore
 from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
 
 SIZE = (120, 40)

@@ -22,7 +22,8 @@ from probes.setup.environment.differences import Differences, differences
 from probes.setup.environment.recommend import recommend
 from tui.bandwidth.bisection_runs import BisectionRun, BisectionRuns, gbps_of
 from tui.bandwidth.events import BandwidthEvent, SaveFailed, SeriesEnded, SeriesStarted
-from tui.bandwidth.session import BenchSession, StoreError
+from tui.bandwidth.results_store import StoreError
+from tui.bandwidth.session import BenchSession
 from tui.commands.bench_run.command import CANNOT_WRITE, BenchCommand
 from tui.commands.bench_run.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED, EXIT_STOPPED
 from tui.commands.bench_run.options import BenchOptions

@@ -25,8 +25,8 @@ from tui.actions.guards import node_name
 from tui.bandwidth.events import BandwidthEvent, SaveFailed, SeriesEnded, SeriesStarted, TestEnded
 from tui.bandwidth.impact_check import read_twice, with_not_started
 from tui.bandwidth.processes import ProcessStarter
-from tui.bandwidth.results_store import open_results_store
-from tui.bandwidth.session import BenchSession, ResultsStore, expected_rows
+from tui.bandwidth.results_store import ResultsStore, open_results_store
+from tui.bandwidth.session import BenchSession, expected_rows
 from tui.commands.bench_run.exit_status import (
     EXIT_NOT_MEASURED,
     EXIT_NOT_WRITTEN,

@@ -12,7 +12,7 @@ from probes.base.origin import Source
 from probes.facts.system import platform
 from probes.host.protocol import Host
 from probes.snapshot.examination import examine
-from tui.bandwidth.session import ResultsStore
+from tui.bandwidth.results_store import ResultsStore
 from tui.runtime.json_values import document, host_name, plain_value, with_time, write_json
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.bandwidth.result import mark_of, words_of

@@ -10,7 +10,7 @@ from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.baseline import below_limit, machine_type
 from probes.snapshot.examination import Examination
 from tui.actions.guards import node_name
-from tui.bandwidth.session import ResultsStore, StoreError
+from tui.bandwidth.results_store import ResultsStore, StoreError
 from tui.bandwidth.ticket import ticket_text, versions_of
 from tui.commands.bench_run.exit_status import EXIT_NOT_WRITTEN, below_threshold
 from tui.commands.bench_run.options import BenchOptions

@@ -15,8 +15,7 @@ from probes.simulation.host import SimulatedHost
 from tui.actions.audit_log import AuditFile, AuditLogFile, MemoryLog, log_lines
 from tui.actions.events import RunOutcome
 from tui.actions.runner import file_commands
-from tui.bandwidth.results_store import DiskResultsStore
-from tui.bandwidth.session import MemoryResultsStore, ResultsStore
+from tui.bandwidth.results_store import DiskResultsStore, MemoryResultsStore, ResultsStore
 from tui.files.setup_log import DiskSetupLog, MemorySetupLog, SetupLog
 from tui.files.xdg import CACHE, own_directory
 

@@ -42,6 +42,7 @@ _KERNEL = "ib_core"
 _PORT_DATA = ("port_xmit_data", "port_rcv_data")  # in units of four octets
 _PACKET = 4096 // 4 * 2 * _CHANNELS  # units of a packet on each queue pair of a rank
 _PSNS = 1 << 24
+_REMEMBERED = 128  # more than the programs of a node; what is registered changes while they run
 
 # What a program's regions depend on: its NICs, whether it is NCCL, its path, regions of nvidia-peermem.
 _Kind = tuple[tuple[str, ...], bool, Via, int]
@@ -149,7 +150,7 @@ def packet_numbers(tree: Tree, seconds: float) -> tuple[PacketNumbers, ...]:
     )
 
 
-@lru_cache(1024)
+@lru_cache(_REMEMBERED)
 def _objects_of(owner: _Owner) -> RdmaResources:
     first, thread = owner.first, owner.thread
     numbers = [
@@ -177,7 +178,7 @@ def _kind_of(program: Program, via: Via, through_peermem: Mapping[int, int]) -> 
     return program.nics, program.is_nccl, via, count
 
 
-@lru_cache(1024)
+@lru_cache(_REMEMBERED)
 def _regions(kind: _Kind) -> tuple[_Region, ...]:
     return tuple(_each_region(*kind))
 
@@ -203,7 +204,7 @@ def _each_region(nics: tuple[str, ...], is_nccl: bool, via: Via, peermem: int) -
             yield _Region(device, _LL128, via is Via.HOST)
 
 
-@lru_cache(1024)
+@lru_cache(_REMEMBERED)
 def _memory_regions(
     kind: _Kind, used: tuple[str, ...], first: int, thread: int | None
 ) -> tuple[MemoryRegion, ...]:
@@ -214,7 +215,7 @@ def _memory_regions(
     )
 
 
-@lru_cache(1024)
+@lru_cache(_REMEMBERED)
 def _charged_bytes(kind: _Kind) -> int:
     return sum(-(-region.length_bytes // _PAGE) * _PAGE for region in _regions(kind) if region.is_charged)
 

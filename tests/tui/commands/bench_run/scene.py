@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from probes.base.origin import Origin, Source
 from probes.simulation.host import SimulatedHost
 from tui.bandwidth.processes import ProcessStarter, ToolProcess
-from tui.bandwidth.session import MemoryResultsStore, ResultsStore
+from tui.bandwidth.results_store import MemoryResultsStore, ResultsStore
 from tui.bandwidth.simulated_processes import SimulatedProcessStarter
 from tui.cli import _parser
 from tui.commands.bench_run import command as bench_module
