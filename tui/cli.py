@@ -435,9 +435,12 @@ atexit.register(gc.freeze)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `gdrtop` and return the exit status."""
+    """Run `gdrtop` and return the exit status; with arguments, for a program that goes on afterwards."""
     arguments = _arguments(sys.argv[1:] if argv is None else argv)
+    gc.disable()  # imports leave no garbage, and looking for it would take a tenth of the time of a check
     status = _main(arguments)
+    if argv is not None:
+        gc.enable()
     if status > 1 and next((word for word in arguments if word in _COMMANDS), "") in _RUN_BY_SLURMD:
         from tui.commands.slurm.session import report_failure
 
@@ -448,7 +451,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(arguments: list[str]) -> int:
     status = 0
-    gc.disable()  # imports leave no garbage, and looking for it would take a tenth of the time of a check
     before, sys.unraisablehook = sys.unraisablehook, _repeat_lost_interrupt
     try:
         try:
@@ -484,5 +486,4 @@ def _main(arguments: list[str]) -> int:
         print(describe_crash(error), file=sys.stderr)
         return EXIT_CRASHED
     finally:
-        gc.enable()
         sys.unraisablehook = before

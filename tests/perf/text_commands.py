@@ -6,8 +6,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 import psutil
 
@@ -20,8 +22,15 @@ _SECONDS = 0.35
 _CONSUMED_SECONDS, _PROLOG_SECONDS, _LOGIN_SECONDS = 0.3, 0.4, 0.05
 _WATCH_SECONDS, _WATCH_PERCENT, _WATCH_BYTES = 20.0, 0.4, 45e6
 _GRAPH_SECONDS = 0.5  # of what draws the graph, with networkx
-_TIMES = 5
+_TIMES = 7
 _NOT_MEASURED = "not measured (the mount namespace needs root)"
+
+
+class _Time(NamedTuple):
+    """CPU time of a command, and the machine's speed just after it."""
+
+    seconds: float
+    slowness: float
 
 
 def bench_text() -> None:
@@ -48,13 +57,12 @@ def bench_scheduler() -> None:
     job = {"SLURM_JOB_GPUS": "5", "SLURMD_NODENAME": "hgx-h100", "SLURM_JOB_ID": "1"}
     # What it prints, it prints on stderr.
     prolog = ["sh", "-c", '"$@" 2>&1', "sh", *GDRTOP[:3], "--demo", "hgx-h100+xid-79-fell-off-bus", "prolog"]
-    _row("gdrtop prolog --demo", [child_seconds(prolog, job)[0] for _ in range(_TIMES)], _PROLOG_SECONDS)
+    _row("gdrtop prolog --demo", _times_of(prolog, job), _PROLOG_SECONDS)
     with tempfile.TemporaryDirectory() as directory:
         verdict = Path(directory) / VERDICT_LINE
         verdict.write_text("gdrtop 11-27 14:03 ● ACTIVE via peermem, 8 of 8 GPUs, 8 NICs\n")
         script = boot_files()["60-gdrtop"].replace(f"{ROOTS_DIRECTORY}/{VERDICT_LINE}", str(verdict))
-        times = [child_seconds(["sh", "-c", script])[0] for _ in range(_TIMES)]
-        _row("line at login", times, _LOGIN_SECONDS)
+        _row("line at login", _times_of(["sh", "-c", script]), _LOGIN_SECONDS)
 
 
 def bench_watch() -> None:
@@ -87,15 +95,17 @@ def _seconds_of(processes: Sequence[psutil.Process]) -> float:
     return sum(sum(process.cpu_times()[:4]) for process in processes)
 
 
-def _times_of(argv: Sequence[str]) -> list[float]:
-    return [child_seconds(argv)[0] for _ in range(_TIMES)]
+def _times_of(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> list[_Time]:
+    """Measure a command; the speed of the machine may be another one a second later."""
+    return [_Time(child_seconds(argv, environment)[0], slowness()) for _ in range(_TIMES)]
 
 
-def _row(what: str, values: list[float], seconds: float) -> None:
+def _row(what: str, times: Sequence[_Time], seconds: float) -> None:
     budget = f"{seconds * 1e3:.0f} ms"
-    if not values:
+    if not times:
         row(what, _NOT_MEASURED, budget, None)
         return
-    measured, normal = min(values), min(values) / slowness()
+    measured = median(time.seconds for time in times)
+    normal = median(time.seconds / time.slowness for time in times)
     text = f"{measured * 1e3:.0f} ms CPU, {normal * 1e3:.0f} at full speed"
-    row(what, text, budget, normal <= seconds, values)
+    row(what, text, budget, normal <= seconds, [time.seconds for time in times])
