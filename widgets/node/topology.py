@@ -46,6 +46,7 @@ class Form:
     style: Style
     detail: Detail
     columns: Columns | None = None  # of a list, as wide as its lines were when the form was chosen
+    has_graphs: bool = False  # behind the lines of boxes
 
 
 def heading(node: Node, topology: Topology, has_graphs: bool = False) -> str:
@@ -128,7 +129,7 @@ def draw(
 ) -> Sequence[Line]:
     """Draw the topology, `width` cells wide, in the form chosen for the same width and filter.
 
-    Without a form: in the richest one of any height. `trends`: graphs, drawn where boxes have room for them.
+    Without a form: in the richest one of any height. `trends`: graphs, drawn if the form has them.
     """
     highlights = highlights or Highlights()
     if not topology.gpus and not topology.nics:
@@ -142,9 +143,9 @@ def draw(
     numas = switches_by_numa(topology)
 
     def boxes(lines: Mapping[str, list[Line]]) -> list[Line]:
-        cells = graph_cells(numas, lines, _inside(form.style, width)) if trends is not None else 0
-        if trends is not None and cells:
-            lines = with_graphs(lines, trends, cells)
+        if trends is not None and form.has_graphs:
+            cells = graph_cells(numas, lines, _inside(form.style, width))
+            lines = with_graphs(lines, trends, cells) if cells else lines
         return _draw_boxes(node, topology, numas, lines, highlights, width, form.style)
 
     drawn = boxes(lines)

@@ -6,6 +6,7 @@ Does not know Textual. It is loaded after the first paint, because it imports al
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from probes.checks.judgment import Judgment, listed
@@ -47,7 +48,6 @@ class _Fit(NamedTuple):
     form: Form
     height: int  # rows of the whole drawing
     visible: int  # number of GPUs and NICs in these rows
-    has_graphs: bool = False
 
     @property
     def is_outgrown(self) -> bool:
@@ -327,8 +327,9 @@ class OverviewState:
             live, highlights = self._readings.live, self._panels.highlights(topology)
             form = topology_drawing.choose(node, topology, width, rows, live, highlights)
             lines = topology_drawing.draw(node, topology, width, live, highlights, form)
-            has_graphs = topology_drawing.has_room_for_graphs(node, topology, width, live, highlights, form)
-            self._forms[key] = _Fit(form, len(lines), len(rows_of(lines[:rows])), has_graphs)
+            if topology_drawing.has_room_for_graphs(node, topology, width, live, highlights, form):
+                form = replace(form, has_graphs=True)
+            self._forms[key] = _Fit(form, len(lines), len(rows_of(lines[:rows])))
         return self._forms[key]
 
     def lines(self, panel: str, width: int, alone: bool, rows: int = 0) -> Sequence[Line]:
@@ -379,7 +380,7 @@ class OverviewState:
         node, topology = self._readings.node, self._readings.topology
         if node is None or topology is None:
             return ""
-        return topology_drawing.heading(node, topology, self._fit(width, rows).has_graphs)
+        return topology_drawing.heading(node, topology, self._fit(width, rows).form.has_graphs)
 
     def verdict_line(self) -> Line:
         """Return the verdict without its reason; nothing before the first reading."""
