@@ -103,11 +103,28 @@ def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
     )
 
 
-def rebuild_plan(examination: Examination, release: str) -> Plan:
-    """Build every DKMS package for a kernel release."""
+def rebuild_plan(examination: Examination, release: str, has_bad_files: bool = False) -> Plan:
+    """Build every DKMS package for a kernel release.
+
+    `has_bad_files`: files of the GPU driver are damaged or for another kernel. Where DKMS has installed the
+    driver, autoinstall leaves them as they are (dkms 3.0.10), so they are installed again.
+    """
+    dkms = examination.dkms
+    packages = () if isinstance(dkms, Unknown) or not has_bad_files else dkms.modules
+    again = tuple(
+        Step(
+            "Install the driver's modules again",
+            ("dkms", "install", f"{package.name}/{package.version}", "-k", release, "--force"),
+        )
+        for package in packages
+        if package.name in DRIVER_PACKAGES and release in package.installed
+    )
     steps = (
         header_step(examination),
-        Step("Build every DKMS module for this kernel", ("dkms", "autoinstall", "-k", release)),
+        *(
+            again
+            or (Step("Build every DKMS module for this kernel", ("dkms", "autoinstall", "-k", release)),)
+        ),
         Step(_DEPMOD, ("depmod", "-a", release)),
     )
     return Plan(
