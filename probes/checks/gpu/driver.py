@@ -102,7 +102,8 @@ def driver_library_missing(examination: Examination) -> Outcome:
         ),
         fix=make_plan(
             "Install the driver's libraries",
-            "Debian, Ubuntu: install the libnvidia-compute version that matches the modules",
+            "Debian: install the versions of libcuda1 and libnvidia-ml1 that match the modules",
+            "Ubuntu: install the libnvidia-compute version that matches the modules",
             "Other distributions: install the nvidia-driver-cuda-libs version that matches the modules",
         ),
         devices=("nvidia",),
