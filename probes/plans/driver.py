@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction, make_plan
-from probes.base.unknown import Unknown
-from probes.facts.kernel.dkms import DRIVER_PACKAGES
+from probes.base.unknown import Unknown, known
+from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsModule
 from probes.facts.kernel.modules import KernelModule
 from probes.facts.system.services import ServiceState
 from probes.plans.common import SWAP_ENDS_JOBS
 from probes.plans.load_modules import load_step
 from probes.plans.packages import FABRIC_MANAGER, fabric_manager_steps, header_step, in_driver_container
-from probes.queries.modules import PEERMEM
+from probes.queries.modules import PEERMEM, module_of
 from probes.snapshot.examination import Examination
 
 _FIND_POD = "kubectl get pods -A -o wide -l app=nvidia-driver-daemonset"  # of the GPU Operator
@@ -83,12 +83,9 @@ def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
                 "If it reuses the old modules, set FORCE_REINSTALL=true for k8s-driver-manager", False
             ),
         )
-    dkms, release = examination.dkms, examination.node.kernel_release
+    release = examination.node.kernel_release
     of_kernel = () if isinstance(release, Unknown) else ("-k", release)
-    packages = () if isinstance(dkms, Unknown) else dkms.modules
-    # By name and not by prefix: nvidia-fs is a separate package.
-    installed = (package for package in packages if package.installed)
-    driver = next((package for package in installed if package.name in DRIVER_PACKAGES), None)
+    driver = next((package for package in _driver_packages(examination) if package.installed), None)
     depmod = Step(_DEPMOD, ("depmod", "-a"))
     load = load_step(examination, PEERMEM)
     if driver is None:
@@ -103,11 +100,39 @@ def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
     )
 
 
-def rebuild_plan(examination: Examination, release: str) -> Plan:
-    """Build every DKMS package for a kernel release."""
+def _driver_packages(examination: Examination) -> list[DkmsModule]:
+    """Return DKMS's packages of the driver, by name: nvidia-fs is a separate one.
+
+    Debian can install several: the one that modprobe loads, whose module is named like the package, is first.
+    """
+    dkms, driver = examination.dkms, module_of(examination, "nvidia")
+    packages = () if isinstance(dkms, Unknown) else dkms.modules
+    path = "" if isinstance(driver, Unknown) else known(driver.on_disk, "")
+    ours = (package for package in packages if package.name in DRIVER_PACKAGES)
+    return sorted(ours, key=lambda package: f"/{package.name}.ko" not in path)
+
+
+def rebuild_plan(examination: Examination, release: str, has_bad_files: bool = False) -> Plan:
+    """Build every DKMS package for a kernel release.
+
+    `has_bad_files`: files of the GPU driver are damaged or for another kernel. Where DKMS has installed the
+    driver, autoinstall leaves them as they are (dkms 3.0.10), so they are installed again.
+    """
+    packages = _driver_packages(examination) if has_bad_files else []
+    again = tuple(
+        Step(
+            "Install the driver's modules again",
+            ("dkms", "install", f"{package.name}/{package.version}", "-k", release, "--force"),
+        )
+        for package in packages
+        if release in package.installed
+    )
     steps = (
         header_step(examination),
-        Step("Build every DKMS module for this kernel", ("dkms", "autoinstall", "-k", release)),
+        *(
+            again
+            or (Step("Build every DKMS module for this kernel", ("dkms", "autoinstall", "-k", release)),)
+        ),
         Step(_DEPMOD, ("depmod", "-a", release)),
     )
     return Plan(

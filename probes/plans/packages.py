@@ -268,6 +268,8 @@ def fabric_manager_steps(examination: Examination, version: Maybe[str]) -> tuple
     why = f"Install {FABRIC_MANAGER} {version}, which has to match the driver"
     if is_unnumbered and _distribution(examination).id == "ubuntu":
         why = f"{why} (with Ubuntu's own driver, the package is {numbered})"
+    if _distribution(examination).id == "debian":
+        why = f"{why}, from NVIDIA's package repository (Debian has none)"
     return install_steps(examination, why, packages, f"Install version {version} of {FABRIC_MANAGER}")
 
 

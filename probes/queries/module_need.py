@@ -10,6 +10,7 @@ from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import Flavor
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
+from probes.facts.kernel.log import UNSUPPORTED_GPU
 from probes.facts.kernel.module_files import MODULES as MODULE_FILES
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import PROC_MODULES, KernelModule
@@ -225,6 +226,10 @@ def refused_by(examination: Examination, name: str) -> tuple[str, ...]:
         ids.append("modules-index-missing")
     if unusable_file(examination, name):
         ids.append("module-file-unusable")
+    log = examination.kernel_log
+    messages = () if isinstance(log, Unknown) or name != "nvidia" else log.messages
+    if any(UNSUPPORTED_GPU in message.text for message in messages):
+        ids.append("gpu-driver-start-failed")
     return tuple(ids)
 
 

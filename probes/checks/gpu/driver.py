@@ -8,7 +8,7 @@ from probes.base.plan import make_plan, plan_or_none
 from probes.base.unknown import Maybe, Unknown, is_there, known, map_known
 from probes.checks.gpu.devices import answer_now, bdfs_of, gpus_of, gpus_with, names_of, reported_in_log
 from probes.facts.gpu.gpus import Gpu
-from probes.facts.kernel.log import LogKind
+from probes.facts.kernel.log import UNSUPPORTED_GPU, LogKind
 from probes.facts.system.services import ServiceState
 from probes.host.nvml import NvmlGpu
 from probes.plans.gpu import persistence_on
@@ -102,7 +102,8 @@ def driver_library_missing(examination: Examination) -> Outcome:
         ),
         fix=make_plan(
             "Install the driver's libraries",
-            "Debian, Ubuntu: install the libnvidia-compute version that matches the modules",
+            "Debian: install the versions of libcuda1 and libnvidia-ml1 that match the modules",
+            "Ubuntu: install the libnvidia-compute version that matches the modules",
             "Other distributions: install the nvidia-driver-cuda-libs version that matches the modules",
         ),
         devices=("nvidia",),
@@ -160,7 +161,7 @@ def _nvml_libraries(examination: Examination) -> tuple[tuple[str, str], ...]:
     impact="CUDA does not see this GPU.",
 )
 def gpu_driver_start_failed(examination: Examination) -> Outcome:
-    """Find failures of RmInitAdapter and probe in the kernel log."""
+    """Find failures of RmInitAdapter and probe in the kernel log, and GPUs that the driver does not know."""
     messages = log_messages(examination, LogKind.GPU_DRIVER, lambda line: "API mismatch" not in line.text)
     named = set(bdfs_in(messages))
     back = answer_now(examination, named)
@@ -171,6 +172,12 @@ def gpu_driver_start_failed(examination: Examination) -> Outcome:
         "Replace the GPU if it happens again",
         disturbs="every job on this node",
     )
+    if any(UNSUPPORTED_GPU in message.text for message in messages) and not back:
+        newer = make_plan(
+            "Install a driver that supports the GPU",
+            "Choose a driver release that lists this GPU in Appendix A of its README",
+        )
+        return found_in_log(examination, messages, "this driver release does not support the GPU.", newer)
     cause = "RmInitAdapter or probe failed"
     if back:
         cause += " once. The GPU responds now."

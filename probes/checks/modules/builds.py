@@ -62,7 +62,7 @@ def module_file_unusable(examination: Examination) -> Outcome:
 def _rebuild(examination: Examination, names: tuple[str, ...]) -> Plan | None:
     release = known(examination.node.kernel_release, "")
     if release and any(name in GPU_MODULES for name in names):
-        return rebuild_plan(examination, release)
+        return rebuild_plan(examination, release, has_bad_files=True)
     return make_plan("Restore the modules", "Reinstall the package of these modules")
 
 

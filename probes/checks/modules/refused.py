@@ -208,7 +208,7 @@ def module_wrong_vermagic(examination: Examination) -> Outcome:
             for file in others[:SHOWN]
         ),
         *_messages(examination, (LogKind.OTHER_KERNEL,), names),
-        fix=rebuild_plan(examination, release),
+        fix=rebuild_plan(examination, release, has_bad_files=True),
         severity=severity_of_missing(examination, names),
         devices=names,
         impact=impact_of_missing(examination, names),

@@ -82,6 +82,7 @@ def no_gdr_path(examination: Examination) -> Outcome:
             "libfabric reaches GPU memory through the cxi devices of Slingshot NICs, but there are none.",
             Evidence("/sys/class/cxi", "no device"),
         )
+    need(examination.node.pci, "the PCI devices")  # without a GPU or a NIC, nothing is missing
     reasons = dict.fromkeys(evidence.value for state in states for evidence in _unmet(state)[:1])
     return found(
         f"A NIC reaches GPU memory through {ways}, but {', and '.join(reasons)}.",

@@ -171,7 +171,7 @@ def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
     evidence = Evidence(modules_dep(examination), "no nvidia-peermem.ko")
     if not others:
         return passed(evidence, Evidence("/lib/modules", "no other kernel has it"))
-    steps = (*rebuild_plan(examination, release_of(examination)).steps, load_step(examination, PEERMEM))
+    steps = (*rebuild_plan(examination, release_of(examination), True).steps, load_step(examination, PEERMEM))
     return peermem_fault(
         examination,
         f"nvidia_peermem was built for {', '.join(others[:4])}, not for the running kernel.",

@@ -3,9 +3,9 @@
 systemd-boot and systemd-stub leave EFI variables (systemd.io/BOOT_LOADER_INTERFACE); GRUB and OSTree leave
 files. Talos and CoreOS are known by their os-release.
 
-What boots next: with GRUB, GRUB_DEFAULT and grubenv; with boot loader entries the ID in grubenv, else the
-newest entry. With systemd-boot, the EFI variables LoaderEntryOneShot and LoaderEntryDefault, then
-loader.conf(5).
+What boots next: with GRUB, GRUB_DEFAULT and grubenv, and the first entry of grub.cfg; with boot loader
+entries the ID in grubenv, else the newest entry. With systemd-boot, the EFI variables LoaderEntryOneShot and
+LoaderEntryDefault, then loader.conf(5).
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class BootLoader(Enum):
 
 ENTRIES = "/boot/loader/entries"
 GRUB_SETTINGS = "/etc/default/grub"
-GRUB_DIRECTORIES = ("/boot/grub", "/boot/grub2")
+_GRUB_DIRECTORIES = ("/boot/grub", "/boot/grub2")
+GRUB_CONFIGS = tuple(f"{directory}/grub.cfg" for directory in _GRUB_DIRECTORIES)
+CONFIG_LIMIT_BYTES = 1 << 20
 _VARIABLES = "/sys/firmware/efi/efivars"
 VENDOR = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
 _STUB = f"{_VARIABLES}/StubInfo-{VENDOR}"
@@ -49,6 +51,8 @@ _LOADER_CONF = ("/boot/loader/loader.conf", "/efi/loader/loader.conf", "/boot/ef
 _DEFAULT_VARIABLES = tuple(
     f"{_VARIABLES}/{name}-{VENDOR}" for name in ("LoaderEntryOneShot", "LoaderEntryDefault")
 )
+_MENU_ENTRY = re.compile(r"^\s*(?:menuentry|submenu)\s", re.M)
+_IMAGE = re.compile(r"^\s*linux(?:efi|16)?\s+(\S{1,1024})", re.M)
 _LINE = re.compile(r"(saved_entry|next_entry)=(.{0,1024})")
 _DEFAULT = re.compile(r"default\s+(\S{1,256})\s*")
 
@@ -75,7 +79,7 @@ def _by_files(host: Host) -> Maybe[BootLoader]:
         has_entries = not (isinstance(entries, Unknown) and entries.reason is Reason.NOT_THERE)
         uses_them = grub_settings(host).get("GRUB_ENABLE_BLSCFG") == "true"
         return BootLoader.GRUB_BLS if has_entries and uses_them else BootLoader.GRUB
-    if any(not isinstance(host.size(f"{directory}/grub.cfg"), Unknown) for directory in GRUB_DIRECTORIES):
+    if any(not isinstance(host.size(path), Unknown) for path in GRUB_CONFIGS):
         return BootLoader.GRUB
     if not isinstance(entries, Unknown) and entries:
         return BootLoader.SYSTEMD_BOOT
@@ -147,6 +151,8 @@ def next_kernel(
 def _of_grub(host: Host, releases: tuple[str, ...]) -> Maybe[str]:
     settings = grub_settings(host)
     default, releases = settings.get("GRUB_DEFAULT", "0"), in_menu_order(releases, settings)
+    first = _first_of_menu(host, releases) or releases[0]
+    releases = (first, *(release for release in releases if release != first))
     saved = _grubenv(host)
     once = "" if isinstance(saved, Unknown) else saved.get("next_entry", "")
     if once:
@@ -158,6 +164,30 @@ def _of_grub(host: Host, releases: tuple[str, ...]) -> Maybe[str]:
     if isinstance(saved, Unknown):
         return releases[0] if saved.reason is Reason.NOT_THERE else saved
     return entry_kernel(saved.get("saved_entry", "") or "0", releases, "grubenv")
+
+
+def _first_of_menu(host: Host, releases: tuple[str, ...]) -> str:
+    """Return the kernel of the first entry of grub.cfg; "" if it is unread, or a kernel still has no entry.
+
+    Versions of GRUB sort kernels differently: 2.06 of Debian 12 puts 6.6.0 before 6.6.0-rc7, later ones not.
+    """
+    texts = (host.read_bytes(path, CONFIG_LIMIT_BYTES) for path in GRUB_CONFIGS)
+    text = known(first_known(texts, GRUB_CONFIGS[0]), b"").decode("utf-8", errors="replace")
+    kernels = [kernel_of(image, releases) for image in _IMAGE.findall(text)]
+    if not set(releases) <= set(kernels):
+        return ""
+    first = _IMAGE.search(next(iter(_MENU_ENTRY.split(text, 2)[1:2]), ""))
+    return "" if first is None else kernel_of(first[1], releases)
+
+
+def kernel_of(image: str, releases: tuple[str, ...]) -> str:
+    """Return the kernel of an image, "/boot/vmlinuz-RELEASE" or ".../RELEASE/linux"; "" if it is another."""
+    return max((release for release in releases if is_image_of(image, release)), key=len, default="")
+
+
+def is_image_of(image: str, release: str) -> bool:
+    """Return whether an image belongs to a kernel."""
+    return image.endswith((f"-{release}", f"-{release}.efi")) or f"/{release}/" in image
 
 
 def in_menu_order(releases: tuple[str, ...], settings: dict[str, str]) -> tuple[str, ...]:
@@ -174,7 +204,7 @@ def in_menu_order(releases: tuple[str, ...], settings: dict[str, str]) -> tuple[
 
 
 def _grubenv(host: Host) -> Maybe[dict[str, str]]:
-    paths = [f"{directory}/grubenv" for directory in GRUB_DIRECTORIES]
+    paths = [f"{directory}/grubenv" for directory in _GRUB_DIRECTORIES]
     content = first_known((host.read_bytes(path, _GRUBENV_BYTES) for path in paths), paths[0])
     return map_known(content, parse_grubenv)
 

@@ -112,7 +112,7 @@ def find_provider(tree: ModuleTree, symbol: str) -> Maybe[str]:
     words = tree.symbols[start : start + 256].partition(b"\n")[0].split(maxsplit=1)
     if not words:
         return Unknown(Reason.MALFORMED, source, f"no module after {symbol}")
-    return printable(words[0].decode("utf-8", errors="replace").replace("-", "_"), 128)
+    return tree.module_of(printable(words[0].decode("utf-8", errors="replace").replace("-", "_"), 128))
 
 
 def module_name(path: bytes) -> str:

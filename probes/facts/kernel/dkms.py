@@ -14,8 +14,11 @@ from probes.base.unknown import Maybe, Unknown, is_there, known
 from probes.host.protocol import Host
 
 DIRECTORY = "/var/lib/dkms"
-DRIVER_PACKAGES = ("nvidia", "nvidia-open", "nvidia-srv", "nvidia-current", "nvidia-current-open")
-"""DKMS packages of the GPU driver; nvidia-fs and nvidia-peer-memory are separate packages."""
+DRIVER_PACKAGES = (
+    *("nvidia", "nvidia-open", "nvidia-srv"),
+    *("nvidia-current", "nvidia-current-open", "nvidia-tesla", "nvidia-tesla-470", "nvidia-tesla-535"),
+)
+"""DKMS packages of the GPU driver, those of Debian last; nvidia-fs and nvidia-peer-memory are separate."""
 OFED_PACKAGES = ("mlnx-ofed-kernel", "mlnx-ofa_kernel")
 """DKMS packages of the NIC driver: of Debian's family and of Red Hat's."""
 _MAX_MODULES = 64

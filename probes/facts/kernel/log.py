@@ -97,6 +97,7 @@ _LINE = re.compile(
     r"(?:\S{1,64} kernel: )?(.*)"
 )
 
+UNSUPPORTED_GPU = "installed in this system is not supported by"
 _BDF = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 _SHORT_BDF = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 _MLX = rf"mlx[45]_core (?P<bdf>{_BDF})"
@@ -120,6 +121,7 @@ _FORMS = (
     (LogKind.P2P_REFUSED, r"NVRM: .{0,80}(?:PCI topology not supported|importer unable to handle MMIO)"),
     (LogKind.P2P_REFUSED, r"NVRM: .{0,120}FORCE_PCIE"),
     (LogKind.GPU_DRIVER, rf"NVRM: GPU (?P<bdf>{_BDF}): RmInitAdapter failed"),
+    (LogKind.GPU_DRIVER, rf"NVRM: The NVIDIA GPU (?P<bdf>{_BDF})\b.{{0,80}}{UNSUPPORTED_GPU}"),
     (LogKind.GPU_DRIVER, r"NVRM: (?:API mismatch|.{0,40}RmInitAdapter failed|The NVIDIA probe routine)"),
     (LogKind.SYMBOL_VERSION, rf"(?P<module>{_NAME}): disagrees about version of symbol (?P<symbol>{_NAME})"),
     (
@@ -308,8 +310,8 @@ def _lines(text: str) -> Iterator[tuple[Maybe[float], str]]:
             yield (float(match[1]) if match[1] else unknown), match[2]
 
 
-# The GPU driver prints this message in three lines (kernel-open/nvidia/nv-pci.c and nv.c).
-_BEGINS = re.compile(r"NVRM: The NVIDIA GPU [0-9a-fA-F:.]{1,20}")
+# The GPU driver prints this message in three lines or more (nv-pci.c, nv.c and osapi.c of its open modules).
+_BEGINS = re.compile(r"NVRM: The NVIDIA GPU [0-9a-fA-F:.]{1,20}(?: \(PCI ID: [0-9a-fA-F:]{1,12}\))?")
 _MOST_JOINED = 3
 
 

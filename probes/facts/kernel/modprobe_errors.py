@@ -20,7 +20,7 @@ _REMOVED_IN_USE = re.compile(r"Module (?P<module>[\w\-]{1,64}) is in use(?: by: 
 _KERNEL_LOG: tuple[tuple[str, str], ...] = (
     (
         r"disagrees about version of symbol module_layout|version magic '",
-        "the module file was built for another kernel: rebuild it for the running kernel (dkms autoinstall)",
+        "the module file was built for another kernel: rebuild it for the running one (dkms install --force)",
     ),
     (
         r"disagrees about version of symbol (?P<symbol>\w{1,100})",

@@ -22,7 +22,9 @@ _SYMVERS_LIMIT_BYTES = 32 << 20
 _MAX_FIELDS = 4096
 _MAX_KERNELS = 8
 # Debian's names have the alternative that provides them.
-_PEERMEM = re.compile(rb"nvidia[-_](?:current[-_](?:open[-_])?)?peermem\.ko[.a-z0-9]{0,4}:")
+_PEERMEM = re.compile(
+    rb"nvidia[-_](?:(?:current|tesla)[-_](?:(?:open|[0-9]{3})[-_])?)?peermem\.ko[.a-z0-9]{0,4}:"
+)
 
 _NO_VERMAGIC = Unknown(Reason.NOT_RECORDED, "modinfo -F vermagic")
 

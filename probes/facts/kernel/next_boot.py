@@ -15,24 +15,25 @@ from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel.boot import BootFacts
 from probes.facts.kernel.boot_loader import (
+    CONFIG_LIMIT_BYTES,
     ENTRIES,
-    GRUB_DIRECTORIES,
+    GRUB_CONFIGS,
     GRUB_SETTINGS,
     BootLoader,
     grub_setting_files,
+    is_image_of,
 )
 from probes.facts.kernel.modprobe_config import MODPROBE_DIRECTORIES
 from probes.host.protocol import Host
 
-_GRUB_CONFIGS = tuple(f"{directory}/grub.cfg" for directory in GRUB_DIRECTORIES)
 _ENTRIES = (ENTRIES, "/boot/efi/loader/entries", "/efi/loader/entries")
-_CONFIG_LIMIT_BYTES = 1 << 20
 _MAX_ENTRIES = 64
 _MAX_WORDS = 256
 _LINE_LIMIT = 8192
 _SECONDS = 2.0
 _GRUB_OPTIONS = re.compile(
-    r"""^\s*(?:export\s+)?(GRUB_CMDLINE_LINUX(?:_DEFAULT)?)=(?:"((?:[^"\\\n]|\\.)*)"|'?([^'"\s]*)'?)""", re.M
+    r"""^\s*(?:export\s+)?(GRUB_CMDLINE_LINUX(?:_DEFAULT)?)=(?:"((?:[^"\\\n]|\\.)*)"|'([^'\n]*)'|([^'"\s]*))""",
+    re.M,
 )
 _STAT = re.compile(r"([0-9]{1,12}) (/.{1,1000})")
 # Words of the command line that decide whether GPUDirect RDMA works, and how fast.
@@ -117,7 +118,7 @@ def read_next_line(host: Host, release: str) -> Maybe[NextLine]:
             line = parse_entry(text, release)
             if line is not None:
                 return NextLine(printable(path, 256), line, "$" in line)
-    for path in _GRUB_CONFIGS:
+    for path in GRUB_CONFIGS:
         text = _text(host, path)
         if isinstance(text, Unknown):
             refused += [] if text.reason is Reason.NOT_THERE else [text]
@@ -125,7 +126,7 @@ def read_next_line(host: Host, release: str) -> Maybe[NextLine]:
         line = parse_grub(text, release)
         if line is not None:
             return NextLine(path, line, "$" in line)
-    absent = Unknown(Reason.NOT_THERE, _GRUB_CONFIGS[0], f"no boot entry for {release}")
+    absent = Unknown(Reason.NOT_THERE, GRUB_CONFIGS[0], f"no boot entry for {release}")
     return refused[0] if refused else absent
 
 
@@ -135,7 +136,7 @@ def parse_grub(text: str, release: str) -> str | None:
         words = line[:_LINE_LIMIT].split(maxsplit=_MAX_WORDS)
         if len(words) < 2 or words[0] not in ("linux", "linuxefi", "linux16"):
             continue
-        if not _is_image_of(words[1], release) or {"single", "recovery", "rescue"} & set(words):
+        if not is_image_of(words[1], release) or {"single", "recovery", "rescue"} & set(words):
             continue
         return printable(" ".join(words[2:]), _LINE_LIMIT)
     return None
@@ -149,7 +150,7 @@ def parse_entry(text: str, release: str) -> str | None:
         fields.setdefault(key, []).append(value.strip())
     version = fields.get("version", [""])[0]
     images = fields.get("linux", []) + fields.get("efi", [])
-    if version != release and not any(_is_image_of(image, release) for image in images):
+    if version != release and not any(is_image_of(image, release) for image in images):
         return None
     return printable(" ".join(fields.get("options", [])), _LINE_LIMIT)
 
@@ -172,24 +173,21 @@ def read_grub_options(host: Host) -> Maybe[str]:
             values[name] = value
     if not values:
         return Unknown(Reason.NOT_THERE, GRUB_SETTINGS, "no GRUB_CMDLINE_LINUX")
-    return " ".join(values.values()).strip()
+    # The order of grub.cfg (10_linux), in which a later option may override an earlier one.
+    return " ".join(values[name] for name in sorted(values)).strip()
 
 
 def parse_grub_options(text: str, earlier: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Parse the lines GRUB_CMDLINE_LINUX=VALUE of a shell file, in which earlier values are replaced."""
     known_values = dict(earlier)
-    for match in islice(_GRUB_OPTIONS.finditer(text[:_CONFIG_LIMIT_BYTES]), _MAX_WORDS):
-        name, value = match[1], match[3] if match[2] is None else match[2].replace('\\"', '"')
+    for match in islice(_GRUB_OPTIONS.finditer(text[:CONFIG_LIMIT_BYTES]), _MAX_WORDS):
+        name, value = match[1], match[2] or match[3] or match[4] or ""
+        value = value if match[2] is None else value.replace('\\"', '"')
         for other in sorted(known_values, key=len, reverse=True):  # one name begins with the other
             for reference in (f"${{{other}}}", f"${other}"):
                 value = value.replace(reference, known_values[other])[:_LINE_LIMIT]
         known_values[name] = value
         yield name, known_values[name]
-
-
-def _is_image_of(path: str, release: str) -> bool:
-    """Return whether an image belongs to a kernel: "/boot/vmlinuz-RELEASE", ".../RELEASE/linux"."""
-    return path.endswith(f"-{release}") or f"/{release}/" in path or path.endswith(f"-{release}.efi")
 
 
 def words_that_matter(line: str) -> tuple[str, ...]:
@@ -215,5 +213,5 @@ def parse_times(text: str) -> dict[str, int]:
 
 
 def _text(host: Host, path: str) -> Maybe[str]:
-    content = host.read_bytes(path, _CONFIG_LIMIT_BYTES)
+    content = host.read_bytes(path, CONFIG_LIMIT_BYTES)
     return map_known(content, lambda found: printable_lines(found.decode("utf-8", errors="replace")))

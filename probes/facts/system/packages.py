@@ -48,10 +48,11 @@ def packages_of(host: Host, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
 def owner_of(host: Host, paths: Sequence[str]) -> Maybe[Package]:
     """Return the package of the first of these files that has one; NOT_THERE: none has.
 
-    dpkg knows a file in /lib as the one in /usr/lib if its package moved there (usrmerge).
+    dpkg knows a file in /lib as the one in /usr/lib if its package moved there (usrmerge), and no link of
+    update-alternatives(1), such as Debian's /usr/bin/nvidia-smi.
     """
-    merged = [f"/usr{path}" for path in paths if path.startswith("/lib/")]
-    asked = [*paths, *(path for path in merged if not isinstance(host.size(path), Unknown))]
+    targets = (host.resolve(path) for path in paths)
+    asked = list(dict.fromkeys((*paths, *(path for path in targets if not isinstance(path, Unknown)))))
     if not asked:
         return Unknown(Reason.NOT_THERE, "dpkg-query, rpm", "no file to look up")
     answers = list(packages_of(host, asked).values())

@@ -111,7 +111,8 @@ def _gpu_driver(driver: DriverPackage) -> str:
     flavor = "" if isinstance(driver.is_open, Unknown) else module_flavor(driver.is_open)
     built = "DKMS" if driver.by_dkms is True else "prebuilt" if driver.prebuilt is True else ""
     origin = _shown(driver.origin, _value) if not isinstance(driver.origin, Unknown) else ""
-    return ", ".join(filter(None, (_shown(driver.version, str), flavor, origin, built)))
+    version = _shown(driver.version, str, "no module for this kernel")
+    return ", ".join(filter(None, (version, flavor, origin, built)))
 
 
 def _nic_driver(driver: NicDriver) -> str:

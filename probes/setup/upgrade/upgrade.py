@@ -22,11 +22,12 @@ _SUBJECTS = (
         r"linux-image-(?:unsigned-)?\d.*|kernel(?:-(?:64k|rt|uek|default|azure|64kb))?(?:-core)?"
     )),
     (GPU_MODULES, re.compile(
-        r"nvidia-dkms.*|nvidia(?:-open)?-kernel-(?:dkms|source).*|nvidia-kernel-open-dkms|nvidia-open-dkms"
-        r"|kmod-nvidia-.*|linux-(?:modules|objects)-nvidia-.*|nvidia-(?:open-)?driver-G0\d.*"
+        r"nvidia-dkms.*|nvidia(?:-open|-tesla(?:-\d+)?)?-kernel-(?:dkms|source).*|nvidia-kernel-open-dkms"
+        r"|nvidia-open-dkms|kmod-nvidia-.*|linux-(?:modules|objects)-nvidia-.*|nvidia-(?:open-)?driver-G0\d.*"
     )),
     (GPU_LIBRARIES, re.compile(
-        r"libnvidia-(?:compute|ml)\S*|libcuda1|libnvidia-ml1|nvidia-driver-(?:cuda-)?libs|nvidia-compute-G0\d.*"
+        r"libnvidia-(?:compute|ml)\S*|libcuda1|libnvidia-tesla(?:-\d+)?-(?:cuda|ml)1"
+        r"|nvidia-driver-(?:cuda-)?libs|nvidia-compute-G0\d.*"
     )),
     (MANAGER, re.compile(r"nvidia-fabric-?manager(?:-\d+)?")),
     (NIC_MODULES, re.compile(

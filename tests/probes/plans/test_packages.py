@@ -168,6 +168,11 @@ def test_fabric_manager_has_exactly_the_drivers_version(
     assert step.argv[-1] == package
 
 
+def test_debian_has_fabric_manager_only_in_nvidias_repository(node: Examination) -> None:
+    (step,) = fabric_manager_steps(on(node, DEBIAN), "570.124.06")
+    assert step.why.endswith("from NVIDIA's package repository (Debian has none)")
+
+
 def test_nvlsm_is_installed_with_its_tools(node: Examination) -> None:
     assert commands(nvlsm_steps(on(node, UBUNTU))) == ["apt-get -y install nvlsm infiniband-diags"]
     assert nvlsm_steps(on(node, AZURE))[0].is_instruction

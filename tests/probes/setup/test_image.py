@@ -69,7 +69,7 @@ def modules(root: Path, license_text: str = OPEN, magic: str = f"{RELEASE} SMP",
         path.parent.mkdir(parents=True, exist_ok=True)
         fields = {"name": short.replace("-", "_"), "license": text, "vermagic": magic}
         version = {"version": VERSION} if short.startswith("nvidia") else {}
-        path.write_bytes(module_file(**fields, **version, **(more if short == "nvidia" else {})))
+        path.write_bytes(module_file(**{**fields, **version, **(more if short == "nvidia" else {})}))
 
 
 def manager(root: Path) -> None:
@@ -235,6 +235,18 @@ def test_a_proprietary_driver_has_no_dmabuf(tmp_path: Path) -> None:
     assert "dmabuf-needs-open-module" in found(result)
 
 
+def test_a_driver_that_is_older_than_the_gpus_does_not_start(tmp_path: Path) -> None:
+    system(tmp_path)
+    modules(tmp_path, version="535.261.03")
+    result = check(tmp_path, "hgx-b200")
+    assert result.verdict.state is State.BROKEN
+    assert "gpu-driver-start-failed" in found(result)
+    (loaded,) = [finding for finding in result.findings if finding.id == "nvidia-not-loaded"]
+    assert loaded.part_of == "gpu-driver-start-failed"
+    modules(tmp_path)
+    assert "gpu-driver-start-failed" not in found(check(tmp_path, "hgx-b200"))
+
+
 @pytest.mark.parametrize("name", ["gb200", "slingshot"])
 def test_an_image_of_another_architecture_cannot_start(tmp_path: Path, name: str) -> None:
     system(tmp_path)
@@ -245,7 +257,7 @@ def test_an_image_of_another_architecture_cannot_start(tmp_path: Path, name: str
 
 def test_hardware_that_cannot_do_it_by_design_is_named(tmp_path: Path) -> None:
     system(tmp_path)
-    modules(tmp_path, magic=f"{RELEASE} SMP aarch64")
+    modules(tmp_path, magic=f"{RELEASE} SMP aarch64", version="580.95.05")
     write(tmp_path, f"/boot/config-{RELEASE}", CONFIG.replace("X86_64", "ARM64"))
     result = check(tmp_path, "dgx-spark")
     assert result.verdict.state is State.NOT_APPLICABLE

@@ -17,6 +17,7 @@ from probes.facts.system.kubernetes import waits_for_nic_driver
 from probes.host.local import LocalHost
 from probes.host.protocol import Host
 from probes.setup.situation import PROBES, Situation, read_situation
+from probes.setup.steps.situation_rows import situation_rows
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.examination import examine
@@ -118,3 +119,8 @@ def test_an_empty_tree_says_of_nothing_that_it_is_missing_for_sure(tmp_path: Pat
     for part in (found.slurm, found.gpu_driver, found.boot):
         assert isinstance(part, Unknown)
         assert part.reason is Reason.NOT_RECORDED
+
+
+def test_a_driver_that_dkms_has_not_built_for_this_kernel_is_there() -> None:
+    rows = dict(situation_rows(situation_on(SimulatedHost("hgx-h100+dkms-not-built-for-kernel"))))
+    assert rows["GPU driver"] == "no module for this kernel, package"

@@ -37,6 +37,9 @@ _PATHS = {
     "gdrdrv": ("/dev/gdrdrv",),
 }
 _PARAMS = f"{_DRIVER_PROC}/params"
+# Compute capability -> the first branch of the open driver whose source knows the chip (gb100, gb110, gb202
+# and gb20b in src/common/inc/swref/published/blackwell).
+_FIRST_BRANCHES = {(10, 0): 560, (10, 3): 575, (12, 0): 570, (12, 1): 575}
 _OPTIONS = {"GrdmaPciTopoCheckOverride": "0", "DmaRemapPeerMmio": "1"}  # their values without an option
 _NIC_DRIVERS = ("mlx4_core", "mlx5_core", "efa", "cxi_ss1")
 _PCI_DRIVERS = ("nvidia", *_NIC_DRIVERS)
@@ -153,6 +156,8 @@ def _init_failure(
     tree: Tree, name: str, fields: Mapping[str, str], parameters: Mapping[str, str]
 ) -> Refusal | None:
     """Return why the module's own init fails."""
+    if name == "nvidia":
+        return _older_than_gpus(tree, fields.get("version", ""))
     if name == "nv_peer_mem" and PEERMEM in tree.live_modules:
         return Refusal(INVALID.error, ((_ERROR, _OLD_NAME_TAKEN),))
     if name == "efa_nv_peermem" and "GPL" not in modinfo_fields(tree, "nvidia").get("license", ""):
@@ -173,6 +178,23 @@ def _init_failure(
         client = "nc client" if parameters.get("persistent_api_support", "1") == "1" else "traditional client"
         return Refusal(INVALID.error, ((_ERROR, f"{_NAME_TAKEN}{client}"),))
     return None
+
+
+def _older_than_gpus(tree: Tree, version: str) -> Refusal | None:
+    """Refuse GPUs that are newer than the driver (kernel-open/nvidia/nv.c, osapi.c)."""
+    branch = version.partition(".")[0]
+    first = _FIRST_BRANCHES.get(tree.description.gpu.capability, 0)
+    if not tree.gpus or not branch.isdecimal() or int(branch) >= first:
+        return None
+    lines = []
+    for gpu in tree.gpus:
+        lines += [
+            f"NVRM: The NVIDIA GPU {gpu.bdf}",
+            "NVRM: installed in this system is not supported by the",
+            f"NVRM: NVIDIA {version} driver release.",
+        ]
+    lines.append(f"NVRM: The NVIDIA probe routine failed for {len(tree.gpus)} device(s).")
+    return Refusal("No such device", tuple((_ERROR, line) for line in lines))
 
 
 def add_effects(tree: Tree, module: str, parameters: Mapping[str, str]) -> None:

@@ -409,3 +409,10 @@ def test_old_nccl_is_no_fault_where_dmabuf_works_or_memory_peers_are_there() -> 
     peermem = replace(node.reading.peermem, peers=())
     shown = replace(node, reading=replace(node.reading, peermem=peermem))
     assert says(shown, "memory-peers-missing-old-nccl").status is Status.PASSED
+
+
+def test_without_the_list_of_pci_devices_no_path_is_called_missing() -> None:
+    examination = examination_of("pcie-l40s+no-gdr-path")
+    assert says(examination, "no-gdr-path").status is Status.FOUND
+    unread = replace(examination, node=replace(examination.node, pci=NOT_THERE))
+    assert says(unread, "no-gdr-path").status is Status.UNKNOWN

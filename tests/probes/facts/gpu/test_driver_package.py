@@ -14,7 +14,7 @@ from probes.facts.kernel.module_files import ModuleFile, parse_modinfo
 from probes.facts.system.driver_container import DriverContainerFacts
 from probes.host.answers import CommandOutput
 from probes.host.local import LocalHost
-from tests.trees import write
+from tests.trees import link, write
 
 RELEASE = "6.8.0-60-generic"
 ABSENT = Unknown(Reason.NOT_THERE)
@@ -71,6 +71,14 @@ def test_modules_that_the_distributor_compiled(tmp_path: Path) -> None:
     path = "kernel/nvidia-580-open/nvidia.ko"
     found = driver(Dpkg(tmp_path, modules="linux-modules-nvidia-580"), traces(module(path)))
     assert (found.by_dkms, found.prebuilt, found.package) == (False, True, "linux-modules-nvidia-580")
+
+
+def test_a_program_that_is_debians_alternative_belongs_to_its_package(tmp_path: Path) -> None:
+    write(tmp_path, "/usr/lib/nvidia/current/nvidia-smi", "")
+    link(tmp_path, SMI, "/etc/alternatives/nvidia--nvidia-smi")
+    link(tmp_path, "/etc/alternatives/nvidia--nvidia-smi", "/usr/lib/nvidia/current/nvidia-smi")
+    found = driver(Dpkg(tmp_path, **{"/nvidia/current/": "nvidia-smi"}), traces(module(), DKMS))
+    assert (found.origin, found.package) == (DriverOrigin.PACKAGE, "nvidia-smi")
 
 
 def test_the_run_installer(tmp_path: Path) -> None:

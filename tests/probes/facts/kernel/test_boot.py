@@ -156,6 +156,18 @@ def test_a_file_of_grub_d_counts_more(tmp_path: Path) -> None:
     assert boot(tmp_path).next_kernel == OLD
 
 
+def test_the_first_entry_of_grub_cfg_starts_unless_a_kernel_has_no_entry_yet(tmp_path: Path) -> None:
+    ubuntu(tmp_path)
+    first = f"menuentry 'Ubuntu' {{\n\tlinux\t/boot/vmlinuz-{OLD} ro quiet\n}}\n"
+    write(tmp_path, "/boot/grub/grub.cfg", first)
+    assert boot(tmp_path).next_kernel == NEW
+    below = f"submenu 'Advanced' {{\n\tmenuentry 'x' {{\n\t\tlinux /boot/vmlinuz-{NEW} ro\n\t}}\n}}\n"
+    write(tmp_path, "/boot/grub/grub.cfg", f"{first}{below}")
+    assert boot(tmp_path).next_kernel == OLD
+    write(tmp_path, "/boot/grub/grub.cfg", f"menuentry 'memtest' {{\n}}\n{first}{below}")
+    assert boot(tmp_path).next_kernel == NEW
+
+
 @pytest.mark.parametrize("entry", ["1>2", "3", "Windows Boot Manager", "gnulinux-6.5.0-1-generic"])
 def test_an_entry_without_a_known_kernel_is_unknown(entry: str) -> None:
     assert isinstance(entry_kernel(entry, (NEW, OLD), "grubenv"), Unknown)

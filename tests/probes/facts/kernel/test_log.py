@@ -250,6 +250,20 @@ def test_a_gpu_lost_in_a_message_of_three_lines_has_its_bdf(start: str) -> None:
     assert xid.number == 31
 
 
+@pytest.mark.parametrize("start", ["<3>[   12.1] ", "               "])
+def test_a_gpu_that_the_driver_does_not_support_has_its_bdf(start: str) -> None:
+    """The message as the open driver has it since 535 (osapi.c)."""
+    log = (
+        "<3>[   12.1] NVRM: The NVIDIA GPU 0000:18:00.0 (PCI ID: 10de:2901)\n"
+        f"{start}NVRM: installed in this system is not supported by the\n"
+        f"{start}NVRM: NVIDIA 535.261.03 driver release.\n"
+        f"{start}NVRM: Please see 'Appendix A - Supported NVIDIA GPU Products'\n"
+    )
+    (message,) = parse_log(log).messages
+    assert (message.kind, message.bdf) == (LogKind.GPU_DRIVER, "0000:18:00.0")
+    assert message.text.endswith("is not supported by the NVIDIA 535.261.03 driver release.")
+
+
 def test_a_message_of_several_lines_that_ends_early_swallows_nothing() -> None:
     log = (
         "[1.5] NVRM: The NVIDIA GPU 0000:18:00.0\n"

@@ -148,6 +148,7 @@ def debian(node: Path) -> Path:
     """A node whose NVIDIA modules have Debian's names, which an alternative chooses."""
     dependencies = DEPENDENCIES.replace("dkms/nvidia", "dkms/nvidia-current-open")
     write(node, f"{TREE}/modules.dep", dependencies)
+    write(node, f"{TREE}/modules.symbols", "alias symbol:nvidia_p2p_get_pages nvidia_current_open\n")
     write(node, "/etc/nvidia/current-open/nvidia-modprobe.conf", DEBIAN_MODPROBE)
     for link, target in (
         ("/etc/modprobe.d/nvidia.conf", "/etc/alternatives/glx--nvidia-modprobe.conf"),
@@ -165,6 +166,8 @@ def test_debians_driver_is_found_as_modprobe_finds_it(debian: Path) -> None:
         assert facts.modules[name].on_disk == f"{TREE}/updates/dkms/{file}"
         assert facts.modules[name].origin == "DKMS"
     assert facts.modules["nvidia_peermem"].depends == ("ib_core", "nvidia")
+    (provider,) = [row for row in facts.symbols if row.symbol == "nvidia_p2p_get_pages"]
+    assert (provider.provider, provider.path) == ("nvidia", f"{TREE}/updates/dkms/nvidia-current-open.ko")
     assert "replaced" not in explain(facts, "nvidia_peermem")
 
 

@@ -52,7 +52,7 @@ def test_an_entry_has_the_options_of_its_kernel() -> None:
     assert parse_entry(ENTRY, "6.8.0-4-generic") is None
 
 
-def test_grub_settings_are_joined_in_the_order_of_their_files(tmp_path: Path) -> None:
+def test_grub_settings_are_joined_in_the_order_of_grub_cfg(tmp_path: Path) -> None:
     absent = read_grub_options(LocalHost(str(tmp_path)))
     assert isinstance(absent, Unknown)
     assert absent.reason is Reason.NOT_THERE
@@ -64,12 +64,20 @@ def test_grub_settings_are_joined_in_the_order_of_their_files(tmp_path: Path) ->
         'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT splash"\n',
     )
     assert read_grub_options(LocalHost(str(tmp_path))) == (
-        'quiet splash iommu=pt pci=disable_acs_redir="a;b"'
+        'iommu=pt pci=disable_acs_redir="a;b" quiet splash'
     )
     write(tmp_path, "/etc/default/grub.d/b.cfg", 'GRUB_CMDLINE_LINUX="$(cat /etc/kernel/cmdline)"\n')
     computed = read_grub_options(LocalHost(str(tmp_path)))
     assert isinstance(computed, Unknown)
     assert computed.reason is Reason.MALFORMED
+
+
+def test_options_in_single_quotes_are_read_to_their_end() -> None:
+    text = "GRUB_CMDLINE_LINUX='iommu=pt pci=realloc' # x\nGRUB_CMDLINE_LINUX_DEFAULT=quiet\n"
+    assert dict(parse_grub_options(text, {})) == {
+        "GRUB_CMDLINE_LINUX": "iommu=pt pci=realloc",
+        "GRUB_CMDLINE_LINUX_DEFAULT": "quiet",
+    }
 
 
 @given(st.text())
