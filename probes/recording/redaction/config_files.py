@@ -139,6 +139,10 @@ _GRUB = re.compile(
     r"\s*((?:export\s+)?(?:GRUB_DEFAULT|GRUB_ENABLE_BLSCFG|GRUB_FLAVOUR_ORDER|GRUB_TOP_LEVEL|saved_entry"
     r"|next_entry))=(.{0,1024})"
 )
+_GRUB_LINE = re.compile(
+    r"\s*(?:(?P<entry>menuentry|submenu)\s.*"
+    r"|(?P<command>linux(?:efi|16)?)\s+(?P<image>\S{1,1024})(?P<parameters>(?:\s.{0,4096})?))"
+)
 _RELEASE_START = re.compile(r"[0-9]{1,3}\.[0-9]{1,4}(?:\.|-|$)")
 _LOADER_NAME = re.compile(r"(?:systemd-boot|GRUB) [0-9][0-9.]{0,12}")
 _WORD = re.compile(r"[0-9]{1,3}|[a-z]{1,12}")
@@ -148,6 +152,22 @@ def grub_settings(tokens: Tokens, text: str) -> str:
     """Keep the settings that choose a kernel, and of an entry only the kernel's release."""
     matches = (_GRUB.fullmatch(line) for line in text.split("\n"))
     return "".join(f"{match[1]}={_entry(tokens, match[2])}\n" for match in matches if match)
+
+
+def grub_menu(tokens: Tokens, text: str) -> str:
+    """Keep the entries of grub.cfg without their titles, and the kernel of each with its parameters."""
+    kept = []
+    for line in text.split("\n"):
+        match = _GRUB_LINE.fullmatch(line)
+        if match and match["entry"]:
+            kept.append(f"{match['entry']} 'redacted' {{\n")
+        elif match:
+            kernel, parameters = (
+                _entry(tokens, match["image"]),
+                kernel_parameters(tokens, match["parameters"]),
+            )
+            kept.append(f"{match['command']} /vmlinuz-{kernel} {parameters}")
+    return "".join(kept)
 
 
 def boot_variable(tokens: Tokens, content: bytes) -> bytes:

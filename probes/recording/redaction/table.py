@@ -114,6 +114,7 @@ FILES: Sequence[Row] = (
     Row("/etc/dkms/framework.conf**", of_lines(r"\s*mok_certificate=")),
     Row("/etc/**", None),
     Row("/boot/grub*/grubenv", of_text(config_files.grub_settings)),
+    Row("/boot/grub*/grub.cfg", of_text(config_files.grub_menu)),
     Row("**/loader/loader.conf", of_lines(r"default\s")),
     Row("/opt/amazon/efa_installed_packages", None),
     Row("/opt/nvidia/nvlsm/**", None),

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.facts.kernel.boot_loader import parse_efi_text
+from probes.facts.kernel.next_boot import parse_grub
 from probes.recording.redaction.answers import cluster_objects
-from probes.recording.redaction.config_files import boot_variable, grub_settings
+from probes.recording.redaction.config_files import boot_variable, grub_menu, grub_settings
 from probes.recording.redaction.tokens import Tokens
 
 
@@ -34,6 +35,22 @@ def test_a_title_without_a_kernel_is_replaced() -> None:
     assert "quokka" not in grub_settings(Tokens(), "GRUB_DEFAULT='Quokka Linux'")
 
 
+def test_the_menu_keeps_its_kernels_and_their_parameters_and_no_title() -> None:
+    menu = """\
+menuentry 'Quokka Linux' --class gnu-linux {
+\tlinux\t/boot/vmlinuz-6.1.0-40-amd64 root=UUID=3b2c ro iommu=pt
+}
+submenu 'Advanced options for Quokka Linux' {
+"""
+    kept = grub_menu(Tokens(), menu)
+    assert [line.split()[0] for line in kept.splitlines()] == ["menuentry", "linux", "submenu"]
+    assert "quokka" not in kept.lower()
+    assert "3b2c" not in kept
+    line = parse_grub(kept, "6.1.0-40-amd64")
+    assert line is not None
+    assert "iommu=pt" in line.split()
+
+
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
@@ -54,5 +71,6 @@ def test_a_log_keeps_only_what_is_known() -> None:
 @given(st.text(), st.binary())
 def test_any_text_and_bytes(text: str, content: bytes) -> None:
     grub_settings(Tokens(), text)
+    grub_menu(Tokens(), text)
     boot_variable(Tokens(), content)
     cluster_objects(Tokens(), text)
