@@ -15,6 +15,7 @@ from probes.base.text import capitalized
 from probes.base.unknown import Unknown
 from probes.checks.judgment import Judge, Judgment
 from probes.checks.live.watched import NOT_LONG_ENOUGH
+from probes.checks.log_findings import only_in_logs
 from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.live_sampler import LiveSampler
@@ -187,10 +188,18 @@ class NodeMonitor:
             self._file = examination.topology.file
             self._place(examination.node)
         self._judge.examine(examination)
+        self._record_log_findings(examination)
         if self.sample is not None:
             self.sample = with_judgment(self.sample, self.judgment)
         self._unseen += self._finding_events(self.host.wall_clock())
         return self.judgment
+
+    def _record_log_findings(self, examination: Examination) -> None:
+        """Give what records the node the findings that only the logs of jobs show."""
+        from probes.recording.recording_host import RecordingHost
+
+        if isinstance(self.host, RecordingHost):
+            self.host.note_log_findings(only_in_logs(examination, self.judgment.findings))
 
     def _with_noted(self, sample: LiveSample) -> Watched:
         jobs = {job.id for job in sample.jobs}

@@ -1,0 +1,19 @@
+"""What the NCCL logs of jobs showed while a node was recorded, without a line of the logs."""
+
+from __future__ import annotations
+
+from probes.base.evidence import Severity
+from probes.base.frozen import frozen
+
+
+@frozen
+class LogFinding:
+    """A finding that a recording cannot show again, because it has no logs of jobs."""
+
+    id: str  # of the check
+    severity: Severity
+    devices: tuple[str, ...] = ()  # BDFs and RDMA device names
+    takes: tuple[str, ...] = ()  # GPUs (BDF) and NICs
+    ranks: tuple[str, ...] = ()  # "rank 5", "pid 4716"
+    part_of: str = ""  # the id of the finding with the same cause
+    data_path: bool = False
