@@ -221,6 +221,11 @@ class LiveJob:
         return tuple(name for name in self.nics if name not in self.shared_nics)
 
 
+def program_of(job_name: str) -> str:
+    """Return a job's name without its user and id: "train.py" of "train.py (alice, Slurm job 4711)"."""
+    return job_name.partition(" (")[0]
+
+
 class EventKind(Enum):
     """What happened; the value is stable and stands in JSON."""
 
