@@ -48,10 +48,12 @@ class PortEvents:
     def __init__(self) -> None:
         self._known: dict[str, _Port] = {}
         self._is_first = True
+        self.downs: tuple[str, ...] = ()  # ports that have gone down in the newest sample, flapping or not
 
     def update(self, sample: LiveSample) -> list[LiveEvent]:
         """Return what has changed. A port that was down from the start is no event."""
         events: list[LiveEvent] = []
+        self.downs = ()
         used = _used(sample)
         names = set()
         for port in sample.ports:
@@ -100,6 +102,7 @@ class PortEvents:
         while known.downs and sample.at - known.downs[0] > _FLAP_SECONDS:
             known.downs.popleft()
         known.downs.append(sample.at)
+        self.downs += (port.name,)
         if known.is_flapping:
             return []
         if len(known.downs) >= _FLAPS:

@@ -287,6 +287,7 @@ class LiveSample:
     limits: tuple[str, ...] = ()  # what cannot be seen and why: "Run as root to …", one sentence each
     missing: str = ""  # why some processes may not be listed
     events: tuple[LiveEvent, ...] = ()  # new in this sample
+    downs: tuple[str, ...] = ()  # ports that went down in this sample; events report a flapping one once
     no_ports: str = ""  # why there are no ports, as a sentence; "" if there are
     # Storage and other clients in the kernel, by device: the rates of its ports are theirs, too.
     kernel_clients: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
