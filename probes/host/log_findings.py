@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 
@@ -17,3 +19,11 @@ class LogFinding:
     ranks: tuple[str, ...] = ()  # "rank 5", "pid 4716"
     part_of: str = ""  # the id of the finding with the same cause
     data_path: bool = False
+
+
+@runtime_checkable
+class LogFindingsRecorder(Protocol):
+    """A host that records findings; a class of its own, so that nothing of recordings is imported."""
+
+    def note_log_findings(self, findings: tuple[LogFinding, ...]) -> None:
+        """Record what only the logs of jobs show, from now on."""

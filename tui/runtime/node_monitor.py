@@ -17,6 +17,7 @@ from probes.checks.judgment import Judge, Judgment
 from probes.checks.live.watched import NOT_LONG_ENOUGH
 from probes.checks.log_findings import only_in_logs
 from probes.facts.node import Node
+from probes.host.log_findings import LogFindingsRecorder
 from probes.host.protocol import Host
 from probes.live.live_sampler import LiveSampler
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample
@@ -196,9 +197,7 @@ class NodeMonitor:
 
     def _record_log_findings(self, examination: Examination) -> None:
         """Give what records the node the findings that only the logs of jobs show."""
-        from probes.recording.recording_host import RecordingHost
-
-        if isinstance(self.host, RecordingHost):
+        if isinstance(self.host, LogFindingsRecorder):
             self.host.note_log_findings(only_in_logs(examination, self.judgment.findings))
 
     def _with_noted(self, sample: LiveSample) -> Watched:
