@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from probes.base.plan import make_plan
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
 from probes.host.log_findings import LogFinding
@@ -58,6 +59,9 @@ def _with_recorded(outcome: Outcome, recorded: LogFinding | None) -> Outcome:
     return found(
         _CAUSE,
         Evidence("the NCCL logs of the jobs", "found while the node was recorded"),
+        fix=make_plan(
+            "Check the node itself", f"On the node, run gdrtop check {recorded.id}", needs_root=False
+        ),
         severity=recorded.severity,
         devices=recorded.devices,
         data_path=recorded.data_path,

@@ -64,6 +64,8 @@ def test_a_replay_is_not_greener_than_a_node_whose_job_logs_showed_a_fault(
         status = main(["check", "--one-line", *source])
         heads.append((status, capsys.readouterr().out.partition(":")[0].split(maxsplit=1)[-1]))
     assert heads == [(1, "▲ DEGRADED (1 warning)")] * 2
+    text = printed(capsys, "check", "--replay", file, status=1)
+    assert "On the node, run gdrtop check job-log-other-setting" in text
     document = json.loads(printed(capsys, "check", "--json", "--replay", file, status=1))
     [finding] = [each for each in document["findings"] if each["id"] == "job-log-other-setting"]
     assert "The recording has no job logs" in finding["cause"]
