@@ -31,6 +31,16 @@ def plural(count: int, noun: str, plural_noun: str = "") -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {plural_noun or f'{noun}s'}"
 
 
+def minutes(seconds: float) -> str:
+    """Format a duration: "13 s", "2 min 5 s", "1 h 4 min"."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
 def capitalized(text: str) -> str:
     """Return the text with a capital first letter, unless it begins with a name such as mlx5_0 or gdrdrv."""
     first = text.partition(" ")[0].removesuffix("'s")

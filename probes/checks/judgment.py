@@ -13,6 +13,7 @@ from functools import cached_property
 
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
+from probes.checks.log_findings import with_recorded
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
 from probes.checks.silenced import with_silences
 from probes.queries.finding import Finding, Severity, Status
@@ -54,8 +55,12 @@ def judge(examination: Examination, only: Collection[str] = (), skip: Collection
     """Run all checks, or those whose ids are chosen, and conclude the verdict."""
     chosen = [check for check in CHECKS if (not only or check.id in only) and check.id not in skip]
     left_out = {check.id for check in CHECKS} - {check.id for check in chosen}
-    found = findings_of(with_silences(run_checks(examination, chosen), examination))
+    found = _findings(run_checks(examination, chosen), examination)
     return Judgment(conclude(examination.usability, found), found, tuple(sorted(left_out)))
+
+
+def _findings(outcomes: Outcomes, examination: Examination) -> tuple[Finding, ...]:
+    return findings_of(with_silences(with_recorded(outcomes, examination), examination))
 
 
 def with_severity(findings: Iterable[Finding], severity: Severity) -> tuple[Finding, ...]:
@@ -187,7 +192,7 @@ class Judge:
     def _use(self, examination: Examination, outcomes: Outcomes, at: float) -> Judgment:
         self._outcomes = outcomes
         self._moved = tuple(pair for pair in outcomes if pair[0].is_moving)
-        findings = findings_of(with_silences(outcomes, examination))
+        findings = _findings(outcomes, examination)
         earlier = self._since
         since = {
             finding.id: finding.since

@@ -22,6 +22,10 @@ PEERMEM_LOADED = Metric("gdrtop_peermem_loaded", "Whether nvidia_peermem or nv_p
 PEERMEM_REFCNT = Metric("gdrtop_peermem_refcnt", "Reference count of that module.")
 JOBS = Metric("gdrtop_jobs", "Running jobs with at least one process on this path.")
 PROCESSES = Metric("gdrtop_job_processes", "Processes of running jobs by path.")
+KERNEL_CLIENT = Metric(
+    "gdrtop_kernel_client_info",
+    "1 for each client in the kernel, such as Lustre, with connected queue pairs on the NIC.",
+)
 WAIT = Metric(
     "gdrtop_port_transmit_wait_ratio",
     "Wait ticks / (wait ticks + words of 4 bytes sent) since the reading before. Not a share of time.",
@@ -69,6 +73,16 @@ PORT_EVENTS = {
 
 METRICS = (
     *(BUILD, VERDICT, GPUS, GPUS_DIRECT, NICS_DIRECT, FINDING, FINDINGS, CHECKS, PATH),
-    *(PEERMEM_LOADED, PEERMEM_REFCNT, JOBS, PROCESSES, WAIT, STALL, PAUSE, *PORT_EVENTS.values()),
+    *(
+        PEERMEM_LOADED,
+        PEERMEM_REFCNT,
+        JOBS,
+        PROCESSES,
+        KERNEL_CLIENT,
+        WAIT,
+        STALL,
+        PAUSE,
+        *PORT_EVENTS.values(),
+    ),
     *(SENT, RECEIVED, LAST_CHECK, DURATION, UNKNOWN, OMITTED),
 )

@@ -49,6 +49,7 @@ def families(seen: Observation, with_bytes: bool = False) -> tuple[Family, ...]:
         family(metric_list.PATH, _paths(seen.examination)),
         *_peermem(seen.examination),
         *_jobs(seen.sample),
+        family(metric_list.KERNEL_CLIENT, _kernel_clients(seen.sample)),
         *_ports(seen, with_bytes),
         family(metric_list.LAST_CHECK, [({}, seen.examination.taken_at)]),
         family(metric_list.DURATION, [({}, seen.seconds)]),
@@ -147,6 +148,15 @@ def _jobs(sample: LiveSample | None) -> Iterator[Family]:
             for word in PathWord
         ]
         yield family(metric, values)
+
+
+def _kernel_clients(sample: LiveSample | None) -> _Values:
+    """Yield the clients on each NIC: their traffic is not that of jobs, and they have no process."""
+    clients = {} if sample is None else sample.kernel_clients
+    for device, names in clients.items():
+        yield from (({"device": device, "client": name}, 1.0) for name in names)
+    if sample is None or (not clients and (sample.missing or isinstance(sample.processes, Unknown))):
+        yield {}, Unknown(Reason.NOT_RECORDED, "queue pairs of the kernel")
 
 
 def _ports(seen: Observation, with_bytes: bool) -> Iterator[Family]:

@@ -13,7 +13,7 @@ from probes.fleet.job_rates import RateWatch, slow_ports
 from probes.fleet.rails import with_equal_numbers
 from probes.fleet.silence import Port, TrafficWatch
 from probes.host.usage import cpu_list
-from probes.live.model.sample import GpuSample, LiveJob, LiveSample, Role
+from probes.live.model.sample import GpuSample, LiveJob, LiveSample, Role, program_of
 from probes.live.odd_one_out import rates_of
 from probes.live.odd_ranks import members_of
 
@@ -32,7 +32,7 @@ def key_of(job: LiveJob) -> str:
 def is_wanted(job: LiveJob, wanted: str) -> bool:
     """Return whether a user means this job by "4711", "slurm:4711", "train.py" or its whole name."""
     key = key_of(job)
-    return wanted in (key, job.id, key.partition(":")[2], job.name, job.name.partition(" (")[0])
+    return wanted in (key, job.id, key.partition(":")[2], job.name, program_of(job.name))
 
 
 class JobWatch:

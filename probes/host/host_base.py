@@ -13,6 +13,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.answers import CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import SOURCE, ComponentHistory
+from probes.host.log_findings import LogFinding
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.ras import ANSWER_SECONDS
@@ -33,6 +34,7 @@ _SOURCES = {
     "ras_answer": "RAS",
     "ras_events": "RAS",
     "component_history": SOURCE,
+    "log_findings": "recording",
 }
 
 
@@ -139,6 +141,9 @@ class HostBase(ABC):
 
     def component_history(self) -> Maybe[ComponentHistory]:
         return self._answer("component_history")
+
+    def log_findings(self) -> Maybe[tuple[LogFinding, ...]]:
+        return self._answer("log_findings")
 
     def counter_readings(
         self, paths: Sequence[str], interval: float = 0.1

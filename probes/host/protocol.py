@@ -10,6 +10,7 @@ from probes.base.unknown import Maybe
 from probes.host.answers import CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory
+from probes.host.log_findings import LogFinding
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
@@ -114,6 +115,9 @@ class Host(Protocol):
 
     def component_history(self) -> Maybe[ComponentHistory]:
         """Return what `gdrtop watch` has kept of this node's NICs and GPUs; NOT_THERE: nothing."""
+
+    def log_findings(self) -> Maybe[tuple[LogFinding, ...]]:
+        """Return what the NCCL logs of jobs showed while the node was recorded; only recordings have them."""
 
     def counter_readings(
         self, paths: Sequence[str], interval: float = 0.1

@@ -4,8 +4,9 @@ Sources: NVIDIA Driver Installation Guide 620 (kernel modules, table 5; Oracle L
 NVIDIA/gpu-driver-container (install.sh: repositories, EPEL 8 to 10, Fabric Manager, nvlsm),
 awslabs/amazon-eks-ami (install-nvidia-driver.sh: repository and kernel packages of Amazon Linux 2023),
 Azure/azhpc-images (install_nvidiagpudriver.sh, install_nvidia_fabric_manager.sh, install_doca.sh,
-versions.json), sndirsch.github.io and SUSE's specs of nvidia-video-G06, perftest and rdma-core (SLES). Where
-none of them names the command, there is none, and the guide is named instead.
+versions.json), sndirsch.github.io and SUSE's specs of nvidia-video-G06, perftest and rdma-core (SLES),
+microsoft/azurelinux (SPECS/perftest, pull request 8674; SPECS/rdma-core). Where none of them names the
+command, there is none, and the guide is named instead.
 """
 
 from __future__ import annotations
@@ -68,11 +69,13 @@ _PERFTEST = {
     Family.DEBIAN: ("perftest", "rdma-core", "ibverbs-utils", "infiniband-diags"),
     Family.RED_HAT: ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags"),
     Family.SUSE: ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags"),
+    Family.AZURE_LINUX: ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags"),
 }
 _VERBS = {
     Family.DEBIAN: ("libibverbs1", "ibverbs-providers"),
     Family.RED_HAT: ("libibverbs",),
     Family.SUSE: ("libibverbs1",),
+    Family.AZURE_LINUX: ("libibverbs",),
 }
 _DRACUT = ("dracut", "--regenerate-all", "--force")
 _INITRAMFS = {

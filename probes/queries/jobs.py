@@ -71,8 +71,13 @@ class JobSettings:
     process: Process | None
     values: dict[str, tuple[str, str]]  # name -> value, and the file that sets it
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the environment is known; if not, a variable that is not here may be set all the same."""
+        return self.process is None or not isinstance(self.process.environment, Unknown)
+
     def get(self, name: str) -> str | None:
-        """Return the value, or None if the variable is not set."""
+        """Return the value, or None if the variable is not set, or not known (see `is_read`)."""
         return self.values[name][0] if name in self.values else None
 
     def evidence(self, name: str, remark: str = "") -> Evidence:

@@ -35,6 +35,7 @@ from probes.host import rdma_resources as rdma
 from probes.host.answers import MESSAGE_CHARACTERS, CommandOutput, CudaGpu, KernelMessage
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import MOST_COMPONENTS, MOST_NUMBER, ComponentHistory, JobPart
+from probes.host.log_findings import LogFinding
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.usage import InterfaceCounters, ProcessUsage
 
@@ -83,6 +84,7 @@ _ANSWERS: dict[str, Any] = {
     "ras_events": tuple[str, ...],
     "collectives": tuple[CollectiveSpeed, ...],
     "component_history": ComponentHistory,
+    "log_findings": tuple[LogFinding, ...],
     "environment": str,
     "is_root": bool,
 }
@@ -94,16 +96,24 @@ _WITHOUT_OBJECT = (
     "packet_numbers",
     "kernel_messages",
     "component_history",
+    "log_findings",
     "is_root",
 )
-_CODEC = Codec(renamed={"utilisation_percent": "utilization_percent"}, sparse=(JobPart,))
+_CODEC = Codec(renamed={"utilisation_percent": "utilization_percent"}, sparse=(JobPart, LogFinding))
 _COMPACT = (",", ":")
 # Names in directories and links are parts of paths and stay as they are. Whoever shows them cleans them.
 _PATH_CODEC = Codec(clean=str)
 _PATH_KINDS = ("names", "link", "resolve")
 # Names and messages of one line, of which a host returns no longer ones.
 _LINE_CODEC = Codec(clean=lambda text: printable(text, MESSAGE_CHARACTERS))
-_LINE_KINDS = ("thread_names", "ethtool_counters", "kernel_messages", "ras_events", "collectives")
+_LINE_KINDS = (
+    "thread_names",
+    "ethtool_counters",
+    "kernel_messages",
+    "ras_events",
+    "collectives",
+    "log_findings",
+)
 _HISTORY_CODEC = Codec(
     clean=lambda text: printable(text, MESSAGE_CHARACTERS),
     bounds={"": Bounds(items=MOST_COMPONENTS, least=0, most=MOST_NUMBER)},

@@ -14,6 +14,7 @@ from probes.host.answers import MAX_MESSAGES, CommandOutput, CudaGpu, FileRange,
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory
 from probes.host.host_base import text_of
+from probes.host.log_findings import LogFinding
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES, Host
 from probes.host.ras import ANSWER_SECONDS
@@ -24,6 +25,7 @@ from probes.recording.format import Question
 K = TypeVar("K", str, int)
 T = TypeVar("T")
 _MESSAGES = Question("kernel_messages")
+_LOG_FINDINGS = Question("log_findings")
 # News: the same answer in the next moment would be a new one.
 _NEWS = ("kernel_messages", "ras_events")
 SHORTEST_MOMENT_SECONDS = 0.9  # at most about one reading per second, even if the dashboard reads more often
@@ -213,6 +215,18 @@ class RecordingHost:
 
     def component_history(self) -> Maybe[ComponentHistory]:
         return self._ask("component_history", (), self._host.component_history)
+
+    def log_findings(self) -> Maybe[tuple[LogFinding, ...]]:
+        return self._host.log_findings()
+
+    def note_log_findings(self, findings: tuple[LogFinding, ...]) -> None:
+        """Record what only the logs of jobs show, from now on, because the logs are not recorded.
+
+        Without any finding, nothing is recorded, so that a gdrtop without this question opens the recording.
+        """
+        with self._lock:
+            if findings or _LOG_FINDINGS in self._recorded or _LOG_FINDINGS in self._new:
+                self._new[_LOG_FINDINGS] = findings
 
     def counter_readings(
         self, paths: Sequence[str], interval: float = 0.1

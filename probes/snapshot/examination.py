@@ -49,6 +49,7 @@ from probes.facts.system.rdma_cgroup import RdmaCgroupFacts
 from probes.facts.system.services import ServiceFacts
 from probes.facts.system.tools import ToolFacts
 from probes.host.component_history import ComponentHistory
+from probes.host.log_findings import LogFinding
 from probes.host.nvml import NvmlLive
 from probes.host.probe_table import ProbedFields, Probing, probes_of
 from probes.host.probe_thread import ask_here
@@ -182,6 +183,7 @@ class Examination:
     component_history: Maybe[ComponentHistory] = _probed(
         "component history", lambda run: run.host.component_history()
     )
+    log_findings: Maybe[tuple[LogFinding, ...]] = _probed("log findings", lambda run: run.host.log_findings())
     # From an earlier examination of the same node: the difference shows which errors rise.
     earlier_port_health: Maybe[PortHealthFacts] | None = None
     earlier_pcie_errors: Maybe[PcieErrorFacts] | None = None

@@ -17,6 +17,7 @@ from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.rates import PortRate
 from probes.topology.paths import Topology, build
+from tui.commands.modules import exit_status
 from tui.screens.overview import head as head_drawing
 from tui.screens.overview.head import Head
 from widgets.base import figures
@@ -127,6 +128,15 @@ def test_the_ladder_names_every_module_and_what_is_missing(node: Node) -> None:
 def test_where_all_is_well_the_modules_are_one_line(node: Node) -> None:
     (line,) = ladder_drawing.draw(node, {}, 44)
     assert plain(line).endswith("modules loaded, none missing")
+
+
+def test_a_module_that_is_needed_only_without_dmabuf_is_not_missing_while_that_is_unknown() -> None:
+    node = probe_node(SimulatedHost("pcie-l40s+rdma-devices-in-pods"))
+    assert ladder_drawing.missing(node) == []
+    assert not isinstance(node.modules, Unknown)
+    text = plain(ladder_drawing.summary(node, node.modules))
+    assert text == "? nvidia_peermem is needed unless DMA-BUF works, which is unknown"
+    assert exit_status(node) == 3
 
 
 def test_a_missing_module_is_named_and_the_others_are_counted() -> None:

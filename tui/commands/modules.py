@@ -28,7 +28,7 @@ _STATUS_HELP = """\
 exit status:
   0    all modules that this node needs are loaded
   1    a module is missing
-  3    the state of a module is unknown; usage error
+  3    the state of a module is unknown, or whether it is needed; usage error
 """
 
 
@@ -63,15 +63,16 @@ def write_modules(
 
 
 def exit_status(node: Node) -> int:
-    """Return 0 if this node has all it needs, 1 if a module is missing, 3 if a state is unknown."""
+    """Return 0 if this node has all it needs, 1 if a module is missing, 3 if a state or need is unknown."""
     facts = node.modules
     if isinstance(facts, Unknown):
         return 3
     states = [(rung, facts.modules[rung.module].state) for rung in facts.ladder]
-    absent = (rung for rung, state in states if state is ModuleState.NOT_LOADED)
-    if not all(modules_drawing.not_needed(node, rung) for rung in absent):
+    absent = [rung for rung, state in states if state is ModuleState.NOT_LOADED]
+    unclear = [rung for rung in absent if modules_drawing.may_be_needed(node, rung)]
+    if not all(modules_drawing.not_needed(node, rung) for rung in absent if rung not in unclear):
         return 1
-    return 3 if any(isinstance(state, Unknown) for _, state in states) else 0
+    return 3 if unclear or any(isinstance(state, Unknown) for _, state in states) else 0
 
 
 def _text(node: Node, log: Maybe[KernelLogFacts], is_wide: bool) -> list[Line]:

@@ -8,13 +8,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TextIO
 
-from probes.base.unknown import Reason, Unknown
-from probes.checks.judgment import judge
+from probes.checks.log_findings import only_in_logs
 from probes.host.protocol import Host
-from probes.queries.finding import Severity
 from probes.recording.format import RecordingError
 from tui.commands.arguments import EXIT_WRONG_USAGE, whole_number
 from tui.runtime.node_monitor import NodeMonitor
@@ -89,21 +86,11 @@ def record(
         raise
     assert recorded is not None
     progress.say(f"recorded {recorded}\n{recorded.privacy()}\n")
-    if lost := _only_in_logs(monitor):
-        progress.say(f"Without the NCCL logs of jobs, a replay does not find: {', '.join(lost)}.\n")
+    examination = monitor.examination
+    if examination is not None and (shown := only_in_logs(examination, monitor.judgment.findings)):
+        names = ", ".join(finding.id for finding in shown)
+        progress.say(f"The recording has no job logs. Of what only they show, it has the titles: {names}.\n")
     return recorded
-
-
-def _only_in_logs(monitor: NodeMonitor) -> tuple[str, ...]:
-    """Return the ids of critical findings and warnings that a replay has not: they need NCCL's logs."""
-    if monitor.examination is None or isinstance(monitor.examination.job_logs, Unknown):
-        return ()
-    found = {finding.id: finding.severity for finding in monitor.judgment.found}
-    replayed = judge(replace(monitor.examination, job_logs=Unknown(Reason.NOT_RECORDED, "job logs")))
-    kept = {finding.id for finding in replayed.found}
-    return tuple(
-        name for name, severity in found.items() if severity is not Severity.NOTE and name not in kept
-    )
 
 
 def _readings(

@@ -42,7 +42,7 @@ _TROUBLE = (NoticeKind.PAUSED, NoticeKind.NOT_SAVED, NoticeKind.NO_HISTORY)
 _HELP = """\
 Every file in DIR is a recording: gdrtop --replay FILE opens it at the event.
 Print a unit for systemd: gdrtop watch --unit > /etc/systemd/system/gdrtop-watch.service
-What gdrtop reliability shows is kept apart from DIR, for 12 weeks.
+What gdrtop reliability shows is kept apart from DIR, for 84 days of jobs.
 SIGTERM, SIGHUP and Ctrl-C stop it with status 0.
 """
 

@@ -15,7 +15,9 @@ from probes.base.text import capitalized
 from probes.base.unknown import Unknown
 from probes.checks.judgment import Judge, Judgment
 from probes.checks.live.watched import NOT_LONG_ENOUGH
+from probes.checks.log_findings import only_in_logs
 from probes.facts.node import Node
+from probes.host.log_findings import LogFindingsRecorder
 from probes.host.protocol import Host
 from probes.live.live_sampler import LiveSampler
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample
@@ -187,10 +189,16 @@ class NodeMonitor:
             self._file = examination.topology.file
             self._place(examination.node)
         self._judge.examine(examination)
+        self._record_log_findings(examination)
         if self.sample is not None:
             self.sample = with_judgment(self.sample, self.judgment)
         self._unseen += self._finding_events(self.host.wall_clock())
         return self.judgment
+
+    def _record_log_findings(self, examination: Examination) -> None:
+        """Give what records the node the findings that only the logs of jobs show."""
+        if isinstance(self.host, LogFindingsRecorder):
+            self.host.note_log_findings(only_in_logs(examination, self.judgment.findings))
 
     def _with_noted(self, sample: LiveSample) -> Watched:
         jobs = {job.id for job in sample.jobs}

@@ -8,6 +8,7 @@ from functools import partial
 from probes.bandwidth.registration.outcome import DMABUF, Outcome, PairResult, PathResult
 from probes.bandwidth.registration.trial import CONTEXT_MEMORY, GpuTrial
 from probes.base.text import plural
+from probes.queries.unproven_paths import OVER_C2C
 from widgets.bandwidth.table import draw_grid
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 
@@ -45,7 +46,11 @@ def draw_results(results: Sequence[PairResult], width: int) -> list[Line]:
         lines += [(), line(Run(title, Tone.TITLE))] if lines else [line(Run(title, Tone.TITLE))]
         lines += draw_grid(gpus, nics, width, partial(_cell, pairs, place))
     words = [f"{MARKS[outcome].text} {outcome.value}" for outcome in _shown(results)]
-    words += [f"{DOUBTFUL.text} registers, but data may be wrong"] if any(map(_is_doubtful, results)) else []
+    words += (
+        [f"{DOUBTFUL.text} registers, but transfers may fail or data be wrong"]
+        if any(map(_is_doubtful, results))
+        else []
+    )
     legend = wrapped("   ".join(words), width, Tone.DIM)
     return [*lines, (), *legend, *draw_doubts(results, width), *draw_reasons(results, width)]
 
@@ -72,7 +77,12 @@ def draw_doubts(results: Sequence[PairResult], width: int) -> list[Line]:
     lines: list[Line] = []
     for doubt, pairs in doubts.items():
         lines += [(), *wrapped(f"▲ {plural(len(pairs), 'pair')}: {doubt}", width, Tone.WARNING, hanging="  ")]
-        lines += wrapped("gdrtop check shows why, and what to do.", width, Tone.PLAIN, "  ")
+        where = (
+            "gdrtop help topology explains it."
+            if doubt == OVER_C2C
+            else "gdrtop check shows why, and what to do."
+        )
+        lines += wrapped(where, width, Tone.PLAIN, "  ")
     return lines
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from probes.base.text import minutes as minutes  # drawings import it with the rest
 from probes.base.unknown import Maybe, Unknown
 
 UNKNOWN_MARK = "?"
@@ -45,16 +46,6 @@ def binary_size(size_bytes: int) -> str:
         if size_bytes >= 1 << shift and size_bytes % (1 << shift) == 0:
             return f"{size_bytes >> shift} {unit}"
     return f"{size_bytes} B"
-
-
-def minutes(seconds: float) -> str:
-    """Format a time to wait: "13 s", "2 min 5 s", "1 h 4 min"."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def local_time(seconds: float, form: str = "%H:%M:%S %Z") -> str:

@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus
-from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role
+from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role, program_of
 from probes.live.model.step_text import seconds_text, step_text
 from probes.live.processes.job_summaries import path_shares
 from probes.queries.finding import Finding, Severity
 from probes.snapshot.condition import STEP_LONGER
-from widgets.base.figures import gbps, gibibytes, short
+from widgets.base.figures import gbps, gibibytes, minutes, short
 from widgets.base.lines import Line, Run, Tone, cut, fit, plain, sentence, width_of, wrapped
 from widgets.live.figures import gpu_labels
 
@@ -81,9 +81,9 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     full: Line = (mark, Run(job.name, Tone.TITLE), Run(f" · {ranks} · "), *path, *tail)
     if width_of(full) + len(slow) <= width:
         return (*full, Run(slow))
-    brief: Line = (mark, Run(_short_name(job), Tone.TITLE), Run(" · "), *path, *tail)
+    brief: Line = (mark, Run(program_of(job.name), Tone.TITLE), Run(" · "), *path, *tail)
     short_path = path_summary(processes, is_brief=True)
-    briefest: Line = (mark, Run(_short_name(job), Tone.TITLE), Run(" · "), *short_path, *tail)
+    briefest: Line = (mark, Run(program_of(job.name), Tone.TITLE), Run(" · "), *short_path, *tail)
     for line in ((*brief, Run(slow)), full, brief, briefest):
         if width_of(line) <= width:
             return line
@@ -142,7 +142,9 @@ def problem_lines(job: LiveJob, sample: LiveSample, width: int, rows: int = 4) -
             break
         tone = Tone.BAD if finding.severity is Severity.CRITICAL else Tone.WARNING
         # The job is named in the line above.
-        text = finding.cause.replace(job.name, _short_name(job)) if finding.jobs else _title(finding, labels)
+        text = (
+            finding.cause.replace(job.name, program_of(job.name)) if finding.jobs else _title(finding, labels)
+        )
         mark = Run("  ✗ " if tone is Tone.BAD else "  ▲ ", tone)
         pieces = _wrapped_to(text, width - 4, tone, max(1, left - others))
         lines += [(Run("    ") if place else mark, *piece) for place, piece in enumerate(pieces)]
@@ -156,11 +158,6 @@ def _wrapped_to(text: str, width: int, tone: Tone, rows: int) -> list[Line]:
         return pieces
     rest = " ".join(plain(piece) for piece in pieces[rows - 1 :])
     return [*pieces[: rows - 1], fit((Run(rest, tone),), width)]
-
-
-def _short_name(job: LiveJob) -> str:
-    """Return "train.py" without its user and id."""
-    return job.name.partition(" (")[0]
 
 
 def _title(finding: Finding, labels: Mapping[str, str]) -> str:
@@ -207,8 +204,7 @@ def _mark(job: LiveJob, processes: Sequence[LiveProcess], sample: LiveSample) ->
 def _silence_text(job: LiveJob) -> str:
     """Return for how long an NCCL job has moved no data: it computes, writes a checkpoint, waits or hangs."""
     seconds = job.silent_seconds if job.role is Role.NCCL else 0
-    period = f"{seconds:.0f} s" if seconds < 120 else f"{seconds // 60:.0f} min"
-    return f"no traffic for {period}" if seconds else ""
+    return f"no traffic for {minutes(seconds)}" if seconds else ""
 
 
 def _alarm(mark: Run) -> Tone:

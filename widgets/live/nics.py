@@ -11,7 +11,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.rdma.counters import CounterColumn
 from probes.host.usage import cpu_list
 from probes.live.events.ports import ACTIVE
-from probes.live.model.sample import LiveSample, PortSample
+from probes.live.model.sample import LiveSample, PortSample, program_of
 from probes.snapshot.condition import CONGESTED, SLOW_NIC, TRAFFIC_FELL
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, share, short
@@ -186,7 +186,7 @@ def _job_names(jobs: Sequence[tuple[str, str]]) -> dict[str, str]:
     """Return the shortest names that differ, by job: program, program and user, all; none for one job."""
     if len(jobs) < 2:
         return {}
-    programs = {job: name.partition(" (")[0] for job, name in jobs}
+    programs = {job: program_of(name) for job, name in jobs}
     users = {job: re.sub(r" \(([^,)]*),.*\)$", r" (\1)", name) for job, name in jobs}  # "train.py (alice)"
     for names in (programs, users):
         if len(set(names.values())) == len(jobs):

@@ -11,7 +11,7 @@ from probes.live.hang.watch import RankState
 from probes.nccl.flight_recorder.dump import Dump
 from probes.nccl.flight_recorder.verdict import DumpVerdict, ranks_text
 from widgets.base.columns import Column, draw_columns
-from widgets.base.figures import short
+from widgets.base.figures import minutes, short
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 
 _INDENT = "  "
@@ -25,7 +25,7 @@ def draw_hang(diagnosis: Diagnosis, width: int) -> list[Line]:
     facts = diagnosis.facts
     tone = Tone.GOOD if facts.motion is Motion.MOVES else Tone.WARNING
     lines = [line(), line(Run(facts.job.name, Tone.TITLE))]
-    lines += wrapped(f"Watched for {facts.seconds:.0f} s: {diagnosis.headline}.", width, tone, _INDENT)
+    lines += wrapped(f"Watched for {minutes(facts.seconds)}: {diagnosis.headline}.", width, tone, _INDENT)
     if diagnosis.suspects:
         sure = "Suspect" if diagnosis.is_sure else "Likely suspect"
         names = ", ".join(_named(name, facts.ranks) for name in diagnosis.suspects[:8])
@@ -116,7 +116,7 @@ def _rate(value: Maybe[float]) -> str:
 
 
 def _silence(value: Maybe[float]) -> str:
-    return _ABSENT if isinstance(value, Unknown) else f"{value:.0f} s"
+    return _ABSENT if isinstance(value, Unknown) else minutes(value)
 
 
 def _calls(dump: Dump | None) -> str:

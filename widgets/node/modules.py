@@ -50,12 +50,21 @@ def not_needed(node: Node, rung: Rung) -> str:
     return "" if rung.core else _COMPANION
 
 
+def may_be_needed(node: Node, rung: Rung) -> bool:
+    """Return whether only the state of DMA-BUF, which is unknown, could say that a node needs a module."""
+    direct = node.gpudirect
+    unread = isinstance(direct, Unknown) or isinstance(direct.dmabuf.usable, Unknown)
+    return unread and rung.module == "nvidia_peermem" and not not_needed(node, rung)
+
+
 def mark_of(node: Node, rung: Rung, module: KernelModule) -> tuple[str, Tone]:
     """Return `✓` loaded, `…` on its way, `–` not needed, `✗` missing or `?` unknown, with its tone."""
     if isinstance(module.state, Unknown):
         return UNKNOWN_MARK, Tone.WARNING
     if module.state in _MARKS:
         return _MARKS[module.state]
+    if may_be_needed(node, rung):
+        return UNKNOWN_MARK, Tone.WARNING
     return ("–", Tone.DIM) if not_needed(node, rung) else ("✗", Tone.BAD)
 
 
@@ -76,8 +85,12 @@ def summary(node: Node, facts: ModuleFacts) -> Line:
         verb = "is" if len(absent) == 1 else "are"
         text = f" {plural(len(absent), 'module')} {verb} missing: {', '.join(absent)}"
         return (Run("✗", Tone.BAD), Run(text, Tone.TITLE))
+    unknown = [name for name in unread if isinstance(facts.modules[name].state, Unknown)]
+    if unknown:
+        return (Run(UNKNOWN_MARK, Tone.WARNING), Run(f" state unknown: {', '.join(unknown)}", Tone.TITLE))
     if unread:
-        return (Run(UNKNOWN_MARK, Tone.WARNING), Run(f" state unknown: {', '.join(unread)}", Tone.TITLE))
+        text = f" {', '.join(unread)} is needed unless DMA-BUF works, which is unknown"
+        return (Run(UNKNOWN_MARK, Tone.WARNING), Run(text, Tone.TITLE))
     return (Run("✓", Tone.GOOD), Run(" All modules that this node needs are loaded", Tone.TITLE))
 
 

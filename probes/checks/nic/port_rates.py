@@ -13,7 +13,7 @@ from probes.facts.rdma.devices import RdmaDevice
 from probes.nccl.settings import parse_number
 from probes.plans.common import reboot_plan
 from probes.queries.evidence_list import first_n, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.jobs import RESTARTS, jobs_of
 from probes.queries.ports import NO_PORTS, Port, by_board, devices_of, need_devices, need_ports, port_names
 from probes.snapshot.examination import Examination
@@ -254,7 +254,8 @@ def single_rail_or_half_rate_bond(examination: Examination) -> Outcome:
         each_one = (Evidence("/sys/class/infiniband", device.name) for device in devices)
         return passed(*first_n(each_one) or (NO_PORTS,))
     jobs = jobs_of(examination)
-    settings = [setting for setting in jobs.settings if setting.process is not None] or list(jobs.settings)
+    of_jobs = [setting for setting in jobs.settings if setting.process is not None]
+    settings = [setting for setting in of_jobs or jobs.settings if setting.is_read]
     names = {device.name for device in bonds}
     used = [
         setting
@@ -262,6 +263,8 @@ def single_rail_or_half_rate_bond(examination: Examination) -> Outcome:
         if setting.process is None or used_devices(examination, setting) & names
     ]
     single = [setting for setting in used if (parse_number(setting.get(QUEUE_PAIRS) or "") or 1) < 2]
+    if jobs.not_known and not single:
+        return unknown(jobs.not_known)
     if used and not single:
         return passed(*first_n(dict.fromkeys(setting.evidence(QUEUE_PAIRS) for setting in used)))
     shown = [port.bond for device in bonds for port in device.ports if port.bond is not None]

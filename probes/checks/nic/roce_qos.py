@@ -53,7 +53,7 @@ def _requests(examination: Examination) -> Iterator[Request]:
     ports = _active(examination)
     qos = examination.qos
     for settings in jobs_of(examination).settings:
-        if settings.process is None or settings.get(_NET) not in (None, "IB"):
+        if settings.process is None or not settings.is_read or settings.get(_NET) not in (None, "IB"):
             continue
         used = used_devices(examination, settings)
         for port in ports:
@@ -115,10 +115,9 @@ def _wrong(request: Request, netdev: str, qos: NetdevQos, priority: int) -> Evid
 def roce_class_not_lossless(examination: Examination) -> Outcome:
     """Compare the class of each job's packets with the priorities that have PFC on its ports."""
     requests = list(_requests(examination))
+    not_known = jobs_of(examination).not_known if _active(examination) else ""
     if not requests:
-        jobs = jobs_of(examination)
-        is_unknown = jobs.not_known and _active(examination)
-        return unknown(jobs.not_known) if is_unknown else passed(_NO_ROCE_JOB)
+        return unknown(not_known) if not_known else passed(_NO_ROCE_JOB)
     facts = need(examination.qos, "the QoS settings of the RoCE netdevs")
     asked: list[Evidence] = []
     evidence: list[Evidence] = []
@@ -147,6 +146,8 @@ def roce_class_not_lossless(examination: Examination) -> Outcome:
         return _found(examination, wrong, asked, evidence, facts.netdevs)
     if unread is not None:
         return unknown(needs("dcb (iproute2) or mlnx_qos", unread), requests[0].evidence)
+    if not_known:
+        return unknown(not_known)
     return passed(*first_distinct(fits) or (_NOBODY,))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from probes.base.plan import instruction, make_plan
+from probes.base.unknown import Reason, Unknown, map_known
 from probes.facts.pci.functions import PciKind
 from probes.queries.evidence_list import first_n
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
 from probes.queries.pcie_paths import (
     DEVICES,
     NO_GPU_OR_NIC,
+    config_of,
     gpus_and_nics,
     labels,
     near_paths,
@@ -51,6 +53,10 @@ def vm_pair_unproven(examination: Examination) -> Outcome:
     unproven = [(gpu, ends[nic]) for gpu, nic in guest_pairs(examination)]
     if not unproven:
         return passed(Evidence("lspci -vvv", "ATS is enabled on these NICs"))
+    ats = [map_known(config_of(examination, nic), lambda space: space.ats_enabled) for _, nic in unproven]
+    unread = [each for each in ats if isinstance(each, Unknown) and each.reason is not Reason.NOT_THERE]
+    if len(unread) == len(unproven):
+        need(unread[0], "the configuration space of the NICs")
     return found(
         "The hypervisor shows GPU and NIC below one switch. Only its own settings of IOMMU, ACS and ATS "
         "decide whether a direct transfer reaches the right memory, and a guest cannot see them.",

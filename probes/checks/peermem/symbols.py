@@ -53,7 +53,7 @@ from probes.snapshot.examination import Examination
 AREA = Area("modules")
 
 _OTHER_OFED = "OFED was installed or updated after the driver was built, so the symbol versions differ."
-_REBUILD = "Build the driver's modules against the running OFED"
+_REBUILD = "Build the driver's modules against the installed OFED"
 _IB_EXPORTERS = frozenset({"ib_core", "ib_uverbs", "ib_peer_mem"})
 
 
@@ -108,7 +108,7 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "nvidia_peermem was built against another OFED version",
     "https://github.com/NVIDIA/gpu-operator/issues/2868; Linux Documentation/kbuild/modules.rst",
-    ok="nvidia_peermem was built against the running OFED, or is not needed",
+    ok="nvidia_peermem was built against the installed OFED, or is not needed",
     impact=STAGED,
 )
 def peermem_symbol_version_mismatch(examination: Examination) -> Outcome:

@@ -80,7 +80,13 @@ class EventDetector:
             watched = self._conditions.update(sample, self._detected(sample), self._processes.is_stopped)
         except Exception as error:
             limits.append(failed("what lasts", error))
-        return replace(sample, events=tuple(events), limits=tuple(dict.fromkeys(limits)), watched=watched)
+        return replace(
+            sample,
+            events=tuple(events),
+            downs=self._ports.downs,
+            limits=tuple(dict.fromkeys(limits)),
+            watched=watched,
+        )
 
     def _detected(self, sample: LiveSample) -> Iterator[Condition]:
         """Yield the conditions of the detectors that compare samples; a job that waits comes last."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
+from probes.base.text import minutes
 from probes.base.unknown import Unknown
 from probes.live.model.explanations import EXPLANATIONS
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample
@@ -79,5 +80,5 @@ class MissedSamples:
         if gap <= _MISSED * usual:
             return []
         kind = EventKind.SAMPLES_MISSED
-        text = f"gdrtop took no sample for {gap:.0f} s"
+        text = f"gdrtop took no sample for {minutes(gap)}"
         return [LiveEvent(sample.taken_at, kind, Severity.NOTE, "gdrtop", text, EXPLANATIONS[kind])]

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from probes.base.text import minutes
 from probes.base.unknown import Unknown
 from probes.facts.pci.link_speed import generation
 from probes.live.model import explanations
@@ -47,10 +48,12 @@ class PortEvents:
     def __init__(self) -> None:
         self._known: dict[str, _Port] = {}
         self._is_first = True
+        self.downs: tuple[str, ...] = ()  # ports that have gone down in the newest sample, flapping or not
 
     def update(self, sample: LiveSample) -> list[LiveEvent]:
         """Return what has changed. A port that was down from the start is no event."""
         events: list[LiveEvent] = []
+        self.downs = ()
         used = _used(sample)
         names = set()
         for port in sample.ports:
@@ -94,16 +97,17 @@ class PortEvents:
         if is_up:
             if known.is_flapping:
                 return []
-            text = f"{port.name} is up again after {_duration(since)}"
+            text = f"{port.name} is up again after {minutes(since)}"
             return [_event(port, sample, Severity.NOTE, text, explanations.PORT_UP)]
         while known.downs and sample.at - known.downs[0] > _FLAP_SECONDS:
             known.downs.popleft()
         known.downs.append(sample.at)
+        self.downs += (port.name,)
         if known.is_flapping:
             return []
         if len(known.downs) >= _FLAPS:
             known.is_flapping = True
-            over = _duration(sample.at - known.downs[0])
+            over = minutes(sample.at - known.downs[0])
             text = f"{port.name} is flapping: down {len(known.downs)} times in {over}"
             state_file = f"/sys/class/infiniband/{port.device}/ports/{port.port}/state"
             shown = (Evidence(state_file, f"down {len(known.downs)} times in {over}"),)
@@ -154,10 +158,6 @@ def _event(port: PortSample, sample: LiveSample, severity: Severity, text: str, 
 def known_netdev(port: PortSample) -> str:
     """Return the interface of a port, or the port's own name."""
     return port.name if isinstance(port.netdev, Unknown) else port.netdev
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _rate_and_pause(known: _Port, port: PortSample, at: float) -> list[LiveEvent]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
 from probes.base.frozen import frozen
-from probes.base.text import plural
+from probes.base.text import minutes, plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.live.activity import SILENT_SECONDS
 from probes.live.hang.blocked_threads import BlockedThread
@@ -172,14 +172,15 @@ def _standstill(facts: HangFacts) -> str:
     if facts.motion is Motion.SILENT and by_pairs:
         pairs = plural(facts.pairs.connected, "queue pair")
         beside = "" if isinstance(facts.silence, Unknown) else ", although its NICs carry traffic"
-        text = f"none of its {pairs} has sent or received a packet for {facts.seconds:.0f} s"
+        text = f"none of its {pairs} has sent or received a packet for {minutes(facts.seconds)}"
         return f"{text}{beside}"
     if isinstance(facts.silence, Unknown) and facts.motion is Motion.UNKNOWN:
         return f"whether it moves data is unknown ({facts.silence})"
+    silence = minutes(known(facts.silence, 0.0))
     if facts.mixes_pairs:
         where = "where they carry other traffic, its queue pairs have not either"
-        return f"its NICs have moved no data for {facts.silence:.0f} s, and {where}"
-    return f"no NIC of this job has moved data for {facts.silence:.0f} s"
+        return f"its NICs have moved no data for {silence}, and {where}"
+    return f"no NIC of this job has moved data for {silence}"
 
 
 def _clues(facts: HangFacts) -> Iterator[Clue]:

@@ -221,6 +221,11 @@ class LiveJob:
         return tuple(name for name in self.nics if name not in self.shared_nics)
 
 
+def program_of(job_name: str) -> str:
+    """Return a job's name without its user and id: "train.py" of "train.py (alice, Slurm job 4711)"."""
+    return job_name.partition(" (")[0]
+
+
 class EventKind(Enum):
     """What happened; the value is stable and stands in JSON."""
 
@@ -282,6 +287,7 @@ class LiveSample:
     limits: tuple[str, ...] = ()  # what cannot be seen and why: "Run as root to …", one sentence each
     missing: str = ""  # why some processes may not be listed
     events: tuple[LiveEvent, ...] = ()  # new in this sample
+    downs: tuple[str, ...] = ()  # ports that went down in this sample; events report a flapping one once
     no_ports: str = ""  # why there are no ports, as a sentence; "" if there are
     # Storage and other clients in the kernel, by device: the rates of its ports are theirs, too.
     kernel_clients: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

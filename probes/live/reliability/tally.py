@@ -10,7 +10,6 @@ from probes.base.unknown import Unknown
 from probes.facts.node import Node
 from probes.host.component_history import Mark
 from probes.live.activity import LEAST_GBPS
-from probes.live.events.ports import ACTIVE
 from probes.live.model.sample import (
     STEP_ROLES,
     EventKind,
@@ -78,7 +77,6 @@ class ComponentTally:
     def __init__(self) -> None:
         self._node: Node | None = None
         self._identities: dict[str, Identity] = {}  # by the port's name or the GPU's BDF
-        self._is_up: dict[str, bool] = {}  # by the port's name
         self._running: dict[str, JobChange] = {}
         self._ended: list[JobChange] = []
         self._days: dict[tuple[int, str, Mark], int] = {}
@@ -102,7 +100,7 @@ class ComponentTally:
             change.until = sample.taken_at
             self._compare(change, _compared_nics(job, ports), step)
             self._compare(change, _compared_gpus(job, processes), step)
-        for name, mark in [*self._downs(sample), *_marks(sample.events)]:
+        for name, mark in [*((name, Mark.DOWN) for name in sample.downs), *_marks(sample.events)]:
             self._count(name, mark, jobs, sample.taken_at)
 
     def _end(self, ids: set[str]) -> None:
@@ -130,15 +128,6 @@ class ComponentTally:
             part = self._part(change, name)
             part.compared_seconds += step
             part.slow_seconds += step if is_slow else 0.0
-
-    def _downs(self, sample: LiveSample) -> Iterator[tuple[str, Mark]]:
-        for port in sample.ports:
-            if isinstance(port.state, Unknown):
-                continue
-            is_up = port.state == ACTIVE
-            if self._is_up.get(port.name, False) and not is_up:
-                yield port.name, Mark.DOWN
-            self._is_up[port.name] = is_up
 
     def _count(self, name: str, mark: Mark, jobs: list[LiveJob], at: float) -> None:
         identity = self._identities.get(name)

@@ -17,6 +17,7 @@ from probes.facts.system.kubernetes_objects import kept_fields, objects
 from probes.host.answers import ETHTOOL_COUNTERS, KernelMessage
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory, Mark
+from probes.host.log_findings import LogFinding
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.recording.redaction.config_files import symbol_lines
 from probes.recording.redaction.processes import thread_name
@@ -222,6 +223,19 @@ def component_history(tokens: Tokens, answer: ComponentHistory) -> ComponentHist
     )
     jobs = (dataclasses.replace(job, name=job_name(job.name)) for job in answer.jobs)
     return dataclasses.replace(answer, jobs=tuple(jobs), components=tuple(components))
+
+
+def log_findings(tokens: Tokens, answer: tuple[LogFinding, ...]) -> tuple[LogFinding, ...]:
+    """Keep the ids of checks, and GPUs, NICs and ranks as elsewhere in the recording."""
+    return tuple(
+        dataclasses.replace(
+            finding,
+            devices=tuple(map(tokens.text, finding.devices)),
+            takes=tuple(map(tokens.text, finding.takes)),
+            ranks=tuple(map(tokens.text, finding.ranks)),
+        )
+        for finding in answer
+    )
 
 
 def messages(tokens: Tokens, answer: tuple[KernelMessage, ...]) -> tuple[KernelMessage, ...]:

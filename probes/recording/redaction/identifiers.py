@@ -49,6 +49,7 @@ _RULES: dict[str, Callable[[Tokens, Any], Any]] = {
     "thread_names": rules.threads,
     "collectives": rules.collectives,
     "component_history": rules.component_history,
+    "log_findings": rules.log_findings,
     "ethtool_counters": lambda tokens, answer: rules.counters(answer),
     "kernel_messages": rules.messages,
     "ras_answer": rules.ras_text,

@@ -139,6 +139,7 @@ STEPS: tuple[StepDefinition, ...] = (
         checks=(
             *("ib-core-not-loaded", "mlx4-core-not-loaded", "mlx4-ib-not-loaded", "mlx5-core-not-loaded"),
             *("mlx5-ib-not-loaded", "ib-uverbs-not-loaded", "nvidia-not-loaded", "nvidia-uvm-not-loaded"),
+            *("efa-not-loaded", "cxi-ss1-not-loaded", "cxi-user-not-loaded"),
             *("peermem-not-loaded", "module-blacklisted*", "kernel-forbids-modules-disabled"),
             *("nic-without-driver*", "nic-without-rdma-device"),
             *("gpu-without-driver*", "gpu-driver-start-failed", "dev-*"),

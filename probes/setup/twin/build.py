@@ -48,7 +48,7 @@ from probes.simulation.node.model.description import (
     SystemDescription,
 )
 from probes.simulation.node.model.tree import PlacedGpu, PlacedNic, Refusal, log
-from probes.simulation.node.modules.files import Modinfo
+from probes.simulation.node.modules.files import Modinfo, modinfo_fields
 from probes.simulation.node.modules.symbol_versions import version_table
 from probes.simulation.node.system.services import show_units
 from probes.snapshot.examination import Examination
@@ -123,8 +123,10 @@ def start_twin(
     tree.refusals.update(dict.fromkeys(files.start.later, Refusal(_INVALID)))
     tree.refusals.update(files.rejected)
     twin = BootedTwin(tree, _devices(examination), files.start)
-    if not is_image and _keeps_topology(examination, release, files.start):
-        _log_topology(twin, examination)
+    if not is_image and _keeps_kernel_and_driver(examination, release, files.start):
+        _log_symbols(twin, examination)
+        if _keeps_command_line(examination, files.start):
+            _log_topology(twin, examination)
     return twin
 
 
@@ -195,13 +197,29 @@ def _fields(file: ModuleFile) -> dict[str, str]:
     return {key: value for key, value in fields.items() if value or key == "depends"}
 
 
-def _keeps_topology(examination: Examination, release: str, start: NextStart) -> bool:
-    """Return whether the same kernel and driver start with the same command line, which may set ACS."""
+def _keeps_kernel_and_driver(examination: Examination, release: str, start: NextStart) -> bool:
+    """Return whether the same kernel and the same NVIDIA driver start."""
+    return examination.node.kernel_release == release and not start.changed and start.driver is None
+
+
+def _keeps_command_line(examination: Examination, start: NextStart) -> bool:
+    """Return whether the command line, which may set ACS, is the same."""
     kernel = examination.node.kernel
     now = Unknown(Reason.NOT_THERE) if isinstance(kernel, Unknown) else kernel.cmdline
     lines = [words_that_matter(known(line, "")) for line in (now, start.cmdline)]
-    is_same_kernel = examination.node.kernel_release == release
-    return is_same_kernel and not start.changed and start.driver is None and lines[0] == lines[1]
+    return lines[0] == lines[1]
+
+
+def _log_symbols(twin: BootedTwin, examination: Examination) -> None:
+    """Log again which symbols had no version when a module was loaded, if its file is still the same."""
+    facts = examination.node.modules
+    for message in known(module_messages(examination, (LogKind.NO_SYMBOL_VERSION,)), ()):
+        name = message.module or ""
+        module = None if isinstance(facts, Unknown) else facts.modules.get(name)
+        loaded = "" if module is None else known(module.srcversion, "")
+        file = modinfo_fields(twin.tree, name)
+        if file and loaded in ("", file.get("srcversion", loaded)):
+            log(twin.tree, message.text)
 
 
 def _log_topology(twin: BootedTwin, examination: Examination) -> None:

@@ -24,6 +24,7 @@ _MODULES_DISABLED = "/proc/sys/kernel/modules_disabled"
 _MODULES_LOAD = "systemd-modules-load"
 _NO_REDIRECTS = re.compile(r"disable_acs_redir=[\\\"]*([0-9a-f:.;]+)")
 _BOOT_SECONDS = 20.0
+_AGAIN = ("dma-buf attach failed", "no symbol version for")  # what the kernel says in each boot
 # Drivers that udev loads by the alias of a device on the bus.
 _BY_DEVICE = ("mlx4_core", "mlx5_core", "efa", "cxi_ss1", "nvidia")
 # Loaded by nvidia-modprobe with the first CUDA program, by rdma-core's udev rules, by the cxi driver.
@@ -94,10 +95,10 @@ def _run(host: Host, tree: Tree, *argv: str) -> None:
 def forget_running(tree: Tree) -> None:
     """Forget the messages of the boot before and the changes that were to come.
 
-    What the GPU driver has refused to a NIC, it refuses again.
+    What the GPU driver has refused to a NIC, it refuses again, and modules are built as before.
     """
     before = tree.kernel_log[len(BOOT_MESSAGES) :]
-    tree.kernel_log[len(BOOT_MESSAGES) :] = [line for line in before if "dma-buf attach failed" in line]
+    tree.kernel_log[len(BOOT_MESSAGES) :] = [line for line in before if any(each in line for each in _AGAIN)]
     tree.planned.clear()
 
 

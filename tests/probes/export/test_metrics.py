@@ -91,6 +91,15 @@ def test_jobs_are_counted_by_path() -> None:
     assert values(staged, "gdrtop_jobs", "path")["tcp",] >= 1
 
 
+def test_clients_in_the_kernel_are_named_by_their_nic() -> None:
+    families = families_of("hgx-h100+storage-traffic")
+    assert values(families, "gdrtop_kernel_client_info", "device", "client") == {("mlx5_1", "Lustre"): 1.0}
+    for text, parse in ((encode(families), parse_text), (encode(families, OPEN_METRICS), parse_openmetrics)):
+        (read,) = (each for each in parse(text.decode()) if each.name == "gdrtop_kernel_client_info")
+        assert [sample.labels["client"] for sample in read.samples] == ["Lustre"]
+    assert not values(families_of("hgx-h100"), "gdrtop_kernel_client_info", "device")
+
+
 def test_peermem_that_is_not_loaded_has_no_reference_count() -> None:
     families = families_of("hgx-h100+peermem-not-loaded")
     assert values(families, "gdrtop_peermem_loaded") == {(): 0}

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.checks.registry import findings
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.boot import BootFacts, BootLoader, InitramfsTool, InstalledKernel
-from probes.queries.finding import Status
+from probes.queries.finding import Severity, Status
 from probes.setup.forecast import MAX_JUDGED, Forecast, KernelForecast, exit_status, forecast
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.modules.files import modinfo_of, set_modinfo
@@ -145,6 +146,20 @@ def test_the_running_kernel_keeps_its_path_and_the_node_stays_as_it_is() -> None
     assert (kernel.verdict.state, kernel.verdict.path) == (State.READY, GdrPath.DMABUF)
     assert (kernel.outlook, exit_status(kernel), kernel.is_running) == ("will", 0, True)
     assert (host.read("/proc/modules"), sorted(host.tree.files)) == before
+
+
+@pytest.mark.slow
+def test_a_module_built_for_another_driver_is_found_now_in_the_forecast_and_after_the_boot() -> None:
+    name = "efa-peermem-symbol-mismatch"
+    host = node(f"aws-p5+{name}")
+    kernel = judged(host)
+    assert name in found(kernel)
+    assert kernel.verdict.warnings == 1
+    host.reboot()
+    (after,) = [finding for finding in findings(examine(host)) if finding.status is Status.FOUND]
+    assert (after.id, after.severity) == (name, Severity.WARNING)
+    rebuilt = node(f"aws-p5+{name}", write("/sys/module/efa_nv_peermem/srcversion", "A" * 24 + "\n"))
+    assert name not in found(judged(rebuilt))
 
 
 @pytest.mark.slow

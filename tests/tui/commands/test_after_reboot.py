@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from probes.recording.recording_host import Moment, RecordingHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from tests.probes.recording.recordings import archive_of, moments_of
@@ -15,6 +16,7 @@ from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
 from tui.commands.check_forecast import write_forecast
+from tui.runtime.node_monitor import NodeMonitor
 
 FAULTY = "dgx-a100+peermem-built-without-symbols"
 
@@ -127,3 +129,22 @@ def test_a_recording_can_be_the_hardware_of_an_image(
     image.mkdir()
     assert main(["check", "--root", str(image), "--as", str(file)]) == 2
     assert "8 GPUs" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_forecast_of_a_recording_does_not_say_that_a_running_service_will_fail(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The driver's file, and with it the version for Fabric Manager, is in no recording."""
+    file, clock = tmp_path / "node.tar.gz", SteppedClock()
+    host = RecordingHost(SimulatedHost("aws-p5", clock=clock), lambda moment: moments.append(moment))
+    moments: list[Moment] = []
+    monitor = NodeMonitor(host)
+    monitor.read()
+    monitor.check()
+    host.end_moment()
+    file.write_bytes(archive_of(moments, label="aws-p5"))
+    assert main(["check", "--after-reboot", "--replay", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "GPUDirect RDMA will work" in out
+    assert "Fabric Manager is not running" not in out

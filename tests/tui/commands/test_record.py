@@ -1,6 +1,7 @@
 """`gdrtop record` and `--replay` as an admin uses them."""
 
 import errno
+import gzip
 import io
 import json
 import os
@@ -51,14 +52,24 @@ def test_a_reading_a_second_for_so_many_seconds(tmp_path: Path) -> None:
     assert [round(moment.at - moments[0].at) for moment in moments] == [0, 1, 2, 3, 4, 5]
 
 
-def test_findings_that_only_the_logs_of_jobs_show_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("redact", [False, True])
+def test_a_replay_is_not_greener_than_a_node_whose_job_logs_showed_a_fault(
+    redact: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recorded(tmp_path / "node.tar.gz", "hgx-h100+job-log-other-nics", seconds=1)
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith("Without the NCCL logs of jobs, a replay does not find: job-log-other-setting")
-    text = printed(capsys, "check", "--replay", str(tmp_path / "node.tar.gz"))
-    assert "job-log-other-setting" not in text
+    name, file = "hgx-h100+job-log-other-nics", str(tmp_path / "node.tar.gz")
+    recorded(tmp_path / "node.tar.gz", name, seconds=1, redact=redact)
+    assert "what only they show, it has the titles: job-log-other-setting, job-log" in capsys.readouterr().err
+    heads = []
+    for source in (("--demo", name), ("--replay", file)):
+        status = main(["check", "--one-line", *source])
+        heads.append((status, capsys.readouterr().out.partition(":")[0].split(maxsplit=1)[-1]))
+    assert heads == [(1, "▲ DEGRADED (1 warning)")] * 2
+    text = printed(capsys, "check", "--replay", file, status=1)
+    assert "On the node, run gdrtop check job-log-other-setting" in text
+    document = json.loads(printed(capsys, "check", "--json", "--replay", file, status=1))
+    [finding] = [each for each in document["findings"] if each["id"] == "job-log-other-setting"]
+    assert "The recording has no job logs" in finding["cause"]
+    assert b"NCCL INFO" not in gzip.decompress((tmp_path / "node.tar.gz").read_bytes())
 
 
 @pytest.mark.parametrize(("slow", "moments", "told"), [(1.5, 4, ""), (4.0, 2, "2 of 4 samples are missing")])
@@ -120,8 +131,7 @@ def test_every_command_prints_of_a_recording_what_it_prints_of_the_node(
     for arguments, text in live.items():
         again = printed(capsys, *arguments, "--replay", file)
         if "--json" in arguments:
-            # A recording has no logs of jobs, so what only they say is unknown in it.
-            told, same = json.loads(text.replace("job-log-staged, ", "")), json.loads(again)
+            told, same = json.loads(text), json.loads(again)
             assert (told.pop("source"), told.pop("label")) == ("simulated", name)
             assert same.pop("source") == "recorded"
             moment = "moment 2 of 2, 2023-11-14 22:13:21 UTC"

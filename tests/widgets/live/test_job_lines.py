@@ -110,10 +110,10 @@ def test_a_silent_job_is_not_green_and_names_the_next_command() -> None:
     silent = replace(sample, jobs=(replace(job, silent_seconds=190.0),))
     for width in (80, 120):
         line = job_lines.job_line(silent.jobs[0], silent, width)
-        assert "no traffic for 3 min (gdrtop hang)" in plain(line)
+        assert "no traffic for 3 min 10 s (gdrtop hang)" in plain(line)
         assert line[0].tone is not Tone.GOOD
         panel = "\n".join(map(plain, job_lines.draw_overview(silent, None, {}, 58)))
-        assert "no traffic for 3 min" in panel
+        assert "no traffic for 3 min 10 s" in panel
         assert "gdrtop hang" in panel
     assert job_lines.job_line(job, sample, 120)[0].tone is Tone.GOOD
 

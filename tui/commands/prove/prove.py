@@ -15,6 +15,7 @@ from probes.bandwidth.registration.trial import GpuTrial, NoSuchNic, plan_regist
 from probes.base.origin import Source
 from probes.base.text import plural
 from probes.host.protocol import Host
+from probes.queries.unproven_paths import OVER_C2C
 from probes.snapshot.examination import examine
 from tui.bandwidth.registration.session import RegistrationSession
 from tui.commands.arguments import EXIT_INTERRUPTED, EXIT_WRONG_USAGE
@@ -31,6 +32,7 @@ _STATUS_HELP = """\
 exit status:
   0    the memory of every GPU registers with every NIC, as a DMA-BUF or as
        peer memory, and on none of these paths data was seen to be wrong
+       (EFAs that reach a GPU over C2C count as registered)
   1    a pair was refused on both paths
   2    a pair was not tried, gave no answer, or registers on a path on which
        data was seen to be wrong; nothing can run here
@@ -190,9 +192,12 @@ def exit_status(results: Sequence[PairResult], interrupted: str) -> tuple[int, s
     total = plural(len(results), "GPU–NIC pair")
     found = {outcome: sum(result.outcome is outcome for result in results) for outcome in Outcome}
     text = f"{found[Outcome.REGISTERS]} of {total} register{'s' * (len(results) == 1)}"
-    doubtful = sum(result.outcome is Outcome.REGISTERS and bool(result.doubt) for result in results)
-    if doubtful:
-        text += f" ({doubtful} of them may deliver wrong data)"
+    doubts = [result.doubt for result in results if result.outcome is Outcome.REGISTERS and result.doubt]
+    over_c2c = doubts.count(OVER_C2C)  # by design of the machine: each GPU has EFAs at its own switch, too
+    doubtful = len(doubts) - over_c2c
+    notes = [f"{doubtful} of them may deliver wrong data"] if doubtful else []
+    notes += [f"{over_c2c} of them only over C2C, where transfers may fail"] if over_c2c else []
+    text += f" ({', '.join(notes)})" if notes else ""
     if interrupted:
         return EXIT_INTERRUPTED, sentence(f"{text}; {interrupted}")
     if found[Outcome.REFUSED]:

@@ -1,7 +1,10 @@
 """The SQLite database with the history of a node's NICs and GPUs, one for each host name.
 
-It has sums only, no samples: a row for each component in each job, and one a day for each kind of event. What
-is older than twelve weeks is deleted, and the file has at most 8 MiB. sqlite3 is imported on first use.
+It has sums only, no samples: a row for each component in each job, and one a day for each kind of event. The
+newest 84 days with such rows stay, and the file has at most 8 MiB. sqlite3 is imported on first use.
+
+Days with rows are counted, and newer jobs are those that were written later, because the node's clock may be
+wrong: one that is set forward by months must not make everything old.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from probes.live.reliability.tally import Changes, JobChange
 
 ROOTS_DIRECTORY = "/var/lib/gdrtop/reliability"
-KEPT_SECONDS = 12 * 7 * 86400.0
+KEPT_DAYS = 12 * 7  # on which something was counted
 MOST_KEPT_JOBS = 1000
 APPLICATION, VERSION = 0x67647274, 1  # "gdrt"; the version of the tables
 MOST_PAGES, _PAGE_BYTES = 2048, 4096
@@ -35,6 +38,8 @@ _PRUNE_SECONDS = 3600.0
 _NEARLY_FULL = 0.75  # of the pages
 _SAME_JOB_SECONDS = 900.0  # a job that was not seen for longer is another one with the same id
 _MOST_NAME, _MOST_TEXT = 100, 120
+_DAY_SECONDS = 86400
+_DAYS = f"SELECT day FROM day_count UNION SELECT CAST(ended / {_DAY_SECONDS} AS INTEGER) FROM job"
 _TABLES = """
 CREATE TABLE kept (began REAL NOT NULL, until REAL NOT NULL);
 CREATE TABLE component (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, name TEXT NOT NULL,
@@ -217,21 +222,23 @@ class HistoryDatabase:
             return False
 
     def _prune(self, connection: sqlite3.Connection, at: float, most_jobs: int) -> None:
-        """Delete what is too old, and all but the newest jobs."""
-        oldest = at - KEPT_SECONDS
+        """Delete the oldest days, and all but the newest jobs."""
         with _transaction(connection):
+            found = connection.execute(
+                f"{_DAYS} ORDER BY 1 DESC LIMIT 1 OFFSET ?", (KEPT_DAYS - 1,)
+            ).fetchone()
+            first_day = found[0] if found else -1
+            oldest = float(first_day * _DAY_SECONDS)
             connection.execute(
-                "DELETE FROM job WHERE ended < ?"
-                " OR id NOT IN (SELECT id FROM job ORDER BY ended DESC, id DESC LIMIT ?)",
+                "DELETE FROM job WHERE ended < ? OR id NOT IN (SELECT id FROM job ORDER BY id DESC LIMIT ?)",
                 (oldest, most_jobs),
             )
             for table in ("part", "part_count"):
                 connection.execute(f"DELETE FROM {table} WHERE job NOT IN (SELECT id FROM job)")
-            connection.execute("DELETE FROM day_count WHERE day < ?", (int(oldest // 86400),))
+            connection.execute("DELETE FROM day_count WHERE day < ?", (first_day,))
             connection.execute(
-                "DELETE FROM component WHERE seen < ? AND id NOT IN (SELECT component FROM part)"
-                " AND id NOT IN (SELECT component FROM day_count)",
-                (oldest,),
+                "DELETE FROM component WHERE id NOT IN (SELECT component FROM part)"
+                " AND id NOT IN (SELECT component FROM day_count)"
             )
             connection.execute("UPDATE kept SET began = max(began, ?)", (oldest,))
         self._pruned_at = at
@@ -265,7 +272,9 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 def _add(connection: sqlite3.Connection, changes: Changes) -> None:
     with _transaction(connection):
-        if not connection.execute("UPDATE kept SET until = ?", (changes.at,)).rowcount:
+        if not connection.execute(
+            "UPDATE kept SET began = min(began, ?1), until = ?1", (changes.at,)
+        ).rowcount:
             began = min([changes.at, *(job.began for job in changes.jobs)])
             connection.execute("INSERT INTO kept VALUES (?, ?)", (began, changes.at))
         ids = {}

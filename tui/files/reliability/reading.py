@@ -38,7 +38,7 @@ _READ_SECONDS = 1.0
 _STEPS = 10_000  # of SQLite's machine, between two looks at the clock
 _MOST_TEXT = 200
 _MARKS = frozenset(mark.value for mark in Mark)
-_ORDER = f"ORDER BY ended DESC, id DESC LIMIT {MOST_JOBS}"
+_ORDER = f"ORDER BY id DESC LIMIT {MOST_JOBS}"  # by when they were written, not by the node's clock
 _COMPARED = f"SELECT job FROM part WHERE compared >= {LEAST_COMPARED_SECONDS}"
 _NEWEST = (
     f"SELECT id FROM (SELECT id FROM job {_ORDER})"
@@ -93,7 +93,7 @@ def _read(connection: sqlite3.Connection) -> Maybe[ComponentHistory]:
     jobs: dict[int, int] = {}
     past: list[PastJob] = []
     for number, name, began, ended in connection.execute(
-        f"SELECT id, name, began, ended FROM job WHERE id IN ({_NEWEST}) ORDER BY ended DESC, id DESC"
+        f"SELECT id, name, began, ended FROM job WHERE id IN ({_NEWEST}) ORDER BY id DESC"
     ):
         jobs[number] = len(past)
         past.append(PastJob(_text(name), _number(began), _number(ended)))

@@ -13,6 +13,7 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node, probe_node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.component_history import Component, ComponentHistory, JobPart, Mark
+from probes.live.events.detectors import EventDetector
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample, OddOne, Role, SlowestNic, SlowestRank
 from probes.live.reliability.history_text import past_of, slow_text, stands_out
 from probes.live.reliability.identity import identities_of
@@ -133,7 +134,6 @@ def test_what_is_written_is_not_counted_again() -> None:
 
 
 def test_events_count_for_the_day_and_for_the_jobs_of_the_component() -> None:
-    down = tuple(a_port(number, state="DOWN" if number == 3 else "ACTIVE") for number in range(8))
     happened = (
         event(EventKind.ERRORS_RISING, "mlx5_3"),
         event(EventKind.XID, gpu_bdf(2), Severity.CRITICAL),
@@ -142,8 +142,8 @@ def test_events_count_for_the_day_and_for_the_jobs_of_the_component() -> None:
     )
     tally = tally_of(
         *(a_second(at) for at in range(0, 70)),
-        a_second(70, ports=down, events=happened),
-        a_second(71, ports=down),
+        a_second(70, downs=("mlx5_3",), events=happened),
+        a_second(71),
         a_sample(72.0, jobs=()),
         a_sample(73.0, jobs=(), events=(event(EventKind.ERRORS_RISING, "mlx5_3"),)),
     )
@@ -158,6 +158,18 @@ def test_events_count_for_the_day_and_for_the_jobs_of_the_component() -> None:
         (ids["mlx5_3"], Mark.ERRORS): 2,
         (ids[gpu_bdf(2)], Mark.XID): 1,
     }
+
+
+def test_a_flapping_port_is_counted_each_time_that_live_sees_it_go_down() -> None:
+    detector, tally = EventDetector(), ComponentTally()
+    for at in range(75):
+        is_down = at in (60, 62, 64, 66, 67)
+        ports = tuple(
+            a_port(number, state="DOWN" if is_down and number == 3 else "ACTIVE") for number in range(8)
+        )
+        sample = detector.update(a_second(at, ports=ports), ())
+        tally.update(sample, node())
+    assert part_of(tally, "mlx5_3").counts == {Mark.DOWN: 4}
 
 
 def test_an_event_of_many_ports_counts_for_each() -> None:

@@ -205,6 +205,12 @@ def test_a_new_node_of_any_distribution_has_its_own_commands(name: str, command:
     assert commands_of(guide, "gpu-driver")[-1] == command
 
 
+def test_azure_linux_has_a_perftest_of_its_own() -> None:
+    guide = guide_of("azure-nd-h100+new-node-azure-linux")
+    install = "tdnf -y install perftest rdma-core libibverbs-utils infiniband-diags"
+    assert install in commands_of(guide, "tools")
+
+
 def test_a_node_without_a_network_is_told_before_a_download_times_out() -> None:
     host = without_driver("pcie-l40s")
     names = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT"

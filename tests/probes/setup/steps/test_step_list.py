@@ -10,7 +10,7 @@ from typing import get_type_hints
 
 import pytest
 
-from probes.checks.registry import findings
+from probes.checks.registry import CHECKS, findings
 from probes.setup import steps as folder
 from probes.setup.situation import read_situation
 from probes.setup.step import SetupRecord, SetupStep
@@ -28,6 +28,13 @@ def test_every_check_that_a_step_names_exists() -> None:
     names = [name for step in STEPS if isinstance(step, CheckedStep) for name in step.checks]
     assert [name for name in names if not any(fnmatch(id_, name) for id_ in ids)] == []
     assert [name for name in names if "*" in name[:-1]] == []  # a * has an effect only at the end
+
+
+def test_a_module_that_is_not_loaded_is_loaded_in_the_step_that_loads_modules() -> None:
+    """On EFA and Slingshot, the step was done although their drivers were missing."""
+    (step,) = (step for step in STEPS if isinstance(step, CheckedStep) and step.id == "modules")
+    ids = {check.id for check in CHECKS if check.id.endswith("-not-loaded")}
+    assert ids <= set(step.checks)
 
 
 def test_the_order_of_the_list_is_one_in_which_each_step_comes_after_those_that_it_needs() -> None:

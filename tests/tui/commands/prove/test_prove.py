@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from probes.bandwidth.registration.outcome import Outcome
+from probes.bandwidth.registration.outcome import Outcome, PairResult, PathResult
 from probes.bandwidth.registration.trial import GpuTrial, plan_registration
 from probes.base.origin import Origin, Source
+from probes.queries.unproven_paths import IN_GUEST, OVER_C2C
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from tests.tui.commands.test_schema import valid
@@ -23,6 +24,8 @@ from tui.cli import main
 from tui.commands.bench_run.output import BenchOutput
 from tui.commands.prove.prove import Proof, exit_status
 from tui.runtime import lock
+from widgets.bandwidth.registration import draw_doubts
+from widgets.base.lines import plain
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
@@ -62,6 +65,29 @@ def test_what_does_not_register_says_why(
     ended, text = printed(capsys, "--demo", node, "--gpu", "0")
     assert words in text.replace("\n    ", " ")
     assert ended == status
+
+
+@pytest.mark.parametrize(
+    ("doubt", "status", "note", "advice"),
+    [
+        (IN_GUEST, 2, "1 of them may deliver wrong data", "gdrtop check shows why"),
+        (
+            OVER_C2C,
+            0,
+            "1 of them only over C2C, where transfers may fail",
+            "gdrtop help topology explains it",
+        ),
+    ],
+)
+def test_efas_over_c2c_which_every_p6e_has_do_not_fail_the_proof(
+    doubt: str, status: int, note: str, advice: str
+) -> None:
+    registers = PathResult(Outcome.REGISTERS)
+    pairs = [
+        PairResult("GPU0", "0008:06:00.0", f"rdmap{n}s0", registers, registers, doubt * n) for n in (0, 1)
+    ]
+    assert exit_status(pairs, "") == (status, f"2 of 2 GPU–NIC pairs register ({note}).")
+    assert advice in "\n".join(map(plain, draw_doubts(pairs, 100)))
 
 
 @pytest.mark.parametrize("words", [["--gpu", "99"], ["--nic", "mlx5_99"]])

@@ -16,7 +16,6 @@ from probes.live.reliability.identity import Identity
 from probes.live.reliability.tally import Changes, JobChange, PartChange
 from tui.files.reliability import database
 from tui.files.reliability.database import (
-    KEPT_SECONDS,
     HistoryDatabase,
     HistoryError,
     history_path,
@@ -88,15 +87,26 @@ def test_a_renamed_component_keeps_its_history(path: str) -> None:
     assert (nic.name, nic.counts) == ("rocep156s0", {"down": 2})
 
 
-def test_old_jobs_and_components_are_deleted(path: str) -> None:
+def test_the_oldest_days_and_their_components_are_deleted(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "KEPT_DAYS", 3)
     old = Identity("old", "mlx5_9", is_gpu=False, bdf="")
     written(path, changes(a_job(1), downs=1), changes(downs=1, nic=old))
-    later = NOW + KEPT_SECONDS + 2 * DAY
-    written(path, changes(a_job(2, later), at=later))
+    days = [NOW + number * DAY for number in range(1, 5)]
+    written(path, *(changes(a_job(int(day), day), at=day) for day in days))
     found = history(read_history(path))
-    assert [job.name for job in found.jobs] == ["train.py (Slurm job 2)"]
+    assert [job.ended for job in found.jobs] == [*reversed(days)][:4]
     assert {each.name: each.counts for each in found.components} == {"mlx5_5": {}, "GPU 3": {}}
-    assert found.since == later - KEPT_SECONDS
+    assert int(found.since // DAY) == int(days[0] // DAY)
+
+
+def test_a_clock_that_was_wrong_for_a_while_deletes_and_hides_nothing(path: str) -> None:
+    wrong = NOW + 3 * 365 * DAY
+    written(path, changes(a_job(1), downs=3), changes(a_job(2, wrong), at=wrong))
+    written(path, changes(a_job(3, NOW + 600), at=NOW + 600))
+    found = history(read_history(path))
+    assert [job.name[-2] for job in found.jobs] == ["3", "2", "1"]
+    assert found.components[0].counts == {"down": 3}
+    assert (found.since, found.until) == (NOW - 100, NOW + 600)
 
 
 def test_only_the_newest_jobs_stay(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
