@@ -4,8 +4,10 @@ import ast
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import networkx
 import pytest
@@ -122,34 +124,63 @@ def module_of(path: Path) -> str:
     return name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-@cache
+class Source(NamedTuple):
+    """What a file imports, calls and names; to keep all trees would slow the search for garbage down."""
+
+    imports: tuple[tuple[str, tuple[str, ...]], ...]  # module, names taken from it
+    calls: frozenset[tuple[str, str]]  # object and function: ("os", "unlink"), ("", "open"), ("?", "read")
+    no_names: tuple[tuple[int, str], ...]  # line, name
+    docstring: str
+
+
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+def nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node of a tree, in a third of the time of ast.walk."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for value in vars(node).values():
+            if isinstance(value, list):
+                waiting.extend(item for item in value if isinstance(item, ast.AST))
+            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+                waiting.append(value)
+
+
 @cache
-def imports(path: Path) -> list[tuple[str, tuple[str, ...]]]:
-    """(module, names taken from it) of every import, wherever it stands."""
-    found: list[tuple[str, tuple[str, ...]]] = []
-    for node in ast.walk(tree_of(path)):
+def source_of(path: Path) -> Source:
+    tree = tree_of(path)
+    imported: list[tuple[str, tuple[str, ...]]] = []
+    calls = set()
+    no_names = []
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
-            found.extend((alias.name, ()) for alias in node.names)
+            imported.extend((alias.name, ()) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.append((node.module, tuple(alias.name for alias in node.names)))
-    return found
-
-
-@cache
-def called(path: Path) -> list[tuple[str, str, ast.Call]]:
-    """(object, function, call) of every call by name: ("os", "unlink", …), ("", "open", …)."""
-    found = []
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            found.append(("", node.func.id, node))
+            imported.append((node.module, tuple(alias.name for alias in node.names)))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            calls.add(("", node.func.id))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             owner = node.func.value
-            found.append((owner.id if isinstance(owner, ast.Name) else "?", node.func.attr, node))
-    return found
+            calls.add((owner.id if isinstance(owner, ast.Name) else "?", node.func.attr))
+        elif isinstance(node, (ast.arg, ast.Name)):
+            name = node.arg if isinstance(node, ast.arg) else node.id
+            if name in NO_NAMES:
+                no_names.append((node.lineno, name))
+    return Source(tuple(imported), frozenset(calls), tuple(no_names), ast.get_docstring(tree) or "")
+
+
+def imports(path: Path) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """(module, names taken from it) of every import, wherever it stands."""
+    return source_of(path).imports
+
+
+def called(path: Path) -> frozenset[tuple[str, str]]:
+    """(object, function) of every call by name."""
+    return source_of(path).calls
 
 
 def test_imports_only_point_down() -> None:
@@ -221,12 +252,11 @@ def test_a_folder_holds_at_most_20_files() -> None:
 
 
 def test_names_are_nouns_and_verbs() -> None:
-    found = set()
-    for path in (*MODULES, *sorted((ROOT / "tests").rglob("*.py"))):
-        for node in ast.walk(tree_of(path)):
-            name = node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else ""
-            if name in NO_NAMES:
-                found.add(f"{name_of(path)}:{node.lineno}: {name}")
+    found = {
+        f"{name_of(path)}:{line}: {name}"
+        for path in (*MODULES, *sorted((ROOT / "tests").rglob("*.py")))
+        for line, name in source_of(path).no_names
+    }
     assert not found, "name these by what they are:\n" + "\n".join(sorted(found))
 
 
@@ -235,9 +265,9 @@ def test_tests_have_the_names_of_what_they_test_or_describe_it() -> None:
     undescribed = []
     for path in (ROOT / "tests").rglob("test_*.py"):
         folder = ROOT / path.parent.relative_to(ROOT / "tests")
-        if not folder.is_dir() and not ast.get_docstring(tree_of(path.parent / "__init__.py")):
+        if not folder.is_dir() and not source_of(path.parent / "__init__.py").docstring:
             undescribed.append(f"{name_of(path.parent)}/__init__.py")
-        if not (folder / path.name.removeprefix("test_")).exists() and not ast.get_docstring(tree_of(path)):
+        if not (folder / path.name.removeprefix("test_")).exists() and not source_of(path).docstring:
             undescribed.append(name_of(path))
     assert not undescribed, "say in the first docstring what these test: " + ", ".join(undescribed)
 
@@ -248,7 +278,7 @@ def test_only_the_host_reaches_outside() -> None:
         if name.startswith("probes") and name not in HOST_MODULES:
             reached = {module.split(".")[0] for module, _ in imports(path)} & IO_MODULES
             assert not reached, name
-            assert "open" not in {function for owner, function, _ in called(path) if not owner}, name
+            assert "open" not in {function for owner, function in called(path) if not owner}, name
 
 
 def test_only_the_local_host_uses_what_opens_this_machine() -> None:
@@ -271,24 +301,28 @@ def test_only_confirmed_commands_change_anything() -> None:
         imported = {module.split(".")[0] for module, _ in imports(path)}
         assert not imported & ({"subprocess", "ctypes", "tempfile"} - OWN_PROCESS.get(name, set())), name
         forbidden = CHANGING - OWN_FILES.get(name, set())
-        for owner, function, _ in called(path):
+        for owner, function in called(path):
             assert (owner, function) != ("", "open"), name
             assert not (owner in ("os", "shutil") and function in forbidden), name
 
 
 def test_the_supervisor_removes_its_own_files_and_kills_nothing() -> None:
     calls = called(ROOT / SUPERVISOR)
-    on_os = {function for owner, function, _ in calls if owner == "os"}
+    on_os = {function for owner, function in calls if owner == "os"}
     assert on_os & CHANGING <= {"unlink", "write"}
-    assert "open" not in {function for owner, function, _ in calls if not owner}
+    assert "open" not in {function for owner, function in calls if not owner}
 
 
 def test_what_starts_tests_changes_no_file() -> None:
     for name in TESTS:
         calls = called(ROOT / name)
         # A supervisor writes to the socket by which it was asked.
-        assert {function for owner, function, _ in calls if owner == "os"} & CHANGING <= {"kill", "write"}
-        opened = [call for owner, function, call in calls if (owner, function) == ("", "open")]
+        assert {function for owner, function in calls if owner == "os"} & CHANGING <= {"kill", "write"}
+        opened = [
+            node
+            for node in nodes(tree_of(ROOT / name))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open"
+        ]
         assert all(ast.literal_eval(call.args[1]) == "rb" for call in opened)
 
 
