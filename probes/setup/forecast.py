@@ -22,7 +22,7 @@ from probes.snapshot.verdict import State, Usability, Verdict
 MAX_JUDGED = 4  # kernels: each takes as long as an examination
 _LIMITS = (
     "the contents of the boot image",
-    "firmware settings, and registers that were set by hand since the last boot",
+    "firmware settings, and registers and MTUs that were set by hand since the last boot",
     "whether a device that fails now works again after the boot",
     "modules that Slurm prologs, pods and other programs load later",
 )

@@ -7,7 +7,7 @@ from probes.base.unknown import Maybe, Unknown, is_there, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.kernel.modules import vendor_cards
 from probes.facts.node import Node
-from probes.facts.pci.functions import PciFacts, PciKind
+from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
 from probes.facts.rdma.data_direct import DataDirectFacts
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
 
@@ -55,17 +55,37 @@ def endpoints(node: Node) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
         by_dma = known(direct.get(device.name, None), None) or ""
         nics.append(Endpoint(device.name, device.name, device.bdf, numa, False, by_dma))
     nics.sort(key=lambda nic: natural(nic.label))
-    with_device = {nic.bdf for nic in nics} | _bonded(node)
-    others = _without_driver(node)
+    with_device = _with_device(node)
     nics.extend(
         Endpoint(function.bdf, function.bdf, function.bdf, function.numa_node, False)
-        for function in functions.values()
-        if function.kind is PciKind.NIC
-        and (function.vendor_id == _MELLANOX or function.bdf in others)
-        and function.physical_function is None
-        and function.bdf not in with_device
+        for function in rdma_functions(node)
+        if function.bdf not in with_device
     )
     return tuple(gpus), tuple(nics)
+
+
+def rdma_functions(node: Node) -> tuple[PciFunction, ...]:
+    """Return the PCI functions of RDMA NICs: those with an RDMA device, and those whose driver makes one.
+
+    A plain Ethernet adapter, such as virtio of a virtual machine, is none.
+    """
+    with_device, others = _with_device(node), _without_driver(node)
+    return tuple(
+        function
+        for function in (node.pci.functions.values() if isinstance(node.pci, PciFacts) else ())
+        if function.bdf in with_device
+        or (
+            function.kind is PciKind.NIC
+            and (function.vendor_id == _MELLANOX or function.bdf in others)
+            and function.physical_function is None
+        )
+    )
+
+
+def _with_device(node: Node) -> set[Maybe[str]]:
+    """Return the BDFs of the functions with an RDMA device, also as ports of a bond."""
+    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
+    return {device.bdf for device in devices if not isinstance(device.bdf, Unknown)} | _bonded(node)
 
 
 def _without_driver(node: Node) -> frozenset[str]:

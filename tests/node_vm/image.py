@@ -78,11 +78,11 @@ class Image:
 
 
 def cache_directory() -> Path:
-    """Where the layers are kept: GDRTOP_VM_CACHE, else below the user's cache directory."""
-    chosen = os.environ.get("GDRTOP_VM_CACHE")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdrtop-node-vm"
+    """Where the layers are kept for all workers and later runs: GDRTOP_VM_CACHE, else below ~/.cache.
+
+    XDG_CACHE_HOME is a directory of each process while tests run (tests/conftest.py).
+    """
+    return Path(os.environ.get("GDRTOP_VM_CACHE") or Path.home() / ".cache/gdrtop-node-vm")
 
 
 def build() -> Image:

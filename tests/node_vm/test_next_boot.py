@@ -23,6 +23,7 @@ LOADS = (
 )
 # How the boot is broken, and the state of the node after it.
 BOOTS = {
+    "only loaded by hand": (f"rm {CONFIG}", "BROKEN"),
     "forbidden": (f"echo 'install nvidia_peermem /bin/false' > {RULES}", "BROKEN"),
     "not there": (f"rm {STUBS}/nvidia-peermem.ko && depmod", "BROKEN"),
     "cut": (f"truncate -s 3000 {STUBS}/nvidia-uvm.ko", "DEGRADED"),

@@ -43,8 +43,8 @@ class SetupController:
         """Show the screen, and check the node if it was not checked since the last change."""
         self._context.show(SetupScreen, lambda: SetupScreen(self.state))
         examination = self._context.doctor.examination
-        self.state.begin()
         if examination is None or examination.node.taken_at < self._context.probed_at:
+            self.state.begin()
             self._context.reading_thread.ask_examination()
         else:
             self._read(examination)
@@ -55,6 +55,7 @@ class SetupController:
         examination = self._context.doctor.examination
         if examination is not None and self._context.shown(SetupScreen):
             self._read(examination)
+            self._context.draw(SetupScreen)
 
     def note_examination(self, report: Examined) -> None:
         """Read the guide again if it is shown."""
@@ -73,6 +74,7 @@ class SetupController:
             self._wanted = examination
             return
         self._is_reading = True
+        self.state.begin()
         findings, results, log = self._context.doctor.findings, self._bandwidth.worker.kept, self._log
 
         is_live = self._context.origin.source is Source.LIVE
@@ -85,8 +87,8 @@ class SetupController:
 
     def _take(self, answer: tuple[Guide, str]) -> None:
         guide, no_root = answer
-        self._end_reading()
         self.state.set_guide(guide, self._bandwidth.worker.refusal or no_root)
+        self._end_reading()
         self._context.draw(SetupScreen)
 
     def _remember_boot(self, guide: Guide) -> None:
@@ -102,8 +104,8 @@ class SetupController:
             self._read(wanted)
 
     def _fail(self, message: str) -> None:
-        self._end_reading()
         self.state.fail(message)
+        self._end_reading()
         self._context.draw(SetupScreen)
 
     # Steps

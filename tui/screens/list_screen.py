@@ -236,7 +236,7 @@ class FilteredListScreen(ListScreen[F]):
         self._leave_filter()
 
     def _leave_filter(self) -> None:
-        self._word.display = bool(self._state.word)
+        self._word.display = bool(self._word.value.strip())  # fast typists: not filtered yet
         self._list.focus()
 
     def action_leave(self) -> None:

@@ -357,7 +357,7 @@ class NcclScreen(ListScreen[NcclState]):
         self._focus_pane()
 
     def _leave_filter(self) -> None:
-        self._word.display = bool(self._state.word)
+        self._word.display = bool(self._word.value.strip())  # fast typists: not filtered yet
         self._focus_pane()
 
     def _focus_pane(self) -> None:

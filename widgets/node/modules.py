@@ -68,11 +68,6 @@ def mark_of(node: Node, rung: Rung, module: KernelModule) -> tuple[str, Tone]:
     return ("–", Tone.DIM) if not_needed(node, rung) else ("✗", Tone.BAD)
 
 
-def missing(node: Node) -> list[str]:
-    """Return the modules that this node needs and that are not loaded."""
-    return [] if isinstance(node.modules, Unknown) else _marked(node, node.modules, "✗")
-
-
 def _marked(node: Node, facts: ModuleFacts, mark: str) -> list[str]:
     ladder = facts.ladder
     return [rung.module for rung in ladder if mark_of(node, rung, facts.modules[rung.module])[0] == mark]

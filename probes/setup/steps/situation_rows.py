@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import TypeVar
 
@@ -10,14 +10,17 @@ from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.driver_package import DriverPackage, module_flavor
 from probes.facts.gpu.gpus import GpuFacts
-from probes.facts.pci.functions import PciFacts, PciKind
+from probes.facts.node import Node
+from probes.facts.pci.functions import PciFacts, PciFunction
 from probes.facts.rdma.nic_driver import NicDriver
 from probes.facts.system.kubernetes import ContainerState, GpuOperator, KubernetesFacts, NetworkOperator
 from probes.setup.situation import Situation
 from probes.setup.steps.drivers import state_of
+from probes.topology.endpoints import rdma_functions
 
 T = TypeVar("T")
 _MOST_WAITING = 3
+_NO_NIC = "no RDMA NIC"  # as the verdict says it
 
 
 def situation_rows(situation: Situation) -> tuple[tuple[str, str], ...]:
@@ -30,8 +33,8 @@ def situation_rows(situation: Situation) -> tuple[tuple[str, str], ...]:
         ("Kernel", _shown(node.kernel_release, str)),
         ("Runs on", _shown(where, _value)),
         ("Cloud", _shown(situation.cloud, lambda value: f"{value.provider.value} {value.machine}".strip())),
-        ("GPUs", _devices(node.pci, PciKind.GPU, _gpu_names(node.gpus))),
-        ("NICs", _devices(node.pci, PciKind.NIC, {})),
+        ("GPUs", _shown(node.pci, lambda pci: _models(pci.gpus, pci, _gpu_names(node.gpus)) or "none")),
+        ("NICs", _nics(node)),
         ("GPU driver", _shown(situation.gpu_driver, _gpu_driver)),
         ("NIC driver", _shown(situation.nic_driver, _nic_driver)),
         ("Secure Boot", _shown(secure, lambda value: "on" if value else "off", "off (no UEFI)")),
@@ -78,17 +81,19 @@ def _gpu_names(gpus: Maybe[GpuFacts]) -> dict[str, str]:
     return {} if isinstance(gpus, Unknown) else {gpu.bdf: gpu.name for gpu in gpus.gpus if gpu.name}
 
 
-def _devices(pci: Maybe[PciFacts], kind: PciKind, names: dict[str, str]) -> str:
-    """Return the models with their number: "8 × ConnectX-7, 2 × ConnectX-6 Dx"; `names`: by address."""
+def _nics(node: Node) -> str:
+    """Return the RDMA NICs, which are those that the verdict counts."""
+    pci = node.pci
     if isinstance(pci, Unknown):
         return f"unknown ({pci})"
-    functions = pci.functions.items()
-    models = [
-        _model(names.get(bdf) or pci.names.get(bdf, ""))
-        for bdf, function in functions
-        if function.kind is kind
-    ]
-    return ", ".join(f"{models.count(model)} × {model}" for model in dict.fromkeys(models)) or "none"
+    models = _models(rdma_functions(node), pci, {})
+    return models or _shown(node.rdma, lambda _: _NO_NIC, _NO_NIC)
+
+
+def _models(functions: Iterable[PciFunction], pci: PciFacts, names: dict[str, str]) -> str:
+    """Return the models with their number: "8 × ConnectX-7, 2 × ConnectX-6 Dx"; `names`: by address."""
+    models = [_model(names.get(function.bdf) or pci.names.get(function.bdf, "")) for function in functions]
+    return ", ".join(f"{models.count(model)} × {model}" for model in dict.fromkeys(models))
 
 
 def _model(name: str) -> str:

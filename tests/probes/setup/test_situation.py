@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpu.driver_package import DriverOrigin
 from probes.facts.kernel.boot import BootLoader
+from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.nic_driver import NicStack
 from probes.facts.system import slurm
 from probes.facts.system.cloud import Cloud, Provider
@@ -21,6 +23,8 @@ from probes.setup.steps.situation_rows import situation_rows
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.examination import examine
+from probes.snapshot.verdict import assess
+from probes.topology.paths import build
 
 # Family, boot loader, NIC stack, Slurm, cloud.
 EXPECTED = {
@@ -124,3 +128,25 @@ def test_an_empty_tree_says_of_nothing_that_it_is_missing_for_sure(tmp_path: Pat
 def test_a_driver_that_dkms_has_not_built_for_this_kernel_is_there() -> None:
     rows = dict(situation_rows(situation_on(SimulatedHost("hgx-h100+dkms-not-built-for-kernel"))))
     assert rows["GPU driver"] == "no module for this kernel, package"
+
+
+def test_setup_counts_the_nics_that_check_counts() -> None:
+    """A virtual machine's Ethernet adapter is no RDMA NIC."""
+    host = SimulatedHost("hgx-h100")
+    examination = examine(host)
+    node = examination.node
+    assert isinstance(node.pci, PciFacts)
+    virtio = {
+        bdf: replace(function, vendor_id=0x1AF4) if function.kind is PciKind.NIC else function
+        for bdf, function in node.pci.functions.items()
+    }
+    none = Unknown(Reason.NOT_THERE, "/sys/class/infiniband")
+    plain = replace(node, pci=replace(node.pci, functions=virtio), rdma=none)
+    unread = replace(plain, rdma=Unknown(Reason.NEEDS_ROOT))
+    for facts, verdict, row in (
+        (plain, "no RDMA NIC", "no RDMA NIC"),
+        (unread, "the RDMA devices could not be read (needs root)", "unknown (needs root)"),
+    ):
+        of_facts = replace(examination, node=facts, topology=build(facts))
+        assert assess(facts, of_facts.topology, None).reason == verdict
+        assert dict(situation_rows(read_situation(host, of_facts)))["NICs"] == row

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -101,6 +102,22 @@ async def test_the_filter_lists_matching_entries() -> None:
         assert "No finding contains" in seen(pilot, "findings")
         await pilot.press("escape")
         assert "no-gdr-path" in seen(pilot, "findings")
+
+
+@pytest.mark.slow
+async def test_a_filter_that_was_pasted_is_shown_and_cleared_like_any_other() -> None:
+    """Enter arrives before the list was filtered; Esc then clears the filter, and leaves no screen."""
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(80, 24)) as pilot:
+        await opened(pilot, clock)
+        for key in ("slash", *"zzz", "enter"):
+            pilot.app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await until(pilot, lambda: "'zzz'" in seen(pilot, "findings"))
+        await until(pilot, lambda: not pilot.app.screen.query_one("#word", Input).has_focus)
+        assert pilot.app.screen.query_one("#word", Input).display
+        await pilot.press("escape")
+        assert isinstance(pilot.app.screen, DoctorScreen)
+        assert not pilot.app.screen.query_one("#word", Input).display
 
 
 @pytest.mark.slow

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.pilot import Pilot
 
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe
+from probes.setup.steps.guide import Guide, read_guide
 from tests.tiers import GDR_NODES, usual
 from tests.tui.action_screens import on, seen
 from tests.tui.pilot import until
-from tests.tui.setup_screens import QuickNode, Site, begin, next_title, row, select, site_of, summary
+from tests.tui.setup_screens import (
+    QuickNode,
+    Site,
+    begin,
+    next_title,
+    row,
+    run_plan,
+    select,
+    site_of,
+    summary,
+)
 from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
 from tui.screens.confirm.screen import ConfirmScreen
 from tui.screens.help import HelpScreen
+from tui.screens.setup import SetupScreen
 
 REBOOT, REPORT = "Reboot and check again", "Write the report"
 OTHERS = "Resolve the other findings"
@@ -113,6 +127,34 @@ async def test_showing_the_steps_saves_no_boot(monkeypatch: pytest.MonkeyPatch) 
         assert not site.log.record().boots
         await skip(pilot, "Measure a NIC with host memory")
         assert len(site.log.record().boots) == 1
+
+
+@pytest.mark.slow
+async def test_steps_that_are_being_read_again_are_not_shown_as_the_newest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Reading takes a slow node seconds, in which the rows are those from before an action."""
+    site = site_of(monkeypatch, "hgx-h100+acs-on")
+    goes_on = threading.Event()
+    goes_on.set()
+
+    def read(*facts: Any) -> Guide:
+        goes_on.wait(60)
+        return read_guide(*facts)
+
+    monkeypatch.setattr("tui.controllers.setup.read_guide", read)
+    async with site.opened() as pilot:
+        assert "· checked" in summary(pilot)
+        goes_on.clear()
+        await pilot.press("enter")
+        await on(pilot, ConfirmScreen)
+        await run_plan(pilot)
+        await on(pilot, SetupScreen)
+        await until(pilot, lambda: "checking …" in summary(pilot))
+        assert next_title(pilot) == "Disable ACS redirects"
+        goes_on.set()
+        await until(pilot, lambda: next_title(pilot) == "Measure a NIC with host memory")
+        await until(pilot, lambda: "· checked" in summary(pilot))
 
 
 @pytest.mark.slow

@@ -311,7 +311,7 @@ class LiveScreen(PanesScreen):
         self._leave_filter()
 
     def _leave_filter(self) -> None:
-        self._word.display = bool(self._state.word)
+        self._word.display = bool(self._word.value.strip())  # fast typists: not filtered yet
         self._focus("changes")
 
     # Time

@@ -51,6 +51,7 @@ class Checked:
     words: dict[str, str] = field(default_factory=dict)  # "slow", by device
     usable: UsableHere = NOTHING_LIMITED
     unproven: dict[tuple[str, str], str] = field(default_factory=dict)  # why data may be wrong, by (GPU, NIC)
+    can_load_modules: bool = False
     failure: str = ""  # why the node could not be checked
 
     @property

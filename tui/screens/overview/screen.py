@@ -53,7 +53,7 @@ class OverviewScreen(PanelScreen):
         bind("filter", "filter"),
         bind("fix", "fix"),
         bind("load", "load"),
-        bind("load", "app.act('load-modules')", show=False),  # which says that nothing is missing
+        bind("load", "app.act('load-modules')", show=False),  # which says why nothing can be loaded
         bind("back", "back", show=False),
     ]
 
@@ -226,7 +226,7 @@ class OverviewScreen(PanelScreen):
         if action == "fix":
             return self._state is not None and self._state.has_fix
         if action == "load":
-            return self._state is not None and self._state.are_modules_missing
+            return self._state is not None and self._state.can_load_modules
         return super().check_action(action, parameters)
 
     def why_not(self, action: str) -> str:
@@ -312,7 +312,7 @@ class OverviewScreen(PanelScreen):
                         name, panel.room, self._zoomed == name, rows if name in _FITTED else 0
                     )
                 panel.show(lines)
-        keys = self._state.has_fix, self._state.are_modules_missing
+        keys = self._state.has_fix, self._state.can_load_modules
         if keys != self._shown_keys:
             self._shown_keys = keys
             self.refresh_bindings()

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from probes.base.plan import Plan
 from probes.checks.judgment import Judgment, listed
+from probes.plans.load_modules import load_modules
 from probes.queries.unproven_paths import unproven_pairs
 from probes.queries.usable_here import usable_here
 from probes.snapshot.rates import Reading
@@ -24,8 +26,8 @@ from tui.settings.current import current, is_configured
 from widgets.base.lines import Line, cut, rows_of
 from widgets.doctor.findings import marks_of, words_of
 from widgets.live import changes
-from widgets.node import modules, traffic, verdict
 from widgets.node import topology as topology_drawing
+from widgets.node import traffic, verdict
 from widgets.node.endpoint_lines import Detail
 from widgets.node.matrix import ends_of
 from widgets.node.topology import Form, Style
@@ -116,6 +118,7 @@ class OverviewState:
         checked = self._panels.checked
         checked.examination, checked.detours, checked.failure = examination, detours, ""
         checked.usable, checked.unproven = usable_here(examination), unproven_pairs(examination)
+        checked.can_load_modules = isinstance(load_modules(examination), Plan)
         self._judge(judgment)
         self._forget_drawings()
 
@@ -192,10 +195,9 @@ class OverviewState:
         return any(found.id == wanted and found.fix for found in self._panels.checked.findings or ())
 
     @property
-    def are_modules_missing(self) -> bool:
-        """Whether a module that this node needs is not loaded."""
-        node = self._readings.node
-        return node is not None and bool(modules.missing(node))
+    def can_load_modules(self) -> bool:
+        """Whether the action that loads missing modules has a plan; False before the first check."""
+        return self._panels.checked.can_load_modules
 
     def _finding_ids(self) -> list[str]:
         return [finding.id for finding in listed(self._panels.checked.findings or ())]

@@ -8,11 +8,14 @@ from textual.pilot import Pilot
 from probes.simulation.host import SimulatedHost
 from tests.tui.action_screens import on, seen
 from tests.tui.pilot import SteppedClock, examined, overview, readings, settled, shown, stepped_app, until
+from tui.screens.actions.screen import ActionsScreen
 from tui.screens.confirm.screen import ConfirmScreen
 from tui.screens.doctor.screen import DoctorScreen
 from tui.screens.key_footer import KeyFooter
 from widgets.base.lines import Tone
 from widgets.base.lines_view import LinesView
+
+NEW = "pcie-l40s+new-node-debian"
 
 
 def footer(pilot: Pilot[None]) -> str:
@@ -56,6 +59,20 @@ async def test_without_findings_the_topology_is_focused_and_f_is_no_key() -> Non
         assert overview(pilot).focused is overview(pilot).query_one("#topology")
         assert "Fix" not in footer(pilot)
         assert "Load" not in footer(pilot)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("node", "offers"), [("dgx-a100+peermem-not-loaded", True), (NEW, False)])
+async def test_load_is_offered_where_modules_can_be_loaded(node: str, offers: bool) -> None:
+    """On a node without drivers, modules are missing and cannot be loaded; the key still says why."""
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(node, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await examined(pilot, clock)
+        assert ("l Load" in footer(pilot)) is offers
+        await pilot.press("l")
+        await on(pilot, ConfirmScreen if offers else ActionsScreen)
+        view, said = ("plan", "modprobe nvidia_peermem") if offers else ("selected", "cannot be loaded")
+        await until(pilot, lambda: said in " ".join(seen(pilot, view).split()))
 
 
 @pytest.mark.slow
