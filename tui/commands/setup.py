@@ -32,14 +32,14 @@ from tui.runtime.lock import user_and_day
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Tone, line, wrapped
-from widgets.setup.guide import draw_guide, draw_path_table, draw_step
+from widgets.setup.guide import draw_guide, draw_path_table, draw_step, finished_words
 
 EXIT_NOT_FINISHED = 1
 EXIT_NOT_APPLICABLE = 3
 _PATHS = {"dmabuf": GdrPath.DMABUF.value, "peermem": GdrPath.PEERMEM.value, "recommended": ""}
 _STATUS_HELP = """\
 exit status:
-  0    the node is set up; or the step is done
+  0    the node is set up, apart from skipped steps; or the step is done
   1    steps are left to do; or a step failed
   2    nothing was run: not possible now, or not confirmed
   3    not applicable: GPUDirect RDMA cannot work on this node; or usage error
@@ -242,9 +242,8 @@ class SetupCommand:
             if left:
                 print(f"gdrtop: no command can complete these steps: {', '.join(left)}", file=sys.stderr)
                 return EXIT_REFUSED
-            done = (
-                "the node is set up" if guide.is_finished else "only tests, a reboot or the report are left"
-            )
+            left_over = "only tests, a reboot or the report are left"
+            done = finished_words(guide) if guide.is_finished else left_over
             self._out.write(f"#!/bin/sh\n# Nothing to script: {done} (gdrtop setup)\n")
             return 0
         node = host_name(self._do.examination.node)

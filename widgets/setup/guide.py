@@ -40,15 +40,20 @@ def draw_summary(guide: Guide, width: int) -> list[Line]:
     wanted = [step for step in guide.steps if step.state is not StepState.SKIPPED and not step.is_optional]
     done = sum(step.state is StepState.DONE for step in wanted)
     head = f"{_path_words(guide)} · {done} of {plural(len(wanted), 'step')} done"
-    lines: list[Line] = (
-        wrapped(f"{head} · the node is set up{_optional_words(guide)}", width, Tone.GOOD)
-        if guide.is_finished
-        else wrapped(f"{head}{_next_words(guide)}", width, Tone.TITLE)
-    )
+    rest = f" · {finished_words(guide)}{_optional_words(guide)}" if guide.is_finished else _next_words(guide)
+    is_whole = guide.is_finished and not guide.skipped
+    lines = wrapped(f"{head}{rest}", width, Tone.GOOD if is_whole else Tone.TITLE)
     for old in guide.choice.old_peermem if guide.path is guide.choice.recommended else ():
         text = f"An old configuration still loads nvidia_peermem, which DMA-BUF does not need ({old.source})."
         lines.extend(wrapped(text, width, Tone.WARNING))
     return lines
+
+
+def finished_words(guide: Guide) -> str:
+    """Return what a guide says when nothing is left to do: what was skipped may be a fault all the same."""
+    if not guide.skipped:
+        return "the node is set up"
+    return f"the node is set up, apart from {plural(len(guide.skipped), 'skipped step')}"
 
 
 def _path_words(guide: Guide) -> str:

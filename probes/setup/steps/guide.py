@@ -34,6 +34,7 @@ class Guide:
     steps: tuple[SetupStep, ...]
     boot_id: Maybe[str]
     path_by: str = ""  # "chosen by root on 2026-11-22"; "": the recommended path
+    skipped: tuple[str, ...] = ()  # ids of the steps that the admin skipped although they are not done
 
     @property
     def is_impossible(self) -> bool:
@@ -48,7 +49,7 @@ class Guide:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether nothing is left to do."""
+        """Return whether nothing is left to do, apart from what the admin skipped."""
         return not any(step.is_open for step in self.steps)
 
     @property
@@ -92,7 +93,10 @@ def build_guide(
     by_id = {finding.id: finding for finding in findings}
     facts = SetupFacts(situation, choice, path, by_id, results, record, boot_id)
     path_by = record.path_by if chosen and path else ""
-    return Guide(situation, choice, path, _steps_of(facts), boot_id, path_by)
+    steps = _steps_of(facts)
+    left_out = record.skipped or {}
+    skipped = tuple(step.id for step in steps if left_out.get(step.id) == step.reason)
+    return Guide(situation, choice, path, steps, boot_id, path_by, skipped)
 
 
 def _steps_of(facts: SetupFacts) -> tuple[SetupStep, ...]:

@@ -19,6 +19,7 @@ from probes.simulation.faults.modules import take_driver_from_disk
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.modules.loading import remove_modules
 from probes.snapshot.examination import examine
+from widgets.setup.guide import finished_words
 
 FIRST_BOOT, SECOND_BOOT = "boot-1", "boot-2"
 
@@ -51,6 +52,15 @@ def test_a_healthy_node_only_has_to_be_measured_rebooted_and_reported() -> None:
     assert guide.next_step is not None
     assert guide.next_step.id == "measure-host"
     assert not guide.is_finished
+
+
+def test_a_node_whose_faults_are_skipped_is_not_simply_set_up() -> None:
+    fresh = guide_of("hgx-h100")
+    left = [step.id for step in fresh.steps if step.is_open]
+    guide = guide_of("hgx-h100", record=SetupRecord(skipped=dict.fromkeys(left, "skipped by root")))
+    assert guide.is_finished
+    assert guide.skipped == tuple(left)
+    assert finished_words(guide) == f"the node is set up, apart from {len(left)} skipped steps"
 
 
 def test_a_proprietary_driver_is_replaced_before_modules_are_loaded() -> None:
