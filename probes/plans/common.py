@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 REBOOT_ENDS_JOBS = "every job on this node"
 SWAP_ENDS_JOBS = "every job on the GPUs"
 POD_ENDS_JOBS = "every job on the GPUs: the driver pod restarts"
+_REBOOT = ("systemctl", "reboot")
 _OFED_DRIVERS = ("mlx4_core", "mlx5_core")
 _NETWORK_SERVICES = ("NetworkManager", "network", "networking", "systemd-networkd")
 _NO_NETDEVS = ("nvidia", "nv_peer_mem", "gdrdrv")
@@ -52,7 +53,12 @@ def modprobe_step(why: str, module: str) -> Step:
 
 def reboot_step(why: str = "Reboot the node") -> Step:
     """Return the step that reboots the node; `why` says what it achieves."""
-    return Step(why, ("systemctl", "reboot"))
+    return Step(why, _REBOOT)
+
+
+def is_reboot(step: Step) -> bool:
+    """Return whether the step reboots the node."""
+    return step.argv == _REBOOT
 
 
 def reboot_plan(

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from probes.base.plan import FileChange, Plan, Step
+from probes.plans.common import is_reboot
 from widgets.base.lines import Line, Run, Tone, fit, wrapped
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def consequences(plan: Plan, names_jobs: bool = False) -> list[str]:
     words = ["manual steps only" if is_manual else "needs root" if plan.needs_root else "does not need root"]
     if plan.needs_reboot:
         words.append("needs a reboot")
-    if not is_manual:
+    if not all(step.is_instruction or is_reboot(step) for step in plan.steps):
         words.append("can be undone" if plan.reversible else "cannot be undone")
     if plan.disturbs or not names_jobs:
         words.append(f"affects: {plan.disturbs}" if plan.disturbs else "does not affect running jobs")

@@ -12,7 +12,7 @@ from probes.base.plan import FileChange, Plan, Step, instruction
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.kernel.boot import BootFacts, BootLoader, InitramfsTool
 from probes.facts.system.distribution import Distribution, Family
-from probes.plans.common import REBUILD_INITRAMFS
+from probes.plans.common import REBUILD_INITRAMFS, reboot_step
 from probes.plans.pcie import CHECK_CMDLINE, fix_redirects, pass_through_option, redirects_option
 from probes.queries.acs_redirects import redirects_of, translates
 from probes.setup.situation import Situation
@@ -85,7 +85,7 @@ def with_pass_through(facts: SetupFacts, step: SetupStep) -> SetupStep:
     steps = (
         *command_line_steps(facts.situation, option, "iommu"),
         instruction("Before rebooting, see what will change: gdrtop check --after-reboot", needs_root=False),
-        Step("Reboot; gdrtop then reads /proc/cmdline and the IOMMU groups again", ("systemctl", "reboot")),
+        reboot_step("Reboot; gdrtop then reads /proc/cmdline and the IOMMU groups again"),
     )
     return replace(step, plan=replace(step.plan, steps=steps))
 

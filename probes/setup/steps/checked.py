@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from probes.base.plan import Plan, Step, sentences
 from probes.base.text import plural
 from probes.facts.gpudirect import GdrPath
+from probes.plans.common import is_reboot
 from probes.queries.finding import Finding, Severity, Status
 from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.boot_commands import for_this_node
@@ -109,8 +110,3 @@ def does_the_same(step: Step, other: Step) -> bool:
     if step.argv or step.file is not None:
         return step.argv == other.argv and step.file == other.file
     return step.why == other.why
-
-
-def is_reboot(step: Step) -> bool:
-    """Return whether the step reboots the node."""
-    return step.argv == ("systemctl", "reboot")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, instruction
 from probes.base.unknown import Unknown
 from probes.checks.judgment import conclude
 from probes.plans.common import REBOOT_ENDS_JOBS
+from probes.plans.common import reboot_step as reboot_command
 from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.definition import SetupFacts, StepDefinition
 from probes.snapshot.verdict import State
@@ -39,7 +40,7 @@ def reboot_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
         definition.title,
         (
             instruction("See what the reboot will change: gdrtop check --after-reboot", needs_root=False),
-            Step("Drain the node, then reboot it", ("systemctl", "reboot")),
+            reboot_command("Drain the node, then reboot it"),
         ),
         needs_reboot=True,
         disturbs=REBOOT_ENDS_JOBS,
