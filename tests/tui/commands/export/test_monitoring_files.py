@@ -113,7 +113,7 @@ def test_the_timer_writes_the_file_that_was_asked_for() -> None:
     service = monitoring_files(FILE)["gdrtop-metrics.service"]
     (command,) = re.findall(r"^ExecStart=(.*)$", service, re.M)
     assert command.endswith('gdrtop metrics --textfile "/srv/100%% of $$it/gdrtop.prom"')
-    assert 'ReadWritePaths="/srv/100%% of $it"\n' in service
+    assert 'ReadWritePaths=-"/srv/100%% of $it"\n' in service
     assert "PrivateDevices=no" in service  # NVML needs /dev/nvidia*
 
 
