@@ -57,8 +57,8 @@ groups:
         labels:
           severity: warning
         annotations:
-          summary: "{{ $labels.device }} on {{ $labels.instance }} may not send"
-          description: "It is paused {{ $value | humanizePercentage }} of the time: the network is congested."
+          summary: "{{ $labels.device }} on {{ $labels.instance }} is paused by the network"
+          description: "It must wait {{ $value | humanizePercentage }} of the time: the network is congested."
       - alert: GdrtopPortPausesNetwork
         expr: >-
           max without (priority) (rate(gdrtop_port_pause_seconds_total{direction="transmitted"}[5m]))

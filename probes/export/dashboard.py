@@ -85,7 +85,7 @@ _PANELS = (
             ),
         ),
         unit="percentunit",
-        description="Share of time, of the priority paused the longest. received: the port may not send;"
+        description="Share of time, of the priority paused the longest. received: the port must wait;"
         " transmitted: it makes its peers wait.",
     ),
     _Panel(

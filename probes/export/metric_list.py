@@ -31,7 +31,7 @@ STALL = Metric(
 )
 PAUSE = Metric(
     "gdrtop_port_pause_seconds",
-    "Time of pauses. received: the port may not send; transmitted: it makes its peers wait.",
+    "Time of pauses. received: the port must wait; transmitted: it makes its peers wait.",
     Kind.COUNTER,
 )
 SENT = Metric("gdrtop_port_data_transmitted_bytes", "Bytes sent through the port.", Kind.COUNTER)
