@@ -7,9 +7,11 @@ from typing import Any
 import shtab
 
 from probes.checks.registry import CHECKS
+from probes.plans.catalogue import ACTIONS
+from probes.setup.steps.step_list import STEPS
 from tests.man_page import commands_of
 from tui import cli
-from tui.commands import completion
+from tui.commands import completion, manifest
 from tui.commands.schema import KINDS
 from tui.manual import SUBJECTS
 
@@ -30,6 +32,9 @@ PREAMBLE = {
 KIND_OF_OPTION = {"--demo": "demos", "--as": "demos", "--host": "hosts", "--nodes": "hosts"}
 WORDS = {
     ("check", "ids"): tuple(check.id for check in CHECKS),
+    ("do", "action"): tuple(action.id for action in ACTIONS),
+    ("manifest", "kind"): tuple(manifest.KINDS),
+    ("setup", "step"): tuple(step.id for step in STEPS),
     ("schema", "kind"): KINDS,
     ("help", "subject"): tuple(SUBJECTS),
 }

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import textwrap
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,12 @@ def examples(text: str) -> list[tuple[str, str]]:
 
 
 def explained(code: re.Match[str]) -> str:
-    """Examples as a list, in which they fit into 80 columns; other code as it is."""
-    return "".join(f"`{command}`\n: {text}\n\n" for command, text in examples(code[0])) or code[0]
+    """Examples as a list, in which they fit into 80 columns; other code as it is, between fences.
+
+    Only by its indent, it would be text of the item before it if it follows a list.
+    """
+    listed_ = "".join(f"`{command}`\n: {text}\n\n" for command, text in examples(code[0]))
+    return listed_ or f"```\n{textwrap.dedent(code[0])}```\n"
 
 
 def roff(markdown: str) -> tuple[str, str]:

@@ -200,7 +200,8 @@ class _Parser(argparse.ArgumentParser):
         if wrong:
             word = wrong[1]
             names = [name for name in _COMMANDS if name not in ("schema", "help", "health-check")]
-            hint = _HINTS.get(word) or did_you_mean(word, names) or f"; try {self.prog} --help"
+            hint = f"; did you mean gdrtop {word}?" if word in _COMMANDS else _HINTS.get(word)  # fleet diff
+            hint = hint or did_you_mean(word, names) or f"; try {self.prog} --help"
             self.exit(EXIT_WRONG_USAGE, f"gdrtop: unknown command {printable(word)!r}{hint}\n")
         self.exit(EXIT_WRONG_USAGE, f"gdrtop: {printable(message)}; try {self.prog} --help\n")
 

@@ -50,11 +50,23 @@ groups:
           summary: "gdrtop has not checked {{ $labels.instance }} for {{ $value | humanizeDuration }}"
           description: "See systemctl status gdrtop-metrics.timer gdrtop-metrics.service on the node."
       - alert: GdrtopPortPaused
-        expr: max without (direction, priority) (rate(gdrtop_port_pause_seconds_total[5m])) > 0.1
+        expr: >-
+          max without (priority) (rate(gdrtop_port_pause_seconds_total{direction="received"}[5m]))
+          > 0.1
         for: 10m
         labels:
           severity: warning
         annotations:
-          summary: "{{ $labels.device }} on {{ $labels.instance }} is paused"
-          description: "For {{ $value | humanizePercentage }} of the time: congestion, or a slow peer."
+          summary: "{{ $labels.device }} on {{ $labels.instance }} is paused by the network"
+          description: "It must wait {{ $value | humanizePercentage }} of the time: the network is congested."
+      - alert: GdrtopPortPausesNetwork
+        expr: >-
+          max without (priority) (rate(gdrtop_port_pause_seconds_total{direction="transmitted"}[5m]))
+          > 0.1
+        for: 10m
+        labels:
+          severity: warning
+        annotations:
+          summary: "{{ $labels.device }} on {{ $labels.instance }} pauses the network"
+          description: "It receives slower than its peers send {{ $value | humanizePercentage }} of the time."
 """

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from probes.base.frozen import frozen
+from probes.snapshot.verdict import State
 
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _HERE = '{instance=~"$instance"}'
@@ -24,15 +25,36 @@ class _Panel:
     height: int = 8
     unit: str = "short"
     description: str = ""
+    words: tuple[tuple[str, str], ...] = ()  # what the values 1, 2, … mean, and their colors
+
+
+# A state that could be missed must not have the color of a good one, so each has its own.
+_COLORS = {
+    State.ACTIVE: "dark-green",
+    State.READY: "green",
+    State.DEGRADED: "yellow",
+    State.BROKEN: "red",
+    State.UNKNOWN: "purple",
+    State.NOT_APPLICABLE: "#808080",
+}
+
+
+def _verdict() -> str:
+    """Return the query for the number of a node's state, in the order of _COLORS from 1."""
+    return " + ignoring (state) ".join(
+        f'{number} * gdrtop_verdict{{state="{state.name.lower()}",instance=~"$instance"}}'
+        for number, state in enumerate(_COLORS, 1)
+    )
 
 
 _PANELS = (
     _Panel(
         "Verdict",
         "state-timeline",
-        (("gdrtop_verdict" + _HERE + " == 1", "{{instance}} {{state}}"),),
+        ((_verdict(), "{{instance}}"),),
         width=24,
         description="Run gdrtop check on a node to see cause and fix.",
+        words=tuple((state.value, color) for state, color in _COLORS.items()),
     ),
     _Panel(
         "GPUs with a direct path",
@@ -57,12 +79,14 @@ _PANELS = (
         "timeseries",
         (
             (
-                f"max by (instance, device, port) (rate(gdrtop_port_pause_seconds_total{_HERE}[5m]))",
-                "{{instance}} {{device}}",
+                "max by (instance, device, port, direction)"
+                f" (rate(gdrtop_port_pause_seconds_total{_HERE}[5m]))",
+                "{{instance}} {{device}} {{direction}}",
             ),
         ),
         unit="percentunit",
-        description="Share of time; the priority and direction paused the longest.",
+        description="Share of time, of the priority paused the longest. received: the port must wait;"
+        " transmitted: it makes its peers wait.",
     ),
     _Panel(
         "Ports that wait for credits",
@@ -137,9 +161,19 @@ def _placed() -> Iterator[dict[str, Any]]:
                 _target(place, query, legend, panel.kind)
                 for place, (query, legend) in enumerate(panel.queries)
             ],
-            "fieldConfig": {"defaults": {"unit": panel.unit}, "overrides": []},
+            "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
         }
         x, height = x + panel.width, max(height, panel.height)
+
+
+def _defaults(panel: _Panel) -> dict[str, Any]:
+    if not panel.words:
+        return {"unit": panel.unit}
+    options = {
+        str(number): {"text": text, "color": color, "index": number}
+        for number, (text, color) in enumerate(panel.words, 1)
+    }
+    return {"mappings": [{"type": "value", "options": options}]}
 
 
 def _target(place: int, query: str, legend: str, kind: str) -> dict[str, Any]:

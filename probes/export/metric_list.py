@@ -33,7 +33,11 @@ WAIT = Metric(
 STALL = Metric(
     "gdrtop_port_pcie_stall_ratio", "Share of a second in which the NIC could not issue PCIe reads or writes."
 )
-PAUSE = Metric("gdrtop_port_pause_seconds", "Time that a priority of the port was paused.", Kind.COUNTER)
+PAUSE = Metric(
+    "gdrtop_port_pause_seconds",
+    "Time of pauses. received: the port must wait; transmitted: it makes its peers wait.",
+    Kind.COUNTER,
+)
 SENT = Metric("gdrtop_port_data_transmitted_bytes", "Bytes sent through the port.", Kind.COUNTER)
 RECEIVED = Metric("gdrtop_port_data_received_bytes", "Bytes received through the port.", Kind.COUNTER)
 LAST_CHECK = Metric("gdrtop_last_check_timestamp_seconds", "When the node was last checked, since 1970.")

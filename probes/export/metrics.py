@@ -24,7 +24,8 @@ from probes.snapshot.verdict import State
 
 _Values = Iterator[tuple[Labels, Maybe[float]]]
 _PEERMEM = ("nvidia_peermem", "nv_peer_mem")
-_PAUSE = re.compile(r"([rt])x_prio([0-7])_pause_duration")  # µs
+_PAUSE = re.compile(r"([rt])x_(?:prio([0-7])|global)_pause_duration")  # µs; global: the link has no PFC
+_ALL_PRIORITIES = "all"
 _DIRECTIONS = {"r": "received", "t": "transmitted"}
 _BDF = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 
@@ -196,7 +197,8 @@ def _pauses(labels: Labels, port: PortTotals) -> _Values:
         return
     for name, microseconds in port.ethtool.items():
         if match := _PAUSE.fullmatch(name):
-            yield {**labels, "direction": _DIRECTIONS[match[1]], "priority": match[2]}, microseconds / 1e6
+            priority = match[2] or _ALL_PRIORITIES
+            yield {**labels, "direction": _DIRECTIONS[match[1]], "priority": priority}, microseconds / 1e6
 
 
 def _count(port: PortTotals, name: str) -> Maybe[float]:

@@ -411,6 +411,11 @@ def test_a_wrong_command_says_what_may_be_meant(
     assert told.rstrip().endswith(hint)
 
 
+def test_a_command_behind_another_one_is_named_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fleet", "diff", "--help"]) == 3
+    assert "unknown command 'diff'; did you mean gdrtop diff?" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("do", "frob", "--demo"), ("bench", "--gpu", "99", "--demo")])
 def test_a_name_that_is_none_is_wrong_usage(arguments: tuple[str, ...]) -> None:

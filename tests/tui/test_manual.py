@@ -12,7 +12,7 @@ import pytest
 
 from probes.facts.system.tool_names import PROGRAMS
 from probes.simulation.node.model.description import simulated_names
-from tests.man_page import PATH, man_page
+from tests.man_page import CODE, PATH, examples, man_page
 from tui.cli import _COMMANDS
 from tui.commands.help import command
 from tui.commands.manifest import KINDS
@@ -100,9 +100,12 @@ def test_man_shows_the_page_without_a_warning_and_breaks_no_option() -> None:
     lines = [line for usage in usages for line in usage.splitlines()]
     assert max(map(len, lines)) <= 80
     assert all(line.count("[") == line.count("]") for line in lines)
-    _, _, examples = done.stdout.rpartition("\nEXAMPLES\n")
-    assert "       gdrtop check\n" in examples
-    assert max(map(len, examples.splitlines())) <= 80
+    _, _, shown_examples = done.stdout.rpartition("\nEXAMPLES\n")
+    assert "       gdrtop check\n" in shown_examples
+    assert max(map(len, shown_examples.splitlines())) <= 80
+    code = [block[0] for subject in SUBJECTS for block in CODE.finditer(page(subject))]
+    copied = {line.strip() for block in code if not examples(block) for line in block.splitlines()}
+    assert copied <= {line.strip() for line in done.stdout.splitlines()}, "no line is joined with the next"
 
 
 @pytest.mark.slow

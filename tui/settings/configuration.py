@@ -44,7 +44,9 @@ class Configuration:
     @property
     def is_about_screens(self) -> bool:
         """Return whether something is set that only tui/screens/own_settings.py can check."""
-        return bool(self.keys) or any(name == "theme" or name.startswith("live.") for name in self.values)
+        return bool(self.keys) or any(
+            name == "theme" or name.startswith(("live.", "overview.")) for name in self.values
+        )
 
     def configured(self, name: str) -> Configured:
         """Return the value of a setting and where it is from."""

@@ -24,24 +24,38 @@ NONE = "–"
 
 def draw_history(history: ComponentHistory, width: int, gone: frozenset[str] = frozenset()) -> list[Line]:
     """Draw a row for each component, what stands out first; `gone`: ids of those that were taken out."""
+    rows = _sorted(history, gone)
+    lines = [*wrapped(_kept(history), width), ()]
+    if not rows:
+        return lines[:-1]
+    lines += draw_rows(history, width, gone)
+    texts = [slow_text(row) for row in rows if stands_out(row) and row.id not in gone]
+    lines += [(), *(line for text in texts for line in wrapped(sentence(text), width, Tone.TITLE))]
+    return [*lines, *([()] if texts else []), *wrapped(BASIS, width, Tone.DIM)]
+
+
+def draw_rows(
+    history: ComponentHistory, width: int, gone: frozenset[str] = frozenset(), is_wide: bool = False
+) -> list[Line]:
+    """Draw the heading and the rows of draw_history; `is_wide`: also the GUID or UUID of each."""
+    rows = _sorted(history, gone)
 
     def name_of(row: Component) -> Run:
         return Run(_name(row, gone), Tone.DIM if row.id in gone else _tone(row))
 
-    rows = sorted(history.components, key=lambda row: (row.id in gone, _order(row)))
-    lines = [*wrapped(_kept(history), width), ()]
-    if not rows:
-        return lines[:-1]
     columns = [
         Column("Component", cells_of(rows, name_of), 1),
         Column("PCI address", cells_of(rows, lambda row: Run(row.bdf, Tone.DIM)), 4),
         Column("Slow in", cells_of(rows, lambda row: Run(_slow(row), name_of(row).tone)), 2),
         Column("Events", cells_of(rows, lambda row: Run(events_text(row.counts) or NONE)), 3, grows=True),
     ]
-    lines += draw_columns(columns, [row.id for row in rows], width)
-    texts = [slow_text(row) for row in rows if stands_out(row) and row.id not in gone]
-    lines += [(), *(line for text in texts for line in wrapped(sentence(text), width, Tone.TITLE))]
-    return [*lines, *([()] if texts else []), *wrapped(BASIS, width, Tone.DIM)]
+    if is_wide:
+        columns.insert(2, Column("GUID or UUID", cells_of(rows, lambda row: Run(row.id, Tone.DIM)), 4))
+    return list(draw_columns(columns, [row.id for row in rows], width))
+
+
+def _sorted(history: ComponentHistory, gone: frozenset[str]) -> list[Component]:
+    return sorted(history.components, key=lambda row: (row.id in gone, _order(row)))
 
 
 def draw_component(
@@ -52,9 +66,15 @@ def draw_component(
     lines = [*wrapped(title, width, Tone.TITLE), *wrapped(_kept(history), width)]
     for text in (slow_text(component), events_text(component.counts)):
         lines += wrapped(sentence(text), width) if text else []
-    parts = [part for part in component.parts if 0 <= part.job < len(history.jobs)]
-    if not parts:
+    table = draw_jobs(history, component, width)
+    if not table[1:]:
         return [*lines, *wrapped("It was in none of these jobs.", width)]
+    return [*lines, (), *table, (), *wrapped(BASIS, width, Tone.DIM)]
+
+
+def draw_jobs(history: ComponentHistory, component: Component, width: int) -> list[Line]:
+    """Draw the heading and the rows of draw_component."""
+    parts = [part for part in component.parts if 0 <= part.job < len(history.jobs)]
     jobs = [history.jobs[part.job] for part in parts]
     columns = [
         Column("Ended", cells_of(jobs, lambda job: Run(day_text(job.ended))), 1),
@@ -63,8 +83,7 @@ def draw_component(
         Column("Job", cells_of(jobs, lambda job: Run(job.name)), 3, grows=True),
         Column("Events", cells_of(parts, lambda part: Run(events_text(part.counts) or NONE)), 5),
     ]
-    lines += [(), *draw_columns(columns, [f"{part.job}" for part in parts], width), ()]
-    return [*lines, *wrapped(BASIS, width, Tone.DIM)]
+    return list(draw_columns(columns, [f"{part.job}" for part in parts], width))
 
 
 def _name(component: Component, gone: frozenset[str]) -> str:

@@ -36,7 +36,7 @@ def node_labels(request: ManifestRequest) -> str | Refused:
     use = [
         "gdrtop manifest nfd    shows the labels and changes nothing",
         f"cd {DIRECTORY}",
-        "gdrtop manifest nfd >.gdrtop && mv .gdrtop gdrtop    NFD ignores names with a dot",
+        "gdrtop manifest nfd >.gdrtop && mv .gdrtop gdrtop    NFD ignores names that begin with a dot",
         "kubectl get nodes -L gdrtop.io/path,gdrtop.io/gpus-direct",
     ]
     notes = [

@@ -47,6 +47,11 @@ fi
 timeout -k 2 "$LIMIT_SECONDS" gdrtop prolog $OPTIONS </dev/null
 status=$?
 
+# A Python that cannot start ends with 1 as well, for example after half an update.
+if [ "$status" = 1 ] && ! gdrtop --version >/dev/null 2>&1; then
+    status="1: it cannot start"
+fi
+
 case $status in
     0) ;;
     1) exit 1 ;;

@@ -1,20 +1,23 @@
 """What Prometheus reads about simulated nodes."""
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from probes.base.unknown import Maybe
 from probes.checks.judgment import judge
 from probes.export.families import Family, Sample
 from probes.export.metric_list import METRICS
 from probes.host.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from tests.probes.checks.doctor import examination_of
-from tests.probes.export.observed import families_of, values
+from tests.probes.export.observed import families_of, reader_of, values
 from tests.simulated_tree import write_tree
+from tests.tui.pilot import SteppedClock
 from tui.commands.export.exposition import OPEN_METRICS, encode
 from tui.commands.export.reading import MetricsReader
 
@@ -105,6 +108,23 @@ def test_peermem_that_is_not_loaded_has_no_reference_count() -> None:
     assert values(families, "gdrtop_peermem_loaded") == {(): 0}
     assert values(families, "gdrtop_peermem_refcnt") == {}
     assert values(families_of(HGX), "gdrtop_peermem_loaded") == {(): 1}
+
+
+def test_pauses_of_a_link_without_priorities_are_exported_too() -> None:
+    class WithGlobalPause(SimulatedHost):
+        """A node whose links have flow control for all priorities at once."""
+
+        def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
+            counters = {"rx_global_pause_duration": 2_500_000, "tx_global_pause_duration": 0}
+            return dict.fromkeys(names, counters)
+
+    clock = SteppedClock()
+    found = reader_of(WithGlobalPause(ROCE, clock=clock), clock).read()
+    pauses = values(found, "gdrtop_port_pause_seconds_total", "device", "direction", "priority")
+    assert {labels[1:]: value for labels, value in pauses.items()} == {
+        ("received", "all"): 2.5,
+        ("transmitted", "all"): 0,
+    }
 
 
 def test_congestion_shows_in_pauses_and_waits() -> None:

@@ -48,6 +48,8 @@ def test_tab_offers_commands_options_and_their_values(tmp_path: Path) -> None:
     assert "--after-reboot" in offered("check", "--af")
     assert offered("check", "acs-redirect-en") == ["acs-redirect-enabled"]
     assert offered("fleet", "wa") == ["watch"]
+    assert offered("manifest", "boot") == ["boot-check"]
+    assert offered("do", "load-p") == ["load-peermem"]
     program = tmp_path / "gdrtop"
     program.write_text('#!/bin/sh\n[ "$1 $2" = "__complete demos" ] && echo "$3pcie"\n')
     program.chmod(0o755)

@@ -1,12 +1,14 @@
 """Keys that a user has configured: on all screens, in the footer and in the help; q and ? are never lost."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tui.manual import page
 from tui.screens.keys import KEYS
 from tui.screens.own_keys import FIXED, KeyProblem, rebound
 
@@ -107,3 +109,9 @@ def test_keys_that_screens_bind_one_by_one_cannot_be_changed() -> None:
                     split.add(name)
     assert "select" in split
     assert split <= FIXED
+
+
+def test_the_manual_lists_every_name_that_can_be_used() -> None:
+    section = page("config").partition("\n## Keys\n")[2].partition("\n## ")[0]
+    listed = section.partition("These names can be used:")[2].partition(". The other keys")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) == set(KEYS) - FIXED

@@ -51,7 +51,8 @@ Contract: TypeAlias = Callable[[CheckedNode], Answer]
 
 def safe(text: str, limit: int) -> str:
     """Return at most `limit` ASCII characters, none of which a shell or a monitoring system interprets."""
-    plain = _UNSAFE.sub("?", ascii_text(printable(text)).replace("'", "").replace("|", "/"))
+    unquoted = re.sub("['\"]", "", ascii_text(printable(text)))
+    plain = _UNSAFE.sub("?", unquoted.replace("|", "/"))
     return plain if len(plain) <= limit else f"{plain[: limit - 3]}..."
 
 

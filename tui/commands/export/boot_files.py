@@ -30,8 +30,8 @@ Type=oneshot
 RemainAfterExit=yes
 # It checks again until nothing is critical, because ports and drivers may come later, for {wait} s at most.
 ExecStart={command} check --one-line --wait {wait} --save {directory}
-# Warnings, and what cannot be known, are no failure; critical findings (2) are.
-SuccessExitStatus=1 3
+# Warnings, what cannot be known and an error in gdrtop (70) are no failure; critical findings (2) are.
+SuccessExitStatus=1 3 70
 TimeoutStartSec={timeout}
 RuntimeDirectory=gdrtop
 RuntimeDirectoryMode=0755
@@ -56,6 +56,7 @@ _DROP_IN = """\
 #   install -D -m 0644 gdrtop-boot-check.conf /etc/systemd/system/slurmd.service.d/gdrtop-boot-check.conf
 # For Kubernetes, kubelet.service.d instead of slurmd.service.d. Then: systemctl daemon-reload
 # After a repair: systemctl restart gdrtop-boot-check && systemctl start slurmd
+# While slurmd runs, do not stop or restart gdrtop-boot-check: slurmd would stop or restart with it.
 [Unit]
 Requires=gdrtop-boot-check.service
 After=gdrtop-boot-check.service

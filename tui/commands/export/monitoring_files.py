@@ -42,7 +42,8 @@ MemoryMax=512M
 
 NoNewPrivileges=yes
 ProtectSystem=strict
-ReadWritePaths={writable}
+# "-": if the directory is missing, gdrtop says so, which is clearer than systemd's NAMESPACE.
+ReadWritePaths=-{writable}
 ProtectHome=read-only
 ProtectControlGroups=yes
 ProtectKernelTunables=yes

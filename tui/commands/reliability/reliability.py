@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
@@ -13,12 +14,12 @@ from probes.facts.node import probe_node
 from probes.host.component_history import Component, ComponentHistory, Mark
 from probes.host.protocol import Host
 from probes.live.reliability.history_text import gone_from, is_compared, is_slow, slow_jobs, stands_out
-from tui.commands.arguments import UsageError
-from tui.runtime.json_values import document, host_name, time_json, write_json
+from tui.commands.arguments import UsageError, add_table_options
+from tui.runtime.json_values import document, host_name, time_json, write_document
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, sentence, wrapped
-from widgets.node.reliability import draw_component, draw_history
+from widgets.node.reliability import draw_component, draw_history, draw_jobs, draw_rows
 
 EXIT_STANDS_OUT, EXIT_NO_HISTORY = 1, 2
 HOW = "Run gdrtop watch as a service, which keeps the history: gdrtop help watch."
@@ -44,18 +45,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="",
         help="show the jobs of this NIC or GPU: mlx5_5, 'GPU 3', a PCI address, a GUID or a UUID",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema reliability)")
+    add_table_options(parser, "reliability")
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Print the history, and return the exit status."""
-    return write_reliability(open_host(options), out, options.component, options.json, options.ascii)
+    host, form = open_host(options), options.format
+    return write_reliability(host, out, options.component, form, options.ascii, options.no_header)
 
 
 def write_reliability(
-    host: Host, out: TextIO, asked: str = "", as_json: bool = False, ascii_only: bool = False
+    host: Host,
+    out: TextIO,
+    asked: str = "",
+    form: str = "table",
+    ascii_only: bool = False,
+    no_header: bool = False,
 ) -> int:
-    """Print the history of a node, or of one component."""
+    """Print the history of a node, or of one component.
+
+    `form`: "table", "wide" for only the table, with all columns, "json" or "yaml"; `no_header`: only the rows
+    of the table.
+    """
     node = probe_node(host)
     history = host.component_history()
     chosen = () if isinstance(history, Unknown) else _chosen(history, asked)
@@ -63,11 +74,19 @@ def write_reliability(
     status = EXIT_STANDS_OUT if any(stands_out(each) and each.id not in gone for each in chosen) else 0
     if isinstance(history, Unknown):
         status = EXIT_NO_HISTORY
-    if as_json:
+    if form in ("json", "yaml"):
         content = _content(history, chosen, gone, status)
-        write_json(document("reliability", host_name(node), host.origin, host.wall_clock(), content), out)
+        made = document("reliability", host_name(node), host.origin, host.wall_clock(), content)
+        write_document(made, out, form)
         return status
     width = text_width(out)
+    if not isinstance(history, Unknown) and (form == "wide" or no_header):
+        wide = sys.maxsize if form == "wide" else width
+        tables = [draw_jobs(history, each, wide) for each in chosen]
+        tables = tables if asked else [draw_rows(history, wide, gone, form == "wide")]
+        head = [] if no_header else [heading(node)]
+        print_lines([*head, *(line for table in tables for line in table[no_header:])], out, ascii_only)
+        return status
     lines: list[Line] = [heading(node)]
     if isinstance(history, Unknown):
         text, how = sentence(f"no history: {history.detail or history}"), _how(host, history.reason)

@@ -20,7 +20,7 @@ from tests.probes.setup.manifests.parsed import (
 )
 
 HGX = "hgx-h100"
-ASKED = '[ "$1" = prolog ] || exit 3; [ "$2" = --log-only ] && exit 0'
+ASKED = '[ "$1" = --version ] && exit 0; [ "$1" = prolog ] || exit 3; [ "$2" = --log-only ] && exit 0'
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,7 @@ ASKED = '[ "$1" = prolog ] || exit 3; [ "$2" = --log-only ] && exit 0'
         (f"{ASKED}; exit 1", "", 1, ""),
         (f'{ASKED}; [ "$2 $3" = "--heal --no-drain" ] && exit 1', "'--heal --no-drain'", 1, ""),
         ("exit 3", "", 0, "has no result (exit status 3)"),
+        ("exit 1", "", 0, "has no result (exit status 1: it cannot start)"),
         ("sleep 30", "", 0, "did not finish within 0.2 s"),
         (None, "", 0, "gdrtop is not installed"),
     ],

@@ -65,6 +65,10 @@ def test_the_json_is_what_the_schema_says(machine: Machine, capsys: pytest.Captu
         ("[keys]\nfixx = 'f'", ":2: keys.fixx is not the name of a key; did you mean fix?"),
         ("[keys]\nfix = 'q'", ":2: keys.fix cannot be q, which is the key of quit"),
         ("[keys]\nquit = 'Q'", ":2: keys.quit cannot be changed"),
+        (
+            "[overview]\nview_2 = 'matrixx'",
+            ":2: overview.view_2 has no panel 'matrixx'; did you mean matrix?",
+        ),
     ],
 )
 def test_it_finds_what_only_checks_and_screens_know(

@@ -24,7 +24,7 @@ from tests.tui.commands.consumers.checked_nodes import checked, with_texts
 from tests.tui.commands.consumers.sarif_schema import SARIF
 from tui.commands.check import CONSUMERS
 from tui.commands.consumers.catalogue import CONTRACTS
-from tui.commands.consumers.checked_node import CheckedNode
+from tui.commands.consumers.checked_node import CheckedNode, safe
 from tui.commands.consumers.drain import nhc, slurm
 from tui.commands.consumers.junit import junit
 from tui.commands.consumers.nagios import nagios
@@ -141,6 +141,10 @@ def test_a_warning_never_drains_a_node_and_a_critical_finding_does() -> None:
     answer = slurm(checked("hgx-h100+xid-79-fell-off-bus"))
     assert (answer.text, answer.status) == ("gdrtop: xid-79-fell-off-bus 0000:9b:00.0", 1)
     assert nhc(checked("hgx-h100+xid-79-fell-off-bus")).text == "xid-79-fell-off-bus 0000:9b:00.0"
+
+
+def test_quotes_are_left_out_and_other_signs_replaced() -> None:
+    assert safe("see “gdrtop --demo”; it's $HOME", 80) == "see gdrtop --demo; its ?HOME"
 
 
 def test_a_name_from_the_node_cannot_leave_the_quotes_of_nhc() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tui.manual import page
 
+CANNOT_START = "cannot start"  # in place of a node: Python does not find gdrtop's modules
 # As in NHC's nhc and scripts/common.nhc, without its log: a function that ends the check, and a time limit.
 NHC = """
 die() { eval printf '%s' "'$2'"; exit "$1"; }
@@ -29,6 +30,7 @@ def block(heading: str, place: int = 0) -> str:
 def with_gdrtop(folder: Path, node: str) -> dict[str, str]:
     """Return the environment in which gdrtop reads a simulated node, or fails if it has no name."""
     text = f'exec {sys.executable} -m tui --demo {node} "$@"' if node else "exit 3"
+    text = f"exec {sys.executable} -c 'import not_there'" if node == CANNOT_START else text
     (folder / "gdrtop").write_text(f"#!/bin/sh\n{text}\n")
     (folder / "gdrtop").chmod(0o755)
     return {"PATH": f"{folder}:{os.defpath}", "PYTHONPATH": str(Path(__file__).parents[4])}
@@ -42,6 +44,7 @@ def with_gdrtop(folder: Path, node: str) -> dict[str, str]:
         ("hgx-h100+no-gdr-path", 1, "check_gdrtop:  SIMULATED hgx-h100+no-gdr-path: peermem-not-loaded"),
         ("hgx-h100", 0, ""),
         ("", 0, ""),
+        (CANNOT_START, 0, ""),
     ],
 )
 def test_nhc_takes_a_broken_node_offline_and_no_other(

@@ -98,7 +98,7 @@ def test_a_broken_node_keeps_the_unit_and_what_requires_it_from_starting() -> No
         units[name].optionxform = str  # type: ignore[assignment,method-assign]
         units[name].read_string(boot_files()[name])
     service = units["gdrtop-boot-check.service"]["Service"]
-    assert service["SuccessExitStatus"].split() == ["1", "3"]
+    assert service["SuccessExitStatus"].split() == ["1", "3", "70"]
     assert " check --one-line --wait 180 --save /run/gdrtop" in service["ExecStart"]
     assert int(service["TimeoutStartSec"]) > 180
     assert units["gdrtop-boot-check.conf"]["Unit"]["Requires"] == "gdrtop-boot-check.service"

@@ -14,6 +14,7 @@ import yaml
 from probes.export.alert_rules import RULES
 from probes.export.dashboard import dashboard
 from probes.export.metric_list import METRICS
+from probes.snapshot.verdict import State
 from tests.probes.export.observed import families_of
 from tests.tui.test_cli import printed
 from tui.cli import main
@@ -96,11 +97,23 @@ def test_the_dashboard_can_be_imported() -> None:
         assert all('instance=~"$instance"' in target["expr"] for target in panel["targets"])
 
 
+def test_the_verdict_has_a_word_and_a_color_of_its_own_for_each_state() -> None:
+    """A number without a word, or BROKEN in the color of ACTIVE, would hide a fault."""
+    panel = next(panel for panel in panels() if panel["type"] == "state-timeline")
+    ((expression,),) = [[target["expr"] for target in panel["targets"]]]
+    (mapping,) = panel["fieldConfig"]["defaults"]["mappings"]
+    words = {number: shown["text"] for number, shown in mapping["options"].items()}
+    states = re.findall(r'(\d) \* gdrtop_verdict\{state="(\w+)"', expression)
+    assert {number: state.upper().replace("_", " ") for number, state in states} == words
+    assert set(words.values()) == {state.value for state in State}
+    assert len({shown["color"] for shown in mapping["options"].values()}) == len(State)
+
+
 def test_the_timer_writes_the_file_that_was_asked_for() -> None:
     service = monitoring_files(FILE)["gdrtop-metrics.service"]
     (command,) = re.findall(r"^ExecStart=(.*)$", service, re.M)
     assert command.endswith('gdrtop metrics --textfile "/srv/100%% of $$it/gdrtop.prom"')
-    assert 'ReadWritePaths="/srv/100%% of $it"\n' in service
+    assert 'ReadWritePaths=-"/srv/100%% of $it"\n' in service
     assert "PrivateDevices=no" in service  # NVML needs /dev/nvidia*
 
 
@@ -122,6 +135,50 @@ def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
     (tmp_path / "rules.yml").write_text(RULES, encoding="utf-8")
     done = subprocess.run(["promtool", "check", "rules", str(tmp_path / "rules.yml")], capture_output=True)
     assert done.returncode == 0, done.stderr
+    test = tmp_path / "test.yml"
+    test.write_text(yaml.safe_dump(promtool_test(tmp_path / "rules.yml")), encoding="utf-8")
+    done = subprocess.run(["promtool", "test", "rules", str(test)], capture_output=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def promtool_test(rules_file: Path) -> dict[str, Any]:
+    """A broken node whose port pauses the network: its alerts, and its number in the dashboard."""
+    states = ((state.name.lower(), int(state is State.BROKEN)) for state in State)
+    series = {f'gdrtop_verdict{{instance="gpu01",state="{name}"}}': f"{value}x30" for name, value in states}
+    pause = 'gdrtop_port_pause_seconds_total{{instance="gpu01",device="mlx5_0",direction="{}",priority="3"}}'
+    series |= {pause.format("received"): "0+1x30", pause.format("transmitted"): "0+30x30"}
+    labels = {"severity": "warning", "instance": "gpu01", "device": "mlx5_0", "direction": "transmitted"}
+    (verdict,) = (target["expr"] for panel in panels()[:1] for target in panel["targets"])
+    rise = {
+        "summary": "mlx5_0 on gpu01 pauses the network",
+        "description": "It receives slower than its peers send 50% of the time.",
+    }
+    at = {"eval_time": "20m"}
+    return {
+        "rule_files": [str(rules_file)],
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": text} for name, text in series.items()],
+                "alert_rule_test": [
+                    {
+                        **at,
+                        "alertname": "GdrtopPortPausesNetwork",
+                        "exp_alerts": [{"exp_labels": labels, "exp_annotations": rise}],
+                    },
+                    {**at, "alertname": "GdrtopPortPaused", "exp_alerts": []},
+                    {**at, "alertname": "GdrtopDegraded", "exp_alerts": []},
+                ],
+                "promql_expr_test": [
+                    {
+                        **at,
+                        "expr": verdict.replace("$instance", ".*"),
+                        "exp_samples": [{"labels": '{instance="gpu01"}', "value": 4}],
+                    }
+                ],
+            }
+        ],
+    }
 
 
 def test_the_files_are_printed_or_written_to_a_directory(
