@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from probes.base.plan import make_plan
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Reason, Unknown, known
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
 from probes.host.log_findings import LogFinding
 from probes.queries.finding import Evidence, Finding, Outcome, Status, found
@@ -23,7 +23,9 @@ _CAUSE = (
 
 def only_in_logs(examination: Examination, findings: Iterable[Finding]) -> tuple[LogFinding, ...]:
     """Return those of the node's findings that its checks do not find without the logs of jobs."""
-    if not examination.job_logs or isinstance(examination.job_logs, Unknown):
+    if isinstance(examination.job_logs, Unknown):
+        return known(examination.log_findings, ())  # of a recording that is recorded again
+    if not examination.job_logs:
         return ()
     present = {finding.id: finding for finding in findings if finding.is_present}
     without = replace(examination, job_logs=Unknown(Reason.NOT_RECORDED, "job logs"))

@@ -70,6 +70,9 @@ def test_a_replay_is_not_greener_than_a_node_whose_job_logs_showed_a_fault(
     [finding] = [each for each in document["findings"] if each["id"] == "job-log-other-setting"]
     assert "The recording has no job logs" in finding["cause"]
     assert b"NCCL INFO" not in gzip.decompress((tmp_path / "node.tar.gz").read_bytes())
+    # A report that is redacted is made of a recording of the recording.
+    printed(capsys, "report", str(tmp_path / "node.md"), "--redact", "--replay", file)
+    assert "job-log-other-setting" in (tmp_path / "node.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(("slow", "moments", "told"), [(1.5, 4, ""), (4.0, 2, "2 of 4 samples are missing")])
