@@ -52,6 +52,7 @@ def test_a_reading_a_second_for_so_many_seconds(tmp_path: Path) -> None:
     assert [round(moment.at - moments[0].at) for moment in moments] == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redact", [False, True])
 def test_a_replay_is_not_greener_than_a_node_whose_job_logs_showed_a_fault(
     redact: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
