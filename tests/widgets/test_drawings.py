@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from probes.base.history import History
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node, probe_node
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Severity, Status, names_of
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.nic_roles import roles_of
@@ -265,6 +265,17 @@ def test_a_finding_names_its_device() -> None:
     assert named("0000:17:01.0", "0000:17:02.0") == "17:01.0 +1"
     assert named("nvidia_peermem") == "nvidia_peermem"
     assert named() == "nic"
+
+
+def test_a_finding_names_gpus_and_nics_before_addresses() -> None:
+    labels = {"0000:18:00.0": "GPU0"}
+
+    def names(*devices: str) -> list[str]:
+        finding = Finding("a", "nic", Severity.WARNING, Status.FOUND, "a title", (), "", None, "", devices)
+        return names_of(finding, labels)
+
+    assert names("0000:16:00.0", "0000:18:00.0", "mlx5_0") == ["GPU0", "mlx5_0"]
+    assert names("0000:17:01.0", "0000:17:02.0") == ["0000:17:01.0", "0000:17:02.0"]
 
 
 VERDICT: Line = (Run("▲ DEGRADED via DMA-BUF · 7 of 8 GPUs · 8 NICs · 2 critical, 1 warning (d)"),)

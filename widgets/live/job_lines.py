@@ -10,7 +10,7 @@ from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role
 from probes.live.model.step_text import seconds_text, step_text
 from probes.live.processes.job_summaries import path_shares
-from probes.queries.finding import Finding, Severity
+from probes.queries.finding import Finding, Severity, names_of
 from probes.snapshot.condition import STEP_LONGER
 from widgets.base.figures import gbps, gibibytes, short
 from widgets.base.lines import Line, Run, Tone, cut, fit, plain, sentence, width_of, wrapped
@@ -165,7 +165,7 @@ def _short_name(job: LiveJob) -> str:
 
 def _title(finding: Finding, labels: Mapping[str, str]) -> str:
     """Return "A GPU has fallen off the bus: GPU5."."""
-    names = [labels.get(device, device) for device in finding.devices]
+    names = names_of(finding, labels)
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return sentence(f"{finding.title}: {', '.join(names[:3])}{more}" if names else finding.title)
 
