@@ -111,13 +111,17 @@ def _slowest_rank(job: LiveJob, processes: Sequence[LiveProcess]) -> str:
 
 def problems_of(job: LiveJob, sample: LiveSample) -> list[Finding]:
     """Return the findings that concern a job: its ranks, its GPUs or its NICs."""
-    ends = {*job.gpus, *job.nics}
+    ends, nics = {*job.gpus, *job.nics}, sample.nic_names
     return [
         finding
         for finding in sample.findings
         if job.name in finding.jobs
-        or (not finding.jobs and _costs_bandwidth(finding) and not ends.isdisjoint(finding.devices))
+        or (not finding.jobs and _costs_bandwidth(finding) and not ends.isdisjoint(_by_name(finding, nics)))
     ]
+
+
+def _by_name(finding: Finding, nics: Mapping[str, str]) -> list[str]:
+    return [nics.get(device, device) for device in finding.devices]
 
 
 def _costs_bandwidth(finding: Finding) -> bool:
@@ -130,7 +134,7 @@ def problem_lines(job: LiveJob, sample: LiveSample, width: int, rows: int = 4) -
     A sentence wraps while each finding has a row; those without one are counted.
     """
     lines: list[Line] = []
-    labels = gpu_labels(sample)
+    labels = {**sample.nic_names, **gpu_labels(sample)}
     problems = problems_of(job, sample)
     for number, finding in enumerate(problems):
         left, others = rows - len(lines), len(problems) - number - 1
