@@ -219,6 +219,7 @@ class GdrtopApp(TerminalApp[None]):
         """Show what is wrong with the node."""
         from tui.screens.doctor.screen import DoctorScreen
 
+        self._shared.doctor.begin_at_first()
         self._shared.show(DoctorScreen, lambda: DoctorScreen(self._shared.doctor))
 
     def action_live(self) -> None:
@@ -366,7 +367,7 @@ class GdrtopApp(TerminalApp[None]):
     @on(OverviewScreen.FindingRequested)
     def _show_finding(self, message: OverviewScreen.FindingRequested) -> None:
         self._shared.doctor.filter("")
-        self._shared.doctor.selected = message.finding
+        self._shared.doctor.choose(message.finding)
         self.action_doctor()
 
 

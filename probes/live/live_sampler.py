@@ -59,6 +59,7 @@ class LiveSampler:
         self.ras = RasEvents() if ras is None else ras
         self._modules: Latest[dict[str, str]] = Latest()
         self._names: Latest[dict[str, str]] = Latest()  # of GPUs and NICs
+        self._nic_names: Latest[dict[str, str]] = Latest()
         self._gpus_of_jobs: dict[str, tuple[str, ...]] = {}  # by the job's id
         self.latest: LiveSample | None = None
 
@@ -107,6 +108,7 @@ class LiveSampler:
         sample = LiveSample(
             at=reading.at,
             taken_at=taken_at,
+            nic_names=self._nic_names.get(lambda: _nic_names(node), same=(node,)),
             processes=processes,
             jobs=jobs,
             ports=ports,
@@ -167,9 +169,14 @@ def _gpus(node: Node, reading: Reading) -> tuple[GpuSample, ...]:
 def _names(node: Node) -> dict[str, str]:
     """Return the names of GPUs and NICs by BDF."""
     gpus = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
-    nics = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
     named = {gpu.bdf: f"GPU {gpu.index}" for gpu in gpus if not isinstance(gpu.index, Unknown)}
-    return named | {nic.bdf: nic.name for nic in nics if not isinstance(nic.bdf, Unknown)}
+    return named | _nic_names(node)
+
+
+def _nic_names(node: Node) -> dict[str, str]:
+    """Return the names of the RDMA devices by BDF; the first one of a function that has several."""
+    nics = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
+    return {nic.bdf: nic.name for nic in reversed(nics) if not isinstance(nic.bdf, Unknown)}
 
 
 def _no_ports(node: Node) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from probes.snapshot.examination import Examination
 
 T = TypeVar("T")
+_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 # A condition of a check: the outcome if the check cannot or need not run, else None.
 Precondition: TypeAlias = "Callable[[Examination], Outcome | None]"
 
@@ -232,3 +234,17 @@ class Area:
             return judge
 
         return add
+
+
+def names_of(finding: Finding, labels: Mapping[str, str]) -> list[str]:
+    """Return the names of the GPUs and NICs that a finding is about, or addresses if it is about neither.
+
+    `labels`: the names of GPUs by BDF.
+    """
+    named = [device for device in finding.devices if has_name(device, labels)]
+    return list(dict.fromkeys(labels.get(device, device) for device in named or finding.devices))
+
+
+def has_name(device: str, labels: Mapping[str, str]) -> bool:
+    """Return whether people know a device by a name, unlike a switch, which has only an address."""
+    return device in labels or not _BDF.fullmatch(device)

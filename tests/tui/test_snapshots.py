@@ -36,6 +36,9 @@ SMALL_OR_SLOW = [
 ]
 
 
+LARGER = [pytest.param((100, 30), id="100x30"), pytest.param((200, 60), id="200x60")]
+
+
 def after(clock: SteppedClock, *keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
     async def drive(pilot: Pilot[None]) -> None:
         await readings(pilot, clock, 5)
@@ -52,6 +55,14 @@ def after(clock: SteppedClock, *keys: str) -> Callable[[Pilot[None]], Awaitable[
 def test_overview(snap_compare: Any, name: str, size: tuple[int, int]) -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost(name, clock=clock))
+    assert snap_compare(app, terminal_size=size, run_before=after(clock))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", LARGER)
+def test_a_broken_node(snap_compare: Any, size: tuple[int, int]) -> None:
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100+acs-on", clock=clock))
     assert snap_compare(app, terminal_size=size, run_before=after(clock))
 
 

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.history import History
+from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node, probe_node
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Severity, Status, names_of
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.nic_roles import roles_of
@@ -19,7 +20,7 @@ from probes.snapshot.rates import PortRate
 from probes.topology.paths import Topology, build
 from tui.commands.modules import exit_status
 from tui.screens.overview import head as head_drawing
-from tui.screens.overview.head import Head
+from tui.screens.overview.head import Head, HeadState
 from widgets.base import figures
 from widgets.base.graphs import graph
 from widgets.base.lines import Line, Run, Tone, fit, line, plain, rows_of, width_of, wrapped
@@ -277,6 +278,17 @@ def test_a_finding_names_its_device() -> None:
     assert named() == "nic"
 
 
+def test_a_finding_names_gpus_and_nics_before_addresses() -> None:
+    labels = {"0000:18:00.0": "GPU0"}
+
+    def names(*devices: str) -> list[str]:
+        finding = Finding("a", "nic", Severity.WARNING, Status.FOUND, "a title", (), "", None, "", devices)
+        return names_of(finding, labels)
+
+    assert names("0000:16:00.0", "0000:18:00.0", "mlx5_0") == ["GPU0", "mlx5_0"]
+    assert names("0000:17:01.0", "0000:17:02.0") == ["0000:17:01.0", "0000:17:02.0"]
+
+
 VERDICT: Line = (Run("▲ DEGRADED via DMA-BUF · 7 of 8 GPUs · 8 NICs · 2 critical, 1 warning (d)"),)
 
 
@@ -303,6 +315,17 @@ def test_the_head_cuts_neither_the_verdict_nor_what_runs(width: int, status: str
     assert status in text
     assert source in text
     assert "14:03:11 EST" in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_chosen_interval_is_always_shown_and_the_usual_one_if_there_is_room(width: int) -> None:
+    def shown(pace: str) -> str:
+        state = HeadState(Origin(Source.SIMULATED, "hgx-h100+port-down"), pace=pace, taken_at=1.0)
+        head = state.head("node-17", None, ())._replace(verdict=VERDICT)
+        return "\n".join(plain(row) for row in head_drawing.draw(head, width))
+
+    assert "every 2 s" in shown("every 2 s")
+    assert "every 1 s" not in shown("every 1 s")
 
 
 def test_the_ladder_of_a_connectx_3_node_shows_mlx4_and_misses_no_mlx5() -> None:

@@ -69,7 +69,9 @@ def clearance(
     if not refused and not runnable(plan):
         refused = "every step is manual"
         if not all(step.is_instruction for step in plan.steps):
-            refused = f"the first step is manual: {why_manual(plan.steps[0], plan.is_simulated)}"
+            first = plan.steps[0]
+            why = "" if first.is_instruction else f" ({why_manual(first, plan.is_simulated)})"
+            refused = f"the first step is manual{why}"
     if not refused and any(step.argv[:1] == ("setpci",) for step in runnable(plan)):
         refused = why_no_setpci(examination)
     if refused:

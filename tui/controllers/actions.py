@@ -148,7 +148,7 @@ class ActionsController:
     def _show_in_list(self, name: str) -> None:
         """Select an action that is not possible in the list, which says why."""
         self.state.filter("")
-        self.state.selected = name
+        self.state.choose(name)
         self._show_list()
         self._draw()
 

@@ -8,9 +8,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from textual.app import ComposeResult
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 
 from tui.screens.actions.state import ActionsState
+from tui.screens.key_footer import KeyFooter, typing_items
 from tui.screens.keys import KEYS, bind
 from tui.screens.overview.layout import VIEWS
 
@@ -141,6 +143,11 @@ class Palette(CommandPalette):
 
     def __init__(self, provider: type[Provider] = CommandsProvider, what: str = "command") -> None:
         super().__init__({provider}, placeholder=f"Type a {what} name. Esc: close")
+
+    def compose(self) -> ComposeResult:
+        """Compose Textual's palette, and its own keys over those of the screen below."""
+        yield from super().compose()
+        yield KeyFooter(typing_items("Run"))
 
     def _action_command_list(self, action: str) -> None:
         # Right after a key the list has no lines yet, and Textual 8.2 looks for the row to page from.

@@ -15,7 +15,7 @@ from tui.runtime.reading_thread import (
     Replayed,
     Sampled,
 )
-from tui.runtime.schedules import ReadingSchedule
+from tui.runtime.schedules import USUAL_PACE, ReadingSchedule
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -150,7 +150,7 @@ class ReadingsController:
         if self._replay is not None:
             if self._shown_moment == self._replay.last:
                 state = "END"
-            elif state == "every 1 s":  # the speed at which it was recorded
+            elif state == USUAL_PACE:  # the speed at which it was recorded
                 state = ""
             state = f"{self._shown_moment + 1}/{self._replay.last + 1} {state}".rstrip()
         if state != self._state:

@@ -49,6 +49,9 @@ class CheckSchedule:
         self._checked_at = now
 
 
+USUAL_PACE = "every 1 s"  # without --interval
+
+
 class ReadingSchedule:
     """Stretch the interval between readings on a slow node.
 

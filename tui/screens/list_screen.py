@@ -57,13 +57,17 @@ class PanesScreen(Screen[None]):
 
     CSS_PATH = Path(__file__).with_name("panes.tcss")
     BINDINGS = [*move_keys()]  # noqa: RUF012 - Textual's own type
-    is_question = False  # the app's own commands are dead until it is answered
     CONDITIONAL: ClassVar[tuple[str, ...]] = ()  # actions that `check_action` enables and disables
     _enabled: tuple[bool | None, ...] = ()
 
     def __init__(self) -> None:
         super().__init__()
         draw_partially(self)
+
+    @property
+    def is_question(self) -> bool:
+        """Whether the app's own commands are dead until the screen is answered."""
+        return False
 
     def _refresh_changed_bindings(self) -> None:
         """Update the footer if keys were enabled or disabled; doing it on each draw is expensive."""
@@ -175,7 +179,7 @@ class ListScreen(PanesScreen, Generic[L]):
     def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
         """Select the clicked entry."""
         if picked.view is self._list:
-            self._state.selected = picked.id
+            self._state.choose(picked.id)
             self._draw_from_top()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

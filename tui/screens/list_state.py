@@ -18,6 +18,7 @@ class ListState(ABC):
 
     def __init__(self) -> None:
         self.selected = ""
+        self._is_chosen = False  # by a person, and not only the default
 
     @abstractmethod
     def _order(self) -> list[str]:
@@ -28,12 +29,16 @@ class ListState(ABC):
         order = self._order()
         if order:
             at = order.index(self.selected) + step if self.selected in order else 0
-            self.selected = order[max(0, min(len(order) - 1, at))]
+            self.choose(order[max(0, min(len(order) - 1, at))])
+
+    def choose(self, entry: str) -> None:
+        """Select the entry that a person has chosen."""
+        self.selected, self._is_chosen = entry, True
 
     def _keep_selection(self) -> None:
         """Select the first entry if the selected one is no longer in the list."""
         if self.selected not in self._order():
-            self.selected = self._first()
+            self.selected, self._is_chosen = self._first(), False
 
     def _first(self) -> str:
         """Return the default selection."""

@@ -14,7 +14,7 @@ from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.checks.judgment import listed, with_severity
 from probes.facts.gpudirect import GdrPath
-from probes.queries.finding import Evidence, Finding, Severity, Status
+from probes.queries.finding import Evidence, Finding, Severity, Status, has_name
 from probes.snapshot.condition import CONGESTED, ERRORS_RISING, FLAPPING, PAUSED, SLOW_NIC, THROTTLED
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.figures import local_time
@@ -45,7 +45,6 @@ _WORDS = {
     "symbol-errors-rising": "errors",
 }
 _NUMBERS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]|\d+")
-_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 _MOST_DEVICE_CELLS = 15
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
@@ -300,7 +299,7 @@ def devices_text(finding: Finding, labels: Mapping[str, str] = _NO_LABELS) -> st
 
 def _named_first(finding: Finding, labels: Mapping[str, str]) -> list[str]:
     """Return the devices of a finding: GPUs and NICs before switches, which have only an address."""
-    return sorted(finding.devices, key=lambda device: device not in labels and bool(_BDF.fullmatch(device)))
+    return sorted(finding.devices, key=lambda device: not has_name(device, labels))
 
 
 def _title(finding: Finding, title: str, width: int) -> list[Line]:

@@ -10,7 +10,7 @@ from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role, program_of
 from probes.live.model.step_text import seconds_text, step_text
 from probes.live.processes.job_summaries import path_shares
-from probes.queries.finding import Finding, Severity
+from probes.queries.finding import Finding, Severity, names_of
 from probes.snapshot.condition import STEP_LONGER
 from widgets.base.figures import gbps, gibibytes, minutes, short
 from widgets.base.lines import Line, Run, Tone, cut, fit, plain, sentence, width_of, wrapped
@@ -111,13 +111,17 @@ def _slowest_rank(job: LiveJob, processes: Sequence[LiveProcess]) -> str:
 
 def problems_of(job: LiveJob, sample: LiveSample) -> list[Finding]:
     """Return the findings that concern a job: its ranks, its GPUs or its NICs."""
-    ends = {*job.gpus, *job.nics}
+    ends, nics = {*job.gpus, *job.nics}, sample.nic_names
     return [
         finding
         for finding in sample.findings
         if job.name in finding.jobs
-        or (not finding.jobs and _costs_bandwidth(finding) and not ends.isdisjoint(finding.devices))
+        or (not finding.jobs and _costs_bandwidth(finding) and not ends.isdisjoint(_by_name(finding, nics)))
     ]
+
+
+def _by_name(finding: Finding, nics: Mapping[str, str]) -> list[str]:
+    return [nics.get(device, device) for device in finding.devices]
 
 
 def _costs_bandwidth(finding: Finding) -> bool:
@@ -130,7 +134,7 @@ def problem_lines(job: LiveJob, sample: LiveSample, width: int, rows: int = 4) -
     A sentence wraps while each finding has a row; those without one are counted.
     """
     lines: list[Line] = []
-    labels = gpu_labels(sample)
+    labels = {**sample.nic_names, **gpu_labels(sample)}
     problems = problems_of(job, sample)
     for number, finding in enumerate(problems):
         left, others = rows - len(lines), len(problems) - number - 1
@@ -162,7 +166,7 @@ def _wrapped_to(text: str, width: int, tone: Tone, rows: int) -> list[Line]:
 
 def _title(finding: Finding, labels: Mapping[str, str]) -> str:
     """Return "A GPU has fallen off the bus: GPU5."."""
-    names = [labels.get(device, device) for device in finding.devices]
+    names = names_of(finding, labels)
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return sentence(f"{finding.title}: {', '.join(names[:3])}{more}" if names else finding.title)
 

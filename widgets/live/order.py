@@ -81,10 +81,11 @@ _latest: Latest[_Problems] = Latest()
 def _problems(sample: LiveSample) -> _Problems:
     """Return the problems of a sample; they seldom differ from those of the sample before."""
     findings, conditions = sample.findings, sample.watched.conditions
-    return _latest.get(lambda: _found([*findings, *conditions]), same=(findings, conditions))
+    nics = sample.nic_names
+    return _latest.get(lambda: _found([*findings, *conditions], nics), same=(findings, conditions, nics))
 
 
-def _found(problems: Sequence[Finding | Condition]) -> _Problems:
+def _found(problems: Sequence[Finding | Condition], nics: Mapping[str, str]) -> _Problems:
     devices: dict[str, Badness] = {}
     ranks: dict[tuple[str, str], Badness] = {}
     for problem in problems:
@@ -92,7 +93,7 @@ def _found(problems: Sequence[Finding | Condition]) -> _Problems:
         if severity is None:
             continue
         of_device, of_rank = (severity, len(problem.devices)), (severity, len(problem.ranks))
-        for device in problem.devices:
+        for device in (nics.get(device, device) for device in problem.devices):
             devices[device] = min(of_device, devices.get(device, FINE))
         jobs = problem.jobs if isinstance(problem, Finding) else (problem.job_name,)
         for place in ((job, rank) for job in jobs for rank in problem.ranks):

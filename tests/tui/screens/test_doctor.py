@@ -10,15 +10,20 @@ from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS
 from probes.host.local import LocalHost
 from probes.host.protocol import Host
+from probes.live.verdict import examine_with_jobs
 from probes.simulation.host import SimulatedHost
+from probes.snapshot.examination import Examination
 from tests.simulated_tree import write_tree
 from tests.tui.pilot import SteppedClock, readings, shown, stepped_app, until
 from tui.screens.actions.screen import ActionsScreen
 from tui.screens.doctor.screen import DoctorScreen
+from tui.screens.doctor.state import DoctorState
 from tui.screens.key_footer import KeyFooter
+from widgets.base.lines import plain
 from widgets.base.lines_view import LinesView
 
 BROKEN = "hgx-h100+no-gdr-path"
@@ -263,3 +268,24 @@ async def test_a_cut_text_says_so() -> None:
         assert all("…" in line for line in cut)
         assert any("…" in line for line in lines)
         assert all(len(line) <= view.room for line in lines)
+
+
+@pytest.mark.slow
+def test_the_worst_finding_is_selected_until_a_person_selects_another() -> None:
+    names = ("hgx-h100", "hgx-h100+acs-on", "hgx-h100+acs-on,xid-79-fell-off-bus")
+    healthy, slow, worse = (examine_with_jobs(SimulatedHost(name)) for name in names)
+    state = DoctorState()
+
+    def title(examination: Examination) -> str:
+        state.set_examination(examination, judge(examination))
+        return plain(state.detail_lines(120)[0])
+
+    assert "✗" not in title(healthy)
+    assert title(slow) == "▲ ACS redirect is enabled between GPU and NIC"
+    assert title(worse) == "▲ ACS redirect is enabled between GPU and NIC"  # someone may be reading it
+    state.begin_at_first()
+    assert title(worse) == "✗ A GPU has fallen off the bus"
+    state.select(1)
+    chosen = title(worse)
+    state.begin_at_first()
+    assert title(worse) == chosen != "✗ A GPU has fallen off the bus"

@@ -329,6 +329,22 @@ async def test_commands_are_dead_until_a_plan_is_answered() -> None:
 
 
 @pytest.mark.slow
+async def test_a_plan_that_cannot_run_asks_nothing_and_commands_work() -> None:
+    clock = SteppedClock()
+    host = QuickHost(NODE, clock=clock)
+    app = GdrtopApp(lambda: host, host.origin, None, read_only=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await listed(pilot, clock)
+        await asked(pilot, "load-modules")
+        assert "Run it" not in footer(pilot)
+        assert "Doctor" in footer(pilot)
+        await pilot.press("d")
+        await until(pilot, lambda: is_on(pilot, DoctorScreen))
+        await pilot.press("q")
+        assert is_on(pilot, ConfirmScreen)
+
+
+@pytest.mark.slow
 async def test_a_host_name_is_typed_without_another_key_and_presses_none() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:

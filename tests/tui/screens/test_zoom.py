@@ -33,3 +33,16 @@ async def test_a_pane_is_shown_alone_and_then_all_again(key: str, back: str) -> 
         await pilot.press(back)
         await until(pilot, lambda: panes(pilot) == before)
         assert pilot.app.screen is screen
+
+
+@pytest.mark.parametrize("panel", ["findings", "topology"])
+async def test_a_panel_of_the_overview_alone_fits_the_screen(panel: str) -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost("hgx-h100+acs-on", clock=clock)).run_test(size=(100, 30)) as pilot:
+        await examined(pilot, clock)
+        pilot.app.screen.query_one(f"#{panel}").focus()
+        await pilot.press("z")
+        await until(pilot, lambda: panes(pilot) == [panel])
+        await settled(pilot)
+        assert pilot.app.screen.query_one(f"#{panel}").region.width == 100
+        assert pilot.app.screen.max_scroll_y == 0

@@ -22,6 +22,7 @@ from tests.probes.live.live_samples import BEGAN, a_job, a_sample
 from tui.runtime.node_monitor import NodeMonitor
 from widgets.base.lines import Tone, plain
 from widgets.live import job_lines
+from widgets.live.order import FINE, badness_of_devices
 
 FAR_RANK = FIRST_RANK + 7  # its GPU is on the second NUMA node
 
@@ -144,6 +145,19 @@ def test_a_longer_step_is_said_once() -> None:
         said = " ".join(line.strip() for line in lines)
         assert said.startswith("▲ A step of train.py takes 21.2 s, 23% longer than the 17.2 s at ")
         assert said.endswith("; the network part grew from 4.1 s to 8.4 s.")
+
+
+def test_a_job_has_the_problems_of_the_pcie_links_of_its_nics() -> None:
+    job = a_job()
+    finding = Finding("x", "pcie", Severity.WARNING, Status.FOUND, "A link is slow", (), "", None, "")
+    found = (replace(finding, devices=("0000:1a:00.0",), data_path=True),)
+    sample = a_sample(jobs=(job,), findings=found, nic_names={"0000:1a:00.0": job.nics[0]})
+    head, line = map(plain, job_lines.draw_verdicts(sample, 100, 4))
+    assert head.startswith("▲ ")
+    assert line == f"  ▲ A link is slow: {job.nics[0]}."
+    assert badness_of_devices(sample)[job.nics[0]] < FINE
+    others = replace(sample, nic_names={"0000:1a:00.0": "mlx5_99"})
+    assert len(job_lines.draw_verdicts(others, 100, 4)) == 1
 
 
 def test_problems_share_the_rows_and_the_rest_is_counted() -> None:

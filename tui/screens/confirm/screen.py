@@ -27,10 +27,9 @@ class ConfirmScreen(PanesScreen):
     """A plan, which can be run, copied or written to a file.
 
     Where the host name must be typed, its field has the focus at once, so that no letter of it is a command.
-    The app's commands are dead here (`is_question`).
+    The app's commands are dead here while there is something to run (`is_question`).
     """
 
-    is_question = True
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         bind("open", "confirm", label="Run it"),
         bind("yes", "run", show=False),
@@ -73,6 +72,11 @@ class ConfirmScreen(PanesScreen):
     def on_mount(self) -> None:
         """Focus the field of the host name, else the plan."""
         (self._typed if self._state.word else self._plan).focus()
+
+    @property
+    def is_question(self) -> bool:
+        """Whether there is a plan that Enter would run."""
+        return self._state.can_run
 
     @property
     def _plan(self) -> LinesView:

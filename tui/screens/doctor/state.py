@@ -51,6 +51,18 @@ class DoctorState(ExaminedListState):
             self._keep_selection()
         return is_new or is_older
 
+    def begin_at_first(self) -> None:
+        """Select the first row, the worst finding, unless a person has chosen another one."""
+        if not self._is_chosen:
+            self.selected = ""
+            self._keep_selection()
+
+    def _keep_selection(self) -> None:
+        """Keep the selected row. A row that is no finding, and only the default, gives way to a finding."""
+        if not self._is_chosen and not self.is_finding:
+            self.selected = ""
+        super()._keep_selection()
+
     # Keys
 
     def select(self, step: int) -> None:

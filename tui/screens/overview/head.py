@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from probes.base.origin import Origin, Source
+from tui.runtime.schedules import USUAL_PACE
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, fit, width_of
 
@@ -22,7 +23,7 @@ class Head(NamedTuple):
     source: str = ""  # "SIMULATED"; "" for this live node
     label: str = ""  # which recording, tree or simulated node
     status: Line = ()  # what is running or being recorded, or that the node does not answer
-    pace: str = ""  # "every 1 s"
+    pace: str = ""  # the usual one; another one is part of the status
     clock: str = ""
 
 
@@ -127,10 +128,10 @@ class HeadState:
 
     @property
     def _is_usual(self) -> bool:
-        return self.pace.startswith("every")
+        return self.pace == USUAL_PACE
 
     def status(self) -> Line:
-        """Return what is running, that the node does not answer, and a pause or position in a recording."""
+        """Return what is running, a silence of the node, and a pause, a position or an unusual interval."""
         silence = ""
         if self.silence:
             seconds = f"{self.silence:.0f} s"

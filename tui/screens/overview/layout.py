@@ -17,6 +17,7 @@ STRIP_ROWS = 3  # modules, GPUDirect, jobs
 FINDING_ROWS = 3
 _LEAST_FINDING_ROWS = 1
 _LEAST_MATRIX_ROWS = 6
+_JOB_ROWS = 2  # that the matrix gives for what is wrong with a job; its last rows are a legend
 FOLDED_ROWS = 1  # of the modules if all are ok: one line without a border
 _BORDER = 2
 _TOPOLOGY_COLUMN = ("topology", "matrix", "rates")
@@ -142,6 +143,13 @@ def arrange(
     if more > 0:
         findings += more
         arranged = _share(one_column, room, findings, needs, topology_rows)
+        spare = room - _used(one_column, arranged)
+    missing = min(_JOB_ROWS, needs["jobs"] - findings)
+    if not one_column and missing > 0 and arranged.get("matrix", 0) >= needs["matrix"] + _BORDER:
+        findings += missing
+        arranged = _share(
+            *(one_column, room, findings, {**needs, "matrix": needs["matrix"] - missing}, topology_rows)
+        )
         spare = room - _used(one_column, arranged)
     if spare > 0 and "rates" in arranged and arranged["rates"] + spare >= wishes["rates"] + _BORDER:
         spare -= wishes["rates"] + _BORDER - arranged["rates"]

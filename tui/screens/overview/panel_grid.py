@@ -59,4 +59,7 @@ def place_panels(screen: Screen[Any], arranged: Arrangement) -> None:
         screen.query_one("#right").styles.width = "1fr" if arranged.is_one_column else arranged.right_cells
         for place, names in PLACES.items():
             screen.query_one(f"#{place}").display = any(name in arranged.rows for name in names)
+        # Without a panel it would still take a row, and the screen would scroll.
+        below = (*PLACES["left"], *PLACES["right"])
+        screen.query_one("#body").display = any(name in arranged.rows for name in below)
         screen.query_one("#strips").display = bool(arranged.strip_rows)

@@ -23,7 +23,7 @@ from tests.tui.pilot import SteppedClock
 from tests.tui.screens.test_overview import many_devices
 from tui.runtime.reading_thread import Probed, Sampled
 from tui.screens.overview import panel_grid
-from tui.screens.overview.layout import left_cells
+from tui.screens.overview.layout import PANEL_NAMES, arrange, left_cells
 from tui.screens.overview.panels import Panels
 from tui.screens.overview.state import OverviewState
 from widgets.base.lines import plain, rows_of
@@ -130,6 +130,19 @@ def test_the_list_of_ports_that_come_up_is_as_if_they_had_always_been_up() -> No
         return lines
 
     assert listed(["DOWN", "DOWN", "ACTIVE"]) == listed(["ACTIVE"] * 3)
+
+
+def test_the_matrix_gives_rows_of_its_legend_for_what_is_wrong_with_a_job() -> None:
+    needs = dict.fromkeys(PANEL_NAMES, 4) | {"topology": 11, "matrix": 13, "jobs": 3, "findings": 3}
+
+    def rows(jobs: int) -> dict[str, int]:
+        needs["jobs"] = jobs
+        return dict(arrange(120, 40, HEAD_ROWS, False, needs, lambda most: min(most, 16), needs).rows)
+
+    assert rows(4)["jobs"] == rows(3)["jobs"] + 1
+    assert rows(4)["matrix"] == rows(3)["matrix"] - 1
+    assert rows(4)["topology"] == rows(3)["topology"]
+    assert rows(9)["matrix"] == rows(3)["matrix"] - 2
 
 
 @pytest.mark.slow

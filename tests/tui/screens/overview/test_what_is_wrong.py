@@ -126,6 +126,7 @@ async def test_a_lost_gpu_is_seen_in_its_row_its_box_the_counts_and_the_job() ->
         await examined(pilot, clock, again=True)
         assert "7 of 8 GPUs" in shown(pilot, "verdict")
         assert "1 critical" in shown(pilot, "verdict")
+        await until(pilot, lambda: "fell off the bus" in shown(pilot, "topology"))
         lost = row(pilot, "topology", "fell off the bus")
         assert "GPU5✗" in lost
         assert shown(pilot, "topology").count(":00.0 ✗") == 1
