@@ -134,3 +134,17 @@ def test_by_keys_from_nothing_loaded_to_a_node_that_is_set_up(rebooting: Machine
     assert last["ports"]["state"] == "skipped"
     assert "<html" in guest.shell("cat gdrtop-report-*.html")
     guest.shell(f"reset-node; rm -rf {OF_USER}")
+
+
+def test_the_script_is_played_to_its_end_and_again(node: Guest) -> None:
+    node.shell(f"rm -rf {OF_USER}")
+    steps = setup(node, "--path", "peermem")
+    setup(node, "--skip", ",".join(step for step in steps if step not in ("modules", "boot")))
+    node.write("/root/setup.sh", node.gdrtop("setup", "--script").output)
+    for _ in ("from nothing loaded", "with all of it done"):
+        played = node.ask("sh", "/root/setup.sh")
+        assert played.status == 0, f"{played.output}{played.errors}"
+        assert "Every step of this script is done" in played.output
+        assert lsmod(node).keys() >= NEEDED
+        assert "nvidia_peermem" in node.read("/etc/modules-load.d/gdrtop.conf")
+    node.shell(f"rm -rf {OF_USER} /root/setup.sh")
