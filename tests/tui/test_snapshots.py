@@ -1,4 +1,4 @@
-"""How the screens look, at the two sizes that most admins have."""
+"""How the screens look, at four sizes that admins have."""
 
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from tests.tui.bandwidth_screens import measured, met, over, scripted, set_up, s
 from tests.tui.fleet_screens import FIRST, SECOND, FleetOnDemand
 from tests.tui.fleet_screens import read as read_fleet
 from tests.tui.live_samples import install
-from tests.tui.pilot import SteppedClock, overview, readings, settled, shown, stepped_app, until
+from tests.tui.pilot import SteppedClock, examined, overview, readings, settled, shown, stepped_app, until
 from tests.tui.screens.test_doctor import opened
 from tests.tui.screens.test_ras import consent
 from tests.tui.screens.test_registration import ProvingNode, registered
@@ -29,14 +29,16 @@ from tui.screens.history import HistoryScreen
 from tui.screens.list_screen import ExaminedListScreen
 from tui.screens.live.screen import LiveScreen
 
-SIZES = [(80, 24), (120, 40)]
-SMALL_OR_SLOW = [
-    pytest.param((80, 24), id="80x24"),
-    pytest.param((120, 40), id="120x40", marks=pytest.mark.slow),
-]
+
+def _sizes(*usual: tuple[int, int]) -> list[Any]:
+    """All sizes that are compared; the fast tier has the usual ones."""
+    return [
+        pytest.param(size, id=f"{size[0]}x{size[1]}", marks=[] if size in usual else pytest.mark.slow)
+        for size in ((80, 24), (100, 30), (120, 40), (200, 60))
+    ]
 
 
-LARGER = [pytest.param((100, 30), id="100x30"), pytest.param((200, 60), id="200x60")]
+SIZES, SMALL_OR_SLOW = _sizes((80, 24), (120, 40)), _sizes((80, 24))
 
 
 def after(clock: SteppedClock, *keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
@@ -50,7 +52,7 @@ def after(clock: SteppedClock, *keys: str) -> Callable[[Pilot[None]], Awaitable[
     return drive
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", ["hgx-h100", "pcie-l40s"])
 def test_overview(snap_compare: Any, name: str, size: tuple[int, int]) -> None:
     clock = SteppedClock()
@@ -59,11 +61,16 @@ def test_overview(snap_compare: Any, name: str, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", LARGER)
+@pytest.mark.parametrize("size", SIZES)
 def test_a_broken_node(snap_compare: Any, size: tuple[int, int]) -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100+acs-on", clock=clock))
-    assert snap_compare(app, terminal_size=size, run_before=after(clock))
+
+    async def to_findings(pilot: Pilot[None]) -> None:
+        await examined(pilot, clock)
+        await readings(pilot, clock, 4)
+
+    assert snap_compare(app, terminal_size=size, run_before=to_findings)
 
 
 @pytest.mark.slow
@@ -114,7 +121,7 @@ def test_the_doctor(snap_compare: Any, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [*SIZES, (200, 60)], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", SIZES)
 def test_live(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
     install(monkeypatch)
     clock = SteppedClock()
@@ -166,7 +173,7 @@ def test_the_order_of_live(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", SIZES)
 def test_live_in_the_past(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
     install(monkeypatch)
     clock = SteppedClock()
@@ -371,7 +378,7 @@ def test_bandwidth_run(
     assert snap_compare(app, terminal_size=size, run_before=to_rows)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", SIZES)
 def test_fleet(snap_compare: Any, size: tuple[int, int]) -> None:
     async def to_the_changes(pilot: Pilot[None]) -> None:
         await read_fleet(pilot, 2)

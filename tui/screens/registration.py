@@ -68,7 +68,7 @@ class RegistrationState(ListState):
 
     def summary(self) -> list[Line]:
         """Draw the title."""
-        return [line(Run("REGISTRATION ", Tone.TITLE), origin_run(self._origin))]
+        return [line(Run("Registration ", Tone.TITLE), origin_run(self._origin))]
 
     def list_lines(self, width: int) -> list[Line]:
         """Draw a line per GPU: its results, or what would be tried."""
