@@ -158,7 +158,8 @@ def _group_by_cause(all_findings: list[Finding], outcomes: Outcomes) -> Iterable
             data_path = any(part.data_path and part.severity is not Severity.NOTE for part in parts)
             data_path = data_path or (finding.data_path and finding.severity is severity)
             gains = finding.gains or next((part.gains for part in parts if part.gains), ())
-            yield replace(finding, severity=severity, data_path=data_path, gains=gains)
+            pids = finding.pids.union(*(part.pids for part in parts))
+            yield replace(finding, severity=severity, data_path=data_path, gains=gains, pids=pids)
 
 
 def _root(name: str, causes: Mapping[str, str], order: Mapping[str, int]) -> str:
@@ -204,6 +205,7 @@ def _finding(check: Check, outcome: Outcome) -> Finding:
         takes=outcome.takes,
         ranks=outcome.ranks,
         jobs=outcome.jobs,
+        pids=outcome.pids,
         since=outcome.since,
         silence=outcome.silence,
         gains=outcome.gains,

@@ -64,6 +64,7 @@ class Outcome:
     takes: tuple[str, ...] = ()  # GPUs (BDF) and NICs that cannot use GPUDirect RDMA because of it
     ranks: tuple[str, ...] = ()  # "rank 5", "pid 4716"
     jobs: tuple[str, ...] = ()  # names of the jobs that it affects
+    pids: frozenset[int] = frozenset()  # processes whose own settings are the problem
     since: float | None = None  # seconds since 1970, where the time is known
     silence: Silence | None = None  # of the configuration; one that has expired if the status is FOUND
     gains: tuple[PairGain, ...] = ()  # what the fix should bring, where the limits of paths say it
@@ -108,6 +109,7 @@ class Finding:
     takes: tuple[str, ...] = ()  # as in Outcome
     ranks: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
+    pids: frozenset[int] = frozenset()  # as in Outcome, with those of findings with this cause
     since: float | None = None
     silence: Silence | None = None  # as in Outcome, or that of its cause
     gains: tuple[PairGain, ...] = ()  # as in Outcome; without any, those of findings with this cause
@@ -130,11 +132,12 @@ def found(
     takes: tuple[str, ...] = (),
     ranks: tuple[str, ...] = (),
     jobs: tuple[str, ...] = (),
+    pids: frozenset[int] = frozenset(),
     since: float | None = None,
     gains: tuple[PairGain, ...] = (),
 ) -> Outcome:
     """Return the outcome of a check that found its problem."""
-    affected = (takes, ranks, jobs, since)
+    affected = (takes, ranks, jobs, pids, since)
     texts = (evidence, cause, fix, severity, devices, impact, data_path, part_of)
     return Outcome(Status.FOUND, *texts, *affected, gains=gains)
 

@@ -181,6 +181,7 @@ def conclude(
         impact=impact,
         data_path=data_path,
         part_of=part_of,
+        pids=frozenset(pid for pid in map(pid_in, seen) if pid is not None),
     )
 
 

@@ -110,13 +110,18 @@ def _slowest_rank(job: LiveJob, processes: Sequence[LiveProcess]) -> str:
 
 
 def problems_of(job: LiveJob, sample: LiveSample) -> list[Finding]:
-    """Return the findings that concern a job: its ranks, its GPUs or its NICs."""
+    """Return the findings that concern a job: its ranks, its settings, its GPUs or its NICs."""
     ends, nics = {*job.gpus, *job.nics}, sample.nic_names
+
+    def is_of_job(finding: Finding) -> bool:
+        return not finding.pids.isdisjoint(job.pids) or (
+            not finding.jobs and not ends.isdisjoint(_by_name(finding, nics))
+        )
+
     return [
         finding
         for finding in sample.findings
-        if job.name in finding.jobs
-        or (not finding.jobs and _costs_bandwidth(finding) and not ends.isdisjoint(_by_name(finding, nics)))
+        if job.name in finding.jobs or (_costs_bandwidth(finding) and is_of_job(finding))
     ]
 
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from probes.base.text import capitalized
 from probes.base.unknown import Reason, Unknown
+from probes.checks.judgment import listed
+from probes.checks.registry import findings
 from probes.facts.jobs.processes import ProcessFacts, probe
 from probes.facts.node import probe_node
 from probes.host.nvml import NvmlLive
@@ -18,6 +20,7 @@ from probes.queries.jobs import far_from_gpu
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import FIRST_RANK
 from probes.snapshot.condition import STEP_LONGER
+from probes.snapshot.examination import examine
 from tests.probes.live.live_samples import BEGAN, a_job, a_sample
 from tui.runtime.node_monitor import NodeMonitor
 from widgets.base.lines import Tone, plain
@@ -158,6 +161,18 @@ def test_a_job_has_the_problems_of_the_pcie_links_of_its_nics() -> None:
     assert badness_of_devices(sample)[job.nics[0]] < FINE
     others = replace(sample, nic_names={"0000:1a:00.0": "mlx5_99"})
     assert len(job_lines.draw_verdicts(others, 100, 4)) == 1
+
+
+def test_a_job_whose_own_setting_costs_bandwidth_is_not_green() -> None:
+    """Also where the setting has its cause in a port that the job does not use."""
+    findings_of_node = listed(findings(examine(SimulatedHost("hgx-h100+port-down"))))
+    job = a_job()
+    sample = a_sample(jobs=(replace(job, pids=(41000,)),), findings=findings_of_node)
+    head, line = map(plain, job_lines.draw_verdicts(sample, 100, 4))
+    assert head.startswith("▲ ")
+    assert line == "  ▲ An RDMA port has no link: mlx5_1."
+    others = replace(sample, jobs=(replace(job, pids=(9,), gpus=(), nics=("mlx5_0",)),))
+    assert plain(job_lines.draw_verdicts(others, 100, 4)[0]).startswith("● ")
 
 
 def test_problems_share_the_rows_and_the_rest_is_counted() -> None:
