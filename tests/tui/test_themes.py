@@ -56,8 +56,17 @@ async def test_every_text_on_the_screen_can_be_read(machine: Machine, name: str)
 
 async def chosen(pilot: Pilot[None], name: str) -> None:
     """Choose a theme in the palette."""
-    for words in ("theme", name):
-        await until(pilot, lambda: isinstance(pilot.app.screen, Palette) and pilot.app.screen.query(Input))
+    first: object = None
+    for words in ("theme", name):  # in a palette each
+        await until(
+            pilot,
+            lambda first=first: (
+                isinstance(screen := pilot.app.screen, Palette)
+                and screen is not first
+                and len(screen.query(Input)) > 0
+            ),
+        )
+        first = pilot.app.screen
         await pilot.press(*words)
         commands = pilot.app.screen.query("CommandList").first()
         await until(
