@@ -112,7 +112,9 @@ async def test_a_configuration_that_cannot_be_written_is_said(
 ) -> None:
     monkeypatch.setattr(save_module, "why_not_as_root", lambda path: f"{path} belongs to uid 1000")
     monkeypatch.setenv("GDRTOP_THEME", "nord")
-    async with stepped_app(QuickHost(NODE)).run_test(size=(80, 24)) as pilot:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(80, 24)) as pilot:
+        await examined(pilot, clock)
         await pilot.press("ctrl+p")
         await chosen(pilot, "monochrome-dark")
         await until(pilot, lambda: len(pilot.app._notifications) > 0)
