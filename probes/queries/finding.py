@@ -242,7 +242,7 @@ class Area:
 def names_of(finding: Finding, labels: Mapping[str, str]) -> list[str]:
     """Return the names of the GPUs and NICs that a finding is about, or addresses if it is about neither.
 
-    `labels`: the names of GPUs by BDF.
+    `labels`: the names of GPUs and NICs by BDF.
     """
     named = [device for device in finding.devices if has_name(device, labels)]
     return list(dict.fromkeys(labels.get(device, device) for device in named or finding.devices))

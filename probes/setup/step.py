@@ -38,6 +38,7 @@ class SetupStep:
     command: str = ""  # the gdrtop command that completes the step: "gdrtop report"
     findings: tuple[str, ...] = ()  # ids of the findings behind it, for the doctor
     is_optional: bool = False  # the node is set up without it
+    is_left_out: bool = False  # the admin skipped it although it is not done
 
     @property
     def is_open(self) -> bool:

@@ -34,7 +34,11 @@ class Guide:
     steps: tuple[SetupStep, ...]
     boot_id: Maybe[str]
     path_by: str = ""  # "chosen by root on 2026-11-22"; "": the recommended path
-    skipped: tuple[str, ...] = ()  # ids of the steps that the admin skipped although they are not done
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """Return the ids of the steps that the admin skipped although they are not done."""
+        return tuple(step.id for step in self.steps if step.is_left_out)
 
     @property
     def is_impossible(self) -> bool:
@@ -93,10 +97,7 @@ def build_guide(
     by_id = {finding.id: finding for finding in findings}
     facts = SetupFacts(situation, choice, path, by_id, results, record, boot_id)
     path_by = record.path_by if chosen and path else ""
-    steps = _steps_of(facts)
-    left_out = record.skipped or {}
-    skipped = tuple(step.id for step in steps if left_out.get(step.id) == step.reason)
-    return Guide(situation, choice, path, steps, boot_id, path_by, skipped)
+    return Guide(situation, choice, path, _steps_of(facts), boot_id, path_by)
 
 
 def _steps_of(facts: SetupFacts) -> tuple[SetupStep, ...]:
@@ -111,7 +112,7 @@ def _steps_of(facts: SetupFacts) -> tuple[SetupStep, ...]:
         if is_in_container and step.state is StepState.TO_DO and not definition.is_possible_in_container:
             step = replace(step, state=StepState.BLOCKED, reason=_IN_CONTAINER, plan=None)
         if step.id in skipped and step.state is not StepState.DONE:
-            step = replace(step, state=StepState.SKIPPED, reason=skipped[step.id])
+            step = replace(step, state=StepState.SKIPPED, reason=skipped[step.id], is_left_out=True)
         elif step.state is StepState.TO_DO or (step.id == REBOOT and step.state is StepState.DONE):
             waits_for = (steps[name] for name in definition.after if steps[name].state in OPEN_STATES)
             if (first := next(waits_for, None)) is not None:
