@@ -159,7 +159,7 @@ class GdrtopApp(TerminalApp[None]):
             if any(isinstance(part, Sampled) for part in parts):
                 self.bandwidth.setup.note_reading()
             if not isinstance(report, Probed):  # a check of a big node would delay its first figures
-                self.call_after_refresh(self.readings.ask_examination_if_due)
+                self.readings.ask_examination_if_due()
 
     def _show_examination(self, report: Examined) -> None:
         doctor = self._shared.doctor

@@ -118,8 +118,7 @@ class ReadingsController:
             if self._replay is not None and self._replay.position != report.moment:
                 self._context.reading_thread.ask()  # the position has changed meanwhile
             self.show_state()
-        with self._context.app.batch_update():
-            self._context.overview.apply(report)
+        self._context.overview.apply(report)
         if isinstance(report, Probed):
             self._asked_at = time.monotonic()  # a probe's time does not count as a reading's
         elif isinstance(report, Sampled) and self._replay is None:
@@ -136,10 +135,10 @@ class ReadingsController:
         self._context.reading_thread.ask()
 
     def ask_examination_if_due(self) -> None:
-        """Ask for a check if the newest reading needs one."""
+        """Ask for a check if the newest reading needs one, once that is drawn."""
         if self.interval is not None and self._needs_check:
             self._needs_check = False
-            self._context.reading_thread.ask_examination()
+            self._context.app.call_after_refresh(self._context.reading_thread.ask_examination)
 
     def show_state(self) -> None:
         """Show the interval, the pause, or the position in a recording."""

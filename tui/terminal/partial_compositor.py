@@ -3,17 +3,19 @@
 Compositor.render_partial_update renders each widget that meets the smallest rectangle around all changed
 regions. If a figure changes in the first row and one in the last, that is every widget of the screen, with
 the containers behind the panes: fifteen on the overview each second, of which seven have changed. Of a pane
-of which one figure has changed, it renders all lines.
+of which one figure has changed, it renders all lines. And it draws after two more turns of the event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.control import Control
 from rich.segment import Segment
-from textual.geometry import Region
+from textual.filter import LineFilter
+from textual.geometry import Offset, Region
 from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
@@ -51,15 +53,81 @@ class PartsUpdate(CompositorUpdate):
 
 
 class PartialCompositor(Compositor):
-    """Textual's compositor, which leaves out what cannot be seen in any changed region."""
+    """Textual's compositor, which leaves out what cannot be seen in any changed region.
 
-    def render_partial_update(self) -> ChopsUpdate | PartsUpdate | None:  # type: ignore[override]
+    Cells that panes mark are drawn at once, if Textual has nothing else to draw on the screen.
+    """
+
+    def __init__(self, screen: Screen[Any]) -> None:
+        super().__init__()
+        self._screen = screen
+        self._marked: dict[DirectLinesView, list[Region]] = {}  # regions of the pane, to be drawn
+        self._panes: dict[DirectLinesView, _PaneLines | None] = {}  # None: not seen whole
+        self._placed: Placed = {}  # for which these were found
+
+    @property
+    def has_marked_cells(self) -> bool:
+        """Whether cells of panes wait to be drawn."""
+        return bool(self._marked)
+
+    def mark(self, view: DirectLinesView, regions: Iterable[Region]) -> None:
+        """Have these regions of a pane drawn once the current message has been processed."""
+        if not self._marked:
+            asyncio.get_running_loop().call_soon(self._draw_marked)
+        self._marked.setdefault(view, []).extend(regions)
+
+    def _draw_marked(self) -> None:
+        marked, self._marked = self._marked, {}
+        screen = self._screen
+        try:
+            if not screen.is_running:
+                return
+            parts = self._parts_of(marked) if self._is_settled else None
+            if parts is not None:
+                screen.app._display(screen, PartsUpdate(parts))  # type: ignore[arg-type]
+                return
+            for view, regions in marked.items():
+                view._repaint_regions.update(regions)
+                screen._dirty_widgets.add(view)
+            screen.check_idle()
+        except Exception as error:  # as in the handler of a message
+            screen.app._handle_exception(error)
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether the screen is in front, and nothing on it waits for Textual to draw it."""
+        screen, app = self._screen, self._screen.app
+        is_waiting = (
+            screen._layout_required
+            or screen._scroll_required
+            or screen._repaint_required
+            or screen._recompose_required
+            or screen._dirty_widgets
+            or self._dirty_regions
+            or app._batch_count
+        )
+        return not is_waiting and app.screen is screen
+
+    def _parts_of(self, marked: Mapping[DirectLinesView, Iterable[Region]]) -> list[Part] | None:
+        """Return the marked cells, top down; None if Textual has to draw a pane of them."""
+        visible = self.visible_widgets
+        if visible is not self._placed:  # a new layout
+            self._placed, self._panes = visible, {}
+        filters = self._screen.get_line_filters()
+        parts: list[Part] = []
+        for view, regions in marked.items():
+            if view not in self._panes:
+                self._panes[view] = _pane(view, visible)
+            pane = self._panes[view]
+            if pane is None or not pane.is_placed:
+                return None
+            parts.extend(part for region in regions for part in pane.parts(region, filters))
+        parts.sort(key=lambda part: part[:2])
+        return parts
+
+    def render_partial_update(self) -> ChopsUpdate | None:
         """Return the update, or None if nothing has changed."""
         visible, cuts = self.visible_widgets, self.cuts
-        parts = parts_of_lines(self._dirty_regions, visible)
-        if parts:
-            self._dirty_regions.clear()
-            return PartsUpdate(parts)
         self._visible_widgets = seen = seen_in(self._dirty_regions, visible)
         try:
             return super().render_partial_update()
@@ -71,16 +139,16 @@ class PartialCompositor(Compositor):
 def draw_partially(screen: Screen[Any]) -> None:
     """Have a new screen drawn by it, if this version of Textual was tested with it."""
     if is_tested():
-        screen._compositor = PartialCompositor()
+        screen._compositor = PartialCompositor(screen)
 
 
 class DirectLinesView(LinesView):
-    """A pane that marks its changed cells on its screen itself.
+    """A pane that marks its changed cells for the compositor of its screen.
 
     Textual sends three messages for it, which cost more than drawing the cells.
     """
 
-    _own_screen: Screen[Any] | None = None
+    _compositor: object = None  # of its screen
 
     def refresh(
         self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
@@ -88,60 +156,51 @@ class DirectLinesView(LinesView):
         """Have these regions of the content, or with none the whole pane, drawn again."""
         is_plain = regions and repaint and not layout and not recompose
         # Of other versions, no private name is taken for granted.
-        is_shown = getattr(self, "_is_mounted", False) and self.is_running and self.display
-        if not is_plain or not is_shown:
+        if not is_plain or not (getattr(self, "_is_mounted", False) and self.is_running and self.display):
             return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
-        if self._own_screen is None:
-            self._own_screen = self.screen
-        screen = self._own_screen
-        if not isinstance(getattr(screen, "_compositor", None), PartialCompositor):
+        if self._compositor is None:
+            self._compositor = getattr(self.screen, "_compositor", self)
+        if not isinstance(self._compositor, PartialCompositor):
             return super().refresh(*regions)
         corner = self.content.offset
         placed = [region.translate(corner) for region in regions]
-        self._repaint_regions.update(placed)
         self._styles_cache.set_dirty(*placed)
-        screen._dirty_widgets.add(self)
-        screen.check_idle()
+        self._compositor.mark(self, placed)
         return self
 
 
-def parts_of_lines(regions: Iterable[Region], visible: Placed) -> list[Part]:
-    """Return the cells of these regions, top down, if all are lines of panes; else nothing."""
-    shown = _shown(visible)
-    parts: list[Part] = []
-    lines_of: dict[Widget, _PaneLines] = {}
-    for region in regions:
-        seen = list(_seen(region, shown))
-        if len(seen) != 1:
-            return []
-        (widget,) = seen
-        lines = lines_of.get(widget)
-        if lines is None:
-            if not isinstance(widget, LinesView) or widget.opacity != 1:
-                return []
-            lines = lines_of[widget] = _PaneLines(widget, visible[widget][0])
-        if not lines.content.contains_region(region):
-            return []
-        x, y, width, height = region
-        parts.extend((row, x, (lines.cells(row, x, x + width),)) for row in range(y, y + height))
-    parts.sort(key=lambda part: part[:2])
-    return parts
+def _pane(view: DirectLinesView, visible: Placed) -> _PaneLines | None:
+    """Return the lines of a pane that is seen whole and unmixed; else None."""
+    if view not in visible or view.opacity != 1:
+        return None
+    place, clip = visible[view]
+    pane = _PaneLines(view, place.offset)
+    is_whole = clip.contains_region(pane.content) and list(_seen(pane.content, _shown(visible))) == [view]
+    return pane if is_whole else None
 
 
 class _PaneLines:
-    """The lines of a pane as the screen shows them."""
+    """The lines of a pane as the screen shows them; `corner`: of the pane."""
 
-    def __init__(self, view: LinesView, place: Region) -> None:
-        self._view = view
-        self.content = view.content.translate(place.offset)
-        self._filters = view.get_line_filters()
+    def __init__(self, view: LinesView, corner: Offset) -> None:
+        self._view, self._corner = view, corner
+        self._own_content = view.content
+        self.content = view.content.translate(corner)
 
-    def cells(self, row: int, left: int, right: int) -> Strip:
-        """Return the cells of a row of the screen from one column to another."""
-        strip = self._view.render_line(row - self.content.y)
-        for line_filter in self._filters:
-            strip = strip.apply_filter(line_filter, self._view.background_colors[1])
-        return cropped(strip, left - self.content.x, right - self.content.x)
+    @property
+    def is_placed(self) -> bool:
+        """Whether the lines are still there."""
+        return self._view.content is self._own_content
+
+    def parts(self, region: Region, filters: Sequence[LineFilter]) -> Iterator[Part]:
+        """Yield the rows of a region of the pane."""
+        x, y, width, height = region.translate(self._corner)
+        left = x - self.content.x
+        for row in range(y, y + height):
+            strip = self._view.render_line(row - self.content.y)
+            for line_filter in filters:
+                strip = strip.apply_filter(line_filter, self._view.background_colors[1])
+            yield row, x, (cropped(strip, left, left + width),)
 
 
 def cropped(strip: Strip, left: int, right: int) -> Strip:

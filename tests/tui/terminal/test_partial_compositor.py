@@ -16,7 +16,7 @@ from probes.simulation.host import SimulatedHost
 from tests.emulator import Emulator, differences
 from tests.tui.pilot import SteppedClock, examined, readings, stepped_app
 from tui.app import GdrtopApp
-from tui.terminal.partial_compositor import cropped, seen_in
+from tui.terminal.partial_compositor import PartialCompositor, cropped, seen_in
 
 
 def test_what_contains_a_region_hides_what_is_behind_it() -> None:
@@ -78,7 +78,11 @@ class Frames:
 
 def is_settled(screen: Screen[object]) -> bool:
     """Return whether no other widget waits to be drawn."""
-    waiting = any(widget._repaint_required or widget._layout_required for widget in screen.query(Widget))
+    compositor = screen._compositor
+    waiting = isinstance(compositor, PartialCompositor) and compositor.has_marked_cells
+    waiting = waiting or any(
+        widget._repaint_required or widget._layout_required for widget in screen.query(Widget)
+    )
     return not waiting and not screen._layout_required and screen._message_queue.empty()
 
 
