@@ -16,6 +16,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from rich.color import ColorSystem
+from rich.segment import Segment
 from textual.strip import Strip
 
 from tui.terminal.cells import PLAIN, Pen, agreed_width, cells_of, change_pen, parse_pen
@@ -89,7 +90,12 @@ class TerminalContent:
         return "".join(written)
 
     def _put(
-        self, row: int, column: int, strips: Iterable[Strip], colors: ColorSystem, changed: list[int]
+        self,
+        row: int,
+        column: int,
+        strips: Iterable[Iterable[Segment]],
+        colors: ColorSystem,
+        changed: list[int],
     ) -> bool:
         """Set cells, append the columns of changed ones, and return whether the width of one is disputed."""
         texts: list[str | None] = []

@@ -5,7 +5,7 @@ Textual's own widgets repaint themselves whole: ten times the bytes over SSH at 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -18,7 +18,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from widgets.base.lines import TONE_STYLES, LazyLines, Line, Tone, cut, width_of
+from widgets.base.lines import TONE_STYLES, LazyLines, Line, Tone, cut, has_plain_width, width_of
 
 
 class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
@@ -47,8 +47,8 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         self._lines: Sequence[Line] = []
         self._source: Sequence[Line] = ()  # the lines as they were given, and for which width
         self._source_width = -1
-        # Painted strips by row: a changed line is compared with its strip, cell by cell.
-        self._strips: dict[int, Strip] = {}
+        # The painted rows, and their strips as far as Textual has asked for them since they changed.
+        self._strips: dict[int, Strip | None] = {}
         self._styles_of: dict[Tone, Style] = {}
         self._drawn_for = 0
         self._content: tuple[object, Region] | None = None  # with what it depends on
@@ -66,14 +66,20 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
     def show(self, lines: Sequence[Line]) -> None:
         """Show other lines; only the changed part of a changed line is repainted."""
         width = self.room
-        if lines is self._source and width == self._source_width:
+        source, is_same_width = self._source, width == self._source_width
+        if lines is source and is_same_width:
             return
         self._source, self._source_width = lines, width
+        before = self._lines
         if isinstance(lines, LazyLines):
             lines = lines.mapped(lambda line: _within(line, width))
+        elif is_same_width and len(source) == len(before) == len(lines) and isinstance(source, list):
+            # Most lines have not changed, and have been cut already.
+            drawn = zip(source, before, lines, strict=True)
+            lines = [cut if new == old else _within(new, width) for old, cut, new in drawn]
         else:
             lines = [_within(line, width) for line in lines]
-        before, self._lines = self._lines, lines
+        self._lines = lines
         if self._set_size(Size(width, len(lines))):
             self._mark_rest()
             self._fit_scrollbar()
@@ -86,16 +92,16 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         regions = []
         top = self.scroll_offset.y
         visible = range(*self.visible_rows.indices(len(lines)))
-        self._strips = {row: strip for row, strip in self._strips.items() if row in visible}
+        if len(visible) < len(lines):
+            self._strips = {row: strip for row, strip in self._strips.items() if row in visible}
         for row in visible:
             old, new = before[row], lines[row]
-            if old == new:
+            if old is new or old == new:
                 continue
-            painted = self._strips.pop(row, None)
-            if painted is None:  # the terminal shows it in an old style
+            if row not in self._strips:  # the terminal shows it in an old style
                 regions.append(Region(0, row - top, width, 1))
                 continue
-            self._strips[row] = self._strip(new)
+            self._strips[row] = None
             start, end = changed_cells(old, new)
             if start < end:
                 regions.append(Region(start, row - top, end - start, 1))
@@ -152,8 +158,31 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             return Strip.blank(width, base)
         strip = self._strips.get(row)
         if strip is None:
-            strip = self._strips[row] = self._strip(self._lines[row])
+            line = self._lines[row]
+            segments = [Segment(text, self._style(tone)) for text, tone, _ in line if text]
+            strip = self._strips[row] = Strip(segments, width_of(line))
         return strip.adjust_cell_length(width, base)
+
+    def cells(self, y: int, left: int, right: int) -> Iterable[Segment]:
+        """Return the cells of a visible line from one column to another.
+
+        It is a part of `render_line`, but without its strips: making one costs more than writing the cells.
+        """
+        row = self.scroll_offset.y + y
+        if row < len(self._lines):
+            self._strips.setdefault(row)
+        segments: list[Segment] = []
+        end = 0
+        for text, tone, _ in self._lines[row] if row < len(self._lines) else ():
+            if not has_plain_width(text):
+                return self.render_line(y).crop(left, right)
+            start, end = end, end + len(text)
+            if end > left:
+                segments.append(Segment(text[max(0, left - start) : right - start], self._style(tone)))
+            if end >= right:
+                return segments
+        segments.append(Segment(" " * (right - max(left, end)), self._style(Tone.PLAIN)))
+        return segments
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Show how many lines are below."""
@@ -270,10 +299,6 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
                 style += Style(color=Color.parse(self.app.theme_variables[color]).rich_color)
             self._styles_of[tone] = style
         return style
-
-    def _strip(self, line: Line) -> Strip:
-        segments = [Segment(run.text, self._style(run.tone)) for run in line if run.text]
-        return Strip(segments, width_of(line))
 
 
 def _within(line: Line, width: int) -> Line:

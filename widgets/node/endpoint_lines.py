@@ -105,33 +105,45 @@ def gpu_line(
 
     `word`: what is wrong, " throttled"; where room is short it replaces memory and temperature.
     """
-    runs = [Run(label, tone, gpu.bdf), Run(f" {model(gpu.name)}" if with_model else "")]
-    trouble = gpu_trouble(gpu)
-    if trouble:
-        runs.append(Run(f" {trouble}", Tone.WARNING))
-    now = live.gpus.get(gpu.bdf)
+    trouble, now = gpu_trouble(gpu), live.gpus.get(gpu.bdf)
+    figures = more = addresses = ""
     if now is not None:
-        runs.append(Run(f" {percent(now.utilization_percent):>4}"))
         sent, received = in_gbps(now.pcie_tx_bytes_per_second), in_gbps(now.pcie_rx_bytes_per_second)
         pcie, unit = (" PCIe", " Gb/s") if detail >= Detail.UNITS else ("", "")
-        runs.append(Run(f"{pcie} ↑{short(sent):>3} ↓{short(received):>3}{unit}"))
-        if word.text:
-            runs.append(word)
+        figures = (
+            f" {percent(now.utilization_percent):>4}{pcie} ↑{short(sent):>3} ↓{short(received):>3}{unit}"
+        )
         if detail >= Detail.FULL or (detail >= Detail.USUAL and not word.text):
             total = gpu.memory_total_bytes
             cells = len(used_of(total, total))
-            runs.append(Run(f" {used_of(now.memory_used_bytes, total):>{cells}}"))
-            runs.append(Run(f" {known(now.temperature_celsius, UNKNOWN_MARK):>2}°C"))
+            more = f" {used_of(now.memory_used_bytes, total):>{cells}}"
+            more += f" {known(now.temperature_celsius, UNKNOWN_MARK):>2}°C"
         if detail >= Detail.FULL:
-            runs.append(Run(f" {short(now.power_watts):>3} W"))
+            more += f" {short(now.power_watts):>3} W"
     if detail >= Detail.FULL:
-        runs.append(Run(f"  {gpu.bdf}", Tone.DIM))
         links = known(gpu.nvlinks, 0)
-        if links:
-            runs.append(Run(f" NV{links}", Tone.DIM))
-    if known(gpu.c2c_links, 0):
-        runs.append(Run(" C2C", Tone.DIM))
-    return tuple(run for run in runs if run.text)
+        addresses = f"  {gpu.bdf}{f' NV{links}' if links else ''}"
+    addresses += " C2C" if known(gpu.c2c_links, 0) else ""
+    return _drawn(
+        Run(label, tone, gpu.bdf),
+        Run(f" {model(gpu.name)}" if with_model else ""),
+        Run(f" {trouble}" if trouble else "", Tone.WARNING),
+        Run(figures),
+        word if now is not None else NOTHING,
+        Run(more),
+        Run(addresses, Tone.DIM),
+    )
+
+
+def _drawn(*runs: Run) -> Line:
+    """Return a line without empty runs, and with one run for neighbors of one tone."""
+    line: list[Run] = []
+    for run in runs:
+        if line and line[-1].tone is run.tone:
+            line[-1] = Run(line[-1].text + run.text, run.tone, line[-1].id)
+        elif run.text:
+            line.append(run)
+    return tuple(line)
 
 
 def port_state(device: RdmaDevice, port: RdmaPort, live: LiveFigures) -> str:
@@ -161,12 +173,13 @@ def nic_line(
 
     `word`: what is wrong, " slow"; where room is short it replaces the shares of the line rate.
     """
-    runs = [Run(label, tone, device.name)]
+    name = Run(label, tone, device.name)
     if port is None:
-        return (*runs, Run(" no port", Tone.WARNING))
+        return (name, Run(" no port", Tone.WARNING))
+    figures, trouble, words = "", NOTHING, ""
     state = port_state(device, port, live)
     if state == "ACTIVE":
-        runs.append(Run(f" {port_speed(port, detail >= Detail.FULL)}"))
+        figures = f" {port_speed(port, detail >= Detail.FULL)}"
         rate = live.ports.get((device.name, port.number))
         if rate is not None:
             rdma, unit = (" RDMA", " Gb/s") if detail >= Detail.UNITS else ("", "")
@@ -174,23 +187,21 @@ def nic_line(
             if detail >= Detail.FULL or (detail >= Detail.USUAL and not word.text):
                 sent += f" {share(rate.sent_gbps, port.rate_gbps):>4}"
                 received += f" {share(rate.received_gbps, port.rate_gbps):>4}"
-            runs.append(Run(f"{rdma} {sent} {received}{unit}"))
-        runs.append(word)
+            figures += f"{rdma} {sent} {received}{unit}"
+        trouble = word
     elif state == UNKNOWN_MARK:
-        runs.append(Run(" state ?", Tone.WARNING))
+        trouble = Run(" state ?", Tone.WARNING)
     else:
         # The physical state is read with the whole node only: next to a newer state it would be stale.
         physical = known(port.physical_state, "") if state == known(port.state, "") else ""
-        runs.append(Run(f" {state}{f' ({physical})' if physical else ''}", Tone.BAD))
+        trouble = Run(f" {state}{f' ({physical})' if physical else ''}", Tone.BAD)
     if detail >= Detail.USUAL and role is not None:
-        name = role.role.value if detail >= Detail.FULL else _ROLE_WORDS.get(role.role, "")
-        runs.append(Run(f" {name}" if name else "", Tone.DIM))
+        kind = role.role.value if detail >= Detail.FULL else _ROLE_WORDS.get(role.role, "")
+        words = f" {kind}" if kind else ""
     if detail >= Detail.FULL:
-        runs.append(Run(f"  {known(device.bdf, '')}", Tone.DIM))
         netdev = known(port.netdev, "")
-        if netdev:
-            runs.append(Run(f" {netdev}", Tone.DIM))
-    return tuple(run for run in runs if run.text)
+        words += f"  {known(device.bdf, '')}{f' {netdev}' if netdev else ''}"
+    return _drawn(name, Run(figures), trouble, Run(words, Tone.DIM))
 
 
 def bare_nic_line(label: str, name: str, tone: Tone) -> Line:

@@ -4,19 +4,16 @@ from collections import Counter
 
 import pytest
 from rich.console import RenderableType
-from rich.segment import Segment
-from rich.style import Style
 from textual._compositor import CompositorUpdate
 from textual.geometry import Region
 from textual.screen import Screen
-from textual.strip import Strip
 from textual.widget import Widget
 
 from probes.simulation.host import SimulatedHost
 from tests.emulator import Emulator, differences
 from tests.tui.pilot import SteppedClock, examined, readings, stepped_app
 from tui.app import GdrtopApp
-from tui.terminal.partial_compositor import PartialCompositor, cropped, seen_in
+from tui.terminal.partial_compositor import PartialCompositor, seen_in
 
 
 def test_what_contains_a_region_hides_what_is_behind_it() -> None:
@@ -33,14 +30,6 @@ def test_what_contains_a_region_hides_what_is_behind_it() -> None:
     assert list(seen_in([Region(30, 2, 20, 1)], visible)) == list(visible)
     assert list(seen_in([Region(3, 22, 5, 1)], visible)) == [screen]
     assert seen_in([], visible) == {}
-
-
-@pytest.mark.parametrize("text", ["GPU0 ↑328 ▁█ │", "node 北 a", "e\u0301 ×≤", "", "…"])
-def test_the_cells_of_a_line_are_those_that_textual_cuts_out(text: str) -> None:
-    strip = Strip([Segment("name "), Segment(text, Style(bold=True)), Segment(" end")])
-    for left in range(strip.cell_length):
-        for right in range(left + 1, strip.cell_length + 1):
-            assert list(cropped(strip, left, right)) == list(strip.crop(left, right))
 
 
 class Frames:

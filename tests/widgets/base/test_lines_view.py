@@ -1,10 +1,12 @@
 """The pane of lines: what has changed is painted, whatever happened to the styles before."""
 
 import pytest
+from rich.style import Style
 from textual.app import App, ComposeResult
 from textual.geometry import Region
+from textual.strip import Strip
 
-from widgets.base.lines import Line, Run
+from widgets.base.lines import Line, Run, Tone
 from widgets.base.lines_view import LinesView
 
 
@@ -37,3 +39,22 @@ async def test_a_changed_line_is_painted_also_after_another_style(
         before = len(painted)
         view.show(lines("one", "TWO!", "three"))
         assert len(painted) > before
+
+
+@pytest.mark.parametrize("text", ["GPU0 ↑328 ▁█ │", "node 北 a", "e\u0301 ×≤", "", "…"])
+async def test_the_cells_of_a_line_are_those_that_textual_cuts_out(text: str) -> None:
+    app = OneView()
+    async with app.run_test(size=(40, 10)) as pilot:
+        view = app.query_one(LinesView)
+        view.show([(Run("name "), Run(text, Tone.TITLE), Run(" end", Tone.DIM))])
+        await pilot.pause()
+        for row in (0, 1):  # the line, and the blank below it
+            whole = view.render_line(row)
+            for left in range(whole.cell_length):
+                for right in range(left + 1, whole.cell_length + 1):
+                    drawn = Strip(view.cells(row, left, right))
+                    assert styled(drawn) == styled(whole.crop(left, right))
+
+
+def styled(strip: Strip) -> list[tuple[str, Style | None]]:
+    return [(character, style) for text, style, _ in strip for character in text]
