@@ -71,10 +71,8 @@ def share(value: Maybe[float], most: Maybe[float]) -> str:
 
 def used_of(used_bytes: Maybe[int], total_bytes: Maybe[int]) -> str:
     """Format memory in use and in total, in GiB: "39/80G"."""
-    used, total = (
-        UNKNOWN_MARK if isinstance(size, Unknown) else f"{size / (1 << 30):.0f}"
-        for size in (used_bytes, total_bytes)
-    )
+    used = UNKNOWN_MARK if isinstance(used_bytes, Unknown) else f"{used_bytes / (1 << 30):.0f}"
+    total = UNKNOWN_MARK if isinstance(total_bytes, Unknown) else f"{total_bytes / (1 << 30):.0f}"
     return f"{used}/{total}G"
 
 

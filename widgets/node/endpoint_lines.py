@@ -124,26 +124,27 @@ def gpu_line(
         links = known(gpu.nvlinks, 0)
         addresses = f"  {gpu.bdf}{f' NV{links}' if links else ''}"
     addresses += " C2C" if known(gpu.c2c_links, 0) else ""
-    return _drawn(
-        Run(label, tone, gpu.bdf),
-        Run(f" {model(gpu.name)}" if with_model else ""),
-        Run(f" {trouble}" if trouble else "", Tone.WARNING),
-        Run(figures),
-        word if now is not None else NOTHING,
-        Run(more),
-        Run(addresses, Tone.DIM),
+    return _line(
+        gpu.bdf,
+        (label, tone),
+        (f" {model(gpu.name)}" if with_model else "", Tone.PLAIN),
+        (f" {trouble}" if trouble else "", Tone.WARNING),
+        (figures, Tone.PLAIN),
+        (word.text if now is not None else "", word.tone),
+        (more, Tone.PLAIN),
+        (addresses, Tone.DIM),
     )
 
 
-def _drawn(*runs: Run) -> Line:
-    """Return a line without empty runs, and with one run for neighbors of one tone."""
-    line: list[Run] = []
-    for run in runs:
-        if line and line[-1].tone is run.tone:
-            line[-1] = Run(line[-1].text + run.text, run.tone, line[-1].id)
-        elif run.text:
-            line.append(run)
-    return tuple(line)
+def _line(end: str, *parts: tuple[str, Tone]) -> Line:
+    """Return a line of an endpoint in few runs; a click on any figure is one on the endpoint."""
+    texts: list[tuple[str, Tone]] = []
+    for text, tone in parts:
+        if texts and texts[-1][1] is tone:
+            texts[-1] = texts[-1][0] + text, tone
+        elif text:
+            texts.append((text, tone))
+    return tuple([Run(text, tone, end) for text, tone in texts])
 
 
 def port_state(device: RdmaDevice, port: RdmaPort, live: LiveFigures) -> str:
@@ -173,9 +174,8 @@ def nic_line(
 
     `word`: what is wrong, " slow"; where room is short it replaces the shares of the line rate.
     """
-    name = Run(label, tone, device.name)
     if port is None:
-        return (name, Run(" no port", Tone.WARNING))
+        return _line(device.name, (label, tone), (" no port", Tone.WARNING))
     figures, trouble, words = "", NOTHING, ""
     state = port_state(device, port, live)
     if state == "ACTIVE":
@@ -201,12 +201,15 @@ def nic_line(
     if detail >= Detail.FULL:
         netdev = known(port.netdev, "")
         words += f"  {known(device.bdf, '')}{f' {netdev}' if netdev else ''}"
-    return _drawn(name, Run(figures), trouble, Run(words, Tone.DIM))
+    return _line(
+        device.name, (label, tone), (figures, Tone.PLAIN), (trouble.text, trouble.tone), (words, Tone.DIM)
+    )
 
 
-def bare_nic_line(label: str, name: str, tone: Tone) -> Line:
+def _bare_nic_line(end: Endpoint, name: str, tone: Tone) -> Line:
     """Return the line of a NIC without an RDMA device: no driver is loaded that claims it."""
-    return Run(label, tone, label), Run(f" {name}" if name else ""), Run(" no RDMA device", Tone.WARNING)
+    text = f" {name}" if name else ""
+    return _line(end.id, (end.label, tone), (text, Tone.PLAIN), (" no RDMA device", Tone.WARNING))
 
 
 class EndpointLines(Mapping[str, list[Line]]):
@@ -247,9 +250,8 @@ class EndpointLines(Mapping[str, list[Line]]):
             if mark is None and end in self._silent:
                 mark = Run("✗", Tone.BAD)
             if mark is not None:
-                made[0] = _marked(made[0], mark)
-            # A click on any figure is one on its endpoint.
-            made = self._made[end] = [tuple(Run(run.text, run.tone, end) for run in line) for line in made]
+                made[0] = _marked(made[0], mark._replace(id=end))
+            self._made[end] = made
         return made
 
     def count(self, end: str) -> int:
@@ -261,16 +263,16 @@ class EndpointLines(Mapping[str, list[Line]]):
         tone, label = self._highlights.tone(end.id, Tone.GPU), f"{end.label:<{self._gpu_cells}}"
         gpu = self._gpus.get(end.id)
         if gpu is None:
-            return (Run(label, tone, end.id), Run(" GPU"))
+            return _line(end.id, (label, tone), (" GPU", Tone.PLAIN))
         word = self._highlights.word(end.id, str(end.bdf))
         if end.id in self._silent:
-            return (Run(label, tone, end.id), Run(" does not respond", Tone.BAD))
+            return _line(end.id, (label, tone), (" does not respond", Tone.BAD))
         return gpu_line(gpu, label, self._live, tone, self._detail, self._with_model, word)
 
     def _of_nic(self, end: Endpoint) -> list[Line]:
         tone, device = self._highlights.tone(end.id, Tone.NIC), self._devices.get(end.id)
         if device is None:
-            return [bare_nic_line(end.label, self._names.get(end.id, ""), tone)]
+            return [_bare_nic_line(end, self._names.get(end.id, ""), tone)]
         role, word = self._highlights.roles.get(end.id), self._highlights.word(end.id, str(end.bdf))
         lines = []
         for port in device.ports or (None,):
