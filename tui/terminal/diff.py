@@ -113,13 +113,14 @@ class TerminalContent:
         room = max(self._size[0] - column, 0)
         del texts[room:], pens[room:]
         end = column + len(texts)
-        old_texts, old_pens = self._texts[row], self._pens[row]
-        if old_texts[column:end] != texts or old_pens[column:end] != pens:
-            cells_now = zip(texts, pens, old_texts[column:end], old_pens[column:end], strict=True)
-            for place, (new_text, new_pen, old_text, old_pen) in enumerate(cells_now, column):
-                if new_text != old_text or new_pen is not old_pen:
-                    changed.append(place)
-            old_texts[column:end], old_pens[column:end] = texts, pens
+        old_texts, old_pens = self._texts[row][column:end], self._pens[row][column:end]
+        if old_pens == pens:  # only texts have changed, as figures do
+            pairs = zip(range(column, end), texts, old_texts, strict=True)
+            changed += [place for place, new, old in pairs if new != old]
+        else:
+            both = zip(range(column, end), texts, old_texts, pens, old_pens, strict=True)
+            changed += [place for place, new, old, pen, old_pen in both if new != old or pen is not old_pen]
+        self._texts[row][column:end], self._pens[row][column:end] = texts, pens
         return has_disputed
 
     def _with_displaced(self, row: int, changed: list[int]) -> list[int]:
@@ -135,13 +136,13 @@ class TerminalContent:
         """Append what writes these cells of a row."""
         texts, pens = self._texts[row], self._pens[row]
         for column in changed:
-            text, pen = texts[column], pens[column]
+            text = texts[column]
             if not text:  # unknown, or covered by a wide one before it
                 continue
-            if (row, column) != (self._row, self._column):
+            if column != self._column or row != self._row:
                 self._move(row, column, written)
-            if pen is not self._pen:
-                self._take(pen, written)
+            if pens[column] is not self._pen:
+                self._take(pens[column], written)
             width = 1 if text.isascii() else agreed_width(text)
             if width:
                 written.append(text)
@@ -161,21 +162,20 @@ class TerminalContent:
 
     def _move(self, row: int, column: int, written: list[str]) -> None:
         """Append what moves the cursor: the shortest of the sequences that every terminal has."""
-        sequence = _cursor_to(row, column)
         right = column - self._column
-        if self._column < 0:
-            pass
-        elif row == self._row:
-            sequence = f"\x1b[{right}C" if right > 1 else "\x1b[C"
-            gap = slice(self._column, column)
-            if right <= _LONGEST_GAP and all(pen is self._pen for pen in self._pens[row][gap]):
-                between = "".join(text for text in self._texts[row][gap] if text and agreed_width(text) == 1)
-                if len(between) == right and len(between.encode()) <= len(sequence):
-                    sequence = between
-        elif row > self._row and right <= 0:
+        if self._column < 0 or row < self._row or (row > self._row and right > 0):
+            sequence = _cursor_to(row, column)
+        elif row > self._row:
             down = row - self._row
             relative = (f"\x1b[{down}B" if down > 1 else "\x1b[B") + "\b" * -right
-            sequence = min(sequence, relative, key=len)
+            sequence = min(_cursor_to(row, column), relative, key=len)
+        else:
+            sequence = f"\x1b[{right}C" if right > 1 else "\x1b[C"
+            gap = slice(self._column, column)
+            if right <= _LONGEST_GAP and self._pens[row][gap].count(self._pen) == right:
+                between = "".join([text or "" for text in self._texts[row][gap]])
+                if len(between) == right and between.isascii():
+                    sequence = between
         written.append(sequence)
         self._row, self._column = row, column
 

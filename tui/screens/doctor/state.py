@@ -44,12 +44,11 @@ class DoctorState(ExaminedListState):
         """Show the judgment of a reading at this time; return whether there is something new to draw."""
         if self.examination is None or not judgment.is_checked:
             return False
-        is_new = judgment != self.judgment
+        before, self.judgment = self.judgment, judgment
         is_older = self._set_time(at)
-        if is_new:
-            self.judgment = judgment
+        if before is None or judgment.findings != before.findings:
             self._keep_selection()
-        return is_new or is_older
+        return judgment != before or is_older
 
     def begin_at_first(self) -> None:
         """Select the first row, the worst finding, unless a person has chosen another one."""
