@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from probes.base.frozen import frozen
+from probes.base.latest import Latest
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading
@@ -113,8 +114,16 @@ class RankRate:
         return busier(self.sent_gbps, self.received_gbps)
 
 
+_latest_rates: Latest[dict[int, RankRate]] = Latest()
+
+
 def rank_rates(sample: LiveSample) -> dict[int, RankRate]:
-    """Return the rate of each process with connected queue pairs, by pid."""
+    """Return the rate of each process with connected queue pairs, by pid; several panels ask in turn."""
+    made_from = sample.processes, sample.ports, sample.kernel_clients
+    return _latest_rates.get(lambda: _rank_rates(sample), same=made_from)
+
+
+def _rank_rates(sample: LiveSample) -> dict[int, RankRate]:
     processes = known(sample.processes, ())
     users: dict[str, list[int]] = {}
     for process in processes:

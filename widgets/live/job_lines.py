@@ -252,7 +252,8 @@ def draw_overview(
     lines: list[Line] = []
     checked = facts if isinstance(facts, ProcessFacts) else None
     ours = {process.pid for process in checked.processes if process.is_ours} if checked is not None else set()
-    shown = [job for job in _with_rdma(sample) if not ours.issuperset(job.pids)]
+    with_rdma = _with_rdma(sample)
+    shown = [job for job in with_rdma if not ours.issuperset(job.pids)]
     for job in shown:
         processes = processes_of(job, sample)
         about: Line = ()
@@ -274,7 +275,7 @@ def draw_overview(
         lines.append(cut((*head, Run(ranks), *about), width))
         lines.append(cut((Run("  "), *path, Run(slow)), width))
         lines += problem_lines(job, sample, width)
-    others = sum(len(job.pids) for job in sample.jobs) - sum(len(job.pids) for job in _with_rdma(sample))
+    others = sum(len(job.pids) for job in sample.jobs) - sum(len(job.pids) for job in with_rdma)
     if not shown:
         lines.append((Run("no job uses RDMA" if others else "no job uses RDMA or a GPU", Tone.DIM),))
     if others:

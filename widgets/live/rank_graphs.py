@@ -20,6 +20,7 @@ from widgets.live.ranks import in_order
 GRAPH_SECONDS = 120.0
 _LEAST_GRAPH, _MOST_GRAPH = 8, 120  # a second a cell
 _FEWEST_ROWS = 5
+_LEAST_CELLS = _LEAST_GRAPH + len("rank 5  GPU5    365 Gb/s ")
 _GAP = 2
 _INDENT = 2
 
@@ -30,9 +31,12 @@ def draw(sample: LiveSample, histories: Mapping[int, History], width: int, rows:
     `histories`: of the rates in Gb/s, by pid.
     """
     rates = {pid: rate for pid, rate in rank_rates(sample).items() if not isinstance(rate.gbps, Unknown)}
-    ranks = [process for process in in_order(sample) if process.pid in rates]
-    if not ranks or rows < 1:
+    if not rates or rows < 1:
         return []
+    # A rank or two say nothing about the others.
+    if rows < _FEWEST_ROWS and rows * ((width - _INDENT + _GAP) // (_LEAST_CELLS + _GAP)) < len(rates):
+        return []
+    ranks = [process for process in in_order(sample) if process.pid in rates]
     labels, lines_of = gpu_labels(sample), _line_rates(sample)
     badness = badness_of_process(sample)
 
@@ -56,7 +60,7 @@ def draw(sample: LiveSample, histories: Mapping[int, History], width: int, rows:
     most = max(1, (width - _INDENT + _GAP) // (cells + _LEAST_GRAPH + _GAP))
     across = min(most, -(-len(ranks) // rows))
     if across * rows < len(ranks):
-        if rows < _FEWEST_ROWS:  # a rank or two say nothing about the others
+        if rows < _FEWEST_ROWS:
             return []
         rows -= 1
         ranks = sorted(ranks, key=badness)
