@@ -6,8 +6,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.rdma.counters import ERROR_COUNTER_BITS, Place, sampled
 from probes.host.values import Files, read_integer, read_telemetry
 
-# Old kernels print this for a device that does not answer PMA queries (core/sysfs.c, show_pma_counter).
-_NO_PMA = "N/A (no PMA)"
+_TELEMETRY = f"/{Place.TELEMETRY.value}/"
 _WRAP = 1 << 32
 # At 100 million packets a second, a counter rises by less than this in two seconds.
 _NEAR = 1 << 28
@@ -40,13 +39,8 @@ def missing(place: Place, names: Maybe[tuple[str, ...]]) -> dict[str, Unknown]:
 
 
 def read_counter(host: Files, path: str) -> Maybe[int]:
-    """Return a counter; NOT_THERE: the device answers no PMA queries."""
-    if f"/{Place.TELEMETRY.value}/" in path:
-        return read_telemetry(host, path)
-    number = read_integer(host, path)
-    if isinstance(number, Unknown) and number.detail == _NO_PMA:
-        return Unknown(Reason.NOT_THERE, path, _NO_PMA)
-    return number
+    """Return a counter of a port, or of a Slingshot NIC."""
+    return read_telemetry(host, path) if _TELEMETRY in path else read_integer(host, path)
 
 
 def rise(name: str, before: int, after: int) -> Maybe[int]:

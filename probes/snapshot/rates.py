@@ -58,19 +58,10 @@ _OCTETS_A_UNIT = 4
 _HARDWARE_OCTETS = (("tx_bytes", "rx_bytes"), ("tx_bytes_cnt", "rx_bytes_cnt"))
 # Without extended counters they are 32 bits wide and stop at their maximum.
 _FULL = 0xFFFF_FFFF
-# Old kernels print this for a device that does not answer PMA queries (core/sysfs.c, show_pma_counter).
-_NO_PMA = "N/A (no PMA)"
-
-
-def _count(host: Host, path: str) -> Maybe[int]:
-    number = read_integer(host, path)
-    if isinstance(number, Unknown) and number.detail == _NO_PMA:
-        return Unknown(Reason.NOT_THERE, path, _NO_PMA)
-    return number
 
 
 def _octets(host: Host, path: str) -> Maybe[int]:
-    units = _count(host, path)
+    units = read_integer(host, path)
     if isinstance(units, Unknown):
         return units
     if units == _FULL:
@@ -79,9 +70,9 @@ def _octets(host: Host, path: str) -> Maybe[int]:
 
 
 def _hw_octets(host: Host, device: str, port: str, name: str) -> Maybe[int]:
-    octets = _count(host, f"{port}/hw_counters/{name}")
+    octets = read_integer(host, f"{port}/hw_counters/{name}")
     if isinstance(octets, Unknown) and octets.reason is Reason.NOT_THERE:
-        return _count(host, f"{device}/hw_counters/{name}")
+        return read_integer(host, f"{device}/hw_counters/{name}")
     return octets
 
 
@@ -128,7 +119,7 @@ def byte_files(host: Host, device: RdmaDevice, port: RdmaPort) -> tuple[tuple[st
         return (f"{path}/counters/port_xmit_data", f"{path}/counters/port_rcv_data"), _OCTETS_A_UNIT
     if names := _hardware_octets(port):
         own = f"{path}/hw_counters"
-        is_shared = isinstance(_count(host, f"{own}/{names[0]}"), Unknown)
+        is_shared = isinstance(read_integer(host, f"{own}/{names[0]}"), Unknown)
         directory = f"{device.sysfs_path}/hw_counters" if is_shared else own
         return (f"{directory}/{names[0]}", f"{directory}/{names[1]}"), 1
     netdev = known(port.netdev, "")

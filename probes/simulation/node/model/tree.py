@@ -279,8 +279,9 @@ class Tree:
             content = self.files.get(real)
         if content is None:
             return Unknown(Reason.MALFORMED, path, "Is a directory")
-        content = content(seconds) if callable(content) else content
-        return content.encode() if isinstance(content, str) else content
+        if isinstance(content, bytes):
+            return content
+        return (content if isinstance(content, str) else content(seconds)).encode()
 
     def real(self, path: str) -> str | Unknown:
         """Return the path with its links resolved."""
