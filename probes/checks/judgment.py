@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import cached_property
 
 from probes.base.frozen import frozen
-from probes.base.latest import Latest
 from probes.checks.log_findings import with_recorded
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
 from probes.checks.silenced import with_silences
@@ -162,7 +161,7 @@ class Judge:
         self._outcomes: Outcomes = ()
         self._moved: Outcomes = ()  # those of the moving checks
         self._since: Mapping[str, float | None] | None = None  # None: not examined yet
-        self._verdict: Latest[Verdict] = Latest()
+        self._present: tuple[Finding, ...] = ()  # of all findings, those that a verdict depends on
 
     def examine(self, examination: Examination) -> Judgment:
         """Run all checks on a new examination."""
@@ -177,10 +176,7 @@ class Judge:
         self.examination = replace(self.examination, usability=usability, watched=watched)
         moved, before = run_checks(self.examination, _MOVING), self.judgment
         if moved == self._moved and before is not None:
-            findings = before.findings
-            verdict = self._verdict.get(
-                lambda: conclude(usability, findings), same=(findings,), equal=usability
-            )
+            verdict = conclude(usability, self._present)
             if verdict != before.verdict:
                 self.judgment = replace(before, verdict=verdict)
                 return self.judgment
@@ -206,5 +202,6 @@ class Judge:
             replace(finding, since=since[finding.id]) if since.get(finding.id) is not None else finding
             for finding in findings
         )
-        self.judgment = Judgment(conclude(examination.usability, findings), findings)
+        self._present = tuple(finding for finding in findings if finding.is_present)
+        self.judgment = Judgment(conclude(examination.usability, self._present), findings)
         return self.judgment

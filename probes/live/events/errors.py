@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -113,7 +113,7 @@ class ErrorEvents:
     """Sum up the error counters of each port."""
 
     def __init__(self) -> None:
-        self._ports: dict[str, _Port] = {}
+        self._ports: defaultdict[str, _Port] = defaultdict(_Port)
         self._above_at: dict[tuple[str, str], float] = {}  # by port and text: when it last rose above a limit
         self._rising: dict[tuple[str, str], Condition] = {}  # those of them that are warnings
         self._down_at: dict[str, float] = {}  # by port
@@ -133,7 +133,7 @@ class ErrorEvents:
         is_teardown = sample.at - self._ended_at < _TEARDOWN_SECONDS
         rising: dict[str, list[LiveEvent]] = {}  # by the text of their rules
         for port in sample.ports:
-            known = self._ports.setdefault(port.name, _Port())
+            known = self._ports[port.name]
             known.choose(port)
             if not isinstance(port.state, Unknown) and port.state != ACTIVE:
                 self._down_at[port.name] = sample.at
