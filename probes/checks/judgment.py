@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 
@@ -48,6 +49,12 @@ class Judgment:
     def listed(self) -> tuple[Finding, ...]:
         """The critical findings, then the warnings, one for each cause."""
         return listed(self.findings)
+
+    def with_verdict(self, verdict: Verdict) -> Judgment:
+        """Return a judgment with the same findings, and with what was selected from them so far."""
+        judgment = copy(self)
+        object.__setattr__(judgment, "verdict", verdict)
+        return judgment
 
 
 def judge(examination: Examination, only: Collection[str] = (), skip: Collection[str] = ()) -> Judgment:
@@ -178,7 +185,7 @@ class Judge:
         if moved == self._moved and before is not None:
             verdict = conclude(usability, self._present)
             if verdict != before.verdict:
-                self.judgment = replace(before, verdict=verdict)
+                self.judgment = before.with_verdict(verdict)
                 return self.judgment
             return before
         newest = dict(moved)
