@@ -99,8 +99,8 @@ def _owner(
     """Return what is listed of a program; one of another PID namespace has no pid here."""
     return _Owner(
         kind=_kind_of(program, via, through_peermem),
-        opened=tuple(device for device in program.opened if device in devices),
-        used=tuple(device for device in program.nics if device in devices and via is not Via.NONE),
+        opened=tuple(filter(devices.__contains__, program.opened)),
+        used=() if via is Via.NONE else tuple(filter(devices.__contains__, program.nics)),
         connections=connections(program),
         first=program.pid * _OWN_NUMBERS,
         pid=program.pid if is_here else None,
@@ -236,7 +236,7 @@ def _charged_bytes(kind: _Kind) -> int:
 def pinned_bytes(tree: Tree, program: Program, seconds: float) -> int:
     """Return VmPin: regions in whole pages, and the rings of the queues."""
     via = path_of(tree, program)
-    through_peermem = peermem_regions(tree, seconds) if via is Via.PEERMEM else {}
+    through_peermem = peermem_regions(tree, seconds, (program,)) if via is Via.PEERMEM else {}
     charged = _charged_bytes(_kind_of(program, via, through_peermem))
     has_queues = via not in (Via.TCP, Via.NONE)
     return charged + _RING_BYTES * connections(program) * len(program.nics) * has_queues
