@@ -73,7 +73,7 @@ class HostBase(ABC):
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
         content = self.read_bytes(path, limit)
-        return content if isinstance(content, Unknown) else text_of(content)
+        return content if isinstance(content, Unknown) else clean_text(content.decode("utf-8", "replace"))
 
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
         return self._answer("file_range", path)

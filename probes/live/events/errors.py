@@ -158,7 +158,7 @@ class ErrorEvents:
         for port_name, port in self._ports.items():
             name = port_name.partition("/")[0]
             for rule, count in port.counts.items():
-                if rule.harm is Harm.CONGESTION and count.above_since is not None:
+                if count.above_since is not None and rule.harm is Harm.CONGESTION:
                     earlier = found.get(name)
                     if earlier is None or count.above_since < earlier[0]:
                         found[name] = count.above_since, rule.counter
@@ -189,10 +189,12 @@ class ErrorEvents:
         while count.steps and sample.at - count.steps[0][0] >= rule.seconds:
             count.total -= count.steps.popleft()[1]
         if not count.steps:
-            count.total = 0.0
-            if not rule.is_relative:
+            count.total, count.above_since = 0.0, None
+            if rule.is_relative:
+                count.renew(sample.at, rule.seconds)
+            else:
                 del counts[rule]
-                return None
+            return None
         if count.total <= rule.limit:
             count.above_since = None
         elif count.above_since is None:
