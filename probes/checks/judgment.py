@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 
 from probes.base.frozen import frozen
-from probes.base.latest import Latest
 from probes.checks.log_findings import with_recorded
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
 from probes.checks.silenced import with_silences
@@ -49,6 +49,12 @@ class Judgment:
     def listed(self) -> tuple[Finding, ...]:
         """The critical findings, then the warnings, one for each cause."""
         return listed(self.findings)
+
+    def with_verdict(self, verdict: Verdict) -> Judgment:
+        """Return a judgment with the same findings, and with what was selected from them so far."""
+        judgment = copy(self)
+        object.__setattr__(judgment, "verdict", verdict)
+        return judgment
 
 
 def judge(examination: Examination, only: Collection[str] = (), skip: Collection[str] = ()) -> Judgment:
@@ -162,7 +168,7 @@ class Judge:
         self._outcomes: Outcomes = ()
         self._moved: Outcomes = ()  # those of the moving checks
         self._since: Mapping[str, float | None] | None = None  # None: not examined yet
-        self._verdict: Latest[Verdict] = Latest()
+        self._present: tuple[Finding, ...] = ()  # of all findings, those that a verdict depends on
 
     def examine(self, examination: Examination) -> Judgment:
         """Run all checks on a new examination."""
@@ -177,12 +183,9 @@ class Judge:
         self.examination = replace(self.examination, usability=usability, watched=watched)
         moved, before = run_checks(self.examination, _MOVING), self.judgment
         if moved == self._moved and before is not None:
-            findings = before.findings
-            verdict = self._verdict.get(
-                lambda: conclude(usability, findings), same=(findings,), equal=usability
-            )
+            verdict = conclude(usability, self._present)
             if verdict != before.verdict:
-                self.judgment = replace(before, verdict=verdict)
+                self.judgment = before.with_verdict(verdict)
                 return self.judgment
             return before
         newest = dict(moved)
@@ -206,5 +209,6 @@ class Judge:
             replace(finding, since=since[finding.id]) if since.get(finding.id) is not None else finding
             for finding in findings
         )
-        self.judgment = Judgment(conclude(examination.usability, findings), findings)
+        self._present = tuple(finding for finding in findings if finding.is_present)
+        self.judgment = Judgment(conclude(examination.usability, self._present), findings)
         return self.judgment

@@ -10,7 +10,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.fleet.job_differences import some_names
 from probes.fleet.job_model import Difference, FleetRank
 from probes.fleet.silence import Port
-from probes.live.odd_one_out import WINDOW_SECONDS, Rates, Share, gbps_text, nic_shares
+from probes.live.odd_one_out import WINDOW_SECONDS, Rates, Share, gbps_text, nic_shares, rates_at
 from probes.live.odd_ranks import LEAST
 
 _MOST_NODES = 0.75  # where so many nodes have a slow port on a rail, it is the rail that is slow
@@ -58,7 +58,7 @@ class RateWatch:
         window: deque[Rates] = deque()
         for at, rates in self._rounds:
             sent, received = [rates[port][0] for port in ports], [rates[port][1] for port in ports]
-            window.append(Rates(at, names, (sent, received), (median(sent), median(received))))
+            window.append(rates_at(at, names, sent, received))
         both = zip(nic_shares(window, 0), nic_shares(window, 1), strict=True)
         return {
             port: received if received.is_odd and not sent.is_odd else sent

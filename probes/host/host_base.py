@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from probes.base.origin import Origin
 from probes.base.text import printable, printable_lines
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.answers import CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import SOURCE, ComponentHistory
@@ -45,7 +45,8 @@ def text_of(content: bytes) -> str:
 
 def clean_text(text: str) -> str:
     """Return a file's decoded content like `Host.read`."""
-    return printable_lines(text.strip(_BLANKS))
+    text = text.strip(_BLANKS)
+    return text if text.isprintable() else printable_lines(text)
 
 
 class HostBase(ABC):
@@ -71,7 +72,8 @@ class HostBase(ABC):
         return content
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
-        return map_known(self.read_bytes(path, limit), text_of)
+        content = self.read_bytes(path, limit)
+        return content if isinstance(content, Unknown) else clean_text(content.decode("utf-8", "replace"))
 
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
         return self._answer("file_range", path)

@@ -12,6 +12,8 @@ _DIGITS = 19  # of a number that both of these match
 _UNSIGNED = re.compile(r"[0-9]{1,20}|0x[0-9a-fA-F]{1,8}")
 _SIGNED = re.compile(r"-?[0-9]{1,19}")
 _STAMPED = re.compile(r"([0-9]{1,20})@[0-9]{1,20}\.[0-9]{9}", re.ASCII)
+# Old kernels print this for a device that does not answer PMA queries (core/sysfs.c, show_pma_counter).
+_NO_PMA = "N/A (no PMA)"
 _NO_NODE = "the firmware reports no NUMA node (-1)"
 
 
@@ -23,12 +25,17 @@ class Files(Protocol):
 
 
 def read_integer(host: Files, path: str, signed: bool = False) -> Maybe[int]:
-    """Read a file with one integer, decimal or hexadecimal (0x1003)."""
+    """Read a file with one integer, decimal or hexadecimal (0x1003).
+
+    NOT_THERE: there is none, or it is a counter of a device that answers no PMA queries.
+    """
     text = host.read(path)
     if isinstance(text, Unknown):
         return text
     if len(text) <= _DIGITS and text.isdecimal() and text.isascii():  # nearly always
         return int(text)
+    if text == _NO_PMA:
+        return Unknown(Reason.NOT_THERE, path, text)
     if not (_SIGNED if signed else _UNSIGNED).fullmatch(text):
         return Unknown(Reason.MALFORMED, path, printable(text, 40))
     return int(text, 16 if text.startswith("0x") else 10)

@@ -142,7 +142,7 @@ class OddOneOut:
             self._slowest.pop(job.id, None)
             return {}
         sent, received = [pair[0] for pair in known], [pair[1] for pair in known]
-        rates.append(Rates(at, names, (sent, received), (_median(sent), _median(received))))
+        rates.append(rates_at(at, names, sent, received))
         while len(rates) > 1 and rates[1].at <= at - WINDOW_SECONDS:
             rates.popleft()
         if at - rates[0].at < WINDOW_SECONDS:
@@ -178,6 +178,7 @@ class Rates:
     names: tuple[str, ...]
     rows: tuple[list[float], list[float]]
     medians: tuple[float, float]
+    busier: list[float]  # the higher rate of each NIC
 
 
 @frozen
@@ -201,6 +202,12 @@ def rates_of(port: PortSample | None) -> tuple[float, float] | None:
     if isinstance(port.sent_gbps, Unknown) or isinstance(port.received_gbps, Unknown):
         return None
     return port.sent_gbps, port.received_gbps
+
+
+def rates_at(at: float, names: tuple[str, ...], sent: list[float], received: list[float]) -> Rates:
+    """Return the rates of NICs at one moment, from what each sends and receives in Gb/s."""
+    medians = _median(sent), _median(received)
+    return Rates(at, names, (sent, received), medians, list(map(max, sent, received)))
 
 
 def nic_shares(rates: deque[Rates], direction: int) -> list[Share]:
@@ -230,8 +237,8 @@ def slowest_nic(rates: deque[Rates], before: SlowestNic | None) -> SlowestNic | 
     `before`: the one that was returned for the samples before.
     """
     names = rates[-1].names
-    busier = [list(map(max, *rate.rows)) for rate in rates]
-    means = {name: sum(row[place] for row in busier) / len(busier) for place, name in enumerate(names)}
+    columns = zip(*(rate.busier for rate in rates), strict=True)
+    means = {name: sum(column) / len(rates) for name, column in zip(names, columns, strict=True)}
     middle = _median(means.values())
     if middle < LEAST_GBPS:
         return None
@@ -244,9 +251,9 @@ def slowest_nic(rates: deque[Rates], before: SlowestNic | None) -> SlowestNic | 
 
 
 def _median(values: Iterable[float]) -> float:
-    from statistics import median  # imports decimal and fractions, which a node without jobs does not need
-
-    return median(values)
+    ordered = sorted(values)
+    low, high = (len(ordered) - 1) // 2, len(ordered) // 2
+    return (ordered[low] + ordered[high]) / 2
 
 
 def _medians_of_others(values: list[float]) -> list[float]:

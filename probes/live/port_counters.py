@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.rdma.counters import ERROR_COUNTER_BITS, Place, sampled
 from probes.host.values import Files, read_integer, read_telemetry
 
-# Old kernels print this for a device that does not answer PMA queries (core/sysfs.c, show_pma_counter).
-_NO_PMA = "N/A (no PMA)"
+_TELEMETRY = f"/{Place.TELEMETRY.value}/"
 _WRAP = 1 << 32
 # At 100 million packets a second, a counter rises by less than this in two seconds.
 _NEAR = 1 << 28
@@ -40,13 +41,8 @@ def missing(place: Place, names: Maybe[tuple[str, ...]]) -> dict[str, Unknown]:
 
 
 def read_counter(host: Files, path: str) -> Maybe[int]:
-    """Return a counter; NOT_THERE: the device answers no PMA queries."""
-    if f"/{Place.TELEMETRY.value}/" in path:
-        return read_telemetry(host, path)
-    number = read_integer(host, path)
-    if isinstance(number, Unknown) and number.detail == _NO_PMA:
-        return Unknown(Reason.NOT_THERE, path, _NO_PMA)
-    return number
+    """Return a counter of a port, or of a Slingshot NIC."""
+    return read_telemetry(host, path) if _TELEMETRY in path else read_integer(host, path)
 
 
 def rise(name: str, before: int, after: int) -> Maybe[int]:
@@ -70,13 +66,18 @@ def pause_percent(before: dict[str, int], after: dict[str, int], seconds: float)
     From mlx5's rx_prioN_pause_duration and tx_prioN_pause_duration, in µs
     (Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst).
     """
-    names = [name for name in after if name.endswith("_pause_duration")]
+    names = _pause_durations(tuple(after))
     if not names:
         return Unknown(Reason.NOT_THERE, "ethtool -S", "this NIC does not count the duration of pauses")
     rises = [after[name] - before[name] for name in names if after[name] >= before.get(name, after[name] + 1)]
     if not rises or seconds <= 0:
         return Unknown(Reason.NOT_THERE, "ethtool -S", "needs a second sample")
     return min(100.0, max(rises) / (seconds * 1e6) * 100)
+
+
+@lru_cache(maxsize=64)
+def _pause_durations(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if name.endswith("_pause_duration"))
 
 
 def pcie_stall_percent(now: dict[str, int]) -> Maybe[float]:

@@ -33,9 +33,11 @@ LINK_SECONDS = 5.0  # line rates and PCIe links, which seldom change
 ETHTOOL_SECONDS = 1.0  # ethtool -S makes the driver query its firmware
 _REFUSED_SECONDS = 600.0
 _SECOND_SAMPLE = Unknown(Reason.NOT_THERE, "", "needs a second sample")
+_NO_ANSWER = Unknown(Reason.NOT_THERE, "ethtool -S", "no answer")
 _NO_RATE = PortRate(_SECOND_SAMPLE, _SECOND_SAMPLE)
 _ETHTOOL_EVENTS = sampled(Place.ETHTOOL)
-_Wanted = tuple[tuple[str, int], str, Mapping[str, str]]  # a port's key, its path, counter -> its file
+# A port's key, its path, and counter -> its file, for each directory.
+_Wanted = tuple[tuple[str, int], str, Sequence[Mapping[str, str]]]
 
 
 @frozen
@@ -194,7 +196,14 @@ def _first(host: Host, device: RdmaDevice, facts: RdmaPort) -> _Port:
 
 
 def _wanted(ports: Iterable[_Port], now: float) -> list[_Wanted]:
-    return [(port.key, port.path, port.files(now)) for port in ports]
+    return [(port.key, port.path, _by_directory(port.files(now))) for port in ports]
+
+
+def _by_directory(files: Mapping[str, str]) -> list[dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for name, file in files.items():
+        found.setdefault(_directory(file), {})[name] = file
+    return list(found.values())
 
 
 def _directory(file: str) -> str:
@@ -224,17 +233,16 @@ def _read_counters(
     values: dict[tuple[str, int], dict[str, Maybe[int]]] = {}
     line_rates: dict[tuple[str, int], float] = {}
     at = host.monotonic()
-    for key, path, files in ports:
-        found: dict[str, Maybe[int]] = {}
-        refused: dict[str, Unknown] = {}  # by directory
-        for name, file in files.items():
-            directory = _directory(file)
-            value = refused[directory] if directory in refused else read_counter(host, file)
-            if isinstance(value, Unknown) and value.reason is Reason.IO_ERROR:
-                # A device that refuses one counter refuses all, and logs a kernel message for each.
-                refused[directory] = value
-            found[name] = value
-        values[key] = found
+    for key, path, directories in ports:
+        found = values[key] = {}
+        for files in directories:
+            refused: Unknown | None = None
+            for name, file in files.items():
+                value = read_counter(host, file) if refused is None else refused
+                if isinstance(value, Unknown) and value.reason is Reason.IO_ERROR:
+                    # A device that refuses one counter refuses all, and logs a kernel message for each.
+                    refused = value
+                found[name] = value
         text = host.read(f"{path}/rate", 4096) if with_links else None
         parsed = None if text is None or isinstance(text, Unknown) else parse_rate(text)
         if parsed is not None:
@@ -297,7 +305,7 @@ def _note_ethtool(port: _Port, before: Maybe[_Ethtool] | None, now: Maybe[_Ethto
     elif isinstance(now, Unknown):
         answer = now
     else:
-        answer = now.values.get(netdev, Unknown(Reason.NOT_THERE, "ethtool -S", "no answer"))
+        answer = now.values.get(netdev, _NO_ANSWER)
     if isinstance(answer, Unknown) or isinstance(now, Unknown):
         port.pause = port.stall = answer if isinstance(answer, Unknown) else _SECOND_SAMPLE
         port.ethtool, port.events = {}, {}

@@ -140,6 +140,8 @@ class SimulatedHost(HostBase):
 
     def _seconds(self) -> float:
         """Return the seconds since the node started, after the changes that are due."""
+        if not self.tree.planned:
+            return self._clock() - self._began
         with self._advancing:
             seconds = self._clock() - self._began
             self.tree.advance(seconds)

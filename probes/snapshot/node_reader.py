@@ -6,13 +6,14 @@ import time
 from collections.abc import Hashable
 from dataclasses import fields
 
+from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.kernel.modules import COMPANIONS, CORE_LADDER
 from probes.facts.node import Node, probe_node
 from probes.facts.rdma.devices import RDMA_CLASS
 from probes.host.protocol import Host
-from probes.snapshot.rates import Reading, read
+from probes.snapshot.rates import Reading, Sources, read
 
 # A probe that was too slow once, on a busy node, may be fast enough the next time.
 RETRY_SECONDS = 10.0
@@ -30,8 +31,10 @@ class NodeReader:
         self._before: Hashable = None
         self._probed_at = 0.0
         self._looked_at = 0.0
-        self._first: Reading | None = None  # since that look
+        self._present: Hashable = None  # what answered the first reading since that look
+        self._read_at: float | None = None  # when that was; None: no reading yet
         self._latest: Reading | None = None
+        self._sources: Latest[Sources] = Latest()
 
     def probe(self, force: bool = False) -> Node | None:
         """Return the node if it is new, has changed or misses an answer, or with `force`; else None."""
@@ -39,7 +42,7 @@ class NodeReader:
         if self._node is not None and not (force or retries or self._is_due()):
             return None
         now = fingerprint(self.host)
-        self._looked_at, self._first = time.monotonic(), None
+        self._looked_at, self._read_at = time.monotonic(), None
         if self._node is not None and not force and not retries and now == self._before:
             return None
         self._before = now
@@ -50,17 +53,18 @@ class NodeReader:
     def read(self) -> Reading:
         """Read the devices that the node had when it was probed."""
         assert self._node is not None, "probe first"
-        self._latest = read(self.host, self._node, with_interfaces=True)
-        self._first = self._first or self._latest
+        self._latest = read(self.host, self._node, with_interfaces=True, cache=self._sources)
+        if self._read_at is None:
+            self._present, self._read_at = _present(self._latest), self._latest.at
         return self._latest
 
     def _is_due(self) -> bool:
         """Return whether devices or modules may have changed: by both clocks, for a host's may be its own."""
-        first, latest = self._first, self._latest
-        if first is None or latest is None or _present(first) != _present(latest):
+        since, latest = self._read_at, self._latest
+        if since is None or latest is None or self._present != _present(latest):
             return True
-        passed = max(time.monotonic() - self._looked_at, latest.at - first.at)
-        return passed >= FINGERPRINT_SECONDS - _TOLERANCE or latest.at < first.at
+        passed = max(time.monotonic() - self._looked_at, latest.at - since)
+        return passed >= FINGERPRINT_SECONDS - _TOLERANCE or latest.at < since
 
     def _retries(self, node: Node) -> bool:
         return time.monotonic() - self._probed_at >= RETRY_SECONDS and has_timeouts(node)

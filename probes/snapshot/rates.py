@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import TypeVar
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.latest import Latest
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading, read_peermem
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
@@ -58,19 +59,10 @@ _OCTETS_A_UNIT = 4
 _HARDWARE_OCTETS = (("tx_bytes", "rx_bytes"), ("tx_bytes_cnt", "rx_bytes_cnt"))
 # Without extended counters they are 32 bits wide and stop at their maximum.
 _FULL = 0xFFFF_FFFF
-# Old kernels print this for a device that does not answer PMA queries (core/sysfs.c, show_pma_counter).
-_NO_PMA = "N/A (no PMA)"
-
-
-def _count(host: Host, path: str) -> Maybe[int]:
-    number = read_integer(host, path)
-    if isinstance(number, Unknown) and number.detail == _NO_PMA:
-        return Unknown(Reason.NOT_THERE, path, _NO_PMA)
-    return number
 
 
 def _octets(host: Host, path: str) -> Maybe[int]:
-    units = _count(host, path)
+    units = read_integer(host, path)
     if isinstance(units, Unknown):
         return units
     if units == _FULL:
@@ -78,10 +70,11 @@ def _octets(host: Host, path: str) -> Maybe[int]:
     return units * _OCTETS_A_UNIT
 
 
-def _hw_octets(host: Host, device: str, port: str, name: str) -> Maybe[int]:
-    octets = _count(host, f"{port}/hw_counters/{name}")
+def _hw_octets(host: Host, path: str) -> Maybe[int]:
+    octets = read_integer(host, path)
     if isinstance(octets, Unknown) and octets.reason is Reason.NOT_THERE:
-        return _count(host, f"{device}/hw_counters/{name}")
+        port, _, name = path.rpartition("/hw_counters/")
+        return read_integer(host, f"{port.rpartition('/ports/')[0]}/hw_counters/{name}")
     return octets
 
 
@@ -91,28 +84,45 @@ def _hardware_octets(port: RdmaPort) -> tuple[str, str] | None:
     return next((names for names in _HARDWARE_OCTETS if has.issuperset(names)), None)
 
 
+@frozen
+class _ByteCounters:
+    """The files with a port's bytes, and the function that reads one."""
+
+    sent: str
+    received: str
+    read: Callable[[Host, str], Maybe[int]]
+
+
+def _byte_counters(device: str, port: RdmaPort) -> Maybe[_ByteCounters]:
+    path = f"{device}/ports/{port.number}"
+    if isinstance(port.telemetry, Unknown):
+        return port.telemetry
+    if port.telemetry:
+        sent, received = (telemetry_file(device, name) for name in (SENT_OCTETS, RECEIVED_OCTETS))
+        return _ByteCounters(sent, received, read_telemetry)
+    if "port_xmit_data" not in known(port.counters, ()) and (names := _hardware_octets(port)):
+        sent, received = (f"{path}/hw_counters/{name}" for name in names)
+        return _ByteCounters(sent, received, _hw_octets)
+    if isinstance(port.counters, Unknown) and port.counters.reason is Reason.NOT_THERE:
+        return port.counters
+    return _ByteCounters(f"{path}/counters/port_xmit_data", f"{path}/counters/port_rcv_data", _octets)
+
+
 def read_port(host: Host, device: str, port: RdmaPort) -> PortCounters:
     """Read a port's bytes; `device`: its path in sysfs.
 
     Some drivers have them only in hw_counters, Slingshot NICs in telemetry/; rxe counts only packets
     (drivers/infiniband/sw/rxe/rxe_hw_counters.c).
     """
-    path = f"{device}/ports/{port.number}"
-    if isinstance(port.telemetry, Unknown):
-        return PortCounters(host.monotonic(), port.telemetry, port.telemetry)
-    if port.telemetry:
-        sent = read_telemetry(host, telemetry_file(device, SENT_OCTETS))
-        at = host.monotonic()
-        return PortCounters(at, sent, read_telemetry(host, telemetry_file(device, RECEIVED_OCTETS)))
-    if "port_xmit_data" not in known(port.counters, ()) and (names := _hardware_octets(port)):
-        sent = _hw_octets(host, device, path, names[0])
-        at = host.monotonic()
-        return PortCounters(at, sent, _hw_octets(host, device, path, names[1]))
-    if isinstance(port.counters, Unknown) and port.counters.reason is Reason.NOT_THERE:
-        return PortCounters(host.monotonic(), port.counters, port.counters)
-    sent = _octets(host, f"{path}/counters/port_xmit_data")
+    return _read_bytes(host, _byte_counters(device, port))
+
+
+def _read_bytes(host: Host, counters: Maybe[_ByteCounters]) -> PortCounters:
+    if isinstance(counters, Unknown):
+        return PortCounters(host.monotonic(), counters, counters)
+    sent = counters.read(host, counters.sent)
     at = host.monotonic()
-    return PortCounters(at, sent, _octets(host, f"{path}/counters/port_rcv_data"))
+    return PortCounters(at, sent, counters.read(host, counters.received))
 
 
 def byte_files(host: Host, device: RdmaDevice, port: RdmaPort) -> tuple[tuple[str, ...], int]:
@@ -128,7 +138,7 @@ def byte_files(host: Host, device: RdmaDevice, port: RdmaPort) -> tuple[tuple[st
         return (f"{path}/counters/port_xmit_data", f"{path}/counters/port_rcv_data"), _OCTETS_A_UNIT
     if names := _hardware_octets(port):
         own = f"{path}/hw_counters"
-        is_shared = isinstance(_count(host, f"{own}/{names[0]}"), Unknown)
+        is_shared = isinstance(read_integer(host, f"{own}/{names[0]}"), Unknown)
         directory = f"{device.sysfs_path}/hw_counters" if is_shared else own
         return (f"{directory}/{names[0]}", f"{directory}/{names[1]}"), 1
     netdev = known(port.netdev, "")
@@ -138,32 +148,70 @@ def byte_files(host: Host, device: RdmaDevice, port: RdmaPort) -> tuple[tuple[st
     return (), 1
 
 
-def read(host: Host, node: Node, with_interfaces: bool = False) -> Reading:
+@frozen
+class _PortSource:
+    """What a reading asks for one port."""
+
+    port: tuple[str, int]
+    state_file: str  # "": of a device without verbs, whose netdev shows the state
+    netdev: Maybe[str]
+    counters: Maybe[_ByteCounters]
+    is_software: bool
+
+
+@frozen
+class Sources:
+    """What a reading asks for, which depends on the node alone."""
+
+    ports: tuple[_PortSource, ...]
+    netdevs: tuple[str, ...]
+    modules: tuple[str, ...]  # those that are loaded
+
+
+def _sources(node: Node) -> Sources:
+    ports = [
+        _PortSource(
+            (device.name, port.number),
+            f"{device.sysfs_path}/ports/{port.number}/state" if has_verbs(device) else "",
+            port.netdev,
+            _byte_counters(device.sysfs_path, port),
+            is_software(device),
+        )
+        for device in (node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ())
+        for port in device.ports
+    ]
+    netdevs = dict.fromkeys(port.netdev for port in ports if not isinstance(port.netdev, Unknown))
+    modules = node.modules.modules.values() if isinstance(node.modules, ModuleFacts) else ()
+    loaded = tuple(module.name for module in modules if module.state is ModuleState.LIVE)
+    return Sources(tuple(ports), tuple(netdevs), loaded)
+
+
+def read(
+    host: Host, node: Node, with_interfaces: bool = False, cache: Latest[Sources] | None = None
+) -> Reading:
     """Read the devices that the node had when it was probed.
 
     `with_interfaces`: also the netdevs of its ports. On Ethernet the port counters leave out TCP/IP.
+    `cache`: the caller's own, if it reads each second.
     """
+    sources = (cache or Latest()).get(lambda: _sources(node), same=(node,))
     ports: dict[tuple[str, int], PortCounters] = {}
     states: dict[tuple[str, int], Maybe[str]] = {}
-    for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
-        for port in device.ports:
-            if has_verbs(device):
-                path = f"{device.sysfs_path}/ports/{port.number}/state"
-                states[device.name, port.number] = read_numbered(host, path)
-            else:
-                states[device.name, port.number] = link_state(host, port.netdev)
-            ports[device.name, port.number] = read_port(host, device.sysfs_path, port)
-    netdevs = _netdevs(node) if with_interfaces else ()
+    for source in sources.ports:
+        file = source.state_file
+        states[source.port] = read_numbered(host, file) if file else link_state(host, source.netdev)
+        ports[source.port] = _read_bytes(host, source.counters)
+    netdevs = sources.netdevs if with_interfaces else ()
     interfaces = host.interface_counters(netdevs) if netdevs else {}
-    ports.update(_of_software(host, node, ports, interfaces))
+    _count_software(sources, ports, interfaces, host.monotonic())
     live = host.nvml_live()
-    modules = node.modules.modules.values() if isinstance(node.modules, ModuleFacts) else ()
-    loaded = [module.name for module in modules if module.state is ModuleState.LIVE]
-    refcnts = {name: read_integer(host, f"/sys/module/{name}/refcnt", signed=True) for name in loaded}
+    refcnts = {
+        name: read_integer(host, f"/sys/module/{name}/refcnt", signed=True) for name in sources.modules
+    }
     return Reading(
         at=host.monotonic(),
         ports=ports,
-        gpus=map_known(live, lambda gpus: {gpu.bdf: gpu for gpu in gpus}),
+        gpus=live if isinstance(live, Unknown) else {gpu.bdf: gpu for gpu in live},
         peermem=read_peermem(host, refcnts),
         module_refcnts=refcnts,
         port_states=states,
@@ -171,37 +219,23 @@ def read(host: Host, node: Node, with_interfaces: bool = False) -> Reading:
     )
 
 
-def _of_software(
-    host: Host,
-    node: Node,
-    ports: Mapping[tuple[str, int], PortCounters],
+def _count_software(
+    sources: Sources,
+    ports: dict[tuple[str, int], PortCounters],
     interfaces: Mapping[str, Maybe[InterfaceCounters]],
-) -> dict[tuple[str, int], PortCounters]:
-    """Return the interfaces' counters for ports of software RDMA, which count no bytes themselves.
+    at: float,
+) -> None:
+    """Take the interfaces' counters for ports of software RDMA, which count no bytes themselves.
 
     rxe and siw send through the interface, so its counters have their packets, and all others too
     (drivers/infiniband/sw/rxe/rxe_net.c, sw/siw/siw_qp_tx.c).
     """
-    found: dict[tuple[str, int], PortCounters] = {}
-    at = host.monotonic()
-    for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
-        for port in device.ports:
-            own = ports[device.name, port.number]
-            if not isinstance(own.sent_bytes, Unknown) or not is_software(device):
-                continue
-            netdev = known(port.netdev, "")
+    for source in sources.ports:
+        if source.is_software and isinstance(ports[source.port].sent_bytes, Unknown):
+            netdev = known(source.netdev, "")
             counters = interfaces.get(netdev)
-            if counters is None or isinstance(counters, Unknown):
-                continue
-            sent, received = counters.sent_bytes, counters.received_bytes
-            found[device.name, port.number] = PortCounters(at, sent, received, netdev)
-    return found
-
-
-def _netdevs(node: Node) -> tuple[str, ...]:
-    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    names = (port.netdev for device in devices for port in device.ports)
-    return tuple(dict.fromkeys(name for name in names if not isinstance(name, Unknown)))
+            if counters is not None and not isinstance(counters, Unknown):
+                ports[source.port] = PortCounters(at, counters.sent_bytes, counters.received_bytes, netdev)
 
 
 def _rate(before: Maybe[int], after: Maybe[int], seconds: float) -> Maybe[float]:

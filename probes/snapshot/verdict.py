@@ -10,7 +10,7 @@ from probes.base.frozen import frozen
 from probes.base.latest import Latest
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
@@ -65,10 +65,10 @@ def assess(
     `before`: the reading before, for the traffic between the two; `files`: NCCL's topology files;
     `cache`: the caller's own, if it judges each second.
     """
-    missing = _missing_devices(node, topology)
+    gpus = usable_gpus(node)
+    missing = _missing_devices(node, topology, gpus)
     if missing is not None:
         return missing
-    gpus = usable_gpus(node)
     names = tuple(gpu.bdf for gpu in gpus) or tuple(gpu.id for gpu in topology.gpus)
     direct = node.gpudirect
     if isinstance(direct, Unknown):
@@ -96,13 +96,13 @@ def _without_path(topology: Topology, state: State, reason: str) -> Usability:
     return Usability(state, None, reason, tuple(gpu.id for gpu in topology.gpus))
 
 
-def _missing_devices(node: Node, topology: Topology) -> Usability | None:
+def _missing_devices(node: Node, topology: Topology, usable: tuple[Gpu, ...]) -> Usability | None:
     verdict = partial(_without_path, topology)
     rdma = node.rdma
     unread = rdma if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE else None
     if not topology.gpus:
         return _missing_gpus(node, verdict_for=verdict, has_nics=bool(topology.nics) or unread is not None)
-    if isinstance(node.gpus, GpuFacts) and not usable_gpus(node):
+    if isinstance(node.gpus, GpuFacts) and not usable:
         drivers = sorted({str(gpu.driver) for gpu in node.gpus.gpus if is_for_guests(gpu.driver)})
         if drivers:
             return verdict(State.NOT_APPLICABLE, f"all GPUs are bound to {drivers[0]} for virtual machines")

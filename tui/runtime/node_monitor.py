@@ -167,12 +167,18 @@ class NodeMonitor:
         files = None if self.examination is None else self.examination.topology_files
         usability = assess(self.node, self.topology, self.reading, before, files, self._served)
         usability = with_jobs(usability, sample.processes, sample.jobs)
-        sample = replace(sample, watched=self._with_noted(sample))
-        self._judge.update(usability, sample.watched, sample.taken_at)
+        watched = self._with_noted(sample)
+        judgment = self._judge.update(usability, watched, sample.taken_at)
         events = [*self._unseen, *self._finding_events(sample.taken_at)]
         self._unseen = []
-        sample = replace(sample, events=(*sample.events, *events), past=self._earlier_jobs())
-        self.sample = with_judgment(sample, self.judgment)
+        self.sample = replace(
+            sample,
+            watched=watched,
+            events=(*sample.events, *events),
+            past=self._earlier_jobs(),
+            verdict=judgment.verdict,
+            findings=judgment.listed,
+        )
         return self.sample
 
     def check(self, probe: bool = False) -> Judgment:

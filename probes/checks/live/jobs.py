@@ -50,6 +50,9 @@ def _end_by_design(examination: Examination) -> None:
         end_with(passed(Evidence("verdict", examination.usability.reason)))
 
 
+_STAGED_FIX = job_plan("Find out why NCCL does not use GPUDirect RDMA", _NCCL_LOG, note=_KEEPS)
+
+
 @AREA.check(
     STAGED,
     Severity.WARNING,
@@ -63,8 +66,16 @@ def _end_by_design(examination: Examination) -> None:
 def job_staged(examination: Examination) -> Outcome:
     """Find NCCL ranks with RDMA but without GPUDirect RDMA; critical if it is certain of a whole job."""
     _end_by_design(examination)
-    fix = job_plan("Find out why NCCL does not use GPUDirect RDMA", _NCCL_LOG, note=_KEEPS)
-    return report_conditions(examination, STAGED, fix, needs_paths=True)
+    return report_conditions(examination, STAGED, _STAGED_FIX, needs_paths=True)
+
+
+_OVER_TCP_FIX = job_plan(
+    "Let NCCL use RDMA",
+    "Remove NCCL_IB_DISABLE and NCCL_NET=Socket from the job, if they are set",
+    "Make /dev/infiniband visible in the job's container",
+    _NCCL_LOG,
+    note=_KEEPS,
+)
 
 
 @AREA.check(
@@ -80,14 +91,16 @@ def job_staged(examination: Examination) -> Outcome:
 def job_over_tcp(examination: Examination) -> Outcome:
     """Find NCCL ranks that use TCP on a node with RDMA NICs; critical if it is certain of a whole job."""
     _end_by_design(examination)
-    fix = job_plan(
-        "Let NCCL use RDMA",
-        "Remove NCCL_IB_DISABLE and NCCL_NET=Socket from the job, if they are set",
-        "Make /dev/infiniband visible in the job's container",
-        _NCCL_LOG,
-        note=_KEEPS,
-    )
-    return report_conditions(examination, OVER_TCP, fix, needs_paths=True)
+    return report_conditions(examination, OVER_TCP, _OVER_TCP_FIX, needs_paths=True)
+
+
+_STOPPED_FIX = Plan(
+    "Resume the process",
+    (
+        instruction("Run kill -CONT PID for each process in the evidence"),
+        instruction("If a debugger has stopped it, detach the debugger instead", needs_root=False),
+    ),
+)
 
 
 @AREA.check(
@@ -101,11 +114,19 @@ def job_over_tcp(examination: Examination) -> Outcome:
 )
 def rank_stopped(examination: Examination) -> Outcome:
     """Find processes of jobs in the state T: stopped by a signal or a debugger."""
-    steps = (
-        instruction("Run kill -CONT PID for each process in the evidence"),
-        instruction("If a debugger has stopped it, detach the debugger instead", needs_root=False),
-    )
-    return report_conditions(examination, STOPPED, Plan("Resume the process", steps))
+    return report_conditions(examination, STOPPED, _STOPPED_FIX)
+
+
+_RANK_ENDED_FIX = Plan(
+    "Restart the job",
+    (
+        instruction(
+            "Read the end of the rank's log, which shows the error that ended the rank", needs_root=False
+        ),
+        instruction("End the job and start it again", needs_root=False),
+    ),
+    disturbs=RESTARTS,
+)
 
 
 @AREA.check(
@@ -120,13 +141,19 @@ def rank_stopped(examination: Examination) -> Outcome:
 )
 def rank_ended(examination: Examination) -> Outcome:
     """Find ranks that ended while the other ranks of their job stay for more than some seconds."""
-    steps = (
+    return report_conditions(examination, RANK_ENDED, _RANK_ENDED_FIX, 10.0)
+
+
+_RAS_PROBLEM_FIX = Plan(
+    "Look at the rank in the RAS report",
+    (
+        instruction("Look at the process in the RAS report: log, stacks (py-spy dump), node", False),
         instruction(
-            "Read the end of the rank's log, which shows the error that ended the rank", needs_root=False
+            "Query RAS again to see whether the process has progressed: gdrtop ras (R on the Live screen)",
+            False,
         ),
-        instruction("End the job and start it again", needs_root=False),
-    )
-    return report_conditions(examination, RANK_ENDED, Plan("Restart the job", steps, disturbs=RESTARTS), 10.0)
+    ),
+)
 
 
 @AREA.check(
@@ -141,14 +168,17 @@ def rank_ended(examination: Examination) -> Outcome:
 )
 def ras_problem(examination: Examination) -> Outcome:
     """Report what the last answer of RAS says; gdrtop asks RAS only when the user wants it."""
-    steps = (
-        instruction("Look at the process in the RAS report: log, stacks (py-spy dump), node", False),
-        instruction(
-            "Query RAS again to see whether the process has progressed: gdrtop ras (R on the Live screen)",
-            False,
-        ),
-    )
-    return report_conditions(examination, RAS_PROBLEM, Plan("Look at the rank in the RAS report", steps))
+    return report_conditions(examination, RAS_PROBLEM, _RAS_PROBLEM_FIX)
+
+
+_SLOW_NIC_FIX = Plan(
+    "Find out what slows the NIC",
+    (
+        instruction("Measure the NIC alone when it is idle: gdrtop bench --nic NIC", needs_root=False),
+        instruction("Compare PCIe link, errors and PCIe stalls of the NICs in the live view (t)", False),
+        instruction("Check the NIC's cable and switch port, and the settings of its rail"),
+    ),
+)
 
 
 @AREA.check(
@@ -163,12 +193,17 @@ def ras_problem(examination: Examination) -> Outcome:
 )
 def nic_slow_in_job(examination: Examination) -> Outcome:
     """Find NICs below half the median of their job's NICs while the job sends."""
-    steps = (
-        instruction("Measure the NIC alone when it is idle: gdrtop bench --nic NIC", needs_root=False),
-        instruction("Compare PCIe link, errors and PCIe stalls of the NICs in the live view (t)", False),
-        instruction("Check the NIC's cable and switch port, and the settings of its rail"),
-    )
-    return report_conditions(examination, SLOW_NIC, Plan("Find out what slows the NIC", steps), 13.0)
+    return report_conditions(examination, SLOW_NIC, _SLOW_NIC_FIX, 13.0)
+
+
+_TRAFFIC_FELL_FIX = Plan(
+    "Find out what the job waits for",
+    (
+        instruction("Ask NCCL which rank the others wait for: gdrtop ras (R on the Live screen)", False),
+        instruction("Look at the job's log and the peers: a rank on another node may have exited", False),
+        instruction("Look for pauses, retransmits and ports that went down in the live view (t)", False),
+    ),
+)
 
 
 @AREA.check(
@@ -186,12 +221,17 @@ def nic_slow_in_job(examination: Examination) -> Outcome:
 )
 def job_traffic_fell(examination: Examination) -> Outcome:
     """Find jobs and NICs whose traffic fell below half of the minute before and has not come back."""
-    steps = (
-        instruction("Ask NCCL which rank the others wait for: gdrtop ras (R on the Live screen)", False),
-        instruction("Look at the job's log and the peers: a rank on another node may have exited", False),
-        instruction("Look for pauses, retransmits and ports that went down in the live view (t)", False),
-    )
-    return report_conditions(examination, TRAFFIC_FELL, Plan("Find out what the job waits for", steps), 30.0)
+    return report_conditions(examination, TRAFFIC_FELL, _TRAFFIC_FELL_FIX, 30.0)
+
+
+_STEP_LONGER_FIX = Plan(
+    "Find out which part grew, and why",
+    (
+        instruction("If the network part grew, look for pauses, retransmits and congestion (Live, t)", False),
+        instruction("Otherwise look at clocks and temperatures of the GPUs, CPUs and data loading", False),
+        instruction("Compare with the other nodes of the job: gdrtop fleet live --job JOB", False),
+    ),
+)
 
 
 @AREA.check(
@@ -208,12 +248,17 @@ def job_traffic_fell(examination: Examination) -> Outcome:
 )
 def job_step_longer(examination: Examination) -> Outcome:
     """Find jobs whose traffic repeats more slowly than when gdrtop began to look, with the same bytes."""
-    steps = (
-        instruction("If the network part grew, look for pauses, retransmits and congestion (Live, t)", False),
-        instruction("Otherwise look at clocks and temperatures of the GPUs, CPUs and data loading", False),
-        instruction("Compare with the other nodes of the job: gdrtop fleet live --job JOB", False),
-    )
-    return report_conditions(examination, STEP_LONGER, Plan("Find out which part grew, and why", steps))
+    return report_conditions(examination, STEP_LONGER, _STEP_LONGER_FIX)
+
+
+_ODD_RANK_FIX = Plan(
+    "Make the ranks alike",
+    (
+        instruction("Compare the rank's NICs, CPUs and environment with another rank's (Live, Enter)", False),
+        instruction("Give every rank the GPU, NIC and CPUs of one NUMA node, then restart the job", False),
+    ),
+    disturbs=RESTARTS,
+)
 
 
 @AREA.check(
@@ -228,8 +273,4 @@ def job_step_longer(examination: Examination) -> Outcome:
 )
 def rank_differs(examination: Examination) -> Outcome:
     """Find ranks whose NICs, distance, CPUs or PCIe link differ from an otherwise uniform job."""
-    steps = (
-        instruction("Compare the rank's NICs, CPUs and environment with another rank's (Live, Enter)", False),
-        instruction("Give every rank the GPU, NIC and CPUs of one NUMA node, then restart the job", False),
-    )
-    return report_conditions(examination, ODD_RANK, Plan("Make the ranks alike", steps, disturbs=RESTARTS))
+    return report_conditions(examination, ODD_RANK, _ODD_RANK_FIX)

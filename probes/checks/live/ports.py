@@ -15,6 +15,16 @@ BANDWIDTH = Area("path", is_moving=True)
 _COUNTERS = "NVIDIA, Understanding mlx5 Linux counters, https://enterprise-support.nvidia.com/s/article/"
 
 
+_FLAPPING_FIX = Plan(
+    "Repair the link",
+    (
+        instruction("Read the link's quality: mlxlink -d BDF -m -c -e"),
+        instruction("Clean, reseat or replace cable and optic; try another switch port"),
+    ),
+    disturbs="jobs on this port",
+)
+
+
 @AREA.check(
     FLAPPING,
     Severity.WARNING,
@@ -27,12 +37,17 @@ _COUNTERS = "NVIDIA, Understanding mlx5 Linux counters, https://enterprise-suppo
 )
 def port_flapping(examination: Examination) -> Outcome:
     """Find ports that went down three times in ten minutes, until they are quiet for a minute."""
-    steps = (
-        instruction("Read the link's quality: mlxlink -d BDF -m -c -e"),
-        instruction("Clean, reseat or replace cable and optic; try another switch port"),
-    )
-    fix = Plan("Repair the link", steps, disturbs="jobs on this port")
-    return report_conditions(examination, FLAPPING, fix, 30.0, False)
+    return report_conditions(examination, FLAPPING, _FLAPPING_FIX, 30.0, False)
+
+
+_ERRORS_RISING_FIX = Plan(
+    "Find out where packets are lost",
+    (
+        instruction("Signal errors: run mlxlink -d BDF -m -c -e, then clean or replace the cable"),
+        instruction("Losses: compare ECN, PFC and traffic class of hosts and switches, and switch drops"),
+        instruction("Timeouts: check the job's peers first"),
+    ),
+)
 
 
 @AREA.check(
@@ -54,13 +69,16 @@ def port_flapping(examination: Examination) -> Outcome:
 )
 def port_errors_rising(examination: Examination) -> Outcome:
     """Find counters above their limits, until they are quiet for a minute."""
-    steps = (
-        instruction("Signal errors: run mlxlink -d BDF -m -c -e, then clean or replace the cable"),
-        instruction("Losses: compare ECN, PFC and traffic class of hosts and switches, and switch drops"),
-        instruction("Timeouts: check the job's peers first"),
-    )
-    fix = Plan("Find out where packets are lost", steps)
-    return report_conditions(examination, ERRORS_RISING, fix, 10.0, False)
+    return report_conditions(examination, ERRORS_RISING, _ERRORS_RISING_FIX, 10.0, False)
+
+
+_PAUSED_FIX = Plan(
+    "Find the congested receiver",
+    (
+        instruction("Find the switch port that sends pause frames, and the receiver behind it"),
+        instruction("Check that ECN (DCQCN) is configured on switches and hosts, so that pauses are rare"),
+    ),
+)
 
 
 @AREA.check(
@@ -75,11 +93,17 @@ def port_errors_rising(examination: Examination) -> Outcome:
 )
 def port_paused(examination: Examination) -> Outcome:
     """Find ports with PFC pauses for more than 5 % of the time."""
-    steps = (
-        instruction("Find the switch port that sends pause frames, and the receiver behind it"),
-        instruction("Check that ECN (DCQCN) is configured on switches and hosts, so that pauses are rare"),
-    )
-    return report_conditions(examination, PAUSED, Plan("Find the congested receiver", steps), 5.0, False)
+    return report_conditions(examination, PAUSED, _PAUSED_FIX, 5.0, False)
+
+
+_CONGESTED_FIX = Plan(
+    "Find the network's bottleneck",
+    (
+        instruction("Look for several senders to one receiver: another job, storage or a checkpoint", False),
+        instruction("Compare ECN and PFC on switches and hosts, and enable adaptive routing"),
+        Step("Watch which ports report congestion", ("gdrtop", "live"), needs_root=False),
+    ),
+)
 
 
 @AREA.check(
@@ -93,12 +117,16 @@ def port_paused(examination: Examination) -> Outcome:
 )
 def network_congested(examination: Examination) -> Outcome:
     """Find jobs that carry less than 80 % of before since their ports report congestion."""
-    steps = (
-        instruction("Look for several senders to one receiver: another job, storage or a checkpoint", False),
-        instruction("Compare ECN and PFC on switches and hosts, and enable adaptive routing"),
-        Step("Watch which ports report congestion", ("gdrtop", "live"), needs_root=False),
-    )
-    return report_conditions(examination, CONGESTED, Plan("Find the network's bottleneck", steps), 90.0)
+    return report_conditions(examination, CONGESTED, _CONGESTED_FIX, 90.0)
+
+
+_THROTTLED_FIX = Plan(
+    "Check cooling and power",
+    (
+        Step("Show why", ("nvidia-smi", "-q", "-d", "PERFORMANCE,TEMPERATURE,POWER"), needs_root=False),
+        instruction("Check the node's cooling and power"),
+    ),
+)
 
 
 @AREA.check(
@@ -111,11 +139,7 @@ def network_congested(examination: Examination) -> Outcome:
 )
 def gpu_throttled(examination: Examination) -> Outcome:
     """Find GPUs that lower their clocks for heat or power brakes, not for their normal power limit."""
-    steps = (
-        Step("Show why", ("nvidia-smi", "-q", "-d", "PERFORMANCE,TEMPERATURE,POWER"), needs_root=False),
-        instruction("Check the node's cooling and power"),
-    )
-    return report_conditions(examination, THROTTLED, Plan("Check cooling and power", steps), 5.0, False)
+    return report_conditions(examination, THROTTLED, _THROTTLED_FIX, 5.0, False)
 
 
 _REASONS = (
@@ -126,6 +150,17 @@ _REASONS = (
     *("single-rail-or-half-rate", "single-rail-or-half-rate-one-lane", *PORT_DOWN, "link-flaps", FLAPPING),
     *("symbol-errors-rising", "out-of-sequence-rising", "local-ack-timeout", ERRORS_RISING),
     *("mtu-mismatch", "mtu-mismatch-small", "port-discards-rising", CONGESTED, PAUSED, THROTTLED),
+)
+
+
+_BELOW_LIMIT_FIX = Plan(
+    "Find out what slows the path",
+    (
+        Step("Measure again while no job is running", ("gdrtop", "bench", "--sweep"), needs_root=False),
+        Step("Compare with host memory over the same NIC", ("gdrtop", "bench", "--memory", "compare"), False),
+        instruction("If host memory is as slow, check the NIC, cable, network and peer", False),
+    ),
+    disturbs="jobs that use these GPUs and NICs",
 )
 
 
@@ -141,11 +176,5 @@ _REASONS = (
 )
 def bandwidth_below_limit(examination: Examination) -> Outcome:
     """Find tests of GPU memory whose newest result since boot is far below the limit of its path."""
-    steps = (
-        Step("Measure again while no job is running", ("gdrtop", "bench", "--sweep"), needs_root=False),
-        Step("Compare with host memory over the same NIC", ("gdrtop", "bench", "--memory", "compare"), False),
-        instruction("If host memory is as slow, check the NIC, cable, network and peer", False),
-    )
     none = Evidence("saved results", "no result since boot is slow, or nothing was measured")
-    fix = Plan("Find out what slows the path", steps, disturbs="jobs that use these GPUs and NICs")
-    return report_conditions(examination, BELOW_LIMIT, fix, is_about_jobs=False, none=none)
+    return report_conditions(examination, BELOW_LIMIT, _BELOW_LIMIT_FIX, is_about_jobs=False, none=none)

@@ -19,6 +19,11 @@ WATCH_SECONDS = 90  # after which every condition that is there has been seen
 NOT_LONG_ENOUGH = f"needs up to {WATCH_SECONDS} s of watching (check --seconds {WATCH_SECONDS})"
 _MOST_EVIDENCE, _MOST_PAST = 12, 4
 _SEVERITIES = tuple(Severity)
+# The same objects in each second, for most of these checks never find anything.
+_NO_JOB = passed(Evidence("processes", "no job uses the network"))
+_WATCHED_BRIEFLY = unknown(NOT_LONG_ENOUGH)
+_NOT_SEEN = passed(Evidence("live view", "not seen"))
+_NOT_SEEN_WATCHING = passed(Evidence("live view", "not seen while watching"))
 
 
 def report_conditions(
@@ -47,14 +52,16 @@ def report_conditions(
     if is_about_jobs:
         need_all_processes(watched)
     if is_about_jobs and not jobs:
-        return passed(Evidence("processes", "no job uses the network"))
+        return _NO_JOB
     if needs_paths and watched.unknown_path:
         return unknown(f"needs the path of each rank ({watched.unknown_path})")
     if (watched.job_seconds if is_about_jobs else watched.seconds) < seconds:
-        return unknown(NOT_LONG_ENOUGH)
+        return _WATCHED_BRIEFLY
     if (unread := watched.unread.get(check)) is not None:
         return unknown_without(unread.figures, unread.why)
-    return passed(none or Evidence("live view", "not seen while watching" if seconds else "not seen"))
+    if none is not None:
+        return passed(none)
+    return _NOT_SEEN_WATCHING if seconds else _NOT_SEEN
 
 
 def _past(examination: Examination, conditions: list[Condition]) -> list[Evidence]:

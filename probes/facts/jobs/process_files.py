@@ -53,6 +53,7 @@ _LIBRARIES = re.compile(
     r"(?:-[0-9a-f]{8})?\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"  # auditwheel adds a hash to the name
 )
 _TICKS_PER_SECOND = 100  # USER_HZ on x86 and Arm
+_NO_LINE = Unknown(Reason.MALFORMED, "/proc/PID/status", "the line is missing")
 _NO_PINNED = Unknown(Reason.NOT_THERE, "/proc/PID/status", "no VmPin: the thread is exiting")
 _CAP_IPC_LOCK = 14  # include/uapi/linux/capability.h
 _INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|julia|node|bash|dash|zsh|ksh|sh)[0-9.]*")
@@ -150,13 +151,12 @@ def _status_fields() -> tuple[re.Pattern[str], ...]:
 def parse_status(text: str) -> Status:
     """Parse some fields; the kernel escapes newlines in process names."""
     uid, state, capabilities, parent, group, pinned = (field.search(text) for field in _status_fields())
-    malformed = Unknown(Reason.MALFORMED, "/proc/PID/status", "the line is missing")
     return Status(
-        uid=int(uid[1]) if uid else malformed,
-        state=state[1] if state else malformed,
-        ipc_lock=bool(int(capabilities[1], 16) >> _CAP_IPC_LOCK & 1) if capabilities else malformed,
-        parent=int(parent[1]) if parent else malformed,
-        thread_group=int(group[1]) if group else malformed,
+        uid=int(uid[1]) if uid else _NO_LINE,
+        state=state[1] if state else _NO_LINE,
+        ipc_lock=bool(int(capabilities[1], 16) >> _CAP_IPC_LOCK & 1) if capabilities else _NO_LINE,
+        parent=int(parent[1]) if parent else _NO_LINE,
+        thread_group=int(group[1]) if group else _NO_LINE,
         pinned_bytes=int(pinned[1]) * 1024 if pinned else _NO_PINNED,
     )
 
@@ -175,9 +175,10 @@ def parse_stat(text: str) -> Maybe[Stat]:
     """Parse fields 3, 4, 14, 15 and 22. The name, field 2, may contain anything."""
     fields = text.rpartition(") ")[2].split()
     figures = (*fields[1:2], *fields[11:13], *fields[19:20])
-    if len(figures) < 4 or not all(len(part) <= 20 and part.isascii() and part.isdigit() for part in figures):
+    digits = "".join(figures)
+    if len(figures) < 4 or not (digits.isascii() and digits.isdigit()) or max(map(len, figures)) > 20:
         return Unknown(Reason.MALFORMED, "/proc/PID/stat")
-    parent, user, system, started = (int(figure) for figure in figures)
+    parent, user, system, started = map(int, figures)
     return Stat(printable(fields[0], 1), parent, (user + system) / _TICKS_PER_SECOND, started)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import field, replace
+from functools import lru_cache
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
@@ -134,10 +135,11 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)
 
 
+@lru_cache(maxsize=64)
 def parse_numbered(text: str) -> str | None:
     """Parse the word of "4: ACTIVE", "5: LinkUp", "1: CA"; None for other text."""
     match = re.fullmatch(r"\d{1,3}: ?(.{1,40})", text)
-    return match.group(1) if match else None
+    return printable(match.group(1)) if match else None
 
 
 def parse_rate(text: str) -> tuple[float, str] | None:
@@ -163,7 +165,7 @@ def read_numbered(host: Host, path: str) -> Maybe[str]:
     if isinstance(text, Unknown):
         return text
     word = parse_numbered(text)
-    return Unknown(Reason.MALFORMED, path, printable(text, 40)) if word is None else printable(word)
+    return Unknown(Reason.MALFORMED, path, printable(text, 40)) if word is None else word
 
 
 def _gid_netdev(host: Host, path: str) -> Maybe[str]:

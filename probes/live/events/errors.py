@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -113,7 +113,7 @@ class ErrorEvents:
     """Sum up the error counters of each port."""
 
     def __init__(self) -> None:
-        self._ports: dict[str, _Port] = {}
+        self._ports: defaultdict[str, _Port] = defaultdict(_Port)
         self._above_at: dict[tuple[str, str], float] = {}  # by port and text: when it last rose above a limit
         self._rising: dict[tuple[str, str], Condition] = {}  # those of them that are warnings
         self._down_at: dict[str, float] = {}  # by port
@@ -133,7 +133,7 @@ class ErrorEvents:
         is_teardown = sample.at - self._ended_at < _TEARDOWN_SECONDS
         rising: dict[str, list[LiveEvent]] = {}  # by the text of their rules
         for port in sample.ports:
-            known = self._ports.setdefault(port.name, _Port())
+            known = self._ports[port.name]
             known.choose(port)
             if not isinstance(port.state, Unknown) and port.state != ACTIVE:
                 self._down_at[port.name] = sample.at
@@ -158,7 +158,7 @@ class ErrorEvents:
         for port_name, port in self._ports.items():
             name = port_name.partition("/")[0]
             for rule, count in port.counts.items():
-                if rule.harm is Harm.CONGESTION and count.above_since is not None:
+                if count.above_since is not None and rule.harm is Harm.CONGESTION:
                     earlier = found.get(name)
                     if earlier is None or count.above_since < earlier[0]:
                         found[name] = count.above_since, rule.counter
@@ -189,10 +189,12 @@ class ErrorEvents:
         while count.steps and sample.at - count.steps[0][0] >= rule.seconds:
             count.total -= count.steps.popleft()[1]
         if not count.steps:
-            count.total = 0.0
-            if not rule.is_relative:
+            count.total, count.above_since = 0.0, None
+            if rule.is_relative:
+                count.renew(sample.at, rule.seconds)
+            else:
                 del counts[rule]
-                return None
+            return None
         if count.total <= rule.limit:
             count.above_since = None
         elif count.above_since is None:

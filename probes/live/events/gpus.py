@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -45,14 +46,14 @@ class GpuEvents:
     """Compare the GPUs of each sample with those before."""
 
     def __init__(self) -> None:
-        self._known: dict[str, _Gpu] = {}
+        self._known: defaultdict[str, _Gpu] = defaultdict(_Gpu)
 
     def update(self, sample: LiveSample) -> list[LiveEvent]:
         """Return what has changed; nothing of GPUs that NVML does not show."""
         events: list[LiveEvent] = []
         any_known = any(not isinstance(gpu.live, Unknown) for gpu in sample.gpus)
         for gpu in sample.gpus:
-            known = self._known.setdefault(gpu.bdf, _Gpu())
+            known = self._known[gpu.bdf]
             live = gpu.live
             if isinstance(live, Unknown):
                 # Without any GPU, NVML itself does not answer, as while the driver is reloaded.

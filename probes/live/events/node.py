@@ -23,10 +23,14 @@ class ModuleEvents:
 
     def __init__(self) -> None:
         self._loaded: dict[str, bool] = {}
+        self._modules: object = None  # of the sample before
 
     def update(self, sample: LiveSample) -> list[LiveEvent]:
         """Return the modules that were loaded or unloaded; nothing while their state is unknown."""
-        events = []
+        events: list[LiveEvent] = []
+        if sample.modules is self._modules:
+            return events
+        self._modules = sample.modules
         for name, state in sample.modules.items():
             if state not in (*_LOADED, _NOT_LOADED):
                 continue  # being loaded or unloaded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -201,7 +201,7 @@ class NicLinkEvents:
     """
 
     def __init__(self) -> None:
-        self._links: dict[str, Settled[Link]] = {}
+        self._links: defaultdict[str, Settled[Link]] = defaultdict(lambda: Settled(_LINK_SAMPLES))
 
     def update(self, sample: LiveSample) -> list[LiveEvent]:
         """Return the links that changed, once for all ports of a device; nothing while a link is unknown."""
@@ -209,7 +209,7 @@ class NicLinkEvents:
         for device, port in {port.device: port for port in sample.ports}.items():
             if (link := _link_of(port)) is None:
                 continue
-            changed = self._links.setdefault(device, Settled(_LINK_SAMPLES)).update(link)
+            changed = self._links[device].update(link)
             if changed is not None:
                 events.append(_retrained(port, *changed, sample.taken_at))
         return events

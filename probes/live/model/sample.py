@@ -215,7 +215,7 @@ class LiveJob:
     shared_nics: frozenset[str] = frozenset()  # other jobs use these too: their rates are not only its own
     silent_seconds: float = 0.0  # for how long none of its NICs has moved data; 0: for less than 10 s
 
-    @property
+    @cached_property
     def own_nics(self) -> tuple[str, ...]:
         """The NICs that no other job uses."""
         return tuple(name for name in self.nics if name not in self.shared_nics)

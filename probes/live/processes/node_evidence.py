@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from probes.base.frozen import frozen
+from probes.base.latest import Latest
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpudirect import GpuDirectFacts, PeermemReading
@@ -37,14 +38,17 @@ class GpuUsers:
     is_complete: bool  # every GPU has answered
 
 
-def gpu_users(node: Node, reading: Reading) -> GpuUsers:
-    """Return the GPUs of each process; a GPU that fell off the bus is in the node, and not in the reading."""
+def gpu_users(node: Node, reading: Reading, cache: Latest[frozenset[str]] | None = None) -> GpuUsers:
+    """Return the GPUs of each process; a GPU that fell off the bus is in the node, and not in the reading.
+
+    `cache`: the caller's own, if it asks each second.
+    """
     if isinstance(reading.gpus, Unknown):
         return GpuUsers({}, False)
     found: dict[int, list[str]] = {}
+    usable = (cache or Latest()).get(lambda: frozenset(gpu.bdf for gpu in usable_gpus(node)), same=(node,))
     # All that are there are known, and have answered.
-    answered = (gpu.bdf in reading.gpus for gpu in usable_gpus(node))
-    is_complete = not isinstance(node.gpus, Unknown) and all(answered)
+    is_complete = not isinstance(node.gpus, Unknown) and usable <= reading.gpus.keys()
     for bdf, live in sorted(reading.gpus.items()):
         if isinstance(live.processes, Unknown):
             is_complete = False

@@ -7,11 +7,11 @@ twice, before and after VmPin is read: if they differ, the sums cannot be compar
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from types import MappingProxyType
 
@@ -36,6 +36,8 @@ _IMPLICIT_ODP = (1 << 64) - 1  # length: the whole address space (mlx5/odp.c)
 _BY_DOMAIN = attrgetter("device", "pid", "pd", "kernel_name")
 _BY_CONTEXT = attrgetter("device", "pid", "context", "kernel_name")
 _MAX_THREADS = 4096  # whose owner is looked up in one round
+_BY_LENGTH = attrgetter("device", "length_bytes", "is_odp")
+_THREAD = attrgetter("pid")
 _Object = QueuePair | CompletionQueue | MemoryRegion | ProtectionDomain | RdmaContext
 _MAX_TASKS = 64  # asked for VmPin if the first thread has ended
 
@@ -206,7 +208,9 @@ def _makers(resources: RdmaResources) -> dict[int, None]:
 
 
 def _threads(*lists: Iterable[_Object]) -> dict[int, None]:
-    return {item.pid: None for items in lists for item in items if item.pid is not None}
+    threads = dict.fromkeys(map(_THREAD, chain(*lists)))
+    threads.pop(None, None)
+    return threads
 
 
 def _resources(host: Host) -> Maybe[RdmaResources]:
@@ -360,7 +364,7 @@ def _use(found: _Found, opened: tuple[str, ...]) -> RdmaUse:
     for device in {**found.queue_pairs, **own, **inherited}:
         pairs = found.queue_pairs.get(device, ())
         here = own.get(device, _NOTHING), inherited.get(device, _NOTHING)
-        ready = sum(pair.state == CONNECTED for pair in pairs)
+        ready = [pair.state for pair in pairs].count(CONNECTED)
         regions, registered = sum(part.total for part in here), sum(part.bytes for part in here)
         nics[device] = NicUse(device, len(pairs), ready, regions, registered)
     if len(nics) > len(opened):
@@ -397,20 +401,22 @@ def _together(sums: list[Registrations]) -> Registrations:
 
 def summed(regions: Iterable[MemoryRegion]) -> Registrations:
     """Sum memory regions in whole pages; a buffer that is registered twice counts twice, as in VmPin."""
-    if not (all_regions := list(regions)):
-        return _NOTHING
-    in_sum = [region for region in all_regions if not region.is_odp and region.length_bytes < _IMPLICIT_ODP]
-    lengths = [-(-region.length_bytes // PAGE) * PAGE for region in in_sum]
-    large = [length for length in lengths if length >= LARGE]
-    without_length = {region.device for region in in_sum if not region.length_bytes} if 0 in lengths else ()
-    return Registrations(
-        len(in_sum),
-        sum(lengths),
-        sum(large),
-        min(large, default=0),
-        tuple(sorted(without_length)),
-        len(all_regions) - len(in_sum),
-    )
+    count = total = large = shortest = on_demand = 0
+    without_length = set()
+    # There are hundreds of regions, of a few lengths.
+    for (device, length, is_odp), number in Counter(map(_BY_LENGTH, regions)).items():
+        if is_odp or length >= _IMPLICIT_ODP:
+            on_demand += number
+            continue
+        in_pages = -(-length // PAGE) * PAGE
+        count += number
+        total += number * in_pages
+        if in_pages >= LARGE:
+            large += number * in_pages
+            shortest = min(shortest or in_pages, in_pages)
+        if not length:
+            without_length.add(device)
+    return Registrations(count, total, large, shortest, tuple(sorted(without_length)), on_demand)
 
 
 def _by_owner(

@@ -112,6 +112,7 @@ class _HostReader:
             "process usage", _USAGE_SECONDS, clock=clock
         )
         self._attached: PacedSource[AttachedDevices] = PacedSource("DMA-BUFs", _DMABUF_SECONDS, clock=clock)
+        self._usable_gpus: Latest[frozenset[str]] = Latest()  # BDFs
         self._regions: tuple[MemoryRegion, ...] | None = None
         self._regions_at = 0.0  # when they were last seen to change
         self._candidates: Latest[Mapping[int, frozenset[str]]] = Latest()
@@ -127,7 +128,7 @@ class _HostReader:
     def read(self, node: Node, reading: Reading) -> ProcessSnapshot:
         """Return the processes now."""
         host, now = self.host, reading.at
-        users = gpu_users(node, reading)
+        users = gpu_users(node, reading, self._usable_gpus)
         last = known(self._resources.answer, None)
         found = self._resources.read(
             host, now, lambda: read_round(host, last), is_early=self._is_changing(reading, users)

@@ -106,29 +106,26 @@ def nvml_live(tree: Tree, seconds: float) -> Maybe[tuple[NvmlLive, ...]]:
 
 def _live(tree: Tree, number: int, gbps: float, seconds: float, pids: tuple[int, ...]) -> NvmlLive:
     gpu, bdf = tree.description.gpu, tree.gpus[number].bdf
-    load = 0.76 * _wave(tree.seed, f"{bdf} load", 61.0, 7.1).at(seconds) * gpu_load(tree.seed, seconds)
+    load_wave, tx, rx, nvlink_tx, nvlink_rx = _waves(tree.seed, bdf)
+    load = 0.76 * load_wave.at(seconds) * gpu_load(tree.seed, seconds)
     share = traffic_of_gpu(tree, number, seconds)
     traffic = gbps / 8 * 1e9 * share
     nvlink = gpu.nvlinks * _NVLINK_BYTES_PER_SECOND * share
-    no_nvlink = Unknown(Reason.NOT_THERE, bdf, "no NVLink")
+    no_nvlink = None if gpu.nvlinks else Unknown(Reason.NOT_THERE, bdf, "no NVLink")
     idle, busy = gpu.watts
-
-    def at_moment(name: str) -> float:
-        return _wave(tree.seed, f"{bdf} {name}").at(seconds)
-
     return NvmlLive(
         bdf=bdf,
         utilization_percent=min(100, round(load * 100)),
         memory_used_bytes=_reported(bdf, round(gpu.memory_gib * GIB * 0.87), number * (37 << 20)),
         temperature_celsius=round(34 + 30 * load),
         power_watts=round(idle + (busy - idle) * min(1.0, load), 1),
-        pcie_tx_bytes_per_second=traffic * at_moment("tx"),
-        pcie_rx_bytes_per_second=traffic * 0.98 * at_moment("rx"),
+        pcie_tx_bytes_per_second=traffic * tx.at(seconds),
+        pcie_rx_bytes_per_second=traffic * 0.98 * rx.at(seconds),
         link_generation=_generation(_link_file(tree, bdf, "speed", seconds)) or gpu.link[0],
         link_width=int(_link_file(tree, bdf, "width", seconds) or gpu.link[1]),
         processes=pids,
-        nvlink_tx_bytes_per_second=nvlink * at_moment("nvlink tx") if gpu.nvlinks else no_nvlink,
-        nvlink_rx_bytes_per_second=nvlink * at_moment("nvlink rx") if gpu.nvlinks else no_nvlink,
+        nvlink_tx_bytes_per_second=nvlink * nvlink_tx.at(seconds) if no_nvlink is None else no_nvlink,
+        nvlink_rx_bytes_per_second=nvlink * nvlink_rx.at(seconds) if no_nvlink is None else no_nvlink,
         bar1_used_bytes=_reported(bdf, gpu.bar1_gib and _BAR1_MIB << 20, number * 3 << 20),
         sm_clock_mhz=_SM_CLOCK_MHZ,
         throttle_reasons=("HW thermal",) if number in tree.throttled else (),
@@ -140,9 +137,12 @@ def _link_file(tree: Tree, bdf: str, name: str, seconds: float) -> str:
     return known(content, b"").decode().strip()
 
 
-@lru_cache(maxsize=1024)
-def _wave(seed: int, name: str, *periods: float) -> Wave:
-    return Wave(1.0, angle_of(seed, name), *periods)
+@lru_cache(maxsize=256)
+def _waves(seed: int, bdf: str) -> tuple[Wave, ...]:
+    """Return the waves of a GPU's load, and of what it sends and receives over PCIe and NVLink."""
+    names = ("tx", "rx", "nvlink tx", "nvlink rx")
+    load = Wave(1.0, angle_of(seed, f"{bdf} load"), 61.0, 7.1)
+    return load, *(Wave(1.0, angle_of(seed, f"{bdf} {name}")) for name in names)
 
 
 @lru_cache(maxsize=64)

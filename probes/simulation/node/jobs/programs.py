@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from probes.simulation.node.devices.ports import is_active
 from probes.simulation.node.model.load import angle_of, regions
 from probes.simulation.node.model.tree import PEERMEM, PlacedNic, Program, Tree, Via
@@ -81,13 +83,16 @@ def nearest_nics(tree: Tree) -> list[PlacedNic]:
     return chosen
 
 
-def peermem_regions(tree: Tree, seconds: float) -> dict[int, int]:
-    """Return the number of regions of each pid through nvidia-peermem; it varies as the job runs."""
+def peermem_regions(tree: Tree, seconds: float, programs: Sequence[Program] | None = None) -> dict[int, int]:
+    """Return the number of regions of each pid through nvidia-peermem; it varies as the job runs.
+
+    `programs`: those that are asked about; None: all.
+    """
     total = regions(tree.description.gpudirect.regions, angle_of(tree.seed, "regions"), seconds)
     each, more = divmod(total, len(tree.gpus)) if tree.gpus else (0, 0)
     return {
         program.pid: each + (program.gpu < more)
-        for program in tree.programs
+        for program in (tree.programs if programs is None else programs)
         if program.via is Via.PEERMEM and program.gpu is not None
     }
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
-from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
 from probes.host.rdma_resources import (
     CompletionQueue,
@@ -42,6 +42,7 @@ _KERNEL = "ib_core"
 _PORT_DATA = ("port_xmit_data", "port_rcv_data")  # in units of four octets
 _PACKET = 4096 // 4 * 2 * _CHANNELS  # units of a packet on each queue pair of a rank
 _PSNS = 1 << 24
+_MOST_REGIONS = 64  # of most programs
 _REMEMBERED = 128  # more than the programs of a node; what is registered changes while they run
 
 # What a program's regions depend on: its NICs, whether it is NCCL, its path, regions of nvidia-peermem.
@@ -60,8 +61,7 @@ class _Owner(NamedTuple):
     thread: int | None
 
 
-@frozen
-class _Region:
+class _Region(NamedTuple):
     device: str
     length_bytes: int
     is_charged: bool  # to VmPin: host memory, and GPU memory through nvidia-peermem
@@ -99,8 +99,8 @@ def _owner(
     """Return what is listed of a program; one of another PID namespace has no pid here."""
     return _Owner(
         kind=_kind_of(program, via, through_peermem),
-        opened=tuple(device for device in program.opened if device in devices),
-        used=tuple(device for device in program.nics if device in devices and via is not Via.NONE),
+        opened=tuple(filter(devices.__contains__, program.opened)),
+        used=() if via is Via.NONE else tuple(filter(devices.__contains__, program.nics)),
         connections=connections(program),
         first=program.pid * _OWN_NUMBERS,
         pid=program.pid if is_here else None,
@@ -113,24 +113,14 @@ def _listed(
     devices: tuple[str, ...], owners: tuple[_Owner, ...], clients: tuple[tuple[str, str], ...]
 ) -> RdmaResources:
     """Return the kernel's own objects, those of its clients, and those of the programs."""
-    each = [_objects_of(owner) for owner in owners]
+    each = [_of_kernel(devices, clients), *(_objects_of(*owner[1:]) for owner in owners)]
+    regions = (_memory_regions(owner.kind, owner.used, owner.first, owner.thread) for owner in owners)
     return RdmaResources(
-        (
-            *(QueuePair(device, 1, "GSI", "RTS", 1, None, 1, kernel_name=_KERNEL) for device in devices),
-            *(QueuePair(device, 9, "RC", "RTS", 1, 9, 2, kernel_name="rdma_cm") for device, _ in clients),
-            *(pair for objects in each for pair in objects.queue_pairs),
-        ),
-        tuple(region for objects in each for region in objects.regions),
-        (
-            *(ProtectionDomain(device, 1, kernel_name=_KERNEL) for device in devices),
-            *(ProtectionDomain(device, 2, kernel_name=name) for device, name in clients),
-            *(domain for objects in each for domain in objects.domains),
-        ),
-        tuple(context for objects in each for context in objects.contexts),
-        (
-            *(CompletionQueue(device, 1, kernel_name=_KERNEL) for device in devices),
-            *(queue for objects in each for queue in objects.completion_queues),
-        ),
+        tuple(chain.from_iterable(objects.queue_pairs for objects in each)),
+        tuple(chain.from_iterable(regions)),
+        tuple(chain.from_iterable(objects.domains for objects in each)),
+        tuple(chain.from_iterable(objects.contexts for objects in each)),
+        tuple(chain.from_iterable(objects.completion_queues for objects in each)),
         shares_namespaces=True,
     )
 
@@ -151,20 +141,40 @@ def packet_numbers(tree: Tree, seconds: float) -> tuple[PacketNumbers, ...]:
 
 
 @lru_cache(_REMEMBERED)
-def _objects_of(owner: _Owner) -> RdmaResources:
-    first, thread = owner.first, owner.thread
-    numbers = [
-        (device, number) for device in owner.used for number in range(first, first + owner.connections)
-    ]
+def _of_kernel(devices: tuple[str, ...], clients: tuple[tuple[str, str], ...]) -> RdmaResources:
+    """Return the kernel's own objects, and those of its clients."""
+    return RdmaResources(
+        (
+            *(QueuePair(device, 1, "GSI", "RTS", 1, None, 1, kernel_name=_KERNEL) for device in devices),
+            *(QueuePair(device, 9, "RC", "RTS", 1, 9, 2, kernel_name="rdma_cm") for device, _ in clients),
+        ),
+        domains=(
+            *(ProtectionDomain(device, 1, kernel_name=_KERNEL) for device in devices),
+            *(ProtectionDomain(device, 2, kernel_name=name) for device, name in clients),
+        ),
+        completion_queues=tuple(CompletionQueue(device, 1, kernel_name=_KERNEL) for device in devices),
+    )
+
+
+@lru_cache(_REMEMBERED)
+def _objects_of(
+    opened: tuple[str, ...],
+    used: tuple[str, ...],
+    connections: int,
+    first: int,
+    pid: int | None,
+    thread: int | None,
+) -> RdmaResources:
+    """Return the objects of a program but for its regions, the only ones that change while it runs."""
+    numbers = [(device, number) for device in used for number in range(first, first + connections)]
     return RdmaResources(
         tuple(
             QueuePair(device, number, "RC", "RTS", 1, number ^ 0x5000, first, thread)
             for device, number in numbers
         ),
-        _memory_regions(owner.kind, owner.used, first, thread),
-        tuple(ProtectionDomain(device, first, first, thread) for device in owner.opened),
-        tuple(RdmaContext(device, first, owner.pid) for device in owner.opened),
-        tuple(CompletionQueue(device, number, first, thread) for device, number in numbers),
+        domains=tuple(ProtectionDomain(device, first, first, thread) for device in opened),
+        contexts=tuple(RdmaContext(device, first, pid) for device in opened),
+        completion_queues=tuple(CompletionQueue(device, number, first, thread) for device, number in numbers),
     )
 
 
@@ -204,12 +214,15 @@ def _each_region(nics: tuple[str, ...], is_nccl: bool, via: Via, peermem: int) -
             yield _Region(device, _LL128, via is Via.HOST)
 
 
+_memory_region = lru_cache(_REMEMBERED * _MOST_REGIONS)(MemoryRegion)
+
+
 @lru_cache(_REMEMBERED)
 def _memory_regions(
     kind: _Kind, used: tuple[str, ...], first: int, thread: int | None
 ) -> tuple[MemoryRegion, ...]:
     return tuple(
-        MemoryRegion(region.device, number, region.length_bytes, first, thread)
+        _memory_region(region.device, number, region.length_bytes, first, thread)
         for number, region in enumerate(_regions(kind), first)
         if region.device in used
     )
@@ -223,7 +236,7 @@ def _charged_bytes(kind: _Kind) -> int:
 def pinned_bytes(tree: Tree, program: Program, seconds: float) -> int:
     """Return VmPin: regions in whole pages, and the rings of the queues."""
     via = path_of(tree, program)
-    through_peermem = peermem_regions(tree, seconds) if via is Via.PEERMEM else {}
+    through_peermem = peermem_regions(tree, seconds, (program,)) if via is Via.PEERMEM else {}
     charged = _charged_bytes(_kind_of(program, via, through_peermem))
     has_queues = via not in (Via.TCP, Via.NONE)
     return charged + _RING_BYTES * connections(program) * len(program.nics) * has_queues

@@ -40,8 +40,9 @@ class Wave:
 
     def at(self, seconds: float) -> float:
         """Return the figure at a moment."""
-        slow = math.sin(math.tau * seconds / self.slow_seconds + self.angle)
-        fast = math.sin(math.tau * seconds / self.fast_seconds + 2 * self.angle)
+        angle, time = self.angle, math.tau * seconds
+        slow = math.sin(time / self.slow_seconds + angle)
+        fast = math.sin(time / self.fast_seconds + 2 * angle)
         return self.mean * (1 + _SLOW * slow + _FAST * fast)
 
     def total(self, seconds: float) -> float:
@@ -53,8 +54,9 @@ class Wave:
         return self._primitive(0.0)
 
     def _primitive(self, time: float) -> float:
-        slow = self.slow_seconds / math.tau * math.cos(math.tau * time / self.slow_seconds + self.angle)
-        fast = self.fast_seconds / math.tau * math.cos(math.tau * time / self.fast_seconds + 2 * self.angle)
+        angle, slow, fast = self.angle, self.slow_seconds, self.fast_seconds
+        slow = slow / math.tau * math.cos(math.tau * time / slow + angle)
+        fast = fast / math.tau * math.cos(math.tau * time / fast + 2 * angle)
         return self.mean * (time - _SLOW * slow - _FAST * fast)
 
 
@@ -103,10 +105,14 @@ class SteppedTotal:
         self._totals: list[float] = [total(0.0)]
         self._sums: list[float] = [0.0]
         self._current = steps.step(0)  # since the last of these ends
+        self._newest = self._last_end()
         self._lock = Lock()
 
     def __call__(self, seconds: float) -> float:
         """Return the integral from 0 to a moment."""
+        begin, end, factor, earlier, total = self._newest
+        if begin <= seconds < end:  # nearly always
+            return earlier + factor * (self._total(seconds) - total)
         with self._lock:
             while seconds >= self._current[0]:
                 until, factor = self._current
@@ -115,6 +121,7 @@ class SteppedTotal:
                 self._totals.append(total)
                 self._ends.append(until)
                 self._current = self._steps.step(self._first + len(self._ends) - 1)
+            self._newest = self._last_end()
             old = len(self._ends) - _KEPT_STEPS
             if old > _KEPT_STEPS:
                 del self._ends[:old], self._totals[:old], self._sums[:old]
@@ -126,6 +133,10 @@ class SteppedTotal:
                 number = bisect_right(self._ends, seconds) - 1
                 factor = self._steps.step(self._first + number)[1]
             return self._sums[number] + factor * (self._total(seconds) - self._totals[number])
+
+    def _last_end(self) -> tuple[float, float, float, float, float]:
+        """Return begin, end and factor of the newest step, and both integrals up to its begin."""
+        return self._ends[-1], *self._current, self._sums[-1], self._totals[-1]
 
 
 OPENED = 3600.0  # when gdrtop opens the node: the job has been running for an hour

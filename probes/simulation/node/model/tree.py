@@ -269,18 +269,23 @@ class Tree:
 
     def content(self, path: str, seconds: float) -> Maybe[bytes]:
         """Return the content of a file at a moment, with its links resolved."""
-        content = self.files.get(path)
+        real = self.resolved.get(path, path)
+        content = None if isinstance(real, Unknown) else self.files.get(real)
+        if isinstance(content, str):
+            return content.encode()
         if content is None:
-            real = self.real(path)
-            if isinstance(real, Unknown):
-                # debugfs is for root, and a simulated node is never read as root.
-                hidden = path.startswith("/sys/kernel/debug/")
-                return Unknown(Reason.NEEDS_ROOT, path) if hidden else real
-            content = self.files.get(real)
-        if content is None:
-            return Unknown(Reason.MALFORMED, path, "Is a directory")
-        content = content(seconds) if callable(content) else content
-        return content.encode() if isinstance(content, str) else content
+            return self._content_of_link(path, seconds)
+        return content if isinstance(content, bytes) else content(seconds).encode()
+
+    def _content_of_link(self, path: str, seconds: float) -> Maybe[bytes]:
+        """Return the content of a file whose links are not resolved yet."""
+        real = self.real(path)
+        if isinstance(real, Unknown):
+            # debugfs is for root, and a simulated node is never read as root.
+            hidden = path.startswith("/sys/kernel/debug/")
+            return Unknown(Reason.NEEDS_ROOT, path) if hidden else real
+        is_file = real in self.files
+        return self.content(real, seconds) if is_file else Unknown(Reason.MALFORMED, path, "Is a directory")
 
     def real(self, path: str) -> str | Unknown:
         """Return the path with its links resolved."""
@@ -339,9 +344,9 @@ def hash_of(name: str) -> int:
     return int.from_bytes(name.encode()[:12], "big")
 
 
-def dependencies_of(node: NodeDescription, name: str) -> tuple[str, ...]:
+def dependencies_of(name: str, has_ofed: bool) -> tuple[str, ...]:
     """Return the direct dependencies; nvidia_peermem built without OFED does not depend on ib_core."""
-    if name == "nvidia_peermem" and not node.modules.ofed:
+    if name == "nvidia_peermem" and not has_ofed:
         return ("nvidia",)
     return _DEPENDENCIES.get(name, ())
 

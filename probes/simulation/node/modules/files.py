@@ -147,7 +147,8 @@ def _fields(node: NodeDescription, name: str) -> dict[str, str]:
         fields["version"] = VERSIONS.get(name, "")
     fields["srcversion"] = srcversion_of(name)
     fields["depends"] = ",".join(
-        need.replace("_", "-") if need.startswith("nvidia_") else need for need in dependencies_of(node, name)
+        need.replace("_", "-") if need.startswith("nvidia_") else need
+        for need in dependencies_of(name, node.modules.ofed)
     )
     fields["name"] = name
     fields["vermagic"] = f"{node.kernel} SMP preempt mod_unload modversions"
@@ -245,10 +246,10 @@ def _line(path: str, dependencies: list[str]) -> str:
 
 def _dependency_line(node: NodeDescription, name: str) -> str:
     found: list[str] = []
-    waiting = list(dependencies_of(node, name))
+    waiting = list(dependencies_of(name, node.modules.ofed))
     while waiting:
         dependency = waiting.pop(0)
         if dependency not in found:
             found.append(dependency)
-            waiting.extend(dependencies_of(node, dependency))
+            waiting.extend(dependencies_of(dependency, node.modules.ofed))
     return _line(module_path(node, name), [module_path(node, dependency) for dependency in found])

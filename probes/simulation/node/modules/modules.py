@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from probes.simulation.node.jobs.programs import peermem_regions
 from probes.simulation.node.model.tree import (
@@ -94,9 +95,19 @@ def _add_reference(tree: Tree, module: str, holder: str, count: int) -> None:
     tree.references[module, holder] = lambda seconds: count
 
 
-def users_of(tree: Tree, name: str) -> list[str]:
+def users_of(tree: Tree, name: str) -> tuple[str, ...]:
     """Return the loaded modules that depend on a module."""
-    return [user for user in tree.live_modules if name in dependencies_of(tree.description, user)]
+    return _users(tuple(tree.live_modules), tree.description.modules.ofed).get(name, ())
+
+
+@lru_cache(maxsize=64)
+def _users(live_modules: tuple[str, ...], has_ofed: bool) -> dict[str, tuple[str, ...]]:
+    """Return the users of each module that has some."""
+    found: dict[str, tuple[str, ...]] = {}
+    for user in live_modules:
+        for name in dependencies_of(user, has_ofed):
+            found[name] = (*found.get(name, ()), user)
+    return found
 
 
 def refcnt(tree: Tree, name: str, seconds: float) -> int:
