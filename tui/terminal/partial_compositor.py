@@ -121,7 +121,7 @@ class PartialCompositor(Compositor):
             pane = self._panes[view]
             if pane is None or not pane.is_placed:
                 return None
-            parts.extend(part for region in regions for part in pane.parts(region, filters))
+            parts.extend(pane.parts(regions, filters))
         parts.sort(key=lambda part: part[:2])
         return parts
 
@@ -192,15 +192,17 @@ class _PaneLines:
         """Whether the lines are still there."""
         return self._view.content is self._own_content
 
-    def parts(self, region: Region, filters: Sequence[LineFilter]) -> Iterator[Part]:
-        """Yield the rows of a region of the pane."""
-        x, y, width, height = region.translate(self._corner)
-        left = x - self.content.x
-        for row in range(y, y + height):
-            segments = self._view.cells(row - self.content.y, left, left + width)
-            for line_filter in filters:
-                segments = line_filter.apply(list(segments), self._view.background_colors[1])
-            yield row, x, (segments,)
+    def parts(self, regions: Iterable[Region], filters: Sequence[LineFilter]) -> Iterator[Part]:
+        """Yield the rows of regions of the pane."""
+        right, down = self._corner
+        scrolled = self._view.scroll_offset.y
+        left, top = self._own_content.offset
+        for x, y, width, height in regions:
+            for row in range(y, y + height):
+                cells = self._view.cells(row - top + scrolled, x - left, x - left + width)
+                for line_filter in filters:
+                    cells = line_filter.apply(list(cells), self._view.background_colors[1])
+                yield row + down, x + right, (cells,)
 
 
 def seen_in(regions: Iterable[Region], visible: Placed) -> dict[Widget, tuple[Region, Region]]:

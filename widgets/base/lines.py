@@ -5,6 +5,7 @@ Views are pure functions that return `Line`s. Text commands use them too, so thi
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
@@ -65,9 +66,7 @@ class Run(NamedTuple):
 
 _EDGE = " │"  # before each line of a file
 # Characters of one cell: those of ASCII, and what gdrtop draws with.
-_DRAWN = frozenset(map(chr, (*range(0x20, 0x7F), *range(0x2190, 0x2194), *range(0x2500, 0x25A0)))).union(
-    "·…●✓✗▲°"
-)
+_DRAWN = re.compile(r"[ -~←-↓─-▟·…●✓✗▲°]*")
 
 
 class Piece(Run):
@@ -109,18 +108,18 @@ def width_of(line: Line) -> int:
     """Return the width of a line in cells."""
     cells = 0
     for text, _, _ in line:
-        cells += len(text) if text.isascii() and text.isprintable() else _cells_of(text)
+        cells += len(text) if has_plain_width(text) else _cells_of(text)
     return cells
 
 
 def has_plain_width(text: str) -> bool:
     """Return whether each character is known to have one cell, without a search in tables of widths."""
-    return _DRAWN.issuperset(text)
+    return (text.isascii() and text.isprintable()) or _DRAWN.fullmatch(text) is not None
 
 
 @lru_cache(4096)
 def _cells_of(text: str) -> int:
-    return len(text) if has_plain_width(text) else cell_len(text)
+    return cell_len(text)
 
 
 def cut(line: Line, width: int) -> Line:

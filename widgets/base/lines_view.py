@@ -65,7 +65,8 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def show(self, lines: Sequence[Line]) -> None:
         """Show other lines; only the changed part of a changed line is repainted."""
-        width = self.room
+        content = self.content
+        width = content.width
         source, is_same_width = self._source, width == self._source_width
         if lines is source and is_same_width:
             return
@@ -91,7 +92,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             return
         regions = []
         top = self.scroll_offset.y
-        visible = range(*self.visible_rows.indices(len(lines)))
+        visible = range(max(0, top), min(len(lines), max(0, top) + content.height))
         if len(visible) < len(lines):
             self._strips = {row: strip for row, strip in self._strips.items() if row in visible}
         for row in visible:
@@ -163,19 +164,19 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             strip = self._strips[row] = Strip(segments, width_of(line))
         return strip.adjust_cell_length(width, base)
 
-    def cells(self, y: int, left: int, right: int) -> Iterable[Segment]:
-        """Return the cells of a visible line from one column to another.
+    def cells(self, row: int, left: int, right: int) -> Iterable[Segment]:
+        """Return the cells of a row from one column to another.
 
-        It is a part of `render_line`, but without its strips: making one costs more than writing the cells.
+        They are a part of what `render_line` returns, without its strips: making one costs more than writing
+        the cells.
         """
-        row = self.scroll_offset.y + y
         if row < len(self._lines):
             self._strips.setdefault(row)
         segments: list[Segment] = []
         end = 0
         for text, tone, _ in self._lines[row] if row < len(self._lines) else ():
             if not has_plain_width(text):
-                return self.render_line(y).crop(left, right)
+                return self.render_line(row - self.scroll_offset.y).crop(left, right)
             start, end = end, end + len(text)
             if end > left:
                 segments.append(Segment(text[max(0, left - start) : right - start], self._style(tone)))

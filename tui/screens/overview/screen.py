@@ -303,13 +303,13 @@ class OverviewScreen(PanelScreen):
         self._focus_findings(self._state)
         for name in PANELS:
             panel = self._panel(name)
-            if panel.display and panel.room:
+            if panel.display and (room := panel.room):
                 rows = arranged.inside(name)
                 if name == "findings":
-                    lines = self._state.findings_lines(panel.room, rows)
+                    lines = self._state.findings_lines(room, rows)
                 else:
                     lines = self._state.lines(
-                        name, panel.room, self._zoomed == name, rows if name in _FITTED else 0
+                        name, room, self._zoomed == name, rows if name in _FITTED else 0
                     )
                 panel.show(lines)
         keys = self._state.has_fix, self._state.can_load_modules
