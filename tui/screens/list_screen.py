@@ -16,7 +16,7 @@ from textual.widgets import Input
 
 from tui.screens.keys import bind, move_keys
 from tui.screens.list_state import ExaminedListState, FilteredListState, ListState
-from tui.terminal.partial_compositor import DirectLinesView, draw_partially
+from tui.terminal.partial_compositor import draw_partially
 from widgets.base.lines import Run, Tone, rows_of
 from widgets.base.lines_view import LinesView
 
@@ -47,7 +47,7 @@ _END = 1 << 20
 
 def static_view(id: str) -> LinesView:  # noqa: A002 - Textual's own word
     """Return a view that takes no focus."""
-    view = DirectLinesView(id=id)
+    view = LinesView(id=id)
     view.can_focus = False
     return view
 

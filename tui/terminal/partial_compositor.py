@@ -30,7 +30,6 @@ else:  # another version may not have them, and then nothing here uses them
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from typing_extensions import Self
 
 # Row, column and content of a part of the screen.
 Part = tuple[int, int, Iterable[Iterable[Segment]]]
@@ -61,8 +60,8 @@ class PartialCompositor(Compositor):
     def __init__(self, screen: Screen[Any]) -> None:
         super().__init__()
         self._screen = screen
-        self._marked: dict[DirectLinesView, list[Region]] = {}  # regions of the pane, to be drawn
-        self._panes: dict[DirectLinesView, _PaneLines | None] = {}  # None: not seen whole
+        self._marked: dict[LinesView, list[Region]] = {}  # regions of the pane, to be drawn
+        self._panes: dict[LinesView, _PaneLines | None] = {}  # None: not seen whole
         self._placed: Placed = {}  # for which these were found
 
     @property
@@ -70,11 +69,12 @@ class PartialCompositor(Compositor):
         """Whether cells of panes wait to be drawn."""
         return bool(self._marked)
 
-    def mark(self, view: DirectLinesView, regions: Iterable[Region]) -> None:
+    def mark(self, view: LinesView, regions: Sequence[Region]) -> None:
         """Have these regions of a pane drawn once the current message has been processed."""
         if not self._marked:
             asyncio.get_running_loop().call_soon(self._draw_marked)
         self._marked.setdefault(view, []).extend(regions)
+        view._styles_cache.set_dirty(*regions)
 
     def _draw_marked(self) -> None:
         marked, self._marked = self._marked, {}
@@ -108,7 +108,7 @@ class PartialCompositor(Compositor):
         )
         return not is_waiting and app.screen is screen
 
-    def _parts_of(self, marked: Mapping[DirectLinesView, Iterable[Region]]) -> list[Part] | None:
+    def _parts_of(self, marked: Mapping[LinesView, Iterable[Region]]) -> list[Part] | None:
         """Return the marked cells, top down; None if Textual has to draw a pane of them."""
         visible = self.visible_widgets
         if visible is not self._placed:  # a new layout
@@ -142,34 +142,7 @@ def draw_partially(screen: Screen[Any]) -> None:
         screen._compositor = PartialCompositor(screen)
 
 
-class DirectLinesView(LinesView):
-    """A pane that marks its changed cells for the compositor of its screen.
-
-    Textual sends three messages for it, which cost more than drawing the cells.
-    """
-
-    _compositor: object = None  # of its screen
-
-    def refresh(
-        self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
-    ) -> Self:
-        """Have these regions of the content, or with none the whole pane, drawn again."""
-        is_plain = regions and repaint and not layout and not recompose
-        # Of other versions, no private name is taken for granted.
-        if not is_plain or not (getattr(self, "_is_mounted", False) and self.is_running and self.display):
-            return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
-        if self._compositor is None:
-            self._compositor = getattr(self.screen, "_compositor", self)
-        if not isinstance(self._compositor, PartialCompositor):
-            return super().refresh(*regions)
-        corner = self.content.offset
-        placed = [region.translate(corner) for region in regions]
-        self._styles_cache.set_dirty(*placed)
-        self._compositor.mark(self, placed)
-        return self
-
-
-def _pane(view: DirectLinesView, visible: Placed) -> _PaneLines | None:
+def _pane(view: LinesView, visible: Placed) -> _PaneLines | None:
     """Return the lines of a pane that is seen whole and unmixed; else None."""
     if view not in visible or view.opacity != 1:
         return None

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -19,6 +21,17 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from widgets.base.lines import TONE_STYLES, LazyLines, Line, Tone, cut, has_plain_width, width_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+@runtime_checkable
+class CellCompositor(Protocol):
+    """A compositor that draws marked cells itself (tui/terminal/partial_compositor.py)."""
+
+    def mark(self, view: LinesView, regions: Sequence[Region]) -> None:
+        """Have these regions of a pane drawn once the current message has been processed."""
 
 
 class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
@@ -108,6 +121,26 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
                 regions.append(Region(start, row - top, end - start, 1))
         if regions:
             self.refresh(*regions)
+
+    def refresh(
+        self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
+    ) -> Self:
+        """Have these regions of the content, or with none the whole pane, drawn again.
+
+        Textual sends three messages for it, which cost more than drawing the cells.
+        """
+        is_plain = regions and repaint and not layout and not recompose
+        if not (is_plain and self.is_running and self.display) or self._cell_compositor is None:
+            return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+        corner = self.content.offset
+        self._cell_compositor.mark(self, [region.translate(corner) for region in regions])
+        return self
+
+    @cached_property
+    def _cell_compositor(self) -> CellCompositor | None:
+        """The compositor of the screen, if it draws marked cells itself."""
+        compositor = getattr(self.screen, "_compositor", None)  # a private name of Textual
+        return compositor if isinstance(compositor, CellCompositor) else None
 
     def _set_size(self, size: Size) -> bool:
         """Set the size of all lines; return whether it is new.

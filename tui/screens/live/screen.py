@@ -17,7 +17,6 @@ from tui.screens.list_screen import FILTER_KEY, ZOOM_KEY, PanesScreen, static_vi
 from tui.screens.live.layout import BORDER, TALL_ROWS, arrange, gpu_cells
 from tui.screens.live.state import PANES, LiveState
 from tui.screens.live.tables import choose_columns, choose_order, set_order
-from tui.terminal.partial_compositor import DirectLinesView
 from widgets.base.lines import Line, rows_of
 from widgets.base.lines_view import LinesView
 from widgets.live.columns import COLUMNS, changed_order, order_text, sort_clicked
@@ -86,12 +85,12 @@ class LiveScreen(PanesScreen):
         """Compose summary, panes and details."""
         yield static_view("summary")
         with Vertical(id="live"):
-            yield DirectLinesView(_TITLES["ranks"], id="ranks")
-            yield DirectLinesView(_TITLES["nics"], id="nics")
+            yield LinesView(_TITLES["ranks"], id="ranks")
+            yield LinesView(_TITLES["nics"], id="nics")
             with Horizontal(id="below"):
-                yield DirectLinesView(_TITLES["changes"], id="changes")
-                yield DirectLinesView(_TITLES["gpus"], id="gpus")
-            yield DirectLinesView("", id="details")
+                yield LinesView(_TITLES["changes"], id="changes")
+                yield LinesView(_TITLES["gpus"], id="gpus")
+            yield LinesView("", id="details")
         yield Input(placeholder="A word in the event, its subject or its kind. Esc: clear", id="word")
         yield KeyFooter()
 

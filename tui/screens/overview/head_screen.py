@@ -11,7 +11,6 @@ from textual.screen import Screen
 from probes.base.origin import Origin
 from tui.screens.overview import head as head_drawing
 from tui.screens.overview.head import HeadState
-from tui.terminal.partial_compositor import DirectLinesView
 from widgets.base.lines import Line
 from widgets.base.lines_view import LinesView
 
@@ -29,7 +28,7 @@ class HeadScreen(Screen[None]):
 
     def compose_head(self) -> ComposeResult:
         """Yield the rows of the head."""
-        verdict = DirectLinesView(id="verdict")
+        verdict = LinesView(id="verdict")
         verdict.can_focus = False
         yield verdict
 

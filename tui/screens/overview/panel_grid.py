@@ -7,7 +7,7 @@ from typing import Any
 from textual.screen import Screen
 
 from tui.screens.overview.layout import FOLDED_ROWS, Arrangement
-from tui.terminal.partial_compositor import DirectLinesView
+from widgets.base.lines_view import LinesView
 
 PANELS = {
     "findings": "Findings",
@@ -28,7 +28,7 @@ PLACES = {
 _MANY_IN_A_ROW = ("topology", "matrix")  # a row has several GPUs and NICs
 
 
-class Panel(DirectLinesView):
+class Panel(LinesView):
     """A panel with a border, which can be shown alone."""
 
 
@@ -42,7 +42,7 @@ def mount_panels(screen: Screen[Any]) -> None:
     for place, names in PLACES.items():
         panels = [new_panel(name) for name in names if name != "topology"]
         screen.query_one(f"#{place}").mount(*panels)
-    strips = DirectLinesView(id="strips")
+    strips = LinesView(id="strips")
     strips.can_focus = False
     screen.mount(strips, after="#body")
 
