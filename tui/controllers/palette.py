@@ -76,14 +76,19 @@ class _Commands(Provider):
     def _commands(self) -> Iterable[_Command]:
         raise NotImplementedError
 
+    async def _wait_for_commands(self) -> None:
+        """Wait until the commands are known. A search that waits is canceled by the next letter."""
+
     async def discover(self) -> Hits:
         """List all that is possible, before anything is typed."""
+        await self._wait_for_commands()
         for command in self._commands():
             if command.is_possible:
                 yield DiscoveryHit(command.title, command.run, help=_plain(command.help))
 
     async def search(self, query: str) -> Hits:
         """List what has every typed word in its name; last what is impossible."""
+        await self._wait_for_commands()
         matcher = self.matcher(query)
         words = query.lower().split()
         for command in self._commands():
@@ -98,10 +103,19 @@ class _Commands(Provider):
 class CommandsProvider(_Commands):
     """The program's commands, and every action. An action opens its plan; nothing runs from the palette."""
 
+    _refreshing: asyncio.Task[None] | None = None
+
     async def startup(self) -> None:
-        """Ask for what is possible now."""
+        """Begin to ask for what is possible now. Waiting here would end with the first letter, for good."""
+        self._refreshing = asyncio.create_task(self._refresh())
+
+    async def _refresh(self) -> None:
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._gdrtop.actions.refresh(), _PATIENCE_SECONDS)
+
+    async def _wait_for_commands(self) -> None:
+        if self._refreshing is not None:
+            await asyncio.shield(self._refreshing)
 
     def _commands(self) -> Iterable[_Command]:
         app = self._gdrtop

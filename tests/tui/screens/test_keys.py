@@ -1,5 +1,6 @@
 """The keys: one meaning each on all screens, the footer that shows them, the help that explains them."""
 
+import asyncio
 import importlib
 import inspect
 import pkgutil
@@ -445,6 +446,23 @@ async def test_the_palette_lists_prefix_matches_first() -> None:
         await pilot.press(*"load")
         await until(pilot, lambda: texts() and all("load" in text.lower() for text in texts()))
         assert texts()[0].startswith("Load")
+
+
+@pytest.mark.slow
+async def test_letters_typed_before_the_palette_knows_the_actions_find_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = stepped_app(QuickHost(NODE, clock=SteppedClock()))
+    known = asyncio.Event()
+    monkeypatch.setattr(app.actions, "refresh", known.wait)  # the node is being read
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("colon", *"doct")
+        await pilot.pause()
+        known.set()
+        commands = app.screen.query("CommandList").first()
+        await until(
+            pilot, lambda: [str(option.prompt).split()[0] for option in commands.options] == ["Doctor"]
+        )
 
 
 @pytest.mark.slow
