@@ -163,7 +163,8 @@ class TerminalContent:
     def _move(self, row: int, column: int, written: list[str]) -> None:
         """Append what moves the cursor: the shortest of the sequences that every terminal has."""
         right = column - self._column
-        if self._column < 0 or row < self._row or (row > self._row and right > 0):
+        is_before = row < self._row or (row == self._row and right < 0)
+        if self._column < 0 or is_before or (row > self._row and right > 0):
             sequence = _cursor_to(row, column)
         elif row > self._row:
             down = row - self._row

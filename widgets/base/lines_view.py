@@ -132,8 +132,10 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         is_plain = regions and repaint and not layout and not recompose
         if not (is_plain and self.is_running and self.display) or self._cell_compositor is None:
             return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
-        corner = self.content.offset
-        self._cell_compositor.mark(self, [region.translate(corner) for region in regions])
+        content = self.content
+        # A line that was drawn for a wider pane had cells outside of this one.
+        placed = (region.translate(content.offset).intersection(content) for region in regions)
+        self._cell_compositor.mark(self, [region for region in placed if region])
         return self
 
     @cached_property

@@ -1,5 +1,7 @@
 """The pane of lines: what has changed is painted, whatever happened to the styles before."""
 
+from types import SimpleNamespace
+
 import pytest
 from rich.style import Style
 from textual.app import App, ComposeResult
@@ -58,3 +60,15 @@ async def test_the_cells_of_a_line_are_those_that_textual_cuts_out(text: str) ->
 
 def styled(strip: Strip) -> list[tuple[str, Style | None]]:
     return [(character, style) for text, style, _ in strip for character in text]
+
+
+async def test_no_cell_outside_of_the_pane_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, marked = OneView(), list[Region]()
+    compositor = SimpleNamespace(mark=lambda _view, regions: marked.extend(regions))
+    async with app.run_test(size=(40, 10)) as pilot:
+        view = app.query_one(LinesView)
+        view.show(lines(*["x" * 40] * 10))
+        await pilot.pause()
+        monkeypatch.setitem(vars(view), "_cell_compositor", compositor)
+        view.refresh(Region(30, 9, 100, 1), Region(50, 0, 10, 1), Region(0, 9, 40, 5))
+    assert marked == [Region(30, 9, 10, 1), Region(0, 9, 40, 1)]
