@@ -40,11 +40,11 @@ class Tree(LocalHost):
     def monotonic(self) -> float:
         return self.now
 
-    def read(self, path: str, limit: int = 65536) -> Maybe[str]:
+    def read_bytes(self, path: str, limit: int = 65536) -> Maybe[bytes]:
         self.files_read.append(path)
         if self.refuses and self.refuses in path:
             return Unknown(Reason.IO_ERROR, path, "Invalid argument")
-        return super().read(path, limit)
+        return super().read_bytes(path, limit)
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
         self.ethtool_asked.append(self.now)
