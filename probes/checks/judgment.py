@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from probes.base.frozen import frozen
+from probes.base.latest import Latest
 from probes.checks.log_findings import with_recorded
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
 from probes.checks.silenced import with_silences
@@ -168,11 +169,13 @@ class Judge:
         self._outcomes: Outcomes = ()
         self._moved: Outcomes = ()  # those of the moving checks
         self._since: Mapping[str, float | None] | None = None  # None: not examined yet
+        self._moving: Latest[Outcomes] = Latest()  # since the last examination
         self._present: tuple[Finding, ...] = ()  # of all findings, those that a verdict depends on
 
     def examine(self, examination: Examination) -> Judgment:
         """Run all checks on a new examination."""
         self.examination = examination
+        self._moving.forget()
         return self._use(examination, run_checks(examination, CHECKS), examination.node.taken_at)
 
     def update(self, usability: Usability, watched: Watched, taken_at: float) -> Judgment:
@@ -180,8 +183,12 @@ class Judge:
         if self.examination is None:
             self.judgment = Judgment(conclude(usability, None))
             return self.judgment
-        self.examination = replace(self.examination, usability=usability, watched=watched)
-        moved, before = run_checks(self.examination, _MOVING), self.judgment
+        examination = self.examination = replace(self.examination, usability=usability, watched=watched)
+        # The reason of a usable path counts regions, which change all the time; no check looks at it.
+        reason = "" if usability.state in _GREEN else usability.reason
+        served = (usability.state, usability.path, usability.gpus, usability.nics, usability.unserved)
+        moved = self._moving.get(lambda: run_checks(examination, _MOVING), equal=(*served, reason, watched))
+        before = self.judgment
         if moved == self._moved and before is not None:
             verdict = conclude(usability, self._present)
             if verdict != before.verdict:
@@ -190,7 +197,7 @@ class Judge:
             return before
         newest = dict(moved)
         outcomes = tuple((check, newest.get(check, outcome)) for check, outcome in self._outcomes)
-        return self._use(self.examination, outcomes, taken_at)
+        return self._use(examination, outcomes, taken_at)
 
     def _use(self, examination: Examination, outcomes: Outcomes, at: float) -> Judgment:
         self._outcomes = outcomes
