@@ -122,6 +122,7 @@ class _HostReader:
         self._lasting: Latest[NodeEvidence] = Latest()
         self._evidence: Latest[NodeEvidence] = Latest(keeps_equal=True)
         self._clients: Latest[Mapping[str, tuple[str, ...]]] = Latest(keeps_equal=True)
+        self._shown: Latest[tuple[LiveProcess, ...]] = Latest()  # the same tuple while none has changed
         self._signals: object = None
         self._changed_at = -_CHANGING_SECONDS
 
@@ -143,7 +144,8 @@ class _HostReader:
         if asked:
             self._threads.read(host, now, lambda: host.thread_names(asked), is_early=is_new)
             self._usage.read(host, now, lambda: host.process_usage(asked), is_early=is_new)
-        processes = self._live(node, reading, users, rdma, unlisted)
+        now_there = self._live(node, reading, users, rdma, unlisted)
+        processes = self._shown.get(lambda: now_there, same=now_there)
         sources = (self._resources, self._stats, self._threads, self._usage)
         elsewhere = sum(pid not in self._tracked and str(pid) != self._own for pid in users.gpus)
         limits, missing = limits_of(
