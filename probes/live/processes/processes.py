@@ -19,7 +19,7 @@ from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.host.rdma_resources import MemoryRegion
 from probes.host.usage import ProcessUsage
-from probes.live.model.paced_source import PacedSource
+from probes.live.model.paced_source import PacedSource, Question, read_together
 from probes.live.model.sample import LiveProcess
 from probes.live.processes.gdr_path import NodeEvidence
 from probes.live.processes.job_grouping import JobIds
@@ -130,20 +130,21 @@ class _HostReader:
         """Return the processes now."""
         host, now = self.host, reading.at
         users = gpu_users(node, reading, self._usable_gpus)
-        last = known(self._resources.answer, None)
-        found = self._resources.read(
-            host, now, lambda: read_round(host, last), is_early=self._is_changing(reading, users)
-        )
+        found = self._read_sources(reading, users)
         unlisted = found if isinstance(found, Unknown) and has_devices(node) else None
         rdma = ResourceRound(Ownership()) if isinstance(found, Unknown) else found
-        pids = [pid for pid in _candidates(rdma, users) if str(pid) != self._own]
+        pids = self._pids(found, users)
         left_out, pids = len(pids) - MAX_PROCESSES, pids[:MAX_PROCESSES]
         self._track(now, pids)
         asked = tuple(self._tracked)
         is_new = any(tracked.is_new for tracked in self._tracked.values())
         if asked:
-            self._threads.read(host, now, lambda: host.thread_names(asked), is_early=is_new)
-            self._usage.read(host, now, lambda: host.process_usage(asked), is_early=is_new)
+            read_together(
+                host,
+                now,
+                Question(self._threads, lambda: host.thread_names(asked), is_new),
+                Question(self._usage, lambda: host.process_usage(asked), is_new),
+            )
         now_there = self._live(node, reading, users, rdma, unlisted)
         processes = self._shown.get(lambda: now_there, same=now_there)
         sources = (self._resources, self._stats, self._threads, self._usage)
@@ -163,6 +164,36 @@ class _HostReader:
         clients = self._clients.get(lambda: kernel_clients(rdma.resources), same=(rdma.resources,))
         return ProcessSnapshot(processes, limits, missing, clients)
 
+    def _read_sources(self, reading: Reading, users: GpuUsers) -> Maybe[ResourceRound]:
+        """Read the RDMA resources, and the states of the processes that have some or use a GPU."""
+        host, last = self.host, known(self._resources.answer, None)
+        newest: list[Maybe[ResourceRound]] = []  # not taken as the answer yet
+
+        def read_resources() -> Maybe[ResourceRound]:
+            newest.append(read_round(host, last))
+            return newest[0]
+
+        def read_stats() -> dict[int, Maybe[Stat]]:
+            found = newest[0] if newest else self._resources.answer
+            return _read_stats(host, self._pids(found, users)[:MAX_PROCESSES])
+
+        is_changing = self._is_changing(reading, users)
+        read_together(
+            host,
+            reading.at,
+            Question(self._resources, read_resources, is_changing),
+            Question(self._stats, read_stats),
+        )
+        return self._resources.answer
+
+    def _pids(self, found: Maybe[ResourceRound], users: GpuUsers) -> list[int]:
+        """Return the processes to show, but not gdrtop: those with queue pairs, then those with a GPU."""
+        uses = {} if isinstance(found, Unknown) else found.ownership.uses
+        pids = sorted(
+            {*uses, *users.gpus}, key=lambda pid: (not (pid in uses and uses[pid].queue_pairs), pid)
+        )
+        return [pid for pid in pids if str(pid) != self._own]
+
     def _is_changing(self, reading: Reading, users: GpuUsers) -> bool:
         """Return whether processes come or go: NVML lists others, or RDMA devices were opened or closed.
 
@@ -175,9 +206,8 @@ class _HostReader:
         return 0 <= reading.at - self._changed_at < _CHANGING_SECONDS
 
     def _track(self, now: float, pids: list[int]) -> None:
-        """Read states and start times, and forget the processes that have ended."""
-        host, tracked = self.host, self._tracked
-        self._stats.read(host, now, lambda: _read_stats(host, pids))
+        """Take the states and start times, and forget the processes that have ended."""
+        tracked = self._tracked
         stats = known(self._stats.answer, {})
         for pid in set(tracked) - set(pids):
             del tracked[pid]
@@ -192,7 +222,9 @@ class _HostReader:
                 tracked[pid] = TrackedProcess(pid, now, stat if isinstance(stat, Stat) else None, now)
             elif isinstance(stat, Stat):
                 before.update(stat, _time(self._stats.asked_at, now))
-        self._cache.update(host, (process.key for process in tracked.values() if process.stat is not None))
+        self._cache.update(
+            self.host, (process.key for process in tracked.values() if process.stat is not None)
+        )
 
     def _live(
         self, node: Node, reading: Reading, users: GpuUsers, rdma: ResourceRound, unlisted: Unknown | None
@@ -304,12 +336,6 @@ class _HostReader:
 
 def _time(at: float | None, otherwise: float) -> float:
     return otherwise if at is None else at
-
-
-def _candidates(rdma: ResourceRound, users: GpuUsers) -> list[int]:
-    """Return the pids to show: first those with queue pairs, then those with a GPU."""
-    uses = rdma.ownership.uses
-    return sorted({*uses, *users.gpus}, key=lambda pid: (not (pid in uses and uses[pid].queue_pairs), pid))
 
 
 def _read_stats(host: Host, pids: Iterable[int]) -> dict[int, Maybe[Stat]]:
