@@ -125,7 +125,9 @@ def read_together(host: Host, now: float, *questions: Question) -> None:
             question.source.follow(probe, now)
         if is_older:
             return None
-        probe.wait(PATIENCE_SECONDS * len(waiting))
+        left = len(waiting)
+        while not probe.wait(PATIENCE_SECONDS) and len(due) < left:  # it goes from one to the next
+            left = len(due)
         for question in waiting:
             question.source.collect(now)
         if len(due) == len(waiting):  # the thread has not begun yet, on a busy node

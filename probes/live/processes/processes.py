@@ -80,15 +80,20 @@ class ProcessReader:
         self._reader: _HostReader | None = None
         self._now = 0.0
 
-    def read(self, host: Host, node: Node, reading: Reading) -> ProcessSnapshot:
-        """Return the processes now."""
+    def questions(self, host: Host, node: Node, reading: Reading) -> tuple[Question, Question]:
+        """Return what to ask before `read`."""
         reader = self._reader
         # Forget everything for another host, which may be this one while it is recorded: that has to be asked
         # everything. A recording may go back.
         if reader is None or host is not reader.host or reading.at < self._now:
             reader = self._reader = _HostReader(host, self._ids, *self._clocks)
         self._now = reading.at
-        return reader.read(node, reading)
+        return reader.questions(node, reading)
+
+    def read(self, node: Node, reading: Reading) -> ProcessSnapshot:
+        """Return the processes now."""
+        assert self._reader is not None, "ask first"
+        return self._reader.read(node, reading)
 
 
 class _HostReader:
@@ -113,6 +118,7 @@ class _HostReader:
         )
         self._attached: PacedSource[AttachedDevices] = PacedSource("DMA-BUFs", _DMABUF_SECONDS, clock=clock)
         self._usable_gpus: Latest[frozenset[str]] = Latest()  # BDFs
+        self._users = GpuUsers({}, False)  # at the newest reading
         self._regions: tuple[MemoryRegion, ...] | None = None
         self._regions_at = 0.0  # when they were last seen to change
         self._candidates: Latest[Mapping[int, frozenset[str]]] = Latest()
@@ -126,11 +132,27 @@ class _HostReader:
         self._signals: object = None
         self._changed_at = -_CHANGING_SECONDS
 
+    def questions(self, node: Node, reading: Reading) -> tuple[Question, Question]:
+        """Return what to ask before `read`: RDMA resources, and states of processes with some or a GPU."""
+        users = self._users = gpu_users(node, reading, self._usable_gpus)
+        host, last = self.host, known(self._resources.answer, None)
+        newest: list[Maybe[ResourceRound]] = []  # not taken as the answer yet
+
+        def read_resources() -> Maybe[ResourceRound]:
+            newest.append(read_round(host, last))
+            return newest[0]
+
+        def read_stats() -> dict[int, Maybe[Stat]]:
+            found = newest[0] if newest else self._resources.answer
+            return _read_stats(host, self._pids(found, users)[:MAX_PROCESSES])
+
+        is_changing = self._is_changing(reading, users)
+        return Question(self._resources, read_resources, is_changing), Question(self._stats, read_stats)
+
     def read(self, node: Node, reading: Reading) -> ProcessSnapshot:
         """Return the processes now."""
         host, now = self.host, reading.at
-        users = gpu_users(node, reading, self._usable_gpus)
-        found = self._read_sources(reading, users)
+        users, found = self._users, self._resources.answer
         unlisted = found if isinstance(found, Unknown) and has_devices(node) else None
         rdma = ResourceRound(Ownership()) if isinstance(found, Unknown) else found
         pids = self._pids(found, users)
@@ -163,28 +185,6 @@ class _HostReader:
             return ProcessSnapshot(unlisted, limits, missing)
         clients = self._clients.get(lambda: kernel_clients(rdma.resources), same=(rdma.resources,))
         return ProcessSnapshot(processes, limits, missing, clients)
-
-    def _read_sources(self, reading: Reading, users: GpuUsers) -> Maybe[ResourceRound]:
-        """Read the RDMA resources, and the states of the processes that have some or use a GPU."""
-        host, last = self.host, known(self._resources.answer, None)
-        newest: list[Maybe[ResourceRound]] = []  # not taken as the answer yet
-
-        def read_resources() -> Maybe[ResourceRound]:
-            newest.append(read_round(host, last))
-            return newest[0]
-
-        def read_stats() -> dict[int, Maybe[Stat]]:
-            found = newest[0] if newest else self._resources.answer
-            return _read_stats(host, self._pids(found, users)[:MAX_PROCESSES])
-
-        is_changing = self._is_changing(reading, users)
-        read_together(
-            host,
-            reading.at,
-            Question(self._resources, read_resources, is_changing),
-            Question(self._stats, read_stats),
-        )
-        return self._resources.answer
 
     def _pids(self, found: Maybe[ResourceRound], users: GpuUsers) -> list[int]:
         """Return the processes to show, but not gdrtop: those with queue pairs, then those with a GPU."""
