@@ -113,7 +113,7 @@ class RunningProbe(Generic[T]):
         self._is_given_up = False
         self._done = threading.Lock()  # locked until there is an answer; cheaper than an Event
         self._done.acquire()
-        self._answer: Maybe[T] = Unknown(Reason.TIMED_OUT, name)
+        self._answer: Maybe[T]  # when it is done
 
     def start(self) -> None:
         """Start the thread, or run at once if the host has all answers."""
