@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, fields
 from typing import TypeVar
@@ -13,9 +13,8 @@ from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect_probe import BUFINFO, AttachedDevices, read_attached
 from probes.facts.jobs.process_files import Stat, parse_stat
-from probes.facts.jobs.processes import MAX_PROCESSES, Process, read_process
+from probes.facts.jobs.processes import MAX_PROCESSES, Process
 from probes.facts.node import Node
-from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.host.rdma_resources import MemoryRegion
 from probes.host.usage import ProcessUsage
@@ -37,7 +36,8 @@ from probes.live.processes.node_evidence import (
     peermem_regions,
 )
 from probes.live.processes.ownership import Ownership, RdmaUse, ResourceRound, read_round
-from probes.live.processes.tracked_process import NO_USE, Answers, Key, Membership, TrackedProcess
+from probes.live.processes.process_cache import ProcessCache
+from probes.live.processes.tracked_process import NO_USE, Answers, Membership, TrackedProcess
 from probes.queries.jobs import is_watcher
 from probes.snapshot.rates import Reading
 
@@ -359,62 +359,3 @@ def _unread(pid: int, why: Unknown) -> Process:
     """Return a process of which nothing has been read."""
     values = {field.name: why for field in fields(Process) if field.name not in ("pid", "is_ours", "job")}
     return Process(pid=pid, **values)  # type: ignore[arg-type]
-
-
-WORKERS = 4  # threads; a process whose files hang keeps one of them busy
-PATIENCE_SECONDS = 0.3  # for all new processes of one sample
-
-
-class ProcessCache:
-    """Read programs, environments and libraries in threads, so that a hung process delays only itself."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._read: dict[Key, Maybe[Process]] = {}
-        self._queue: deque[Key] = deque()
-        self._asked: set[Key] = set()
-
-    def update(self, host: Host, keys: Iterable[Key]) -> None:
-        """Read the new ones of these processes, and forget all others."""
-        wanted = set(keys)
-        for key in set(self._asked) - wanted:
-            self._asked.discard(key)
-            self._read.pop(key, None)
-        new = sorted(wanted - self._asked)
-        self._queue.extend(new)
-        self._asked.update(new)
-        if not self._queue:
-            return
-        until = self._clock() + PATIENCE_SECONDS
-        workers = [
-            start_probe(host, f"live processes {number}", lambda: self._work(host))
-            for number in range(min(WORKERS, len(self._queue)))
-        ]
-        for worker in workers:
-            worker.wait(max(0.0, until - self._clock()))
-
-    def get(self, key: Key) -> Maybe[Process]:
-        """Return the process; TIMED_OUT: not read yet."""
-        found = self._read.get(key)
-        return Unknown(Reason.TIMED_OUT, f"/proc/{key[0]}", "not read yet") if found is None else found
-
-    @property
-    def unread(self) -> int:
-        """How many processes have no answer yet."""
-        return len(self._asked) - len(self._read)
-
-    def _work(self, host: Host) -> Maybe[None]:
-        while self._queue:
-            try:
-                key = self._queue.popleft()
-            except IndexError:  # another worker was faster
-                break
-            if key not in self._asked:
-                continue
-            try:
-                process = read_process(host, key[0])
-            except Exception as error:  # untrusted files must not end the worker
-                process = Unknown(Reason.MALFORMED, f"/proc/{key[0]}", type(error).__name__)
-            if key in self._asked:
-                self._read[key] = process
-        return None
