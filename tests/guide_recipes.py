@@ -1163,8 +1163,8 @@ CONDITION = Recipe(
         ),
         Change(
             "probes/live/events/conditions.py",
-            '        condition.SAMPLE: ("their states", (process.state for process in processes)),\n',
-            before='        STOPPED: ("the states',
+            '        ((condition.SAMPLE,), "their states", map(_STATE, processes)),\n',
+            before='        ((STOPPED,), "the states',
         ),
         Change(
             "probes/live/events/conditions.py",
@@ -1180,6 +1180,9 @@ CONDITION = Recipe(
             "probes/checks/live/jobs.py",
             '''
 
+_SAMPLE_FIX = Plan("Load nvidia_peermem", (instruction("Load it"),))
+
+
 @AREA.check(
     "sample-peermem-gone",
     Severity.WARNING,
@@ -1190,8 +1193,7 @@ CONDITION = Recipe(
 )
 def sample_peermem_gone(examination: Examination) -> Outcome:
     """Find jobs on a node without nvidia_peermem."""
-    fix = Plan("Load nvidia_peermem", (instruction("Load it"),))
-    return report_conditions(examination, "sample-peermem-gone", fix)
+    return report_conditions(examination, "sample-peermem-gone", _SAMPLE_FIX)
 ''',
         ),
         Change(

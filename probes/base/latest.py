@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import is_
+from operator import is_not
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -30,8 +30,8 @@ class Latest(Generic[T]):
         `same` is compared by identity: for objects that are replaced when they change, and slow to compare.
         Values are never None. If `make` raises, the last value stays and is made again in the next call.
         """
-        is_same = len(same) == len(self._same) and all(map(is_, same, self._same))
-        if self.value is None or not is_same or equal != self._equal:
+        is_other = len(same) != len(self._same) or any(map(is_not, same, self._same))
+        if is_other or equal != self._equal or self.value is None:
             value = make()
             if self.value is None or not self._keeps_equal or self.value != value:
                 self.value = value

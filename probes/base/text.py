@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import string
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # Modules, commands and libraries with names of letters only, with which titles begin.
 _NAMES = frozenset({"nvidia", "modprobe", "perftest", "gdrdrv", "libibverbs", "efa"})
+_BLANKS = string.whitespace + "\0"
 _NUMBER = re.compile(r"[0-9]{1,6}")
 
 
@@ -24,6 +26,17 @@ def printable_lines(text: str) -> str:
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(c if c in "\t\n" or c.isprintable() else REPLACEMENT for c in text)
+
+
+def text_of(content: bytes) -> str:
+    """Decode a file's content like `Host.read`; some sysfs attributes end with a NUL (cpulist)."""
+    return clean_text(content.decode("utf-8", "replace"))
+
+
+def clean_text(text: str) -> str:
+    """Return a file's decoded content like `Host.read`."""
+    text = text.strip(_BLANKS)
+    return text if text.isprintable() else printable_lines(text)
 
 
 def plural(count: int, noun: str, plural_noun: str = "") -> str:

@@ -7,12 +7,13 @@ another one.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
 
 from probes.base.frozen import frozen
+from probes.base.latest import Latest
 from probes.checks.log_findings import with_recorded
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
 from probes.checks.silenced import with_silences
@@ -163,25 +164,44 @@ class Judge:
     """Judges a watched node: with all checks at an examination, with the moving ones at each reading."""
 
     def __init__(self) -> None:
-        self.examination: Examination | None = None
+        self.examined: Examination | None = None  # as the last examination left it
         self.judgment: Judgment | None = None
+        self._newest: Callable[[], Examination] | None = None  # with what a reading has shown since then
         self._outcomes: Outcomes = ()
         self._moved: Outcomes = ()  # those of the moving checks
         self._since: Mapping[str, float | None] | None = None  # None: not examined yet
+        self._moving: Latest[Outcomes] = Latest()  # since the last examination
         self._present: tuple[Finding, ...] = ()  # of all findings, those that a verdict depends on
+
+    @property
+    def examination(self) -> Examination | None:
+        """The last examination, with what the newest reading shows."""
+        return self.examined if self._newest is None else self._newest()
 
     def examine(self, examination: Examination) -> Judgment:
         """Run all checks on a new examination."""
-        self.examination = examination
+        self.examined, self._newest = examination, None
+        self._moving.forget()
         return self._use(examination, run_checks(examination, CHECKS), examination.node.taken_at)
 
     def update(self, usability: Usability, watched: Watched, taken_at: float) -> Judgment:
         """Run the moving checks on what a reading shows; everything else is as in the last examination."""
-        if self.examination is None:
+        examined = self.examined
+        if examined is None:
             self.judgment = Judgment(conclude(usability, None))
             return self.judgment
-        self.examination = replace(self.examination, usability=usability, watched=watched)
-        moved, before = run_checks(self.examination, _MOVING), self.judgment
+
+        def newest_examination() -> Examination:
+            return replace(examined, usability=usability, watched=watched)
+
+        self._newest = newest_examination  # made only if it is needed
+        # The reason of a usable path counts regions, which change all the time; no check looks at it.
+        reason = "" if usability.state in _GREEN else usability.reason
+        served = (usability.state, usability.path, usability.gpus, usability.nics, usability.unserved)
+        moved = self._moving.get(
+            lambda: run_checks(newest_examination(), _MOVING), equal=(*served, reason, watched)
+        )
+        before = self.judgment
         if moved == self._moved and before is not None:
             verdict = conclude(usability, self._present)
             if verdict != before.verdict:
@@ -190,7 +210,7 @@ class Judge:
             return before
         newest = dict(moved)
         outcomes = tuple((check, newest.get(check, outcome)) for check, outcome in self._outcomes)
-        return self._use(self.examination, outcomes, taken_at)
+        return self._use(newest_examination(), outcomes, taken_at)
 
     def _use(self, examination: Examination, outcomes: Outcomes, at: float) -> Judgment:
         self._outcomes = outcomes

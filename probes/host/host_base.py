@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import string
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from probes.base.origin import Origin
-from probes.base.text import printable, printable_lines
+from probes.base.text import printable, text_of
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.answers import CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import CollectiveSpeed
@@ -20,7 +19,6 @@ from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
 
-_BLANKS = string.whitespace + "\0"
 _SOURCES = {
     "nvml": "NVML",
     "nvml_live": "NVML",
@@ -36,17 +34,6 @@ _SOURCES = {
     "component_history": SOURCE,
     "log_findings": "recording",
 }
-
-
-def text_of(content: bytes) -> str:
-    """Decode a file's content like `Host.read`; some sysfs attributes end with a NUL (cpulist)."""
-    return clean_text(content.decode("utf-8", errors="replace"))
-
-
-def clean_text(text: str) -> str:
-    """Return a file's decoded content like `Host.read`."""
-    text = text.strip(_BLANKS)
-    return text if text.isprintable() else printable_lines(text)
 
 
 class HostBase(ABC):
@@ -73,7 +60,7 @@ class HostBase(ABC):
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
         content = self.read_bytes(path, limit)
-        return content if isinstance(content, Unknown) else clean_text(content.decode("utf-8", "replace"))
+        return content if isinstance(content, Unknown) else text_of(content)
 
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
         return self._answer("file_range", path)

@@ -107,13 +107,13 @@ class RunningProbe(Generic[T]):
     def __init__(self, host: Host, name: str, ask: Callable[[], Maybe[T]]) -> None:
         self.name = name
         self._host = host
-        self._ask = ask
+        self.ask = ask
         self._began = time.monotonic()
         self._progress = Progress()
         self._is_given_up = False
         self._done = threading.Lock()  # locked until there is an answer; cheaper than an Event
         self._done.acquire()
-        self._answer: Maybe[T] = Unknown(Reason.TIMED_OUT, name)
+        self._answer: Maybe[T]  # when it is done
 
     def start(self) -> None:
         """Start the thread, or run at once if the host has all answers."""
@@ -162,7 +162,7 @@ class RunningProbe(Generic[T]):
         """Ask, in this thread."""
         follow(self._progress)
         try:
-            self._answer = self._ask()
+            self._answer = self.ask()
         except Exception as error:  # a probe that fails affects only its own panel
             self._answer = self._failure(error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from probes.base.text import printable
+from probes.base.text import printable, text_of
 from probes.base.unknown import Maybe, Reason, Unknown
 
 _DIGITS = 19  # of a number that both of these match
@@ -20,6 +20,9 @@ _NO_NODE = "the firmware reports no NUMA node (-1)"
 class Files(Protocol):
     """The part of a host that reads files."""
 
+    def read_bytes(self, path: str) -> Maybe[bytes]:
+        """Return a file's content."""
+
     def read(self, path: str) -> Maybe[str]:
         """Return a file's text."""
 
@@ -29,11 +32,13 @@ def read_integer(host: Files, path: str, signed: bool = False) -> Maybe[int]:
 
     NOT_THERE: there is none, or it is a counter of a device that answers no PMA queries.
     """
-    text = host.read(path)
-    if isinstance(text, Unknown):
-        return text
-    if len(text) <= _DIGITS and text.isdecimal() and text.isascii():  # nearly always
-        return int(text)
+    content = host.read_bytes(path)
+    if isinstance(content, Unknown):
+        return content
+    digits = content.strip()
+    if digits.isdigit() and len(digits) <= _DIGITS:  # nearly always; in bytes, digits are ASCII
+        return int(digits)
+    text = text_of(content)
     if text == _NO_PMA:
         return Unknown(Reason.NOT_THERE, path, text)
     if not (_SIGNED if signed else _UNSIGNED).fullmatch(text):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.processes import Process
@@ -31,6 +32,7 @@ class BusBandwidth:
     def __init__(self) -> None:
         self._host: Host | None = None
         self._now = 0.0
+        self._asked: Latest[tuple[list[LiveProcess], dict[int, Unknown]]] = Latest()
 
     def _reset(self, host: Host) -> None:
         self._host = host
@@ -48,12 +50,7 @@ class BusBandwidth:
         self._now = now
         if isinstance(processes, Unknown):
             return processes
-        watched = [process for process in processes if _writes_files(process.process)]
-        hidden = {
-            process.pid: process.process.environment
-            for process in processes
-            if process.role is Role.NCCL and isinstance(process.process.environment, Unknown)
-        }
+        watched, hidden = self._asked.get(lambda: _asked(processes), same=(processes,))
         if not watched and not hidden:
             return processes
         speeds: dict[int, Maybe[Speeds]] = dict(hidden)
@@ -178,6 +175,16 @@ def directory_of(process: Process) -> str:
 
 def _is_recent(speed: CollectiveSpeed, taken_at: float) -> bool:
     return speed.at is not None and abs(taken_at - speed.at) <= STALE_SECONDS
+
+
+def _asked(processes: Iterable[LiveProcess]) -> tuple[list[LiveProcess], dict[int, Unknown]]:
+    """Return the processes that write files, and those of which that is unknown."""
+    hidden = {
+        process.pid: process.process.environment
+        for process in processes
+        if process.role is Role.NCCL and isinstance(process.process.environment, Unknown)
+    }
+    return [process for process in processes if _writes_files(process.process)], hidden
 
 
 def _writes_files(process: Process) -> bool:

@@ -17,6 +17,7 @@ from probes.host.protocol import Host
 from probes.live.activity import Silence
 from probes.live.bus_bandwidth import BusBandwidth
 from probes.live.events.conditions import Conditions
+from probes.live.model.paced_source import Question, read_together
 from probes.live.model.sample import (
     GpuSample,
     LiveEvent,
@@ -81,10 +82,12 @@ class LiveSampler:
         no_ports: tuple[PortSample, ...] = ()
         no_jobs: tuple[LiveJob, ...] = ()
         unseen: Maybe[tuple[KernelMessage, ...]] = ()
-        ports = part("the ports", lambda: self._ports.read(host, node, reading), no_ports)
-        found = part(
-            "the processes", lambda: self._processes.read(host, node, reading), ProcessSnapshot(_FAILED)
-        )
+        nothing: tuple[Question, ...] = ()
+        of_ports = part("the ports", lambda: self._ports.questions(host, node), nothing)
+        of_processes = part("the processes", lambda: self._processes.questions(host, node, reading), nothing)
+        read_together(host, reading.at, *of_ports, *of_processes)
+        ports = part("the ports", lambda: self._ports.read(reading), no_ports)
+        found = part("the processes", lambda: self._processes.read(node, reading), ProcessSnapshot(_FAILED))
         processes = part(
             "NCCL's inspector files",
             lambda: self._bus.update(host, node, found.processes, reading.at),

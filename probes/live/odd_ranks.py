@@ -144,6 +144,8 @@ def odd_gpu_links(
     owners = {bdf: process for process in processes if process.pid in pids for bdf in process.gpus}
     members = [gpu for gpu in gpus if gpu.bdf in owners]
     lives = [gpu.live for gpu in members if not isinstance(gpu.live, Unknown)]
+    if len({(live.link_generation, live.link_width) for live in lives}) < 2:  # nearly always
+        return {}
     are_busy = all(known(live.utilization_percent, 0) >= BUSY_PERCENT for live in lives)
 
     def link(gpu: GpuSample) -> str | None:

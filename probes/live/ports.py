@@ -16,7 +16,7 @@ from probes.facts.rdma.cxi import telemetry_file
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, parse_rate
 from probes.host.protocol import Host
 from probes.host.values import read_integer
-from probes.live.model.paced_source import PacedSource
+from probes.live.model.paced_source import PacedSource, Question
 from probes.live.model.sample import PortSample
 from probes.live.port_counters import (
     missing,
@@ -120,8 +120,8 @@ class PortReader:
         self._links_at: float | None = None
         self._asked: Maybe[_Ethtool] | None = None
 
-    def read(self, host: Host, node: Node, reading: Reading) -> tuple[PortSample, ...]:
-        """Return a sample of each port, in the order of the node; a port that did not change stays itself."""
+    def questions(self, host: Host, node: Node) -> tuple[Question, Question]:
+        """Return what to ask before `read`."""
         now = host.monotonic()
         if node is not self._node:
             self._node, self._ports = node, self._renewed(host, node)
@@ -133,14 +133,20 @@ class PortReader:
             self._wanted = _wanted(self._ports, now)
         wanted, functions, names = self._wanted, self._functions, self._netdevs
         with_links = self._links_at is None or not 0 <= now - self._links_at < LINK_SECONDS
-        counted = self._counters.read(host, now, lambda: _read_counters(host, wanted, functions, with_links))
+        return (
+            Question(self._counters, lambda: _read_counters(host, wanted, functions, with_links)),
+            Question(self._ethtool, lambda: _read_ethtool(host, names)),
+        )
+
+    def read(self, reading: Reading) -> tuple[PortSample, ...]:
+        """Return a sample of each port, in the order of the node; a port that did not change stays itself."""
+        counted, asked = self._counters.answer, self._ethtool.answer
         if counted is not self._counted:
             if not isinstance(counted, Unknown) and counted.has_links:
                 self._links_at = counted.at
             for port in self._ports:
                 _count(port, self._counted, counted)
             self._counted = counted
-        asked = self._ethtool.read(host, now, lambda: _read_ethtool(host, names))
         if asked is not self._asked:
             for port in self._ports:
                 _note_ethtool(port, self._asked, asked)

@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
+from probes.base.text import printable, text_of
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.kubectl import without_variables
 from probes.host.answers import MAX_MESSAGES, CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory
-from probes.host.host_base import text_of
 from probes.host.log_findings import LogFinding
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES, Host

@@ -6,6 +6,7 @@ have no judgment of their own.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import field
 
@@ -46,14 +47,23 @@ class Unread:
     why: Unknown
 
 
+WATCH_STAGES = (0.0, 5.0, 10.0, 13.0, 30.0, 90.0)
+"""Seconds after which checks may be ok. Between them a Watched stays equal, and no check has to run again."""
+
+
+def stage_of(seconds: float) -> float:
+    """Return the newest of these moments."""
+    return WATCH_STAGES[bisect_right(WATCH_STAGES, seconds) - 1]
+
+
 @frozen
 class Watched:
     """What was seen so far."""
 
-    seconds: float  # for how long; 0: one moment only
+    seconds: float  # for how long, as a stage; 0: one moment only
     jobs: Maybe[int]  # that use the network now
     conditions: tuple[Condition, ...] = ()
     missing: str = ""  # why some processes may not have been seen
     unknown_path: str = ""  # why the path of a NCCL rank is unknown; "": all are known
     unread: Mapping[str, Unread] = field(default_factory=dict)  # by check: what it looks at is unknown
-    job_seconds: float = 0.0  # for how long the newest job that uses the network was watched
+    job_seconds: float = 0.0  # for how long the newest job that uses the network was watched, as a stage

@@ -69,13 +69,13 @@ def path_usability(
     """Return who can use a usable path; `file`: NCCL's topology file, "" if there is none."""
     direct = node.gpudirect
     assert not isinstance(direct, Unknown)
-    # How many regions there are changes all the time, and which GPUs are served depends only on whether any.
-    in_use = replace(use, regions=min(use.regions, 1))
     states = None if reading is None else reading.port_states
     served = cache.get(
-        lambda: _served_gpus(node, topology, reading, direct, in_use, file),
+        lambda: _served_gpus(node, topology, reading, direct, use, file),
         same=(node, topology),
-        equal=(in_use, states, file),
+        # How many regions there are changes all the time, and which GPUs are served depends only on whether
+        # any.
+        equal=(use.dmabuf, use.peermem, use.peermem_path, use.attached, bool(use.regions), states, file),
     )
     if served.notes is None:
         return served.usability

@@ -164,7 +164,8 @@ class NodeMonitor:
             if event.kind in _CHANGES and not is_often:
                 self._schedule.note_change(event.kind)
                 self._is_outdated = True
-        files = None if self.examination is None else self.examination.topology_files
+        examined = self._judge.examined
+        files = None if examined is None else examined.topology_files
         usability = assess(self.node, self.topology, self.reading, before, files, self._served)
         usability = with_jobs(usability, sample.processes, sample.jobs)
         watched = self._with_noted(sample)
@@ -219,9 +220,10 @@ class NodeMonitor:
 
     def _earlier_jobs(self) -> dict[str, str]:
         """Return what the newest examination knows of NICs and GPUs in earlier jobs."""
-        if self.examination is None or isinstance(self.examination.component_history, Unknown):
+        examined = self._judge.examined
+        if examined is None or isinstance(examined.component_history, Unknown):
             return {}
-        history, node = self.examination.component_history, self.examination.node
+        history, node = examined.component_history, examined.node
         return self._past.get(lambda: past_by_device(history, node), same=(history, node))
 
     def _place(self, node: Node) -> None:

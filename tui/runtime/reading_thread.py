@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from queue import SimpleQueue
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Union
 
@@ -127,7 +128,7 @@ class ReadingThread:
     ) -> None:
         self._open_source, self._read_only = open_source, read_only
         self._report = report
-        self._wanted = threading.Event()
+        self._wake: SimpleQueue[None] = SimpleQueue()  # cheaper than an Event
         self._probe_requested = False
         self._reading_requested = False
         self._examination_requested = False
@@ -147,7 +148,7 @@ class ReadingThread:
     def stop(self) -> None:
         """End the thread after the current read, if that returns."""
         self._stopped = True
-        self._wanted.set()
+        self._wake.put(None)
 
     def ask(self, probe: bool = False) -> None:
         """Ask for a reading, with `probe` of the whole node; do nothing while one is pending."""
@@ -155,19 +156,19 @@ class ReadingThread:
         if not self._reading_requested:
             self._reading_requested = True
             self._asked_at = self._asked_at or time.monotonic()
-            self._wanted.set()
+            self._wake.put(None)
 
     def ask_examination(self, probe: bool = False) -> None:
         """Ask for an examination, with `probe` after a probe of the whole node."""
         self._examination_requested = True
         self._fresh_requested = self._fresh_requested or probe
         self._asked_at = self._asked_at or time.monotonic()
-        self._wanted.set()
+        self._wake.put(None)
 
     def recheck(self) -> None:
         """Ask for a probe of the whole node and then an examination, to see what an action has changed."""
         self._recheck_requested = True
-        self._wanted.set()
+        self._wake.put(None)
 
     def rest(self, seconds: float) -> bool:
         """Stop reading and release the driver until `resume`; call it from any other thread.
@@ -175,7 +176,7 @@ class ReadingThread:
         Return whether that happened within `seconds`: the current read may never return.
         """
         self._rest_requested = True
-        self._wanted.set()
+        self._wake.put(None)
         return self._rests.wait(seconds)
 
     def resume(self) -> None:
@@ -183,7 +184,7 @@ class ReadingThread:
         self._rest_requested = False
         self._rests.clear()
         self._asked_at = time.monotonic() if self._reading_requested or self._examination_requested else None
-        self._wanted.set()
+        self._wake.put(None)
 
     def silent_for(self) -> float:
         """Return the seconds since the oldest unanswered request; 0 if there is none, or at rest."""
@@ -198,8 +199,7 @@ class ReadingThread:
             self._report(Failed(f"{type(error).__name__}: {error}"))
             return
         while True:
-            self._wanted.wait()
-            self._wanted.clear()
+            self._wake.get()
             if self._stopped:
                 return
             if self._rest_requested:
@@ -207,7 +207,8 @@ class ReadingThread:
                     source.release()
                     self._rests.set()
                 continue
-            self._rests.clear()
+            if self._rests.is_set():
+                self._rests.clear()
             recheck, self._recheck_requested = self._recheck_requested, False
             if recheck:  # the probe first, so that the examination is of the node as it is now
                 self._probe_requested = self._reading_requested = True

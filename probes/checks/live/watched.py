@@ -12,10 +12,10 @@ from probes.live.reliability.history_text import day_text, past_by_device
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Outcome, found, need, passed, unknown, unknown_without
 from probes.queries.jobs import need_all_processes
-from probes.snapshot.condition import Condition
+from probes.snapshot.condition import WATCH_STAGES, Condition
 from probes.snapshot.examination import Examination
 
-WATCH_SECONDS = 90  # after which every condition that is there has been seen
+WATCH_SECONDS = round(WATCH_STAGES[-1])  # after which every condition that is there has been seen
 NOT_LONG_ENOUGH = f"needs up to {WATCH_SECONDS} s of watching (check --seconds {WATCH_SECONDS})"
 _MOST_EVIDENCE, _MOST_PAST = 12, 4
 _SEVERITIES = tuple(Severity)
@@ -37,11 +37,12 @@ def report_conditions(
 ) -> Outcome:
     """Return one finding for all conditions of a check.
 
-    `seconds`: for how long the node has to be watched before the check is ok; with `is_about_jobs`, for how
-    long each of its jobs, and a node without jobs needs no watching. With `needs_paths` the check is ok only
-    if the path of each rank is known.
+    `seconds`: for how long the node has to be watched before the check is ok, one of WATCH_STAGES; with
+    `is_about_jobs`, for how long each of its jobs, and a node without jobs needs no watching. With
+    `needs_paths` the check is ok only if the path of each rank is known.
     `none`: why the check is ok without conditions; by default that nothing was seen.
     """
+    assert seconds in WATCH_STAGES
     watched = need(examination.watched, "running jobs")
     conditions = [condition for condition in watched.conditions if condition.check == check]
     if conditions:

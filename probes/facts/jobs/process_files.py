@@ -134,31 +134,46 @@ class Status:
     pinned_bytes: Maybe[int]  # VmPin; NOT_THERE: the thread is ending, or a kernel thread, which is not 0
 
 
+_STATUS_FIELDS = {
+    "Uid": r"^Uid:\s+[0-9]{1,10}\s+([0-9]{1,10})\s",
+    "State": r"^State:\s+([A-Za-z])\b",
+    "CapEff": r"^CapEff:\s+([0-9a-f]{1,16})$",
+    "PPid": r"^PPid:\s+([0-9]{1,10})$",
+    "Tgid": r"^Tgid:\s+([0-9]{1,10})$",
+    "VmPin": r"^VmPin:\s+([0-9]{1,15}) kB$",
+}
+
+
 @cache
-def _status_fields() -> tuple[re.Pattern[str], ...]:
-    """Return the expressions of the fields of Status, which are compiled with the first process."""
-    fields = (
-        r"^Uid:\s+[0-9]{1,10}\s+([0-9]{1,10})\s",
-        r"^State:\s+([A-Za-z])\b",
-        r"^CapEff:\s+([0-9a-f]{1,16})$",
-        r"^PPid:\s+([0-9]{1,10})$",
-        r"^Tgid:\s+([0-9]{1,10})$",
-        r"^VmPin:\s+([0-9]{1,15}) kB$",
-    )
-    return tuple(re.compile(field, re.M) for field in fields)
+def _status_field(name: str) -> re.Pattern[str]:
+    """Return the expression of a field of Status, which is compiled with the first process."""
+    return re.compile(_STATUS_FIELDS[name], re.M)
 
 
 def parse_status(text: str) -> Status:
     """Parse some fields; the kernel escapes newlines in process names."""
-    uid, state, capabilities, parent, group, pinned = (field.search(text) for field in _status_fields())
+    uid, state = _status_field("Uid").search(text), _status_field("State").search(text)
+    capabilities, parent = _status_field("CapEff").search(text), _status_field("PPid").search(text)
     return Status(
         uid=int(uid[1]) if uid else _NO_LINE,
         state=state[1] if state else _NO_LINE,
         ipc_lock=bool(int(capabilities[1], 16) >> _CAP_IPC_LOCK & 1) if capabilities else _NO_LINE,
         parent=int(parent[1]) if parent else _NO_LINE,
-        thread_group=int(group[1]) if group else _NO_LINE,
-        pinned_bytes=int(pinned[1]) * 1024 if pinned else _NO_PINNED,
+        thread_group=parse_thread_group(text),
+        pinned_bytes=parse_pinned(text),
     )
+
+
+def parse_thread_group(text: str) -> Maybe[int]:
+    """Parse the pid of the process that a thread belongs to, from its status."""
+    group = _status_field("Tgid").search(text)
+    return int(group[1]) if group else _NO_LINE
+
+
+def parse_pinned(text: str) -> Maybe[int]:
+    """Parse VmPin of a status, in bytes; NOT_THERE as in Status."""
+    pinned = _status_field("VmPin").search(text)
+    return int(pinned[1]) * 1024 if pinned else _NO_PINNED
 
 
 @frozen

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from probes.base.origin import Origin, Source
-from probes.base.text import printable, printable_lines
+from probes.base.text import clean_text, printable, printable_lines, text_of
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.answers import CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import METRICS_BYTES, METRICS_SUFFIX, TAIL_BYTES, CollectiveSpeed, parse
-from probes.host.host_base import HostBase, clean_text, text_of
+from probes.host.host_base import HostBase
 from probes.host.local import DRIVER_LOADED, SleepingGpus
 from probes.host.machine.ethtool_socket import EthtoolReader
 from probes.host.machine.files import unknown_from

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.text import plural
@@ -35,6 +36,7 @@ from probes.snapshot.condition import (
     Condition,
     Unread,
     Watched,
+    stage_of,
 )
 
 SEEN_AT_ONCE = frozenset({STAGED, OVER_TCP, STOPPED, ODD_RANK})  # in one sample; others need rates
@@ -42,6 +44,7 @@ STOPPED_STATES = ("T", "t")
 _WITHOUT_GDR = {PathWord.STAGED: STAGED, PathWord.TCP: OVER_TCP}
 _MOST_EVIDENCE = 8
 _NEWEST_TEXT = frozenset({STEP_LONGER})  # its figures are medians: the newest ones count
+_STATE, _PAUSE, _SENT = attrgetter("state"), attrgetter("pause_percent"), attrgetter("sent_gbps")
 Key = tuple[str, str]
 
 
@@ -51,6 +54,7 @@ class Conditions:
     def __init__(self) -> None:
         self._known: dict[Key, Condition] = {}
         self._began_at: float | None = None
+        self._watched: Watched | None = None  # as it was returned last
         self._seen_at: dict[int, float] = {}  # since when a process is in a job that uses the network, by pid
 
     def update(
@@ -72,15 +76,17 @@ class Conditions:
             key = condition.check, condition.subject
             found.setdefault(key, _continued(self._known.get(key), condition))
         self._known = found
-        return Watched(
-            seconds=sample.at - self._began_at,
+        watched = Watched(
+            seconds=stage_of(sample.at - self._began_at),
             jobs=map_known(sample.processes, lambda _: len(_network_jobs(sample))),
             conditions=tuple(found.values()),
             missing=sample.missing,
             unknown_path=_unknown_path(sample),
             unread=_unread(sample),
-            job_seconds=self._job_seconds(sample),
+            job_seconds=stage_of(self._job_seconds(sample)),
         )
+        self._watched = self._watched if self._watched == watched else watched
+        return self._watched
 
     def _job_seconds(self, sample: LiveSample) -> float:
         """Return for how long the newest job that uses the network was watched; a restarted job is new."""
@@ -120,22 +126,21 @@ def _unknown_path(sample: LiveSample) -> str:
 
 def _unread(sample: LiveSample) -> dict[str, Unread]:
     """Return why nothing that a check looks at is known: without figures, nothing is seen."""
-    rates = [port.sent_gbps for port in sample.ports]
-    processes = () if isinstance(sample.processes, Unknown) else sample.processes
-    errors = (count for port in sample.ports for count in port.counters.values())
+    ports, processes = sample.ports, () if isinstance(sample.processes, Unknown) else sample.processes
+    errors = (count for port in ports for count in port.counters.values())
     reasons = (map_known(gpu.live, lambda live: live.throttle_reasons) for gpu in sample.gpus)
-    figures: dict[str, tuple[str, Iterable[Maybe[object]]]] = {
-        FLAPPING: ("the states of the ports", (port.state for port in sample.ports)),
-        PAUSED: ("the pause counters of the ports", (port.pause_percent for port in sample.ports)),
-        ERRORS_RISING: ("the error counters of the ports", errors),
-        THROTTLED: ("the throttle reasons of the GPUs", reasons),
-        STOPPED: ("the states of the processes", (process.state for process in processes)),
-        **dict.fromkeys((SLOW_NIC, TRAFFIC_FELL, CONGESTED), ("the rates of the ports", rates)),
-    }
-    found = {}
-    for check, (what, values) in figures.items():
+    figures: tuple[tuple[tuple[str, ...], str, Iterable[Maybe[object]]], ...] = (
+        ((FLAPPING,), "the states of the ports", map(_STATE, ports)),
+        ((PAUSED,), "the pause counters of the ports", map(_PAUSE, ports)),
+        ((ERRORS_RISING,), "the error counters of the ports", errors),
+        ((THROTTLED,), "the throttle reasons of the GPUs", reasons),
+        ((STOPPED,), "the states of the processes", map(_STATE, processes)),
+        ((SLOW_NIC, TRAFFIC_FELL, CONGESTED), "the rates of the ports", map(_SENT, ports)),
+    )
+    found: dict[str, Unread] = {}
+    for checks, what, values in figures:
         if (why := _all_unknown(values)) is not None:
-            found[check] = Unread(what, why)
+            found |= dict.fromkeys(checks, Unread(what, why))
     step = _unread_step(sample)
     return found if step is None else found | {STEP_LONGER: Unread("the length of a step", step)}
 

@@ -11,7 +11,7 @@ from probes.base.unknown import Unknown
 from probes.facts.rdma.counters import PORT_COUNTERS, Harm
 from probes.live.events.ports import ACTIVE
 from probes.live.model.explanations import ERRORS
-from probes.live.model.sample import EventKind, LiveEvent, LiveSample, PortSample
+from probes.live.model.sample import EventKind, LiveEvent, LiveProcess, LiveSample, PortSample
 from probes.queries.finding import Evidence, Severity
 from probes.snapshot.condition import ERRORS_RISING, Condition
 
@@ -118,7 +118,8 @@ class ErrorEvents:
         self._rising: dict[tuple[str, str], Condition] = {}  # those of them that are warnings
         self._down_at: dict[str, float] = {}  # by port
         self._at: float | None = None
-        self._processes: frozenset[int] = frozenset()
+        self._seen: tuple[LiveProcess, ...] = ()  # of the sample before
+        self._processes: frozenset[int] = frozenset()  # those of them with connected queue pairs
         self._ended_at = float("-inf")
         self._usual_from = float("inf")
 
@@ -165,8 +166,9 @@ class ErrorEvents:
         return found
 
     def _note_processes(self, sample: LiveSample) -> None:
-        if isinstance(sample.processes, Unknown):
+        if isinstance(sample.processes, Unknown) or sample.processes is self._seen:
             return
+        self._seen = sample.processes
         now = frozenset(process.pid for process in sample.processes if process.ready_nics)
         if self._processes - now:
             self._ended_at = sample.at

@@ -6,12 +6,13 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from probes.base.latest import Latest
 from probes.base.text import minutes
-from probes.base.unknown import Unknown
+from probes.base.unknown import Maybe, Unknown
 from probes.facts.pci.link_speed import generation
 from probes.live.model import explanations
 from probes.live.model.explanations import EXPLANATIONS
-from probes.live.model.sample import EventKind, LiveEvent, LiveSample, PortSample
+from probes.live.model.sample import EventKind, LiveEvent, LiveProcess, LiveSample, PortSample
 from probes.live.model.settled import Lasting, Settled
 from probes.queries.finding import Evidence, Severity
 from probes.snapshot.condition import FLAPPING, PAUSED, Condition
@@ -48,19 +49,22 @@ class PortEvents:
     def __init__(self) -> None:
         self._known: dict[str, _Port] = {}
         self._is_first = True
+        self._used: Latest[frozenset[str]] = Latest()
         self.downs: tuple[str, ...] = ()  # ports that have gone down in the newest sample, flapping or not
 
     def update(self, sample: LiveSample) -> list[LiveEvent]:
         """Return what has changed. A port that was down from the start is no event."""
         events: list[LiveEvent] = []
         self.downs = ()
-        used = _used(sample)
+        processes = sample.processes
+        used = self._used.get(lambda: _used(processes), same=(processes,))
         names = set()
         for port in sample.ports:
-            names.add(port.name)
+            name = port.name
+            names.add(name)
             if not isinstance(port.state, Unknown):
                 events += self._state(port, port.state, sample, port.device in used)
-            if (known := self._known.get(port.name)) is not None:
+            if (known := self._known.get(name)) is not None:
                 events += _rate_and_pause(known, port, sample.taken_at)
         events += self._gone(names, sample, used)
         self._is_first = False
@@ -140,11 +144,10 @@ class PortEvents:
         ]
 
 
-def _used(sample: LiveSample) -> frozenset[str]:
+def _used(processes: Maybe[tuple[LiveProcess, ...]]) -> frozenset[str]:
     """Return the devices with connected queue pairs."""
-    if isinstance(sample.processes, Unknown):
-        return frozenset()
-    return frozenset(device for process in sample.processes for device in process.ready_nics)
+    seen = () if isinstance(processes, Unknown) else processes
+    return frozenset(device for process in seen for device in process.ready_nics)
 
 
 def _down(is_used: bool) -> Severity:

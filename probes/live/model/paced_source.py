@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host import source_log
 from probes.host.probe_thread import RunningProbe, start_probe
 from probes.host.protocol import Host
 
@@ -51,13 +54,12 @@ class PacedSource(Generic[T]):
         `is_early`: something cheap shows that the answer has changed; a slow source may then take a tenth of
         the time.
         """
-        if not self._collect(now) and self._is_due(now, is_early):
-            self._start(host, now, ask)
-        self.is_late = self._running is not None
+        read_together(host, now, Question(self, ask, is_early))
         return self.answer
 
-    def _is_due(self, now: float, is_early: bool) -> bool:
-        if self._running is not None:
+    def is_due(self, now: float, is_early: bool) -> bool:
+        """Take the result of the running question, if there is one; return whether to ask the next one."""
+        if self.collect(now) or self._running is not None:
             return False
         if self.asked_at is None or now < self.asked_at:
             return True
@@ -66,31 +68,83 @@ class PacedSource(Generic[T]):
             pause = max(self._shortest, pause)
         return now - self.asked_at >= pause - _TOLERANCE
 
-    def _start(self, host: Host, now: float, ask: Callable[[], Maybe[T]]) -> None:
-        def timed() -> Maybe[None]:
-            began = self._clock()
-            try:
-                answer = ask()
-            except Exception as error:  # a source that fails must not end the sampling
-                why = printable(f"{type(error).__name__}: {error}", 200)
-                answer = Unknown(Reason.MALFORMED, self.name, why)
-            self._results.append((now, answer, self._clock() - began))
-            return None
+    def ask(self, now: float, ask: Callable[[], Maybe[T]]) -> None:
+        """Ask in this thread."""
+        began = self._clock()
+        try:
+            answer = ask()
+        except Exception as error:  # a source that fails must not end the sampling
+            why = printable(f"{type(error).__name__}: {error}", 200)
+            answer = Unknown(Reason.MALFORMED, self.name, why)
+        self._results.append((now, answer, self._clock() - began))
 
-        self._started_at = now
-        self._running = start_probe(host, self.name, timed)
-        self._running.wait(PATIENCE_SECONDS)
-        self._collect(now)
+    def follow(self, probe: RunningProbe[None], now: float) -> None:
+        """Wait for this probe from now on."""
+        self._running, self._started_at, self.is_late = probe, now, True
 
-    def _collect(self, now: float) -> bool:
+    def collect(self, now: float) -> bool:
         """Take the result of the running question; return whether there is one."""
         if self._running is None:
             return False
         if not self._results:
             if not 0 <= now - self._started_at <= _GIVE_UP_SECONDS:
                 self._running = None  # start_probe returns the same thread while it hangs
+            self.is_late = self._running is not None
             return False
         self.asked_at, self.answer, self.seconds = self._results.pop()
         self._results.clear()
-        self._running = None
+        self._running, self.is_late = None, False
         return True
+
+
+class Question(NamedTuple):
+    """What to ask a source if it is time."""
+
+    source: PacedSource[Any]
+    ask: Callable[[], Maybe[Any]]
+    is_early: bool = False
+
+
+def read_together(host: Host, now: float, *questions: Question) -> None:
+    """Ask those sources whose time it is, in one thread: changing threads takes as long as most answers.
+
+    A source that waits for one that does not answer gets a thread of its own. For a log of the sources, each
+    has one.
+    """
+    if source_log.is_on() and len(questions) > 1:
+        return _read_each(host, now, questions)
+    due = deque(question for question in questions if question.source.is_due(now, question.is_early))
+    while due:
+        waiting = list(due)
+        work = partial(_ask_all, due, now)
+        probe = start_probe(host, ", ".join(question.source.name for question in waiting), work)
+        is_older = probe.ask is not work  # one of these sources has not answered an earlier question yet
+        if is_older and len(waiting) > 1:
+            return _read_each(host, now, waiting)
+        for question in waiting:
+            question.source.follow(probe, now)
+        if is_older:
+            return None
+        left = len(waiting)
+        while not probe.wait(PATIENCE_SECONDS) and len(due) < left:  # it goes from one to the next
+            left = len(due)
+        for question in waiting:
+            question.source.collect(now)
+        if len(due) == len(waiting):  # the thread has not begun yet, on a busy node
+            return None
+    return None
+
+
+def _read_each(host: Host, now: float, questions: Iterable[Question]) -> None:
+    for question in questions:
+        read_together(host, now, question)
+
+
+def _ask_all(due: deque[Question], now: float) -> Maybe[None]:
+    while due:
+        try:
+            question = due.popleft()
+        except IndexError:  # another thread was faster
+            break
+        question.source.ask(now, question.ask)
+    return None

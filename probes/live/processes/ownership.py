@@ -16,8 +16,8 @@ from operator import attrgetter
 from types import MappingProxyType
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.jobs.process_files import Status, parse_status
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.facts.jobs.process_files import parse_pinned, parse_thread_group
 from probes.host.protocol import Host
 from probes.host.rdma_resources import (
     CompletionQueue,
@@ -133,7 +133,7 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
     if isinstance(before, Unknown):
         return before
     groups: dict[int, int] = {}
-    statuses: dict[int, Maybe[Status]] = {}  # each is read once in a round
+    statuses: dict[int, Maybe[str]] = {}  # each is read once in a round
     same = last if last is not None and last.is_settled and before == last.resources else None
     if same is not None:
         users, ownership = same.users, same.ownership
@@ -221,16 +221,15 @@ def _resources(host: Host) -> Maybe[RdmaResources]:
     return Unknown(Reason.IO_ERROR, "RDMA netlink", f"no list for {', '.join(resources.unread[:3])}")
 
 
-def _status(host: Host, thread: int, statuses: dict[int, Maybe[Status]]) -> Maybe[Status]:
+def _status(host: Host, thread: int, statuses: dict[int, Maybe[str]]) -> Maybe[str]:
     """Return the status of a thread, which is read once for `statuses`."""
     found = statuses.get(thread)
     if found is None:
-        text = host.read(f"/proc/{thread}/status")
-        found = statuses[thread] = text if isinstance(text, Unknown) else parse_status(text)
+        found = statuses[thread] = host.read(f"/proc/{thread}/status")
     return found
 
 
-def read_pinned(host: Host, pid: int, statuses: dict[int, Maybe[Status]]) -> Maybe[int]:
+def read_pinned(host: Host, pid: int, statuses: dict[int, Maybe[str]]) -> Maybe[int]:
     """Return VmPin in bytes. It is missing if the first thread has ended: then ask the others.
 
     `statuses`: those that were read since the resources were listed, by thread.
@@ -238,14 +237,15 @@ def read_pinned(host: Host, pid: int, statuses: dict[int, Maybe[Status]]) -> May
     status = _status(host, pid, statuses)
     if isinstance(status, Unknown):
         return status
-    if not isinstance(status.pinned_bytes, Unknown):
-        return status.pinned_bytes
+    pinned = parse_pinned(status)
+    if not isinstance(pinned, Unknown):
+        return pinned
     names = host.names(f"/proc/{pid}/task")
     for name in () if isinstance(names, Unknown) else names[:_MAX_TASKS]:
         if not name.isdecimal():
             continue
         other = host.read(f"/proc/{pid}/task/{name}/status")
-        found = other if isinstance(other, Unknown) else parse_status(other).pinned_bytes
+        found = map_known(other, parse_pinned)
         if not isinstance(found, Unknown):
             return found
     return Unknown(Reason.NOT_THERE, f"/proc/{pid}/status", "no VmPin: the process is exiting")
@@ -255,7 +255,7 @@ def find_processes(
     host: Host,
     threads: Iterable[int],
     groups: dict[int, int],
-    statuses: dict[int, Maybe[Status]],
+    statuses: dict[int, Maybe[str]],
     earlier: Mapping[int, int] = MappingProxyType({}),
 ) -> None:
     """Add the process of each thread; a thread that has ended or is hidden has none.
@@ -267,8 +267,7 @@ def find_processes(
             continue
         group: Maybe[int] | None = earlier.get(thread)
         if group is None:
-            status = _status(host, thread, statuses)
-            group = status if isinstance(status, Unknown) else status.thread_group
+            group = map_known(_status(host, thread, statuses), parse_thread_group)
         if not isinstance(group, Unknown):
             groups[thread] = group
 
@@ -363,10 +362,9 @@ def _use(found: _Found, opened: tuple[str, ...]) -> RdmaUse:
     nics = dict(_only_opened(opened))
     for device in {**found.queue_pairs, **own, **inherited}:
         pairs = found.queue_pairs.get(device, ())
-        here = own.get(device, _NOTHING), inherited.get(device, _NOTHING)
+        made, left = own.get(device, _NOTHING), inherited.get(device, _NOTHING)
         ready = [pair.state for pair in pairs].count(CONNECTED)
-        regions, registered = sum(part.total for part in here), sum(part.bytes for part in here)
-        nics[device] = NicUse(device, len(pairs), ready, regions, registered)
+        nics[device] = NicUse(device, len(pairs), ready, made.total + left.total, made.bytes + left.bytes)
     if len(nics) > len(opened):
         nics = dict(sorted(nics.items()))
     sums = _together(list(own.values())), _together(list(inherited.values()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, fields
 from typing import TypeVar
@@ -13,13 +13,12 @@ from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect_probe import BUFINFO, AttachedDevices, read_attached
 from probes.facts.jobs.process_files import Stat, parse_stat
-from probes.facts.jobs.processes import MAX_PROCESSES, Process, read_process
+from probes.facts.jobs.processes import MAX_PROCESSES, Process
 from probes.facts.node import Node
-from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.host.rdma_resources import MemoryRegion
 from probes.host.usage import ProcessUsage
-from probes.live.model.paced_source import PacedSource
+from probes.live.model.paced_source import PacedSource, Question, read_together
 from probes.live.model.sample import LiveProcess
 from probes.live.processes.gdr_path import NodeEvidence
 from probes.live.processes.job_grouping import JobIds
@@ -37,7 +36,8 @@ from probes.live.processes.node_evidence import (
     peermem_regions,
 )
 from probes.live.processes.ownership import Ownership, RdmaUse, ResourceRound, read_round
-from probes.live.processes.tracked_process import NO_USE, Answers, Key, Membership, TrackedProcess
+from probes.live.processes.process_cache import ProcessCache
+from probes.live.processes.tracked_process import NO_USE, Answers, Membership, TrackedProcess
 from probes.queries.jobs import is_watcher
 from probes.snapshot.rates import Reading
 
@@ -80,15 +80,20 @@ class ProcessReader:
         self._reader: _HostReader | None = None
         self._now = 0.0
 
-    def read(self, host: Host, node: Node, reading: Reading) -> ProcessSnapshot:
-        """Return the processes now."""
+    def questions(self, host: Host, node: Node, reading: Reading) -> tuple[Question, Question]:
+        """Return what to ask before `read`."""
         reader = self._reader
         # Forget everything for another host, which may be this one while it is recorded: that has to be asked
         # everything. A recording may go back.
         if reader is None or host is not reader.host or reading.at < self._now:
             reader = self._reader = _HostReader(host, self._ids, *self._clocks)
         self._now = reading.at
-        return reader.read(node, reading)
+        return reader.questions(node, reading)
+
+    def read(self, node: Node, reading: Reading) -> ProcessSnapshot:
+        """Return the processes now."""
+        assert self._reader is not None, "ask first"
+        return self._reader.read(node, reading)
 
 
 class _HostReader:
@@ -113,6 +118,7 @@ class _HostReader:
         )
         self._attached: PacedSource[AttachedDevices] = PacedSource("DMA-BUFs", _DMABUF_SECONDS, clock=clock)
         self._usable_gpus: Latest[frozenset[str]] = Latest()  # BDFs
+        self._users = GpuUsers({}, False)  # at the newest reading
         self._regions: tuple[MemoryRegion, ...] | None = None
         self._regions_at = 0.0  # when they were last seen to change
         self._candidates: Latest[Mapping[int, frozenset[str]]] = Latest()
@@ -122,28 +128,47 @@ class _HostReader:
         self._lasting: Latest[NodeEvidence] = Latest()
         self._evidence: Latest[NodeEvidence] = Latest(keeps_equal=True)
         self._clients: Latest[Mapping[str, tuple[str, ...]]] = Latest(keeps_equal=True)
+        self._shown: Latest[tuple[LiveProcess, ...]] = Latest()  # the same tuple while none has changed
         self._signals: object = None
         self._changed_at = -_CHANGING_SECONDS
+
+    def questions(self, node: Node, reading: Reading) -> tuple[Question, Question]:
+        """Return what to ask before `read`: RDMA resources, and states of processes with some or a GPU."""
+        users = self._users = gpu_users(node, reading, self._usable_gpus)
+        host, last = self.host, known(self._resources.answer, None)
+        newest: list[Maybe[ResourceRound]] = []  # not taken as the answer yet
+
+        def read_resources() -> Maybe[ResourceRound]:
+            newest.append(read_round(host, last))
+            return newest[0]
+
+        def read_stats() -> dict[int, Maybe[Stat]]:
+            found = newest[0] if newest else self._resources.answer
+            return _read_stats(host, self._pids(found, users)[:MAX_PROCESSES])
+
+        is_changing = self._is_changing(reading, users)
+        return Question(self._resources, read_resources, is_changing), Question(self._stats, read_stats)
 
     def read(self, node: Node, reading: Reading) -> ProcessSnapshot:
         """Return the processes now."""
         host, now = self.host, reading.at
-        users = gpu_users(node, reading, self._usable_gpus)
-        last = known(self._resources.answer, None)
-        found = self._resources.read(
-            host, now, lambda: read_round(host, last), is_early=self._is_changing(reading, users)
-        )
+        users, found = self._users, self._resources.answer
         unlisted = found if isinstance(found, Unknown) and has_devices(node) else None
         rdma = ResourceRound(Ownership()) if isinstance(found, Unknown) else found
-        pids = [pid for pid in _candidates(rdma, users) if str(pid) != self._own]
+        pids = self._pids(found, users)
         left_out, pids = len(pids) - MAX_PROCESSES, pids[:MAX_PROCESSES]
         self._track(now, pids)
         asked = tuple(self._tracked)
         is_new = any(tracked.is_new for tracked in self._tracked.values())
         if asked:
-            self._threads.read(host, now, lambda: host.thread_names(asked), is_early=is_new)
-            self._usage.read(host, now, lambda: host.process_usage(asked), is_early=is_new)
-        processes = self._live(node, reading, users, rdma, unlisted)
+            read_together(
+                host,
+                now,
+                Question(self._threads, lambda: host.thread_names(asked), is_new),
+                Question(self._usage, lambda: host.process_usage(asked), is_new),
+            )
+        now_there = self._live(node, reading, users, rdma, unlisted)
+        processes = self._shown.get(lambda: now_there, same=now_there)
         sources = (self._resources, self._stats, self._threads, self._usage)
         elsewhere = sum(pid not in self._tracked and str(pid) != self._own for pid in users.gpus)
         limits, missing = limits_of(
@@ -161,6 +186,14 @@ class _HostReader:
         clients = self._clients.get(lambda: kernel_clients(rdma.resources), same=(rdma.resources,))
         return ProcessSnapshot(processes, limits, missing, clients)
 
+    def _pids(self, found: Maybe[ResourceRound], users: GpuUsers) -> list[int]:
+        """Return the processes to show, but not gdrtop: those with queue pairs, then those with a GPU."""
+        uses = {} if isinstance(found, Unknown) else found.ownership.uses
+        pids = sorted(
+            {*uses, *users.gpus}, key=lambda pid: (not (pid in uses and uses[pid].queue_pairs), pid)
+        )
+        return [pid for pid in pids if str(pid) != self._own]
+
     def _is_changing(self, reading: Reading, users: GpuUsers) -> bool:
         """Return whether processes come or go: NVML lists others, or RDMA devices were opened or closed.
 
@@ -173,9 +206,8 @@ class _HostReader:
         return 0 <= reading.at - self._changed_at < _CHANGING_SECONDS
 
     def _track(self, now: float, pids: list[int]) -> None:
-        """Read states and start times, and forget the processes that have ended."""
-        host, tracked = self.host, self._tracked
-        self._stats.read(host, now, lambda: _read_stats(host, pids))
+        """Take the states and start times, and forget the processes that have ended."""
+        tracked = self._tracked
         stats = known(self._stats.answer, {})
         for pid in set(tracked) - set(pids):
             del tracked[pid]
@@ -190,7 +222,9 @@ class _HostReader:
                 tracked[pid] = TrackedProcess(pid, now, stat if isinstance(stat, Stat) else None, now)
             elif isinstance(stat, Stat):
                 before.update(stat, _time(self._stats.asked_at, now))
-        self._cache.update(host, (process.key for process in tracked.values() if process.stat is not None))
+        self._cache.update(
+            self.host, (process.key for process in tracked.values() if process.stat is not None)
+        )
 
     def _live(
         self, node: Node, reading: Reading, users: GpuUsers, rdma: ResourceRound, unlisted: Unknown | None
@@ -304,12 +338,6 @@ def _time(at: float | None, otherwise: float) -> float:
     return otherwise if at is None else at
 
 
-def _candidates(rdma: ResourceRound, users: GpuUsers) -> list[int]:
-    """Return the pids to show: first those with queue pairs, then those with a GPU."""
-    uses = rdma.ownership.uses
-    return sorted({*uses, *users.gpus}, key=lambda pid: (not (pid in uses and uses[pid].queue_pairs), pid))
-
-
 def _read_stats(host: Host, pids: Iterable[int]) -> dict[int, Maybe[Stat]]:
     found: dict[int, Maybe[Stat]] = {}
     for pid in pids:
@@ -331,62 +359,3 @@ def _unread(pid: int, why: Unknown) -> Process:
     """Return a process of which nothing has been read."""
     values = {field.name: why for field in fields(Process) if field.name not in ("pid", "is_ours", "job")}
     return Process(pid=pid, **values)  # type: ignore[arg-type]
-
-
-WORKERS = 4  # threads; a process whose files hang keeps one of them busy
-PATIENCE_SECONDS = 0.3  # for all new processes of one sample
-
-
-class ProcessCache:
-    """Read programs, environments and libraries in threads, so that a hung process delays only itself."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._read: dict[Key, Maybe[Process]] = {}
-        self._queue: deque[Key] = deque()
-        self._asked: set[Key] = set()
-
-    def update(self, host: Host, keys: Iterable[Key]) -> None:
-        """Read the new ones of these processes, and forget all others."""
-        wanted = set(keys)
-        for key in set(self._asked) - wanted:
-            self._asked.discard(key)
-            self._read.pop(key, None)
-        new = sorted(wanted - self._asked)
-        self._queue.extend(new)
-        self._asked.update(new)
-        if not self._queue:
-            return
-        until = self._clock() + PATIENCE_SECONDS
-        workers = [
-            start_probe(host, f"live processes {number}", lambda: self._work(host))
-            for number in range(min(WORKERS, len(self._queue)))
-        ]
-        for worker in workers:
-            worker.wait(max(0.0, until - self._clock()))
-
-    def get(self, key: Key) -> Maybe[Process]:
-        """Return the process; TIMED_OUT: not read yet."""
-        found = self._read.get(key)
-        return Unknown(Reason.TIMED_OUT, f"/proc/{key[0]}", "not read yet") if found is None else found
-
-    @property
-    def unread(self) -> int:
-        """How many processes have no answer yet."""
-        return len(self._asked) - len(self._read)
-
-    def _work(self, host: Host) -> Maybe[None]:
-        while self._queue:
-            try:
-                key = self._queue.popleft()
-            except IndexError:  # another worker was faster
-                break
-            if key not in self._asked:
-                continue
-            try:
-                process = read_process(host, key[0])
-            except Exception as error:  # untrusted files must not end the worker
-                process = Unknown(Reason.MALFORMED, f"/proc/{key[0]}", type(error).__name__)
-            if key in self._asked:
-                self._read[key] = process
-        return None

@@ -41,9 +41,9 @@ class Refusing(SimulatedHost):
 
     asked = 0
 
-    def read(self, path: str, limit: int = 1 << 20) -> Maybe[str]:
+    def read_bytes(self, path: str, limit: int = 1 << 20) -> Maybe[bytes]:
         if "/counters/" not in path and "/hw_counters/" not in path:
-            return super().read(path, limit)
+            return super().read_bytes(path, limit)
         self.asked += "/port_xmit_wait" in path or "/hw_counters/" in path
         return Unknown(Reason.IO_ERROR, path, "Invalid argument")
 

@@ -17,6 +17,7 @@ from probes.host.local import LocalHost
 from probes.host.nvml import NvmlLive
 from probes.host.rdma_resources import MemoryRegion, ProtectionDomain, QueuePair, RdmaContext, RdmaResources
 from probes.host.usage import ProcessUsage
+from probes.live.model.paced_source import read_together
 from probes.live.model.sample import LiveProcess
 from probes.live.processes.processes import ProcessReader, ProcessSnapshot
 from probes.snapshot.rates import Reading
@@ -207,7 +208,9 @@ class Samples:
     def next(self, after: float = 1.0) -> ProcessSnapshot:
         """Return the processes `after` seconds later."""
         self.now += after
-        return self.reader.read(self.host, self.node, self.reading())
+        reading = self.reading()
+        read_together(self.host, self.now, *self.reader.questions(self.host, self.node, reading))
+        return self.reader.read(self.node, reading)
 
     def reading(self) -> Reading:
         """Return what NVML and nvidia_peermem say now."""

@@ -16,6 +16,7 @@ from probes.facts.node import Node, probe_node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.local import LocalHost
 from probes.live.live_sampler import LiveSampler
+from probes.live.model.paced_source import read_together
 from probes.live.model.sample import PortSample
 from probes.live.port_counters import rise
 from probes.live.ports import PortReader
@@ -40,11 +41,11 @@ class Tree(LocalHost):
     def monotonic(self) -> float:
         return self.now
 
-    def read(self, path: str, limit: int = 65536) -> Maybe[str]:
+    def read_bytes(self, path: str, limit: int = 65536) -> Maybe[bytes]:
         self.files_read.append(path)
         if self.refuses and self.refuses in path:
             return Unknown(Reason.IO_ERROR, path, "Invalid argument")
-        return super().read(path, limit)
+        return super().read_bytes(path, limit)
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
         self.ethtool_asked.append(self.now)
@@ -76,7 +77,9 @@ class Samples:
 
     def at(self, now: float) -> PortSample:
         self.host.now = now
-        (sample,) = self.reader.read(self.host, self.node, read(self.host, self.node))
+        reading = read(self.host, self.node)
+        read_together(self.host, reading.at, *self.reader.questions(self.host, self.node))
+        (sample,) = self.reader.read(reading)
         return sample
 
 

@@ -236,9 +236,15 @@ def longer_steps(seed: int, begin: float, share: float) -> Steps:
 
 def gpu_load(seed: int, seconds: float) -> float:
     """Return the factor by which the phase changes a GPU's load."""
-    return _GPU_LOAD[schedule(seed).at(seconds)]
+    return _GPU_LOAD[_phase_at(seed, seconds)]
 
 
 def gpu_traffic(seed: int, seconds: float) -> float:
     """Return the factor by which the phase changes a GPU's PCIe and NVLink traffic."""
-    return _COMPUTE_TRAFFIC[schedule(seed).at(seconds)]
+    return _COMPUTE_TRAFFIC[_phase_at(seed, seconds)]
+
+
+@lru_cache(maxsize=16)
+def _phase_at(seed: int, seconds: float) -> Phase:
+    """Return the phase at a moment, which is the same for all GPUs."""
+    return schedule(seed).at(seconds)

@@ -177,7 +177,8 @@ class Tree:
     planned: list[tuple[float, Callable[[Tree], None]]] = field(default_factory=list)
     """Changes to come, by the seconds since the node started."""
     slow_before: set[str] = field(default_factory=set)  # NICs that were the slow ones of earlier jobs
-    resolved: dict[str, str | Unknown] = field(default_factory=dict)  # a cache of real()
+    resolved: dict[str, str] = field(default_factory=dict)  # a cache of real()
+    missing: dict[str, Unknown] = field(default_factory=dict)  # the same, of paths that lead nowhere
 
     @property
     def cards(self) -> list[PlacedNic]:
@@ -223,7 +224,7 @@ class Tree:
         )
         for name in removed.directories:
             self.directories.pop(name)
-        self.resolved = {}
+        self.resolved, self.missing = {}, {}
         parent, _, name = path.rpartition("/")
         self.directories.get(parent or "/", set()).discard(name)
         return removed
@@ -245,7 +246,7 @@ class Tree:
     def hidden_link(self, path: str, target: str) -> None:
         """Add a symbolic link that its directory does not list, like /proc/TID."""
         self.links[path] = target
-        self.resolved = {}
+        self.resolved, self.missing = {}, {}
 
     def directory(self, path: str) -> None:
         """Add a directory."""
@@ -269,8 +270,7 @@ class Tree:
 
     def content(self, path: str, seconds: float) -> Maybe[bytes]:
         """Return the content of a file at a moment, with its links resolved."""
-        real = self.resolved.get(path, path)
-        content = None if isinstance(real, Unknown) else self.files.get(real)
+        content = self.files.get(self.resolved.get(path, path))
         if isinstance(content, str):
             return content.encode()
         if content is None:
@@ -289,13 +289,18 @@ class Tree:
 
     def real(self, path: str) -> str | Unknown:
         """Return the path with its links resolved."""
-        cache = self.resolved  # another one from the next change of the tree on
-        found = cache.get(path)
-        if found is not None:
-            return found
+        # Others from the next change of the tree on.
+        resolved, missing = self.resolved, self.missing
+        known = resolved.get(path) or missing.get(path)
+        if known is not None:
+            return known
         if path in self.files or (path in self.directories and path not in self.links):
             return path
-        found = cache[path] = self._resolve(path)
+        found = self._resolve(path)
+        if isinstance(found, Unknown):
+            missing[path] = found
+        else:
+            resolved[path] = found
         return found
 
     def _resolve(self, path: str) -> str | Unknown:
@@ -326,7 +331,7 @@ class Tree:
         return Unknown(Reason.NOT_THERE, path)
 
     def _enter(self, path: str) -> None:
-        self.resolved = {}
+        self.resolved, self.missing = {}, {}
         parent, _, name = path.rpartition("/")
         parent = parent or "/"
         if parent not in self.directories:
