@@ -52,8 +52,8 @@ WATCH_STAGES = (0.0, 5.0, 10.0, 13.0, 30.0, 90.0)
 
 
 def stage_of(seconds: float) -> float:
-    """Return the newest of these moments."""
-    return WATCH_STAGES[bisect_right(WATCH_STAGES, seconds) - 1]
+    """Return the newest of these moments; the first one also before it, if a clock was set back."""
+    return WATCH_STAGES[max(0, bisect_right(WATCH_STAGES, seconds) - 1)]
 
 
 @frozen

@@ -104,6 +104,7 @@ _EMPTY_GIDS_IN_A_ROW = 8
 _MAX_GIDS = 256
 # An entry may be missing in the table; for other reasons it is empty: old kernels answer EINVAL.
 _UNREAD = (Reason.NOT_RECORDED, Reason.TIMED_OUT, Reason.NEEDS_ROOT)
+_LONGEST_NUMBERED = len("123: ") + 40
 _RATE = re.compile(r"(\d{1,5}(?:\.\d{1,3})?) Gb/sec(?: \((.{1,40}?)\))?")
 
 
@@ -135,9 +136,13 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)
 
 
-@lru_cache(maxsize=64)
 def parse_numbered(text: str) -> str | None:
     """Parse the word of "4: ACTIVE", "5: LinkUp", "1: CA"; None for other text."""
+    return _numbered(text) if len(text) <= _LONGEST_NUMBERED else None
+
+
+@lru_cache(maxsize=64)
+def _numbered(text: str) -> str | None:
     match = re.fullmatch(r"\d{1,3}: ?(.{1,40})", text)
     return printable(match.group(1)) if match else None
 
