@@ -52,7 +52,7 @@ WATCH_STAGES = (0.0, 5.0, 10.0, 13.0, 30.0, 90.0)
 
 
 def stage_of(seconds: float) -> float:
-    """Return the newest of these moments; the first one also before it, if a clock was set back."""
+    """Return the newest of these moments; the first one for a negative time."""
     return WATCH_STAGES[max(0, bisect_right(WATCH_STAGES, seconds) - 1)]
 
 

@@ -265,7 +265,7 @@ class Template:
 
 
 def _split(row: Line, places: Mapping[int, tuple[str, int]]) -> tuple[list[tuple[Line, str, int]], Line]:
-    """Return the blanks of a row, each with what stands before it, and what stands behind the last one."""
+    """Return the blanks of a row, each with what is before it, and what follows the last one."""
     parts: list[tuple[Line, str, int]] = []
     start = 0
     for number, run in enumerate(row):
