@@ -88,9 +88,9 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         if isinstance(lines, LazyLines):
             lines = lines.mapped(lambda line: _within(line, width))
         elif is_same_width and len(source) == len(before) == len(lines) and isinstance(source, list):
-            # Most lines have not changed, and have been cut already.
+            # Most lines have not changed, and fit already.
             drawn = zip(source, before, lines, strict=True)
-            lines = [cut if new == old else _within(new, width) for old, cut, new in drawn]
+            lines = [fitted if new == old else _within(new, width) for old, fitted, new in drawn]
         else:
             lines = [_within(line, width) for line in lines]
         self._lines = lines
