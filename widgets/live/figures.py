@@ -168,6 +168,14 @@ def medians(sample: LiveSample, rates: Mapping[int, RankRate]) -> dict[str, floa
     return found
 
 
+def line_rates(sample: LiveSample) -> dict[str, float]:
+    """Return the line rate of each NIC, all ports together."""
+    rates: dict[str, float] = {}
+    for port in sample.ports:
+        rates[port.device] = rates.get(port.device, 0.0) + known(port.line_rate_gbps, 0.0)
+    return rates
+
+
 def memory_peers(peermem: PeermemReading) -> list[str]:
     """Return "memory_peers nv_mem: 96 memory regions, 1.2 GiB" for each client, of the whole node."""
     texts = []

@@ -12,7 +12,7 @@ from probes.live.model.sample import LiveProcess, LiveSample, PortSample
 from widgets.base.figures import short
 from widgets.base.graphs import graph
 from widgets.base.lines import Line, Run, Tone, fit, width_of
-from widgets.live.figures import added, busier, gpu_labels, rank_rates
+from widgets.live.figures import added, busier, gpu_labels, line_rates, rank_rates
 from widgets.live.job_lines import PATH_TONES
 from widgets.live.order import FINE, badness_of_process
 from widgets.live.ranks import in_order
@@ -37,7 +37,7 @@ def draw(sample: LiveSample, histories: Mapping[int, History], width: int, rows:
     if rows < _FEWEST_ROWS and rows * ((width - _INDENT + _GAP) // (_LEAST_CELLS + _GAP)) < len(rates):
         return []
     ranks = [process for process in in_order(sample) if process.pid in rates]
-    labels, lines_of = gpu_labels(sample), _line_rates(sample)
+    labels, lines_of = gpu_labels(sample), line_rates(sample)
     badness = badness_of_process(sample)
 
     def head(process: LiveProcess) -> Line:
@@ -88,14 +88,6 @@ def draw(sample: LiveSample, histories: Mapping[int, History], width: int, rows:
 def rows_for(sample: LiveSample) -> int:
     """Return how many rows the graphs of all ranks need, one below the other."""
     return sum(not isinstance(rate.gbps, Unknown) for rate in rank_rates(sample).values())
-
-
-def _line_rates(sample: LiveSample) -> dict[str, float]:
-    """Return the line rate of each NIC, all ports together."""
-    rates: dict[str, float] = {}
-    for port in sample.ports:
-        rates[port.device] = rates.get(port.device, 0.0) + known(port.line_rate_gbps, 0.0)
-    return rates
 
 
 def pair_rates(sample: LiveSample) -> dict[tuple[str, str], float]:

@@ -139,6 +139,18 @@ async def test_q_goes_back_from_a_process_to_the_ranks_and_then_to_the_overview(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("size", [(120, 40), (200, 60), (250, 80)], ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_no_pane_of_a_quiet_job_is_half_empty(size: tuple[int, int]) -> None:
+    app, clock = app_and_clock()
+    async with app.run_test(size=size) as pilot:
+        await opened(pilot, clock)
+        panes = [view for view in app.screen.query(LinesView) if view.display and view.id != "changes"]
+        for view in panes:
+            assert len(view.lines) >= view.content.height - 3, view.id
+        assert ("job-traffic" in {view.id for view in panes}) == (size != (120, 40))
+
+
+@pytest.mark.slow
 async def test_stepping_back_shows_the_figures_of_that_moment_on_all_panes() -> None:
     app, clock = app_and_clock()
     async with app.run_test(size=(120, 40)) as pilot:

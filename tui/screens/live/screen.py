@@ -14,14 +14,14 @@ from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, ZOOM_KEY, PanesScreen, static_view
-from tui.screens.live.layout import BORDER, TALL_ROWS, arrange, gpu_cells
+from tui.screens.live.layout import BORDER, TALL_ROWS, TRAFFIC, arrange, gpu_cells
 from tui.screens.live.state import PANES, LiveState
 from tui.screens.live.tables import choose_columns, choose_order, set_order
 from widgets.base.lines import Line, rows_of
 from widgets.base.lines_view import LinesView
 from widgets.live.columns import COLUMNS, changed_order, order_text, sort_clicked
+from widgets.live.job_traffic import LEAST_ROWS
 
-_TITLES = {"ranks": "Ranks", "nics": "NICs", "gpus": "GPUs · Gb/s", "changes": "What changed"}
 _TITLES = {"ranks": "Ranks", "nics": "NICs", "gpus": "GPUs, Gb/s", "changes": "What changed"}
 _END = 1 << 20
 
@@ -90,6 +90,9 @@ class LiveScreen(PanesScreen):
             with Horizontal(id="below"):
                 yield LinesView(_TITLES["changes"], id="changes")
                 yield LinesView(_TITLES["gpus"], id="gpus")
+            traffic = LinesView("", id=TRAFFIC)
+            traffic.can_focus = False
+            yield traffic
             yield LinesView("", id="details")
         yield Input(placeholder="A word in the event, its subject or its kind. Esc: clear", id="word")
         yield KeyFooter()
@@ -149,6 +152,10 @@ class LiveScreen(PanesScreen):
                 if pane in COLUMNS:
                     view.set_title(f"{_TITLES[pane]}, {order_text(self._state.sorts[pane])}")
                 view.show(self._state.lines(pane, view.room, view.visible_rows))
+        traffic = self._view(TRAFFIC)
+        if traffic.display and traffic.room:
+            traffic.set_title(self._state.traffic_title)
+            traffic.show(self._state.traffic_lines(traffic.room, traffic.content.height))
 
     def _draw_details(self) -> None:
         details = self._view("details")
@@ -161,6 +168,7 @@ class LiveScreen(PanesScreen):
         height -= 3 if self._word.display else 0
         needs = {pane: max(2, self._rows_of(pane)) + BORDER for pane in PANES}
         needs["ranks"] += len(self._state.notes)
+        needs[TRAFFIC] = LEAST_ROWS + BORDER if self._state.has_traffic else 0
         opened = {"details": height} if self._is_opened else None
         alone = {self._pane: height} if self._is_zoomed else None
         arranged = opened or alone or arrange(width, height, needs, self._pane)
@@ -168,7 +176,7 @@ class LiveScreen(PanesScreen):
             return
         self._arranged = arranged, width
         with self.app.batch_update():
-            for pane in (*PANES, "details"):
+            for pane in (*PANES, TRAFFIC, "details"):
                 view = self._view(pane)
                 view.display = pane in arranged
                 view.styles.height = arranged.get(pane, 0)

@@ -23,7 +23,7 @@ from tui.settings.current import current
 from widgets.base.columns import ColumnWidths
 from widgets.base.figures import local_time, minutes
 from widgets.base.lines import LazyLines, Line, Run, Tone, cut, plain, width_of, wrapped
-from widgets.live import changes, detail, gpus, job_lines, nics, ranks
+from widgets.live import changes, detail, gpus, job_lines, job_traffic, nics, ranks
 from widgets.live.columns import COLUMNS, names_in, titles_of
 from widgets.live.figures import memory_peers, rate_of
 from widgets.node import verdict as verdict_drawing
@@ -33,6 +33,7 @@ PANES = ("ranks", "nics", "gpus", "changes")
 _GRAPH_SECONDS = 120.0
 _BEFORE_SECONDS = 10.0
 _MOST_SAMPLES = 4096  # of a graph
+_MOST_JOBS = 32  # whose traffic is kept
 _TEXT_WIDTH = 160  # of a written file
 
 
@@ -49,6 +50,7 @@ class LiveState:
         self._past: LiveSample | None = None
         self._later: list[LiveEvent] = []  # of a recording that was rewound
         self._graphs: dict[str, History] = {}
+        self._traffic: dict[str, tuple[History, History]] = {}  # sent and received, by job
         self._drawn: defaultdict[str, Latest[Sequence[Line]]] = defaultdict(Latest)  # by pane
         self._widths = {pane: ColumnWidths() for pane in ("ranks", "nics", "gpus")}
         self.hidden = {pane: tuple(names_in(_configured(HIDE, pane))) for pane in COLUMNS}  # names of columns
@@ -60,6 +62,7 @@ class LiveState:
         """Append a sample; a recording that was rewound continues with an earlier one."""
         if self.newest is not None and sample.at <= self.newest.at:
             self._graphs.clear()
+            self._traffic.clear()
             self._later = [event for event in self._all_events if event.at > sample.taken_at]
         self.timeline.add(sample)
         self.newest = sample
@@ -68,8 +71,20 @@ class LiveState:
         for port in sample.ports:
             graph = self._graphs.get(port.name)
             if graph is None:
-                graph = self._graphs[port.name] = History(KEPT_SECONDS, _MOST_SAMPLES)
+                graph = self._graphs[port.name] = _hour()
             graph.add(sample.at, rate_of(port))
+        self._add_traffic(sample)
+
+    def _add_traffic(self, sample: LiveSample) -> None:
+        jobs = job_traffic.jobs_with_traffic(sample)
+        if len(self._traffic) > _MOST_JOBS:  # most of them have ended
+            self._traffic = {job.id: self._traffic[job.id] for job in jobs if job.id in self._traffic}
+        for job in jobs:
+            both = self._traffic.get(job.id)
+            if both is None:
+                both = self._traffic[job.id] = _hour(), _hour()
+            both[0].add(sample.at, job.sent_gbps)
+            both[1].add(sample.at, job.received_gbps)
 
     def judge(self, judgment: Judgment) -> None:
         """Show what a check says about the newest sample."""
@@ -286,6 +301,30 @@ class LiveState:
         shown_at = sample.taken_at if self.is_past else 0.0
         return changes.draw(self.listed_changes, width, selected, self.word, since, shown_at)
 
+    @property
+    def has_traffic(self) -> bool:
+        """Whether a job uses a NIC at the moment that is shown."""
+        return self.sample is not None and bool(job_traffic.jobs_with_traffic(self.sample))
+
+    @property
+    def _traffic_seconds(self) -> float:
+        times = self.timeline.times
+        return job_traffic.span(times[-1] - times[0] if times else 0.0)
+
+    @property
+    def traffic_title(self) -> str:
+        """What the graphs of the jobs show."""
+        return job_traffic.title(self._traffic_seconds)
+
+    def traffic_lines(self, width: int, rows: int) -> list[Line]:
+        """Draw what the jobs have sent and received."""
+        sample, newest = self.sample, self.newest
+        if sample is None or newest is None:
+            return []
+        shown_at = sample.taken_at if self.is_past else 0.0
+        seconds = self._traffic_seconds
+        return job_traffic.draw(sample, self._traffic, width, rows, seconds, newest.taken_at, shown_at)
+
     def _graph(self, sample: LiveSample, cells: int, port: str) -> list[float | None]:
         """Return what a port sent or received in the two minutes before a sample."""
         history = self._graphs.get(port)
@@ -378,3 +417,7 @@ def _event_json(event: LiveEvent) -> dict[str, object]:
         "text": event.text,
         "explanation": event.explanation,
     }
+
+
+def _hour() -> History:
+    return History(KEPT_SECONDS, _MOST_SAMPLES)
