@@ -71,6 +71,13 @@ class Timeline:
         return self._times
 
     @property
+    def began_at(self) -> float:
+        """The time of the oldest sample, in seconds since 1970; 0 if there is none."""
+        if self._blocks:
+            return self._blocks[0].times[0][1]
+        return self._newest[0].taken_at if self._newest else 0.0
+
+    @property
     def events(self) -> tuple[LiveEvent, ...]:
         """The events, oldest first."""
         return tuple(event for _, event in self._events)

@@ -29,6 +29,7 @@ def filled(count: int, step: float = 1.0) -> tuple[Timeline, list[LiveSample]]:
 def test_an_empty_timeline_has_no_samples() -> None:
     timeline = Timeline()
     assert (timeline.times, timeline.events, timeline.at(BEGAN)) == ((), (), None)
+    assert timeline.began_at == 0.0
 
 
 @pytest.mark.slow
@@ -46,6 +47,7 @@ def test_each_moment_is_the_same_as_it_was() -> None:
 def test_it_keeps_one_hour() -> None:
     timeline, _ = filled(500, step=10.0)
     assert KEPT_SECONDS <= timeline.times[-1] - timeline.times[0] <= KEPT_SECONDS + 200
+    assert timeline.began_at == timeline.times[0]
 
 
 def test_events_are_kept_for_an_hour_and_bounded_in_number() -> None:

@@ -76,8 +76,8 @@ class LiveState:
         self._add_traffic(sample)
 
     def _add_traffic(self, sample: LiveSample) -> None:
-        jobs = job_traffic.jobs_with_traffic(sample)
-        if len(self._traffic) > _MOST_JOBS:  # most of them have ended
+        jobs = job_traffic.jobs_with_traffic(sample)[:_MOST_JOBS]
+        if len(self._traffic) > _MOST_JOBS:  # some of them have ended
             self._traffic = {job.id: self._traffic[job.id] for job in jobs if job.id in self._traffic}
         for job in jobs:
             both = self._traffic.get(job.id)
@@ -296,10 +296,8 @@ class LiveState:
                 return nics.draw(sample, width, selected, graph, widths=widths, hidden=hidden, sort=sort)
             case "gpus":
                 return gpus.draw(sample, width, selected, widths=widths, hidden=hidden, sort=sort)
-        times = self.timeline.times
-        since = times[0] if times else 0.0
         shown_at = sample.taken_at if self.is_past else 0.0
-        return changes.draw(self.listed_changes, width, selected, self.word, since, shown_at)
+        return changes.draw(self.listed_changes, width, selected, self.word, self.timeline.began_at, shown_at)
 
     @property
     def has_traffic(self) -> bool:
@@ -308,8 +306,7 @@ class LiveState:
 
     @property
     def _traffic_seconds(self) -> float:
-        times = self.timeline.times
-        return job_traffic.span(times[-1] - times[0] if times else 0.0)
+        return job_traffic.span(0.0 if self.newest is None else self.newest.taken_at - self.timeline.began_at)
 
     @property
     def traffic_title(self) -> str:
