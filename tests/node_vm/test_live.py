@@ -26,8 +26,8 @@ def test_the_refcount_follows_within_one_refresh(node: Guest, dashboard: Dashboa
             return f"refcnt    {held} " in screen and bool(re.search(rf"nvidia_peermem.* {held}│", screen))
 
         def taken_later(screen: str, clock: str = written) -> bool:
-            # The head's clock is the reading's: one of a later second was taken after the change. It is in the
-            # second row while the first one says that the node is slow.
+            # The head's clock is the reading's: one of a later second was taken after the change. It is in
+            # the second row while the first one says that the node is slow.
             head = "\n".join(screen.splitlines()[:2])
             return seconds_of_clock(head) > seconds_of_clock(clock)
 
