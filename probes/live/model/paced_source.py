@@ -46,6 +46,8 @@ class PacedSource(Generic[T]):
         self._clock = clock
         self._running: RunningProbe[None] | None = None
         self._started_at = 0.0
+        self._question: Question | None = None  # the running one
+        self._queue: deque[Question] = deque()  # in which it waits, if it has not been asked yet
         self._results: list[tuple[float, Maybe[T], float]] = []
 
     def read(self, host: Host, now: float, ask: Callable[[], Maybe[T]], is_early: bool = False) -> Maybe[T]:
@@ -59,7 +61,7 @@ class PacedSource(Generic[T]):
 
     def is_due(self, now: float, is_early: bool) -> bool:
         """Take the result of the running question, if there is one; return whether to ask the next one."""
-        if self.collect(now) or self._running is not None:
+        if self.collect(now) or (self._running is not None and not self._withdraw()):
             return False
         if self.asked_at is None or now < self.asked_at:
             return True
@@ -78,9 +80,21 @@ class PacedSource(Generic[T]):
             answer = Unknown(Reason.MALFORMED, self.name, why)
         self._results.append((now, answer, self._clock() - began))
 
-    def follow(self, probe: RunningProbe[None], now: float) -> None:
-        """Wait for this probe from now on."""
+    def follow(
+        self, probe: RunningProbe[None], now: float, question: Question, queue: deque[Question]
+    ) -> None:
+        """Wait for this probe from now on, which asks the questions of a queue one after the other."""
         self._running, self._started_at, self.is_late = probe, now, True
+        self._question, self._queue = question, queue
+
+    def _withdraw(self) -> bool:
+        """Take the question back if it still waits, as behind one that hangs; return whether it did."""
+        try:
+            self._queue.remove(self._question)  # type: ignore[arg-type]
+        except ValueError:
+            return False
+        self._running, self.is_late = None, False
+        return True
 
     def collect(self, now: float) -> bool:
         """Take the result of the running question; return whether there is one."""
@@ -121,8 +135,9 @@ def read_together(host: Host, now: float, *questions: Question) -> None:
         is_older = probe.ask is not work  # one of these sources has not answered an earlier question yet
         if is_older and len(waiting) > 1:
             return _read_each(host, now, waiting)
+        queue = deque[Question]() if is_older else due
         for question in waiting:
-            question.source.follow(probe, now)
+            question.source.follow(probe, now, question, queue)
         if is_older:
             return None
         left = len(waiting)

@@ -79,6 +79,21 @@ def test_a_source_that_hangs_costs_no_answer_of_the_one_before(sources: Sources)
         assert sources.both[0].asked_at == now
 
 
+def test_a_thread_that_begins_late_and_hangs_delays_only_one_source(
+    sources: Sources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("probes.live.model.paced_source.PATIENCE_SECONDS", 0.0)
+    sources.hangs = "first"
+    first, second = (Question(source, sources.ask(source.name)) for source in sources.both)
+    for reading in range(50):  # less than a minute, after which every source is asked again
+        read_together(HOST, float(reading), first, second)
+        if second.source.asked_at is not None:
+            break
+        time.sleep(0.05)
+    assert second.source.answer.startswith("second in thread")
+    assert first.source.is_late
+
+
 @pytest.mark.parametrize("name", ["first", "second"])
 def test_a_source_that_hangs_for_minutes_is_asked_again(sources: Sources, name: str) -> None:
     sources.hangs = name
