@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import field, replace
-from functools import lru_cache
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
@@ -104,7 +103,6 @@ _EMPTY_GIDS_IN_A_ROW = 8
 _MAX_GIDS = 256
 # An entry may be missing in the table; for other reasons it is empty: old kernels answer EINVAL.
 _UNREAD = (Reason.NOT_RECORDED, Reason.TIMED_OUT, Reason.NEEDS_ROOT)
-_LONGEST_NUMBERED = len("123: ") + 40
 _RATE = re.compile(r"(\d{1,5}(?:\.\d{1,3})?) Gb/sec(?: \((.{1,40}?)\))?")
 
 
@@ -138,13 +136,8 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 
 def parse_numbered(text: str) -> str | None:
     """Parse the word of "4: ACTIVE", "5: LinkUp", "1: CA"; None for other text."""
-    return _numbered(text) if len(text) <= _LONGEST_NUMBERED else None
-
-
-@lru_cache(maxsize=64)
-def _numbered(text: str) -> str | None:
     match = re.fullmatch(r"\d{1,3}: ?(.{1,40})", text)
-    return printable(match.group(1)) if match else None
+    return match.group(1) if match else None
 
 
 def parse_rate(text: str) -> tuple[float, str] | None:
@@ -170,7 +163,7 @@ def read_numbered(host: Host, path: str) -> Maybe[str]:
     if isinstance(text, Unknown):
         return text
     word = parse_numbered(text)
-    return Unknown(Reason.MALFORMED, path, printable(text, 40)) if word is None else word
+    return Unknown(Reason.MALFORMED, path, printable(text, 40)) if word is None else printable(word)
 
 
 def _gid_netdev(host: Host, path: str) -> Maybe[str]:

@@ -48,6 +48,7 @@ class PacedSource(Generic[T]):
         self._started_at = 0.0
         self._question: Question | None = None  # the running one
         self._queue: deque[Question] = deque()  # in which it waits, if it has not been asked yet
+        self._queued = 0  # questions in it before its thread began
         self._results: list[tuple[float, Maybe[T], float]] = []
 
     def read(self, host: Host, now: float, ask: Callable[[], Maybe[T]], is_early: bool = False) -> Maybe[T]:
@@ -81,14 +82,19 @@ class PacedSource(Generic[T]):
         self._results.append((now, answer, self._clock() - began))
 
     def follow(
-        self, probe: RunningProbe[None], now: float, question: Question, queue: deque[Question]
+        self, probe: RunningProbe[None], now: float, question: Question, queue: deque[Question], queued: int
     ) -> None:
         """Wait for this probe from now on, which asks the questions of a queue one after the other."""
         self._running, self._started_at, self.is_late = probe, now, True
-        self._question, self._queue = question, queue
+        self._question, self._queue, self._queued = question, queue, queued
 
     def _withdraw(self) -> bool:
-        """Take the question back if it still waits, as behind one that hangs; return whether it did."""
+        """Take the question back if it waits behind another one, which may hang; return whether it did.
+
+        A thread that has not begun asks it later: taken back, it would be given to the same thread again.
+        """
+        if len(self._queue) == self._queued:
+            return False
         try:
             self._queue.remove(self._question)  # type: ignore[arg-type]
         except ValueError:
@@ -137,7 +143,7 @@ def read_together(host: Host, now: float, *questions: Question) -> None:
             return _read_each(host, now, waiting)
         queue = deque[Question]() if is_older else due
         for question in waiting:
-            question.source.follow(probe, now, question, queue)
+            question.source.follow(probe, now, question, queue, len(waiting))
         if is_older:
             return None
         left = len(waiting)
