@@ -251,9 +251,9 @@ def slowest_nic(rates: deque[Rates], before: SlowestNic | None) -> SlowestNic | 
 
 
 def _median(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    low, high = (len(ordered) - 1) // 2, len(ordered) // 2
-    return (ordered[low] + ordered[high]) / 2
+    from statistics import median  # imports decimal and fractions, which a node without jobs does not need
+
+    return median(values)
 
 
 def _medians_of_others(values: list[float]) -> list[float]:

@@ -172,14 +172,9 @@ class NodeMonitor:
         judgment = self._judge.update(usability, watched, sample.taken_at)
         events = [*self._unseen, *self._finding_events(sample.taken_at)]
         self._unseen = []
-        self.sample = replace(
-            sample,
-            watched=watched,
-            events=(*sample.events, *events),
-            past=self._earlier_jobs(),
-            verdict=judgment.verdict,
-            findings=judgment.listed,
-        )
+        events = [*sample.events, *events]
+        sample = replace(sample, watched=watched, events=tuple(events), past=self._earlier_jobs())
+        self.sample = with_judgment(sample, judgment)
         return self.sample
 
     def check(self, probe: bool = False) -> Judgment:

@@ -13,9 +13,14 @@ _FILLED = " " + BLOCKS
 _LOADS = (Tone.LOW_LOAD, Tone.LOAD, Tone.HIGH_LOAD)
 
 
+def _highest(values: Sequence[float | None], top: float | None) -> float:
+    """Return what the full height stands for: `top`, else the largest value."""
+    return top if top is not None else max((value for value in values if value is not None), default=0.0)
+
+
 def graph(values: Sequence[float | None], top: float | None = None) -> Line:
     """Return one block a value, scaled to the largest (or `top`); a missing value is a dim dot."""
-    highest = top if top is not None else max((value for value in values if value is not None), default=0.0)
+    highest = _highest(values, top)
     marks = [_mark(value, highest) for value in values]
     runs = groupby(marks, itemgetter(1))
     return tuple(Run("".join([block for block, _ in run]), tone) for tone, run in runs)
@@ -23,7 +28,7 @@ def graph(values: Sequence[float | None], top: float | None = None) -> Line:
 
 def tall_graph(values: Sequence[float | None], rows: int, top: float | None = None) -> list[Line]:
     """Return a graph of so many rows, scaled as by `graph`; a missing value is a dim dot below."""
-    highest = top if top is not None else max((value for value in values if value is not None), default=0.0)
+    highest = _highest(values, top)
     steps = len(BLOCKS) * rows
     heights = [
         -1 if value is None else max(1, int(min(1.0, value / highest) * steps)) if highest > 0 else 1

@@ -78,8 +78,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def show(self, lines: Sequence[Line]) -> None:
         """Show other lines; only the changed part of a changed line is repainted."""
-        content = self.content
-        width = content.width
+        width = self.room
         source, is_same_width = self._source, width == self._source_width
         if lines is source and is_same_width:
             return
@@ -104,8 +103,8 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
                 self.refresh(layout=True)
             return
         regions = []
-        top = self.scroll_offset.y
-        visible = range(max(0, top), min(len(lines), max(0, top) + content.height))
+        rows = self.visible_rows
+        visible, top = range(*rows.indices(len(lines))), rows.start
         if len(visible) < len(lines):
             self._strips = {row: strip for row, strip in self._strips.items() if row in visible}
         for row in visible:

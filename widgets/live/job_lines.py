@@ -46,6 +46,11 @@ def path_summary(processes: Sequence[LiveProcess], is_brief: bool = False) -> Li
     return tuple(run for run in runs if run.text)
 
 
+def limit_mark(job: LiveJob, sample: LiveSample) -> str:
+    """Return "≤ " before the rates of a job whose NICs clients in the kernel use too, such as Lustre."""
+    return "≤ " if any(nic in sample.kernel_clients for nic in job.nics) else ""
+
+
 def rates_text(job: LiveJob, sample: LiveSample, with_reason: bool = False) -> str:
     """Return "↑1.20 ↓1.21 Tb/s", with "?" for an unknown rate; "" if the job uses no NIC.
 
@@ -61,7 +66,7 @@ def rates_text(job: LiveJob, sample: LiveSample, with_reason: bool = False) -> s
         return f"rates unknown ({sent.detail or sent.reason.value})"
     if isinstance(sent, Unknown) or isinstance(received, Unknown):
         return f"↑{short(sent)} ↓{short(received)} Gb/s"
-    limit = "≤ " if any(nic in sample.kernel_clients for nic in job.nics) else ""
+    limit = limit_mark(job, sample)
     if max(sent, received) >= 1000:
         return f"{limit}↑{sent / 1000:.2f} ↓{received / 1000:.2f} Tb/s"
     return f"{limit}↑{short(sent)} ↓{short(received)} Gb/s"

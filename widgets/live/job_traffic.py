@@ -12,6 +12,7 @@ from widgets.base.figures import gbps, local_time, share
 from widgets.base.graphs import tall_graph
 from widgets.base.lines import Line, Run, Tone, fit
 from widgets.live.figures import line_rates
+from widgets.live.job_lines import limit_mark
 
 _SPANS = (2, 5, 10, 20, 30, 60)  # minutes: the shortest one in which all that was seen has room
 LEAST_ROWS = 6  # for the graphs of one job, with the line of times
@@ -58,13 +59,14 @@ def draw(
     for number, job in enumerate(shown):
         height = (rows - 1 - len(lines)) // (len(shown) - number)
         top = sum(rates.get(nic, 0.0) for nic in job.nics)
-        lines += _of_job(job, histories.get(job.id), top, width, height, seconds)
+        lines += _of_job(job, limit_mark(job, sample), histories.get(job.id), top, width, height, seconds)
     left = len(jobs) - len(shown)
     return [*lines, _times(width, seconds, newest, shown_at, plural(left, "more job") if left else "")]
 
 
 def _of_job(
     job: LiveJob,
+    limit: str,
     histories: tuple[History, History] | None,
     top: float,
     width: int,
@@ -73,7 +75,7 @@ def _of_job(
 ) -> list[Line]:
     each = _cells(width)
     columns = [
-        _direction(job, arrow, now, history, top, each, rows, seconds)
+        _direction(job, f"{limit}{arrow}", now, history, top, each, rows, seconds)
         for arrow, now, history in zip(
             "↑↓", (job.sent_gbps, job.received_gbps), histories or (None, None), strict=True
         )

@@ -8,6 +8,7 @@ from probes.base.history import History
 from probes.base.unknown import Reason, Unknown
 from tests.probes.live.live_samples import BEGAN, a_job, a_sample
 from widgets.base.lines import plain, width_of
+from widgets.live.job_lines import rates_text
 from widgets.live.job_traffic import draw, span
 
 TWO_MINUTES = 120.0
@@ -59,3 +60,10 @@ def test_without_a_job_on_a_nic_there_is_nothing_to_draw() -> None:
 
 def test_the_graphs_grow_with_what_was_seen_up_to_an_hour() -> None:
     assert [span(seconds) / 60 for seconds in (0, 120, 121, 900, 3000, 9000)] == [2, 2, 5, 20, 60, 60]
+
+
+def test_rates_that_are_upper_limits_are_marked_as_in_the_line_of_the_job() -> None:
+    sample = a_sample(kernel_clients={"mlx5_0": ("Lustre",)})
+    drawn = draw(sample, {}, 120, 9, TWO_MINUTES, BEGAN)
+    assert plain(drawn[0]).startswith("train.py ≤ ↑ 2.96 Tb/s")
+    assert rates_text(sample.jobs[0], sample).startswith("≤ ")
