@@ -68,8 +68,8 @@ OWN_FILES = {
     "tui/runtime/lock.py": {"makedirs", "ftruncate"},  # the file that is locked, and who has it
     "tui/runtime/ring_directory.py": {"unlink", "ftruncate", "write"},  # what gdrtop watch records
 }
-# All other code reads files by these. A name can lead to what a user has chosen, and opening a device can reset
-# the node: read_file.py and files.py look at a reference first, and collector.py does so on other nodes.
+# All other code reads files by these. A name can lead to what a user has chosen, and opening a device can
+# reset the node: read_file.py and files.py look at a reference first, and collector.py on other nodes.
 OPENERS = {
     "probes/host/machine/files.py": {"_look", "_reopen", "_read", "names"},
     "probes/host/remote/collector.py": {"read_file", "read_range", "kernel_log"},

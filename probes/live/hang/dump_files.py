@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.jobs.processes import read_environ
 from probes.host.answers import of_user
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveProcess
@@ -24,7 +25,6 @@ NO_DUMP = "no dump"
 READ_SECONDS = 6.0  # for all dumps of a job
 _MOST_RANKS = 1024
 _PIECE_BYTES = 1 << 20
-_ENVIRONMENT_BYTES = 4 << 20
 _SETTINGS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _NEEDED = (*_SETTINGS, "TORCH_FR_DUMP_DYNAMIC_FILE_NAME", "XDG_CACHE_HOME", "HOME")
 _OLD_PREFIX = "/tmp/nccl_trace_rank_"
@@ -90,7 +90,7 @@ def read_dumps(host: Host, processes: Sequence[LiveProcess]) -> FoundDumps:
 
 
 def _settings(host: Host, pid: int) -> Maybe[Mapping[str, str]]:
-    content = host.read_bytes(f"/proc/{pid}/environ", _ENVIRONMENT_BYTES)
+    content = read_environ(host, pid)
     if isinstance(content, Unknown):
         return content
     pairs = (piece.partition(b"=") for piece in content.split(b"\0"))

@@ -239,4 +239,6 @@ def test_evidence_counts_if_it_belongs_to_the_process_or_to_root(tmp_path: Path)
     asked = [(1001, 1001), (0, 1001), (2002, 1001), (1001, None), (2002, Unknown(Reason.TIMED_OUT))]
     answers = [of_user(FileRange(b"", 0, "", owner), user, "/log") for owner, user in asked]
     assert [isinstance(answer, Unknown) for answer in answers] == [False, False, True, False, True]
+    if os.geteuid():
+        assert isinstance(LocalHost().collectives(str(file), os.geteuid() + 1), Unknown)
     assert str(answers[2]) == "not the job's: belongs to user 2002, not to the job's user 1001"
