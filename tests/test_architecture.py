@@ -68,6 +68,35 @@ OWN_FILES = {
     "tui/runtime/lock.py": {"makedirs", "ftruncate"},  # the file that is locked, and who has it
     "tui/runtime/ring_directory.py": {"unlink", "ftruncate", "write"},  # what gdrtop watch records
 }
+# All other code reads files by these. A name can lead to what a user has chosen, and opening a device can
+# reset the node: read_file.py and files.py look at a reference first, and collector.py on other nodes.
+OPENERS = {
+    "probes/host/machine/files.py": {"_look", "_reopen", "_read", "names"},
+    "probes/host/remote/collector.py": {"read_file", "read_range", "kernel_log"},
+    "tui/files/read_file.py": {"open_harmless"},
+    # Names that no user can turn: of /proc, /sys and /dev, and references to directories.
+    "probes/host/machine/command_server.py": {"process_stats", "main"},
+    "probes/host/machine/counter_files.py": {"__init__", "read"},
+    "probes/host/machine/cuda_child.py": {"main"},
+    "probes/host/machine/kernel_log_reader.py": {"read"},
+    "probes/host/machine/namespace_child.py": {"main"},
+    "probes/host/machine/rdma_namespaces.py": {"hidden", "can_enter"},
+    "probes/host/machine/rooted_tree.py": {"_enter", "__init__"},
+    "probes/host/machine/verbs_child.py": {"_is_running", "_start_probe"},
+    "tui/bandwidth/pairs/node_server.py": {"_supervise"},
+    "tui/bandwidth/registration/child.py": {"__init__"},
+    "tui/bandwidth/supervisor.py": {"process_table"},
+    "tui/cli.py": {"_discard_output"},
+    "tui/terminal/driver.py": {"_watch"},
+    # gdrtop's own files, in directories that only their user can write to; the last part is never a link.
+    "tui/actions/supervisor.py": {"_run", "_create", "_claimed", "main"},
+    "tui/files/append_file.py": {"_append", "_tail", "_set_mode"},
+    "tui/files/last_ok_file.py": {"confirm"},
+    "tui/files/new_file.py": {"_place", "__init__", "keep"},
+    "tui/files/reliability/database.py": {"_locked", "_opened"},
+    "tui/runtime/lock.py": {"open_own_directory", "_roots_holder", "_open_file"},
+    "tui/runtime/ring_directory.py": {"begin_segment"},
+}
 # Tunes its own process: the allocator, and whether it ends with its parent. Runs the user's editor.
 OWN_PROCESS = {"tui/runtime/memory.py": {"ctypes"}, "tui/commands/config/edit.py": {"subprocess"}}
 # Starts tests and ends them: with a supervisor of each, a program of its own that outlives a killed gdrtop.
@@ -279,6 +308,22 @@ def test_only_the_host_reaches_outside() -> None:
             reached = {module.split(".")[0] for module, _ in imports(path)} & IO_MODULES
             assert not reached, name
             assert "open" not in {function for owner, function in called(path) if not owner}, name
+
+
+def opening_functions(tree: ast.AST, inside: str = "") -> Iterator[str]:
+    """Yield the function around each call that opens a file by a name."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Call):
+            function = node.func
+            is_os = isinstance(function, ast.Attribute) and ast.unparse(function) in ("os.open", "io.open")
+            if is_os or (isinstance(function, ast.Name) and function.id == "open"):
+                yield inside
+        yield from opening_functions(node, node.name if isinstance(node, ast.FunctionDef) else inside)
+
+
+def test_a_name_that_a_user_chose_is_opened_in_one_place() -> None:
+    found = {name_of(path): set(opening_functions(tree_of(path))) for path in MODULES}
+    assert {name: functions for name, functions in found.items() if functions} == OPENERS
 
 
 def test_only_the_local_host_uses_what_opens_this_machine() -> None:

@@ -24,6 +24,7 @@ class Reason(Enum):
     DRIVER_ERROR = "driver error"
     NOT_RECORDED = "not recorded"
     FILE_MISSING = "file missing"  # the file that lists the fact; NOT_THERE would mean that it lists none
+    OTHER_OWNER = "not the job's"  # evidence that another user can have forged
     NOT_YET = "not known yet"  # only a later moment shows it: after a boot, when a module is loaded
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
 
 MAX_MESSAGES = 512  # of one answer; the rest comes with the next one
 MESSAGE_CHARACTERS = 512
@@ -34,6 +35,23 @@ class FileRange:
     content: bytes
     size_bytes: int
     file: str  # identity: the same for all paths to the file, another one after a rotation
+    owner: Maybe[int] = Unknown(Reason.NOT_RECORDED, "owner")  # uid; unknown where nobody can have forged it
+
+
+def of_user(found: Maybe[FileRange], user: Maybe[int] | None, path: str) -> Maybe[FileRange]:
+    """Return what was read if it is evidence about a process of this user: its own file, or root's.
+
+    Anyone can put a file where all users may write, under the name that a job uses. `user`: the process's
+    uid; None: the admin has named the file. OTHER_OWNER: it belongs to someone else.
+    """
+    if isinstance(found, Unknown) or user is None or isinstance(found.owner, Unknown) or found.owner == 0:
+        return found
+    if isinstance(user, Unknown):
+        return Unknown(user.reason, printable(path, 200), f"owner of the process: {user}")
+    if found.owner == user:
+        return found
+    detail = f"belongs to user {found.owner}, not to the job's user {user}"
+    return Unknown(Reason.OTHER_OWNER, printable(path, 200), detail)
 
 
 @frozen

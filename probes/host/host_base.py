@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from probes.base.origin import Origin
 from probes.base.text import printable, text_of
-from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.answers import CommandOutput, CudaGpu, FileRange, KernelMessage
-from probes.host.collectives import CollectiveSpeed
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.host.answers import CommandOutput, CudaGpu, FileRange, KernelMessage, of_user
+from probes.host.collectives import METRICS_BYTES, METRICS_SUFFIX, TAIL_BYTES, CollectiveSpeed, parse
 from probes.host.component_history import SOURCE, ComponentHistory
 from probes.host.log_findings import LogFinding
 from probes.host.nvml import NvmlFacts, NvmlLive
@@ -125,8 +125,14 @@ class HostBase(ABC):
     def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
         return self._answer("ras_events", address)
 
-    def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
+    def collectives(self, path: str, user: Maybe[int]) -> Maybe[tuple[CollectiveSpeed, ...]]:
         return self._answer("collectives", path)
+
+    def _read_collectives(self, path: str, user: Maybe[int]) -> Maybe[tuple[CollectiveSpeed, ...]]:
+        """Return the collectives in the end of a file, by `read_range`."""
+        limit = METRICS_BYTES if path.endswith(METRICS_SUFFIX) else TAIL_BYTES
+        end = of_user(self.read_range(path, -limit, limit), user, path)
+        return map_known(end, lambda found: parse(path, found.content))
 
     def component_history(self) -> Maybe[ComponentHistory]:
         return self._answer("component_history")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.answers import CommandOutput, CudaGpu, KernelMessage
-from probes.host.collectives import METRICS_BYTES, METRICS_SUFFIX, TAIL_BYTES, CollectiveSpeed, parse
+from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory
 from probes.host.host_base import HostBase
 from probes.host.machine.command import run_command
@@ -235,13 +235,8 @@ class LocalHost(LocalFiles):
             self._ras_monitors.pop(address).close()
         return events
 
-    def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
-        note(path)
-        try:
-            content = self.read_end(path, METRICS_BYTES if path.endswith(METRICS_SUFFIX) else TAIL_BYTES)
-        except (OSError, ValueError) as error:
-            return unknown_from(error, path, self._is_root)
-        return parse(path, content)
+    def collectives(self, path: str, user: Maybe[int]) -> Maybe[tuple[CollectiveSpeed, ...]]:
+        return self._read_collectives(path, user)
 
     def component_history(self) -> Maybe[ComponentHistory]:
         if self._root or self._history is None:

@@ -34,6 +34,7 @@ class Host(Protocol):
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
         """Return up to `limit` bytes of a regular file from an offset on; with 0 only its state.
 
+        A negative offset counts from the end.
         MALFORMED: it is no regular file, with its kind; such a file is not opened. Never recorded.
         """
 
@@ -107,9 +108,10 @@ class Host(Protocol):
         They are read from the job as they come. `last` ends the subscription.
         """
 
-    def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
+    def collectives(self, path: str, user: Maybe[int]) -> Maybe[tuple[CollectiveSpeed, ...]]:
         """Return the newest collectives in a file of NCCL's inspector; MALFORMED: it is being rewritten.
 
+        `user`: the uid of the process; OTHER_OWNER: the file is neither its nor root's.
         Nothing else of the file is returned or recorded. Only the end of a long log is read.
         """
 

@@ -92,7 +92,7 @@ class BusBandwidth:
                 self._files.clear()
             self._files[key] = found
         path = self._files[key]
-        answer = host.collectives(path)
+        answer = host.collectives(path, process.process.uid)
         if isinstance(answer, Unknown):
             if answer.reason is Reason.MALFORMED and process.pid in self._read:
                 return self._read[process.pid]  # the file is being rewritten

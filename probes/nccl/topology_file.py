@@ -70,11 +70,7 @@ def _of_nccl_conf(host: Host) -> tuple[str, ...]:
 
 def read_system(host: Host, path: str) -> Maybe[Element]:
     """Read a file of NCCL's XML; NOT_THERE: there is none, MALFORMED: it is something else."""
-    # A container may put a device there, and opening some devices has effects. Devices have no size.
-    size = host.size(path)
-    if isinstance(size, Unknown):
-        return size
-    text = host.read(path, LIMIT_BYTES) if size else ""
+    text = host.read(path, LIMIT_BYTES)
     return text if isinstance(text, Unknown) else parse_system(text, path)
 
 

@@ -209,8 +209,8 @@ class RecordingHost:
     def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
         return self._ask("ras_events", (address,), lambda: self._host.ras_events(address, last))
 
-    def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
-        return self._ask("collectives", (path,), lambda: self._host.collectives(path))
+    def collectives(self, path: str, user: Maybe[int]) -> Maybe[tuple[CollectiveSpeed, ...]]:
+        return self._ask("collectives", (path,), lambda: self._host.collectives(path, user))
 
     def component_history(self) -> Maybe[ComponentHistory]:
         return self._ask("component_history", (), self._host.component_history)

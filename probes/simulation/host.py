@@ -157,6 +157,7 @@ class SimulatedHost(HostBase):
         content = self.tree.content(path, self._seconds())
         if isinstance(content, Unknown):
             return content
+        offset = max(0, len(content) + offset) if offset < 0 else offset
         return FileRange(content[offset : offset + limit], len(content), str(self.tree.real(path)))
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
@@ -359,7 +360,7 @@ class SimulatedHost(HostBase):
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.wall_clock()))
         return ras_events(self.tree, now if after is None else after, now, clock)
 
-    def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
+    def collectives(self, path: str, user: Maybe[int]) -> Maybe[tuple[CollectiveSpeed, ...]]:
         content = self.read_bytes(path, METRICS_BYTES)
         return content if isinstance(content, Unknown) else parse(path, content)
 

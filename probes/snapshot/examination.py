@@ -70,8 +70,11 @@ _NOT_WATCHED = Unknown(Reason.NOT_RECORDED, "live view", "not watched")
 class _Examining(Probing):
     """The probes of one examination, and what they ask about."""
 
-    def __init__(self, host: Host, seconds: float, node: Node, reading: Reading) -> None:
+    def __init__(
+        self, host: Host, seconds: float, node: Node, reading: Reading, with_jobs: bool = True
+    ) -> None:
         super().__init__(host, seconds)
+        self.with_jobs = with_jobs
         self.node = node
         self.pids = compute_pids(reading)
         self.functions = _path_functions(node)
@@ -123,7 +126,9 @@ class Examination:
         "PCIe errors", lambda run: aer.probe(run.host, run.functions), recall_by=lambda run: run.functions
     )
     kernel_log: Maybe[KernelLogFacts] = _probed("kernel log", lambda run: kernel_log.probe(run.host))
-    processes: Maybe[ProcessFacts] = _probed("processes", lambda run: processes.probe(run.host, run.pids))
+    processes: Maybe[ProcessFacts] = _probed(
+        "processes", lambda run: processes.probe(run.host, run.pids, run.with_jobs)
+    )
     cpu_model: Maybe[CpuModel] = _probed(
         "CPU model",
         _cpu_model,
@@ -197,15 +202,20 @@ PROBES = probes_of(Examination)
 
 
 def examine(
-    host: Host, node: Node | None = None, before: Examination | None = None, seconds: float = EXAMINE_SECONDS
+    host: Host,
+    node: Node | None = None,
+    before: Examination | None = None,
+    seconds: float = EXAMINE_SECONDS,
+    with_jobs: bool = True,
 ) -> Examination:
     """Run every probe of the doctor, each within `seconds`, and assess the paths.
 
     `node`: the node if it has just been probed; `before`: the examination before, for errors that rise.
+    Without jobs, nothing of a process is read that only matters for one: judge it by `without_jobs`.
     """
     node = probe_node(host) if node is None else node
     reading = ask_here(host, "counters and GPU state", lambda: read(host, node))
-    answers = _Examining(host, seconds, node, reading).run(PROBES)
+    answers = _Examining(host, seconds, node, reading, with_jobs).run(PROBES)
     topology = build(node, tree_in_use(answers["topology_files"]))
     return Examination(
         node=node,

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from tui.files.new_file import shown_path, why
+from tui.files.read_file import open_harmless
 
 STDIN = "-"
 _CHUNK_BYTES = 1 << 20
@@ -37,6 +38,8 @@ def log_files(names: Sequence[str]) -> list[str]:
             continue
         pattern = name.replace("%%", "\0").replace("%h", "*").replace("%p", "*").replace("\0", "%")
         matches = sorted(glob.glob(pattern)) if pattern != name or glob.has_magic(name) else [name]
+        # Others may have put a pipe where they can write, and reading it would never end.
+        matches = [match for match in matches if match == name or not _is_pipe(match)]
         if not matches:
             raise UnreadableLog(f"no file matches {shown_path(name)}")
         found.update(dict.fromkeys(matches))
@@ -46,6 +49,13 @@ def log_files(names: Sequence[str]) -> list[str]:
     if len(unique) > _MOST_FILES:
         raise UnreadableLog(f"too many files: {len(unique)}; at most {_MOST_FILES}")
     return list(unique.values())
+
+
+def _is_pipe(name: str) -> bool:
+    try:
+        return stat.S_ISFIFO(os.stat(name).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def chunks_of_log(name: str, advance: Callable[[int], None] = lambda _: None) -> Iterator[bytes]:
@@ -72,13 +82,10 @@ def _raw(name: str, advance: Callable[[int], None]) -> Iterator[bytes]:
             raise UnreadableLog("standard input is closed")
         descriptor = os.dup(sys.stdin.fileno())
     else:
-        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+        descriptor = open_harmless(name, or_pipe=True)
     try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             raise UnreadableLog("a directory; use DIR/*")
-        if name != STDIN and not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-            raise UnreadableLog("neither a file nor a pipe")
         while chunk := os.read(descriptor, _CHUNK_BYTES):
             advance(len(chunk))
             yield chunk

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator
 
 from probes.base.text import printable
+from tui.files.read_file import open_harmless
 
 MAX_RECORDING_BYTES = 256 << 20
 _CHUNK_BYTES = 1 << 18
@@ -222,7 +223,7 @@ def chunks_of(path: str) -> Iterator[bytes]:
     from probes.recording.format import RecordingError
 
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        descriptor = open_harmless(path)
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):

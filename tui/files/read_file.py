@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY
+_HARMLESS = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)
+
+
+def open_harmless(path: str, follows: bool = True, or_pipe: bool = False) -> int:
+    """Open a file or directory for reading; raise OSError before anything else is opened.
+
+    Another user may have put a link to a device there, and opening some devices has effects. A reference
+    (O_PATH) opens none, and what it refers to stays the same. `follows`: links. `or_pipe`: a pipe as well,
+    which waits for a writer.
+    """
+    reference = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if follows else os.O_NOFOLLOW))
+    try:
+        mode = os.fstat(reference).st_mode
+        is_pipe = or_pipe and stat.S_ISFIFO(mode)
+        if not is_pipe and not any(is_kind(mode) for is_kind in _HARMLESS):
+            raise OSError(0, "neither a file nor a pipe" if or_pipe else "it is not a regular file")
+        if stat.S_ISLNK(mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        return os.open(f"/proc/self/fd/{reference}", _READ | (0 if is_pipe else os.O_NONBLOCK))
+    finally:
+        os.close(reference)
 
 
 def read_small(path: str, most_bytes: int, what: str) -> bytes:
     """Return a file's bytes; raise OSError if it is no regular file, or larger than what it should be."""
-    descriptor = os.open(path, _READ)
+    descriptor = open_harmless(path)
     try:
         return read_open(descriptor, most_bytes, what)
     finally:

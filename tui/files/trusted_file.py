@@ -6,9 +6,8 @@ import errno
 import os
 import stat
 
-from tui.files.read_file import read_open, read_small
+from tui.files.read_file import open_harmless, read_open, read_small
 
-_READ_AS_ROOT = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -33,7 +32,7 @@ def read_trusted(path: str, most_bytes: int, what: str, top: str = "/") -> bytes
     if not is_root():
         return read_small(path, most_bytes, what)
     try:
-        descriptor = os.open(path, _READ_AS_ROOT)
+        descriptor = open_harmless(path, follows=False)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise NotTrusted(0, "it is a symbolic link, and gdrtop runs as root") from None

@@ -43,7 +43,7 @@ class _File:
     """One file and how far it was read."""
 
     def __init__(self, path: LogPath, name: str, collector: Collector) -> None:
-        self.path, self.name = path.path, name
+        self.path, self.name = path, name
         self.size = path.size_bytes
         self.offset = 0
         self.error = ""
@@ -55,7 +55,7 @@ class _File:
     @property
     def is_of_process(self) -> bool:
         """Whether it was found before and has no name outside the process."""
-        return bool(self.identity) and self.path.startswith("/proc/")
+        return bool(self.identity) and self.path.path.startswith("/proc/")
 
     def feed(self, content: bytes) -> None:
         """Read the next bytes."""
@@ -116,7 +116,7 @@ class LogFollower:
     def _next(self, file: _File, limit: int) -> bytes | None:
         """Return new bytes; None if the file is not the one that was read before."""
         before = len(file.tail)
-        found = self._host.read_range(file.path, file.offset - before, limit + before)
+        found = file.path.part(self._host, file.offset - before, limit + before)
         if isinstance(found, Unknown) or (file.identity != found.file and file.is_of_process):
             # The pid may be that of another process now.
             file.error = str(found) if isinstance(found, Unknown) else "the process has exited"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import posixpath
 import re
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
@@ -39,9 +40,14 @@ _MAPS_LIMIT_BYTES = 16 << 20
 _ENVIRONMENT_LIMIT_BYTES = 4 << 20  # ARG_MAX
 _COMMAND_LIMIT_BYTES = 256 << 10  # of training scripts with hundreds of options
 _PIDS_NAMED = 3
+_PF_KTHREAD = 0x00200000  # include/linux/sched.h
 _LONGEST_PATH = 1024
+MEMORY_SECONDS = 1.0  # for what waits for the lock of a process's memory
+_ALL_MEMORY_SECONDS = 2.0  # for all processes with such a lock that hangs
+_LEAST_SECONDS = 0.05
 _USAGE_SECONDS = 3.0  # a directory service that is down must not hold up the rest
 _NOT_READ = Unknown(Reason.NOT_RECORDED)
+_NO_JOB = Unknown(Reason.NOT_RECORDED, "", "not read, because other jobs do not count")
 
 
 @frozen
@@ -111,10 +117,11 @@ _WHEELS = {
 }
 
 
-def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
+def probe(host: Host, also: Iterable[int] = (), with_jobs: bool = True) -> Maybe[ProcessFacts]:
     """Read the open files of every process, and everything else of those with a GPU or RDMA device.
 
-    `also`: pids to read in any case, such as those that NVML lists. NOT_THERE: no /proc.
+    `also`: pids to read in any case, such as those that NVML lists. Without jobs, nothing is read that only
+    matters for one: settings, libraries, and what is in its memory. NOT_THERE: no /proc.
     """
     names = host.names("/proc")
     if isinstance(names, Unknown):
@@ -143,7 +150,11 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
             found.append((pid, files))
     found_pids = [pid for pid, _ in found[:MAX_PROCESSES]]
     usages = _usages(host, found_pids) if found else {}
-    read = [_process(host, pid, files, own, usages[pid]) for pid, files in found[:MAX_PROCESSES]]
+    patience = _Patience()
+    read = [
+        _process(host, pid, files, own, usages[pid], patience if with_jobs else None)
+        for pid, files in found[:MAX_PROCESSES]
+    ]
     return ProcessFacts(
         processes=tuple(process for process in read if not _has_ended(host, process)),
         hidden=hidden if 1 in pids else _without_first(host),
@@ -151,6 +162,7 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
         nccl_conf=read_nccl_conf(host),
         taken_at=host.wall_clock(),
         unread=unread,
+        has_jobs=with_jobs,
     )
 
 
@@ -171,7 +183,8 @@ def read_process(host: Host, pid: int, usage: Maybe[ProcessUsage] = _NOT_READ) -
     status = host.read(f"/proc/{pid}/status")
     if isinstance(status, Unknown):
         return status
-    return _process(host, pid, _device_files(host, pid), known(host.link("/proc/self"), ""), usage)
+    own = known(host.link("/proc/self"), "")
+    return _process(host, pid, _device_files(host, pid), own, usage, _Patience())
 
 
 def busy_cpus(processes: Iterable[Process], taken_at: float) -> float | None:
@@ -231,7 +244,14 @@ def _without_first(host: Host) -> Unknown:
 
 
 def _is_program(host: Host, pid: int) -> bool:
-    """Return whether this is a program: kernel threads have no command line."""
+    """Return whether this is a program and no thread of the kernel: those have no command line.
+
+    Reading one waits for the lock of the process's memory, which reading its flags does not.
+    """
+    stat = host.read(f"/proc/{pid}/stat")
+    fields = [] if isinstance(stat, Unknown) else stat.rpartition(")")[2].split()[:7]
+    if len(fields) == 7 and fields[6].isdecimal():
+        return fields[0] not in "ZX" and not int(fields[6]) & _PF_KTHREAD
     cmdline = host.read_bytes(f"/proc/{pid}/cmdline", 4096)
     return bool(cmdline) if not isinstance(cmdline, Unknown) else cmdline.reason is not Reason.NOT_THERE
 
@@ -281,13 +301,56 @@ def _usages(host: Host, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]
     return {pid: answers.get(pid, missing) for pid in pids}
 
 
-def _process(
-    host: Host, pid: int, files: Maybe[tuple[str, ...]], own: str, usage: Maybe[ProcessUsage]
-) -> Process:
+class _Patience:
+    """How long to wait for the memory of processes: for one that hangs a second, for many of them two."""
+
+    def __init__(self) -> None:
+        self._left = _ALL_MEMORY_SECONDS
+
+    def read(self, host: Host, pid: int) -> tuple[Maybe[bytes], Maybe[bytes], Maybe[bytes]]:
+        """Return environment, mapped files and command line, in a thread.
+
+        The kernel reads them under the lock of the process's memory, which a page fault that hangs holds.
+        While the thread waits, `start_probe` returns it again at once, and the kernel does not reuse the pid.
+        """
+        began = time.monotonic()
+        seconds = max(_LEAST_SECONDS, min(MEMORY_SECONDS, self._left))
+        found = start_probe(host, f"memory of process {pid}", lambda: _memory(host, pid)).answer(seconds)
+        if not isinstance(found, Unknown):
+            return found
+        self._left -= time.monotonic() - began
+        return found, found, found
+
+
+def _memory(host: Host, pid: int) -> tuple[Maybe[bytes], Maybe[bytes], Maybe[bytes]]:
     base = f"/proc/{pid}"
+    environ = host.read_bytes(f"{base}/environ", _ENVIRONMENT_LIMIT_BYTES)
+    maps = host.read_bytes(f"{base}/maps", _MAPS_LIMIT_BYTES)
+    return environ, maps, host.read_bytes(f"{base}/cmdline", _COMMAND_LIMIT_BYTES)
+
+
+def read_environ(host: Host, pid: int) -> Maybe[bytes]:
+    """Return the environment that a process was started with; TIMED_OUT: the lock of its memory hangs."""
+    return _Patience().read(host, pid)[0]
+
+
+def _process(
+    host: Host,
+    pid: int,
+    files: Maybe[tuple[str, ...]],
+    own: str,
+    usage: Maybe[ProcessUsage],
+    patience: _Patience | None,
+) -> Process:
+    """Read a process; without `patience` only what does not depend on its being a job."""
+    base = f"/proc/{pid}"
+    environ: Maybe[bytes] = _NO_JOB
+    maps: Maybe[bytes] = _NO_JOB
+    cmdline: Maybe[bytes] = _NO_JOB
+    if patience is not None:
+        environ, maps, cmdline = patience.read(host, pid)
     fields = map_known(host.read(f"{base}/status"), parse_status)
     limits = host.read(f"{base}/limits")
-    environ = host.read_bytes(f"{base}/environ", _ENVIRONMENT_LIMIT_BYTES)
     environment = map_known(environ, parse_environment)
     cgroup = known(host.read(f"{base}/cgroup"), "")
     nodes = host.names(f"{base}/root/dev/infiniband")
@@ -302,15 +365,15 @@ def _process(
         memlock=map_known(limits, parse_limits),
         ipc_lock=map_known(fields, lambda found: found.ipc_lock),
         environment=environment,
-        libraries=_libraries(host, pid),
+        libraries=map_known(maps, lambda found: _libraries(host, pid, found)),
         rdma_nodes=map_known(
             nodes, lambda names: tuple(sys.intern(printable(name, 64)) for name in names[:256])
         ),
-        nccl_conf=_nccl_conf_inside(host, f"{base}/root{NCCL_CONF}"),
+        nccl_conf=_NO_JOB if patience is None else read_nccl_conf(host, f"{base}/root{NCCL_CONF}"),
         user_conf=environ if isinstance(environ, Unknown) else _user_conf(host, conf_path),
         user_conf_path=printable(conf_path, 256),
         is_ours=not isinstance(fields, Unknown) and _is_below(host, fields.parent, own),
-        program=map_known(host.read_bytes(f"{base}/cmdline", _COMMAND_LIMIT_BYTES), parse_program),
+        program=map_known(cmdline, parse_program),
         user=map_known(usage, lambda found: found.user),
         usage=usage,
         stack=map_known(limits, _stack),
@@ -334,11 +397,6 @@ def _is_below(host: Host, parent: Maybe[int], own: str) -> bool:
     return False
 
 
-def _nccl_conf_inside(host: Host, path: str) -> Maybe[NcclConf]:
-    # A container may have a device with this name, and opening some devices has an effect. They have no size.
-    return map_known(host.size(path), lambda size: read_nccl_conf(host, path) if size else NcclConf({}, ()))
-
-
 def user_conf_path(pid: int, environ: bytes, environment: Mapping[str, str]) -> str:
     """Return where a process has its user's nccl.conf; "": it has no home directory.
 
@@ -356,13 +414,10 @@ def user_conf_path(pid: int, environ: bytes, environment: Mapping[str, str]) -> 
 def _user_conf(host: Host, path: str) -> Maybe[NcclConf]:
     if not path:
         return Unknown(Reason.NOT_THERE, "~/.nccl.conf", "the process has no HOME")
-    return _nccl_conf_inside(host, path)
+    return read_nccl_conf(host, path)
 
 
-def _libraries(host: Host, pid: int) -> Maybe[tuple[MappedLibrary, ...]]:
-    maps = host.read_bytes(f"/proc/{pid}/maps", _MAPS_LIMIT_BYTES)
-    if isinstance(maps, Unknown):
-        return maps
+def _libraries(host: Host, pid: int, maps: bytes) -> tuple[MappedLibrary, ...]:
     return tuple(
         _with_version(host, pid, library) if isinstance(library.version, Unknown) else library
         for library in parse_maps(maps)

@@ -1,12 +1,19 @@
-"""Files of this machine, or of a directory tree of a node."""
+"""Files of this machine, or of a directory tree of a node.
+
+Only files of the kernel are opened by their names. Users choose what other names lead to, and opening some
+devices has effects, such as to start a watchdog. So these are opened as a reference (O_PATH), which opens no
+device, and only a regular file is then opened through that reference.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import islice
 
 from probes.base.origin import Origin, Source
@@ -24,10 +31,13 @@ MAX_NAMES = 65536
 PAGE_BYTES = 4096
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-_LIST = _READ | os.O_DIRECTORY
+_LIST = _READ | os.O_DIRECTORY  # the kernel refuses a device before it opens it (fs/namei.c, do_open)
+# Below /proc and /sys, users choose only what these names lead to.
+_CHOSEN = re.compile(r"/(?:root|cwd|fd|exe|map_files|\.\.)(?:/|$)")
 # Read record by record, unlike other attributes in /sys.
 _MANY_READS = ("/sys/kernel/debug/", "/sys/kernel/tracing/", "/sys/fs/")
 _REFERENCE = os.O_PATH | os.O_CLOEXEC
+_NO_OWNER = Unknown(Reason.NOT_RECORDED, "owner")
 _KINDS = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -83,7 +93,10 @@ class LocalFiles(HostBase):
             if not self._root:
                 return _read_range(path, offset, limit)
             found = self._find(path)
-            return _read_range(found.name, offset, limit, found.directory.descriptor)
+            read = _read_range(found.name, offset, limit, found.directory.descriptor)
+            # Who unpacks a dump owns its files; only root keeps their owners.
+            is_ours = not self._is_root and read.owner == os.geteuid()
+            return replace(read, owner=_NO_OWNER) if is_ours else read
         except (OSError, ValueError) as error:
             return unknown_from(error, path, self._is_root)
 
@@ -151,14 +164,15 @@ class LocalFiles(HostBase):
         counter = None if self._root else self._counter_files.read(path, PAGE_BYTES)
         if counter is not None and len(counter) <= limit:
             return counter
-        if self._root:
-            # A dump can have anything under any name: check before opening.
-            found = self._find(path)
-            if not stat.S_ISREG(found.status.st_mode):
-                raise OSError(errno.EISDIR, "not a regular file")
-            descriptor = os.open(found.name, _READ | os.O_NOFOLLOW, dir_fd=found.directory.descriptor)
-        else:
-            descriptor = os.open(path, _READ)
+        found = self._find(path) if self._root else None
+        name, directory = (path, None) if found is None else (found.name, found.directory.descriptor)
+        if not is_of_kernel(path):
+            content = _read_range(name, 0, limit + 1, directory).content
+            if len(content) > limit:
+                raise OSError(errno.EFBIG, f"more than {limit} bytes")
+            return content
+        # A dump can have anything under any name.
+        descriptor = os.open(path, _READ) if found is None else _open_regular(name, directory)
         try:
             first = os.read(descriptor, limit + 1)
             total = len(first)
@@ -180,24 +194,6 @@ class LocalFiles(HostBase):
         finally:
             os.close(descriptor)
 
-    def read_end(self, path: str, limit: int) -> bytes:
-        """Return the last bytes of a regular file; users choose these files, so nothing else is opened."""
-        if self._root:
-            found = self._find(path)
-            status, path, directory = found.status, found.name, found.directory.descriptor
-        else:
-            status, directory = os.stat(path), None
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EISDIR, "not a regular file")
-        descriptor = os.open(path, _READ | (os.O_NOFOLLOW if self._root else 0), dir_fd=directory)
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError(errno.EISDIR, "not a regular file")
-            return os.pread(descriptor, limit, max(0, status.st_size - limit))
-        finally:
-            os.close(descriptor)
-
     def _find(self, path: str) -> Found:
         return self._current_tree().find(path)
 
@@ -214,12 +210,43 @@ def _names_in(directory: str | int) -> list[str]:
         return sorted(entry.name for entry in islice(entries, MAX_NAMES + 1))
 
 
-def _read_range(path: str, offset: int, limit: int, directory: int | None = None) -> FileRange:
-    """Return up to `limit` bytes; with 0 the file is not opened.
+def is_of_kernel(path: str) -> bool:
+    """Return whether a path leads to a file of the kernel, whatever users do; its size says nothing."""
+    return path.startswith(("/proc/", "/sys/")) and _CHOSEN.search(path) is None
 
-    `directory`: a descriptor, with a path that is a name in it and no link. OSError(EISDIR) with the kind of
-    file: it is not a regular one.
+
+def _read_range(path: str, offset: int, limit: int, directory: int | None = None) -> FileRange:
+    """Return up to `limit` bytes; a file with none of them is not opened.
+
+    `offset`: a negative one counts from the end. `directory`: a descriptor, with a path that is a name in it
+    and no link. OSError(EISDIR) with the kind of file: it is not a regular one.
     """
+    reference, status = _look(path, directory)
+    try:
+        offset = max(0, status.st_size + offset) if offset < 0 else offset
+        count = min(limit, status.st_size - offset)
+        content = b""
+        if count > 0:
+            descriptor = _reopen(reference)
+            try:
+                content = os.pread(descriptor, count, offset)
+            finally:
+                os.close(descriptor)
+    finally:
+        os.close(reference)
+    return FileRange(content, status.st_size, f"{status.st_dev}:{status.st_ino}", status.st_uid)
+
+
+def _open_regular(path: str, directory: int | None) -> int:
+    reference, _ = _look(path, directory)
+    try:
+        return _reopen(reference)
+    finally:
+        os.close(reference)
+
+
+def _look(path: str, directory: int | None) -> tuple[int, os.stat_result]:
+    """Return a reference to a regular file, which has not been opened by that, and its state."""
     no_link = 0 if directory is None else os.O_NOFOLLOW
     reference = os.open(path, _REFERENCE | no_link, dir_fd=directory)
     try:
@@ -227,17 +254,14 @@ def _read_range(path: str, offset: int, limit: int, directory: int | None = None
         if not stat.S_ISREG(status.st_mode):
             kind = next((word for is_kind, word in _KINDS if is_kind(status.st_mode)), "something else")
             raise OSError(errno.EISDIR, f"{kind}, not a file")
-        content = _range_content(reference, offset, min(limit, status.st_size - offset))
-    finally:
+    except OSError:
         os.close(reference)
-    return FileRange(content, status.st_size, f"{status.st_dev}:{status.st_ino}")
+        raise
+    return reference, status
 
 
-def _range_content(reference: int, offset: int, count: int) -> bytes:
-    if count <= 0:
-        return b""
-    descriptor = os.open(f"/proc/self/fd/{reference}", _READ)
+def _reopen(reference: int) -> int:
     try:
-        return os.pread(descriptor, count, offset)
-    finally:
-        os.close(descriptor)
+        return os.open(f"/proc/self/fd/{reference}", _READ)
+    except FileNotFoundError:
+        raise OSError(errno.EIO, "gdrtop needs /proc to open files") from None

@@ -15,7 +15,7 @@ from probes.base.origin import Origin, Source
 from probes.base.text import clean_text, printable, printable_lines, text_of
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.answers import CommandOutput, CudaGpu, FileRange, KernelMessage
-from probes.host.collectives import METRICS_BYTES, METRICS_SUFFIX, TAIL_BYTES, CollectiveSpeed, parse
+from probes.host.collectives import CollectiveSpeed
 from probes.host.host_base import HostBase
 from probes.host.local import DRIVER_LOADED, SleepingGpus
 from probes.host.machine.ethtool_socket import EthtoolReader
@@ -147,8 +147,10 @@ class CollectedHost(HostBase):
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
         def file_range(value: list[Any]) -> Maybe[FileRange]:
             match value:
-                case [str(content), int(size), str(file)] if 0 <= size < _MOST_SIZE:
-                    return map_known(_bytes(content), lambda read: FileRange(read, size, printable(file)))
+                case [str(content), int(size), str(file), int(owner)] if 0 <= size < _MOST_SIZE:
+                    return map_known(
+                        _bytes(content), lambda read: FileRange(read, size, printable(file), owner)
+                    )
             return _garbled(path)
 
         return map_known(self._typed(list, "file_range", path, offset, limit), file_range)
@@ -281,13 +283,8 @@ class CollectedHost(HostBase):
             raise OSError(_ERRNOS.get(content.reason, errno.EIO), content.detail)
         return content.ljust(len(command) + more, b"\0")
 
-    def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
-        state = self.read_range(path, 0, 0)
-        if isinstance(state, Unknown):
-            return state
-        limit = METRICS_BYTES if path.endswith(METRICS_SUFFIX) else TAIL_BYTES
-        end = self.read_range(path, max(0, state.size_bytes - limit), limit)
-        return map_known(end, lambda found: parse(path, found.content))
+    def collectives(self, path: str, user: Maybe[int]) -> Maybe[tuple[CollectiveSpeed, ...]]:
+        return self._read_collectives(path, user)
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
         answer = self._typed(list, "kernel_log", self._log_number, source=KERNEL_LOG)

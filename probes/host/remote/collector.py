@@ -22,6 +22,7 @@ import fcntl
 import json
 import os
 import queue
+import re
 import selectors
 import signal
 import socket
@@ -61,8 +62,17 @@ _RUNNING: set[int] = set()  # process groups
 _LIBC = ctypes.CDLL(None)
 
 
+# Below /proc and /sys, users choose only what these names lead to.
+_CHOSEN = re.compile("/(root|cwd|fd|exe|map_files|[.][.])(/|$)")
+
+
 def read_file(path: str, limit: int) -> str:
     """Return the content of a file of at most `limit` bytes."""
+    if not path.startswith(("/proc/", "/sys/")) or _CHOSEN.search(path):
+        content: str = read_range(path, 0, limit + 1)[0]
+        if len(content) > limit:
+            raise OSError(errno.EFBIG, f"more than {limit} bytes")
+        return content
     descriptor = os.open(path, _READ)
     try:
         parts: list[bytes] = []
@@ -84,21 +94,28 @@ def read_file(path: str, limit: int) -> str:
 
 
 def read_range(path: str, offset: int, limit: int) -> list[Any]:
-    """Return bytes of a regular file from an offset on, its size and identity."""
-    found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EISDIR, "not a regular file")
-    content = b""
-    if limit:
-        descriptor = os.open(path, _READ)
-        try:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise OSError(errno.EISDIR, "not a regular file")
-            content = os.pread(descriptor, min(limit, 1 << 20), offset)
-        finally:
-            os.close(descriptor)
-    return [content.decode("latin-1"), found.st_size, f"{found.st_dev}:{found.st_ino}"]
+    """Return bytes of a regular file from an offset on, or from its end, its size, identity and owner.
+
+    Users choose such paths, and opening some devices has effects: a reference (O_PATH) opens none.
+    """
+    reference = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        found = os.fstat(reference)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EISDIR, "not a regular file")
+        offset = max(0, found.st_size + offset) if offset < 0 else offset
+        count = min(limit, found.st_size - offset)
+        content = b""
+        if count > 0:
+            descriptor = os.open("/proc/self/fd/" + str(reference), _READ)
+            try:
+                content = os.pread(descriptor, count, offset)
+            finally:
+                os.close(descriptor)
+    finally:
+        os.close(reference)
+    identity = f"{found.st_dev}:{found.st_ino}"
+    return [content.decode("latin-1"), found.st_size, identity, found.st_uid]
 
 
 def names(path: str) -> list[str]:
@@ -366,6 +383,7 @@ def _short(found: dict[str, Any]) -> Any:
     return number if number and found["detail"] == os.strerror(number) else found
 
 
+_HANGING: set[str] = set()  # questions whose thread has not come back: they are not asked again until then
 _UNFINISHED: dict[str, list[Any]] = {}  # by question: when its command began, and the answer or None
 _CHANGED = threading.Condition()  # of all rounds: a command may end in a later one
 
@@ -383,6 +401,10 @@ class Round:
         self.answers: list[Any] = [None] * len(questions)
         self.older = [number for number in range(len(questions)) if self._key(number) in _UNFINISHED]
         self.waiting = [number for number in range(len(questions)) if number not in self.older]
+        if _HANGING:
+            for number in [number for number in self.waiting if repr(questions[number]) in _HANGING]:
+                self.waiting.remove(number)
+                self.answers[number] = {"errno": errno.ETIMEDOUT, "detail": "still no answer"}
         self.waiting.reverse()
         self.began: dict[int, float] = {}
 
@@ -400,6 +422,7 @@ class Round:
                     if self._key(number) in _UNFINISHED:
                         _UNFINISHED[self._key(number)][1] = found
                         _CHANGED.notify_all()
+                    _HANGING.discard(repr(self.questions[number]))
                     return
                 self.answers[number] = found
                 if not self.began and not self.waiting:
@@ -420,6 +443,7 @@ class Round:
                         self.older.append(number)
                     else:
                         self.answers[number] = {"errno": errno.ETIMEDOUT, "detail": "no answer"}
+                        _HANGING.add(repr(self.questions[number]))
                     # If no thread is left, those of this round go on with the rest.
                     if not threads.start(self.work) and not self.began:
                         self.give_up()

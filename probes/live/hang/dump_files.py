@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.jobs.processes import read_environ
+from probes.host.answers import of_user
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveProcess
 from probes.nccl.flight_recorder.dump import MOST_BYTES, Dump, parse_dump
@@ -23,11 +25,11 @@ NO_DUMP = "no dump"
 READ_SECONDS = 6.0  # for all dumps of a job
 _MOST_RANKS = 1024
 _PIECE_BYTES = 1 << 20
-_ENVIRONMENT_BYTES = 4 << 20
 _SETTINGS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _NEEDED = (*_SETTINGS, "TORCH_FR_DUMP_DYNAMIC_FILE_NAME", "XDG_CACHE_HOME", "HOME")
 _OLD_PREFIX = "/tmp/nccl_trace_rank_"
 _NEW_NAME = "torch/comm_lib_trace_rank_"
+_NO_PREFIX = Unknown(Reason.NOT_THERE, "dump", "no prefix is set")
 _SPECIAL = ("/dev/", "/proc/", "/sys/")
 
 
@@ -46,6 +48,7 @@ def read_dumps(host: Host, processes: Sequence[LiveProcess]) -> FoundDumps:
     dumps: dict[int, Dump] = {}
     unread: dict[str, list[int]] = {}  # reason -> ranks
     ranked = [(process, process.rank) for process in processes if isinstance(process.rank, int)]
+    user: Maybe[int] = _NO_PREFIX
     prefixes: list[str] = []  # if the job has set one, beside which the dumps of its other nodes may be
     for process, rank in ranked:
         if time.monotonic() >= until:
@@ -59,7 +62,7 @@ def read_dumps(host: Host, processes: Sequence[LiveProcess]) -> FoundDumps:
         found: Maybe[Dump] = Unknown(Reason.NOT_THERE, "dump", "no dump")
         for name, is_prefix in _names(settings):
             path = _inside(process.pid, f"{name}{rank}" if is_prefix else name)
-            found = _read(host, path, rank, known(started, 0.0), until)
+            found = _read(host, path, rank, process.process.uid, known(started, 0.0), until)
             if not isinstance(found, Unknown) or found.reason is not Reason.NOT_THERE:
                 break
         if isinstance(found, Unknown):
@@ -69,22 +72,25 @@ def read_dumps(host: Host, processes: Sequence[LiveProcess]) -> FoundDumps:
             dumps[rank] = found
         if any(settings.get(name) for name in _SETTINGS) and not prefixes:
             prefixes = [_inside(process.pid, name) for name, is_prefix in _names(settings) if is_prefix]
+            user = process.process.uid
     world = max((known(process.world_size, 0) for process, _ in ranked), default=0)
     local = {rank for _, rank in ranked}
     for rank in range(min(world, _MOST_RANKS)):
         for prefix in prefixes:
             if rank in local or time.monotonic() >= until:
                 continue
-            beside = _read(host, f"{prefix}{rank}", rank, 0.0, until)
+            beside = _read(host, f"{prefix}{rank}", rank, user, 0.0, until)
             if not isinstance(beside, Unknown):
                 dumps[rank] = beside
+            elif beside.reason is Reason.OTHER_OWNER:
+                unread.setdefault(str(beside), []).append(rank)
     reasons = tuple(f"{ranks_text(ranks)}: {why}" for why, ranks in unread.items())
     absent = tuple(unread.get(NO_DUMP, ()))
     return FoundDumps(tuple(dumps[rank] for rank in sorted(dumps)), absent, reasons)
 
 
 def _settings(host: Host, pid: int) -> Maybe[Mapping[str, str]]:
-    content = host.read_bytes(f"/proc/{pid}/environ", _ENVIRONMENT_BYTES)
+    content = read_environ(host, pid)
     if isinstance(content, Unknown):
         return content
     pairs = (piece.partition(b"=") for piece in content.split(b"\0"))
@@ -110,11 +116,11 @@ def _inside(pid: int, name: str) -> str:
     return f"/proc/{pid}/root{name}" if name.startswith("/") else f"/proc/{pid}/cwd/{name}"
 
 
-def _read(host: Host, path: str, rank: int, started_at: float, until: float) -> Maybe[Dump]:
+def _read(host: Host, path: str, rank: int, user: Maybe[int], started_at: float, until: float) -> Maybe[Dump]:
     shown = path.partition("/root")[2] or path
     if shown.startswith(_SPECIAL):
         return Unknown(Reason.MALFORMED, printable(shown, 200), "not a regular file")
-    state = host.read_range(path, 0, 0)
+    state = of_user(host.read_range(path, 0, 0), user, shown)
     if isinstance(state, Unknown):
         return state
     if state.size_bytes > MOST_BYTES:
@@ -124,7 +130,8 @@ def _read(host: Host, path: str, rank: int, started_at: float, until: float) -> 
     while size < state.size_bytes:
         if time.monotonic() >= until:
             return Unknown(Reason.TIMED_OUT, printable(shown, 200))
-        piece = host.read_range(path, size, min(_PIECE_BYTES, state.size_bytes - size))
+        part = host.read_range(path, size, min(_PIECE_BYTES, state.size_bytes - size))
+        piece = of_user(part, user, shown)
         if isinstance(piece, Unknown):
             return piece
         if not piece.content:

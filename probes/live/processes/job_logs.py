@@ -13,6 +13,7 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.processes import Process
+from probes.host.answers import FileRange, of_user
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, Role
 from probes.live.processes.job_names import COMMAND_SECONDS
@@ -37,6 +38,11 @@ class LogPath:
     path: str  # to read it by: "/proc/41003/fd/1"
     shown: str  # "/home/alice/slurm-4711.out"
     size_bytes: int
+    user: Maybe[int] | None = None  # whose file it has to be, if not root's; None: the admin has named it
+
+    def part(self, host: Host, offset: int, limit: int) -> Maybe[FileRange]:
+        """Return a part of the file as long as it belongs to that user."""
+        return of_user(host.read_range(self.path, offset, limit), self.user, self.shown)
 
 
 @frozen
@@ -147,9 +153,10 @@ class _Search:
         if kept := tuple(files):
             self.logs.append(JobLog(self._job.id, self._job.name, source, kept))
 
-    def _file(self, path: str, shown: str, what: str) -> LogPath | None:
-        """Return a file that was not seen before, or note why there is none."""
-        found = self._host.read_range(path, 0, 0)
+    def _file(self, path: str, shown: str, what: str, process: LiveProcess) -> LogPath | None:
+        """Return a file of a process that was not seen before, or note why there is none."""
+        user = process.process.uid
+        found = LogPath(path, shown, 0, user).part(self._host, 0, 0)
         if isinstance(found, Unknown):
             self._note(what, found)
             return None
@@ -160,7 +167,7 @@ class _Search:
             by_name = self._host.read_range(shown, 0, 0)  # stays readable when the process has ended
             if not isinstance(by_name, Unknown) and by_name.file == found.file:
                 path = shown
-        return LogPath(path, printable(shown, 1024), found.size_bytes)
+        return LogPath(path, printable(shown, 1024), found.size_bytes, user)
 
     def _note(self, what: str, why: Unknown) -> None:
         self.needs_root |= why.reason is Reason.NEEDS_ROOT
@@ -173,7 +180,7 @@ class _Search:
             if isinstance(target, Unknown):
                 self._note(name, target)
                 continue
-            if (file := self._file(path, target, name)) is not None:
+            if (file := self._file(path, target, name, process)) is not None:
                 yield file
 
     def _debug_files(self) -> Iterable[LogPath]:
@@ -191,7 +198,7 @@ class _Search:
                 path = f"/proc/{process.pid}/{directory}{name}"
                 if name != names[-1] and isinstance(self._host.read_range(path, 0, 0), Unknown):
                     continue
-                file = self._file(path, name, f"NCCL_DEBUG_FILE {printable(name, 200)}")
+                file = self._file(path, name, f"NCCL_DEBUG_FILE {printable(name, 200)}", process)
                 if file is not None:
                     yield file
                 break
@@ -210,7 +217,8 @@ class _Search:
                 is_path = target.startswith("/") and not target.startswith(_SPECIAL)
                 if not is_path or "nccl" not in target.rpartition("/")[2].lower():
                     continue
-                if (file := self._file(f"{directory}/{number}", target, "open file")) is not None:
+                file = self._file(f"{directory}/{number}", target, "open file", process)
+                if file is not None:
                     yield file
 
     def _slurm_file(self) -> Iterable[LogPath]:
@@ -221,7 +229,7 @@ class _Search:
         output = self._host.run(("scontrol", "--oneliner", "show", "job", match[1]), COMMAND_SECONDS)
         path = "" if isinstance(output, Unknown) else parse_output_file(output.stdout)
         if path.startswith("/") and not path.startswith(_SPECIAL):
-            file = self._file(path, path, f"Slurm output file {printable(path, 200)}")
+            file = self._file(path, path, f"Slurm output file {printable(path, 200)}", self._processes[0])
             if file is not None:
                 yield file
 
@@ -258,6 +266,8 @@ def _phrase(why: Unknown) -> str:
     """Return why a file cannot be read, to stand after its name."""
     if why.reason is Reason.MALFORMED and why.detail.endswith(", not a file"):
         return f"is {why.detail.removesuffix(', not a file')}"
+    if why.reason is Reason.OTHER_OWNER:
+        return why.detail
     return "does not exist" if why.reason is Reason.NOT_THERE else f"unknown ({why})"
 
 

@@ -100,22 +100,22 @@ class _JobReading:
         self.reader.begin(file.shown)
         begin = min(file.size_bytes, BEGIN_BYTES)
         rest = file.size_bytes - begin
-        self.reader.end(self._feed(file.path, 0, begin))
+        self.reader.end(self._feed(file, 0, begin))
         if not rest:
             return
         end = min(rest, END_BYTES)
         self.is_partial |= rest > end
         self.reader.begin(f"{file.shown} (last {end >> 10} KiB)")
-        self.reader.end(self._feed(file.path, file.size_bytes - end, end))
+        self.reader.end(self._feed(file, file.size_bytes - end, end))
 
-    def _feed(self, path: str, offset: int, count: int) -> str:
+    def _feed(self, file: LogPath, offset: int, count: int) -> str:
         """Read a part of a file; return why not all of it was read, or ""."""
         first, last = offset, offset + count
         while offset < last:
             if self._left <= 0 or time.monotonic() >= self._until:
                 self.is_partial = True
                 return ""
-            part = self._host.read_range(path, offset, min(_PIECE_BYTES, last - offset, self._left))
+            part = file.part(self._host, offset, min(_PIECE_BYTES, last - offset, self._left))
             if isinstance(part, Unknown):
                 self.needs_root |= part.reason is Reason.NEEDS_ROOT
                 return str(part)

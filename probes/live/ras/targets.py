@@ -11,6 +11,7 @@ from probes.base.frozen import frozen
 from probes.base.text import version_numbers
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.nccl_conf import NcclConf, read_nccl_conf
+from probes.facts.network.tcp_ports import TABLES
 from probes.host.protocol import Host
 from probes.host.ras import PORT, parse_addresses
 from probes.live.model.sample import LiveProcess, LiveSample, Role
@@ -19,7 +20,10 @@ from probes.live.ras.policy import RasJob
 from probes.nccl.ras.facts import RasProcess
 
 _DEFAULT = f"localhost:{PORT}"
-_LISTENS = re.compile(r"^ *\d+: [0-9A-Fa-f]{8,32}:([0-9A-Fa-f]{4}) \S+ 0A ", re.M)
+# Local address, port, then of a listener: queues, timer, retransmits, and the uid of who listens.
+_LISTENS = re.compile(
+    r"^ *\d+: ([0-9A-Fa-f]{8}|[0-9A-Fa-f]{32}):([0-9A-Fa-f]{4}) \S+ 0A \S+ \S+ +\S+ +(\d{1,10}) ", re.M
+)
 _LOCAL = re.compile(r"\|-- ([0-9.]{7,15})\n\s+/32 host LOCAL")
 _FILE_LIMIT = 4 << 20
 _STOPPED = ("T", "t")
@@ -53,9 +57,10 @@ def find_targets(host: Host, sample: LiveSample, version: str = "") -> tuple[Ras
     """
     processes = known(sample.processes, ())
     conf = read_nccl_conf(host)
-    listening = _listening(host)
+    listeners = _listeners(host)
     own = host.link("/proc/self/ns/net")
     found: dict[tuple[str, str], tuple[list[RasJob], list[int]]] = {}
+    users = {process.pid: process.process.uid for process in processes}
     for job in sample.jobs:
         members = [process for process in processes if process.job == job.id and process.role is Role.NCCL]
         if not members:
@@ -68,11 +73,18 @@ def find_targets(host: Host, sample: LiveSample, version: str = "") -> tuple[Ras
         pids += [member.pid for member in members]
     targets = []
     for addresses, (text, problem), (jobs, pids) in _by_port(found):
-        ports = {int(address.rpartition(":")[2]) for address in addresses}
         if not problem and not addresses:
             problem = f"NCCL_RAS_ADDR={text} is not a loopback address"
-        elif not problem and listening is not None and not ports & listening:
-            problem = f"nothing listens on port {min(ports)}; RAS needs NCCL 2.24 or newer"
+        elif not problem and listeners is not None:
+            ports = sorted({int(address.rpartition(":")[2]) for address in addresses})
+            there = {address: _owners(listeners, address) for address in addresses}
+            mine = {known(users[pid], 0) for pid in pids} | {0}
+            addresses = tuple(address for address in addresses if there[address] and there[address] <= mine)
+            others = sorted(set().union(*there.values()) - mine)
+            if not addresses and others:
+                problem = f"user {others[0]} listens on port {ports[0]}, who is not the job's user"
+            elif not addresses:
+                problem = f"nothing listens on port {ports[0]}; RAS needs NCCL 2.24 or newer"
         targets.append(RasTarget(addresses, tuple(jobs), tuple(pids), problem))
     return tuple(targets)
 
@@ -95,12 +107,32 @@ def _by_port(
     return list(merged.values())
 
 
-def _listening(host: Host) -> frozenset[int] | None:
-    """Return the ports on which something listens; None: unknown."""
-    texts = [host.read(path, _FILE_LIMIT) for path in ("/proc/net/tcp", "/proc/net/tcp6")]
+_Listeners = Mapping[tuple[str, int], frozenset[int]]
+
+
+def _listeners(host: Host) -> _Listeners | None:
+    """Return who listens, as uids by address and port; None: unknown."""
+    texts = [host.read(path, _FILE_LIMIT) for path in TABLES]
     if isinstance(texts[0], Unknown):
         return None
-    return frozenset(int(port, 16) for text in texts for port in _LISTENS.findall(known(text, "")))
+    found: dict[tuple[str, int], frozenset[int]] = {}
+    for text in texts:
+        for digits, port, uid in _LISTENS.findall(known(text, "")):
+            # 32-bit words in the byte order of the CPU, which is little-endian wherever there are GPUs.
+            words = bytes.fromhex(digits)
+            packed = b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4))
+            key = str(ipaddress.ip_address(packed)), int(port, 16)
+            found[key] = found.get(key, frozenset()) | {int(uid)}
+    return found
+
+
+def _owners(listeners: _Listeners, address: str) -> frozenset[int]:
+    """Return who gets a connection to an address: the kernel prefers a listener on just this address."""
+    name, _, port = address.rpartition(":")
+    name = name.strip("[]")
+    wildcards = ("::",) if ":" in name else ("0.0.0.0", "::")
+    answers = (listeners.get((choice, int(port))) for choice in (name, *wildcards))
+    return next((uids for uids in answers if uids), frozenset())
 
 
 def _problem(host: Host, members: Sequence[LiveProcess], own: Maybe[str]) -> str:

@@ -288,8 +288,8 @@ class TwinHost(HostBase):
         """Return no message: those of the node belong to its own view."""
         return ()
 
-    def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
-        return self._base.collectives(path)
+    def collectives(self, path: str, user: Maybe[int]) -> Maybe[tuple[CollectiveSpeed, ...]]:
+        return self._base.collectives(path, user)
 
     def environment(self, name: str) -> Maybe[str]:
         return self._base.environment(name)

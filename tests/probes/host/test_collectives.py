@@ -159,7 +159,7 @@ def test_of_a_long_log_only_the_end_is_read(tmp_path: Path) -> None:
     content = log(*(record(number) for number in range(2000)))
     assert len(content) > 4 * TAIL_BYTES
     write(tmp_path, "/d/n1-pid42.log", content.decode())
-    found = LocalHost(str(tmp_path)).collectives("/d/n1-pid42.log")
+    found = LocalHost(str(tmp_path)).collectives("/d/n1-pid42.log", 0)
     assert not isinstance(found, Unknown)
     assert (found[0].sequence, len(found)) == (1999, MAX_COLLECTIVES)
 
@@ -174,7 +174,7 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
         ("/x", Reason.NOT_THERE),
         ("/\0", Reason.MALFORMED),
     ):
-        answer = host.collectives(name)
+        answer = host.collectives(name, 0)
         assert isinstance(answer, Unknown)
         assert answer.reason is reason, name
 

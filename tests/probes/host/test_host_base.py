@@ -25,6 +25,7 @@ ARGUMENTS = {
     "address": "127.0.0.1:28028",
     "command": "STATUS",
     "name": "HOME",
+    "user": 1000,
 }
 OF_CALLER = {"is_root", "monotonic", "wall_clock"}
 QUESTIONS = sorted(name for name in vars(Host) if not name.startswith("_"))

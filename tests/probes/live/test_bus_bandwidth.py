@@ -41,9 +41,9 @@ class InspectedNode(LiveNode):
     def wall_clock(self) -> float:
         return NOW
 
-    def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
+    def collectives(self, path: str, user: Maybe[int]) -> Maybe[tuple[CollectiveSpeed, ...]]:
         self.opened.append(path)
-        return super().collectives(path)
+        return super().collectives(path, user)
 
     def add_rank(
         self, number: int, bus: float = 48.0, at: float = NOW, name: str = "", **log: object

@@ -3,6 +3,7 @@
 import fcntl
 import gzip
 import io
+import os
 import signal
 import subprocess
 import sys
@@ -279,3 +280,10 @@ def test_a_file_that_cannot_be_read_is_named_with_its_directory(
     (tmp_path / "node7").mkdir()
     main(["nccl-log", str(tmp_path / "node7" / "slurm.out"), str(tmp_path / "node7")])
     assert f"{tmp_path}/node7/slurm.out cannot be read" in capsys.readouterr().err
+
+
+def test_a_pipe_that_only_matches_a_pattern_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "nccl.a.log")
+    (tmp_path / "nccl.b.log").write_text("")
+    assert log_files([str(tmp_path / "nccl.%h.log")]) == [str(tmp_path / "nccl.b.log")]
+    assert log_files([str(tmp_path / "nccl.a.log")]) == [str(tmp_path / "nccl.a.log")]

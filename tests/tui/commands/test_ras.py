@@ -373,3 +373,14 @@ def test_wrong_options(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> 
 def test_a_tree_of_files_has_no_running_job(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ras", "--root", str(tmp_path)]) == 3
     assert "needs a running node" in capsys.readouterr().err
+
+
+def test_a_port_on_which_another_user_listens_is_not_asked() -> None:
+    node = Node()
+    listener = node.tree.text("/proc/net/tcp6")
+    assert " 00000000 0 0 1\n" in listener
+    node.tree.add("/proc/net/tcp6", listener.replace(" 00000000 0 0 1\n", " 00000000 2002 0 1\n"))
+    status, out, _ = asked(node, yes=True)
+    assert status
+    assert "user 2002 listens on port 28028, who is not the job's user" in out
+    assert not node.sent

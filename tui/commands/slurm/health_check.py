@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     host = open_host(options)
     session = Session(host, "health check", options)
     with session.time_limit():
-        examination = without_jobs(examine(host))
+        examination = without_jobs(examine(host, with_jobs=False))
         judgment = judge(examination)
     reason = slurm_reason(judgment, {})
     if not reason and judgment.verdict.state is State.UNKNOWN:

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     with session.time_limit():
         if job.id and not options.dry_run and host.origin.source is Source.LIVE:
             _save_counters(session, job.id)
-        examination = without_jobs(examine(host))
+        examination = without_jobs(examine(host, with_jobs=False))
         judgment = judge(examination)
         wrong = _wrong_with(job, examination, judgment)
     if unplaced := devices_of(job, examination).unplaced:
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         session.say(f"{which} cannot be found on this node", syslog.LOG_WARNING)
     if wrong and options.heal and not options.log_only and _is_healed(session, examination, judgment):
         with session.time_limit():
-            examination = without_jobs(examine(host))
+            examination = without_jobs(examine(host, with_jobs=False))
             wrong = _wrong_with(job, examination, judge(examination))
     if not wrong:
         return 0

@@ -445,3 +445,54 @@ def test_a_process_that_nvml_lists_is_read_on_a_node_with_too_many_processes(
     host = LocalHost(str(tmp_path))
     assert found(probe(host)).processes == ()
     assert [process.pid for process in found(probe(host, also=[8, 9])).processes] == [8]
+
+
+@pytest.mark.parametrize("file", ["cmdline", "environ", "maps"])
+def test_a_process_whose_memory_hangs_is_waited_for_once_and_not_at_all_without_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    released, asked = threading.Event(), []
+
+    class Hanging(LocalHost):
+        def read_bytes(self, path: str, limit: int = 65536) -> Maybe[bytes]:
+            if path == f"/proc/41/{file}":
+                asked.append(path)
+                released.wait(60)
+            return super().read_bytes(path, limit)
+
+    monkeypatch.setattr("probes.facts.jobs.processes.MEMORY_SECONDS", 0.5)
+    add_process(tmp_path, 41, files=("/dev/nvidia0",))
+    add_process(tmp_path, 42, files=("/dev/nvidia0",))
+    host = Hanging(str(tmp_path))
+    try:
+        without = found(probe(host, with_jobs=False))
+        assert not asked
+        assert [process.gpu_files for process in without.processes] == [("/dev/nvidia0",)] * 2
+        assert not without.has_jobs
+        for _ in range(3):
+            stuck, other = found(probe(host)).processes
+            assert isinstance(stuck.environment, Unknown)
+            assert stuck.environment.reason is Reason.TIMED_OUT
+            assert stuck.gpu_files == ("/dev/nvidia0",)
+            assert not isinstance(other.libraries, Unknown)
+        assert len(asked) == 1
+    finally:
+        released.set()
+
+
+def test_a_thread_of_the_kernel_is_told_by_its_flags(tmp_path: Path) -> None:
+    class Hidden(LocalHost):
+        """Where the open files of others are refused."""
+
+        def names(self, path: str) -> Maybe[tuple[str, ...]]:
+            refused = Unknown(Reason.NEEDS_ROOT, path)
+            return refused if path.endswith("/fd") else super().names(path)
+
+        def read_bytes(self, path: str, limit: int = 65536) -> Maybe[bytes]:
+            assert not path.endswith("/cmdline"), "waits for the lock of the process's memory"
+            return super().read_bytes(path, limit)
+
+    write(tmp_path, "/proc/1/stat", "1 (a) b) S 0 1 1 0 -1 4194560 0\n")
+    write(tmp_path, "/proc/2/stat", "2 (kthreadd) S 0 0 0 0 -1 2129984 0\n")
+    write(tmp_path, "/proc/3/stat", "3 (gone) Z 1 1 1 0 -1 4194560 0\n")
+    assert found(probe(Hidden(str(tmp_path)))).hidden == 1

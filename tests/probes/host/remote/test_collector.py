@@ -288,3 +288,34 @@ def test_nodes_of_one_kind_say_the_same() -> None:
 
 def test_commands_are_found_where_this_machine_finds_them() -> None:
     assert (collector.TRUSTED_PATH, collector.LOGS) == (command.TRUSTED_PATH, command.LOGS)
+
+
+def test_a_file_that_hangs_costs_one_wait_and_is_asked_again_when_it_has_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    released, asked = threading.Event(), threading.Semaphore(0)
+
+    def hang(path: str, limit: int) -> str:
+        asked.release()
+        released.wait(60)
+        return path
+
+    monkeypatch.setitem(collector.QUESTIONS, "file", hang)
+    monkeypatch.setattr(collector, "FILE_SECONDS", 0.05)
+    threads = collector.Threads()
+
+    def answer() -> Any:
+        current = collector.Round([["file", "/proc/7/environ", 9]])
+        threads.start(current.work)
+        return current.finish(threads)[0]
+
+    try:
+        assert answer()["errno"] == errno.ETIMEDOUT
+        assert asked.acquire(timeout=60)
+        assert answer()["detail"] == "still no answer"
+        assert not asked.acquire(blocking=False)
+    finally:
+        released.set()
+    while "errno" in (found := answer()):
+        pass
+    assert found == {"value": "/proc/7/environ"}

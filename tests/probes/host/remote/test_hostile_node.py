@@ -76,7 +76,7 @@ READS = {
     "ethtool": lambda host: host.ethtool_counters(["eth0"]),
     "kernel_log": lambda host: host.kernel_messages(),
     "NVML": lambda host: (host.nvml(), host.nvml_live()),
-    "collectives": lambda host: host.collectives("/x.prom"),
+    "collectives": lambda host: host.collectives("/x.prom", 0),
     "processes": lambda host: (host.process_usage([1]), host.thread_names([1])),
     "networks": lambda host: host.interface_counters(["eth0"]),
 }

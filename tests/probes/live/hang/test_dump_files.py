@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.host.answers import FileRange
 from probes.host.local import LocalHost
 from probes.host.usage import ProcessUsage
 from probes.live.hang.dump_files import FoundDumps, read_dumps
@@ -68,6 +69,28 @@ def test_what_is_no_dump_says_why_and_a_missing_one_too(tmp_path: Path) -> None:
     bad = found(tmp_path / "a", "", {"root/tmp/nccl_trace_rank_3": b"cos\nsystem\n."})
     assert "does not allow" in bad.unread[0]
     assert found(tmp_path / "b", "", {}).unread == ("rank 3: no dump",)
+
+
+class Shared(LocalHost):
+    """A tree in which a file belongs to another user."""
+
+    foreign = "rank_3"
+
+    def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
+        found = super().read_range(path, offset, limit)
+        owner = 2002 if path.endswith(self.foreign) else known(a_rank(7, 3).process.uid, 0)
+        return found if isinstance(found, Unknown) else replace(found, owner=owner)
+
+
+def test_a_dump_of_another_user_is_named_and_not_used(tmp_path: Path) -> None:
+    found(tmp_path, "TORCH_FR_DUMP_TEMP_FILE=/tmp/rank_", {f"root/tmp/rank_{n}": DUMP for n in (3, 9)})
+    dumps = read_dumps(Shared(str(tmp_path)), [a_rank(7, 3)])
+    assert [dump.rank for dump in dumps.dumps] == [9]
+    assert "belongs to user 2002, not to the job's user" in dumps.unread[0]
+    beside = type("Beside", (Shared,), {"foreign": "rank_9"})(str(tmp_path))
+    dumps = read_dumps(beside, [a_rank(7, 3)])
+    assert [dump.rank for dump in dumps.dumps] == [3]
+    assert dumps.unread[0].startswith("rank 9: not the job's: belongs to user 2002")
 
 
 def test_an_environment_that_only_root_reads_is_a_reason(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.nccl_conf import NcclConf
 from probes.facts.jobs.processes import Process
-from probes.host.answers import CommandOutput
+from probes.host.answers import CommandOutput, FileRange
 from probes.host.local import LocalHost
 from probes.live.model.sample import LiveSample
 from probes.live.processes.job_logs import FoundLogs, find_logs, parse_output_file, setting
@@ -68,6 +68,23 @@ def test_one_file_behind_all_streams_is_one_log(tmp_path: Path) -> None:
     assert found.logs[0].name == "train.py (alice, Slurm job 4711)"
     assert not found.missing
     assert found.jobs == 1
+
+
+def test_a_log_of_another_user_is_named_and_not_read(tmp_path: Path) -> None:
+    class Shared(Node):
+        """Where another user has put a file under the name of the job's log."""
+
+        def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
+            found = super().read_range(path, offset, limit)
+            return found if isinstance(found, Unknown) else replace(found, owner=2002)
+
+    node = Shared(tmp_path)
+    log = tmp_path / "proc/4711/root/tmp/nccl.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("forged")
+    found = find_logs(node, sample_with({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/tmp/nccl.log"}))
+    assert not found.logs
+    assert "NCCL_DEBUG_FILE /tmp/nccl.log belongs to user 2002, not to the job's user" in found.missing[0]
 
 
 def test_a_pipe_of_the_launcher_is_no_log_but_slurms_file_is(tmp_path: Path) -> None:
