@@ -67,6 +67,7 @@ OWN_FILES = {
     "tui/commands/config/edit.py": {"unlink"},  # the copy that was edited
     "tui/runtime/lock.py": {"makedirs", "ftruncate"},  # the file that is locked, and who has it
     "tui/runtime/ring_directory.py": {"unlink", "ftruncate", "write"},  # what gdrtop watch records
+    "tui/terminal/driver.py": {"write"},  # the terminal, when its writer thread hangs
 }
 # Tunes its own process: the allocator, and whether it ends with its parent. Runs the user's editor.
 OWN_PROCESS = {"tui/runtime/memory.py": {"ctypes"}, "tui/commands/config/edit.py": {"subprocess"}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,10 +13,8 @@ from tui.app import GdrtopApp
 from tui.controllers.terminal_notices import TerminalNotices
 from tui.runtime.background_task import call_in_thread
 from tui.runtime.fleet_reader import FleetReader
-from tui.runtime.signals import ExitSignals
 from tui.screens.fleet import FleetScreen, FleetState
 from tui.screens.keys import bind
-from tui.terminal.driver import TerminalDriver, driver_of
 from tui.terminal_app import TerminalApp
 
 if TYPE_CHECKING:
@@ -65,16 +62,6 @@ class FleetApp(TerminalApp[OpenedNode]):
         self._fleet = FleetScreen(state)
         self._is_notified = False
         self._notices = TerminalNotices(self, origin)
-        self._signals = ExitSignals(lambda _: self.exit(), self._leave_terminal)
-
-    @property
-    def is_stuck(self) -> bool:
-        """Return whether output still waits for a terminal that takes none; Python would wait for it too."""
-        return (driver := driver_of(self)) is not None and driver.is_stuck
-
-    def _leave_terminal(self) -> None:
-        if (driver := driver_of(self)) is not None:
-            driver.leave()
 
     def get_default_screen(self) -> FleetScreen:
         """Return the table."""
@@ -82,7 +69,6 @@ class FleetApp(TerminalApp[OpenedNode]):
 
     def on_mount(self) -> None:
         """Show what the reader has found meanwhile, and read again if that is old."""
-        self._signals.watch(asyncio.get_running_loop())
         self._state.opening = ""
         self._reader.attach(self._notify)
         self._show()
@@ -92,7 +78,8 @@ class FleetApp(TerminalApp[OpenedNode]):
     def on_unmount(self) -> None:
         """Let the reader go on without a screen."""
         self._reader.detach()
-        self._signals.restore()
+        self.signals.note_left()
+        self.signals.restore()
 
     # Reading
 
@@ -157,10 +144,6 @@ class FleetApp(TerminalApp[OpenedNode]):
         from tui.screens.help import HelpScreen
 
         self.push_screen(HelpScreen(self._origin, type(self.screen).__name__))
-
-    @on(TerminalDriver.Gone)
-    def _hang_up(self) -> None:
-        self.exit()
 
 
 class NodeApp(GdrtopApp):
