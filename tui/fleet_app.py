@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from probes.base.origin import Origin
     from probes.host.protocol import Host
 
-INTERVAL_SECONDS = 60.0  # from the end of a reading to the next one
+INTERVAL_SECONDS = 60.0  # from the last answer of a reading to the next one
 _TICK_SECONDS = 2.0
 
 
@@ -89,6 +89,8 @@ class FleetApp(TerminalApp[OpenedNode]):
 
     def _read_if_due(self) -> None:
         age = self._reader.seconds_since
+        if self._reader.is_reading:
+            return
         if age is None or (self._interval is not None and age >= self._interval):
             self._read()
 
@@ -104,10 +106,14 @@ class FleetApp(TerminalApp[OpenedNode]):
         self._show()
 
     def _show(self) -> None:
-        reading = self._reader.take()
+        found, reading = self._reader.take_found(), self._reader.take()
         self._state.is_reading, self._state.progress = self._reader.is_reading, self._reader.progress
         if reading is None:
-            self._fleet.draw_summary()
+            if found:
+                self._state.add_found(found)
+                self._fleet.draw()
+            else:
+                self._fleet.draw_summary()
             return
         self._state.add(reading)
         self._notices.note_fleet(self._state.watch)
