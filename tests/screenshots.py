@@ -109,7 +109,7 @@ async def take_fleet(columns: int, lines: int) -> None:
     after = {**before, names[6]: "nvidia-not-loaded", names[11]: "acs-on", names[10]: ""}
     readings_left = [before, after]
 
-    def read_nodes(progress: Progress) -> Found:
+    def read_nodes(progress: Progress, _: object) -> Found:
         faults = readings_left.pop(0)
         nodes = {name: f"hgx-h100+{faults[name]}" if faults.get(name) else "hgx-h100" for name in names}
         kinds = {node: judge_simulated("", node, 0) for node in set(nodes.values())}

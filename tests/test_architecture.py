@@ -67,6 +67,7 @@ OWN_FILES = {
     "tui/commands/config/edit.py": {"unlink"},  # the copy that was edited
     "tui/runtime/lock.py": {"makedirs", "ftruncate"},  # the file that is locked, and who has it
     "tui/runtime/ring_directory.py": {"unlink", "ftruncate", "write"},  # what gdrtop watch records
+    "tui/terminal/driver.py": {"write"},  # the terminal, when its writer thread hangs
 }
 # All other code reads files by these. A name can lead to what a user has chosen, and opening a device can
 # reset the node: read_file.py and files.py look at a reference first, and collector.py on other nodes.

@@ -26,6 +26,7 @@ from probes.nccl.log.reader import LogReader
 from probes.recording.format import RecordingError
 from probes.recording.redaction.table import COMMANDS, FILES
 from probes.recording.redaction.tokens import Tokens
+from tui.terminal.input_parser import InputParser
 
 _SMALL, _LARGE = 16_000, 128_000  # characters: two lines, each about the longest that is kept
 _TIMES = _LARGE // _SMALL
@@ -69,6 +70,7 @@ def _read_log(content: bytes) -> None:
 
 def _others() -> Iterator[tuple[str, Parse, type]]:
     yield "an NCCL log", _read_log, bytes
+    yield "what a terminal sends", lambda text: list(InputParser().feed(text, 0.0)), str
     for program in TOOL_OF:
         tool = tool_of(program)
         yield (

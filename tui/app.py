@@ -28,10 +28,8 @@ from tui.runtime.reading_thread import (
     Report,
     Sampled,
 )
-from tui.runtime.signals import TERMINAL_GONE
 from tui.screens.keys import bind
 from tui.screens.overview.screen import OverviewScreen
-from tui.terminal.driver import TerminalDriver
 from tui.terminal_app import TerminalApp
 
 if TYPE_CHECKING:
@@ -103,7 +101,7 @@ class GdrtopApp(TerminalApp[None]):
         self.actions = ActionsController(self._shared, read_only)
         self.bandwidth = BandwidthController(self._shared, self.readings, read_only)
         self.registration = RegistrationController(self._shared, read_only)
-        self.quitting = QuitController(self._shared)
+        self.quitting = QuitController(self._shared, self.signals)
         self._notices = TerminalNotices(self, origin)
         self._setup: SetupController | None = None
         self._shared.activities = (self.bandwidth, self.registration, self.actions.run)
@@ -118,7 +116,6 @@ class GdrtopApp(TerminalApp[None]):
 
     def on_mount(self) -> None:
         """Start the readings after the first paint."""
-        self.quitting.watch_signals()
         self.readings.show_state()
         if self._replay is not None and self._replay.damage:
             self._shared.notify(f"This recording is {self._replay.damage}.", "warning", timeout=15)
@@ -358,11 +355,12 @@ class GdrtopApp(TerminalApp[None]):
         """Double the interval."""
         self.readings.scale_interval(2.0)
 
-    # Messages of the terminal and the overview
+    # Signals, and messages of the overview
 
-    @on(TerminalDriver.Gone)
-    def _hang_up(self) -> None:
-        self.quitting.hang_up(TERMINAL_GONE)
+    def hang_up(self, why: str) -> None:
+        """Stop everything at once, and quit."""
+        self.quitting.stop(why)
+        self.exit()
 
     @on(OverviewScreen.FindingRequested)
     def _show_finding(self, message: OverviewScreen.FindingRequested) -> None:

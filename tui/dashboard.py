@@ -50,6 +50,9 @@ def prepare(ascii_only: bool, color: str = "auto") -> bool:
 
     limit_malloc()
     leave_out_openssl()
+    # Textual writes logs and screenshots where these say, presses keys, and draws otherwise.
+    for name in [name for name in os.environ if name.startswith("TEXTUAL_")]:
+        del os.environ[name]
     if color == "never":
         os.environ["NO_COLOR"] = "1"
     elif color == "always":
@@ -63,12 +66,20 @@ def prepare(ascii_only: bool, color: str = "auto") -> bool:
 
 def run(app: GdrtopApp) -> int:
     """Run the dashboard of a node to its end, and return the exit status."""
+
+    def finish(why: str) -> int:
+        app.quitting.stop(why)
+        app.readings.end_ras_events()
+        app.quitting.finish()
+        return _end(app)
+
+    app.finish = finish
     try:
         app.run()
     finally:  # the terminal may be gone while a step is running
         app.readings.end_ras_events()  # also after an error
         app.quitting.finish()
-    _show_crash(app, app.quitting.is_stuck)
+    _show_crash(app, app.is_stuck)
     return _end(app)
 
 
@@ -103,6 +114,6 @@ def _end(app: GdrtopApp) -> int:
         return _EXIT_NOT_WRITTEN
     if recorded is not None:
         print(f"recorded {recorded}\n{recorded.privacy()}", file=sys.stderr)
-    if app.quitting.is_stuck:  # a normal exit of Python would wait for the terminal forever
+    if app.is_stuck:  # a normal exit of Python would wait for the terminal forever
         os._exit(app.return_code or 0)
     return app.return_code or 0

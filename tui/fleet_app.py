@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,17 +13,15 @@ from tui.app import GdrtopApp
 from tui.controllers.terminal_notices import TerminalNotices
 from tui.runtime.background_task import call_in_thread
 from tui.runtime.fleet_reader import FleetReader
-from tui.runtime.signals import ExitSignals
 from tui.screens.fleet import FleetScreen, FleetState
 from tui.screens.keys import bind
-from tui.terminal.driver import TerminalDriver, driver_of
 from tui.terminal_app import TerminalApp
 
 if TYPE_CHECKING:
     from probes.base.origin import Origin
     from probes.host.protocol import Host
 
-INTERVAL_SECONDS = 60.0  # from the end of a reading to the next one
+INTERVAL_SECONDS = 60.0  # from the last answer of a reading to the next one
 _TICK_SECONDS = 2.0
 
 
@@ -65,16 +62,6 @@ class FleetApp(TerminalApp[OpenedNode]):
         self._fleet = FleetScreen(state)
         self._is_notified = False
         self._notices = TerminalNotices(self, origin)
-        self._signals = ExitSignals(lambda _: self.exit(), self._leave_terminal)
-
-    @property
-    def is_stuck(self) -> bool:
-        """Return whether output still waits for a terminal that takes none; Python would wait for it too."""
-        return (driver := driver_of(self)) is not None and driver.is_stuck
-
-    def _leave_terminal(self) -> None:
-        if (driver := driver_of(self)) is not None:
-            driver.leave()
 
     def get_default_screen(self) -> FleetScreen:
         """Return the table."""
@@ -82,7 +69,6 @@ class FleetApp(TerminalApp[OpenedNode]):
 
     def on_mount(self) -> None:
         """Show what the reader has found meanwhile, and read again if that is old."""
-        self._signals.watch(asyncio.get_running_loop())
         self._state.opening = ""
         self._reader.attach(self._notify)
         self._show()
@@ -92,7 +78,8 @@ class FleetApp(TerminalApp[OpenedNode]):
     def on_unmount(self) -> None:
         """Let the reader go on without a screen."""
         self._reader.detach()
-        self._signals.restore()
+        self.signals.note_left()
+        self.signals.restore()
 
     # Reading
 
@@ -102,6 +89,8 @@ class FleetApp(TerminalApp[OpenedNode]):
 
     def _read_if_due(self) -> None:
         age = self._reader.seconds_since
+        if self._reader.is_reading:
+            return
         if age is None or (self._interval is not None and age >= self._interval):
             self._read()
 
@@ -117,10 +106,14 @@ class FleetApp(TerminalApp[OpenedNode]):
         self._show()
 
     def _show(self) -> None:
-        reading = self._reader.take()
+        found, reading = self._reader.take_found(), self._reader.take()
         self._state.is_reading, self._state.progress = self._reader.is_reading, self._reader.progress
         if reading is None:
-            self._fleet.draw_summary()
+            if found:
+                self._state.add_found(found)
+                self._fleet.draw()
+            else:
+                self._fleet.draw_summary()
             return
         self._state.add(reading)
         self._notices.note_fleet(self._state.watch)
@@ -157,10 +150,6 @@ class FleetApp(TerminalApp[OpenedNode]):
         from tui.screens.help import HelpScreen
 
         self.push_screen(HelpScreen(self._origin, type(self.screen).__name__))
-
-    @on(TerminalDriver.Gone)
-    def _hang_up(self) -> None:
-        self.exit()
 
 
 class NodeApp(GdrtopApp):

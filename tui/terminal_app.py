@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
@@ -13,22 +15,24 @@ from textual import events, on
 from textual.app import App
 from textual.color import Color
 from textual.filter import LineFilter
+from textual.geometry import Size
 from textual.reactive import Reactive
 from textual.widgets import Input
 
 from tui.files.crash_file import EXIT_CRASHED
 from tui.runtime.printing import ascii_cells
+from tui.runtime.signals import TERMINAL_GONE, ExitSignals
 from tui.screens.dead_keys import why_dead
 from tui.screens.keys import bind
 from tui.settings.current import current, is_configured
 from tui.terminal.clipboard import clipboard_sequence, wrapped_for_screen
 from tui.terminal.diff import MinimalOutput
-from tui.terminal.driver import TerminalDriver, driver_of
+from tui.terminal.driver import MOST_TYPED_AHEAD, TerminalDriver, driver_of
+from tui.terminal.size import clamped
 from widgets.base.themes import OWN_THEMES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from textual.geometry import Size
     from textual.screen import Screen
     from textual.theme import Theme
     from textual.types import CSSPathType
@@ -80,6 +84,10 @@ class TerminalApp(App[R]):
         self._output = MinimalOutput(self)
         self._last_size: Size | None = None
         self._explained = ("", 0.0)  # why a key did nothing, and when that was said
+        self._has_signal = False  # that ends it
+        self.signals = ExitSignals(self.hang_up, self._leave_at_once, self._end)
+        self.finish: Callable[[str], int] = lambda why: 0
+        """Do what is left after the screen if a signal (`why`) ends the process; return the exit status."""
 
     @property
     def available_themes(self) -> dict[str, Theme]:
@@ -87,7 +95,14 @@ class TerminalApp(App[R]):
         return super().available_themes | OWN_THEMES
 
     def _handle_exception(self, error: Exception) -> None:
-        """Leave at once; Textual would spend seconds on a traceback with the values of all variables."""
+        """Leave at once; Textual would spend seconds on a traceback with the values of all variables.
+
+        While the app ends, its screens go in any order, and a handler of one that is gone finds nothing
+        there: that is no crash.
+        """
+        if self._is_ending:
+            self._close_messages_no_wait()
+            return
         self._return_code = EXIT_CRASHED
         if self._exception is None:
             self._exception = error
@@ -98,6 +113,61 @@ class TerminalApp(App[R]):
     def crash(self) -> Exception | None:
         """The error that has ended the app."""
         return self._exception
+
+    # The end
+
+    def on_load(self) -> None:
+        """Handle SIGTERM and SIGHUP before the terminal is changed."""
+        self.signals.watch(asyncio.get_running_loop())
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._has_signal or self._exit
+
+    def hang_up(self, why: str) -> None:
+        """Quit without a question; `why`: the signal, or that the terminal has gone."""
+        del why
+        self.exit()
+
+    @on(TerminalDriver.Gone)
+    def _hang_up(self) -> None:
+        self.hang_up(TERMINAL_GONE)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Return whether output still waits for a terminal that takes none; Python would wait for it too."""
+        return (driver := driver_of(self)) is not None and driver.is_stuck
+
+    def _leave_at_once(self) -> None:
+        """Take no more keys, and do not wait for the terminal; called in the handler of a signal."""
+        self._has_signal = True
+        if (driver := driver_of(self)) is not None:
+            driver.leave()
+
+    def _end(self, why: str) -> None:
+        """End the process where it is, with a terminal that works; called in a thread of its own."""
+        status = 0
+        with suppress(Exception):
+            if (driver := driver_of(self)) is not None:
+                driver.restore_at_once()
+        with suppress(Exception):
+            status = self.finish(why)
+        os._exit(status)
+
+    # The terminal
+
+    @property
+    def size(self) -> Size:
+        """The size of the terminal, also before it has told it."""
+        return Size(*clamped(*super().size))
+
+    async def on_event(self, event: events.Event) -> None:
+        """Drop keys and clicks that come while the app ends, or faster than the screen takes them."""
+        if isinstance(event, events.InputEvent | events.Paste) and not event.is_forwarded:
+            taker = self.focused or self.screen
+            if self._is_ending or taker.message_queue_size >= MOST_TYPED_AHEAD:
+                return
+        await super().on_event(event)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return Textual's filters and the one of `--ascii`."""

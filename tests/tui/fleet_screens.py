@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from textual.pilot import Pilot
@@ -14,7 +15,7 @@ from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.verdict import State
 from tests.probes.fleet.summaries import a_summary, problem
-from tests.tui.pilot import until
+from tests.tui.pilot import LONGEST_WAIT_SECONDS, until
 from tui.fleet_app import FleetApp
 from tui.runtime.fleet_reader import FleetReader, Progress
 from tui.screens.fleet import FleetState
@@ -49,19 +50,25 @@ SECOND: Found = (
 class FleetOnDemand:
     """A fleet that is read when a test asks for it; its clock steps a minute with each reading."""
 
-    def __init__(self, *readings: Found | Exception) -> None:
+    def __init__(self, *readings: Found | Exception, names: tuple[str, ...] = ()) -> None:
         self._readings = list(readings)
         self.now = 1_790_000_000.0
-        self.state = FleetState(ORIGIN, lambda: self.now)
+        self.state = FleetState(ORIGIN, lambda: self.now, names)
         self.reader = FleetReader(self.read, lambda: self.now)
         self.opened: list[str] = []
+        self.hang = threading.Event()  # clear: the last node does not answer
+        self.hang.set()
 
-    def read(self, progress: Progress) -> Found:
+    def read(self, progress: Progress, take: Callable[[NodeSummary], object]) -> Found:
         found = self._readings.pop(0)
         self.now += 60.0
         progress(1, 5)
         if isinstance(found, Exception):
             raise found
+        for summary in found[0][:-1]:
+            take(summary)
+        progress(len(found[0]) - 1, 5)
+        assert self.hang.wait(LONGEST_WAIT_SECONDS)
         return found
 
     def open_node(self, name: str) -> Host:

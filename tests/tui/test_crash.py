@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.tui.test_cli import ROOT
+from tests.tui.test_terminals import left_behind
 from tui.cli import main
 from tui.files.crash_file import describe_crash
 
@@ -78,6 +79,67 @@ def test_a_dashboard_that_cannot_draw_ends_with_one_line_and_a_usable_terminal(
     assert f"details: {path}. To report it" in last
     assert len(output) < 100_000  # a traceback with all values was 7.6 MB
     assert SECRET not in output + path.read_text()
+
+
+KILLED = {
+    "while a screen opens": "self.action_help()\n    kill()",
+    "while the screen's thread is busy": "kill()\n    while True:\n        time.sleep(0.01)",
+    "while keys come faster than the screen takes them": (
+        "for _ in range(200_000):\n        self._driver.process_message(events.Key('j', 'j'))\n    kill()"
+    ),
+}
+
+
+@pytest.mark.parametrize("when", KILLED)
+def test_sigterm_is_no_crash_and_leaves_a_usable_terminal(when: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"  # of Textual, which must not write one
+    code = f"""
+import os, signal, time
+os.environ["TEXTUAL_LOG"] = {str(log)!r}
+from tui import dashboard
+def kill():
+    os.kill(os.getpid(), signal.SIGTERM)
+def ready(self):
+    {KILLED[when]}
+prepare = dashboard.prepare
+def prepared(*arguments):
+    is_ascii = prepare(*arguments)
+    from textual import events
+    from tui.app import GdrtopApp
+    globals().update(events=events)
+    GdrtopApp.on_ready = ready
+    return is_ascii
+dashboard.prepare = prepared
+"""
+    status, output, is_restored = crashed(code, tmp_path, "--demo")
+    assert status == 0, output[-2000:]
+    assert is_restored
+    assert "\x1b[?1049h" in output
+    assert not left_behind(output)
+    assert "gdrtop stopped" not in output
+    assert not (tmp_path / "gdrtop" / "crashes").exists()
+    assert not log.exists()
+
+
+def test_a_terminal_of_an_absurd_size_is_filled_in_part(tmp_path: Path) -> None:
+    sizes = tmp_path / "sizes"
+    code = f"""
+import os
+os.environ.update(LINES="99999", COLUMNS="99999")
+from textual import events
+from tui.app import GdrtopApp
+def ready(self):
+    first = tuple(self.size)
+    self._driver.process_message(events.Resize.from_dimensions((99998, 99998), (1, 1)))
+    def end():
+        open({str(sizes)!r}, "w").write(repr([first, tuple(self.size), tuple(self.screen.size)]))
+        self.exit()
+    self.set_timer(0.1, end)
+GdrtopApp.on_ready = ready
+"""
+    status, output, _ = crashed(code, tmp_path, "--demo")
+    assert status == 0, output[-2000:]
+    assert sizes.read_text() == repr([(1000, 500)] * 3)
 
 
 @pytest.mark.slow

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from tui.runtime.signals import ExitSignals
-from tui.terminal.driver import driver_of
-
 if TYPE_CHECKING:
     from tui.controllers.context import AppContext
+    from tui.runtime.signals import ExitSignals
 
 
 class QuitController:
     """Quit by key, by signal, and when the terminal goes away."""
 
-    def __init__(self, context: AppContext) -> None:
-        self._context, self._app = context, context.app
-        self._signals = ExitSignals(self.hang_up, self._stop_waiting_for_terminal)
+    def __init__(self, context: AppContext, signals: ExitSignals) -> None:
+        self._context, self._app, self._signals = context, context.app, signals
         self.has_hung_up = False  # by a signal, or because the terminal is gone
-
-    def watch_signals(self) -> None:
-        """Handle SIGTERM and SIGHUP from now on."""
-        self._signals.watch(asyncio.get_running_loop())
 
     def quit(self) -> None:
         """Quit; ask first if something is running."""
@@ -54,24 +46,15 @@ class QuitController:
         else:
             active.leave()
 
-    def hang_up(self, why: str) -> None:
-        """Stop everything at once, and quit."""
+    def stop(self, why: str) -> None:
+        """Stop everything at once."""
         self._context.is_leaving = self.has_hung_up = True
         for activity in self._context.activities:
             activity.stop(why)
-        self._app.exit()
-
-    def _stop_waiting_for_terminal(self) -> None:
-        if (driver := driver_of(self._app)) is not None:
-            driver.leave()
-
-    @property
-    def is_stuck(self) -> bool:
-        """Return whether output still waits for a terminal that takes none; Python would wait for it too."""
-        return (driver := driver_of(self._app)) is not None and driver.is_stuck
 
     def close(self) -> None:
         """Close the activities, after the screen."""
+        self._signals.note_left()
         self._context.is_leaving = True
         for activity in self._context.activities:
             activity.close()

@@ -13,7 +13,9 @@ from probes.fleet.summary import NodeSummary
 
 Progress = Callable[[int, int], None]
 """Takes how many nodes have been read, and how many there are."""
-Read = Callable[[Progress], tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]]
+Found = Callable[[NodeSummary], object]
+"""Takes a node as soon as it has answered."""
+Read = Callable[[Progress, Found], tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]]
 """Read the whole fleet."""
 
 
@@ -34,9 +36,10 @@ class FleetReader:
         self._lock = threading.Lock()
         self._notify: Callable[[], object] = lambda: None
         self._reading: FleetReading | None = None
+        self._found: list[NodeSummary] = []
         self._is_reading = False
         self._progress = (0, 0)
-        self._ended_at: float | None = None
+        self._answered_at: float | None = None
         self._thread: threading.Thread | None = None
 
     @property
@@ -51,8 +54,11 @@ class FleetReader:
 
     @property
     def seconds_since(self) -> float | None:
-        """The seconds since the end of the newest reading; None before the first."""
-        return None if self._ended_at is None else time.monotonic() - self._ended_at
+        """The seconds since the last answer of the newest reading; None before the first reading.
+
+        A node that hangs keeps a reading from ending, but gives no other node anything to do.
+        """
+        return None if self._answered_at is None else time.monotonic() - self._answered_at
 
     def attach(self, notify: Callable[[], object]) -> None:
         """From now on, call `notify` in the reader's thread when there is something new."""
@@ -68,6 +74,7 @@ class FleetReader:
             if self._is_reading:
                 return
             self._is_reading, self._progress = True, (0, 0)
+            self._answered_at = None
         self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
         self._thread.start()
 
@@ -82,14 +89,27 @@ class FleetReader:
             reading, self._reading = self._reading, None
         return reading
 
+    def take_found(self) -> list[NodeSummary]:
+        """Return the nodes that have answered since the last call, in a reading that still runs."""
+        with self._lock:
+            found, self._found = self._found, []
+        return found
+
     def _run(self) -> None:
         try:
-            summaries, unanswered = self._read(self._note_progress)
+            summaries, unanswered = self._read(self._note_progress, self._note_found)
             reading = FleetReading(compare(summaries, unanswered), self._clock())
         except Exception as error:  # the screen shows it and goes on
             reading = FleetReading(None, self._clock(), f"{type(error).__name__}: {error}")
         with self._lock:
-            self._reading, self._is_reading, self._ended_at = reading, False, time.monotonic()
+            self._reading, self._is_reading, self._found = reading, False, []
+            self._answered_at = self._answered_at or time.monotonic()
+        self._report()
+
+    def _note_found(self, summary: NodeSummary) -> None:
+        with self._lock:
+            self._found.append(summary)
+            self._answered_at = time.monotonic()
         self._report()
 
     def _note_progress(self, done: int, total: int) -> None:

@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from probes.base.origin import Origin, Source
 from probes.base.unknown import known
 from tui.files.read_file import read_small
+from tui.terminal.size import clamped
 from widgets.base.lines import TONE_STYLES, Line, line, plain, unwrapped
 
 if TYPE_CHECKING:  # the dashboard paints before it imports facts
@@ -165,7 +166,7 @@ def text_width(out: TextIO) -> int:
     if _has_width(out):
         import shutil  # it imports compressors, and a pipe has no width
 
-        return max(NARROWEST, shutil.get_terminal_size((TEXT_WIDTH, 24)).columns)
+        return max(NARROWEST, clamped(*shutil.get_terminal_size((TEXT_WIDTH, 24)))[0])
     return TEXT_WIDTH
 
 

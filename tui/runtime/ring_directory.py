@@ -50,18 +50,19 @@ class RingDirectory:
     def __init__(self, path: str) -> None:
         if not os.path.isabs(path):
             raise RingError(NO_HOME if not path else f"{printable(path)} is not an absolute path")
-        self.path = os.path.realpath(path)
-        others = why_not_as_root(path)
-        if others:
-            raise RingError(others)
+        self._asked = path
         self._descriptor = self._opened()
         for name in self._own(_UNFINISHED):  # left by a killed gdrtop
             self.remove(name)
 
     def _opened(self) -> int:
-        shown = printable(self.path)
+        path = os.path.realpath(self._asked)  # a link to one's own directory is followed
+        others = why_not_as_root(self._asked)
+        if others:
+            raise RingError(others)
+        shown = printable(path)
         try:
-            descriptor = open_own_directory(self.path)
+            descriptor = open_own_directory(path)
         except (OSError, ValueError) as error:
             raise RingError(f"{shown} cannot be used: {why(error)}") from None
         try:
@@ -71,13 +72,14 @@ class RingDirectory:
             if isinstance(error, BlockingIOError):
                 raise RingError(f"another gdrtop watch uses {shown}; choose another --dir") from None
             raise RingError(f"{shown} cannot be locked: {why(error)}") from None
+        self.path = path
         return descriptor
 
     @property
     def is_in_place(self) -> bool:
         """Return whether the path still leads to this directory, which may have been removed or replaced."""
         try:
-            there = os.stat(self.path)
+            there = os.stat(self._asked)
         except OSError:
             return False
         return os.path.samestat(there, os.fstat(self._descriptor))

@@ -95,6 +95,7 @@ class RingRecorder:
         self._last_at = 0.0  # seconds since 1970
         self._segment_began = 0.0  # by the monotonic clock
         self._retry_at: float | None = None  # by the monotonic clock; not None while the ring is paused
+        self._paused_for = ""  # the reason that was reported
         self._event: LiveEvent | None = None  # the first one of the recording to be saved
         self._save_at = 0.0
         self._saving: Iterator[None] | None = None
@@ -153,8 +154,13 @@ class RingRecorder:
             removed = (
                 f"{printable(self._directory.path)} was removed, along with the ring and the saved recordings"
             )
-            self._pause(moment.at, now, removed)
-            self._directory.open_again()
+            try:
+                self._directory.open_again()
+            except RingError as error:
+                self._pause(moment.at, now, f"{removed}; the ring cannot be written: {error}")
+                return
+            if self._retry_at is None:
+                self._pause(moment.at, now, removed)
         segment = self._segment
         is_due = now - self._segment_began >= SEGMENT_SECONDS or now < self._segment_began
         if segment is not None and (is_due or segment.size_bytes >= self._segment_bytes):
@@ -166,7 +172,7 @@ class RingRecorder:
         if self._writer is None or not self._writer.add(self._identifiers.apply(moment)):
             self._begin_segment(moment, now)
         if self._retry_at is not None:
-            self._retry_at = None
+            self._retry_at, self._paused_for = None, ""
             self._tell(Notice(moment.at, NoticeKind.RESUMED, "writing to the ring resumed"))
 
     def _begin_segment(self, moment: Moment, now: float) -> None:
@@ -197,13 +203,14 @@ class RingRecorder:
         self._segment = self._writer = None
 
     def _pause(self, at: float, now: float, reason: str) -> None:
-        """Stop writing for a while; report it once."""
+        """Stop writing for a while; report each reason once."""
         segment = self._segment
         self._end_segment()
         if segment is not None and not segment.size_bytes:
             self._directory.remove(segment.name)
-        if self._retry_at is None:
+        if reason != self._paused_for:
             self._tell(Notice(at, NoticeKind.PAUSED, reason))
+        self._paused_for = reason
         self._retry_at = now + _RETRY_SECONDS
 
     def _make_room(self, at: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ if TYPE_CHECKING:  # text commands do without asyncio
     import asyncio
     from types import FrameType
 
+# An app that has not left the screen by then is ended where it is.
+LONGEST_EXIT_SECONDS = 1.0
 TERMINAL_GONE = "the terminal is gone"
 REASONS = {
     signal.SIGINT: "interrupted",
@@ -24,12 +27,19 @@ class ExitSignals:
 
     These are Python's handlers and not the loop's, which end with the loop: a second signal during the wait
     for a step would kill gdrtop. `at_once` runs in the handler, because the loop may be blocked by the
-    terminal.
+    terminal. `at_last` runs in a thread if `note_left` is not called in time: the loop may be busy with what
+    came from the terminal.
     """
 
-    def __init__(self, on_signal: Callable[[str], object], at_once: Callable[[], object]) -> None:
-        self._on_signal = on_signal
-        self._at_once = at_once
+    def __init__(
+        self,
+        on_signal: Callable[[str], object],
+        at_once: Callable[[], object],
+        at_last: Callable[[str], object],
+    ) -> None:
+        self._on_signal, self._at_once, self._at_last = on_signal, at_once, at_last
+        self._timer: threading.Timer | None = None
+        self._has_left = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._before: dict[int, Any] = {}
 
@@ -43,9 +53,15 @@ class ExitSignals:
                 except ValueError:  # not the main thread
                     return
 
+    def note_left(self) -> None:
+        """Note that the screen is closing: what is left to do may take longer."""
+        self._has_left = True
+        if self._timer is not None:
+            self._timer.cancel()
+
     def restore(self) -> None:
-        """Restore the previous handlers."""
-        while self._before:
+        """Restore the previous handlers; do nothing outside the main thread."""
+        while threading.current_thread() is threading.main_thread() and self._before:
             number, handler = self._before.popitem()
             signal.signal(number, handler)
 
@@ -53,8 +69,13 @@ class ExitSignals:
         del frame
         assert self._loop is not None
         self._at_once()
+        why = REASONS[signal.Signals(number)]
+        if self._timer is None and not self._has_left:
+            self._timer = threading.Timer(LONGEST_EXIT_SECONDS, self._at_last, (why,))
+            self._timer.daemon = True
+            self._timer.start()
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._on_signal, REASONS[signal.Signals(number)])
+            self._loop.call_soon_threadsafe(self._on_signal, why)
 
 
 @contextmanager

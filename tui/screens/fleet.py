@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from textual.app import ComposeResult
@@ -14,6 +14,7 @@ from textual.widgets import Input
 from probes.base.origin import Origin
 from probes.base.text import plural
 from probes.fleet.compare import Difference, Kind, badness
+from probes.fleet.summary import NodeSummary
 from probes.fleet.watch.fleet_watch import FleetWatch, WatchedNode
 from probes.snapshot.verdict import State
 from tui.runtime.fleet_reader import FleetReading
@@ -36,10 +37,12 @@ _FILTER_WIDTH = 400
 class FleetState(FilteredListState):
     """Nodes, selection, order and filter; it outlives the screen while the dashboard of a node is open."""
 
-    def __init__(self, origin: Origin, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, origin: Origin, clock: Callable[[], float] = time.time, names: Iterable[str] = ()
+    ) -> None:
         super().__init__()
         self._origin, self._clock = origin, clock
-        self.watch = FleetWatch()
+        self.watch = FleetWatch(names)
         self._differences: Mapping[str, Sequence[tuple[Difference, Kind]]] = {}
         self._failure = ""
         self._sorted_by = 0  # of _ORDERS
@@ -58,6 +61,12 @@ class FleetState(FilteredListState):
             self.watch.add(reading.fleet, reading.at)
             self._differences = differences_of(reading.fleet)
             self._sort()
+
+    def add_found(self, summaries: Iterable[NodeSummary]) -> None:
+        """Take the nodes that have answered in a reading that still runs."""
+        for summary in summaries:
+            self.watch.add_answer(summary, self._clock())
+        self._sort()
 
     def change_order(self) -> None:
         """Sort by the next column."""
@@ -127,7 +136,7 @@ class FleetState(FilteredListState):
 
     def list_lines(self, width: int) -> Sequence[Line]:
         """Draw a row per node."""
-        if self.watch.fleet is None:
+        if not self.watch.has_answers:
             return []
         if not self._shown:
             return wrapped(f"No node contains {self.word!r}." if self.word else "No node.", width, Tone.DIM)
@@ -145,7 +154,7 @@ class FleetState(FilteredListState):
 def _badness(node: WatchedNode) -> tuple[int, ...]:
     """Return a key that sorts the worst first: broken nodes, then those that do not answer."""
     if node.summary is None:
-        return (1, 1)
+        return (1, 1) if node.silent_since is not None else (1, 2)
     rank = badness(node.summary.verdict)
     if node.summary.verdict.state is State.BROKEN:
         return (0, int(node.silent_since is None), *rank)

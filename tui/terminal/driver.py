@@ -11,26 +11,33 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import termios
 import threading
+import time
 from codecs import getincrementaldecoder
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from queue import Empty, Full
 from typing import TYPE_CHECKING, Any
 
+from textual import events
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
 from probes.base.text import printable
+from tui.terminal.size import clamped
 from tui.terminal.textual_version import is_tested
 
 if TYPE_CHECKING or is_tested():  # an untested version may not have it, and then nothing here uses it
-    from textual._xterm_parser import XTermParser
+    from tui.terminal.input_parser import InputParser
 
 _READ_BYTES = 4096
-# Textual decides after this time that an Escape begins no sequence.
-_ESCAPE_MILLISECONDS = 100
+_ESCAPE_MILLISECONDS = 100  # as long as InputParser waits for the rest of a sequence
+# Keys and clicks that gdrtop has not taken yet; nobody types that far ahead, and what comes then is dropped.
+MOST_TYPED_AHEAD = 1000
 _FULL_SECONDS = 0.2
 _CLOSE_SECONDS = 2.0
 # Push and pop the titles of window and icon: XTWINOPS of xterm, which tmux, kitty and VTE know too.
@@ -62,7 +69,7 @@ class WakingEvent(threading.Event):
 
 
 def read_input(
-    terminal: int, end: WakingEvent, parser: XTermParser, process: Callable[[Message], None]
+    terminal: int, end: WakingEvent, parser: InputParser, process: Callable[[Message], None]
 ) -> None:
     """Process what comes from a terminal until `end` is set; at its end of file, only wait for that."""
     decode = getincrementaldecoder("utf-8")(errors="replace").decode
@@ -70,8 +77,7 @@ def read_input(
     for descriptor in (terminal, end.descriptor):
         poll.register(descriptor, select.POLLIN)
     while not end.is_set():
-        is_open = parser._timeout_time is not None
-        ready = dict(poll.poll(_ESCAPE_MILLISECONDS if is_open else None))
+        ready = dict(poll.poll(_ESCAPE_MILLISECONDS if parser.waits else None))
         if terminal in ready:
             try:
                 came = os.read(terminal, _READ_BYTES)
@@ -79,10 +85,9 @@ def read_input(
                 came = b""
             if not came:
                 poll.unregister(terminal)
-            text = decode(came)
-            for message in parser.feed(text) if text else ():  # "" would be the end to the parser
+            for message in parser.feed(decode(came), time.monotonic()):
                 process(message)
-        for message in parser.tick():
+        for message in parser.tick(time.monotonic()):
             process(message)
 
 
@@ -108,6 +113,9 @@ class TerminalDriver(LinuxDriver):
         self.starts = 0
         """How many times it has taken over the terminal, which is then blank."""
         self._title = ""
+        self._sent: deque[Future[bool]] = deque()  # messages that the app's thread has not taken yet
+        self._last_words: list[str] | None = None  # what restores the terminal at once
+        self._last_speaker = 0  # the thread that does
 
     @property
     def is_stuck(self) -> bool:
@@ -142,6 +150,48 @@ class TerminalDriver(LinuxDriver):
             self.write(_RESTORE_TITLE)
         super().stop_application_mode()
 
+    def restore_at_once(self) -> None:
+        """Give the terminal back from any thread, while others may hang; the app cannot go on then."""
+        self._last_words, self._last_speaker = [], threading.get_ident()
+        self._gone.set()
+        if self._writer_thread is None:
+            return
+        self.exit_event.set()
+        with suppress(Empty):
+            while True:
+                self._writer_thread._queue.get_nowait()
+        self._disable_mouse_support()
+        self._disable_bracketed_paste()
+        self.stop_application_mode()
+        if self._file is not None and select.select([], [self._file], [], _FULL_SECONDS)[1]:
+            # The end of a synchronized update (2026), which may be half written.
+            words = "\x1b[?2026l\x1b[m" + "".join(self._last_words)
+            os.write(self._file.fileno(), words.encode())
+
+    def disable_input(self) -> None:
+        """Read no more; do not wait for the input thread when the terminal is restored at once."""
+        if self._last_words is None:
+            super().disable_input()
+        else:
+            with suppress(termios.error):
+                termios.tcflush(self.fileno, termios.TCIFLUSH)
+
+    def _get_terminal_size(self) -> tuple[int, int]:
+        return clamped(*super()._get_terminal_size())
+
+    def send_message(self, message: Message) -> None:
+        """Pass on what came from the terminal, from its thread; drop what is typed too far ahead."""
+        if isinstance(message, events.Resize):
+            pixels = message.pixel_size
+            size = clamped(*message.size)
+            message = events.Resize.from_dimensions(size, None if pixels is None else (*pixels,))
+        else:
+            while self._sent and self._sent[0].done():
+                self._sent.popleft()
+            if max(len(self._sent), self._app.message_queue_size) >= MOST_TYPED_AHEAD:
+                return
+        self._sent.append(asyncio.run_coroutine_threadsafe(self._app._post_message(message), self._loop))
+
     def show_title(self, title: str) -> None:
         """Show a title of the terminal's window; its own title is back when gdrtop leaves the terminal."""
         if title != self._title:
@@ -166,13 +216,15 @@ class TerminalDriver(LinuxDriver):
     def run_input_thread(self) -> None:
         """Process keys and the mouse until `exit_event` is set."""
         if isinstance(self.exit_event, WakingEvent):
-            read_input(self.fileno, self.exit_event, XTermParser(self._debug), self.process_message)
+            read_input(self.fileno, self.exit_event, InputParser(self._debug), self.process_message)
         else:
             super().run_input_thread()
 
     def write(self, data: str | None) -> None:
         """Hand output to the writer thread (None ends it); drop it once the terminal has gone."""
         assert self._writer_thread is not None, "the driver is not in application mode"
+        if self._last_words is not None and self._last_speaker == threading.get_ident():
+            self._last_words.append(data or "")
         waits = 0
         while not self._gone.is_set():
             try:

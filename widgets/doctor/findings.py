@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from probes.base.frozen import frozen
 from probes.base.text import plural
-from probes.checks.judgment import listed, with_severity
+from probes.checks.judgment import Judgment, with_severity
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Evidence, Finding, Severity, Status, has_name
 from probes.snapshot.condition import CONGESTED, ERRORS_RISING, FLAPPING, PAUSED, SLOW_NIC, THROTTLED
@@ -21,6 +21,8 @@ from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, fit, line, width_of, wrapped
 from widgets.doctor.gains import gain_text
 from widgets.doctor.plan import draw_consequences, draw_steps
+from widgets.node import verdict as verdict_drawing
+from widgets.node.verdict import WITHOUT_NUMBERS
 
 _TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.WARNING, Severity.NOTE: Tone.PLAIN}
 _MARKS = {Severity.CRITICAL: "✗", Severity.WARNING: "▲", Severity.NOTE: "·"}
@@ -393,7 +395,7 @@ def _usable_path(verdict: Verdict, width: int) -> list[Line]:
 
 
 def draw_rows(
-    findings: Sequence[Finding],
+    judgment: Judgment,
     labels: Mapping[str, str],
     gpus: Collection[str],
     width: int,
@@ -405,9 +407,14 @@ def draw_rows(
     `most`: lines in which, below the rows, there is room for impact and fix, of the first findings first.
     A fix is cut rather than left out: `f` opens the first one.
     """
-    rows = listed(findings)
+    rows = judgment.listed
+    if not rows and judgment.verdict.state in WITHOUT_NUMBERS:  # it could not be judged: nothing is green
+        mark = verdict_drawing.draw(judgment.verdict)[0]
+        text = wrapped(f"{counted(judgment.findings)} (d)", width - 2)
+        marks = (mark._replace(text=mark.text[:1]), *[Run(" ")] * len(text))
+        return [(first, Run(" "), *line) for first, line in zip(marks, text, strict=False)]
     if not rows:
-        notes = len(with_severity(findings, Severity.NOTE))
+        notes = len(with_severity(judgment.findings, Severity.NOTE))
         more = f", {notes} note{'s' if notes > 1 else ''} (d)" if notes else ""
         return [(Run("✓", Tone.GOOD), Run(" no critical findings or warnings"), Run(more, Tone.DIM))]
     devices = {finding.id: device_of(finding, labels, gpus) for finding in rows}

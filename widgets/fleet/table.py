@@ -58,11 +58,11 @@ def draw_table(
 ) -> LazyLines:
     """Draw a row per node; columns in which all rows would be alike or empty are left out.
 
-    `changed_at`: the time of the newest reading, whose changes are marked.
+    `changed_at`: the time of the newest reading that has ended; changes since then are marked.
     """
 
     def change(node: WatchedNode) -> Run:
-        if node.change is None or node.change.at != changed_at:
+        if node.change is None or node.change.at < changed_at:
             return Run("")
         return _short(f"{_MARK} {node.change.what[0]}", _CHANGE_CELLS, Tone.TITLE)
 
@@ -84,7 +84,8 @@ def draw_table(
         return _short(type_name(node.summary.role), _TYPE_CELLS, Tone.DIM) if node.summary else Run("")
 
     def age(node: WatchedNode) -> Run:
-        return Run(ago(now - node.summary.taken_at) if node.summary is not None else "never", Tone.DIM)
+        never = "never" if node.silent_since is not None else ""
+        return Run(ago(now - node.summary.taken_at) if node.summary is not None else never, Tone.DIM)
 
     columns = [
         Column("node", cells_of(nodes, lambda node: Run(node.name)), 1),
@@ -111,6 +112,8 @@ def _short(text: str, cells: int, tone: Tone, more: str = "") -> Run:
 
 def _verdict(node: WatchedNode) -> Run:
     if node.summary is None:
+        if node.silent_since is None:
+            return Run("… no answer yet", Tone.DIM)
         return Run("? no answer", Tone.BAD)
     word = verdict_drawing.draw(node.summary.verdict)[0]
     return word if node.silent_since is None else word._replace(tone=Tone.DIM)
@@ -138,7 +141,7 @@ def draw_node(
         lines.extend(wrapped(f"No answer since {since}: {node.reason}", width, Tone.BAD))
     summary = node.summary
     if summary is None:
-        return lines
+        return lines or wrapped("No answer yet.", width, Tone.DIM)
     lines.append(line(*verdict_drawing.draw(summary.verdict)))
     read = f"read {local_time(summary.taken_at)}, {ago(now - summary.taken_at)}"
     lines.extend(wrapped(f"{role_name(summary.role)} · {read}", width, Tone.DIM))

@@ -290,12 +290,8 @@ def _software_devices(node: Node, width: int) -> list[Line]:
 def _nothing_here(node: Node, width: int) -> list[Line]:
     if isinstance(node.pci, Unknown):
         text = f"The PCI devices could not be read: {node.pci} ({node.pci.source})."
-    else:
-        count = len(node.pci.functions)
-        text = f"This node has no NVIDIA GPU and no RDMA NIC among its {count} PCI functions."
-    return [
-        *wrapped(text, width),
-        (),
-        *wrapped("To try gdrtop on a simulated node: gdrtop --demo", width, Tone.DIM),
-        *_apart(node, width),
-    ]
+        return [*wrapped(text, width), *_apart(node, width)]
+    count = len(node.pci.functions)
+    text = f"This node has no NVIDIA GPU and no RDMA NIC among its {count} PCI functions."
+    hint = wrapped("To try gdrtop on a simulated node: gdrtop --demo", width, Tone.DIM)
+    return [*wrapped(text, width), (), *hint, *_apart(node, width)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from probes.base.frozen import frozen
@@ -26,24 +27,30 @@ class WatchedNode:
     """A node with its newest answer."""
 
     name: str
-    summary: NodeSummary | None  # None: it has not answered yet
+    summary: NodeSummary | None  # None: it has not answered yet; with silent_since, it did not
     silent_since: float | None = None  # seconds since 1970, of the first reading without an answer
     reason: str = ""  # why it does not answer
     change: Change | None = None  # the newest
 
 
 class FleetWatch:
-    """The nodes of a fleet, over all readings."""
+    """The nodes of a fleet, over all readings; `names`: of its nodes, where they are known before."""
 
-    def __init__(self) -> None:
-        self.fleet: Fleet | None = None  # the newest reading
-        self.read_at = 0.0  # seconds since 1970
-        self._nodes: dict[str, WatchedNode] = {}
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.fleet: Fleet | None = None  # the newest reading that has ended
+        self.read_at = 0.0  # seconds since 1970, of its end
+        self._before = {name: WatchedNode(name, None) for name in names}  # as that reading left them
+        self._nodes = dict(self._before)
 
     @property
     def nodes(self) -> tuple[WatchedNode, ...]:
         """The nodes, in the order of the newest reading; those that do not answer last."""
         return tuple(self._nodes.values())
+
+    @property
+    def has_answers(self) -> bool:
+        """Return whether a node has answered, or a reading has ended."""
+        return self.fleet is not None or any(node.summary is not None for node in self._nodes.values())
 
     def node(self, name: str) -> WatchedNode | None:
         """Return a node by its name."""
@@ -51,33 +58,37 @@ class FleetWatch:
 
     def is_changed(self, node: WatchedNode) -> bool:
         """Return whether the newest reading has changed a node."""
-        return node.change is not None and node.change.at == self.read_at
+        return node.change is not None and node.change.at >= self.read_at
 
     @property
     def changed(self) -> int:
         """How many nodes the newest reading has changed."""
         return sum(map(self.is_changed, self._nodes.values()))
 
+    def add_answer(self, summary: NodeSummary, at: float) -> None:
+        """Take the answer of a node in a reading that still runs."""
+        old = self._before.get(summary.name)
+        what: tuple[str, ...] = () if self.fleet is None else ("new node",)
+        if old is not None:
+            what = changes(old.summary, summary) if old.summary is not None else ()
+            if old.silent_since is not None:
+                what = ("answers again" if old.summary is not None else "answers now", *what)
+        change = Change(at, what) if what else old.change if old is not None else None
+        self._nodes[summary.name] = WatchedNode(summary.name, summary, change=change)
+
     def add(self, fleet: Fleet, at: float) -> None:
         """Take a reading, which ended at this time."""
-        before, is_first = self._nodes, self.fleet is None
+        before, is_first = self._before, self.fleet is None
         self._nodes = {}
         for summary in fleet.summaries:
-            old = before.get(summary.name)
-            what: tuple[str, ...] = () if is_first else ("new node",)
-            if old is not None:
-                what = changes(old.summary, summary) if old.summary is not None else ()
-                if old.silent_since is not None:
-                    what = ("answers again" if old.summary is not None else "answers now", *what)
-            change = Change(at, what) if what else old.change if old is not None else None
-            self._nodes[summary.name] = WatchedNode(summary.name, summary, change=change)
+            self.add_answer(summary, at)
         for missing in fleet.unanswered:
             old = before.get(missing.node) or WatchedNode(missing.node, None)
             if old.silent_since is None:
                 change = old.change if is_first else Change(at, ("no longer answers",))
                 old = replace(old, silent_since=at, change=change)
             self._nodes[missing.node] = replace(old, reason=missing.reason)
-        self.fleet, self.read_at = fleet, at
+        self.fleet, self.read_at, self._before = fleet, at, dict(self._nodes)
 
 
 def changes(old: NodeSummary, new: NodeSummary) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ _REASONS = {
     **dict.fromkeys((errno.EPERM, errno.EACCES), Reason.NEEDS_ROOT),
     **dict.fromkeys((errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.ENOENT), Reason.NOT_THERE),
     errno.ETIMEDOUT: Reason.TIMED_OUT,
+    errno.ENOTCONN: Reason.IO_ERROR,  # of the connection to a node that is elsewhere
 }
 
 
@@ -133,7 +134,7 @@ class ResourceReader:
         try:
             connection = self._connect(seconds)
         except OSError as error:
-            return _unknown(error.errno or 0)
+            return _unknown(error.errno or 0, error.strerror)
         try:
             return _answered(read, connection, seconds)
         finally:
@@ -241,12 +242,12 @@ def _answered(read: Callable[[Kernel], Maybe[T]], connection: Kernel, seconds: f
     except TimeoutError:
         return Unknown(Reason.TIMED_OUT, SOURCE, f"no answer after {seconds:g} s")
     except OSError as error:
-        return _unknown(error.errno or 0)
+        return _unknown(error.errno or 0, error.strerror)
 
 
-def _unknown(number: int) -> Unknown:
+def _unknown(number: int, detail: str | None = None) -> Unknown:
     reason = _REASONS.get(number, Reason.DRIVER_ERROR)
-    return Unknown(reason, SOURCE, os.strerror(number))
+    return Unknown(reason, SOURCE, detail or os.strerror(number))
 
 
 def resources_from_command(

@@ -60,6 +60,7 @@ _ERRNOS = {
     Reason.NEEDS_ROOT: errno.EPERM,
     Reason.TIMED_OUT: errno.ETIMEDOUT,
     Reason.NOT_RECORDED: errno.EAGAIN,
+    Reason.IO_ERROR: errno.ENOTCONN,
 }
 
 

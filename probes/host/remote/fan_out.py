@@ -34,6 +34,7 @@ from probes.host.remote.transport import (
     MOST_ERRORS_BYTES,
     MOST_NOISE_BYTES,
     NOISY,
+    REFUSED,
     ROUNDS,
     ConnectionFailed,
     Target,
@@ -57,6 +58,10 @@ _TOO_MUCH = "it sends more than gdrtop takes from a node"
 _FILES_A_NODE = 4
 _POLL_SECONDS = 0.01  # until a transport has ended whose output has
 _FIRST_SECONDS = 15.0  # then the next node of a kind goes first
+# An ssh server refuses connections while 10 others log in (its MaxStartups), and so does a jump host. The
+# pause before the next try doubles each time, and half as many are tried at once.
+_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.5, 8.0
+_LEAST_FAN_OUT = 4
 
 
 @frozen
@@ -136,6 +141,7 @@ class _Node(Generic[T]):
     def __init__(self, target: Target) -> None:
         self.target = target
         self.kind = ""
+        self.began_at = 0.0  # by the monotonic clock; 0: not yet
         self.is_greeted = False  # the greeting line has come
         self.answers = Answers(target.host)
         self.errors = b""
@@ -174,6 +180,9 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         self._first: dict[str, str] = {}  # by kind: the node that is asked first
         self._lists: dict[str, bytes] = {}  # by kind: the line of its questions
         self._patience: dict[Any, tuple[str, str]] = {}  # by timer: a kind, and the node that is first
+        self._refused: list[_Node[T]] = []  # to be tried again
+        self._pause = _RETRY_SECONDS
+        self._retry: Any = None  # the timer
         self._waiting: defaultdict[str, list[str]] = defaultdict(list)  # nodes of a kind without a list
         self._done = 0
         self._port: Any = None
@@ -216,10 +225,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         if self._is_stopped:
             self.stop()
         for node in self._nodes.values():
-            worker = _NodeWorker(node.target, self, self._options.seconds)
-            self._workers[node.target.host] = worker
-            task.schedule(worker)
-            worker.write(collector_source())
+            self._connect(node, self._options.seconds)
         try:
             task.resume()
         except Exception:  # as when the progress cannot be written
@@ -233,7 +239,44 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         found = {name: node.result for name, node in self._nodes.items() if node.result is not None}
         return found, {name: node.failure for name, node in self._nodes.items() if node.failure}
 
+    def _connect(self, node: _Node[T], seconds: float) -> None:
+        worker = _NodeWorker(node.target, self, seconds)
+        self._workers[node.target.host] = worker
+        task_self().schedule(worker)
+        worker.write(collector_source())
+
+    def _retry_later(self, node: _Node[T]) -> bool:
+        """Connect to a node that refused once more, after a pause; return False if that was tried enough."""
+        if self._is_stopped or self._pause > _LONGEST_RETRY_SECONDS:
+            return False
+        if time.monotonic() + self._pause >= node.began_at + self._options.seconds:
+            return False
+        node.errors = node.noise = b""
+        self._refused.append(node)
+        if self._retry is None:
+            task = task_self()
+            task.set_info("fanout", max(min(_LEAST_FAN_OUT, task.info("fanout")), task.info("fanout") // 2))
+            self._retry = task.timer(self._pause, self, autoclose=True)
+            self._pause *= 2
+        return True
+
+    def _connect_again(self) -> None:
+        refused, self._refused, self._retry = self._refused, [], None
+        for node in refused:
+            left = node.began_at + self._options.seconds - time.monotonic()
+            if node.is_done:
+                continue
+            if left > 0:
+                self._connect(node, left)
+            else:
+                self._end(node, failure=REFUSED)
+
     # Events of ClusterShell
+
+    def ev_pickup(self, worker: _NodeWorker, node: str) -> None:
+        """Note when a node was asked first."""
+        asked = self._nodes[worker.target.host]
+        asked.began_at = asked.began_at or time.monotonic()
 
     def ev_read(self, worker: _NodeWorker, node: str, sname: str, msg: bytes) -> None:
         """Take a line of a node."""
@@ -322,13 +365,18 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
             failure = f"it did not answer within {self._options.seconds:g} s"
         else:
             failure = why_failed(node.errors, node.target, node.noise)
+            if failure == REFUSED and not node.is_greeted and self._retry_later(node):
+                return
         if node.is_judged:  # perhaps nothing is missing
             node.closed = failure
         else:
             self._end(node, failure=failure)
 
     def ev_timer(self, timer: Any) -> None:
-        """Let another node go first: the first of its kind takes too long."""
+        """Try the nodes again that refused, or let another node of a kind go first: one takes too long."""
+        if timer is self._retry:
+            self._connect_again()
+            return
         kind, host = self._patience.pop(timer)
         if self._first.get(kind) == host and kind not in self._lists:
             self._release(kind)

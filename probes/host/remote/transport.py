@@ -42,6 +42,7 @@ _START_PROGRAM = (
 )
 _NO_PYTHON = "gdrtop: no Python"
 _SUDO = "sudo needs a password there; allow `sudo -n`, or connect as root"
+REFUSED = "its ssh server closes connections before login; check MaxStartups there, or who may connect"
 # What ssh, sudo and the node's shell print, and what to do then.
 _FAILURES = (
     (
@@ -55,10 +56,7 @@ _FAILURES = (
     ("Connection timed out", "it does not answer on its ssh port"),
     ("invalid format", "what listens on its ssh port is no ssh server"),
     ("stdio forwarding failed", "its jump host cannot reach its ssh port"),
-    (
-        "kex_exchange_identification: ",
-        "its ssh server closes connections before login; check MaxStartups there, or who may connect",
-    ),
+    ("kex_exchange_identification: ", REFUSED),
     ("a password is required", _SUDO),
     ("interactive authentication is required", _SUDO),
     ("a terminal is required", _SUDO),

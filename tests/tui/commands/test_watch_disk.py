@@ -63,6 +63,34 @@ def test_a_ring_whose_directory_was_removed_begins_again(
 
 
 @pytest.mark.slow
+def test_a_ring_whose_directory_is_replaced_by_a_link_follows_it_or_says_why_not(
+    tmp_path: Path, scripted: Scripted
+) -> None:
+    scripted()
+    ring, other = tmp_path / "ring", tmp_path / "other"
+    watched = Watched(ring, as_json=True)
+    watched.seconds(10)
+    ring.rename(tmp_path / "away")
+    other.mkdir(mode=0o777)
+    other.chmod(0o777)
+    ring.symlink_to(other)
+    watched.seconds(60)
+    assert not rings(other)
+    other.chmod(0o700)
+    watched.seconds(60)
+    assert rings(other)
+    ring.unlink()
+    (tmp_path / "away").rename(ring)  # the first one again
+    watched.seconds(60)
+    lines = [valid("watch", line) for line in watched.end().splitlines()]
+    paused = [line["text"] for line in lines if line["kind"] == "ring-paused"]
+    assert [line["kind"] for line in lines].count("ring-resumed") == 2
+    assert "was removed" in paused[0]
+    assert "other users can write to" in paused[0]
+    assert len(paused) == len(set(paused))
+
+
+@pytest.mark.slow
 def test_a_ring_whose_directory_cannot_be_created_again_says_so_once(
     tmp_path: Path, scripted: Scripted
 ) -> None:

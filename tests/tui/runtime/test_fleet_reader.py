@@ -1,7 +1,11 @@
 """The reader of a fleet: one reading at a time, kept for the next screen, failures as text."""
 
 import threading
+from collections.abc import Callable
 
+import pytest
+
+from probes.fleet.summary import NodeSummary
 from tests.tui.fleet_screens import FIRST, SECOND, Found
 from tui.runtime.fleet_reader import FleetReader, Progress
 
@@ -10,7 +14,7 @@ def test_only_one_reading_runs_at_a_time_and_the_next_screen_gets_it() -> None:
     go, begun = threading.Event(), threading.Semaphore(0)
     readings = [FIRST, SECOND]
 
-    def read(progress: Progress) -> Found:
+    def read(progress: Progress, _: object) -> Found:
         begun.release()
         assert go.wait(60)
         return readings.pop(0)
@@ -36,7 +40,7 @@ def test_only_one_reading_runs_at_a_time_and_the_next_screen_gets_it() -> None:
 def test_progress_and_the_end_are_notified_and_an_error_is_text() -> None:
     seen: list[tuple[int, int]] = []
 
-    def read(progress: Progress) -> Found:
+    def read(progress: Progress, _: object) -> Found:
         progress(1, 2)
         progress(1, 2)
         raise OSError("no processes left")
@@ -51,3 +55,21 @@ def test_progress_and_the_end_are_notified_and_an_error_is_text() -> None:
     assert reading.fleet is None
     assert reading.failure == "OSError: no processes left"
     assert not reader.is_reading
+
+
+def test_the_next_reading_is_due_by_the_last_answer_and_not_by_a_node_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("tui.runtime.fleet_reader.time.monotonic", lambda: now[0])
+
+    def read(progress: Progress, found: Callable[[NodeSummary], object]) -> Found:
+        found(FIRST[0][0])
+        now[0] += 60.0  # the limit of the node that hangs
+        return FIRST
+
+    reader = FleetReader(read)
+    reader.start()
+    reader.wait(60)
+    assert reader.seconds_since == 60.0
+    assert not reader.take_found()  # they are in the reading

@@ -39,6 +39,27 @@ async def test_changes_of_the_newest_reading_are_marked_and_counted() -> None:
         assert "● READY" in text(pilot, "node")  # the last verdict of gpu4
 
 
+async def test_nodes_are_shown_as_they_answer_while_another_one_hangs() -> None:
+    fleet = FleetOnDemand(FIRST, SECOND, names=("gpu1", "gpu2", "gpu3", "gpu4", "gpu5"))
+    fleet.hang.clear()
+    async with fleet.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "4 of 5 nodes" in text(pilot, "summary"))
+        await until(pilot, lambda: "An RDMA port has no link" in text(pilot, "nodes"))
+        assert sorted(rows(pilot)) == ["gpu1", "gpu2", "gpu3", "gpu4", "gpu5"]
+        (waiting,) = [row for row in text(pilot, "nodes").splitlines() if "no answer" in row]
+        assert waiting.startswith("gpu5")
+        assert "no answer yet" in waiting
+        fleet.hang.set()
+        await until(pilot, lambda: "5 nodes: 4 READY, 1 DEGRADED" in text(pilot, "summary"))
+        assert "no answer" not in text(pilot, "nodes")
+        fleet.hang.clear()
+        await pilot.press("r")
+        await until(pilot, lambda: "◆ was READY" in text(pilot, "nodes"))  # before the reading has ended
+        fleet.hang.set()
+        await until(pilot, lambda: "◆ 3 changed" in text(pilot, "summary"))
+        assert "◆ was READY" in text(pilot, "nodes")
+
+
 async def test_a_reading_that_fails_leaves_the_table_as_it_was() -> None:
     fleet = FleetOnDemand(FIRST, OSError("no processes left"))
     async with fleet.app().run_test(size=(80, 24)) as pilot:

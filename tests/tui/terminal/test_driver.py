@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from textual import events
-from textual._xterm_parser import XTermParser
 from textual.message import Message
 
 from tui.terminal.driver import WakingEvent, read_input
+from tui.terminal.input_parser import InputParser
 
 LONGEST_SECONDS = 20.0
 
@@ -27,7 +27,7 @@ def reading() -> Iterator[tuple[int, list[Message], threading.Thread, WakingEven
     tty.setraw(slave)
     came: list[Message] = []
     end = WakingEvent()
-    thread = threading.Thread(target=read_input, args=(slave, end, XTermParser(), came.append), daemon=True)
+    thread = threading.Thread(target=read_input, args=(slave, end, InputParser(), came.append), daemon=True)
     thread.start()
     try:
         yield master, came, thread, end

@@ -2,9 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
+
 from probes.base.plan import make_plan
+from probes.checks.judgment import Judgment
 from probes.queries.finding import DETOUR, Evidence, Finding, PairGain, Severity, Status
-from widgets.base.lines import Line, plain
+from probes.snapshot.verdict import State, Verdict
+from widgets.base.lines import Line, Tone, plain
 from widgets.doctor.findings import counted, draw_details, draw_entries, draw_rows, entries_of
 from widgets.doctor.gains import gain_text
 
@@ -141,12 +145,32 @@ def test_where_one_row_is_left_it_has_the_fix_of_the_first_finding() -> None:
         replace(finding("first"), fix=long),
         replace(finding("second"), fix=make_plan("Stop", "…")),
     )
-    shown = text(draw_rows([first, second], {}, (), 60, most=3))
+    shown = text(draw_rows(judged(READY, first, second), {}, (), 60, most=3))
     assert "Install the driver" in shown[1]
     assert shown[1].endswith("…")
     assert len(shown) == 3
-    shown = text(draw_rows([first, second], {}, (), 60, most=5))
+    shown = text(draw_rows(judged(READY, first, second), {}, (), 60, most=5))
     assert "distribution" in " ".join(shown[1:-1])
+
+
+def judged(state: State, *findings: Finding) -> Judgment:
+    return Judgment(Verdict(state, None, 0, 0, ""), findings)
+
+
+READY = State.READY
+
+
+@pytest.mark.parametrize(("state", "mark"), [(State.UNKNOWN, "?"), (State.NOT_APPLICABLE, "–")])
+def test_nothing_is_green_where_the_node_could_not_be_judged(state: State, mark: str) -> None:
+    lost = [replace(finding(name), status=Status.UNKNOWN, cause="no connection") for name in "abc"]
+    passed = replace(finding("d"), status=Status.PASSED)
+    for width in (30, 60):
+        lines = draw_rows(judged(state, *lost, passed), {}, (), width)
+        assert Tone.GOOD not in {run.tone for line in lines for run in line}
+        assert " ".join(" ".join(text(lines)).split()) == (
+            f"{mark} no findings; 3 checks could not run, 1 is ok or not applicable (d)"
+        )
+    assert text(draw_rows(judged(READY, *lost, passed), {}, (), 60))[0].startswith("✓ no critical")
 
 
 def test_a_part_of_another_finding_leaves_the_gain_to_it() -> None:

@@ -138,10 +138,12 @@ def read_fleet(
     begun: Callable[[FanOut[Judged]], object] = lambda _: None,
     files: Mapping[str, str] | None = None,
     redact: bool = False,
+    found: Callable[[NodeSummary], object] = lambda _: None,
 ) -> tuple[tuple[Judged, ...], tuple[Unanswered, ...]]:
     """Ask and judge the nodes; return what was concluded, and why others could not be judged.
 
-    `begun` gets what is running, to stop it; `files`: where a recording of each node is written.
+    `begun` gets what is running, to stop it, and `found` each node that is judged; `files`: where a
+    recording of each node is written.
     """
     from probes.host.remote.fan_out import FanOut, FanOutOptions
 
@@ -151,7 +153,7 @@ def read_fleet(
         executor,
         show,
         FanOutOptions(options.fan_out, options.timeout),
-        partial(_with_shared_traits, seen={}),
+        partial(_with_shared_traits, seen={}, found=found),
     )
     begun(fan_out)
     judged, failures = fan_out.run()
@@ -176,8 +178,12 @@ def _judged(answers: Answers, files: Mapping[str, str], redact: bool) -> Judged 
     return Judged(found, save_node(BatchHost(answers), files[answers.host], redact) if files else "")
 
 
-def _with_shared_traits(judged: Judged, seen: dict[Trait, Trait]) -> Judged:
-    return replace(judged, summary=with_shared_traits(judged.summary, seen))
+def _with_shared_traits(
+    judged: Judged, seen: dict[Trait, Trait], found: Callable[[NodeSummary], object]
+) -> Judged:
+    shared = replace(judged, summary=with_shared_traits(judged.summary, seen))
+    found(shared.summary)
+    return shared
 
 
 def judge_answers(answers: Answers) -> NodeSummary | Missing:

@@ -30,11 +30,11 @@ from tui.runtime.open_host import NoSuchHost, connect, open_recording, open_simu
 if TYPE_CHECKING:
     from probes.host.remote.fan_out import FanOut
     from tui.fleet_app import FleetApp, NodeApp, OpenedNode
-    from tui.runtime.fleet_reader import Progress, Read
+    from tui.runtime.fleet_reader import Found, Progress, Read
 
 _STOP_SECONDS = 2.0  # to end what a reading has started
 _EPILOG = """\
-The nodes are read again a minute after each reading; saved nodes only with r.
+The nodes are read again a minute after they have answered; saved nodes only with r.
 Enter opens the dashboard of a node, and q goes back to the table.
 """
 
@@ -55,6 +55,7 @@ class WatchedFleet:
     open_node: Callable[[str], Host]  # raises NoSuchHost
     is_live: bool = True  # False: they change only with their files
     stop: Callable[[], object] = lambda: None  # what a running reading has started
+    names: tuple[str, ...] = ()  # known before they answer
 
 
 def run(options: argparse.Namespace) -> int:
@@ -81,17 +82,21 @@ def watched_fleet(options: argparse.Namespace, executor: Executor) -> WatchedFle
         for label in set(simulated.values()):
             open_simulated(label)  # before the screen, where a wrong name is printed
 
-        def read_simulated(progress: Progress) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
-            found: list[NodeSummary] = []
+        def read_simulated(
+            progress: Progress, found: Found
+        ) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
+            summaries: list[NodeSummary] = []
             for summary in executor.map(judge_simulated, simulated, simulated.values(), seeds.values()):
-                found.append(summary)
-                progress(len(found), len(simulated))
-            return tuple(found), ()
+                summaries.append(summary)
+                found(summary)
+                progress(len(summaries), len(simulated))
+            return tuple(summaries), ()
 
         return WatchedFleet(
             Origin(Source.SIMULATED, plural(len(simulated), "node")),
             read_simulated,
             lambda name: open_simulated(simulated[name], seeds[name]),
+            names=tuple(simulated),
         )
     names = named_nodes(options)
     target = dict(zip(names, targets(options, names), strict=True))
@@ -104,8 +109,8 @@ def watched_fleet(options: argparse.Namespace, executor: Executor) -> WatchedFle
         for fan_out in running:
             fan_out.stop()
 
-    def read(progress: Progress) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
-        judged, unanswered = read_fleet(options, names, progress, executor, begun)
+    def read(progress: Progress, found: Found) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
+        judged, unanswered = read_fleet(options, names, progress, executor, begun, found=found)
         return tuple(each.summary for each in judged), unanswered
 
     return WatchedFleet(
@@ -113,6 +118,7 @@ def watched_fleet(options: argparse.Namespace, executor: Executor) -> WatchedFle
         read,
         lambda name: connect(target[name]),
         stop=stop,
+        names=names,
     )
 
 
@@ -123,8 +129,11 @@ class _SavedFleet:
         self._options = options
         self._recordings: dict[str, str] = {}  # by node
 
-    def read(self, progress: Progress) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
-        """Judge all files."""
+    def read(
+        self, progress: Progress, found: Found
+    ) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
+        """Judge all files; which nodes they are about is known at the end."""
+        del found
         sides, unanswered = read_directory(self._options.saved, self._options, progress)
         summaries = with_own_names(sides)
         paths = [side.recording for side in sides for _ in side.summaries]
@@ -148,7 +157,7 @@ def _show(fleet: WatchedFleet, options: argparse.Namespace, ascii_only: bool) ->
     from tui.screens.fleet import FleetState
 
     collect_garbage_rarely()
-    state, reader = FleetState(fleet.origin), FleetReader(fleet.read)
+    state, reader = FleetState(fleet.origin, names=fleet.names), FleetReader(fleet.read)
     interval = INTERVAL_SECONDS if fleet.is_live else None
 
     def table() -> FleetApp:

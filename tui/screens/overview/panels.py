@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.latest import Latest
 from probes.base.unknown import Maybe, known
-from probes.checks.judgment import listed
+from probes.checks.judgment import Judgment
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice
@@ -45,6 +45,7 @@ class Checked:
     """What the checks found."""
 
     findings: tuple[Finding, ...] | None = None  # those found; None: not checked yet
+    judgment: Judgment | None = None
     examination: Examination | None = None
     detours: frozenset[tuple[str, str]] = frozenset()
     marks: dict[str, Run] = field(default_factory=dict)
@@ -169,17 +170,17 @@ class Panels:
         checked = self.checked
         if checked.failure:
             return wrapped(f"The node could not be checked: {checked.failure}", width, Tone.BAD)
-        if checked.findings is None:
+        if checked.findings is None or checked.judgment is None:
             return [(Run("checking…", Tone.DIM),)]
         labels = {end.id: end.label for end in (*topology.gpus, *topology.nics)}
         labels |= {known(end.bdf, end.id): end.label for end in topology.nics}
         gpus = [gpu.id for gpu in topology.gpus]
         selection = self._selection
         first = (
-            next((finding.id for finding in listed(checked.findings)), "") if selection.is_on_findings else ""
+            next((finding.id for finding in checked.judgment.listed), "") if selection.is_on_findings else ""
         )
         selected = selection.finding or first
-        return findings.draw_rows(checked.findings, labels, gpus, width, selected, rows)
+        return findings.draw_rows(checked.judgment, labels, gpus, width, selected, rows)
 
     def _jobs(self, node: Node, width: int, rows: int) -> list[Line]:
         """Draw the jobs with their paths and rates, and what the last check found about them."""

@@ -127,6 +127,7 @@ class OverviewState:
         self.judgment = judgment
         checked = self._panels.checked
         findings = judgment.found if judgment.is_checked else None
+        checked.judgment = judgment
         if findings == checked.findings:
             return
         checked.findings = findings

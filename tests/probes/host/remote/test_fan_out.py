@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 import psutil
 import pytest
@@ -17,7 +18,7 @@ from probes.host.remote import fan_out
 from probes.host.remote.batch_host import Answers, BatchHost, Missing, questions_of
 from probes.host.remote.collector import GREETING
 from probes.host.remote.fan_out import FanOut, FanOutOptions
-from probes.host.remote.transport import ConnectionFailed, Target, pack
+from probes.host.remote.transport import REFUSED, ConnectionFailed, Target, pack
 
 # A node that answers every question with its own name.
 _NODE = f"""
@@ -254,3 +255,43 @@ def test_a_transport_that_closes_its_output_and_stays_is_ended_with_its_children
     found, failures = run(threads, "good", targets=(stays,))
     assert found == {"good": 8}
     assert failures == {"stays": "sh closed the connection"}
+
+
+@pytest.mark.slow
+def test_nodes_that_refuse_while_others_log_in_are_tried_again_within_their_time(
+    monkeypatch: pytest.MonkeyPatch, threads: Executor, tmp_path: Path
+) -> None:
+    """The stand-in for a jump host refuses each login while as many others are under way, as sshd does."""
+    monkeypatch.setattr(fan_out, "_RETRY_SECONDS", 0.1)
+    most = 5
+    script = f"""
+import os, subprocess, sys
+logins = {str(tmp_path)!r}
+place = os.path.join(logins, sys.argv[1])
+for number in range({most}):
+    try:
+        os.mkdir(os.path.join(logins, str(number)))
+        break
+    except FileExistsError:
+        pass
+else:
+    open(place, "a").write("refused ")
+    sys.exit("kex_exchange_identification: Connection closed by remote host")
+read, write = os.pipe()
+node = subprocess.Popen([sys.executable, "-S", "-c", {_NODE!r}, *sys.argv[1:]], stdout=write)
+os.close(write)
+is_first = True
+while piece := os.read(read, 65536):
+    if is_first:
+        os.rmdir(os.path.join(logins, str(number)))  # it has logged in
+        is_first = False
+    os.write(1, piece)
+"""
+    argv = (sys.executable, "-S", "-c", script, "{host}", "kind")
+    nodes = tuple(Target(f"n{number:02}", argv) for number in range(30))
+    never = Target("never", ("sh", "-c", "echo 'kex_exchange_identification: read' >&2; exit 255", "{host}"))
+    assert run(threads, targets=(never,), seconds=0.5) == ({}, {"never": REFUSED})
+    found, failures = run(threads, targets=nodes, seconds=60.0)
+    assert not failures
+    assert found.keys() == {node.host for node in nodes}
+    assert any(tmp_path.iterdir())  # some were refused at first

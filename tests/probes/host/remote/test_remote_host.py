@@ -80,6 +80,7 @@ def test_round_trips_are_sources_and_a_lost_connection_is_why_one_failed(node: C
     assert "/proc/sys/kernel/osrelease" in [path for trip in trips for path in trip.questions]
     assert str(trips[-1].answer) == "I/O error: it does not answer"
     assert {"pci", "modules"} <= found.keys()
+    assert str(node.host.rdma_resources()) == "I/O error: no connection to node: it does not answer"
 
 
 @pytest.mark.slow

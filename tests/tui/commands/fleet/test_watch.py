@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from probes.base.origin import Source
-from probes.fleet.summary import to_json
+from probes.fleet.summary import NodeSummary, to_json
 from tests.probes.fleet.summaries import a_summary
 from tests.tui.fleet_screens import FIRST, ORIGIN, FleetOnDemand
 from tui.cli import main
@@ -55,7 +55,10 @@ def test_nodes_are_named_in_one_way() -> None:
 def test_simulated_nodes_are_read_with_progress_and_opened_by_name() -> None:
     fleet = watch.watched_fleet(options(demo="cloud-vm*2"), POOL)
     steps: list[tuple[int, int]] = []
-    summaries, unanswered = fleet.read(lambda *step: steps.append(step))
+    found: list[NodeSummary] = []
+    summaries, unanswered = fleet.read(lambda *step: steps.append(step), found.append)
+    assert tuple(found) == summaries
+    assert fleet.names == ("gpu01", "gpu02")
     assert [summary.name for summary in summaries] == ["gpu01", "gpu02"]
     assert not unanswered
     assert steps == [(1, 2), (2, 2)]
@@ -72,7 +75,7 @@ def test_a_saved_node_opens_its_recording_and_a_document_has_none(tmp_path: Path
     assert save_node(open_simulated("cloud-vm"), str(tmp_path / "gpu1.tar.gz")) == ""
     (tmp_path / "gpu2.json").write_text(json.dumps(to_json(a_summary("gpu2"))))
     fleet = watch.watched_fleet(options(saved=str(tmp_path)), POOL)
-    summaries, _ = fleet.read(lambda *_: None)
+    summaries, _ = fleet.read(lambda *_: None, lambda _: None)
     assert not fleet.is_live
     recorded = next(summary.name for summary in summaries if summary.name != "gpu2")
     host = fleet.open_node(recorded)
