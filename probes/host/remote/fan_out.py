@@ -18,15 +18,21 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecu
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
-from ClusterShell.Event import EventHandler
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
-from ClusterShell.Task import Task, task_self
-from ClusterShell.Worker.EngineClient import E_READ, E_WRITE, EngineClientEOF
-from ClusterShell.Worker.Exec import ExecClient, ExecWorker
-
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.host.remote.batch_host import Answers, Missing, pack_questions, questions_of
+from probes.host.remote.cluster_shell import (
+    E_READ,
+    E_WRITE,
+    RESOLVER_NOGROUP,
+    EngineClientEOF,
+    EventHandler,
+    ExecClient,
+    ExecWorker,
+    NodeSet,
+    Task,
+    task_self,
+)
 from probes.host.remote.collector import GREETING
 from probes.host.remote.open_files import allow_nodes
 from probes.host.remote.transport import (
