@@ -38,9 +38,13 @@ from probes.host.remote.open_files import allow_nodes
 from probes.host.remote.transport import (
     GARBLED,
     MOST_ERRORS_BYTES,
+    MOST_LINE_BYTES,
     MOST_NOISE_BYTES,
+    MOST_QUESTIONS,
     NOISY,
     ROUNDS,
+    TOO_MANY_FILES,
+    TOO_MUCH,
     ConnectionFailed,
     Target,
     collector_source,
@@ -56,10 +60,10 @@ from probes.host.remote.transport_process import (
 )
 
 T = TypeVar("T")
-_MOST_LINE_BYTES = 16 << 20
-_MOST_NODE_BYTES = 64 << 20  # from one node
-_MOST_QUESTIONS = 200_000  # of a round
-_TOO_MUCH = "it sends more than gdrtop takes from a node"
+# From a node, packed; a usual one sends 40 kB, and a log that does not compress adds a megabyte. With many at
+# once each may send less, so that all together stay small.
+_MOST_NODE_BYTES, _LEAST_NODE_BYTES = 8 << 20, 2 << 20
+_MOST_BYTES = 128 << 20
 _FILES_A_NODE = 4
 _POLL_SECONDS = 0.01  # until a transport has ended whose output has
 _FIRST_SECONDS = 15.0  # then the next node of a kind goes first
@@ -113,12 +117,13 @@ class _Client(ExecClient):  # type: ignore[misc]
         part: bytes = super()._read(sname, size)
         self.worker.read_bytes[sname] += len(part)
         most = MOST_NOISE_BYTES if sname == self.worker.SNAME_STDERR else self.worker.most_bytes
-        if len(self.streams[sname].rbuf) + len(part) > _MOST_LINE_BYTES or (
+        if len(self.streams[sname].rbuf) + len(part) > MOST_LINE_BYTES or (
             self.worker.read_bytes[sname] > most
         ):
             is_greeted = self.worker.most_bytes > MOST_NOISE_BYTES
-            self.worker.failure = _TOO_MUCH if is_greeted else NOISY
-            raise EngineClientEOF  # ends this stream, and with it the worker
+            self.worker.failure = TOO_MUCH if is_greeted else NOISY
+            kill_session(self.popen.pid)  # else the worker would end only when the other stream does
+            raise EngineClientEOF
         return part
 
 
@@ -181,6 +186,8 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         self._lists: dict[str, bytes] = {}  # by kind: the line of its questions
         self._patience: dict[Any, tuple[str, str]] = {}  # by timer: a kind, and the node that is first
         self._waiting: defaultdict[str, list[str]] = defaultdict(list)  # nodes of a kind without a list
+        at_once = max(1, min(options.fan_out, len(targets)))
+        self._most_node_bytes = min(_MOST_NODE_BYTES, max(_LEAST_NODE_BYTES, _MOST_BYTES // at_once))
         self._done = 0
         self._port: Any = None
         self._is_stopped = False
@@ -259,10 +266,10 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
             node.is_greeted = line == GREETING.encode()
             node.noise = b"" if node.is_greeted else line[-MOST_ERRORS_BYTES:].strip() or node.noise
             if node.is_greeted:
-                self._workers[node.target.host].most_bytes = _MOST_NODE_BYTES
+                self._workers[node.target.host].most_bytes = self._most_node_bytes
             return
         if not node.kind:
-            greeting = unpack(line)
+            greeting, _ = unpack(line)
             node.kind = printable(str(greeting.get("kind")), 400) or "?"
             node.answers.is_root = greeting.get("is_root") is True
             self._begin(node)
@@ -310,8 +317,9 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         failure = found.failure or node.closed
         if not failure and len(node.answers.asked) >= ROUNDS:
             failure = "its answers change with every question"
-        if not failure and len(found.questions) > _MOST_QUESTIONS:
-            failure = "it has more files than gdrtop reads from a node"
+        count = sum(len(questions_of(line)) for line in node.answers.asked) + len(found.questions)
+        if not failure and count > MOST_QUESTIONS:
+            failure = TOO_MANY_FILES
         if failure:
             self._end(node, failure=failure)
         else:

@@ -176,7 +176,7 @@ def test_equal_nodes_get_the_list_of_the_first(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_questions_without_end_are_ended(monkeypatch: pytest.MonkeyPatch, threads: Executor) -> None:
-    monkeypatch.setattr(fan_out, "_MOST_QUESTIONS", 50)
+    monkeypatch.setattr(fan_out, "MOST_QUESTIONS", 50)
     _, failures = run(threads, "endless", "greedy", "eager")
     assert failures == {
         "endless": "its answers change with every question",
