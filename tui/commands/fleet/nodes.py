@@ -97,19 +97,21 @@ def _group_files(text: str) -> tuple[str, ...]:
         return (site, *own)
     trusted: list[str] = []
     for path in (site, *own):
-        if os.path.lexists(path):
-            try:
-                trusted.append(trusted_path.require_path(path))
-            except OSError as error:
-                reason = f"{printable(path)} is not read: {why(error)}"
-                if path == site:
-                    raise UsageError(reason) from None
+        try:
+            trusted.append(trusted_path.require_path(path))
+        except FileNotFoundError:  # and only root could make one
+            trusted.append(path)
+        except OSError as error:
+            reason = f"{printable(path)} is not read: {why(error)}"
+            if path == site:
+                raise UsageError(reason) from None
+            if os.path.lexists(path):
                 print(f"gdrtop: {reason}", file=sys.stderr)
     for path in _included(trusted):
         try:
             trusted_path.require_path(os.path.abspath(path))
         except OSError as error:
-            where = " or ".join(map(printable, trusted))
+            where = " or ".join(printable(each) for each in trusted if os.path.exists(each))
             raise UsageError(f"{printable(path)}, named in {where}, is not read: {why(error)}") from None
     return tuple(trusted)
 
