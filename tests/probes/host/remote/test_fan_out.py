@@ -113,7 +113,7 @@ def run(
 def test_each_node_ends_with_a_result_or_a_sentence(
     monkeypatch: pytest.MonkeyPatch, threads: Executor
 ) -> None:
-    monkeypatch.setattr(fan_out, "_MOST_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(fan_out, "MOST_LINE_BYTES", 1 << 20)
     names = ("good-1", "user@good", "exits", "refuses", "floods", "noisy", "loud", "garbage", "halfway")
     names = (*names, "nologin", "pours")
     progress: list[tuple[int, int]] = []

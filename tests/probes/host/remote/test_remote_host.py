@@ -108,8 +108,8 @@ def test_a_long_command_holds_no_sample_and_is_waited_for_in_the_first_reading(
 ) -> None:
     ask, left = node.connection.ask, [3]
 
-    def slow_smi(questions: list[tuple[object, ...]]) -> dict[str, list[object]]:
-        message = ask(questions)
+    def slow_smi(questions: list[tuple[object, ...]], until: float) -> dict[str, list[object]]:
+        message = ask(questions, until)
         for number, question in enumerate(questions):
             if question[2:] == QUERY and left[0] > 0:
                 left[0] -= 1
