@@ -19,6 +19,7 @@ MACHINE = "probes/host/machine/"
 REMOTE = "probes/host/remote/"
 HOST_MODULES = {
     "probes/host/local.py",
+    "probes/host/trusted_path.py",
     *(f"{folder}{path.name}" for folder in (MACHINE, REMOTE) for path in (ROOT / folder).glob("*.py")),
 }
 IO_MODULES = {
@@ -337,6 +338,12 @@ def test_only_the_local_host_uses_what_opens_this_machine() -> None:
         for module, names in imports(path):
             if name not in HOST_MODULES and module.startswith("probes.host.machine"):
                 assert set(names) <= allowed, name
+
+
+def test_clustershell_comes_without_its_configuration_files() -> None:
+    """By itself it reads files of HOME, which name commands and modules, also as root."""
+    users = [name_of(path) for path in MODULES for module, _ in imports(path) if "ClusterShell" in module]
+    assert set(users) == {"probes/host/remote/cluster_shell.py"}
 
 
 def test_only_confirmed_commands_change_anything() -> None:

@@ -17,7 +17,7 @@ from probes.host.protocol import Host
 from probes.host.remote.transport import NODE_NAME
 
 if TYPE_CHECKING:
-    from ClusterShell.NodeUtils import GroupResolver
+    from probes.host.remote.cluster_shell import GroupResolver
 
 MOST_NODES = 10_000
 MOST_TEXT = 1 << 20  # characters of a set, and of a file of nodes
@@ -60,8 +60,12 @@ def parse_nodes(text: str, group_files: Sequence[str] = ()) -> tuple[str, ...]:
             raise NodeSetError(_wrong_item(item, shown))
     if sum(map(_count, items)) > MOST_NODES:
         raise NodeSetError(f"{shown!r} names more than {MOST_NODES} nodes")
-    from ClusterShell.NodeSet import NodeSet, NodeSetException
-    from ClusterShell.NodeUtils import GroupResolverConfig, GroupResolverError
+    from probes.host.remote.cluster_shell import (
+        GroupResolverConfig,
+        GroupResolverError,
+        NodeSet,
+        NodeSetException,
+    )
 
     resolver = GroupResolverConfig(list(group_files), illegal_chars=set("@,!&^*"))
     files = " and ".join(map(printable, group_files)) or "no file"
@@ -92,7 +96,7 @@ def parse_nodes(text: str, group_files: Sequence[str] = ()) -> tuple[str, ...]:
 
 def _is_group(item: str, resolver: GroupResolver) -> bool:
     """Return whether "@name" or "@source:name" is defined: to ClusterShell, others are empty."""
-    from ClusterShell.NodeUtils import GroupResolverSourceError, GroupSourceNoUpcall
+    from probes.host.remote.cluster_shell import GroupResolverSourceError, GroupSourceNoUpcall
 
     source, _, name = item[1:].rpartition(":")
     try:
@@ -134,8 +138,7 @@ def fold_nodes(names: Iterable[str]) -> str:
     plain = [name for name in distinct if is_node_name(name)]
     others = [printable(name, 120) for name in distinct if not is_node_name(name)]
     if len(plain) > 1:
-        from ClusterShell.NodeSet import NodeSet
-        from ClusterShell.NodeUtils import GroupResolver
+        from probes.host.remote.cluster_shell import GroupResolver, NodeSet
 
         plain = [str(NodeSet.fromlist(plain, resolver=GroupResolver()))]
     return ", ".join([*plain, *others])

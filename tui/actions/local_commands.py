@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from probes.base.frozen import frozen
 from probes.host.machine.command import TRUSTED_PATH, find_command
+from probes.host.trusted_path import trusted_environment
 from tui.terminal.program_output import PtyReader
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ class RemoteCommands(LocalCommands):
         return target.root_command(argv) if by_sudo else target.command([*CLEAN, *argv])
 
     def _environment(self) -> Mapping[str, str]:
-        return os.environ  # the transport needs SSH_AUTH_SOCK, KRB5CCNAME, HOME, KUBECONFIG
+        return trusted_environment()  # the transport needs SSH_AUTH_SOCK, KRB5CCNAME, HOME, KUBECONFIG
 
 
 def _write_input(process: subprocess.Popen[bytes], text: str) -> None:

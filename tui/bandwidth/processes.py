@@ -28,6 +28,7 @@ from typing import Any, Protocol
 
 from probes.base.frozen import frozen
 from probes.host.machine.command import TRUSTED_PATH, find_command
+from probes.host.trusted_path import trusted_environment
 from tui.bandwidth import supervisor
 from tui.terminal.program_output import PtyReader, without_colors
 
@@ -145,7 +146,7 @@ def _start(order: dict[str, Any]) -> _LocalProcess:
             stdin=remote.fileno(),
             stdout=slave,
             stderr=subprocess.DEVNULL,
-            env=supervisor.environment(TRUSTED_PATH),
+            env=supervisor.environment(TRUSTED_PATH, trusted_environment()),
             cwd="/",
             umask=0o022,
             # Ctrl-C and the hangup of our terminal are for gdrtop alone.

@@ -36,7 +36,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 GRACE_SECONDS = 2.0  # from SIGTERM to SIGKILL
@@ -87,9 +87,9 @@ def describe(left: list[Entry]) -> str:
     return f"{STILL_THERE}: {named or 'a process hidden from this user'}"
 
 
-def environment(trusted_path: Sequence[str]) -> dict[str, str]:
+def environment(trusted_path: Sequence[str], own: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables of a tool: a few of this process, and those that are the same everywhere."""
-    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    passed_on = {name: own[name] for name in PASSED_ON if name in own}
     return {"PATH": ":".join(trusted_path), "LC_ALL": "C.UTF-8", "TERM": "dumb", **passed_on}
 
 

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 
+from probes.host import trusted_path
+from probes.host.trusted_path import NotTrusted, require_owner, require_path
 from tui.files.read_file import open_harmless, read_open, read_small
-
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-
-
-class NotTrusted(OSError):
-    """As root, gdrtop does not read this file; `strerror` says why."""
-
-
-def is_root() -> bool:
-    """Return whether gdrtop runs as root."""
-    return os.geteuid() == 0
 
 
 def read_trusted(path: str, most_bytes: int, what: str, top: str = "/") -> bytes:
@@ -29,7 +19,7 @@ def read_trusted(path: str, most_bytes: int, what: str, top: str = "/") -> bytes
         NotTrusted: gdrtop runs as root, and another user could have written the file or could replace it.
         OSError: it cannot be read, is no regular file, or is larger than `what` should be.
     """
-    if not is_root():
+    if not trusted_path.is_root():
         return read_small(path, most_bytes, what)
     try:
         descriptor = open_harmless(path, follows=False)
@@ -39,26 +29,7 @@ def read_trusted(path: str, most_bytes: int, what: str, top: str = "/") -> bytes
         raise
     try:
         require_owner(os.fstat(descriptor), "it")
-        require_directories(path, top)
+        require_path(os.path.dirname(path), top)
         return read_open(descriptor, most_bytes, what)
     finally:
         os.close(descriptor)
-
-
-def require_directories(path: str, top: str = "/") -> None:
-    """Raise NotTrusted if another user can write to a directory of a file, up to `top`."""
-    directory = os.path.dirname(os.path.realpath(path))
-    while True:
-        require_owner(os.stat(directory), directory)
-        if directory in (top, "/"):
-            break
-        directory = os.path.dirname(directory)
-
-
-def require_owner(status: os.stat_result, name: str) -> None:
-    """Raise NotTrusted if another user owns a file or can write to it."""
-    if status.st_uid not in (0, os.geteuid()):
-        raise NotTrusted(0, f"{name} belongs to uid {status.st_uid}, and gdrtop runs as root")
-    if status.st_mode & _OTHERS_WRITE:
-        mode = f"mode {stat.S_IMODE(status.st_mode):04o}"
-        raise NotTrusted(0, f"other users can write to {name} ({mode}), and gdrtop runs as root")

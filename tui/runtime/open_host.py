@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from probes.base.origin import Origin, Source
 from probes.base.text import printable
 from probes.simulation.node.model.names import SIMULATED_NAMES
+from tui.settings.current import current
 
 if TYPE_CHECKING:
     from probes.base.unknown import Maybe
@@ -193,7 +194,7 @@ def reach(target: Target, among: Connections | None = None) -> RemoteHost:
     from probes.host.remote.remote_host import RemoteHost
     from probes.live.verdict import examine_with_jobs
 
-    host = RemoteHost(target, among)
+    host = RemoteHost(target, among, float(current().configured("fleet.timeout").value))
     host.read_ahead(examine_with_jobs)
     return host
 

@@ -53,7 +53,8 @@ def load(environment: Mapping[str, str] | None = None) -> Configuration:
 
     `environment`: by default that of the process.
     """
-    from tui.files.trusted_file import NotTrusted, is_root, read_trusted
+    from probes.host.trusted_path import NotTrusted, is_root
+    from tui.files.trusted_file import read_trusted
     from tui.settings.configuration import ConfigFile
     from tui.settings.merge import merge
 

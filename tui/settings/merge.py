@@ -37,6 +37,11 @@ _COMBINATION_FIELDS = ("board", *COMPONENTS, "symptom", "cure", "source")
 _MOST_ROWS = 1000
 _Row = TypeVar("_Row")
 _MOST_ERRORS = 20
+_MOST_DOTS = (
+    64  # of a line without its texts and comments; the time for a key grows with the square of its parts
+)
+_ONLY_SITE = "names a command; as root, gdrtop reads it only from /etc/gdrtop"
+_TEXT_OR_COMMENT = re.compile(r"""\"[^"\\]*(?:\\.[^"\\]*)*"?|'[^']*'?|#.*""", re.DOTALL)
 _NAME = r"""(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')"""
 _DOTTED = rf"{_NAME}(?:[ \t]*\.[ \t]*{_NAME})*"
 _HEADER = re.compile(rf"[ \t]*(\[\[?)[ \t]*({_DOTTED})[ \t]*\]")
@@ -92,6 +97,7 @@ class _Layers:
         self._path, self._is_site = path, is_site
         try:
             text = content.decode("utf-8-sig")
+            _require_short_keys(text)
             tables = tomllib.loads(text)
         except (ValueError, RecursionError) as error:
             is_encoding = isinstance(error, UnicodeDecodeError)
@@ -123,6 +129,9 @@ class _Layers:
             if near:
                 self.notes.append(f"{printable(variable, 80)} is not a setting; did you mean {near[0]}?")
             return
+        if setting.runs_command and self._is_root:
+            self.errors.append(f"{variable} {_ONLY_SITE}")
+            return
         try:
             self._set(setting.name, Configured(from_text(setting, text), variable))
         except ValueError as error:
@@ -136,7 +145,7 @@ class _Layers:
             self._error(path, unknown_key(key, keys_in(table), table))
             return
         if setting.runs_command and self._is_root and not self._is_site:
-            self._error(path, f"{name} names a command; as root, gdrtop reads it only from /etc/gdrtop")
+            self._error(path, f"{name} {_ONLY_SITE}")
             return
         try:
             configured = Configured(checked(setting, value), self._origin(path), self._is_lock(name, value))
@@ -262,6 +271,13 @@ def unknown_key(key: str, known: Sequence[str], table: str = "") -> str:
         hint = f"; did you mean {elsewhere}?"
     where = f" in [{table}]" if table else ""
     return f"unknown key {shown(key)}{where}{hint} The keys here are {', '.join(known)}"
+
+
+def _require_short_keys(text: str) -> None:
+    """Raise ValueError for a key of so many parts that parsing it would take long."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > _MOST_DOTS and _TEXT_OR_COMMENT.sub("", line).count(".") > _MOST_DOTS:
+            raise ValueError(f"a key has more than {_MOST_DOTS} parts (at line {number})")
 
 
 def lines_of(text: str) -> dict[tuple[str, ...], int]:

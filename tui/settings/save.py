@@ -10,8 +10,9 @@ import threading
 from collections.abc import Iterator
 
 from probes.base.text import printable
+from probes.host.trusted_path import is_root, require_path
 from tui.files.new_file import NewFile, make_directory, shown_path, why, why_not_as_root
-from tui.files.trusted_file import is_root, read_trusted, require_directories
+from tui.files.trusted_file import read_trusted
 from tui.files.xdg import NO_HOME
 from tui.settings import load
 from tui.settings.merge import lines_of
@@ -75,7 +76,7 @@ def _require_trust(path: str) -> None:
     """Raise NotSaved if gdrtop, as root, would not read the file at its next start."""
     try:
         if is_root():
-            require_directories(path, load.TOP)
+            require_path(os.path.dirname(path), load.TOP)
     except OSError as error:
         raise NotSaved(f"{shown_path(path)} would not be read: {why(error)}") from None
 

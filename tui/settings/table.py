@@ -145,7 +145,7 @@ SETTINGS = {
         Setting(
             "fleet.timeout",
             60,
-            "Give up on a node after this many seconds.",
+            "Give up on a node after this many seconds; also of --host.",
             1,
             3600,
             option="timeout",

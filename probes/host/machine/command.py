@@ -27,6 +27,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.answers import CommandOutput
 from probes.host.machine import command_server
 from probes.host.probe_thread import note
+from probes.host.trusted_path import is_root, is_trusted, require_path
 
 _SLURM = "/opt/slurm/bin"  # where AWS ParallelCluster has it
 TRUSTED_PATH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin", _SLURM)
@@ -111,33 +112,18 @@ def cluster_login() -> Maybe[dict[str, str]]:
     paths = [os.path.abspath(path) for path in listed.split(os.pathsep) if path]
     if not paths and os.path.isabs(home):
         paths = [os.path.join(home, ".kube", "config")]
-    if os.geteuid() == 0:
+    if is_root():
         paths = [path for path in paths if os.path.exists(path)]
-        unsafe = next(filter(_others_can_change, paths), None)
-        if unsafe is not None:
-            detail = f"other users can change {printable(unsafe, 160)}: run gdrtop without sudo"
+        try:  # a link could be turned after this, so kubectl gets what it leads to
+            paths = [require_path(path) for path in paths]
+        except OSError as error:
+            detail = f"{printable(str(error.strerror), 160)}: run gdrtop without sudo"
             return Unknown(Reason.NEEDS_PERMISSION, "KUBECONFIG", detail)
-        home = "" if _others_can_change(home) else home
+        home = home if is_trusted(home) else ""
         # Without KUBECONFIG, kubectl would read the file in HOME, which has not been checked here.
         paths = paths or [os.devnull]
-    environment = {"HOME": home} if os.path.isabs(home) else {}
+    environment = {"HOME": home, "KUBERC": "off"} if os.path.isabs(home) else {}
     return {**environment, "KUBECONFIG": os.pathsep.join(paths)} if paths else environment
-
-
-def _others_can_change(path: str) -> bool:
-    """Return whether a user other than root can change a file, by itself or by a directory above it."""
-    real = os.path.realpath(path)
-    while True:
-        try:
-            found = os.stat(real)
-        except OSError:
-            return True
-        is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
-        if found.st_uid != 0 or (found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_sticky):
-            return True
-        if real == "/":
-            return False
-        real = os.path.dirname(real)
 
 
 class _Process:

@@ -12,7 +12,15 @@ from probes.base.unknown import Maybe
 from probes.host.probe_table import Recalling
 from probes.host.probe_thread import AnsweredHost
 from probes.host.remote.collected_host import NOT_ASKED_YET, CollectedHost, Question, is_unfinished
-from probes.host.remote.transport import GARBLED, ConnectionFailed, pack, unpack
+from probes.host.remote.transport import (
+    GARBLED,
+    MOST_READING_BYTES,
+    TOO_MUCH,
+    ConnectionFailed,
+    pack,
+    unpack,
+    unpack_own,
+)
 
 T = TypeVar("T")
 
@@ -43,13 +51,15 @@ def pack_questions(questions: Sequence[Any]) -> bytes:
 @lru_cache(32)
 def questions_of(line: bytes) -> tuple[Question, ...]:
     """Return the questions of a line; nodes of a kind get the same one."""
-    return tuple(map(tuple, unpack(line.strip())["ask"]))
+    return tuple(map(tuple, unpack_own(line)["ask"]))
 
 
 _Trace = dict[Question, Any]  # what a probe asked, and the answers
 _MOST_RECALLED = 8  # conclusions of a probe: of several kinds of nodes, and of some with a fault
 _MOST_KEYS = 64
 _MOST_CHARACTERS = 4 << 20  # of the answers to a probe; a node has half a million
+_MOST_KEPT = 32 << 20  # of all that is kept
+_kept_characters = 0
 _recalled: dict[Hashable, list[tuple[_Trace, Any]]] = {}
 
 
@@ -61,13 +71,17 @@ class BatchHost(CollectedHost, AnsweredHost, Recalling):
     """
 
     def __init__(self, answers: Answers) -> None:
-        """Unpack the answers; ConnectionFailed: they are garbled."""
+        """Unpack the answers; ConnectionFailed: they are garbled, or too many."""
         super().__init__(answers.host, answers.is_root)
         self._answers: dict[Question, Any] = {}
         self.missing: dict[Question, None] = {}
         self._traces = threading.local()  # of the probe of this thread
+        left_bytes = MOST_READING_BYTES
         for asked, line in zip(map(questions_of, answers.asked), answers.lines, strict=True):
-            message = unpack(line)
+            message, size = unpack(line)
+            left_bytes -= size
+            if left_bytes < 0:
+                raise ConnectionFailed(TOO_MUCH)
             found = message.get("answers")
             if (
                 not isinstance(found, list)
@@ -91,9 +105,11 @@ class BatchHost(CollectedHost, AnsweredHost, Recalling):
 
     def recall(self, key: Hashable, ask: Callable[[], Maybe[T]]) -> Maybe[T]:
         """Return what `ask` would conclude, from this node's answers or those of an earlier one."""
+        global _kept_characters
         key = self._is_root, key
-        if key not in _recalled and len(_recalled) >= _MOST_KEYS:
+        if (key not in _recalled and len(_recalled) >= _MOST_KEYS) or _kept_characters > _MOST_KEPT:
             _recalled.clear()
+            _kept_characters = 0
         kept = _recalled.setdefault(key, [])
         for place, (trace, conclusion) in enumerate(kept):
             if trace.items() <= self._answers.items():
@@ -107,5 +123,6 @@ class BatchHost(CollectedHost, AnsweredHost, Recalling):
         characters = sum(len(repr(answer)) for answer in trace.values())
         if NOT_ASKED_YET not in trace.values() and characters <= _MOST_CHARACTERS:
             kept.insert(0, (trace, conclusion))
+            _kept_characters += characters
             del kept[_MOST_RECALLED:]
         return conclusion

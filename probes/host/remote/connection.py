@@ -13,12 +13,12 @@ from typing import Any
 from probes.base.text import printable
 from probes.host.remote.collector import GREETING, THREADS, TIMED
 from probes.host.remote.transport import (
-    GARBLED,
-    MOST_ANSWER_BYTES,
     MOST_ERRORS_BYTES,
+    MOST_LINE_BYTES,
     MOST_NOISE_BYTES,
     NOISY,
     SILENT,
+    TOO_MUCH,
     ConnectionFailed,
     Target,
     collector_source,
@@ -36,6 +36,7 @@ from probes.host.remote.transport_process import (
 
 CONNECT_SECONDS = 15.0
 ANSWER_SECONDS = 30.0  # of a whole round; its commands have limits of their own
+READING_SECONDS = 60.0  # of all rounds of a reading, and of connecting: the default of fleet.timeout
 
 
 class Connections:
@@ -73,11 +74,16 @@ def end_together(connections: Sequence[Connection]) -> None:
 class Connection:
     """An open connection; questions may come from several threads, and are asked in turn."""
 
-    def __init__(self, target: Target, among: Connections | None = None) -> None:
-        """Connect; ConnectionFailed: the node does not answer. It ends with those that it is `among`."""
+    def __init__(self, target: Target, among: Connections | None = None, until: float = float("inf")) -> None:
+        """Connect, until this time of the monotonic clock; it ends with those that it is `among`.
+
+        ConnectionFailed: the node does not answer.
+        """
         self.target = target
         self.rounds = 0
         self.sent_bytes = self.received_bytes = 0
+        self.memory_bytes = 0  # that all messages took
+        self._error_bytes = 0  # of this round
         self._lock = threading.Lock()
         self._received = bytearray()
         self._errors = bytearray()
@@ -97,7 +103,7 @@ class Connection:
             self._selector.register(self.process.stdout, selectors.EVENT_READ, self._received)
             self._selector.register(self.process.stderr, selectors.EVENT_READ, self._errors)
             try:
-                deadline = time.monotonic() + CONNECT_SECONDS
+                deadline = min(until, time.monotonic() + CONNECT_SECONDS)
                 self._send(collector_source(), deadline)
                 self._skip_noise(deadline)
                 self.greeting = self._message(deadline)
@@ -105,8 +111,10 @@ class Connection:
                 self._end()
                 raise
 
-    def ask(self, questions: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    def ask(self, questions: Sequence[Sequence[Any]], until: float = float("inf")) -> dict[str, Any]:
         """Return the answers to all of these questions, and the node's clocks.
+
+        `until`: when the reading must have ended, on the monotonic clock.
 
         ConnectionFailed: there is no answer. The connection is closed then: a late answer would be taken for
         the next one.
@@ -115,7 +123,8 @@ class Connection:
         longest = max(max(limits, default=0.0), sum(limits) / THREADS)
         with self._lock:
             self.rounds += 1
-            deadline = time.monotonic() + ANSWER_SECONDS + longest
+            self._error_bytes = 0
+            deadline = min(until, time.monotonic() + ANSWER_SECONDS + longest)
             try:
                 self._send(pack({"ask": list(questions)}), deadline)
                 return self._message(deadline)
@@ -186,7 +195,9 @@ class Connection:
             self._receive(deadline)
         line = bytes(self._received[:end])
         del self._received[: end + 1]
-        return unpack(line)
+        message, size = unpack(line)
+        self.memory_bytes += size
+        return message
 
     def _receive(self, deadline: float) -> None:
         """Wait for more of either stream, or until the input takes more."""
@@ -200,9 +211,12 @@ class Connection:
             if part:
                 self.received_bytes += len(part)
                 key.data.extend(part)
+                self._error_bytes += len(part) * (key.data is self._errors)
                 del self._errors[:-MOST_ERRORS_BYTES]
-                if len(self._received) > MOST_ANSWER_BYTES:
-                    raise ConnectionFailed(GARBLED)
+                if self._error_bytes > MOST_NOISE_BYTES:
+                    raise ConnectionFailed(NOISY)
+                if len(self._received) > MOST_LINE_BYTES:
+                    raise ConnectionFailed(TOO_MUCH)
                 continue
             self._selector.unregister(key.fileobj)
             if key.data is self._received:

@@ -18,24 +18,34 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecu
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
-from ClusterShell.Event import EventHandler
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
-from ClusterShell.Task import Task, task_self
-from ClusterShell.Worker.EngineClient import E_READ, E_WRITE, EngineClientEOF
-from ClusterShell.Worker.Exec import ExecClient, ExecWorker
-
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.host.remote.batch_host import Answers, Missing, pack_questions, questions_of
+from probes.host.remote.cluster_shell import (
+    E_READ,
+    E_WRITE,
+    RESOLVER_NOGROUP,
+    EngineClientEOF,
+    EventHandler,
+    ExecClient,
+    ExecWorker,
+    NodeSet,
+    Task,
+    task_self,
+)
 from probes.host.remote.collector import GREETING
 from probes.host.remote.open_files import allow_nodes
 from probes.host.remote.transport import (
     GARBLED,
     MOST_ERRORS_BYTES,
+    MOST_LINE_BYTES,
     MOST_NOISE_BYTES,
+    MOST_QUESTIONS,
     NOISY,
     REFUSED,
     ROUNDS,
+    TOO_MANY_FILES,
+    TOO_MUCH,
     ConnectionFailed,
     Target,
     collector_source,
@@ -51,10 +61,10 @@ from probes.host.remote.transport_process import (
 )
 
 T = TypeVar("T")
-_MOST_LINE_BYTES = 16 << 20
-_MOST_NODE_BYTES = 64 << 20  # from one node
-_MOST_QUESTIONS = 200_000  # of a round
-_TOO_MUCH = "it sends more than gdrtop takes from a node"
+# From a node, packed; a usual one sends 40 kB, and a log that does not compress adds a megabyte. With many at
+# once each may send less, so that all together stay small.
+_MOST_NODE_BYTES, _LEAST_NODE_BYTES = 8 << 20, 2 << 20
+_MOST_BYTES = 128 << 20
 _FILES_A_NODE = 4
 _POLL_SECONDS = 0.01  # until a transport has ended whose output has
 _FIRST_SECONDS = 15.0  # then the next node of a kind goes first
@@ -112,12 +122,13 @@ class _Client(ExecClient):  # type: ignore[misc]
         part: bytes = super()._read(sname, size)
         self.worker.read_bytes[sname] += len(part)
         most = MOST_NOISE_BYTES if sname == self.worker.SNAME_STDERR else self.worker.most_bytes
-        if len(self.streams[sname].rbuf) + len(part) > _MOST_LINE_BYTES or (
+        if len(self.streams[sname].rbuf) + len(part) > MOST_LINE_BYTES or (
             self.worker.read_bytes[sname] > most
         ):
             is_greeted = self.worker.most_bytes > MOST_NOISE_BYTES
-            self.worker.failure = _TOO_MUCH if is_greeted else NOISY
-            raise EngineClientEOF  # ends this stream, and with it the worker
+            self.worker.failure = TOO_MUCH if is_greeted else NOISY
+            kill_session(self.popen.pid)  # else the worker would end only when the other stream does
+            raise EngineClientEOF
         return part
 
 
@@ -184,6 +195,8 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         self._pause = _RETRY_SECONDS
         self._retry: Any = None  # the timer
         self._waiting: defaultdict[str, list[str]] = defaultdict(list)  # nodes of a kind without a list
+        at_once = max(1, min(options.fan_out, len(targets)))
+        self._most_node_bytes = min(_MOST_NODE_BYTES, max(_LEAST_NODE_BYTES, _MOST_BYTES // at_once))
         self._done = 0
         self._port: Any = None
         self._is_stopped = False
@@ -296,10 +309,10 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
             node.is_greeted = line == GREETING.encode()
             node.noise = b"" if node.is_greeted else line[-MOST_ERRORS_BYTES:].strip() or node.noise
             if node.is_greeted:
-                self._workers[node.target.host].most_bytes = _MOST_NODE_BYTES
+                self._workers[node.target.host].most_bytes = self._most_node_bytes
             return
         if not node.kind:
-            greeting = unpack(line)
+            greeting, _ = unpack(line)
             node.kind = printable(str(greeting.get("kind")), 400) or "?"
             node.answers.is_root = greeting.get("is_root") is True
             self._begin(node)
@@ -347,8 +360,9 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         failure = found.failure or node.closed
         if not failure and len(node.answers.asked) >= ROUNDS:
             failure = "its answers change with every question"
-        if not failure and len(found.questions) > _MOST_QUESTIONS:
-            failure = "it has more files than gdrtop reads from a node"
+        count = sum(len(questions_of(line)) for line in node.answers.asked) + len(found.questions)
+        if not failure and count > MOST_QUESTIONS:
+            failure = TOO_MANY_FILES
         if failure:
             self._end(node, failure=failure)
         else:

@@ -10,28 +10,39 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host import source_log
 from probes.host.probe_thread import note
 from probes.host.protocol import Host
 from probes.host.remote.collected_host import NOT_ASKED_YET, CollectedHost, Question, is_unfinished
-from probes.host.remote.connection import ANSWER_SECONDS, Connection, Connections
-from probes.host.remote.transport import GARBLED, ROUNDS, ConnectionFailed, Target
+from probes.host.remote.connection import ANSWER_SECONDS, READING_SECONDS, Connection, Connections
+from probes.host.remote.transport import (
+    GARBLED,
+    MOST_QUESTIONS,
+    MOST_READING_BYTES,
+    ROUNDS,
+    TOO_MANY_FILES,
+    TOO_MUCH,
+    ConnectionFailed,
+    Target,
+)
 from probes.host.source_log import ReadSource
 
 _FRESH_SECONDS = 3.0  # an answer that was asked ahead is as old as this at most
 _READING_SECONDS = 0.5  # whoever asks again within this belongs to the same reading
 _MOST_AHEAD = 30_000  # questions of one round
 _MOST_KEPT = 120_000  # answers
+_SLOW_SECONDS = 5.0  # a round trip that takes longer is late: the collector waits 3 s for a file or a command
 _RETRY_SECONDS = 10.0  # between two attempts to connect again
 
 
-@dataclass
+@dataclass(slots=True)
 class _Answer:
     """An answer, when it came, and when it was used first."""
 
@@ -47,12 +58,21 @@ def _is_text(part: object) -> bool:
 class RemoteHost(CollectedHost):
     """A node behind a connection; after it has failed, all answers are unknown until it is there again."""
 
-    def __init__(self, target: Target, among: Connections | None = None) -> None:
-        """Connect; ConnectionFailed: the node does not answer. It ends with the connections `among`."""
+    def __init__(
+        self, target: Target, among: Connections | None = None, seconds: float = READING_SECONDS
+    ) -> None:
+        """Connect; ConnectionFailed: the node does not answer. It ends with the connections `among`.
+
+        `seconds`: from now until the first `read_ahead` must have ended, and of each later reading.
+        """
         self.target = target
+        self._seconds = seconds
         began = time.monotonic()
+        self._until = began + seconds  # when the first reading must have ended
+        self._late_seconds, self._exchanged_at = 0.0, began  # see _count_late
+        self._memory: deque[tuple[float, int]] = deque()  # of the messages whose answers are kept, by time
         self._among = among or Connections()
-        self.connection: Connection | None = Connection(target, self._among)
+        self.connection: Connection | None = Connection(target, self._among, self._until)
         super().__init__(target.host, self.connection.greeting.get("is_root") is True)
         self._log("connection", began)
         self._lock = threading.Lock()  # of what follows
@@ -62,9 +82,15 @@ class RemoteHost(CollectedHost):
         self._missing: dict[Question, None] | None = None
         self._lost: tuple[float, str] | None = None  # when the connection was lost, and why
         self._exchange([])
+        self._spent, self._until = time.monotonic() - began, float("inf")
 
     def read_ahead(self, read: Callable[[Host], object]) -> None:
-        """Let `read` ask its questions until all of them have answers, which the next reading gets."""
+        """Let `read` ask its questions until all of them have answers, which the next reading gets.
+
+        ConnectionFailed: the node does not answer, takes too long, or answers more than a node has.
+        """
+        self._until, self._spent = time.monotonic() + self._seconds - self._spent, 0.0
+        asked = 0
         for _ in range(ROUNDS):
             with self._lock:
                 self._missing = {}
@@ -73,9 +99,15 @@ class RemoteHost(CollectedHost):
             finally:
                 with self._lock:
                     missing, self._missing = list(self._missing), None
+            asked += len(missing)
+            if asked > MOST_QUESTIONS:
+                self._lose(TOO_MANY_FILES)
+            if time.monotonic() > self._until:
+                self._lose(self._too_slow())
             if not missing:
                 break
             self._exchange(missing, waits=True)
+        self._until = float("inf")
         with self._lock:
             # What is too old by now on a slow node is asked again in one round.
             self._asked.update(dict.fromkeys(self._fresh, time.monotonic()))
@@ -95,6 +127,8 @@ class RemoteHost(CollectedHost):
         with self._lock:
             found = self._fresh.get(question)
             if self._missing is not None:  # of read_ahead
+                if time.monotonic() > self._until:  # it ends soon
+                    return Unknown(Reason.TIMED_OUT, source, self._too_slow())
                 if found is None:
                     self._missing[question] = None
                     return NOT_ASKED_YET
@@ -146,29 +180,67 @@ class RemoteHost(CollectedHost):
         """
         connection = self._connected()
         began = time.monotonic()
+        before = connection.memory_bytes
         try:
-            message = connection.ask(questions)
+            message = connection.ask(questions, self._until)
             answers = message.get("answers")
             if not isinstance(answers, list) or len(answers) != len(questions):
                 raise ConnectionFailed(GARBLED)
             if not self._set_clocks(message, True):
                 raise ConnectionFailed(GARBLED)
+            self._count_late(began)
         except ConnectionFailed as error:
-            failed = Unknown(Reason.IO_ERROR, "", str(error))
-            self._log(f"round trip {connection.rounds}", began, questions, failed)
-            connection.close()
-            self.connection = None
-            self._lost = time.monotonic(), str(error)
-            raise
+            why = self._too_slow() if time.monotonic() >= self._until else str(error)
+            self._log(f"round trip {connection.rounds}", began, questions, Unknown(Reason.IO_ERROR, "", why))
+            self._lose(why)
         now = time.monotonic()
         self._log(f"round trip {connection.rounds}", began, questions)
         with self._lock:
             for asked, answer in zip(questions, answers, strict=True):
                 if not waits or not is_unfinished(answer):
                     self._fresh[asked] = _Answer(now, answer)
-            if len(self._fresh) > _MOST_KEPT:  # processes come and go
-                self._fresh = {asked: kept for asked, kept in self._fresh.items() if now - kept.at < 60.0}
-                self._asked = {asked: at for asked, at in self._asked.items() if asked in self._fresh}
+            self._memory.append((now, connection.memory_bytes - before))
+            is_ahead = self._until < float("inf")
+            if is_ahead and sum(size for _, size in self._memory) > MOST_READING_BYTES:
+                self._lose(TOO_MUCH)
+            self._drop_old(now)
+
+    def _drop_old(self, now: float) -> None:
+        """Keep no more answers than a node has; processes come and go."""
+        left = sum(size for _, size in self._memory)
+        if left > MOST_READING_BYTES:
+            while left > MOST_READING_BYTES // 2 and len(self._memory) > 1:
+                oldest, size = self._memory.popleft()
+                left -= size
+            self._fresh = {asked: kept for asked, kept in self._fresh.items() if kept.at > oldest}
+        if len(self._fresh) > _MOST_KEPT or len(self._asked) > _MOST_KEPT:
+            self._fresh = {asked: kept for asked, kept in self._fresh.items() if now - kept.at < 60.0}
+            self._asked = {asked: at for asked, at in self._asked.items() if asked in self._fresh}
+
+    def _count_late(self, began: float) -> None:
+        """Add the time of a late round trip; other time makes up for it.
+
+        ConnectionFailed: many round trips, each in time, make a reading as late as silence would.
+        """
+        now = time.monotonic()
+        took, idle = now - began, began - self._exchanged_at
+        self._exchanged_at = now
+        late = took if took > _SLOW_SECONDS else -took
+        self._late_seconds = max(0.0, max(0.0, self._late_seconds - idle) + late)
+        if self._late_seconds > self._seconds:
+            raise ConnectionFailed(self._too_slow())
+
+    def _too_slow(self) -> str:
+        return f"it did not answer within {self._seconds:g} s"
+
+    def _lose(self, why: str) -> NoReturn:
+        """End the connection, and raise ConnectionFailed."""
+        if self.connection is not None:
+            self.connection.close()
+        self.connection = None
+        self._late_seconds = 0.0
+        self._lost = time.monotonic(), why
+        raise ConnectionFailed(why)
 
     def _log(
         self, name: str, began: float, questions: list[Question] | None = None, answer: Unknown | None = None
@@ -184,7 +256,7 @@ class RemoteHost(CollectedHost):
             if time.monotonic() - at < _RETRY_SECONDS:
                 raise ConnectionFailed(why)
             try:
-                self.connection = Connection(self.target, self._among)
+                self.connection = Connection(self.target, self._among, self._until)
             except ConnectionFailed as error:
                 self._lost = time.monotonic(), str(error)
                 raise

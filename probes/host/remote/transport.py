@@ -24,7 +24,15 @@ LONGEST_SECONDS = 24 * 3600  # then the collector ends by itself
 ROUNDS = 40  # of questions: a directory leads to files, these to others, and a long command needs several
 MOST_NOISE_BYTES = 1 << 16  # what shells and banners print before the program there greets
 MOST_ERRORS_BYTES = 4096  # kept of what a transport prints on its standard error
-MOST_ANSWER_BYTES = 64 << 20  # unpacked
+# zlib packs 1,000 bytes into one, and a value of three characters takes up to 232 bytes of memory, so what a
+# node answers is limited by what it becomes here. A node with 1,000 PCI functions and 5,000 processes needs
+# 66,000 answers, 3.6 MB of text and 22 MB of memory, 11 MB of it in one message; a usual one a tenth of that.
+MOST_TEXT_BYTES = 8 << 20  # of one message
+MOST_LINE_BYTES = 12 << 20  # of the same, as base64 of what cannot be compressed
+MOST_MESSAGE_BYTES = 24 << 20  # of the memory that the values of a message take
+MOST_READING_BYTES = 48 << 20  # the same of all messages of a reading
+MOST_QUESTIONS = 100_000  # of a reading
+_VALUE_BYTES = 100  # of memory, for each character that begins a value
 SSH = (
     *("ssh", "-T", "-oBatchMode=yes", "-oConnectTimeout=10"),
     *("-oForwardAgent=no", "-oForwardX11=no", "--", "{host}"),
@@ -68,9 +76,12 @@ _FAILURES = (
     ),
     ("is too old for gdrtop", "its Python is older than 3.6; install a newer python3 there"),
 )
+_WIDE = re.compile(rb"\\u(?!00)")
 GARBLED = "its answer is garbled"
 SILENT = "it does not answer"
 NOISY = "it prints something else than gdrtop's answers"
+TOO_MUCH = "it sends more than gdrtop takes from a node"
+TOO_MANY_FILES = "it has more files than gdrtop reads from a node"
 
 
 class ConnectionFailed(Exception):
@@ -190,16 +201,32 @@ def pack(message: dict[str, Any]) -> bytes:
     return base64.b64encode(zlib.compress(json.dumps(message).encode())) + b"\n"
 
 
-def unpack(line: bytes) -> dict[str, Any]:
-    """Return the message in a line; ConnectionFailed: it is none, or too long."""
+def unpack(line: bytes) -> tuple[dict[str, Any], int]:
+    """Return the message in a line of a node, and about how many bytes of memory it takes.
+
+    ConnectionFailed: it is none, or too large.
+    """
     try:
         unpacker = zlib.decompressobj()
-        text = unpacker.decompress(base64.b64decode(line, validate=True), MOST_ANSWER_BYTES)
+        text = unpacker.decompress(base64.b64decode(line, validate=True), MOST_TEXT_BYTES)
+        if unpacker.unconsumed_tail:
+            raise ConnectionFailed(TOO_MUCH)
+        # A character beyond Latin-1, which JSON may write as \\uXXXX, makes all of its text wider.
+        size = len(text) * (4 if not text.isascii() or _WIDE.search(text) else 1)
+        size += _VALUE_BYTES * sum(map(text.count, (b",", b"[", b"{")))
+        if size > MOST_MESSAGE_BYTES:
+            raise ConnectionFailed(TOO_MUCH)
         message = json.loads(text)
     except (zlib.error, ValueError, RecursionError):
         raise ConnectionFailed(GARBLED) from None
-    if unpacker.unconsumed_tail or not isinstance(message, dict):
+    if not isinstance(message, dict):
         raise ConnectionFailed(GARBLED)
+    return message, size
+
+
+def unpack_own(line: bytes) -> dict[str, Any]:
+    """Return the message in a line that `pack` returned here."""
+    message: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(line)))
     return message
 
 

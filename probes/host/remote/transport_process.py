@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
+from probes.host.trusted_path import trusted_environment
+
 END_SECONDS = 1.0  # from the end of its input to SIGKILL
 INTERRUPT_SECONDS = 0.5  # of a wait for a thread: Python sees Ctrl-C only after a wait that it just begins
 
@@ -44,6 +46,7 @@ def start_transport(argv: Sequence[str]) -> subprocess.Popen[bytes]:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
+                env=trusted_environment(),
                 start_new_session=True,
             )
     except KeyboardInterrupt:

@@ -2,7 +2,8 @@
 
 torch::jit::Pickler writes protocol 2 with lists, dicts, tuples, strings, numbers, booleans and None. Only the
 opcodes of these are known here; all others, such as GLOBAL and REDUCE, end the reading. Every length is
-checked against the bytes that are there, so a small file cannot ask for much memory.
+checked against the bytes that are there, so a small file cannot ask for much memory. Keys are short texts, as
+PyTorch writes them, so no opcode takes longer than its bytes are long.
 Sources: pickletools.py; torch/csrc/jit/serialization/pickler.h.
 """
 
@@ -14,6 +15,7 @@ from typing import Any
 
 MOST_VALUES = 3_000_000  # opcodes; each can take up to 100 bytes
 _CHECKED = 4096  # opcodes between two looks at the clock
+_LONGEST_KEY = 1000  # characters
 _MARK = object()
 _int32 = struct.Struct("<i").unpack_from
 _uint16 = struct.Struct("<H").unpack_from
@@ -162,8 +164,10 @@ class _Reader:
         if type(top) is not dict or len(items) % 2:
             raise NotPlain("the pickle is broken")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            if type(key) not in (str, int):  # the hash of a nested tuple would need recursion
-                raise NotPlain("the pickle has a key that is no text and no number")
+            # Of these alone can nobody choose the hash: colliding keys take time with their square. Long ones
+            # that are equal would be compared again and again.
+            if type(key) is not str or len(key) > _LONGEST_KEY:
+                raise NotPlain("the pickle has a key that is no short text")
             top[key] = value
 
     def tuple_of(self, count: int) -> None:

@@ -322,7 +322,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Callable[[SimulatedHost], Remo
     """Connect to a simulated node as to one that is elsewhere; its commands cannot be started."""
 
     def connect(simulated: SimulatedHost) -> RemoteHost:
-        monkeypatch.setattr(remote_host, "Connection", lambda target, among: SimulatedConnection(simulated))
+        monkeypatch.setattr(remote_host, "Connection", lambda *_: SimulatedConnection(simulated))
         host = RemoteHost(Target("node7", ("/missing/ssh", "{host}")))
         host.read_ahead(examine)
         return host

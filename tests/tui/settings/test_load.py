@@ -4,8 +4,9 @@ import os
 
 import pytest
 
+from probes.host import trusted_path
 from tests.tui.settings_machine import Machine
-from tui.files import trusted_file
+from tui.settings import merge
 from tui.settings.load import load
 
 
@@ -71,7 +72,7 @@ def test_the_file_of_a_user_under_sudo_is_left_out_with_a_note(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.user_file.write_text("interval = 5\n")
-    monkeypatch.setattr(trusted_file, "is_root", lambda: True)
+    monkeypatch.setattr(trusted_path, "is_root", lambda: True)
     os.chmod(machine.home, 0o777)
     found = load({})
     assert not found.errors
@@ -84,7 +85,7 @@ def test_a_file_of_the_site_that_others_can_write_is_an_error(
 ) -> None:
     """Left out, it could not forbid anything."""
     machine.site_file.write_text("read_only = true\n")
-    monkeypatch.setattr(trusted_file, "is_root", lambda: True)
+    monkeypatch.setattr(trusted_path, "is_root", lambda: True)
     os.chmod(machine.site_file, 0o666)
     found = load({})
     assert "other users can write to it (mode 0666), and gdrtop runs as root" in found.errors[0]
@@ -96,20 +97,47 @@ def test_as_root_a_command_is_read_from_the_site_only(
     command = "[fleet]\nover = 'srun -w {host}'\n"
     machine.user_file.write_text(command)
     assert load({}).configured("fleet.over").value == "srun -w {host}" or os.geteuid() == 0
-    monkeypatch.setattr(trusted_file, "is_root", lambda: True)
+    monkeypatch.setattr(trusted_path, "is_root", lambda: True)
     found = load({})
     assert found.errors == (
         f"{machine.user_file}:2: fleet.over names a command; as root, gdrtop reads it only from /etc/gdrtop",
     )
     machine.user_file.unlink()
+    variable = load({"GDRTOP_FLEET_OVER": "sh -c 'touch /tmp/x' {host}"})
+    assert variable.errors == (
+        "GDRTOP_FLEET_OVER names a command; as root, gdrtop reads it only from /etc/gdrtop",
+    )
+    assert variable.configured("fleet.over").value == ""
     machine.site_file.write_text(command)
     assert load({}).configured("fleet.over").value == "srun -w {host}"
 
 
 def test_a_user_without_root_may_name_a_command(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trusted_file, "is_root", lambda: False)
+    monkeypatch.setattr(trusted_path, "is_root", lambda: False)
     machine.user_file.write_text("[fleet]\nover = 'srun -w {host}'\n")
     assert load({}).configured("fleet.over").value == "srun -w {host}"
+
+
+@pytest.mark.parametrize("form", ["{key} = 1", "[{key}]", "theme = {{{key} = 1}}", '"a".{key} = 1'])
+def test_a_key_of_many_parts_is_an_error_before_it_is_parsed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """The parser's time grows with the square of the parts: 60,000 take most of a minute."""
+    parsed: list[str] = []
+    monkeypatch.setattr(merge.tomllib, "loads", lambda text: parsed.append(text) or {})
+    machine.user_file.write_text("# comment\n" + form.format(key=".".join(["key"] * 60_000)))
+    os.chmod(machine.user_file, 0o600)
+    (error,) = load({}).errors
+    assert error == f"{machine.user_file} is not valid TOML: a key has more than 64 parts (at line 2)"
+    assert not parsed
+
+
+def test_dots_in_texts_and_comments_are_no_parts_of_a_key(machine: Machine) -> None:
+    dots = "a." * 100
+    machine.user_file.write_text(f'theme = \'x\' # {dots}\nfleet.over = "\\"{dots}{{host}}"\n')
+    assert not load({}).errors or os.geteuid() == 0
+    machine.site_file.write_text(f"fleet.over = '{dots}{{host}}' # {dots}\n")
+    assert load({}).configured("fleet.over").value == dots + "{host}"
 
 
 def test_a_directory_in_place_of_a_file_is_an_error(machine: Machine) -> None:

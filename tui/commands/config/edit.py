@@ -8,11 +8,11 @@ import subprocess
 import sys
 from typing import TextIO
 
+from probes.host.trusted_path import is_root, trusted_environment
 from tui.commands.arguments import EXIT_WRONG_USAGE
 from tui.commands.config.validation import more_errors
 from tui.files.new_file import NotWritten, make_directory, shown_path, why, write_new
 from tui.files.read_file import read_small
-from tui.files.trusted_file import is_root
 from tui.files.xdg import NO_HOME
 from tui.settings import load
 from tui.settings.merge import merge
@@ -71,7 +71,9 @@ def _run_editor(copy: str) -> None:
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     try:
         words = shlex.split(editor)
-        status = subprocess.run([*words, copy], check=False).returncode if words else 1
+        status = (
+            subprocess.run([*words, copy], env=trusted_environment(), check=False).returncode if words else 1
+        )
     except (OSError, ValueError) as error:
         os.unlink(copy)
         raise NotSaved(f"the editor {editor!r} cannot be started: {why(error)}; set EDITOR") from None

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from configparser import ConfigParser
+from configparser import Error as ConfigParserError
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
+from string import Template
 from typing import TYPE_CHECKING
 
 from probes.base.text import printable
@@ -19,6 +25,7 @@ from probes.fleet.node_set import (
     parse_nodes,
     partition_nodes,
 )
+from probes.host import trusted_path
 from probes.host.local import LocalHost
 from tui.commands.arguments import UsageError
 from tui.files.new_file import shown_path, why
@@ -67,17 +74,62 @@ def named_nodes(options: argparse.Namespace) -> tuple[str, ...]:
         )
     try:
         if options.nodes:
-            return parse_nodes(options.nodes, group_files())
+            return parse_nodes(options.nodes, _group_files(options.nodes))
         if options.slurm:
             ask = job_nodes if options.slurm[:1].isdigit() else partition_nodes
             return ask(LocalHost(), options.slurm)
         text = read_small(options.hosts, MOST_TEXT, "a file of nodes").decode("utf-8", "replace")
-        return parse_hosts_file(text, group_files())
+        return parse_hosts_file(text, _group_files(text))
     except NodeSetError as error:
         where = f"{shown_path(options.hosts)}: " if options.hosts else ""
         raise UsageError(f"{where}{error}") from None
     except OSError as error:
         raise UsageError(f"{shown_path(options.hosts)} cannot be read: {why(error)}") from None
+
+
+def _group_files(text: str) -> tuple[str, ...]:
+    """Return the files that define groups; as root, those that root alone can write.
+
+    They name commands. UsageError: a file of the site, or one that it includes, is not trusted.
+    """
+    site, *own = group_files()
+    if "@" not in text or not trusted_path.is_root():
+        return (site, *own)
+    trusted: list[str] = []
+    for path in (site, *own):
+        try:
+            trusted.append(trusted_path.require_path(path))
+        except FileNotFoundError:  # and only root could make one
+            trusted.append(path)
+        except OSError as error:
+            reason = f"{printable(path)} is not read: {why(error)}"
+            if path == site:
+                raise UsageError(reason) from None
+            if os.path.lexists(path):
+                print(f"gdrtop: {reason}", file=sys.stderr)
+    for path in _included(trusted):
+        try:
+            trusted_path.require_path(os.path.abspath(path))
+        except OSError as error:
+            where = " or ".join(printable(each) for each in trusted if os.path.exists(each))
+            raise UsageError(f"{printable(path)}, named in {where}, is not read: {why(error)}") from None
+    return tuple(trusted)
+
+
+def _included(paths: Sequence[str]) -> Iterator[str]:
+    """Yield the directories that files of groups name, and what is in them (groups.conf(5))."""
+    parser = ConfigParser()
+    try:
+        read = parser.read(paths)
+        named = [parser.get("Main", key, fallback="") for key in ("groupsdir", "confdir", "autodir")]
+        directories = shlex.split(" ".join(named))
+    except (ConfigParserError, ValueError, OSError):
+        return  # ClusterShell reports it
+    for directory in directories:
+        place = Template(directory).safe_substitute(CFGDIR=os.path.dirname(read[-1]))
+        if os.path.isdir(place):
+            yield place
+            yield from (os.path.join(place, name) for name in sorted(os.listdir(place)))
 
 
 def targets(options: argparse.Namespace, names: Sequence[str]) -> tuple[Target, ...]:

@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from probes.base.text import printable
+from probes.host.trusted_path import is_root, require_owner
 from tui.files.new_file import make_directory, shown_path, why, why_not_as_root
-from tui.files.trusted_file import is_root, require_owner
 from tui.files.xdg import NO_HOME, STATE, own_directory
 
 if TYPE_CHECKING:

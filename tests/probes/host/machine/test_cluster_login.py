@@ -23,12 +23,12 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def as_user(monkeypatch: pytest.MonkeyPatch, user: int) -> None:
-    monkeypatch.setattr(command.os, "geteuid", lambda: user)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
 
 
 def owned_by(monkeypatch: pytest.MonkeyPatch, users: dict[str, tuple[int, int]]) -> None:
     """Let files have other owners and modes than they have: path -> user and mode; others are root's."""
-    real = os.stat
+    real = os.lstat
 
     def stat(path: str) -> os.stat_result:
         found = list(real(path))
@@ -37,22 +37,22 @@ def owned_by(monkeypatch: pytest.MonkeyPatch, users: dict[str, tuple[int, int]])
         found[4] = user
         return os.stat_result(found)
 
-    monkeypatch.setattr(command.os, "stat", stat)
+    monkeypatch.setattr(os, "lstat", stat)
 
 
 def test_a_user_keeps_the_own_kubeconfig(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_user(monkeypatch, 1000)
     home = str(kubeconfig.parent)
-    assert command.cluster_login() == {"HOME": home, "KUBECONFIG": str(kubeconfig)}
+    assert command.cluster_login() == {"HOME": home, "KUBERC": "off", "KUBECONFIG": str(kubeconfig)}
     monkeypatch.delenv("KUBECONFIG")
-    assert command.cluster_login() == {"HOME": home, "KUBECONFIG": f"{home}/.kube/config"}
+    assert command.cluster_login() == {"HOME": home, "KUBERC": "off", "KUBECONFIG": f"{home}/.kube/config"}
 
 
 def test_root_uses_a_kubeconfig_of_root(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_user(monkeypatch, 0)
     owned_by(monkeypatch, {})
     login = command.cluster_login()
-    assert login == {"HOME": str(kubeconfig.parent), "KUBECONFIG": str(kubeconfig)}
+    assert login == {"HOME": str(kubeconfig.parent), "KUBERC": "off", "KUBECONFIG": str(kubeconfig)}
 
 
 @pytest.mark.parametrize(("user", "mode"), [(1000, 0o600), (0, 0o664), (0, 0o602)])
@@ -67,7 +67,26 @@ def test_root_refuses_a_kubeconfig_that_others_can_change(
     login = command.cluster_login()
     assert isinstance(login, Unknown)
     assert login.reason is Reason.NEEDS_PERMISSION
-    assert str(kubeconfig) in login.detail
+    assert str(changed) in login.detail
+
+
+def test_root_gets_what_a_link_leads_to_and_no_link_that_another_user_can_turn(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the check and kubectl, the owner of the directory of a link could turn it."""
+    as_user(monkeypatch, 0)
+    (kubeconfig.parent / "links").mkdir()
+    link = kubeconfig.parent / "links" / "config"
+    link.symlink_to(kubeconfig)
+    monkeypatch.setenv("KUBECONFIG", str(link))
+    owned_by(monkeypatch, {})
+    login = command.cluster_login()
+    assert not isinstance(login, Unknown)
+    assert login["KUBECONFIG"] == str(kubeconfig)
+    owned_by(monkeypatch, {str(link.parent): (1000, 0o755)})
+    refused = command.cluster_login()
+    assert isinstance(refused, Unknown)
+    assert f"{link.parent} belongs to uid 1000" in refused.detail
 
 
 def test_root_without_a_kubeconfig_gets_no_path_that_others_can_create(
@@ -88,7 +107,11 @@ def test_root_with_a_kubeconfig_that_is_gone_gets_no_other_one(
     in_home.parent.mkdir()
     in_home.write_text("apiVersion: v1\n")
     owned_by(monkeypatch, {os.path.realpath(in_home): (1000, 0o600)})
-    assert command.cluster_login() == {"HOME": str(kubeconfig.parent), "KUBECONFIG": os.devnull}
+    assert command.cluster_login() == {
+        "HOME": str(kubeconfig.parent),
+        "KUBERC": "off",
+        "KUBECONFIG": os.devnull,
+    }
 
 
 def test_only_kubectl_and_oc_get_the_login(

@@ -35,13 +35,14 @@ class SimulatedConnection:
     def __init__(self, host: SimulatedHost, clock: Callable[[], float] = lambda: 0.0) -> None:
         self.host, self._clock = host, clock
         self.greeting = {"kind": "simulated", "is_root": True}
-        self.rounds = 0
+        self.rounds = self.memory_bytes = 0
         self.failure = ""
         self.is_closed = False
         self.asked: list[Sequence[Any]] = []
 
-    def ask(self, questions: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    def ask(self, questions: Sequence[Sequence[Any]], until: float = 0.0) -> dict[str, Any]:
         """Answer as the collector does."""
+        self.until = until
         if self.failure:
             raise ConnectionFailed(self.failure)
         self.rounds += 1

@@ -2,16 +2,20 @@
 
     python -m tests.probes.host.remote.stand_in 'gpu1=hgx-h100+acs-on;gpu2=dead' {host} sh -c COMMAND
 
-Nodes that are not named are hgx-h100. Instead of a simulated node: dead, refusing, silent, noisy, flooding or
-garbage.
+Nodes that are not named are hgx-h100. Instead of a simulated node: dead, refusing, silent, noisy, flooding,
+garbage, objects or names: the last two answer in few bytes that take much memory.
 """
 
+import base64
+import json
 import os
 import re
+import resource
 import struct
 import sys
+import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 from xml.sax.saxutils import escape
 
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -20,7 +24,7 @@ from probes.host.machine.ethtool_socket import COUNT, HEADER, NAME_BYTES, STATS
 from probes.host.nvml import NvmlGpu, NvmlLive
 from probes.host.remote.collector import GREETING
 from probes.host.remote.nvidia_smi import CAPABILITIES, QUERY
-from probes.host.remote.transport import pack, unpack
+from probes.host.remote.transport import pack, unpack_own
 from probes.simulation.host import SimulatedHost
 
 ERRNOS = {
@@ -203,6 +207,21 @@ def nodes_in(text: str) -> dict[str, str]:
     return dict(row.split("=", 1) for row in text.split(";") if "=" in row)
 
 
+def answer_in_masses(what: str) -> NoReturn:
+    """Answer with 63 MB of empty objects, or with 65,536 names for each directory."""
+    most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))  # the limit of a test is for gdrtop
+    names = json.dumps({"value": [f"n{number}" for number in range(65_536)]})
+    while line := sys.stdin.buffer.readline():
+        asked = unpack_own(line)["ask"]
+        parts = [names if question[0] == "names" else '{"value": "1"}' for question in asked]
+        text = ",".join(["{}"] * 21_000_000 if what == "objects" and asked else parts)
+        content = f'{{"answers": [{text}], "monotonic": 5.0, "wall": 1e9}}'.encode()
+        sys.stdout.buffer.write(base64.b64encode(zlib.compress(content, 1)) + b"\n")
+        sys.stdout.buffer.flush()
+    sys.exit()
+
+
 def main(fleet: str, node: str, *command: str) -> None:
     """Be that node."""
     simulated = nodes_in(fleet).get(node, "hgx-h100")
@@ -229,9 +248,11 @@ def main(fleet: str, node: str, *command: str) -> None:
         return
     out.write(pack({"kind": simulated.partition("+")[0], "is_root": True}))
     out.flush()
+    if simulated in ("objects", "names"):
+        answer_in_masses(simulated)
     host = SimulatedHost(simulated, seed=sum(node.encode()))
     while line := sys.stdin.buffer.readline():
-        questions = unpack(line.strip())["ask"]
+        questions = unpack_own(line)["ask"]
         answers = [answer(host, question) for question in questions]
         out.write(pack({"answers": answers, "monotonic": host.monotonic(), "wall": host.wall_clock()}))
         out.flush()

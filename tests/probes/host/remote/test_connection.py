@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.host.remote import connection, transport
+from probes.host.remote import connection
 from probes.host.remote.collector import GREETING
 from probes.host.remote.connection import Connection
 from probes.host.remote.transport import ConnectionFailed, Target, pack, unpack, why_failed
@@ -163,10 +163,23 @@ def test_a_node_that_reads_nothing_does_not_block(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_flood_instead_of_an_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MOST_ANSWER_BYTES", 1 << 20)
+    monkeypatch.setattr(connection, "MOST_LINE_BYTES", 1 << 20)
     opened = Connection(script_target(f"{_GREETED}; exec cat /dev/zero"))
-    with pytest.raises(ConnectionFailed, match="garbled"):
+    with pytest.raises(ConnectionFailed, match="more than gdrtop takes"):
         opened.ask([["size", "/"]])
+
+
+def test_a_flood_of_errors_ends_a_round() -> None:
+    with pytest.raises(ConnectionFailed, match="prints something else"):
+        Connection(script_target(f"{_GREETED}; cat /dev/zero >&2; sleep 1")).ask([["size", "/"]])
+
+
+def test_a_round_ends_with_the_reading_that_it_belongs_to() -> None:
+    opened = Connection(script_target(f"{_GREETED}; exec sleep 100"))
+    with pytest.raises(ConnectionFailed, match="does not answer"):
+        opened.ask([["size", "/"]], until=time.monotonic())
+    with pytest.raises(ConnectionFailed, match="does not answer"):
+        Connection(script_target("exec sleep 100"), until=time.monotonic())
 
 
 def test_closing_ends_a_question_that_another_thread_waits_for() -> None:
@@ -211,14 +224,32 @@ def test_many_threads_get_their_own_answers() -> None:
 def test_any_line_is_a_message_or_garbled(line: bytes) -> None:
     for content in (line, base64.b64encode(line), base64.b64encode(zlib.compress(line))):
         with contextlib.suppress(ConnectionFailed):
-            assert isinstance(unpack(content), dict)
+            assert isinstance(unpack(content)[0], dict)
 
 
-def test_a_message_that_grows_when_it_is_unpacked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "MOST_ANSWER_BYTES", 1 << 20)
-    bomb = base64.b64encode(zlib.compress(b'{"answers": "' + b"x" * (2 << 20) + b'"}'))
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"answers": "' + b"x" * (9 << 20) + b'"}',
+        b'{"answers": [' + b"{}," * 200_000 + b"{}]}",
+        b'{"answers": [' + b'"a",' * 300_000 + b"1]}",
+        b'{"answers": "\\ud83d' + b"x" * (7 << 20) + b'"}',
+        '{"answers": "\U0001f600'.encode() + b"x" * (7 << 20) + b'"}',
+    ],
+    ids=["text", "objects", "texts", "wide", "unicode"],
+)
+def test_a_message_is_limited_by_the_memory_that_it_takes(
+    text: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """zlib packs a thousand bytes into one, and JSON an object of 64 bytes into three."""
+    monkeypatch.setattr(json, "loads", lambda text: pytest.fail("it is parsed"))
+    with pytest.raises(ConnectionFailed, match="it sends more than gdrtop takes from a node"):
+        unpack(base64.b64encode(zlib.compress(text)))
+
+
+def test_a_message_that_is_none_is_garbled() -> None:
     deep = base64.b64encode(zlib.compress(b"[" * 100_000))
-    for line in (bomb, deep, base64.b64encode(zlib.compress(json.dumps([1]).encode()))):
+    for line in (deep, base64.b64encode(zlib.compress(json.dumps([1]).encode()))):
         with pytest.raises(ConnectionFailed, match="garbled"):
             unpack(line)
 

@@ -114,7 +114,7 @@ def run(
 def test_each_node_ends_with_a_result_or_a_sentence(
     monkeypatch: pytest.MonkeyPatch, threads: Executor
 ) -> None:
-    monkeypatch.setattr(fan_out, "_MOST_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(fan_out, "MOST_LINE_BYTES", 1 << 20)
     names = ("good-1", "user@good", "exits", "refuses", "floods", "noisy", "loud", "garbage", "halfway")
     names = (*names, "nologin", "pours")
     progress: list[tuple[int, int]] = []
@@ -177,7 +177,7 @@ def test_equal_nodes_get_the_list_of_the_first(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_questions_without_end_are_ended(monkeypatch: pytest.MonkeyPatch, threads: Executor) -> None:
-    monkeypatch.setattr(fan_out, "_MOST_QUESTIONS", 50)
+    monkeypatch.setattr(fan_out, "MOST_QUESTIONS", 50)
     _, failures = run(threads, "endless", "greedy", "eager")
     assert failures == {
         "endless": "its answers change with every question",

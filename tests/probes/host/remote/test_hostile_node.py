@@ -1,6 +1,11 @@
 """Answers of the wrong type, to every kind of question: facts or unknown, never an exception."""
 
 import json
+import resource
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,12 +14,26 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Unknown
 from probes.host.protocol import Host
+from probes.host.remote import remote_host
 from probes.host.remote.batch_host import Answers, BatchHost, Missing, pack_questions
 from probes.host.remote.collected_host import CollectedHost, Question
 from probes.host.remote.collector import GREETING, QUESTIONS
 from probes.host.remote.nvidia_smi import QUERY
-from probes.host.remote.transport import ConnectionFailed, pack
+from probes.host.remote.remote_host import RemoteHost
+from probes.host.remote.transport import (
+    MOST_MESSAGE_BYTES,
+    MOST_QUESTIONS,
+    MOST_READING_BYTES,
+    ConnectionFailed,
+    Target,
+    pack,
+    unpack,
+)
 from probes.live.verdict import examine_with_jobs
+from probes.simulation.host import SimulatedHost
+from tests.perf.crowded_node import add_processes
+from tests.probes.host.remote.local_node import SimulatedConnection
+from tests.tui.bandwidth.families import ROOT
 
 JSON = st.recursive(
     st.none()
@@ -132,6 +151,51 @@ def test_more_or_fewer_answers_than_questions_are_garbled() -> None:
         line = pack({"answers": answers, "monotonic": 5.0, "wall": 5.0}).strip()
         with pytest.raises(ConnectionFailed, match="garbled"):
             BatchHost(Answers("node", False, [pack_questions([("size", "/")])], [line]))
+
+
+@pytest.mark.parametrize("command", ["check --host n1", "fleet -w n1"])
+@pytest.mark.parametrize("what", ["objects", "names"])
+def test_a_few_bytes_that_become_gigabytes_are_refused(what: str, command: str) -> None:
+    """They took 1.6 GB; gdrtop needs 40 MB, and some address space for its threads."""
+    over = shlex.join([sys.executable, "-m", "tests.probes.host.remote.stand_in", f"n1={what}", "{host}"])
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    ended = subprocess.run(
+        [sys.executable, "-m", "tui", *command.split(), "--over", over],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (600 << 20, hard)),
+    )
+    assert ended.returncode == 3, ended.stderr
+    assert "it sends more than gdrtop takes from a node" in ended.stdout + ended.stderr
+
+
+def test_the_messages_of_a_reading_are_limited_together() -> None:
+    names = {"value": [f"n{number}" for number in range(65_536)]}
+    asked = [pack_questions([("names", f"/{number}")]) for number in range(8)]
+    line = pack({"answers": [names], "monotonic": 5.0, "wall": 5.0}).strip()
+    BatchHost(Answers("node", False, asked[:6], [line] * 6))
+    with pytest.raises(ConnectionFailed, match="it sends more than gdrtop takes from a node"):
+        BatchHost(Answers("node", False, asked, [line] * 8))
+
+
+def test_a_node_with_5000_processes_needs_half_of_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated = SimulatedHost("hgx-h100")
+    add_processes(simulated.tree, 5000)
+    sizes, counts = [], []
+
+    class Weighed(SimulatedConnection):
+        def ask(self, questions: Sequence[Sequence[Any]], until: float = 0.0) -> dict[str, Any]:
+            message, size = unpack(pack(super().ask(questions, until)).strip())
+            sizes.append(size)
+            counts.append(len(questions))
+            return message
+
+    monkeypatch.setattr(remote_host, "Connection", lambda *_: Weighed(simulated))
+    RemoteHost(Target("node")).read_ahead(examine_with_jobs)
+    assert max(sizes) < MOST_MESSAGE_BYTES / 2
+    assert sum(sizes) < MOST_READING_BYTES / 2
+    assert sum(counts) < MOST_QUESTIONS / 1.5
 
 
 def test_what_has_not_been_asked_is_noted_once() -> None:

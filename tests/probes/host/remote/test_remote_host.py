@@ -9,6 +9,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.node import probe_node
 from probes.host import source_log
 from probes.host.probe_thread import start_probe
+from probes.host.protocol import Host
 from probes.host.remote import remote_host
 from probes.host.remote.collector import UNFINISHED
 from probes.host.remote.nvidia_smi import QUERY
@@ -45,7 +46,7 @@ class Connected:
         monkeypatch.setattr(remote_host, "Connection", self._connect)
         self.host = RemoteHost(Target("node"))
 
-    def _connect(self, target: Target, among: object) -> SimulatedConnection:
+    def _connect(self, target: Target, among: object, until: float) -> SimulatedConnection:
         if self.failure:
             raise ConnectionFailed(self.failure)
         self.connections.append(SimulatedConnection(self.simulated))
@@ -93,9 +94,9 @@ def test_a_whole_examination_takes_few_round_trips(node: Connected) -> None:
 def test_a_slow_node_is_not_asked_one_by_one(node: Connected, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = node.connection.ask
 
-    def slowly(questions: list[object]) -> dict[str, object]:
+    def slowly(questions: list[object], until: float) -> dict[str, object]:
         node.clock.now += 1.0
-        return ask(questions)  # type: ignore[arg-type]
+        return ask(questions, until)  # type: ignore[arg-type]
 
     monkeypatch.setattr(node.connection, "ask", slowly)
     node.host.read_ahead(examine_with_jobs)
@@ -108,8 +109,8 @@ def test_a_long_command_holds_no_sample_and_is_waited_for_in_the_first_reading(
 ) -> None:
     ask, left = node.connection.ask, [3]
 
-    def slow_smi(questions: list[tuple[object, ...]]) -> dict[str, list[object]]:
-        message = ask(questions)
+    def slow_smi(questions: list[tuple[object, ...]], until: float) -> dict[str, list[object]]:
+        message = ask(questions, until)
         for number, question in enumerate(questions):
             if question[2:] == QUERY and left[0] > 0:
                 left[0] -= 1
@@ -171,7 +172,7 @@ def test_without_a_connection_all_is_unknown_and_later_it_is_there_again(node: C
 
 
 def test_garbled_answers_end_the_connection(node: Connected, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node.connection, "ask", lambda questions: {"answers": [1, 2, 3]})
+    monkeypatch.setattr(node.connection, "ask", lambda questions, until: {"answers": [1, 2, 3]})
     assert "its answer is garbled" in str(node.host.size("/proc/version"))
     assert node.connection.is_closed
 
@@ -196,9 +197,9 @@ def test_a_change_does_not_make_a_reading_ask_one_by_one(node: Connected) -> Non
 def test_slow_answers_do_not_turn_the_clock_back(node: Connected, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = node.connection.ask
 
-    def slowly(questions: list[object]) -> dict[str, object]:
+    def slowly(questions: list[object], until: float) -> dict[str, object]:
         node.clock.now += 20.0
-        return ask(questions)  # type: ignore[arg-type]
+        return ask(questions, until)  # type: ignore[arg-type]
 
     times = [node.host.monotonic()]
     for _ in range(2):
@@ -219,10 +220,10 @@ def test_an_answer_that_is_there_does_not_wait_for_a_slow_one(
     node.host.size("/proc/version")
     ask, asked, go_on = node.connection.ask, threading.Event(), threading.Event()
 
-    def hang(questions: list[object]) -> dict[str, object]:
+    def hang(questions: list[object], until: float) -> dict[str, object]:
         asked.set()
         go_on.wait(30)
-        return ask(questions)  # type: ignore[arg-type]
+        return ask(questions, until)  # type: ignore[arg-type]
 
     monkeypatch.setattr(node.connection, "ask", hang)
     probe = start_probe(node.host, "slow", lambda: node.host.size("/proc/cmdline"))
@@ -233,3 +234,95 @@ def test_an_answer_that_is_there_does_not_wait_for_a_slow_one(
     assert not probe.wait(0.0)
     go_on.set()
     assert not (isinstance(answer := probe.answer(0.5), Unknown) and answer.reason is Reason.TIMED_OUT)
+
+
+def late(node: Connected, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let each round trip take so long, with a right answer at the end."""
+    ask = node.connection.ask
+
+    def ask_late(questions: list[object], until: float) -> dict[str, object]:
+        if node.clock.now + seconds > until:
+            node.clock.now = until
+            raise ConnectionFailed("it does not answer")
+        node.clock.now += seconds
+        return ask(questions, until)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(node.connection, "ask", ask_late)
+
+
+def test_a_reading_of_rounds_that_are_each_in_time_has_a_limit(
+    node: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40 rounds of 20 s each took as long as they liked."""
+    late(node, monkeypatch, 20.0)
+    with pytest.raises(ConnectionFailed, match="it did not answer within 60 s"):
+        node.host.read_ahead(probe_node)
+    assert node.clock.now == 1060.0
+    assert node.connection.is_closed
+
+
+def test_a_later_reading_has_the_same_limit(node: Connected, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.host.read_ahead(probe_node)
+    late(node, monkeypatch, 20.0)
+    answers = [node.host.size(f"/proc/{number}") for number in range(9)]
+    failed = [answer for answer in answers if "did not answer within 60 s" in str(answer)]
+    assert len(answers) - len(failed) == 3
+    assert node.connection.is_closed
+
+
+def test_a_node_that_is_late_now_and_then_stays_connected(
+    node: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.host.read_ahead(probe_node)
+    late(node, monkeypatch, 20.0)
+    for number in range(9):
+        node.host.size(f"/proc/{number}")
+        node.clock.now += 21.0
+    assert not node.connection.is_closed
+
+
+def test_what_is_judged_here_counts_too(node: Connected) -> None:
+    """A node may claim so many devices that judging them takes minutes."""
+    seen = []
+
+    def read(host: Host) -> None:
+        seen.append(str(host.size("/proc/version")))
+        node.clock.now += 70.0
+        seen.append(str(host.size("/proc/cmdline")))
+
+    with pytest.raises(ConnectionFailed, match="it did not answer within 60 s"):
+        node.host.read_ahead(read)
+    assert "did not answer within 60 s" in seen[1]
+
+
+def test_more_questions_than_a_node_has_files_end_a_reading(
+    node: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_host, "MOST_QUESTIONS", 50)
+    rounds = iter(range(100))
+
+    def read(host: Host) -> None:
+        at = next(rounds)
+        for number in range(at * 20, at * 20 + 20):
+            host.size(f"/proc/{number}")
+
+    with pytest.raises(ConnectionFailed, match="it has more files than gdrtop reads from a node"):
+        node.host.read_ahead(read)
+    assert next(rounds) == 3
+
+
+def test_answers_of_changing_names_are_not_kept_for_ever(
+    node: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_host, "MOST_READING_BYTES", 10_000)
+    ask = node.connection.ask
+
+    def ask_large(questions: list[object], until: float) -> dict[str, object]:
+        node.connection.memory_bytes += 1000
+        return ask(questions, until)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(node.connection, "ask", ask_large)
+    for number in range(100):
+        node.clock.now += 1.0
+        node.host.size(f"/proc/{number}")
+    assert len(node.host._fresh) <= 10

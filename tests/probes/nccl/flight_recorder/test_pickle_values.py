@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from probes.nccl.flight_recorder.pickle_values import NotPlain, plain_values
 
-KEYS = st.text(max_size=8) | st.integers(-(2**63), 2**63)
+KEYS = st.text(max_size=8)
 PLAIN = st.recursive(
     st.none()
     | st.booleans()
@@ -82,6 +82,15 @@ def test_a_broken_pickle_is_an_error_with_a_reason(content: bytes) -> None:
 def test_no_bytes_raise_anything_else(content: bytes) -> None:
     with contextlib.suppress(NotPlain):
         plain_values(b"\x80\x02" + content)
+
+
+@pytest.mark.parametrize("key", [7, (2**61 - 1) * 5, True, None, 0.5, ("a",), "x" * 1001])
+def test_keys_that_could_be_made_to_collide_are_refused(key: Any) -> None:
+    """Multiples of 2**61-1 all have the hash 0: 60,000 of them in one opcode took 14 seconds."""
+    with pytest.raises(NotPlain, match="a key that is no short text"):
+        plain_values(pickle.dumps({key: None}, 2))
+    with pytest.raises(NotPlain, match="a key that is no short text"):
+        plain_values(pickle.dumps({"a": 1, key: None, "b": 2}, 4))
 
 
 def test_many_nested_lists_need_no_recursion() -> None:

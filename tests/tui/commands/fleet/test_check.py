@@ -1,17 +1,21 @@
 """`gdrtop fleet check` as a command: which nodes it asks, what it saves, and what it says about them."""
 
 import json
+import os
 import re
 import shlex
 import stat
+import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from probes.host import trusted_path
 from probes.host.machine import command
 from tests.probes.host.remote.local_node import write_program
 from tests.probes.host.remote.saved_answers import save_answers
@@ -74,6 +78,7 @@ def test_a_group_of_the_site_is_asked_and_an_unknown_one_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(trusted_path, "is_root", lambda: False)
     directory = tmp_path / "clustershell"
     directory.mkdir()
     (directory / "groups.conf").write_text("[Main]\ndefault: site\nautodir: $CFGDIR\n")
@@ -83,6 +88,61 @@ def test_a_group_of_the_site_is_asked_and_an_unknown_one_is_an_error(
     assert (status, nodes) == (3, [])
     assert "gdrtop: there is no group @rack2; gdrtop looked for groups in /etc/clustershell/" in errors
     assert str(directory / "groups.conf") in errors
+
+
+def test_root_runs_no_command_of_a_groups_file_that_another_user_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(trusted_path, "is_root", lambda: True)
+    directory = tmp_path / "clustershell"
+    directory.mkdir()
+    directory.chmod(0o777)
+    (directory / "groups.conf").write_text(
+        f"[Main]\ndefault: evil\n[evil]\nmap: touch {tmp_path}/ran; echo n1\n"
+    )
+    status, nodes, errors = asked("-w @x", capfd)
+    assert (status, nodes) == (3, [])
+    assert f"gdrtop: {directory}/groups.conf is not read: other users can write to " in errors
+    assert "there is no group @x" in errors
+    assert not (tmp_path / "ran").exists()
+
+
+def test_root_runs_no_command_of_a_file_that_a_trusted_groups_file_includes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(trusted_path, "is_root", lambda: True)
+    monkeypatch.setattr(
+        trusted_path, "require_path", partial(trusted_path.require_path, top=str(tmp_path / "clustershell"))
+    )
+    (tmp_path / "clustershell" / "groups.conf.d").mkdir(parents=True, mode=0o755)
+    config, more = tmp_path / "clustershell/groups.conf", tmp_path / "clustershell/groups.conf.d/more.conf"
+    config.write_text("[Main]\nconfdir: $CFGDIR/groups.conf.d\ndefault: more\n")
+    more.write_text(f"[more]\nmap: touch {tmp_path}/ran; echo n1\n")
+    more.chmod(0o644)
+    assert asked("-w @x", capfd)[1] == ["n1"]
+    (tmp_path / "ran").unlink()
+    more.chmod(0o666)
+    status, nodes, errors = asked("-w @x", capfd)
+    assert (status, nodes) == (3, [])
+    assert f"{more}, named in {config}, is not read: other users can write to {more}" in errors
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("mistake", ["[task.info]\ncommand_timeout: abc\n", "no section\n"])
+def test_what_clustershell_would_read_by_itself_is_not_read(tmp_path: Path, mistake: str) -> None:
+    """Its defaults.conf names modules to import, and a mistake in it would end gdrtop."""
+    (tmp_path / "defaults.conf").write_text(f"[task.default]\nlocal_workername: os\n{mistake}")
+    script = (
+        "from probes.host.remote.cluster_shell import NodeSet, task_self\n"
+        "print(task_self().default('local_worker').__module__, NodeSet('n[1-2]'))\n"
+    )
+    variables = {**os.environ, "CLUSTERSHELL_CFGDIR": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=variables, capture_output=True, text=True
+    )
+    assert (ran.stdout, ran.stderr) == ("ClusterShell.Worker.Exec n[1-2]\n", "")
 
 
 @pytest.mark.slow
