@@ -136,7 +136,7 @@ class _Layers:
             self._error(path, unknown_key(key, keys_in(table), table))
             return
         if setting.runs_command and self._is_root and not self._is_site:
-            self._error(path, f"{name} names a command; as root, gdrtop reads it only from /etc/gdrtop")
+            self._error(path, f"{name} decides what runs; as root, gdrtop reads it only from /etc/gdrtop")
             return
         try:
             configured = Configured(checked(setting, value), self._origin(path), self._is_lock(name, value))
