@@ -18,6 +18,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 
 _SLURM = ("sinfo", "squeue", "scontrol")
 _KUBERNETES = ("kubectl", "oc")
+_MOST_ANCESTORS = 16
 _SLURM_USER = "slurm"  # slurmd runs as root what this user writes to slurm.conf
 
 
@@ -36,8 +37,8 @@ def client_environment(name: str) -> Maybe[dict[str, str]]:
 
 
 def _slurm_configuration() -> Maybe[dict[str, str]]:
-    """Return SLURM_CONF of slurmd or the admin, else that of the site."""
-    path = os.environ.get("SLURM_CONF") or cluster_places().slurm_conf
+    """Return SLURM_CONF of the admin or slurmd, else that of the site."""
+    path = os.environ.get("SLURM_CONF") or slurmds_configuration(os.getppid()) or cluster_places().slurm_conf
     if not path:
         return {}
     path = os.path.abspath(path)
@@ -49,6 +50,43 @@ def _slurm_configuration() -> Maybe[dict[str, str]]:
             detail = f"other users can change {printable(path, 160)}: {whose}"
             return Unknown(Reason.NEEDS_PERMISSION, "SLURM_CONF", detail)
     return {"SLURM_CONF": path}
+
+
+def slurmds_configuration(process: int) -> str:
+    """Return the slurm.conf of the slurmd that has started a process; "" for none, or the usual one.
+
+    A Prolog gets SLURM_CONF, a HealthCheckProgram only SLURMD_NODENAME (SchedMD/slurm 22.05 and 23.11,
+    run_script_health_check in src/slurmd/slurmd/slurmd.c).
+    """
+    for _ in range(_MOST_ANCESTORS if "SLURMD_NODENAME" in os.environ else 0):
+        name, parent = _name_and_parent(process)
+        if name == b"slurmd":
+            words = _words(process, "cmdline")
+            if b"-f" in words[:-1]:
+                return os.fsdecode(words[words.index(b"-f") + 1])
+            variables = (word.partition(b"=") for word in _words(process, "environ"))
+            return next((os.fsdecode(value) for key, _, value in variables if key == b"SLURM_CONF"), "")
+        process = parent
+        if process <= 1:
+            break
+    return ""
+
+
+def _name_and_parent(process: int) -> tuple[bytes, int]:
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            start, _, fields = file.read(1024).rpartition(b") ")
+        return start.partition(b"(")[2], int(fields.split()[1])
+    except (OSError, IndexError, ValueError):
+        return b"", 0
+
+
+def _words(process: int, file: str) -> list[bytes]:
+    try:
+        with open(f"/proc/{process}/{file}", "rb") as opened:
+            return opened.read(1 << 17).split(b"\0")
+    except OSError:
+        return []
 
 
 def cluster_login() -> Maybe[dict[str, str]]:

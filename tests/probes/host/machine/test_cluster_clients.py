@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -156,6 +158,35 @@ def test_a_slurm_conf_that_is_gone_is_named(slurm_conf: Path, monkeypatch: pytes
     found = cluster_clients.client_environment("squeue")
     assert isinstance(found, Unknown)
     assert str(slurm_conf) in found.detail
+
+
+@pytest.mark.parametrize(
+    ("words", "variable", "wanted"),
+    [
+        (["-D"], "/cm/slurm.conf", "/cm/slurm.conf"),
+        (["-D", "-f", "/site/slurm.conf"], "/cm/slurm.conf", "/site/slurm.conf"),
+        (["-D"], "", ""),
+    ],
+)
+def test_a_health_check_uses_the_file_of_its_slurmd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], variable: str, wanted: str
+) -> None:
+    """It gets no SLURM_CONF from slurmd, which may have one; a shell is between them."""
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    monkeypatch.setenv("SLURMD_NODENAME", "gpu01")
+    slurmd = tmp_path / "slurmd"
+    slurmd.symlink_to(sys.executable)
+    code = "import subprocess; subprocess.run(['sh', '-c', 'echo $$; read line'])"
+    environment = {**os.environ, **({"SLURM_CONF": variable} if variable else {})}
+    with subprocess.Popen(
+        [slurmd, "-c", code, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as started:
+        assert started.stdout is not None
+        shell = int(started.stdout.readline())
+        assert cluster_clients.slurmds_configuration(shell) == wanted
+        monkeypatch.delenv("SLURMD_NODENAME")
+        assert cluster_clients.slurmds_configuration(shell) == ""
+        started.communicate(b"\n")
 
 
 def test_the_site_names_the_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
