@@ -333,7 +333,7 @@ def test_only_the_local_host_uses_what_opens_this_machine() -> None:
         name = name_of(path)
         # Who starts programs finds them where the host does, and a simulated node trusts the same paths.
         starts = name in {COMMANDS, SUPERVISOR, *TESTS}
-        allowed = {"find_command"} if starts else set()
+        allowed = {"find_command", "environment_of"} if starts else set()
         allowed |= {"TRUSTED_PATH"} if starts or "simulation" in name else set()
         for module, names in imports(path):
             if name not in HOST_MODULES and module.startswith("probes.host.machine"):

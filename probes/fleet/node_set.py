@@ -73,6 +73,8 @@ def parse_nodes(text: str, group_files: Sequence[str] = ()) -> tuple[str, ...]:
         unknown = next((item for item in items if item[:1] == "@" and not _is_group(item, resolver)), "")
         if unknown:
             hint = f"; for a Slurm partition, use --slurm {name}" if (name := unknown[1:]).isalnum() else ""
+            if _is_answered(unknown, resolver):
+                raise NodeSetError(f"group {unknown} has no node now, or there is no such group in {files}")
             raise NodeSetError(f"there is no group {unknown}; gdrtop looked for groups in {files}{hint}")
         nodes = NodeSet(text, resolver=resolver)
         names = tuple(map(str, nodes)) if len(nodes) <= MOST_NODES else None
@@ -104,6 +106,21 @@ def _is_group(item: str, resolver: GroupResolver) -> bool:
     except GroupSourceNoUpcall:  # a command that cannot list its groups
         return name == "*" or bool(resolver.group_nodes(name, source or None))
     except GroupResolverSourceError:
+        return False
+
+
+def _is_answered(item: str, resolver: GroupResolver) -> bool:
+    """Return whether a command of the site takes "@source:name" for a group: it may list only those in use.
+
+    "@slurmstate:idle" is not listed while no node is idle, and sinfo answers with nothing.
+    """
+    from ClusterShell.NodeUtils import GroupResolverSourceError, GroupSourceError, UpcallGroupSource
+
+    source, _, name = item[1:].rpartition(":")
+    try:
+        found = resolver._source(source or None)
+        return isinstance(found, UpcallGroupSource) and resolver.group_nodes(name, source or None) == []
+    except (GroupResolverSourceError, GroupSourceError):
         return False
 
 
@@ -195,8 +212,9 @@ def _from_slurm(host: Host, argv: tuple[str, ...], what: str) -> tuple[str, ...]
     answer = host.run(argv, _SLURM_SECONDS)
     if isinstance(answer, Unknown):
         if answer.reason is Reason.NOT_THERE:
-            where = "on this machine, or not in a trusted directory (gdrtop help safety)"
-            raise NodeSetError(f"{argv[0]} is not installed {where}; name the nodes with -w or --hosts")
+            where = "on this machine, or not where gdrtop looks (gdrtop help safety)"
+            hint = "set cluster.commands to its directory, or name the nodes with -w or --hosts"
+            raise NodeSetError(f"{argv[0]} is not installed {where}; {hint}")
         raise NodeSetError(f"{argv[0]} did not answer ({answer}); name the nodes instead")
     if answer.exit_status:
         why = _clause(answer.stderr) or f"exit status {answer.exit_status}"

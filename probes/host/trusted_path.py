@@ -29,20 +29,28 @@ def is_root() -> bool:
     return os.geteuid() == 0
 
 
-def require_owner(status: os.stat_result, name: str) -> None:
-    """Raise NotTrusted if another user owns a file or can write to it."""
-    if status.st_uid not in (0, os.geteuid()):
+def require_owner(status: os.stat_result, name: str, also: str = "") -> None:
+    """Raise NotTrusted if another user owns a file or can write to it, other than the user `also`."""
+    if status.st_uid not in (0, os.geteuid()) and not (also and user_name(status.st_uid) == also):
         raise NotTrusted(0, f"{name} belongs to uid {status.st_uid}, and gdrtop runs as root")
     if status.st_mode & _OTHERS_WRITE:
         mode = f"mode {stat.S_IMODE(status.st_mode):04o}"
         raise NotTrusted(0, f"other users can write to {name} ({mode}), and gdrtop runs as root")
 
 
-def require_path(path: str, top: str = "/") -> str:
+def user_name(user: int) -> str:
+    """Return the name of a uid; "" if it has none."""
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return ""
+
+
+def require_path(path: str, top: str = "/", also: str = "") -> str:
     """Return the real path of a file that root alone can write; use it by this name only.
 
     The same must hold for each directory on the way, also for that of each link: else another user could turn
-    the link after this. `top`: directories above this one are not checked.
+    the link after this. `top`: directories above this one are not checked. `also`: a user who may write, too.
 
     Raises:
         NotTrusted: another user can write to it, or to a directory on the way.
@@ -69,7 +77,7 @@ def require_path(path: str, top: str = "/") -> str:
             continue
         real = entry
         if real == top or not top.startswith(real.rstrip("/") + "/"):
-            require_owner(status, real)
+            require_owner(status, real, also)
     return real
 
 

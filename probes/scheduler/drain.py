@@ -47,7 +47,10 @@ def is_node_name(name: str) -> bool:
 
 
 def read_node(host: Host, name: str) -> Maybe[SlurmNode]:
-    """Ask slurmctld for the state of a node and its reason, by sinfo(1)."""
+    """Ask slurmctld for the state of a node and its reason, by sinfo(1), else by scontrol(1).
+
+    sinfo lists only nodes of partitions.
+    """
     assert is_node_name(name)
     argv = ("sinfo", "--noheader", "--nodes", name, "--format", "%T|%E")
     answer = host.run(argv, _SECONDS)
@@ -55,7 +58,10 @@ def read_node(host: Host, name: str) -> Maybe[SlurmNode]:
         return answer
     if answer.exit_status:
         return Unknown(Reason.MALFORMED, "sinfo", printable(answer.stderr.strip().partition("\n")[0], 200))
-    return parse_sinfo(name, answer.stdout)
+    if answer.stdout.strip():
+        return parse_sinfo(name, answer.stdout)
+    shown = host.run(("scontrol", "--oneliner", "show", "node", name), _SECONDS)
+    return parse_sinfo(name, "") if isinstance(shown, Unknown) else parse_scontrol(name, shown.stdout)
 
 
 def parse_sinfo(name: str, text: str) -> Maybe[SlurmNode]:
@@ -65,6 +71,19 @@ def parse_sinfo(name: str, text: str) -> Maybe[SlurmNode]:
         return Unknown(Reason.NOT_THERE, "sinfo", f"Slurm has no node {name}")
     reason = printable(reason.strip(), 200)
     return SlurmNode(name, printable(state.strip(), 40), "" if reason == "none" else reason)
+
+
+def parse_scontrol(name: str, text: str) -> Maybe[SlurmNode]:
+    """Parse the line of `scontrol --oneliner show node`: "… State=IDLE+DRAIN … Reason=disk [root@2026-…]"."""
+    state = re.search(r" State=([A-Z+*~#!%$@^_-]{1,120})", text)
+    if state is None:
+        return Unknown(Reason.NOT_THERE, "scontrol", f"Slurm has no node {name}")
+    words = state[1].split("+")
+    is_busy = words[0].startswith(("ALLOC", "MIX")) or "COMPLETING" in words
+    drains = "draining" if is_busy else "drained"
+    reason = re.search(r" Reason=(.{0,300}?) \[[^\[\]\s]{1,80}@[^\[\]\s]{1,40}\]", text)
+    said = printable(reason[1].strip(), 200) if reason else ""
+    return SlurmNode(name, drains if "DRAIN" in words else words[0].lower(), said)
 
 
 def reason_for(findings: tuple[Finding, ...]) -> str:

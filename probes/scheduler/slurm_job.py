@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.system.numa import parse_list
 from probes.queries.finding import Finding
+from probes.scheduler.gpu_order import GpuOrder, gpus_meant
 from probes.snapshot.examination import Examination
 
 _MOST_GPUS = 256
@@ -34,10 +35,11 @@ class JobDevices:
     gpus: tuple[str, ...]  # BDFs
     nics: tuple[str, ...]  # RDMA device names: the nearest of each GPU
     unplaced: tuple[str, ...]  # GPUs of the job that this node does not have, or MIG instances
+    unsure: str = ""  # why `gpus` has more than the job's: all that its numbers can mean
 
 
 def parse_job(environment: Mapping[str, str]) -> SlurmJob:
-    """Return the job; numbers in SLURM_JOB_GPUS are places in the order of PCI addresses, as NVML's are."""
+    """Return the job; numbers in SLURM_JOB_GPUS are places in slurmd's list of GPUs."""
     job = environment.get("SLURM_JOB_ID", "")
     text = environment.get("SLURM_JOB_GPUS") or environment.get("CUDA_VISIBLE_DEVICES") or ""
     gpus: list[str] = []
@@ -54,20 +56,25 @@ def parse_job(environment: Mapping[str, str]) -> SlurmJob:
     return SlurmJob(job if _JOB.fullmatch(job) else "", own, unreadable)
 
 
-def devices_of(job: SlurmJob, examination: Examination) -> JobDevices:
-    """Return the GPUs of the job and the NICs near them; of equally near NICs, all."""
+def devices_of(job: SlurmJob, examination: Examination, order: Maybe[GpuOrder]) -> JobDevices:
+    """Return the GPUs of the job and the NICs near them; of equally near NICs, all.
+
+    If the order of slurmd's list is unknown, a broken GPU counts that the job can have got.
+    """
     topology = examination.topology
-    names = {gpu.label.removeprefix("GPU"): gpu.id for gpu in topology.gpus}
     gpus = examination.node.gpus
-    if isinstance(gpus, GpuFacts):
-        names.update({known(gpu.uuid, ""): gpu.bdf for gpu in gpus.gpus})
-    found = tuple(dict.fromkeys(names[name] for name in job.gpus if name in names))
+    uuids = {known(gpu.uuid, ""): gpu.bdf for gpu in gpus.gpus} if isinstance(gpus, GpuFacts) else {}
+    meant = {name: gpus_meant(int(name), examination, order) if name.isdecimal() else () for name in job.gpus}
+    meant |= {name: (uuids[name],) for name in job.gpus if name in uuids}
+    found = tuple(dict.fromkeys(gpu for places in meant.values() for gpu in places))
     near: list[str] = []
     for gpu in found:
         best = topology.best_nic.get(gpu)
         near += [best] if best else topology.best_nics.get(gpu, ())
-    unplaced = tuple(name for name in job.gpus if name not in names)
-    return JobDevices(found, tuple(dict.fromkeys(near)), unplaced)
+    unplaced = tuple(name for name in job.gpus if not meant[name])
+    why = f"gres.conf: {order}" if isinstance(order, Unknown) else "AutoDetect orders them in two ways"
+    unsure = why if len(found) > len(job.gpus) - len(unplaced) else ""
+    return JobDevices(found, tuple(dict.fromkeys(near)), unplaced, unsure)
 
 
 def concerning(

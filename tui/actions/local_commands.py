@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from probes.base.frozen import frozen
-from probes.host.machine.command import TRUSTED_PATH, find_command
+from probes.base.unknown import Maybe, Unknown
+from probes.host.machine.command import environment_of, find_command
 from probes.host.trusted_path import trusted_environment
 from tui.terminal.program_output import PtyReader
 
@@ -71,6 +72,9 @@ class LocalCommands:
         program = self._program(argv, root and not self._is_root)
         if isinstance(program, str):
             return CommandResult(None, 0.0, program)
+        environment = self._environment(argv[0])
+        if isinstance(environment, Unknown):
+            return CommandResult(None, 0.0, str(environment))
         began = time.monotonic()
         try:
             master, slave = os.openpty()
@@ -78,7 +82,7 @@ class LocalCommands:
             return CommandResult(None, 0.0, f"no pseudo-terminal for {argv[0]}: {error.strerror}")
         output = PtyReader(master, _LINE_LIMIT)
         try:
-            process = self._start(program, slave, bool(text))
+            process = self._start(program, environment, slave, bool(text))
         except OSError as error:
             output.close()
             return CommandResult(None, 0.0, f"{program[0]}: {error.strerror}")
@@ -101,10 +105,13 @@ class LocalCommands:
             program += [path, "-n", "--"] if name == "sudo" else [path]
         return [*program, *argv[1:]]
 
-    def _environment(self) -> Mapping[str, str]:
-        return {"PATH": ":".join(TRUSTED_PATH), "LC_ALL": "C.UTF-8", "TERM": "xterm-256color"}
+    def _environment(self, name: str) -> Maybe[Mapping[str, str]]:
+        environment = environment_of(name)
+        return environment if isinstance(environment, Unknown) else {**environment, "TERM": "xterm-256color"}
 
-    def _start(self, program: list[str], output: int, with_input: bool) -> subprocess.Popen[bytes]:
+    def _start(
+        self, program: list[str], environment: Mapping[str, str], output: int, with_input: bool
+    ) -> subprocess.Popen[bytes]:
         # Its own process group, because Ctrl-C and a hangup at our terminal are for us; not its own session,
         # because sudo's tickets belong to a session and its terminal.
         group: dict[str, Any] = (
@@ -115,7 +122,7 @@ class LocalCommands:
             stdin=subprocess.PIPE if with_input else subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=self._environment(),
+            env=environment,
             cwd="/",
             umask=0o022,
             pass_fds=self._keep,
@@ -183,7 +190,8 @@ class RemoteCommands(LocalCommands):
         target = self._host.target
         return target.root_command(argv) if by_sudo else target.command([*CLEAN, *argv])
 
-    def _environment(self) -> Mapping[str, str]:
+    def _environment(self, name: str) -> Maybe[Mapping[str, str]]:
+        del name
         return trusted_environment()  # the transport needs SSH_AUTH_SOCK, KRB5CCNAME, HOME, KUBECONFIG
 
 

@@ -11,14 +11,17 @@ _current: list[Configuration | None] = [None]
 
 
 def use(configuration: Configuration | None) -> None:
-    """Make this the configuration of the run, None for none; its silences and rows are in force."""
+    """Make this the configuration of the run, None for none; its silences, rows and places are in force."""
     before, _current[0] = _current[0], configuration
     if configuration is not None or before is not None:
+        from probes.base.cluster_places import ClusterPlaces, set_cluster_places
         from probes.base.silence import set_silences
         from probes.base.site_combinations import set_site_combinations
 
         set_silences(() if configuration is None else configuration.silences)
         set_site_combinations(() if configuration is None else configuration.combinations)
+        places = (current().configured(f"cluster.{name}").value for name in ("commands", "slurm_conf"))
+        set_cluster_places(ClusterPlaces(*map(str, places)))
 
 
 def is_configured() -> bool:

@@ -40,7 +40,7 @@ _MOST_ERRORS = 20
 _MOST_DOTS = (
     64  # of a line without its texts and comments; the time for a key grows with the square of its parts
 )
-_ONLY_SITE = "names a command; as root, gdrtop reads it only from /etc/gdrtop"
+_ONLY_SITE = "decides what runs; as root, gdrtop reads it only from /etc/gdrtop"
 _TEXT_OR_COMMENT = re.compile(r"""\"[^"\\]*(?:\\.[^"\\]*)*"?|'[^']*'?|#.*""", re.DOTALL)
 _NAME = r"""(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')"""
 _DOTTED = rf"{_NAME}(?:[ \t]*\.[ \t]*{_NAME})*"

@@ -134,6 +134,22 @@ SETTINGS = {
             expects="the absolute path of a file",
         ),
         Setting(
+            "cluster.commands",
+            "",
+            "The directory of sinfo, squeue, scontrol, kubectl and oc, if it is not a usual one.",
+            pattern=r"|/.*",
+            expects="the absolute path of a directory",
+            runs_command=True,
+        ),
+        Setting(
+            "cluster.slurm_conf",
+            "",
+            "The slurm.conf of Slurm's commands where SLURM_CONF is not set.",
+            pattern=r"|/.*",
+            expects="the absolute path of a file",
+            runs_command=True,
+        ),
+        Setting(
             "fleet.fanout",
             64,
             "How many nodes are asked at once.",

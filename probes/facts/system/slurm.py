@@ -45,7 +45,7 @@ _RELEASE = re.compile(r"(?:[0-9]+:)?([0-9]{1,4}\.[0-9]{1,4}(?:\.[0-9]{1,4})?)")
 
 def probe(host: Host) -> Maybe[SlurmFacts]:
     """Read slurm.conf, slurmd's unit and its package's version; NOT_THERE: no Slurm here."""
-    config = _config(host)
+    config = config_path(host)
     limit = unit_setting(host, UNIT, "Service", "LimitMEMLOCK")
     has_unit = not (isinstance(limit, Unknown) and limit.detail == "no such unit")
     has_program = not isinstance(host.size(_PROGRAM), Unknown)
@@ -53,7 +53,7 @@ def probe(host: Host) -> Maybe[SlurmFacts]:
         if config.reason is Reason.NOT_THERE:
             return Unknown(Reason.NOT_THERE, UNIT, "no Slurm on this node")
         return config
-    text = config if isinstance(config, Unknown) else _with_includes(host, config)
+    text = config if isinstance(config, Unknown) else read_with_includes(host, config)
     return SlurmFacts(
         version=_version(host) if has_program else Unknown(Reason.NOT_THERE, _PROGRAM),
         config=config,
@@ -64,7 +64,7 @@ def probe(host: Host) -> Maybe[SlurmFacts]:
     )
 
 
-def _config(host: Host) -> Maybe[str]:
+def config_path(host: Host) -> Maybe[str]:
     """Return the path of slurm.conf: slurmd's option -f, a usual place, or what slurmctld sent."""
     start = unit_setting(host, UNIT, "Service", "ExecStart")
     option = None if isinstance(start, Unknown) else _OPTION.search(start.value)
@@ -73,7 +73,7 @@ def _config(host: Host) -> Maybe[str]:
     return first_known((size if isinstance(size, Unknown) else path for path, size in sizes), _CONFIGS[0])
 
 
-def _with_includes(host: Host, path: str) -> Maybe[str]:
+def read_with_includes(host: Host, path: str) -> Maybe[str]:
     """Return the lines of slurm.conf and of the files that it includes, one level deep."""
     text = host.read(path, _FILE_LIMIT_BYTES)
     if isinstance(text, Unknown):

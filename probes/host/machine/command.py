@@ -22,19 +22,19 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from probes.base.text import printable, printable_lines
+from probes.base.text import printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.answers import CommandOutput
 from probes.host.machine import command_server
+from probes.host.machine.cluster_clients import client_directory, client_environment
 from probes.host.probe_thread import note
-from probes.host.trusted_path import is_root, is_trusted, require_path
 
-_SLURM = "/opt/slurm/bin"  # where AWS ParallelCluster has it
-TRUSTED_PATH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin", _SLURM)
+# Where AWS ParallelCluster and NVIDIA Base Command Manager have Slurm.
+_SLURM = ("/opt/slurm/bin", "/cm/local/apps/slurm/current/bin")
+TRUSTED_PATH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin", *_SLURM)
 OUTPUT_LIMIT_BYTES = 1 << 20  # more is malformed, except of LOGS
 # Of a log, the newest lines are worth the most: of a longer output, the end is returned.
 LOGS = ("dmesg", "journalctl")
-CLUSTER_CLIENTS = ("kubectl", "oc")
 # A command that used CPU in the second half of its time gets more time, up to this many times: if all CPUs
 # are busy, it is slow, not stuck.
 _MOST_TIMES = 6
@@ -46,7 +46,7 @@ _EXIT_SECONDS = 1.0  # from the end of a command's output to its exit
 
 def find_command(name: str) -> str | None:
     """Return the path of a command on the trusted path; for root, only if only root can have changed it."""
-    for directory in TRUSTED_PATH:
+    for directory in filter(None, (client_directory(name), *TRUSTED_PATH)):
         path = f"{directory}/{name}"
         try:
             found = os.stat(path)
@@ -58,6 +58,12 @@ def find_command(name: str) -> str | None:
             continue
         return path
     return None
+
+
+def environment_of(name: str) -> Maybe[dict[str, str]]:
+    """Return the environment of a command, for the reader and the runner; unknown if it must not run."""
+    own = client_environment(name)
+    return own if isinstance(own, Unknown) else {"PATH": ":".join(TRUSTED_PATH), "LC_ALL": "C.UTF-8", **own}
 
 
 def run_command(argv: Sequence[str], seconds: float) -> Maybe[CommandOutput]:
@@ -73,12 +79,9 @@ def run_command(argv: Sequence[str], seconds: float) -> Maybe[CommandOutput]:
 def run_program(program: Sequence[str], seconds: float, argv: tuple[str, ...]) -> Maybe[CommandOutput]:
     """Run a program given by path; the answer calls it `argv`."""
     name = " ".join(argv)
-    environment = {"PATH": ":".join(TRUSTED_PATH), "LC_ALL": "C.UTF-8"}
-    if argv[0] in CLUSTER_CLIENTS:
-        login = cluster_login()
-        if isinstance(login, Unknown):
-            return login
-        environment |= login
+    environment = environment_of(argv[0])
+    if isinstance(environment, Unknown):
+        return environment
     try:
         process = _start(program, environment)
     except OSError as error:
@@ -99,31 +102,6 @@ def run_program(program: Sequence[str], seconds: float, argv: tuple[str, ...]) -
         output, errors, left_out = streams
         stdout, stderr = (printable_lines(part.decode("utf-8", "replace")) for part in (output, errors))
         return CommandOutput(argv, ended["status"], stdout, stderr, left_out)
-
-
-def cluster_login() -> Maybe[dict[str, str]]:
-    """Return HOME and KUBECONFIG of the admin for kubectl; unknown if root must not use the kubeconfig.
-
-    A kubeconfig can name a program that kubectl runs to log in (client-go, "exec"). As root, kubectl
-    therefore gets only files that root alone can change, like the commands that gdrtop runs.
-    """
-    home = os.environ.get("HOME", "")
-    listed = os.environ.get("KUBECONFIG", "")
-    paths = [os.path.abspath(path) for path in listed.split(os.pathsep) if path]
-    if not paths and os.path.isabs(home):
-        paths = [os.path.join(home, ".kube", "config")]
-    if is_root():
-        paths = [path for path in paths if os.path.exists(path)]
-        try:  # a link could be turned after this, so kubectl gets what it leads to
-            paths = [require_path(path) for path in paths]
-        except OSError as error:
-            detail = f"{printable(str(error.strerror), 160)}: run gdrtop without sudo"
-            return Unknown(Reason.NEEDS_PERMISSION, "KUBECONFIG", detail)
-        home = home if is_trusted(home) else ""
-        # Without KUBECONFIG, kubectl would read the file in HOME, which has not been checked here.
-        paths = paths or [os.devnull]
-    environment = {"HOME": home, "KUBERC": "off"} if os.path.isabs(home) else {}
-    return {**environment, "KUBECONFIG": os.pathsep.join(paths)} if paths else environment
 
 
 class _Process:

@@ -116,6 +116,18 @@ def test_a_group_that_is_not_defined_is_never_an_empty_one(tmp_path: Path, text:
     assert parse_nodes("@*,@listed:n1", (str(config),)) == ("gpu1", "gpu2", "gpu3", "n1")
 
 
+def test_a_group_that_is_empty_now_is_not_called_missing(tmp_path: Path) -> None:
+    """As @slurmstate:idle of ClusterShell's example: sinfo lists only the states in use."""
+    config = tmp_path / "groups.conf"
+    answer = "case $GROUP in idle) ;; mixed) echo n1;; *) exit 1;; esac"
+    config.write_text(f"[Main]\ndefault: state\n[state]\nmap: {answer}\nlist: echo mixed\n")
+    assert parse_nodes("@state:mixed", (str(config),)) == ("n1",)
+    with pytest.raises(NodeSetError, match="group @state:idle has no node now, or there is no such group"):
+        parse_nodes("@state:idle", (str(config),))
+    with pytest.raises(NodeSetError, match="there is no group @state:none; gdrtop looked for groups in "):
+        parse_nodes("@state:none", (str(config),))
+
+
 def test_a_damaged_group_file_is_an_error_and_no_crash(tmp_path: Path) -> None:
     config = tmp_path / "groups.conf"
     config.write_bytes(b"\xff\xfe[[[")
@@ -165,7 +177,7 @@ def test_slurm_that_does_not_answer_or_answers_otherwise_is_an_error() -> None:
     slow = Slurm()
     slow.answer = Unknown(Reason.TIMED_OUT, "sinfo", "still running after 10 s")
     for host, problem in (
-        (absent, "sinfo is not installed on this machine, or not in a trusted directory"),
+        (absent, "sinfo is not installed on this machine, or not where gdrtop looks"),
         (slow, "sinfo did not answer"),
         (Slurm(status=1, stderr="sinfo: error: no\x1b[31m such partition"), "does not list the nodes"),
         (Slurm(""), "Slurm's partition h100 has no node"),

@@ -10,7 +10,16 @@ from probes.base.plan import Plan
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import with_severity
 from probes.queries.finding import Severity
-from probes.scheduler.drain import SlurmNode, drain_plan, parse_sinfo, reason_for, resume_plan
+from probes.scheduler.drain import (
+    SlurmNode,
+    drain_plan,
+    parse_scontrol,
+    parse_sinfo,
+    read_node,
+    reason_for,
+    resume_plan,
+)
+from probes.simulation.host import SimulatedHost
 from tests.probes.checks.doctor import findings_on
 
 WHY = "gdrtop: xid-79-fell-off-bus 0000:9b:00.0"
@@ -25,10 +34,37 @@ def test_sinfo_is_read() -> None:
     assert answer.reason is Reason.NOT_THERE
 
 
+@pytest.mark.parametrize(
+    ("state", "reason", "wanted"),
+    [
+        ("IDLE", "", SlurmNode("gpu01", "idle", "")),
+        ("IDLE+DRAIN", "gdrtop: a b", SlurmNode("gpu01", "drained", "gdrtop: a b")),
+        ("MIXED+DRAIN", "disk [sda] fails", SlurmNode("gpu01", "draining", "disk [sda] fails")),
+        ("DOWN*+DRAIN", "Not responding", SlurmNode("gpu01", "drained", "Not responding")),
+        ("DOWN", "x", SlurmNode("gpu01", "down", "x")),
+    ],
+)
+def test_a_node_of_no_partition_is_asked_of_scontrol(state: str, reason: str, wanted: SlurmNode) -> None:
+    """The line is that of Slurm 22.05."""
+    more = f" Reason={reason} [root@2026-11-29T05:00:00]" if reason else ""
+    line = (
+        f"NodeName=gpu01 Arch=x86_64 CPUTot=2 State={state} ThreadsPerCore=1 Weight=1 MCS_label=N/A{more}\n"
+    )
+    host = SimulatedHost("dgx-a100")
+    host.tree.commands["sinfo"] = lambda argv, seconds: ""
+    host.tree.commands["scontrol"] = lambda argv, seconds: line if argv[-1] == "gpu01" else ""
+    assert read_node(host, "gpu01") == wanted
+    assert parse_scontrol("gpu01", line) == wanted
+    absent = read_node(host, "gpu02")
+    assert isinstance(absent, Unknown)
+    assert absent.detail == "Slurm has no node gpu02"
+
+
 @given(st.text())
 def test_any_answer_is_read(text: str) -> None:
-    node = parse_sinfo("gpu01", text)
-    assert isinstance(node, Unknown) or node.reason.isprintable()
+    for parse in (parse_sinfo, parse_scontrol):
+        node = parse("gpu01", text)
+        assert isinstance(node, Unknown) or node.reason.isprintable()
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import with_severity
 from probes.queries.finding import Severity
 from probes.scheduler.slurm_job import concerning, devices_of, parse_job
 from tests.probes.checks.doctor import examination_of, findings_on
+
+NO_FILE = Unknown(Reason.NOT_THERE, "gres.conf")
 
 
 @pytest.mark.parametrize(
@@ -47,11 +50,11 @@ def test_a_word_that_is_no_gpu_is_told() -> None:
 
 def test_gpus_bring_their_near_nics() -> None:
     examination = examination_of("hgx-h100")
-    devices = devices_of(parse_job({"SLURM_JOB_GPUS": "0,1"}), examination)
+    devices = devices_of(parse_job({"SLURM_JOB_GPUS": "0,1"}), examination, NO_FILE)
     topology = examination.topology
     assert devices.gpus == tuple(gpu.id for gpu in topology.gpus[:2])
     assert devices.nics == tuple(topology.best_nic[gpu] for gpu in devices.gpus)
-    by_uuid = devices_of(parse_job({"CUDA_VISIBLE_DEVICES": _uuid(0)}), examination)
+    by_uuid = devices_of(parse_job({"CUDA_VISIBLE_DEVICES": _uuid(0)}), examination, NO_FILE)
     assert by_uuid.gpus == devices.gpus[:1]
 
 
@@ -61,7 +64,7 @@ def _uuid(index: int) -> str:
 
 
 def test_a_gpu_that_is_not_there_is_named() -> None:
-    devices = devices_of(parse_job({"SLURM_JOB_GPUS": "7,8"}), examination_of("hgx-h100"))
+    devices = devices_of(parse_job({"SLURM_JOB_GPUS": "7,8"}), examination_of("hgx-h100"), NO_FILE)
     assert len(devices.gpus) == 1
     assert devices.unplaced == ("8",)
 
@@ -80,5 +83,5 @@ def test_only_findings_of_its_own_devices_concern_a_job(node: str, gpus: str, fo
     examination = examination_of(node)
     critical = with_severity(findings_on(node).values(), Severity.CRITICAL)
     assert critical
-    devices = devices_of(parse_job({"SLURM_JOB_GPUS": gpus}), examination)
+    devices = devices_of(parse_job({"SLURM_JOB_GPUS": gpus}), examination, NO_FILE)
     assert [finding.id for finding in concerning(critical, devices, examination)] == found

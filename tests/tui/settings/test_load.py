@@ -100,12 +100,13 @@ def test_as_root_a_command_is_read_from_the_site_only(
     monkeypatch.setattr(trusted_path, "is_root", lambda: True)
     found = load({})
     assert found.errors == (
-        f"{machine.user_file}:2: fleet.over names a command; as root, gdrtop reads it only from /etc/gdrtop",
+        f"{machine.user_file}:2: fleet.over decides what runs; "
+        "as root, gdrtop reads it only from /etc/gdrtop",
     )
     machine.user_file.unlink()
     variable = load({"GDRTOP_FLEET_OVER": "sh -c 'touch /tmp/x' {host}"})
     assert variable.errors == (
-        "GDRTOP_FLEET_OVER names a command; as root, gdrtop reads it only from /etc/gdrtop",
+        "GDRTOP_FLEET_OVER decides what runs; as root, gdrtop reads it only from /etc/gdrtop",
     )
     assert variable.configured("fleet.over").value == ""
     machine.site_file.write_text(command)

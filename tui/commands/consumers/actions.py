@@ -85,6 +85,17 @@ def rows_of(judgment: Judgment, chosen: Mapping[str, Action]) -> tuple[Row, ...]
     return tuple(sorted(rows, key=lambda row: _ORDER.index(row.action)))
 
 
+def rows_against_jobs(judgment: Judgment, chosen: Mapping[str, Action]) -> tuple[Row, ...]:
+    """Return why the node must get no new jobs, for check, health-check and prolog alike."""
+    return tuple(row for row in rows_of(judgment, chosen) if row.action.keeps_jobs_away)
+
+
+def findings_against_jobs(judgment: Judgment, chosen: Mapping[str, Action]) -> tuple[Finding, ...]:
+    """Return the findings among these."""
+    rows = rows_against_jobs(judgment, chosen)
+    return tuple(row.finding for row in rows if row.finding is not None)
+
+
 def strongest(rows: tuple[Row, ...]) -> Action:
     """Return the action for the node: the most drastic one."""
     return rows[0].action if rows else Action.NONE

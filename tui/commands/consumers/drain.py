@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from probes.checks.judgment import Judgment
 from probes.scheduler.drain import LEADER, reason_for
-from tui.commands.consumers.actions import Action, rows_of
+from tui.commands.consumers.actions import Action, findings_against_jobs, rows_against_jobs
 from tui.commands.consumers.checked_node import Answer, CheckedNode, safe
 
 _HEALTHY, _UNHEALTHY = 0, 1
@@ -40,9 +40,7 @@ def slurm_reason(judgment: Judgment, actions: Mapping[str, Action], source: str 
 
 def _reason(judgment: Judgment, actions: Mapping[str, Action]) -> str:
     """Return "port-down mlx5_3 +2"; "" if the node may get jobs."""
-    rows = [row for row in rows_of(judgment, actions) if row.action.keeps_jobs_away]
-    findings = tuple(row.finding for row in rows if row.finding is not None)
-    if findings:
+    if findings := findings_against_jobs(judgment, actions):
         return reason_for(findings).removeprefix(LEADER).strip()
     verdict = judgment.verdict
-    return f"{verdict.state.value}: {verdict.reason}" if rows else ""
+    return f"{verdict.state.value}: {verdict.reason}" if rows_against_jobs(judgment, actions) else ""

@@ -6,12 +6,12 @@ import argparse
 import syslog
 from typing import TextIO
 
-from probes.checks.judgment import judge, with_severity
-from probes.queries.finding import Severity
+from probes.checks.judgment import judge
 from probes.queries.jobs import without_jobs
 from probes.scheduler.drain import drain_plan, resume_plan
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
+from tui.commands.consumers.actions import findings_against_jobs
 from tui.commands.consumers.drain import slurm_reason
 from tui.commands.slurm.session import Session, add_common_options, described
 from tui.runtime.open_host import open_host
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         return 0
     node = session.slurm_node()
     if reason:
-        wrong = with_severity(judgment.findings, Severity.CRITICAL)
+        wrong = findings_against_jobs(judgment, {})
         session.say(described(wrong) or judgment.verdict.reason, syslog.LOG_ERR)
         if node is not None:
             session.carry_out(examination, "drain", drain_plan(node, reason))

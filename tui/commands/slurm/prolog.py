@@ -9,12 +9,14 @@ from typing import TextIO
 
 from probes.base.origin import Source
 from probes.base.text import plural
-from probes.checks.judgment import Judgment, judge, with_severity
-from probes.queries.finding import Finding, Severity
+from probes.checks.judgment import Judgment, judge
 from probes.queries.jobs import without_jobs
 from probes.scheduler.drain import drain_plan, reason_for
-from probes.scheduler.slurm_job import SlurmJob, concerning, devices_of, parse_job
+from probes.scheduler.gpu_order import read_gpu_order
+from probes.scheduler.slurm_job import JobDevices, concerning, devices_of, parse_job
 from probes.snapshot.examination import Examination, examine
+from tui.commands.consumers.actions import findings_against_jobs
+from tui.commands.consumers.drain import slurm_reason
 from tui.commands.slurm.session import Session, add_common_options, described
 from tui.runtime.open_host import open_host
 
@@ -24,8 +26,8 @@ _EPILOG = """\
 environment: SLURM_JOB_GPUS or CUDA_VISIBLE_DEVICES, SLURM_JOB_ID and SLURMD_NODENAME, which slurmd sets
 
 exit status:
-  0    the job may start, or there is no verdict: nothing but a critical finding keeps a job from starting
-  1    a critical finding concerns the job's GPUs or the NICs near them
+  0    the job may start, or there is no verdict
+  1    what drains a node (gdrtop check --for slurm) concerns the job's GPUs or the NICs near them
 """
 
 
@@ -60,33 +62,46 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
             _save_counters(session, job.id)
         examination = without_jobs(examine(host, with_jobs=False))
         judgment = judge(examination)
-        wrong = _wrong_with(job, examination, judgment)
-    if unplaced := devices_of(job, examination).unplaced:
+        order = read_gpu_order(host, os.environ.get("SLURMD_NODENAME", ""))
+        devices = devices_of(job, examination, order)
+        reason, cause = _wrong_with(devices, examination, judgment)
+    if unplaced := devices.unplaced:
         which = f"{plural(len(unplaced), 'GPU')} of the job ({', '.join(unplaced[:4])})"
         session.say(f"{which} cannot be found on this node", syslog.LOG_WARNING)
-    if wrong and options.heal and not options.log_only and _is_healed(session, examination, judgment):
+    if reason and options.heal and not options.log_only and _is_healed(session, examination, judgment):
         with session.time_limit():
             examination = without_jobs(examine(host, with_jobs=False))
-            wrong = _wrong_with(job, examination, judge(examination))
-    if not wrong:
+            devices = devices_of(job, examination, order)
+            reason, cause = _wrong_with(devices, examination, judge(examination))
+    if not reason:
         return 0
-    session.say(described(wrong), syslog.LOG_ERR)
+    session.say(cause, syslog.LOG_ERR)
     if options.log_only:
         return 0
     if not options.no_drain:
         node = session.slurm_node()
         if node is not None:
-            session.carry_out(examination, "drain", drain_plan(node, reason_for(wrong)))
+            session.carry_out(examination, "drain", drain_plan(node, reason))
     if options.dry_run:
         session.say(f"would exit with {EXIT_NOT_FIT}: Slurm requeues the job and drains the node")
         return 0
     return EXIT_NOT_FIT
 
 
-def _wrong_with(job: SlurmJob, examination: Examination, judgment: Judgment) -> tuple[Finding, ...]:
-    """Return the critical findings that concern the job."""
-    critical = with_severity(judgment.findings, Severity.CRITICAL)
-    return concerning(critical, devices_of(job, examination), examination)
+def _wrong_with(devices: JobDevices, examination: Examination, judgment: Judgment) -> tuple[str, str]:
+    """Return the reason for Slurm, and the cause, if the job must not start; else two empty texts."""
+    findings = findings_against_jobs(judgment, {})
+    if own := concerning(findings, devices, examination):
+        reason, cause = reason_for(own), described(own)
+        if devices.unsure and any(finding.takes or finding.devices for finding in own):
+            cause += (
+                f"; which GPUs the job gets is unknown ({devices.unsure}): all that it can get are checked"
+            )
+            reason += " (order of GPUs unknown)"
+        return reason, cause
+    # What no finding explains concerns every job.
+    reason = "" if findings else slurm_reason(judgment, {})
+    return reason, judgment.verdict.reason if reason else ""
 
 
 def _is_healed(session: Session, examination: Examination, judgment: Judgment) -> bool:

@@ -15,11 +15,18 @@ from pathlib import Path
 import pytest
 
 from probes.base.origin import Origin, Source
+from probes.checks.judgment import Judgment, conclude, judge
+from probes.queries.jobs import without_jobs
+from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
+from probes.snapshot.examination import examine
+from tests.tiers import USUAL_FAULTS, usual
 from tests.tui.pilot import SteppedClock
 from tests.tui.test_cli import ROOT
 from tui.cli import main
 from tui.commands.check import CheckOptions, write_check
+from tui.commands.consumers.actions import findings_against_jobs
+from tui.commands.consumers.drain import slurm_reason
 
 LOST = "dgx-a100+xid-79-fell-off-bus"  # GPU 5
 REASON = "gdrtop: xid-79-fell-off-bus 0000:86:00.0"
@@ -72,7 +79,7 @@ def test_a_job_without_gpus_starts_without_a_look_at_the_node(
     assert slurmd(node(LOST), "prolog") == (0, "")
 
 
-def test_warnings_never_stop_a_job(slurmd: Slurmd) -> None:
+def test_other_warnings_never_stop_a_job(slurmd: Slurmd) -> None:
     assert slurmd(node("dgx-a100+acs-on"), "prolog")[0] == 0
 
 
@@ -82,6 +89,84 @@ def test_what_a_job_has_set_itself_keeps_no_other_job_away(slurmd: Slurmd, comma
     assert status_of_check(host) == 2
     assert slurmd(host, command) == (0, "")
     assert host.tree.drained_for is None
+
+
+@pytest.mark.parametrize("fault", usual(FAULTS, USUAL_FAULTS | {"gpu-recovery-action"}))
+def test_a_job_with_all_gpus_starts_where_check_lets_jobs_start(
+    slurmd: Slurmd, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Prolog, health-check and check --for slurm have one judge of "no new jobs"."""
+    monkeypatch.setenv("SLURM_JOB_GPUS", "0-15")
+    host = node(f"{FAULTS[fault].on}+{fault}")
+    examination = without_jobs(examine(host))
+    judgment = judge(examination)
+    for command in ("prolog", "health_check"):
+        monkeypatch.setattr(f"tui.commands.slurm.{command}.examine", lambda _: examination)
+        monkeypatch.setattr(f"tui.commands.slurm.{command}.judge", lambda _: judgment)
+    reason = slurm_reason(judgment, {})
+    status, told = slurmd(host, "prolog", "--no-drain")
+    assert status == (1 if reason else 0), told
+    told = slurmd(host, "health-check", "--dry-run")[1]
+    assert (
+        not reason
+        or judgment.verdict.reason in told
+        or all(finding.id in told for finding in findings_against_jobs(judgment, {})[:3])
+    )
+
+
+def test_a_broken_node_that_no_finding_explains_gets_no_job(
+    slurmd: Slurmd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = node("dgx-a100+no-gdr-path")
+    verdict = conclude(examine(host).usability, ())
+    monkeypatch.setattr("tui.commands.slurm.prolog.judge", lambda _: Judgment(verdict))
+    monkeypatch.setenv("SLURMD_NODENAME", host.tree.description.hostname)
+    status, told = slurmd(host, "prolog")
+    assert status == 1, told
+    assert host.tree.drained_for is not None
+    assert host.tree.drained_for.startswith("gdrtop: BROKEN: ")
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus", "status"),
+    [
+        # GPU 5, /dev/nvidia5, is lost.
+        ("File=/dev/nvidia[4-7]", "0", 0),
+        ("File=/dev/nvidia[4-7]", "1", 1),
+        ("File=/dev/nvidia[4-7]", "5", 0),
+        ("File=/dev/nvidia[0-7]", "5", 1),
+        ("File=/dev/nvidia5", "0", 1),
+    ],
+)
+def test_gres_conf_says_which_gpus_a_job_gets(
+    slurmd: Slurmd, monkeypatch: pytest.MonkeyPatch, gres: str, gpus: str, status: int
+) -> None:
+    host = node("hgx-h100+xid-79-fell-off-bus")
+    host.tree.add("/etc/slurm/gres.conf", f"NodeName=hgx-h[1-200] Name=gpu {gres}\n")
+    monkeypatch.setenv("SLURM_JOB_GPUS", gpus)
+    monkeypatch.setenv("SLURMD_NODENAME", "hgx-h100")
+    ended, told = slurmd(host, "prolog", "--no-drain")
+    assert ended == status, told
+    assert "unknown" not in told
+
+
+@pytest.mark.parametrize(("gpus", "status"), [("5", 1), ("4", 1), ("0", 0)])
+def test_of_an_unknown_order_every_gpu_counts_that_the_job_can_get(
+    slurmd: Slurmd, monkeypatch: pytest.MonkeyPatch, gpus: str, status: int
+) -> None:
+    """GPU 5 is lost; by device file it is the fifth, because its file and that of GPU 4 are exchanged."""
+    host = node(LOST)
+    for gpu, minor in ((4, 5), (5, 4)):
+        path = f"/proc/driver/nvidia/gpus/{host.tree.gpus[gpu].bdf}/information"
+        text = host.read(path)
+        assert isinstance(text, str)
+        host.tree.add(path, text.replace(f"Device Minor: \t {gpu}", f"Device Minor: \t {minor}"))
+    host.tree.add("/etc/slurm/gres.conf", "AutoDetect=nvml\n")
+    monkeypatch.setenv("SLURM_JOB_GPUS", gpus)
+    ended, told = slurmd(host, "prolog")
+    assert ended == status, told
+    assert host.tree.drained_for == (f"{REASON} (order of GPUs unknown)" if status else None)
+    assert ("which GPUs the job gets is unknown" in told) == bool(status)
 
 
 def status_of_check(host: SimulatedHost) -> int:
