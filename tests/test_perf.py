@@ -1,18 +1,27 @@
 """The benchmark's own parts: comparison, big nodes, load, terminals, and the node that lstopo reads."""
 
+import importlib
 import json
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from probes.facts.node import probe_node
+from probes.host.remote.transport import ConnectionFailed
 from probes.simulation.host import SimulatedHost
 from probes.topology.paths import build
+from tests.perf.__main__ import BENCHES, bench_probe
 from tests.perf.compare import compare, print_comparison
 from tests.perf.crowded_node import crowded_node
+from tests.perf.fleet import bench_fleet
 from tests.perf.monitors import load
+from tests.perf.table import NotMeasured
 from tests.perf.terminal import Terminal, costs_over
 from tests.simulated_tree import write_functions, write_tree
 
@@ -84,3 +93,55 @@ def test_lstopo_finds_the_ids_of_every_function_of_the_node(tmp_path: Path) -> N
         assert (function / "vendor").read_text().startswith("0x")
         assert (function / "config").read_bytes()[8:12][1:] != bytes(3)
         assert (function / "subsystem_device").exists()
+
+
+_WITHOUT_COMMANDS = {
+    *(
+        "bench_sampling",
+        "bench_step_clock",
+        "bench_topologies",
+        "bench_pci",
+        "bench_hours",
+        "bench_recording",
+    ),
+}
+_FAILING = {
+    "prints nothing": "exit 0",
+    "fails": "echo gdrtop GPU1 8 GPUs; exit 3",
+    "is killed": 'echo gdrtop GPU1 \'{"verdicts": {}, "unanswered": []}\'; kill -9 $$',
+}
+
+
+@pytest.mark.parametrize("script", _FAILING.values(), ids=_FAILING)
+@pytest.mark.parametrize(
+    "bench",
+    [bench for bench in BENCHES if bench.__name__ not in _WITHOUT_COMMANDS],
+    ids=lambda each: each.__name__,
+)
+def test_a_benchmark_of_a_command_that_does_not_work_fails(
+    bench: Callable[[], None], script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its budget is kept by doing nothing; this replaces whatever the benchmark starts."""
+
+    class Broken(subprocess.Popen[bytes]):
+        def __init__(self, argv: Sequence[str], **options: Any) -> None:
+            # Beside which others are measured, a question, and what the answers of nodes are saved with.
+            is_saving = bench is bench_fleet and "tests.probes.host.remote.stand_in" in argv
+            is_load = "load" in argv or argv[-1] == "true" or is_saving
+            super().__init__(argv if is_load else ["sh", "-c", script], **options)
+
+    measured: list[str] = []
+    monkeypatch.setattr(subprocess, "Popen", Broken)
+    monkeypatch.setattr("tests.perf.__main__.LOG_BYTES", 1 << 12)
+    for module in ("__main__", "fleet", "live", "monitors", "scale", "system_calls", "text_commands"):
+        rows = importlib.import_module(f"tests.perf.{module}")
+        if hasattr(rows, "slowness"):
+            monkeypatch.setattr(rows, "slowness", lambda: 1.0)
+        monkeypatch.setattr(
+            rows, "row", lambda what, measured_, budget, kept, *_: measured.append(what) if kept else None
+        )
+    if bench is bench_probe and shutil.which("lstopo-no-graphics") is None:
+        pytest.skip("it starts lstopo, which is not installed")
+    with pytest.raises((NotMeasured, ConnectionFailed, TimeoutError, psutil.Error, OSError, RuntimeError)):
+        bench()
+    assert not measured

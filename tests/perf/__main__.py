@@ -26,7 +26,7 @@ from tests.perf.live import bench_live, bench_sampling, bench_step_clock
 from tests.perf.monitors import bench_running
 from tests.perf.scale import bench_crowded_dashboard, bench_hours, bench_pci, bench_topologies
 from tests.perf.system_calls import bench_system_calls
-from tests.perf.table import GDRTOP, NODE, ROWS, best, child_seconds, row
+from tests.perf.table import GDRTOP, NODE, ROWS, NotMeasured, best, child_seconds, require, row
 from tests.perf.terminal import Terminal
 from tests.perf.text_commands import bench_scheduler, bench_text, bench_watch
 
@@ -37,7 +37,11 @@ def first_paint(argv: list[str]) -> float:
     """Seconds until the program's first word is on the terminal."""
     terminal = Terminal(argv)
     try:
-        return terminal.wait_for(b"gdrtop")
+        seconds = terminal.wait_for(b"gdrtop")
+        terminal.read_for(0.1)
+        if terminal.has_ended:  # it may have printed its name in an error
+            raise NotMeasured(f"{argv} has ended")
+        return seconds
     finally:
         terminal.close()
 
@@ -77,21 +81,25 @@ def bench_probe() -> None:
         write_cpus(host, Path(directory))
         write_functions(Path(directory))
         facts = probe_node(LocalHost(directory)).pci
-        what = f"full probe, {len(facts.functions) if isinstance(facts, PciFacts) else 0} PCI functions"
+        if not isinstance(facts, PciFacts) or not facts.functions:
+            raise NotMeasured(f"no PCI functions were probed: {facts}")
+        what = f"full probe, {len(facts.functions)} PCI functions"
         lstopo = shutil.which("lstopo-no-graphics")
         environment = {"HWLOC_COMPONENTS": "linux,stop", "HWLOC_PLUGINS_PATH": os.devnull}
         ours: list[tuple[float, float]] = []  # CPU and wall time
         theirs: list[tuple[float, float]] = []
         for _ in range(15):
             began, cpu = time.perf_counter(), time.process_time()
-            probe_node(LocalHost(directory))
+            probed = probe_node(LocalHost(directory)).pci
             ours.append((time.process_time() - cpu, time.perf_counter() - began))
             if lstopo is not None:
                 began = time.perf_counter()
                 argv = [lstopo, "--if", "fsroot", "-i", directory, "--whole-io", "--of", "xml"]
-                cpu, _ = child_seconds(argv, environment)
+                cpu, _ = child_seconds(argv, 'type="PCIDev"', environment)
                 theirs.append((cpu, time.perf_counter() - began))
-        version = child_seconds([lstopo, "--version"])[1].split()[-1] if lstopo is not None else ""
+            if probed != facts:
+                raise NotMeasured("a later probe found something else")
+        version = child_seconds([lstopo, "--version"], "lstopo")[1].split()[-1] if lstopo is not None else ""
     cpu, wall = (median(values) for values in zip(*ours, strict=True))
     values = [value for value, _ in ours]
     if lstopo is None:
@@ -211,12 +219,14 @@ def _bench_log_of(kind: str, block: bytes, budget: int) -> None:
         megabytes = path.stat().st_size / 1e6
 
         def read() -> float:
-            began = time.process_time()
-            write_nccl_log([str(path)], io.StringIO())
-            return time.process_time() - began
+            out, began = io.StringIO(), time.process_time()
+            write_nccl_log([str(path)], out)
+            seconds = time.process_time() - began
+            require(["gdrtop", "nccl-log"], 0, out.getvalue(), "NCCL")
+            return seconds
 
         def grep() -> float:
-            return child_seconds(["grep", "-c", "NET/.*/GDRDMA", str(path)])[0]
+            return child_seconds(["grep", "-c", "NET/.*/GDRDMA", str(path)], "\n")[0]
 
         ours, theirs = best(read, 3), best(grep, 3)
     row(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from probes.host.remote.transport import Target
 from probes.live.live_sampler import LiveSampler
 from probes.live.verdict import examine_with_jobs
 from probes.snapshot.node_reader import NodeReader
-from tests.perf.table import best, row, slowness
+from tests.perf.table import NotMeasured, best, require, row, slowness
 from tests.probes.host.remote.saved_answers import save_answers
 
 _ODD = {"gpu017": "hgx-h100+acs-on", "gpu233": "hgx-h100+port-down"}
@@ -37,7 +38,7 @@ def bench_fleet() -> None:
         # All else takes longer on a slow machine: by the seconds of a fast one a slow node would not be slow.
         over = save_answers(Path(directory), "hgx-h100", _ODD, seconds=slowness())
         fleet = [sys.executable, "-m", "tui", "fleet", "--json", "--over", over, "-w"]
-        crowd = taken([*fleet, "gpu[001-500]"])
+        crowd = taken([*fleet, "gpu[001-500]"], 500)
         normal = crowd.seconds / slowness()
         row(
             "gdrtop fleet, 500 nodes",
@@ -45,21 +46,20 @@ def bench_fleet() -> None:
             f"{_SECONDS:.0f} s, {_BYTES / 1e6:.0f} MB",
             normal <= _SECONDS and crowd.most_bytes <= _BYTES,
         )
-        slowest = best(lambda: taken([*fleet, next(iter(_ODD))]).seconds, 3)  # one of the many
-        many = best(lambda: taken([*fleet, f"gpu[001-{_MANY:03}]"]).seconds, 3)
+        slowest = best(lambda: taken([*fleet, next(iter(_ODD))], 1).seconds, 3)  # one of the many
+        many = best(lambda: taken([*fleet, f"gpu[001-{_MANY:03}]"], _MANY).seconds, 3)
         row(
             f"gdrtop fleet, {_MANY} nodes",
             f"{many:.1f} s, the slowest of them {slowest:.1f} s: × {many / slowest:.1f}",
             f"× {_RATIO:.0f}",
             many <= _RATIO * slowest,
         )
-        check = [sys.executable, "-m", "tui", "check", "--json", "--over", over, "--host", "gpu001"]
-        answer = subprocess.run(check, check=False, capture_output=True).stdout
+        answer = taken([*fleet, "gpu001"], 1).text
         saved = Path(directory) / "saved"
         saved.mkdir()
         for number in range(_SAVED):
-            (saved / f"gpu{number:04}.json").write_bytes(answer)
-        seconds = best(lambda: taken([*fleet[:4], "--from", str(saved)]).seconds, 3)
+            (saved / f"{number:04}.json").write_text(answer.replace("gpu001", f"gpu{number:04}"))
+        seconds = best(lambda: taken([*fleet[:5], "--from", str(saved)], _SAVED).seconds, 3)
         normal = seconds / slowness()
         row(
             f"gdrtop fleet --from, {_SAVED:,} saved answers",
@@ -78,14 +78,23 @@ class Taken:
     text: str
 
 
-def taken(argv: Sequence[str]) -> Taken:
-    """Run a command, and return what it took."""
+def taken(argv: Sequence[str], nodes: int) -> Taken:
+    """Run gdrtop fleet, and return what it took.
+
+    Raises:
+        NotMeasured: fewer nodes have answered, or one of them has no verdict.
+    """
     began = time.perf_counter()
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         sizes = [0]
         threading.Thread(target=_watch_memory, args=(process, sizes), daemon=True).start()
         text = process.stdout.read()
+    require(argv, process.returncode, text, '"verdicts"')
+    document = json.loads(text)
+    verdicts = document["verdicts"]
+    if sum(verdicts.values()) != nodes or "UNKNOWN" in verdicts or document["unanswered"]:
+        raise NotMeasured(f"{verdicts} of {nodes} nodes, {len(document['unanswered'])} unanswered")
     return Taken(time.perf_counter() - began, max(sizes), text)
 
 

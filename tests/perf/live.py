@@ -11,7 +11,7 @@ from typing import Any
 
 from probes.base.unknown import Unknown
 from tests.perf.crowded_node import add_processes
-from tests.perf.table import GDRTOP, NODE, best, row, running_cost, slowness
+from tests.perf.table import GDRTOP, NODE, NotMeasured, best, row, running_cost, slowness
 
 
 def bench_live() -> None:
@@ -40,8 +40,11 @@ def bench_live() -> None:
         began = time.process_time()
         for _ in range(100):
             clock.now += 1.0
-            sampler.sample(host, node, read(host, node, with_interfaces=True))
-        return (time.process_time() - began) / 100
+            found = sampler.sample(host, node, read(host, node, with_interfaces=True))
+        seconds = (time.process_time() - began) / 100
+        if not found.jobs or not found.ports:
+            raise NotMeasured("the sample has no jobs")
+        return seconds
 
     few, many = best(lambda: a_sample(0), 3), best(lambda: a_sample(5000), 3)
     row(

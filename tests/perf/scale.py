@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from tests.perf.crowded_node import crowded_node
-from tests.perf.table import SECONDS, row, slowness
+from tests.perf.table import SECONDS, NotMeasured, row, slowness
 from tests.perf.terminal import Terminal
 
 _SAMPLES = 20_000
@@ -55,6 +55,8 @@ def bench_topologies() -> None:
     for gpus, nics, budget in ((8, 10, 0.0), (64, 64, 0.1), (8, 256, 0.1), (256, 256, 2.0)):
         host = crowded_host(gpus, nics)
         node = probe_node(host, 30.0)
+        if (len(build(node).gpus), len(build(node).nics)) != (gpus, nics):
+            raise NotMeasured(f"the node has no {gpus} × {nics}")
         values = cpu_seconds(lambda node=node: build(node), 3)  # type: ignore[misc]
         what, text = f"topology of {gpus} × {nics}", f"{min(values) * 1e3:.1f} ms CPU"
         row(what, text, f"{budget * 1e3:.0f} ms" if budget else "", min(values) <= budget or None, values)
@@ -145,6 +147,9 @@ def bench_pci() -> None:
 
     def seconds_each(functions: int) -> list[float]:
         host = crowded_host(8, 10, functions)
+        facts = pci.probe(host)
+        if not isinstance(facts, pci.PciFacts) or len(facts.functions) < functions:
+            raise NotMeasured(f"no {functions} PCI functions were probed")
         return [seconds / functions for seconds in cpu_seconds(lambda: pci.probe(host), 3)]
 
     few, many = seconds_each(512), seconds_each(10_240)

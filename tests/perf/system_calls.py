@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.perf.mounted_node import mounted_node
-from tests.perf.table import row
+from tests.perf.mounted_node import is_permitted, mounted_node
+from tests.perf.table import NotMeasured, row
 from tests.perf.terminal import Terminal
 
 _SECONDS = 10.0
@@ -23,14 +23,14 @@ def bench_system_calls() -> None:
         row(_ROW, "neither perf nor strace is installed", "250", None)
         return
     with mounted_node() as (before, directory):
+        if not is_permitted(before):
+            row(_ROW, "not measured (the mount namespace needs root)", "250", None)
+            return
         terminal = Terminal([*before, sys.executable, "-m", "tui"])
         try:
             terminal.wait_for(b"gdrtop")
             terminal.read_for(10.0)
             calls = _counted(terminal, directory / "calls")
-        except (TimeoutError, OSError) as error:
-            row(_ROW, f"not measured ({type(error).__name__}: needs root)", "250", None)
-            return
         finally:
             terminal.close()
     if not calls:
@@ -62,5 +62,7 @@ def _traced(terminal: Terminal, output: Path, command: list[str]) -> str:
     """Return what a tracer wrote about the program."""
     with subprocess.Popen([*command, "-p", str(terminal.pid)], stderr=subprocess.DEVNULL) as tracer:
         terminal.read_for(_SECONDS)
+        if terminal.has_ended:
+            raise NotMeasured(f"{terminal.argv} has ended")
         tracer.send_signal(signal.SIGINT)
     return output.read_text() if output.exists() else ""

@@ -40,19 +40,30 @@ def slowness() -> float:
     return max(1.0, best(loop, 5) / _LOOP_SECONDS)
 
 
-def child_seconds(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[float, str]:
-    """Return the CPU seconds of a command and its children, and what it printed.
+class NotMeasured(Exception):
+    """What was timed did not do its work, so its time says nothing."""
 
-    Raises:
-        RuntimeError: it printed nothing; the exit status counts findings, in some commands.
+
+def require(argv: Sequence[str], status: int | None, printed: str, content: str) -> None:
+    """Raise NotMeasured unless a command has ended well, and has printed this.
+
+    Statuses up to 2 count findings in some commands, and 1 says in grep that nothing was found.
     """
+    if status not in (0, 1, 2) or content not in printed:
+        begin = printed.strip()[:300] or "nothing"
+        raise NotMeasured(f"{' '.join(argv)[:300]}: status {status}, no {content!r}; it printed: {begin}")
+
+
+def child_seconds(
+    argv: Sequence[str], content: str, environment: Mapping[str, str] | None = None
+) -> tuple[float, str]:
+    """Return the CPU seconds of a command and its children, and what it printed, with `content` in it."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         argv, check=False, capture_output=True, text=True, env={**os.environ, **(environment or {})}
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if not done.stdout:
-        raise RuntimeError(f"{' '.join(argv)} printed nothing: {done.stderr}")
+    require(argv, done.returncode, done.stdout, content)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
 
 

@@ -42,6 +42,7 @@ class Terminal:
     """A program in a pty of `columns` × `lines`; everything it writes is read at once."""
 
     def __init__(self, argv: Sequence[str], columns: int = 120, lines: int = 40) -> None:
+        self.argv = argv
         self.started = time.perf_counter()
         self.descriptor, slave = pty.openpty()
         # Not select(), whose descriptors end at 1024: hosts of other measurements have files open.
@@ -121,7 +122,7 @@ def read_together(terminals: Sequence[Terminal], seconds: float) -> None:
     for descriptor in by_descriptor:
         poll.register(descriptor, select.POLLIN)
     until = time.perf_counter() + seconds
-    while (left := until - time.perf_counter()) > 0:
+    while (left := until - time.perf_counter()) > 0 and not all(each.has_ended for each in terminals):
         for descriptor, _ in poll.poll(left * 1000):
             by_descriptor[descriptor].read_now()
             if by_descriptor[descriptor].has_ended:
@@ -135,6 +136,8 @@ def costs_over(terminals: Sequence[Terminal], seconds: float) -> list[Cost]:
     read_together(terminals, seconds)
     costs = []
     for terminal, (cpu, written) in zip(terminals, before, strict=True):
+        if terminal.has_ended or terminal.written == written:
+            raise RuntimeError(f"{terminal.argv} has {'ended' if terminal.has_ended else 'drawn nothing'}")
         took, cpu = time.perf_counter() - began, cpu_seconds_of(terminal.pid) - cpu
         memory = psutil.Process(terminal.pid).memory_full_info()
         costs.append(Cost(took, terminal.written - written, cpu, memory.rss, memory.uss))
