@@ -130,13 +130,13 @@ def _with_python(start: str, is_sudo: bool) -> str:
 
     One may be too old, or the shim of a version manager that finds none. If none works, the first says why.
     """
-    run = f"exec {'sudo -n ' if is_sudo else ''}\"$p\" -I -S -c {shlex.quote(start)}"
+    run = f'exec {"sudo -n " if is_sudo else ""}"$p" -I -S -c {shlex.quote(start)}'
     works = f'"$p" -I -S -c {shlex.quote(_IS_RECENT)} </dev/null >/dev/null 2>&1'
     return (
-        f"r() {{ {run} \"$@\"; }}; set -f; f=; i=$IFS; IFS=:;"
+        f'r() {{ {run} "$@"; }}; set -f; f=; i=$IFS; IFS=:;'
         # Not only the first of the PATH by its path: sudo looks for a bare name in a PATH of its own.
         f" for p in python3 $PATH {_SYSTEM_PYTHON}; do IFS=$i;"
-        f' case $p in {_SYSTEM_PYTHON}|python3) ;; /*) p=$p/python3 ;; *) continue ;; esac;'
+        f" case $p in {_SYSTEM_PYTHON}|python3) ;; /*) p=$p/python3 ;; *) continue ;; esac;"
         f' command -v "$p" >/dev/null 2>&1 || continue; f=${{f:-$p}}; {works} && r "$@"; done;'
         f' p=$f; [ -z "$p" ] || r "$@"; echo {shlex.quote(_NO_PYTHON)} >&2; exit 127'
     )

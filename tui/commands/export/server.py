@@ -70,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(503, TEXT, b"The first check has not finished yet.\n")
 
-    do_HEAD = do_GET  # noqa: N815 - http.server's name
+    do_HEAD = do_GET
 
     def _send(self, status: int, form: str, body: bytes) -> None:
         self.send_response(status)

@@ -55,9 +55,7 @@ def served(latest: LatestCheck) -> Iterator[int]:
     server.server_close()
 
 
-def get(
-    port: int, path: str = "/metrics", accept: str = "", method: str = "GET"
-) -> tuple[int, str, str]:
+def get(port: int, path: str = "/metrics", accept: str = "", method: str = "GET") -> tuple[int, str, str]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
         connection.request(method, path, headers={"Accept": accept})
