@@ -4,8 +4,8 @@ from __future__ import annotations
 
 RULES = """\
 # Alert rules for gdrtop metrics. Check them with promtool check rules, and name the file under rule_files in
-# prometheus.yml.
-# A node without these metrics raises no alert here: use up == 0, or absent() with the names of your nodes.
+# prometheus.yml. A node that never had these metrics raises no alert here: use up == 0, or absent() with the
+# names of your nodes.
 groups:
   - name: gdrtop
     rules:
@@ -26,12 +26,15 @@ groups:
           summary: "GPUDirect RDMA is degraded on {{ $labels.instance }}"
           description: "Run gdrtop check on the node to see the cause and the fix."
       - alert: GdrtopCriticalFinding
-        expr: max without (device, pci_bus_id) (gdrtop_finding{severity="critical"}) == 1
+        expr: max without (device, pci_bus_id, title) (gdrtop_finding{severity="critical"}) == 1
         for: 5m
         labels:
           severity: critical
         annotations:
-          summary: "{{ $labels.title }} on {{ $labels.instance }}"
+          # The title is no label of the alert: another version of gdrtop may word it differently.
+          summary: >-
+            {{ with printf "gdrtop_finding{id=%q,instance=%q}" $labels.id $labels.instance | query }}{{
+            . | first | label "title" }}{{ else }}{{ $labels.id }}{{ end }} on {{ $labels.instance }}
           description: "Run gdrtop check {{ $labels.id }} on the node."
       - alert: GdrtopVerdictUnknown
         expr: gdrtop_verdict{state="unknown"} == 1
@@ -49,6 +52,17 @@ groups:
         annotations:
           summary: "gdrtop has not checked {{ $labels.instance }} for {{ $value | humanizeDuration }}"
           description: "See systemctl status gdrtop-metrics.timer gdrtop-metrics.service on the node."
+      - alert: GdrtopGone
+        # While gdrtop has no metrics, the other alerts of its node end: nobody knows whether it is well.
+        expr: >-
+          last_over_time(gdrtop_last_check_timestamp_seconds[6h])
+          unless on (instance) gdrtop_last_check_timestamp_seconds
+        for: 10m
+        labels:
+          severity: warning
+        annotations:
+          summary: "gdrtop on {{ $labels.instance }} has no metrics any more"
+          description: "gdrtop metrics, its exporter or the node is down. This alert ends after 6 hours."
       - alert: GdrtopPortPaused
         expr: >-
           max without (priority) (rate(gdrtop_port_pause_seconds_total{direction="received"}[5m]))

@@ -64,10 +64,11 @@ _PANELS = (
     _Panel("Active findings", "timeseries", ((f"gdrtop_findings{_HERE}", "{{instance}} {{severity}}"),)),
     _Panel("Active findings by device", "table", ((f"gdrtop_finding{_HERE}", ""),), width=24, height=9),
     _Panel(
-        "Running jobs by path",
+        "Nodes with running jobs by path",
         "timeseries",
-        ((f"sum by (path) (gdrtop_jobs{_HERE})", "{{path}}"),),
-        description="staged: GPU memory is copied through host memory.",
+        # Each node counts a job: their sum would be a job times its nodes.
+        ((f"sum by (path) (gdrtop_jobs{_HERE} > bool 0)", "{{path}}"),),
+        description="staged: GPU memory is copied through host memory. A job on 64 nodes counts as 64 nodes.",
     ),
     _Panel(
         "References to nvidia_peermem",

@@ -20,7 +20,7 @@ CHECKS = Metric("gdrtop_checks", "Checks by outcome; unknown ones could not run.
 PATH = Metric("gdrtop_path_info", "1; path is NCCL's word for the path between a GPU and a NIC.")
 PEERMEM_LOADED = Metric("gdrtop_peermem_loaded", "Whether nvidia_peermem or nv_peer_mem is loaded.")
 PEERMEM_REFCNT = Metric("gdrtop_peermem_refcnt", "Reference count of that module.")
-JOBS = Metric("gdrtop_jobs", "Running jobs with at least one process on this path.")
+JOBS = Metric("gdrtop_jobs", "Running jobs with at least one process here on this path.")
 PROCESSES = Metric("gdrtop_job_processes", "Processes of running jobs by path.")
 KERNEL_CLIENT = Metric(
     "gdrtop_kernel_client_info",

@@ -40,7 +40,8 @@ SSH = (
 """The admin's own ssh, with its configuration, keys and jump hosts; it asks for nothing."""
 NODE_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._:@-]{0,252}[A-Za-z0-9_])?")
 """Names of nodes: one that begins with "-" would be an option of ssh."""
-_PYTHONS = ("python3", "/usr/libexec/platform-python")
+_SYSTEM_PYTHON = "/usr/libexec/platform-python"
+_IS_RECENT = "import sys;sys.exit(sys.version_info<(3,6))"
 CLEAN = ("env", f"PATH={':'.join(collector.TRUSTED_PATH)}", "LC_ALL=C.UTF-8")
 _START_PROGRAM = (
     "import os,shutil,sys;"
@@ -112,7 +113,7 @@ class Target:
         nothing else is between sudo and them.
         """
         if self.is_sudo:
-            return self.command(["sh", "-c", _with_python(_START_PROGRAM, True, ' "$@"'), "sh", *argv])
+            return self.command(["sh", "-c", _with_python(_START_PROGRAM, True), "sh", *argv])
         return self.command([*CLEAN, "sudo", "-n", "--", *argv])
 
     def command(self, argv: Sequence[str]) -> list[str]:
@@ -133,13 +134,20 @@ def _remote_command(is_sudo: bool, source_bytes: int) -> str:
     return _with_python(start, is_sudo)
 
 
-def _with_python(start: str, is_sudo: bool, arguments: str = "") -> str:
-    """Return the shell command that runs a line of Python with the first Python that is there."""
-    python = f"{'sudo -n ' if is_sudo else ''}$p -I -S -c {shlex.quote(start)}{arguments}"
-    pythons = " ".join(_PYTHONS)
+def _with_python(start: str, is_sudo: bool) -> str:
+    """Return the shell command that runs a line of Python with the first Python that works.
+
+    One may be too old, or the shim of a version manager that finds none. If none works, the first says why.
+    """
+    run = f'exec {"sudo -n " if is_sudo else ""}"$p" -I -S -c {shlex.quote(start)}'
+    works = f'"$p" -I -S -c {shlex.quote(_IS_RECENT)} </dev/null >/dev/null 2>&1'
     return (
-        f"for p in {pythons}; do command -v $p >/dev/null 2>&1 && exec {python}; done;"
-        f" echo {shlex.quote(_NO_PYTHON)} >&2; exit 127"
+        f'r() {{ {run} "$@"; }}; set -f; f=; i=$IFS; IFS=:;'
+        # Not only the first of the PATH by its path: sudo looks for a bare name in a PATH of its own.
+        f" for p in python3 $PATH {_SYSTEM_PYTHON}; do IFS=$i;"
+        f" case $p in {_SYSTEM_PYTHON}|python3) ;; /*) p=$p/python3 ;; *) continue ;; esac;"
+        f' command -v "$p" >/dev/null 2>&1 || continue; f=${{f:-$p}}; {works} && r "$@"; done;'
+        f' p=$f; [ -z "$p" ] || r "$@"; echo {shlex.quote(_NO_PYTHON)} >&2; exit 127'
     )
 
 

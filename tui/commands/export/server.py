@@ -24,6 +24,7 @@ from tui.runtime.signals import signals_stop
 _MOST_CONNECTIONS = 16
 _IDLE_SECONDS = 10.0  # for the next bytes of a request
 _PAUSE_SECONDS = 0.25  # a signal ends the server after this time
+_START_PAGE = b'<!doctype html><title>gdrtop</title>\nThe metrics are at <a href="/metrics">/metrics</a>.\n'
 
 
 class LatestCheck:
@@ -58,8 +59,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Send the metrics, in the format that the client accepts."""
-        if self.path.partition("?")[0] != "/metrics":
-            self._send(404, TEXT, b"The metrics are at /metrics.\n")
+        path = self.path.partition("?")[0]
+        if path != "/metrics":
+            self._send(200 if path == "/" else 404, "text/html; charset=utf-8", _START_PAGE)
             return
         content = self.server.latest.content
         form = OPEN_METRICS if "application/openmetrics-text" in self.headers.get("Accept", "") else TEXT
@@ -68,12 +70,15 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(503, TEXT, b"The first check has not finished yet.\n")
 
+    do_HEAD = do_GET
+
     def _send(self, status: int, form: str, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", form)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
         """Log nothing: Prometheus asks all the time."""

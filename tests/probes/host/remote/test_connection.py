@@ -9,6 +9,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -114,6 +115,32 @@ def test_what_is_missing_on_a_node_is_said(
     with pytest.raises(ConnectionFailed) as failed:
         Connection(local_target(tmp_path, is_sudo))
     assert said in str(failed.value)
+
+
+@pytest.mark.parametrize("is_sudo", [False, True])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo 'pyenv: python3: command not found' >&2; exit 127",
+        f'{sys.executable} "$@" >/dev/null; exit 1',  # too old
+        "cat",  # would take the program, which comes on standard input
+    ],
+)
+def test_a_python_that_does_not_work_is_passed_over(tmp_path: Path, script: str, is_sudo: bool) -> None:
+    shims, programs = tmp_path / "shims of pyenv", tmp_path / "bin"
+    for directory in (shims, programs):
+        directory.mkdir()
+    write_program(shims / "python3", f"{script}; exit 1")
+    (programs / "sh").symlink_to("/bin/sh")
+    (programs / "cat").symlink_to("/bin/cat")
+    (programs / "python3").symlink_to(sys.executable)
+    write_program(programs / "sudo", '[ "$1" = -n ] && shift && exec "$@"')
+    target = local_target(tmp_path, is_sudo)
+    path = f"PATH={shims}:relative:{tmp_path}/missing:{programs}"
+    target = replace(target, transport=("env", path, *target.transport[2:]))
+    opened = Connection(target)
+    assert opened.ask([["size", "/proc/version"]])["answers"] == [{"value": 0}]
+    opened.close()
 
 
 def test_sudo_never_asks_for_a_password(tmp_path: Path) -> None:

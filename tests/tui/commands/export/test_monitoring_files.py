@@ -70,7 +70,7 @@ def test_rules_have_the_form_that_prometheus_reads() -> None:
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert set(rule["annotations"]) == {"summary", "description"}
         for text in rule["annotations"].values():
-            assert re.sub(r"\{\{ [$\w. |]+ \}\}", "", text).count("{") == 0
+            assert re.sub(r"\{\{ .*? \}\}", "", text).count("{") == 0
         for opening, closing in ("()", "{}", "[]"):
             assert rule["expr"].count(opening) == rule["expr"].count(closing)
     assert any("gdrtop_last_check_timestamp_seconds" in rule["expr"] for rule in rules())
@@ -109,6 +109,22 @@ def test_the_verdict_has_a_word_and_a_color_of_its_own_for_each_state() -> None:
     assert len({shown["color"] for shown in mapping["options"].values()}) == len(State)
 
 
+def test_nothing_counts_a_job_once_for_each_of_its_nodes() -> None:
+    """No figure of jobs is summed over nodes, as the metrics have no job's name."""
+    for text in expressions():
+        for name in re.findall(r"\b(?:sum|avg|count)\b[^(]*\((gdrtop_job\w+\{[^}]*\}(?: > bool 0)?)", text):
+            assert name.endswith("> bool 0")
+        assert not re.search(r"\b(?:sum|count|avg)\b(?! by \(path\) \(gdrtop_jobs)", text)
+
+
+def test_no_alert_has_a_text_of_gdrtop_in_its_labels() -> None:
+    """An alert with another text would be another alert, which fires again after an update."""
+    for rule in rules():
+        used = set(re.findall(r"gdrtop_finding\b", rule["expr"]))
+        left_out = set(re.findall(r"\w+", "".join(re.findall(r"without \(([^)]*)\)", rule["expr"]))))
+        assert not used or "title" in left_out
+
+
 def test_the_timer_writes_the_file_that_was_asked_for() -> None:
     service = monitoring_files(FILE)["gdrtop-metrics.service"]
     (command,) = re.findall(r"^ExecStart=(.*)$", service, re.M)
@@ -142,11 +158,37 @@ def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
 
 
 def promtool_test(rules_file: Path) -> dict[str, Any]:
-    """A broken node whose port pauses the network: its alerts, and its number in the dashboard."""
+    """A broken node whose port pauses the network: its alerts, and its figures in the dashboard."""
     states = ((state.name.lower(), int(state is State.BROKEN)) for state in State)
     series = {f'gdrtop_verdict{{instance="gpu01",state="{name}"}}': f"{value}x30" for name, value in states}
     pause = 'gdrtop_port_pause_seconds_total{{instance="gpu01",device="mlx5_0",direction="{}",priority="3"}}'
     series |= {pause.format("received"): "0+1x30", pause.format("transmitted"): "0+30x30"}
+    # An update words the title differently. Later, gdrtop dies.
+    finding = 'gdrtop_finding{{instance="gpu01",id="acs",severity="critical",title="{}",device="{}"}}'
+    series |= {
+        finding.format("old", "0000:18:00.0"): "1x10 stale",
+        finding.format("new", "0000:18:00.0"): "_x10 1x20",
+    }
+    series |= {finding.format("new", "0000:19:00.0"): "_x10 1x20"}
+    series |= {'gdrtop_last_check_timestamp_seconds{instance="gpu01"}': "0+60x30"}
+    # One job on three nodes.
+    series |= {f'gdrtop_jobs{{instance="gpu0{node}",path="peermem"}}': "1x30" for node in (1, 2, 3)}
+    series |= {'gdrtop_jobs{instance="gpu01",path="tcp"}': "0x30"}
+    (jobs,) = (panel["targets"][0]["expr"] for panel in panels() if "jobs" in panel["title"])
+    acs = {
+        "exp_labels": {"severity": "critical", "instance": "gpu01", "id": "acs"},
+        "exp_annotations": {
+            "summary": "new on gpu01",
+            "description": "Run gdrtop check acs on the node.",
+        },
+    }
+    gone = {
+        "exp_labels": {"severity": "warning", "instance": "gpu01"},
+        "exp_annotations": {
+            "summary": "gdrtop on gpu01 has no metrics any more",
+            "description": "gdrtop metrics, its exporter or the node is down. This alert ends after 6 hours.",
+        },
+    }
     labels = {"severity": "warning", "instance": "gpu01", "device": "mlx5_0", "direction": "transmitted"}
     (verdict,) = (target["expr"] for panel in panels()[:1] for target in panel["targets"])
     rise = {
@@ -168,13 +210,27 @@ def promtool_test(rules_file: Path) -> dict[str, Any]:
                     },
                     {**at, "alertname": "GdrtopPortPaused", "exp_alerts": []},
                     {**at, "alertname": "GdrtopDegraded", "exp_alerts": []},
+                    # Fires from 5m on, and is not pending again after the update at 11m.
+                    {"eval_time": "12m", "alertname": "GdrtopCriticalFinding", "exp_alerts": [acs]},
+                    {**at, "alertname": "GdrtopGone", "exp_alerts": []},
+                    {"eval_time": "50m", "alertname": "GdrtopGone", "exp_alerts": [gone]},
+                    {"eval_time": "300m", "alertname": "GdrtopGone", "exp_alerts": [gone]},
+                    {"eval_time": "420m", "alertname": "GdrtopGone", "exp_alerts": []},
                 ],
                 "promql_expr_test": [
                     {
                         **at,
                         "expr": verdict.replace("$instance", ".*"),
                         "exp_samples": [{"labels": '{instance="gpu01"}', "value": 4}],
-                    }
+                    },
+                    {
+                        **at,
+                        "expr": jobs.replace("$instance", ".*"),
+                        "exp_samples": [
+                            {"labels": '{path="peermem"}', "value": 3},
+                            {"labels": '{path="tcp"}', "value": 0},
+                        ],
+                    },
                 ],
             }
         ],

@@ -55,10 +55,10 @@ def served(latest: LatestCheck) -> Iterator[int]:
     server.server_close()
 
 
-def get(port: int, path: str = "/metrics", accept: str = "") -> tuple[int, str, str]:
+def get(port: int, path: str = "/metrics", accept: str = "", method: str = "GET") -> tuple[int, str, str]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
-        connection.request("GET", path, headers={"Accept": accept})
+        connection.request(method, path, headers={"Accept": accept})
         answer = connection.getresponse()
         return answer.status, answer.getheader("Content-Type", ""), answer.read().decode()
     finally:
@@ -75,7 +75,17 @@ def test_a_client_gets_the_format_that_it_accepts() -> None:
         status, kind, text = get(port, accept=OPEN_METRICS)
         assert kind.startswith("application/openmetrics-text; version=1.0.0")
         assert [family.name for family in parse_openmetrics(text)] == ["gdrtop_count"]
-        assert get(port, "/")[0] == 404
+
+
+def test_probes_and_balancers_may_ask_for_the_head_and_the_start_page() -> None:
+    latest = LatestCheck(Node().read)
+    with served(latest) as port:
+        assert get(port, method="HEAD")[0] == get(port)[0] == 503
+        latest.renew()
+        for path, expected in (("/metrics", 200), ("/", 200), ("/other", 404)):
+            status, kind, text = get(port, path)
+            assert (status, path == "/metrics" or "/metrics" in text) == (expected, True)
+            assert get(port, path, method="HEAD") == (status, kind, "")
 
 
 def test_scrapes_do_not_read_the_node_and_many_may_come_at_once() -> None:
