@@ -16,7 +16,7 @@ from textual.filter import LineFilter
 from textual.reactive import Reactive
 from textual.widgets import Input
 
-from tui.files.crash_file import EXIT_CRASHED
+from tui.launch import EXIT_CRASHED
 from tui.runtime.printing import ascii_cells
 from tui.screens.dead_keys import why_dead
 from tui.screens.keys import bind

@@ -27,6 +27,7 @@ from probes.snapshot.examination import Examination
 from tui.actions.dispatcher import Dispatcher
 from tui.actions.events import RunOutcome
 from tui.commands.arguments import whole_number
+from tui.launch import write_syslog
 
 _NAMED = 3  # findings in a line of the log
 
@@ -55,17 +56,21 @@ class Session:
         self._dispatcher = Dispatcher(host, options.read_only)
 
     def say(self, text: str, priority: int = syslog.LOG_NOTICE) -> None:
-        """Write a line to stderr, which slurmd logs if the command fails, and to the system log."""
+        """Write a line to the system log, and then to stderr, which slurmd logs if the command fails."""
         line = printable(f"{self._name}: {text}", 1000)
-        print(f"gdrtop {line}", file=sys.stderr, flush=True)
         if self.host.origin.source is Source.LIVE and not self.dry_run:
             write_syslog(line, priority)
+        print(f"gdrtop {line}", file=sys.stderr, flush=True)
 
     @contextmanager
     def time_limit(self) -> Iterator[None]:
-        """End the process with 0 if the node does not answer in time; not while something is changed."""
+        """End the process with 0 if the node does not answer in time; not while something is changed.
+
+        The time may run already, since gdrtop was started.
+        """
         before = signal.signal(signal.SIGALRM, self._expire)
-        signal.setitimer(signal.ITIMER_REAL, self._seconds)
+        left = signal.getitimer(signal.ITIMER_REAL)[0] or self._seconds
+        signal.setitimer(signal.ITIMER_REAL, min(left, self._seconds))
         try:
             yield
         finally:
@@ -75,7 +80,6 @@ class Session:
     def _expire(self, number: int, frame: FrameType | None) -> None:
         del number, frame
         self.say(f"no result within {self._seconds:.0f} s", syslog.LOG_WARNING)
-        sys.stdout.flush()
         os._exit(0)  # a probe may hang in the kernel, and a thread that hangs keeps Python from ending
 
     def slurm_node(self) -> SlurmNode | None:
@@ -118,19 +122,6 @@ class Session:
         """Return the plan of an action; None if it has none on this node."""
         offers = self._dispatcher.offers(examination, findings)
         return next((offer.plan for offer in offers if offer.id == name), None)
-
-
-def report_failure(status: int) -> None:
-    """Log that gdrtop itself has failed; slurmd gets 0."""
-    line = f"gdrtop failed with status {status}, which says nothing about the node; try it with --dry-run"
-    print(line, file=sys.stderr)
-    write_syslog(line, syslog.LOG_ERR)
-
-
-def write_syslog(line: str, priority: int) -> None:
-    """Write a line to the system log."""
-    syslog.openlog("gdrtop", syslog.LOG_PID, syslog.LOG_DAEMON)
-    syslog.syslog(priority, line)
 
 
 def described(findings: Sequence[Finding]) -> str:

@@ -36,6 +36,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_GPUS", "5")
     monkeypatch.setenv("SLURMD_NODENAME", "dgx-a100")
     monkeypatch.setattr("tui.commands.slurm.session.write_syslog", lambda *_: None)
+    monkeypatch.setattr("tui.cli.write_syslog", lambda *_: None)
 
 
 @pytest.fixture
