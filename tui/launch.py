@@ -31,7 +31,7 @@ class ReportStream:
 
     def __init__(self, stream: "TextIO | None", waits: bool = True) -> None:
         self._is_closed, self._waits = stream is None, waits
-        self._stream: "TextIO" = io.StringIO() if stream is None else stream
+        self._stream: TextIO = io.StringIO() if stream is None else stream
 
     def write(self, text: str) -> int:
         """Write the text, or as much as the stream takes."""

@@ -17,6 +17,11 @@ FILE = "gdrtop.json"
 GDRTOP = "/opt/gdrtop/bin/gdrtop"
 HOST = ("--host", "host", "--over", "chroot /{host}")
 """Options with which gdrtop in a container reads the node whose / is at /host, with its commands."""
+# A Python that cannot start ends with 1 and no text, which would be a problem of the node; 3 is unknown.
+_GUARD = (
+    'text=$("$0" "$@"); status=$?; [ "$status" != 1 ] || [ -n "$text" ] || status=3; '
+    'echo "$text"; exit "$status"'
+)
 _SECONDS = 30  # as long as a device that does not answer may delay a check, and a CPU limit
 _IMAGE = "registry.k8s.io/node-problem-detector/node-problem-detector:v0.8.19"
 _DOCKERFILE = (
@@ -118,8 +123,8 @@ def _plugin() -> dict[str, Any]:
                 "type": "permanent",
                 "condition": CONDITION,
                 "reason": "GPUDirectRDMABroken",
-                "path": GDRTOP,
-                "args": ["check", "--for", "npd", *HOST],
+                "path": "/bin/sh",
+                "args": ["-c", _GUARD, GDRTOP, "check", "--for", "npd", *HOST],
                 "timeout": f"{_SECONDS}s",
             }
         ],

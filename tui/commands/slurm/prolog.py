@@ -16,10 +16,10 @@ from probes.scheduler.drain import drain_plan, reason_for
 from probes.scheduler.slurm_job import SlurmJob, concerning, devices_of, parse_job
 from probes.snapshot.examination import Examination, examine
 from tui.commands.slurm.session import Session, add_common_options, described
+from tui.launch import SLURMD_SECONDS
 from tui.runtime.open_host import open_host
 
 EXIT_NOT_FIT = 1  # slurmd drains the node and requeues the job
-_SECONDS = 20
 _EPILOG = """\
 environment: SLURM_JOB_GPUS or CUDA_VISIBLE_DEVICES, SLURM_JOB_ID and SLURMD_NODENAME, which slurmd sets
 
@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
-    add_common_options(parser, _SECONDS)
+    add_common_options(parser, SLURMD_SECONDS["prolog"])
     parser.add_argument(
         "--heal", action="store_true", help="load missing modules if that affects no job, then check again"
     )
@@ -70,17 +70,26 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
             wrong = _wrong_with(job, examination, judge(examination))
     if not wrong:
         return 0
-    session.say(described(wrong), syslog.LOG_ERR)
     if options.log_only:
+        session.say(described(wrong), syslog.LOG_ERR)
         return 0
-    if not options.no_drain:
-        node = session.slurm_node()
-        if node is not None:
-            session.carry_out(examination, "drain", drain_plan(node, reason_for(wrong)))
+    with session.nothing_fails():  # the job must not start, whatever fails from here on
+        session.say(described(wrong), syslog.LOG_ERR)
+        if not options.no_drain and not _is_drained(session, examination, wrong):
+            session.note_undone_drain()
     if options.dry_run:
         session.say(f"would exit with {EXIT_NOT_FIT}: Slurm requeues the job and drains the node")
         return 0
     return EXIT_NOT_FIT
+
+
+def _is_drained(session: Session, examination: Examination, wrong: tuple[Finding, ...]) -> bool:
+    """Drain the node, unless it has a reason already; return whether slurmd will find it drained."""
+    node = session.slurm_node()
+    if node is None:
+        return False
+    is_done = session.carry_out(examination, "drain", drain_plan(node, reason_for(wrong)))
+    return is_done or node.is_draining or bool(node.reason)
 
 
 def _wrong_with(job: SlurmJob, examination: Examination, judgment: Judgment) -> tuple[Finding, ...]:
@@ -100,7 +109,8 @@ def _save_counters(session: Session, job: str) -> None:
     from probes.fleet.job_counters import read_counters, to_text
     from tui.files.job_file import JobFile, JobFileError
 
-    try:
-        JobFile(job).save(to_text(read_counters(session.host, job)))
-    except JobFileError as error:
-        session.say(str(error), syslog.LOG_WARNING)
+    with session.nothing_fails():  # the check matters more
+        try:
+            JobFile(job).save(to_text(read_counters(session.host, job)))
+        except JobFileError as error:
+            session.say(str(error), syslog.LOG_WARNING)

@@ -12,7 +12,8 @@ import signal
 import sys
 import syslog
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import FrameType
 
 from probes.base.origin import Source
@@ -22,11 +23,12 @@ from probes.base.unknown import Unknown
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.queries.finding import Finding
-from probes.scheduler.drain import SlurmNode, is_node_name, read_node
+from probes.scheduler.drain import LEADER, PROLOG_ERROR, SlurmNode, is_node_name, read_node
 from probes.snapshot.examination import Examination
 from tui.actions.dispatcher import Dispatcher
 from tui.actions.events import RunOutcome
 from tui.commands.arguments import whole_number
+from tui.files.job_file import JobFileError, UndoneDrain
 from tui.launch import write_syslog
 
 _NAMED = 3  # findings in a line of the log
@@ -93,6 +95,35 @@ class Session:
             self.say(f"the state of {name} in Slurm is unknown: sinfo: {node}", syslog.LOG_WARNING)
             return None
         return node
+
+    def own_slurm_node(self) -> SlurmNode | None:
+        """Return the state; the reason of slurmd is gdrtop's where gdrtop's prolog could not give its own."""
+        node, note = self.slurm_node(), UndoneDrain()
+        if node is None or self.host.origin.source is not Source.LIVE or not note.exists():
+            return node
+        if node.reason == PROLOG_ERROR:
+            return replace(node, reason=f"{LEADER} {PROLOG_ERROR}")
+        if not self.dry_run:
+            note.delete()
+        return node
+
+    def note_undone_drain(self) -> None:
+        """Let the health check know that slurmd drains the node because of gdrtop, or say why it will not."""
+        if self.dry_run or self.host.origin.source is not Source.LIVE:
+            return
+        try:
+            UndoneDrain().save()
+        except JobFileError as error:
+            self.say(f"gdrtop health-check will not resume this node: {error}", syslog.LOG_WARNING)
+
+    @contextmanager
+    def nothing_fails(self) -> Iterator[None]:
+        """Log an error in gdrtop itself, and go on: what was decided stays."""
+        try:
+            yield
+        except Exception as error:
+            with suppress(Exception):
+                self.say(f"an error in gdrtop: {type(error).__name__}: {error}", syslog.LOG_ERR)
 
     def carry_out(self, examination: Examination, name: str, plan: Plan | str) -> bool:
         """Run a plan that affects no job, or say why it is not run; return whether it is done."""
