@@ -24,6 +24,7 @@ COMMANDS = {
     **{f"`{name}`": ("check", "--for", name) for name in ("nagios", "npd", "nhc", "slurm")},
     "`check`": ("check",),
 }
+ALWAYS_0 = {"`epilog`": "`prolog`", "`health-check`": "`prolog`"}  # but for the last two rows, which are its
 CANNOT_IMPORT = "import sys; sys.modules[{!r}] = None"
 CRASHES = "import tui.runtime.open_host; tui.runtime.open_host.open_host = None"
 NO_DESCRIPTORS = """\
@@ -108,7 +109,7 @@ def played(
 def test_every_row_and_every_command_of_the_manual_is_played() -> None:
     assert list(table()) == list(ROWS)
     columns = {name for row in table().values() for cell in row for name in cell.split(", ")}
-    assert columns == set(COMMANDS)
+    assert columns | set(ALWAYS_0) == set(COMMANDS)
 
 
 @pytest.mark.skipif(
@@ -117,7 +118,10 @@ def test_every_row_and_every_command_of_the_manual_is_played() -> None:
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("command", usual(COMMANDS, ["`prolog`"]))
 def test_the_exit_status_is_that_of_the_manual(command: str, row: str, memory: int, tmp_path: Path) -> None:
-    (cell,) = (cell for column, cell in table()[row].items() if command in column.split(", "))
+    asked = ALWAYS_0.get(command, command)
+    (cell,) = (cell for column, cell in table()[row].items() if asked in column.split(", "))
+    if command in ALWAYS_0 and row not in list(ROWS)[-2:]:
+        cell = "0"
     expected = {int(status) for status in cell.split(" or ")}
     for node, shell, before in ROWS[row]:
         done = played(
