@@ -56,7 +56,7 @@ $(VENV)/.made:
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.made pyproject.toml
+$(VENV)/.installed: $(VENV)/.made pyproject.toml tui/launch.py
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import errno
 import gc
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, cast
@@ -23,6 +25,13 @@ from tui.commands.arguments import (
     did_you_mean,
     interval,
     set_configured_defaults,
+)
+from tui.launch import (
+    EXIT_CRASHED,
+    SLURMD_SECONDS,
+    ReportStream,
+    is_for_nagios,
+    write_syslog,
 )
 from tui.runtime.open_host import NoSuchHost, chosen_origin, moment_of, open_host, open_recording
 from tui.settings.current import use
@@ -111,10 +120,8 @@ _FOLDERS = {
     "prove": "prove",
     "reliability": "reliability",
     "explain": "explain",
-    **dict.fromkeys(("prolog", "epilog", "health-check"), "slurm"),
+    **dict.fromkeys(SLURMD_SECONDS, "slurm"),
 }
-# slurmd drains a node for any status but 0, so what goes wrong in gdrtop itself is none for it.
-_RUN_BY_SLURMD = ("prolog", "epilog", "health-check")
 # What people type from other tools, and what they mean here.
 _HINTS = {
     **dict.fromkeys(("doctor", "diagnose", "status", "health", "verdict"), "; did you mean gdrtop check?"),
@@ -147,9 +154,10 @@ _LONG = (
     "setup",
     "watch",
 )
-_NOT_OVER_A_CONNECTION = ("bench", "prove", "ras", "watch", "nccl-log", "metrics", *_RUN_BY_SLURMD)
+_NOT_OVER_A_CONNECTION = ("bench", "prove", "ras", "watch", "nccl-log", "metrics", *SLURMD_SECONDS)
 _WITHOUT_CONFIGURATION = ("config", "schema", "help", "completion")  # they run when it has errors, too
 _WITHOUT_NODE = ("nccl-log", "config", "schema", "help", "completion")
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of the system; they say nothing about the output
 _WRONG_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
 
 
@@ -161,6 +169,10 @@ class Command(Protocol):
 
     def run(self, options: argparse.Namespace, out: TextIO) -> int:
         """Run the command and return its exit status."""
+
+
+class _Refused(Exception):
+    """Nothing is run, or no further; the arguments are sentences that say why."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -202,8 +214,8 @@ class _Parser(argparse.ArgumentParser):
             names = [name for name in _COMMANDS if name not in ("schema", "help", "health-check")]
             hint = f"; did you mean gdrtop {word}?" if word in _COMMANDS else _HINTS.get(word)  # fleet diff
             hint = hint or did_you_mean(word, names) or f"; try {self.prog} --help"
-            self.exit(EXIT_WRONG_USAGE, f"gdrtop: unknown command {printable(word)!r}{hint}\n")
-        self.exit(EXIT_WRONG_USAGE, f"gdrtop: {printable(message)}; try {self.prog} --help\n")
+            raise _Refused(f"unknown command {printable(word)!r}{hint}")
+        raise _Refused(f"{printable(message)}; try {self.prog} --help")
 
 
 def _command(name: str) -> Command:
@@ -302,11 +314,7 @@ def _dashboard(options: argparse.Namespace) -> int:
     recording = None if options.replay is None else open_recording(options)
     origin = chosen_origin(options) if recording is None else recording.origin
     if refusal := dashboard.refusal():
-        print(
-            f"gdrtop: {refusal}; for text, use gdrtop check, gdrtop topo, gdrtop modules or gdrtop bench",
-            file=sys.stderr,
-        )
-        return EXIT_WRONG_USAGE
+        raise _Refused(f"{refusal}; for text, use gdrtop check, gdrtop topo, gdrtop modules or gdrtop bench")
     ascii_only = dashboard.prepare(options.ascii, options.color)
     from tui.app import GdrtopApp
     from tui.runtime.memory import collect_garbage_rarely
@@ -334,18 +342,15 @@ def _dashboard(options: argparse.Namespace) -> int:
     )
 
 
-def _refuses(configuration: Configuration | None, options: argparse.Namespace) -> bool:
-    """Print what is wrong with the configuration; return whether nothing may run because of it."""
+def _refuse_errors(configuration: Configuration | None, options: argparse.Namespace) -> None:
+    """Print what to know about the configuration; raise _Refused if nothing may run because of it."""
     if configuration is None or options.version or options.command in _WITHOUT_CONFIGURATION:
-        return False
-    for sentence in (*configuration.errors, *configuration.notes):
-        print(f"gdrtop: {sentence}", file=sys.stderr)
+        return
     if configuration.errors:
-        print(
-            "gdrtop: nothing was run; gdrtop config shows the configuration and all of its errors",
-            file=sys.stderr,
-        )
-    return bool(configuration.errors)
+        advice = "nothing was run; gdrtop config shows the configuration and all of its errors"
+        raise _Refused(*configuration.errors, *configuration.notes, advice)
+    for sentence in configuration.notes:
+        print(f"gdrtop: {sentence}", file=sys.stderr)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -362,22 +367,18 @@ def _run(options: argparse.Namespace) -> int:
         _list_demos()
         return 0
     if options.host and options.command in _NOT_OVER_A_CONNECTION:
-        print(f"gdrtop: --host does not work with {options.command}; run it on the node", file=sys.stderr)
-        return EXIT_WRONG_USAGE
+        raise _Refused(f"--host does not work with {options.command}; run it on the node")
     if options.command is None and options.verbose:
-        print("gdrtop: --verbose needs a command or --version", file=sys.stderr)
-        return EXIT_WRONG_USAGE
+        raise _Refused("--verbose needs a command or --version")
     if options.command is None:
         return _dashboard(options)
     if options.verbose and options.command == "fleet":
-        print(
-            "gdrtop: --verbose explains a single node; use gdrtop check --verbose --host NODE",
-            file=sys.stderr,
-        )
-        return EXIT_WRONG_USAGE
+        raise _Refused("--verbose explains a single node; use gdrtop check --verbose --host NODE")
+    chosen = vars(options)
+    if options.command in SLURMD_SECONDS or chosen.get("consumer") or chosen.get("quiet"):
+        sys.stdout = cast(TextIO, ReportStream(sys.stdout))  # the exit status is the answer
     if sys.stdout is None and options.command != "record":
-        print("gdrtop: standard output is closed", file=sys.stderr)
-        return EXIT_WRONG_USAGE
+        raise _Refused("standard output is closed")
     if options.command in _LONG:
         gc.enable()
     if options.command in ("fleet", "live", "watch"):
@@ -396,8 +397,7 @@ def _run(options: argparse.Namespace) -> int:
     except UsageError as error:
         text = printable(str(error))
         hint = "" if text.endswith("?") else f"; try gdrtop {options.command} --help"
-        print(f"gdrtop: {text}{hint}", file=sys.stderr)
-        return EXIT_WRONG_USAGE
+        raise _Refused(f"{text}{hint}") from None
     finally:
         if options.verbose:
             _print_sources(options.ascii)
@@ -413,11 +413,6 @@ def _print_sources(ascii_only: bool) -> None:
     if sys.stdout is not None:
         sys.stdout.flush()
     print_lines(draw_sources(sources), sys.stderr, ascii_only)
-
-
-def _discard_output() -> None:
-    """Keep Python from complaining once more when it closes stdout at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _repeat_lost_interrupt(lost: sys.UnraisableHookArgs) -> None:
@@ -439,52 +434,99 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `gdrtop` and return the exit status; with arguments, for a program that goes on afterwards."""
     arguments = _arguments(sys.argv[1:] if argv is None else argv)
     gc.disable()  # imports leave no garbage, and looking for it would take a tenth of the time of a check
-    status = _main(arguments)
-    if argv is not None:
-        gc.enable()
-    if status > 1 and next((word for word in arguments if word in _COMMANDS), "") in _RUN_BY_SLURMD:
-        from tui.commands.slurm.session import report_failure
+    command = next((word for word in arguments if word in _COMMANDS), "")
+    before, stdout = sys.unraisablehook, sys.stdout
+    sys.unraisablehook = _repeat_lost_interrupt
+    try:
+        if command not in SLURMD_SECONDS:
+            return _concluded(command, arguments, *_main(arguments))
+        with _time_limit(command, arguments):
+            return _concluded(command, arguments, *_main(arguments))
+    finally:
+        sys.unraisablehook, sys.stdout = before, stdout
+        if argv is not None:
+            gc.enable()
 
-        report_failure(status)
-        return 0
+
+def _concluded(command: str, arguments: list[str], status: int, failures: Sequence[str]) -> int:
+    """Report what went wrong in gdrtop itself, and return the status that the caller expects."""
+    if command in SLURMD_SECONDS and status > 1:
+        says_nothing = (
+            f"gdrtop failed with status {status}, which says nothing about the node; try it with --dry-run"
+        )
+        failures = [*failures, says_nothing]
+        job = os.environ.get("SLURM_JOB_ID", "")
+        for sentence in failures:
+            write_syslog(printable(f"{command}{f', job {job}' if job else ''}: {sentence}", 1000))
+        status = 0
+    elif is_for_nagios(arguments) and status not in range(EXIT_WRONG_USAGE):
+        from tui.commands.consumers.nagios import unknown
+
+        if failures or status != EXIT_WRONG_USAGE:
+            print(unknown(" ".join(failures) or f"gdrtop ended with status {status}"))
+        status = EXIT_WRONG_USAGE
+    for sentence in failures:
+        print(f"gdrtop: {sentence}".replace("gdrtop: gdrtop ", "gdrtop ", 1), file=sys.stderr)
     return status
 
 
-def _main(arguments: list[str]) -> int:
+@contextmanager
+def _time_limit(command: str, arguments: Sequence[str]) -> Iterator[None]:
+    """End with 0 if the configuration cannot be read in time; a Session has what is left of the time."""
+    import signal
+
+    seconds = SLURMD_SECONDS[command]
+    for word, after in zip(arguments, [*arguments[1:], ""], strict=True):
+        option, _, value = word.partition("=")
+        if len(option) > 3 and "--limit".startswith(option) and (value or after).isdecimal():
+            seconds = min(int(value or after), 300)
+
+    def expire(*_: object) -> None:
+        line = f"{command}: no result within {seconds} s"
+        write_syslog(line)
+        print(f"gdrtop {line}", file=sys.stderr, flush=True)
+        os._exit(0)  # a file may hang in the kernel
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _main(arguments: list[str]) -> tuple[int, Sequence[str]]:
+    """Run the command; return its exit status, and what went wrong in gdrtop itself."""
     status = 0
-    before, sys.unraisablehook = sys.unraisablehook, _repeat_lost_interrupt
     try:
         try:
             if arguments[:1] == ["__complete"]:
                 from tui.commands.completion.words import words
 
                 print(*words(*arguments[1:3]), sep="\n")
-                return 0
+                return 0, ()
             configuration = load() if is_any() else None
             use(configuration)
             options = _parser(_commands_in(arguments)).parse_args(arguments)
-            status = EXIT_WRONG_USAGE if _refuses(configuration, options) else _run(options)
+            _refuse_errors(configuration, options)
+            status = _run(options)
         except SystemExit as stop:  # argparse has printed its message
             status = stop.code if isinstance(stop.code, int) else EXIT_WRONG_USAGE
         if sys.stdout is not None:
             sys.stdout.flush()
-        return status
-    except NoSuchHost as error:
-        print(f"gdrtop: {error}", file=sys.stderr)
-        return EXIT_WRONG_USAGE
+        return status, ()
+    except (_Refused, NoSuchHost) as error:
+        return EXIT_WRONG_USAGE, [str(sentence) for sentence in error.args]
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return EXIT_INTERRUPTED, ()
     except BrokenPipeError:  # head or less has exited
-        _discard_output()
-        return status
+        return status, ()
     except Exception as error:
-        if isinstance(error, OSError) and error.filename is None:  # of a stream
-            print(f"gdrtop: the output cannot be written: {error.strerror}", file=sys.stderr)
-            _discard_output()
-            return status or EXIT_WRONG_USAGE
-        from tui.files.crash_file import EXIT_CRASHED, describe_crash
+        if (
+            isinstance(error, OSError) and error.filename is None and error.errno not in _EXHAUSTED
+        ):  # of a stream
+            return status or EXIT_WRONG_USAGE, [f"the output cannot be written: {error.strerror}"]
+        from tui.files.crash_file import describe_crash
 
-        print(describe_crash(error), file=sys.stderr)
-        return EXIT_CRASHED
-    finally:
-        sys.unraisablehook = before
+        return EXIT_CRASHED, [describe_crash(error)]

@@ -19,7 +19,7 @@ from textual.geometry import Size
 from textual.reactive import Reactive
 from textual.widgets import Input
 
-from tui.files.crash_file import EXIT_CRASHED
+from tui.launch import EXIT_CRASHED
 from tui.runtime.printing import ascii_cells
 from tui.runtime.signals import TERMINAL_GONE, ExitSignals
 from tui.screens.dead_keys import why_dead

@@ -55,6 +55,11 @@ class Plan:
         """Return whether any step needs root."""
         return any(step.needs_root for step in self.steps)
 
+    @property
+    def is_for_scheduler(self) -> bool:
+        """Return whether it changes only what Slurm knows of the node, and nothing on the node."""
+        return all(step.argv[:1] == ("scontrol",) for step in self.steps)
+
 
 class NothingToDo(str):
     """Why an action has no plan: what it would do is done already. Any other reason is a refusal."""

@@ -17,6 +17,7 @@ from probes.host.protocol import Host
 from probes.queries.finding import Finding
 
 LEADER = "gdrtop:"  # reasons that begin so are gdrtop's to replace and to clear
+PROLOG_ERROR = "Prolog error"  # Slurm's own reason, as 22.05 sets it
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _REASON_CHARACTERS = 120
 _SECONDS = 5.0  # slurmctld may be busy

@@ -60,6 +60,21 @@ class AuditLogFile(AppendFile):
         super().__init__(path, "the log", AuditError, _READ_BYTES, owner, all_may_read=os.geteuid() == 0)
 
 
+class BestEffortLog:
+    """A log for what must run even if it cannot be logged; `failure` says why it was not."""
+
+    def __init__(self, file: AuditFile) -> None:
+        self._file, self.failure = file, ""
+        self.lines, self.why_unread = file.lines, file.why_unread
+
+    def append(self, line: str) -> None:
+        """Append a line if that is possible."""
+        try:
+            self._file.append(line)
+        except AuditError as error:
+            self.failure = f"not logged: {error}"
+
+
 class MemoryLog:
     """The log of a simulated node, in memory."""
 

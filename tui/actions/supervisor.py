@@ -44,7 +44,7 @@ SYSTEMD = "/run/systemd/system"  # sd_booted(3)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _ENVIRONMENT = {"PATH": ":".join(TRUSTED_PATH), "LC_ALL": "C.UTF-8"}
-# sys.path is passed as arguments, because systemd and -I drop it.
+# sys.path is passed as arguments, because systemd and -I drop it. gdrtop's own directory comes first.
 PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from tui.actions.supervisor import main; main(sys.argv[1])"
 
 _CODEC = Codec(clean=str)  # text stays as it is
@@ -229,7 +229,8 @@ class DetachedRun:
 
 
 def _program(order: str) -> list[str]:
-    return [sys.executable, "-I", "-c", PROGRAM, order, *map(os.path.abspath, sys.path)]
+    own = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+    return [sys.executable, "-I", "-c", PROGRAM, order, own, *map(os.path.abspath, sys.path)]
 
 
 def _succeeds(argv: list[str], environment: dict[str, str]) -> bool:

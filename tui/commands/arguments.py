@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from probes.base.origin import Source
+from tui import launch
 from tui.runtime.open_host import NoSuchHost
 from tui.settings.current import current, is_configured
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 # As monitoring plugins have it: 0 ok, 1 warning, 2 critical, 3 unknown. argparse's own 2 would mean critical.
 EXIT_WRONG_USAGE = 3
-EXIT_INTERRUPTED = 130
+EXIT_INTERRUPTED = launch.EXIT_INTERRUPTED
 VERBOSE_HELP = (
     "after the output, print on stderr which sources were read, how long each took, and which failed; with "
     "--version: also print Python and Textual versions, and the dashboard's output driver"

@@ -261,7 +261,8 @@ def write_check(
         content = check_json(node, at, verdict, found, skipped, since=since)
         if failure := save_check(options.save, content, judgment, node.origin, at):
             print(f"gdrtop: {failure}", file=sys.stderr)
-            return EXIT_WRONG_USAGE
+            if not options.consumer:  # whose exit status is about the node
+                return EXIT_WRONG_USAGE
     if options.consumer:
         name = known(host_name(node), "")
         checked = CheckedNode(judgment, name, node.origin, at, options.actions or {})

@@ -13,7 +13,6 @@ from tui.files.new_file import NewFile, NotWritten, shown_path, why, why_not_as_
 from tui.files.version import version
 from tui.files.xdg import NO_HOME, STATE, own_directory
 
-EXIT_CRASHED = 70  # EX_SOFTWARE of sysexits.h
 _MOST_FILES = 5
 _MOST_FRAMES = 60  # of each exception, the innermost
 _MOST_CHARACTERS = 64 << 10

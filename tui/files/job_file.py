@@ -1,4 +1,4 @@
-"""The files of a job: what its begin saved for its end, and what changed between them."""
+"""The files of a job: what its begin saved for its end, what changed between them, and what was not done."""
 
 from __future__ import annotations
 
@@ -26,6 +26,40 @@ _FILE = re.compile(rf"job-{_JOB.pattern}\.json")
 
 class JobFileError(Exception):
     """The file cannot be written or read; the message is a sentence that names it."""
+
+
+class UndoneDrain:
+    """A note that a prolog failed and could not drain the node, so slurmd drains it with its own reason.
+
+    It outlasts a reboot, as the drained node does.
+    """
+
+    def __init__(self, directory: str | None = None) -> None:
+        """`directory`: by default that above the differences."""
+        self.path = os.path.join(directory or os.path.dirname(differences_directory()), "not-drained")
+
+    def save(self) -> None:
+        """Write the note; JobFileError: it is not written."""
+        directory = os.path.dirname(self.path)
+        if others := why_not_as_root(directory):
+            raise JobFileError(f"{shown_path(self.path)} cannot be written: {others}")
+        make_directory(directory, JobFileError, mode=0o755)
+        try:
+            replace_public(self.path, b"")
+        except NotWritten as error:
+            raise JobFileError(str(error)) from None
+
+    def exists(self) -> bool:
+        """Return whether there is one of this user."""
+        try:
+            return os.lstat(self.path).st_uid == os.geteuid()
+        except (OSError, ValueError):
+            return False
+
+    def delete(self) -> None:
+        """Delete the note."""
+        with contextlib.suppress(OSError, ValueError):
+            os.unlink(self.path)
 
 
 def is_job_id(job: str) -> bool:

@@ -47,7 +47,7 @@ fi
 timeout -k 2 "$LIMIT_SECONDS" gdrtop prolog $OPTIONS </dev/null
 status=$?
 
-# A Python that cannot start ends with 1 as well, for example after half an update.
+# gdrtop ends with 1 only if a critical finding concerns the job, but so does a Python that cannot start.
 if [ "$status" = 1 ] && ! gdrtop --version >/dev/null 2>&1; then
     status="1: it cannot start"
 fi
@@ -55,7 +55,8 @@ fi
 case $status in
     0) ;;
     1) exit 1 ;;
-    124|137) say "gdrtop prolog did not finish within $LIMIT_SECONDS s" ;;
+    124) say "gdrtop prolog did not finish within $LIMIT_SECONDS s" ;;
+    137) say "gdrtop prolog was killed (SIGKILL): memory ran out, or it hung and timeout killed it" ;;
     *) say "gdrtop prolog has no result (exit status $status)" ;;
 esac
 exit 0

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from probes.base.frozen import frozen
 from probes.base.origin import Origin
 from probes.base.text import plural, printable
-from probes.checks.judgment import Judgment
+from probes.checks.judgment import Judgment, degrading
 from probes.queries.finding import Finding
 from probes.snapshot.verdict import State, Verdict
 from tui.commands.consumers.actions import Action
@@ -19,6 +19,19 @@ from widgets.node.verdict import path_name
 _MOST_DEVICES = 2
 # A shell, a macro or a perfdata parser gives every other character a meaning of its own.
 _UNSAFE = re.compile(r"[^A-Za-z0-9 .,:;()+/_%=@#-]")
+# What is said instead of them. "A GPU's processor" is "A GPU processor": the plural would be another thing.
+_OWNER = re.compile(r"(?<=\w)['’]s\b")
+_ACCENT = re.compile("[\u0300-\u036f]")
+_INSTEAD = str.maketrans(
+    {
+        **dict.fromkeys("'\"`“”‘’$\\^~", ""),
+        **dict.fromkeys("|", "/"),
+        **dict.fromkeys("[{<‹", "("),
+        **dict.fromkeys("]}>›", ")"),
+        **dict.fromkeys("·•–—→⇄↔", "-"),
+        **{"!": ".", "?": ".", "*": "x", "×": "x", "&": "and", "…": "...", "≥": "at least", "≤": "at most"},
+    }
+)
 
 
 @frozen
@@ -51,8 +64,11 @@ Contract: TypeAlias = Callable[[CheckedNode], Answer]
 
 def safe(text: str, limit: int) -> str:
     """Return at most `limit` ASCII characters, none of which a shell or a monitoring system interprets."""
-    unquoted = re.sub("['\"]", "", ascii_text(printable(text)))
-    plain = _UNSAFE.sub("?", unquoted.replace("|", "/"))
+    from unicodedata import normalize
+
+    words = _OWNER.sub("", printable(text)).translate(_INSTEAD)
+    letters = _ACCENT.sub("", normalize("NFKD", words))
+    plain = _UNSAFE.sub("-", ascii_text(letters))
     return plain if len(plain) <= limit else f"{plain[: limit - 3]}..."
 
 
@@ -84,7 +100,10 @@ def first_problem(judgment: Judgment) -> str:
     The reason of a green verdict has figures that move, so it is not a problem and not in the text.
     """
     if not judgment.verdict.is_green:
-        return judgment.verdict.reason
+        # Not "and 1 other finding": the counts beside it are of all findings, and not only of the reasons.
+        titles = (finding.title for finding in degrading(judgment.findings)[:1])
+        reason = judgment.verdict.reason
+        return next((title for title in titles if reason.startswith(f"{title}, and ")), reason)
     return judgment.listed[0].title if judgment.listed else ""
 
 

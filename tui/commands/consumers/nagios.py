@@ -49,6 +49,11 @@ def nagios(node: CheckedNode) -> Answer:
     return Answer("\n".join(lines), status)
 
 
+def unknown(why: str) -> str:
+    """Return the line of a plugin that has no judgment, because of an error in its options or in gdrtop."""
+    return f"GDRTOP {_WORDS[-1]} - {safe(why, _MOST_TEXT)}"
+
+
 def _performance_data(node: CheckedNode) -> str:
     """Return the counts; an unknown one is left out, because it is not 0."""
     verdict = node.judgment.verdict

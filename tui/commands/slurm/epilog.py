@@ -16,9 +16,9 @@ from tui.commands.fleet.job_counters import end_job
 from tui.commands.slurm.session import Session, add_common_options
 from tui.files.job_file import MOST_DIFFERENCES, JobFileError, differences_directory, save_difference
 from tui.files.new_file import shown_path
+from tui.launch import SLURMD_SECONDS
 from tui.runtime.open_host import open_host
 
-_SECONDS = 20
 _EPILOG = """\
 environment: SLURM_JOB_GPUS or CUDA_VISIBLE_DEVICES and SLURM_JOB_ID, which slurmd sets
 What is saved is the JSON of gdrtop live --end (gdrtop schema job-counters).
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
-    add_common_options(parser, _SECONDS)
+    add_common_options(parser, SLURMD_SECONDS["epilog"])
     parser.add_argument(
         "--save",
         metavar="DIR",

@@ -14,12 +14,13 @@ from probes.snapshot.verdict import State
 from tui.commands.consumers.actions import findings_against_jobs
 from tui.commands.consumers.drain import slurm_reason
 from tui.commands.slurm.session import Session, add_common_options, described
+from tui.launch import SLURMD_SECONDS
 from tui.runtime.open_host import open_host
 
-_SECONDS = 50  # slurmd kills the program after 60 (slurm.conf(5), HealthCheckProgram)
 _EPILOG = """\
 environment: SLURMD_NODENAME, which slurmd sets
-Only a reason that begins with "gdrtop:" is replaced or cleared. Running jobs go on.
+Only a reason that begins with "gdrtop:" is replaced or cleared, and slurmd's "Prolog error" where
+gdrtop prolog failed and could not drain the node. Running jobs go on.
 
 exit status: always 0; slurmd does not use it
 """
@@ -29,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
-    add_common_options(parser, _SECONDS)
+    add_common_options(parser, SLURMD_SECONDS["health-check"])
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
@@ -44,7 +45,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if not reason and judgment.verdict.state is State.UNKNOWN:
         session.say(f"no verdict: {judgment.verdict.reason}", syslog.LOG_WARNING)
         return 0
-    node = session.slurm_node()
+    node = session.own_slurm_node()
     if reason:
         wrong = findings_against_jobs(judgment, {})
         session.say(described(wrong) or judgment.verdict.reason, syslog.LOG_ERR)

@@ -18,10 +18,10 @@ from probes.snapshot.examination import Examination, examine
 from tui.commands.consumers.actions import findings_against_jobs
 from tui.commands.consumers.drain import slurm_reason
 from tui.commands.slurm.session import Session, add_common_options, described
+from tui.launch import SLURMD_SECONDS
 from tui.runtime.open_host import open_host
 
 EXIT_NOT_FIT = 1  # slurmd drains the node and requeues the job
-_SECONDS = 20
 _EPILOG = """\
 environment: SLURM_JOB_GPUS or CUDA_VISIBLE_DEVICES, SLURM_JOB_ID and SLURMD_NODENAME, which slurmd sets
 
@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
-    add_common_options(parser, _SECONDS)
+    add_common_options(parser, SLURMD_SECONDS["prolog"])
     parser.add_argument(
         "--heal", action="store_true", help="load missing modules if that affects no job, then check again"
     )
@@ -75,17 +75,26 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
             reason, cause = _wrong_with(devices, examination, judge(examination))
     if not reason:
         return 0
-    session.say(cause, syslog.LOG_ERR)
     if options.log_only:
+        session.say(cause, syslog.LOG_ERR)
         return 0
-    if not options.no_drain:
-        node = session.slurm_node()
-        if node is not None:
-            session.carry_out(examination, "drain", drain_plan(node, reason))
+    with session.nothing_fails():  # the job must not start, whatever fails from here on
+        session.say(cause, syslog.LOG_ERR)
+        if not options.no_drain and not _is_drained(session, examination, reason):
+            session.note_undone_drain()
     if options.dry_run:
         session.say(f"would exit with {EXIT_NOT_FIT}: Slurm requeues the job and drains the node")
         return 0
     return EXIT_NOT_FIT
+
+
+def _is_drained(session: Session, examination: Examination, reason: str) -> bool:
+    """Drain the node, unless it has a reason already; return whether slurmd will find it drained."""
+    node = session.slurm_node()
+    if node is None:
+        return False
+    is_done = session.carry_out(examination, "drain", drain_plan(node, reason))
+    return is_done or node.is_draining or bool(node.reason)
 
 
 def _wrong_with(devices: JobDevices, examination: Examination, judgment: Judgment) -> tuple[str, str]:
@@ -115,7 +124,8 @@ def _save_counters(session: Session, job: str) -> None:
     from probes.fleet.job_counters import read_counters, to_text
     from tui.files.job_file import JobFile, JobFileError
 
-    try:
-        JobFile(job).save(to_text(read_counters(session.host, job)))
-    except JobFileError as error:
-        session.say(str(error), syslog.LOG_WARNING)
+    with session.nothing_fails():  # the check matters more
+        try:
+            JobFile(job).save(to_text(read_counters(session.host, job)))
+        except JobFileError as error:
+            session.say(str(error), syslog.LOG_WARNING)

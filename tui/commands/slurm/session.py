@@ -12,7 +12,8 @@ import signal
 import sys
 import syslog
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import FrameType
 
 from probes.base.origin import Source
@@ -22,11 +23,13 @@ from probes.base.unknown import Unknown
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.queries.finding import Finding
-from probes.scheduler.drain import SlurmNode, is_node_name, read_node
+from probes.scheduler.drain import LEADER, PROLOG_ERROR, SlurmNode, is_node_name, read_node
 from probes.snapshot.examination import Examination
 from tui.actions.dispatcher import Dispatcher
 from tui.actions.events import RunOutcome
 from tui.commands.arguments import whole_number
+from tui.files.job_file import JobFileError, UndoneDrain
+from tui.launch import write_syslog
 
 _NAMED = 3  # findings in a line of the log
 
@@ -55,17 +58,21 @@ class Session:
         self._dispatcher = Dispatcher(host, options.read_only)
 
     def say(self, text: str, priority: int = syslog.LOG_NOTICE) -> None:
-        """Write a line to stderr, which slurmd logs if the command fails, and to the system log."""
+        """Write a line to the system log, and then to stderr, which slurmd logs if the command fails."""
         line = printable(f"{self._name}: {text}", 1000)
-        print(f"gdrtop {line}", file=sys.stderr, flush=True)
         if self.host.origin.source is Source.LIVE and not self.dry_run:
             write_syslog(line, priority)
+        print(f"gdrtop {line}", file=sys.stderr, flush=True)
 
     @contextmanager
     def time_limit(self) -> Iterator[None]:
-        """End the process with 0 if the node does not answer in time; not while something is changed."""
+        """End the process with 0 if the node does not answer in time; not while something is changed.
+
+        The time may run already, since gdrtop was started.
+        """
         before = signal.signal(signal.SIGALRM, self._expire)
-        signal.setitimer(signal.ITIMER_REAL, self._seconds)
+        left = signal.getitimer(signal.ITIMER_REAL)[0] or self._seconds
+        signal.setitimer(signal.ITIMER_REAL, min(left, self._seconds))
         try:
             yield
         finally:
@@ -75,7 +82,6 @@ class Session:
     def _expire(self, number: int, frame: FrameType | None) -> None:
         del number, frame
         self.say(f"no result within {self._seconds:.0f} s", syslog.LOG_WARNING)
-        sys.stdout.flush()
         os._exit(0)  # a probe may hang in the kernel, and a thread that hangs keeps Python from ending
 
     def slurm_node(self) -> SlurmNode | None:
@@ -89,6 +95,35 @@ class Session:
             self.say(f"the state of {name} in Slurm is unknown: sinfo: {node}", syslog.LOG_WARNING)
             return None
         return node
+
+    def own_slurm_node(self) -> SlurmNode | None:
+        """Return the state; the reason of slurmd is gdrtop's where gdrtop's prolog could not give its own."""
+        node, note = self.slurm_node(), UndoneDrain()
+        if node is None or self.host.origin.source is not Source.LIVE or not note.exists():
+            return node
+        if node.reason == PROLOG_ERROR:
+            return replace(node, reason=f"{LEADER} {PROLOG_ERROR}")
+        if not self.dry_run:
+            note.delete()
+        return node
+
+    def note_undone_drain(self) -> None:
+        """Let the health check know that slurmd drains the node because of gdrtop, or say why it will not."""
+        if self.dry_run or self.host.origin.source is not Source.LIVE:
+            return
+        try:
+            UndoneDrain().save()
+        except JobFileError as error:
+            self.say(f"gdrtop health-check will not resume this node: {error}", syslog.LOG_WARNING)
+
+    @contextmanager
+    def nothing_fails(self) -> Iterator[None]:
+        """Log an error in gdrtop itself, and go on: what was decided stays."""
+        try:
+            yield
+        except Exception as error:
+            with suppress(Exception):
+                self.say(f"an error in gdrtop: {type(error).__name__}: {error}", syslog.LOG_ERR)
 
     def carry_out(self, examination: Examination, name: str, plan: Plan | str) -> bool:
         """Run a plan that affects no job, or say why it is not run; return whether it is done."""
@@ -118,19 +153,6 @@ class Session:
         """Return the plan of an action; None if it has none on this node."""
         offers = self._dispatcher.offers(examination, findings)
         return next((offer.plan for offer in offers if offer.id == name), None)
-
-
-def report_failure(status: int) -> None:
-    """Log that gdrtop itself has failed; slurmd gets 0."""
-    line = f"gdrtop failed with status {status}, which says nothing about the node; try it with --dry-run"
-    print(line, file=sys.stderr)
-    write_syslog(line, syslog.LOG_ERR)
-
-
-def write_syslog(line: str, priority: int) -> None:
-    """Write a line to the system log."""
-    syslog.openlog("gdrtop", syslog.LOG_PID, syslog.LOG_DAEMON)
-    syslog.syslog(priority, line)
 
 
 def described(findings: Sequence[Finding]) -> str:

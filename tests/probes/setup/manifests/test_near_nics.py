@@ -137,7 +137,8 @@ def test_a_clock_that_shows_no_time_gives_no_labels(taken_at: float) -> None:
 def test_the_plugin_runs_gdrtop_on_the_node_below_host() -> None:
     plugin = parse("npd", text_of("npd", request_of(HGX)))
     (rule,) = plugin["rules"]
-    assert [rule["path"], *rule["args"]] == ["/opt/gdrtop/bin/gdrtop", "check", "--for", "npd", *HOST]
+    assert rule["path"] == "/bin/sh"
+    assert rule["args"][2:] == ["/opt/gdrtop/bin/gdrtop", "check", "--for", "npd", *HOST]
     assert plugin["conditions"][0]["type"] == "GPUDirectRDMADegraded"
 
 

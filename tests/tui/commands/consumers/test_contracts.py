@@ -143,8 +143,26 @@ def test_a_warning_never_drains_a_node_and_a_critical_finding_does() -> None:
     assert nhc(checked("hgx-h100+xid-79-fell-off-bus")).text == "xid-79-fell-off-bus 0000:9b:00.0"
 
 
-def test_quotes_are_left_out_and_other_signs_replaced() -> None:
-    assert safe("see “gdrtop --demo”; it's $HOME", 80) == "see gdrtop --demo; its ?HOME"
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("see “gdrtop --demo”, or 'gdrtop check'", "see gdrtop --demo, or gdrtop check"),
+        ("A GPU's system processor (GSP) timed out", "A GPU system processor (GSP) timed out"),
+        ("GPU ≥ 2 → NIC [mlx5_0] & é | $HOME", "GPU at least 2 - NIC (mlx5_0) and e / HOME"),
+        ("日本", "--"),
+    ],
+)
+def test_signs_that_a_shell_interprets_are_replaced_by_what_they_say(text: str, expected: str) -> None:
+    assert safe(text, 80) == expected
+
+
+def test_a_text_beside_the_counts_has_no_second_count() -> None:
+    node = checked("hgx-h100+acs-on,port-down")
+    assert "other finding" in node.judgment.verdict.reason
+    for contract in (nagios, node_problem_detector):
+        first = contract(node).text.partition("\n")[0]
+        assert "warnings" in first
+        assert "other finding" not in first
 
 
 def test_a_name_from_the_node_cannot_leave_the_quotes_of_nhc() -> None:

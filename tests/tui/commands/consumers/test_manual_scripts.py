@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.probes.setup.manifests.parsed import parse, request_of, text_of
 from tui.manual import page
 
 CANNOT_START = "cannot start"  # in place of a node: Python does not find gdrtop's modules
@@ -58,6 +59,31 @@ def test_nhc_takes_a_broken_node_offline_and_no_other(
     assert done.stdout.startswith(printed)
 
 
+@pytest.mark.parametrize("where", ["the manual", "gdrtop manifest npd"])
+@pytest.mark.parametrize(
+    ("body", "status", "printed"),
+    [
+        ("echo BROKEN; exit 1", 1, "BROKEN"),
+        ("echo READY", 0, "READY"),
+        ("exit 1", 3, ""),  # as a Python that cannot start
+        ("kill -9 $$", 137, ""),
+        (None, 127, ""),
+    ],
+)
+def test_the_node_problem_detector_takes_no_failure_of_gdrtop_for_a_problem(
+    where: str, body: str | None, status: int, printed: str, tmp_path: Path
+) -> None:
+    written = parse("npd", text_of("npd", request_of("hgx-h100")))
+    (rule,) = (json.loads(block("Node Problem Detector")) if where == "the manual" else written)["rules"]
+    gdrtop = tmp_path / "gdrtop"
+    if body is not None:
+        gdrtop.write_text(f"#!/bin/sh\n{body}\n")
+        gdrtop.chmod(0o755)
+    arguments = [str(gdrtop) if word.endswith("/gdrtop") else word for word in rule["args"]]
+    done = subprocess.run([rule["path"], *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (status, printed)
+
+
 def test_the_configuration_of_the_node_problem_detector_is_consistent() -> None:
     """A rule's condition exists, its time limit is at most the global one, and reasons have no spaces."""
     configuration = json.loads(block("Node Problem Detector"))
@@ -65,6 +91,6 @@ def test_the_configuration_of_the_node_problem_detector_is_consistent() -> None:
     (condition,) = configuration["conditions"]
     assert rule["condition"] == condition["type"]
     assert rule["timeout"] == configuration["pluginConfig"]["timeout"]
-    assert rule["args"] == ["check", "--for", "npd"]
+    assert rule["args"][2:] == ["/usr/bin/gdrtop", "check", "--for", "npd"]
     assert rule["reason"].isalnum()
     assert condition["reason"].isalnum()

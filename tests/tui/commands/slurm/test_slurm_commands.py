@@ -15,18 +15,24 @@ from pathlib import Path
 import pytest
 
 from probes.base.origin import Origin, Source
+from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import Judgment, conclude, judge
 from probes.queries.jobs import without_jobs
+from probes.scheduler.drain import read_node
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from tests.tiers import USUAL_FAULTS, usual
 from tests.tui.pilot import SteppedClock
 from tests.tui.test_cli import ROOT
+from tui.actions.dispatcher import Dispatcher
+from tui.actions.simulated_commands import SimulatedCommands
 from tui.cli import main
 from tui.commands.check import CheckOptions, write_check
 from tui.commands.consumers.actions import findings_against_jobs
 from tui.commands.consumers.drain import slurm_reason
+from tui.commands.slurm.session import Session
+from tui.runtime.lock import ActionLock
 
 LOST = "dgx-a100+xid-79-fell-off-bus"  # GPU 5
 REASON = "gdrtop: xid-79-fell-off-bus 0000:86:00.0"
@@ -43,6 +49,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_GPUS", "5")
     monkeypatch.setenv("SLURMD_NODENAME", "dgx-a100")
     monkeypatch.setattr("tui.commands.slurm.session.write_syslog", lambda *_: None)
+    monkeypatch.setattr("tui.cli.write_syslog", lambda *_: None)
 
 
 @pytest.fixture
@@ -292,6 +299,80 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimulatedHost:
     host = node("dgx-a100")
     host.origin = Origin(Source.LIVE)
     return host
+
+
+@pytest.fixture
+def slurm_here(here: SimulatedHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimulatedHost:
+    """The same with a lost GPU, where another gdrtop has the lock and no log can be written."""
+    (tmp_path / "log").write_text("a file where the directory should be")
+    monkeypatch.setattr(
+        "tui.actions.dispatcher.own_log", lambda _="": str(tmp_path / "log" / "actions.jsonl")
+    )
+    monkeypatch.setattr("tui.actions.dispatcher.why_no_root", lambda: "")
+    monkeypatch.setattr("tui.runtime.lock.runtime_directory", lambda: str(tmp_path / "lock"))
+    monkeypatch.setattr("tui.files.job_file.differences_directory", lambda: str(tmp_path / "saved" / "jobs"))
+    host = node(LOST)
+    host.origin = here.origin
+    monkeypatch.setattr(Dispatcher, "_real", lambda *_: SimulatedCommands(host))
+    return host
+
+
+def test_a_node_is_drained_while_another_gdrtop_has_the_lock_and_the_log_is_full(
+    slurmd: Slurmd, slurm_here: SimulatedHost
+) -> None:
+    with ActionLock():
+        status, told = slurmd(slurm_here, "prolog")
+    assert status == 1
+    assert slurm_here.tree.drained_for == REASON
+    assert "Drain dgx-a100: done (not logged: the log " in told
+
+
+def test_the_reason_of_slurmd_is_cleared_where_the_prolog_could_not_give_its_own(
+    slurmd: Slurmd, slurm_here: SimulatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    healthy = node("dgx-a100")
+    healthy.origin = slurm_here.origin
+    monkeypatch.setattr(Dispatcher, "_real", lambda *_: SimulatedCommands(healthy))
+    healthy.tree.drained_for = "Prolog error"
+    assert slurmd(healthy, "health-check")[0] == 0
+    assert healthy.tree.drained_for == "Prolog error", "it may be that of another prolog"
+    silent = Unknown(Reason.TIMED_OUT, "sinfo")
+    monkeypatch.setattr("tui.commands.slurm.session.read_node", lambda *_: silent)
+    assert slurmd(slurm_here, "prolog")[0] == 1
+    monkeypatch.setattr("tui.commands.slurm.session.read_node", read_node)
+    assert "Resume dgx-a100: done" in slurmd(healthy, "health-check")[1]
+    assert healthy.tree.drained_for is None
+    slurmd(healthy, "health-check")  # sees the node without this reason
+    healthy.tree.drained_for = "Prolog error"
+    assert slurmd(healthy, "health-check")[0] == 0
+    assert healthy.tree.drained_for == "Prolog error"
+
+
+@pytest.mark.parametrize("name", ["slurm_node", "carry_out"])
+def test_what_fails_after_the_decision_does_not_change_it(
+    name: str, slurmd: Slurmd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Session, name, fail)
+    status, told = slurmd(node(LOST), "prolog")
+    assert status == 1
+    assert "xid-79-fell-off-bus: " in told
+    assert "an error in gdrtop: MemoryError" in told
+
+
+def test_the_system_log_comes_before_stderr(
+    slurmd: Slurmd, slurm_here: SimulatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    logged: list[str] = []
+    monkeypatch.setattr("tui.commands.slurm.session.write_syslog", lambda line, _: logged.append(line))
+    monkeypatch.setattr(sys.stderr, "write", fail)
+    assert slurmd(slurm_here, "prolog")[0] == 1
+    assert any("xid-79-fell-off-bus: " in line for line in logged)
 
 
 def test_the_epilog_saves_what_the_ports_did(slurmd: Slurmd, here: SimulatedHost, tmp_path: Path) -> None:
