@@ -1,22 +1,25 @@
-"""Build what is published (make dist): wheel, sdist, wheelhouse, zipapp, .deb, .rpm, SBOM and checksums.
+"""Build what is published (make dist): wheel, sdist, wheelhouses, zipapps, .deb, .rpm, SBOM and checksums.
 
-Two builds of one commit are equal byte for byte, as long as the index offers the same dependencies;
-CONSTRAINTS names a file that fixes these.
+All serve every Python that PYTHONS names, on both architectures, whatever Python and machine builds them. Two
+builds of one commit are equal byte for byte, as long as the index offers the same dependencies (CONSTRAINTS
+names a file that fixes these), and zlib and the tools of the group "packaging" have the same versions.
 """
 
 import argparse
+import email
 import gzip
 import hashlib
+import io
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -25,36 +28,40 @@ from tui.settings.template import template
 
 ROOT = Path(__file__).parents[1]
 TOOLS = Path(os.environ.get("PACKAGING_TOOLS", Path(sys.prefix) / "packaging" / "bin"))
-"""hatchling, shiv, nfpm and cyclonedx-py, in an environment of their own (the group "packaging")."""
-OLDEST, NEWEST = 10, 13  # minor versions of Python 3 that the wheelhouse serves
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-NOT_OURS = ("bin", "share", "example.py", "__pycache__")  # of the dependencies; example.py is nvidia-ml-py's
-START = """\
+"""hatchling, uv, nfpm and cyclonedx-py, in an environment of their own (the group "packaging")."""
+PYTHONS = ("3.14", "3.13", "3.12", "3.11", "3.10")
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # Debian's names
+GLIBC = ("manylinux2014", "manylinux_2_28", "manylinux_2_12")  # Python 3.10 is on no node with an older one
+NOT_OURS = ("example.py",)  # nvidia-ml-py's
+COMMON_LICENSES = {
+    "Apache License": "Apache-2.0",
+    "LESSER GENERAL PUBLIC LICENSE": "LGPL-2.1",
+}  # Debian has them
+FIND = f"""\
 #!/bin/sh
 # The package serves every Python from 3.10 on: take the system's own, or the first newer one.
-lib=$(dirname "$(readlink -f "$0")")/../lib/gdrtop
-for python in python3 python3.13 python3.12 python3.11 python3.10; do
+for python in python3 {" ".join(f"python{version}" for version in PYTHONS)}; do
     command -v "$python" >/dev/null 2>&1 || continue
-    "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 10))' || continue
-    exec "$python" -I -c '
-import sys
-sys.path.insert(0, sys.argv.pop(1))
-from tui.cli import main
-sys.exit(main())' "$lib" "$@"
+    "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || continue
+"""
+START = (
+    FIND
+    + """\
+    exec "$python" -I "$(dirname "$(readlink -f "$0")")/../lib/gdrtop" "$0" "$@"
 done
-echo "gdrtop: it needs Python 3.10 or newer; install python3.11, for example" >&2
+echo "gdrtop: needs Python 3.10 or newer; install python3.11, for example" >&2
 exit 3
 """
+)
 # A user cannot write .pyc files there, and without them each start would compile everything again.
-COMPILE = """\
-#!/bin/sh
-for python in python3 python3.13 python3.12 python3.11 python3.10; do
-    command -v "$python" >/dev/null 2>&1 || continue
-    "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 10))' || continue
+COMPILE = (
+    FIND
+    + """\
     "$python" -I -m compileall -q --invalidation-mode unchecked-hash "$DPKG_ROOT/usr/lib/gdrtop" || true
     exit 0
 done
 """
+)
 CLEAN = """\
 #!/bin/sh
 [ "$1" = 1 ] || find "$DPKG_ROOT/usr/lib/gdrtop" -name __pycache__ -prune -exec rm -rf {} +  # 1: rpm upgrades
@@ -77,7 +84,6 @@ class Build:
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PYTHONHASHSEED": "0",
         }
-        self.house, self.lib = work / "wheelhouse", work / "lib"
 
     def run(self, *argv: str | Path) -> None:
         done = subprocess.run(argv, cwd=ROOT, env=self.environment, capture_output=True, text=True)
@@ -90,70 +96,109 @@ class Build:
     def all(self) -> None:
         os.umask(0o022)
         self.run(TOOLS / "hatchling", "build", "-d", self.out)
-        self.wheelhouse()
-        self.tree()
-        self.zipapp()
-        self.system_packages()
-        self.sbom()
+        self.lock()
+        for architecture in ARCHITECTURES:
+            house, lib = self.work / f"wheelhouse-{architecture}", self.work / f"lib-{architecture}"
+            self.wheelhouse(architecture, house)
+            self.tree(architecture, house, lib)
+            self.zipapp(architecture, lib)
+            self.system_packages(architecture, lib)
+        self.sbom(lib)
         self.checksums()
 
-    def wheelhouse(self) -> None:
-        """Collect the wheels of gdrtop and its dependencies, for every Python, and pack them."""
-        (wheel,) = self.out.glob("*.whl")
-        limits = ["--constraint", self.constraints] if self.constraints else []
-        self.pip("wheel", "--wheel-dir", self.house, wheel, *limits)
-        for name in sorted(path.name for path in self.house.glob("*-cp*-cp3*.whl")):
-            package, version, python, abi, *_ = name.split("-")
-            for minor in range(OLDEST, NEWEST + 1):
-                if python == abi != f"cp3{minor}":  # else it is for all of them, or there
-                    self.pip(
-                        *(
-                            "download",
-                            "--no-deps",
-                            "--only-binary",
-                            ":all:",
-                            "--python-version",
-                            f"3.{minor}",
-                        ),
-                        *("--dest", self.house, f"{package}=={version}"),
-                    )
-        name = f"gdrtop-{self.version}-wheelhouse-{platform.machine()}"
+    def resolve(self, out: str, *arguments: str | Path) -> None:
+        # uv, because pip evaluates the markers of dependencies for the Python that runs it (pip#6117).
+        self.run(
+            TOOLS / "uv", "pip", "compile", "--quiet", "pyproject.toml", "-o", self.work / out, *arguments
+        )
+
+    def lock(self) -> None:
+        """Choose one version of each dependency that serves every Python."""
+        limits = ["--constraints", Path(self.constraints).absolute()] if self.constraints else []
+        self.resolve(
+            *("locked", "--universal", "--fork-strategy", "fewest", "--python-version", PYTHONS[-1], *limits)
+        )
+        for version in PYTHONS:
+            self.resolve(
+                *(version, "--constraints", self.work / "locked", "--python-version", version),
+                *("--python-platform", "x86_64-manylinux_2_28"),
+            )
+
+        # A node without internet may have neither pip nor ensurepip.
+        self.pip(
+            *("download", "--no-deps", "--only-binary", ":all:", "--python-version", PYTHONS[-1]),
+            *("--dest", self.work, "pip", *(["--constraint", self.constraints] if self.constraints else [])),
+        )
+
+    def wheelhouse(self, architecture: str, house: Path) -> None:
+        """Collect the wheels of gdrtop and its dependencies for every Python, and pack them with pip's."""
+        house.mkdir()
+        for wheel in self.out.glob("*.whl"):
+            shutil.copy(wheel, house)
+        for version in PYTHONS:
+            self.pip(
+                *("download", "--no-deps", "--only-binary", ":all:", "--python-version", version),
+                *(f"--platform={glibc}_{architecture}" for glibc in GLIBC),
+                *("--dest", house, "-r", self.work / version),
+            )
+        name = f"gdrtop-{self.version}-wheelhouse-{architecture}"
         with (
             gzip.GzipFile(self.out / f"{name}.tar.gz", "wb", mtime=self.epoch) as packed,
             tarfile.open(fileobj=packed, mode="w") as archive,
         ):
-            for path in sorted(self.house.iterdir()):
+            for path in sorted([*house.iterdir(), *self.work.glob("pip-*.whl")]):
                 member = tarfile.TarInfo(f"{name}/{path.name}")
                 member.size, member.mtime, member.mode = path.stat().st_size, self.epoch, 0o644
                 with path.open("rb") as content:
                     archive.addfile(member, content)
 
-    def tree(self) -> None:
-        """Install gdrtop and its dependencies into a directory that any Python can use."""
-        self.pip(
-            *("install", "--target", self.lib, "--no-compile", "--no-index", "--find-links", self.house),
-            f"gdrtop=={self.version}",
-        )
-        shutil.copytree(self.lib / "share", self.work / "share")
-        for name in NOT_OURS:
-            path = self.lib / name
+    def tree(self, architecture: str, house: Path, lib: Path) -> None:
+        """Unpack all wheels into a directory that any Python can use: names of C files name the Python."""
+        for path in sorted(house.iterdir()):
+            with zipfile.ZipFile(path) as wheel:
+                wheel.extractall(lib)
+        data = lib / f"gdrtop-{self.version}.data" / "data" / "share"
+        shutil.copytree(data, self.work / "share", dirs_exist_ok=True)
+        for path in [*lib.glob("*.data"), *map(lib.joinpath, NOT_OURS)]:
+            if unexpected := {each.name for each in path.glob("*lib")}:  # modules, not scripts and data
+                sys.exit(f"{path.name} has {unexpected}")
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        for path in (self.lib, *self.lib.rglob("*")):  # nfpm sets its "mtime" only for what it makes itself
+        digest = hashlib.sha256()
+        for path in _files(lib):
+            digest.update(f"{path.relative_to(lib)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+        start = (ROOT / "tests" / "package_start.py").read_text(encoding="utf-8")
+        name = f"gdrtop-{self.version}-{architecture}-{digest.hexdigest()[:16]}"
+        assigned = f'ARCHITECTURE, BUILD = "{architecture}", "{name}"'
+        (lib / "__main__.py").write_text(
+            start.replace('ARCHITECTURE = BUILD = ""', assigned), encoding="utf-8"
+        )
+        for path in (lib, *lib.rglob("*")):  # nfpm sets its "mtime" only for what it makes itself
             os.utime(path, (self.epoch, self.epoch))
 
-    def zipapp(self) -> None:
-        self.run(
-            *(TOOLS / "shiv", "--site-packages", self.lib, "--entry-point", "tui.cli:main", "--reproducible"),
-            *("--python", "/usr/bin/env python3", "--output-file", self.out / f"gdrtop-{self.version}.pyz"),
-        )
+    def zipapp(self, architecture: str, lib: Path) -> None:
+        """Pack the tree into one file, which unpacks itself (package_start.py)."""
+        content = io.BytesIO()
+        when = datetime.fromtimestamp(self.epoch, timezone.utc).timetuple()[:6]
+        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in _files(lib):
+                member = zipfile.ZipInfo(str(path.relative_to(lib)), when)
+                member.compress_type, member.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
+                archive.writestr(member, path.read_bytes())
+        program = self.out / f"gdrtop-{self.version}-{architecture}.pyz"
+        program.write_bytes(b"#!/usr/bin/env python3\n" + content.getvalue())
+        program.chmod(0o755)
 
-    def system_packages(self) -> None:
+    def system_packages(self, architecture: str, lib: Path) -> None:
         """Build the .deb and the .rpm with nfpm, whose configuration may be JSON."""
         for name, text in (("gdrtop", START), ("compile", COMPILE), ("clean", CLEAN)):
             (self.work / name).write_text(text, encoding="utf-8")
             (self.work / name).chmod(0o755)
         page = self.work / "gdrtop.1.gz"
-        page.write_bytes(gzip.compress((self.work / "share/man/man1/gdrtop.1").read_bytes(), 9, mtime=0))
+        page.write_bytes(_compressed(self.work / "share/man/man1/gdrtop.1"))
+        changes = self.work / "changelog.gz"
+        changes.write_bytes(_compressed(ROOT / "CHANGELOG.md"))
+        terms = self.work / "copyright"
+        terms.write_text("\n".join(_copyright(lib)), encoding="utf-8")
         example = self.work / "config.toml"
         example.write_text(template(), encoding="utf-8")
         completions = {
@@ -167,11 +212,11 @@ class Build:
             for kind in kinds
         ]
         zsh = {"src": str(self.work / "share/zsh/site-functions/_gdrtop"), "packager": "deb"}
-        pythons = ("python3 >= 3.10", "python3.11", "python3.12", "python3.13")
+        pythons = ("python3 >= 3.10", *(f"python{version}" for version in PYTHONS))
         when = datetime.fromtimestamp(self.epoch, timezone.utc).isoformat()
         described = {
             "name": "gdrtop",
-            "arch": ARCHITECTURES.get(platform.machine(), platform.machine()),
+            "arch": ARCHITECTURES[architecture],
             # What comes before a release is older than it: "~" says so, in both formats.
             "version": re.sub(r"\.dev", "~dev", self.version),
             "version_schema": "none",
@@ -194,10 +239,13 @@ class Build:
                     "dst": "/usr/bin/gdrtop",
                     "file_info": {"mode": 0o755},
                 },
-                {"src": str(self.lib), "dst": "/usr/lib/gdrtop", "type": "tree"},
+                {"src": str(lib), "dst": "/usr/lib/gdrtop", "type": "tree"},
                 {"src": str(page), "dst": "/usr/share/man/man1/gdrtop.1.gz"},
                 # Not in /etc, where every start would read it: `gdrtop config --edit` begins with it, too.
                 {"src": str(example), "dst": "/usr/share/doc/gdrtop/config.toml"},
+                {"src": str(terms), "dst": "/usr/share/doc/gdrtop/copyright"},
+                {"src": str(changes), "dst": "/usr/share/doc/gdrtop/changelog.gz"},
+                {"dst": "/usr/share/doc/gdrtop", "type": "dir", "packager": "rpm"},
                 *shared,
                 {**zsh, "dst": "/usr/share/zsh/vendor-completions/_gdrtop"},
             ],
@@ -207,14 +255,13 @@ class Build:
         for kind in ("deb", "rpm"):
             self.run(TOOLS / "nfpm", "package", "--config", config, "--packager", kind, "--target", self.out)
 
-    def sbom(self) -> None:
+    def sbom(self, lib: Path) -> None:
         """List what is delivered, from an environment that holds nothing else."""
         delivered = self.work / "delivered"
         self.run(sys.executable, "-m", "venv", "--without-pip", delivered)
-        self.pip(
-            *("--python", delivered / "bin" / "python", "install", "--no-compile", "--no-index"),
-            *("--find-links", self.house, f"gdrtop=={self.version}"),
-        )
+        (packages,) = delivered.glob("lib/python*/site-packages")
+        packages.rmdir()
+        packages.symlink_to(lib)
         self.run(
             *(TOOLS / "cyclonedx-py", "environment", "--pyproject", ROOT / "pyproject.toml"),
             *("--mc-type", "application", "--output-reproducible", "--output-format", "JSON"),
@@ -226,6 +273,45 @@ class Build:
         files = sorted(path for path in self.out.iterdir() if path.is_file())
         sums = (f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)
         (self.out / "SHA256SUMS").write_text("".join(sums), encoding="utf-8")
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _compressed(path: Path) -> bytes:
+    # gzip.compress() writes another header with Python 3.11 than with others.
+    content = io.BytesIO()
+    with gzip.GzipFile("", "wb", 9, content, mtime=0) as packed:
+        packed.write(path.read_bytes())
+    return content.getvalue()
+
+
+def _copyright(lib: Path) -> Iterator[str]:
+    """Describe the licenses of gdrtop and of what it bundles, in Debian's format (DEP-5)."""
+    yield "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/"
+    yield "Upstream-Name: gdrtop"
+    for folder in sorted(lib.glob("*.dist-info")):
+        about = email.message_from_string((folder / "METADATA").read_text(encoding="utf-8"))
+        texts = [
+            path.read_text(encoding="utf-8")
+            for path in _files(folder)
+            if re.match("LICEN[CS]E|COPYING|AUTHORS|NOTICE", path.name)
+        ]
+        classified = [each for each in about.get_all("Classifier", []) if each.startswith("License ::")]
+        name = (about["License-Expression"] or [*classified, about["License"]][0]).rpartition(":: ")[2]
+        record = (folder / "RECORD").read_text(encoding="utf-8").splitlines()
+        tops = {re.split("[,/]", line)[0] for line in record} - set(NOT_OURS)
+        holders = re.findall(r"(?m)^ *Copyright (?:\(c\) )?\d{4}.*$|^ *Copyright \w+, .*$", "\n".join(texts))
+        yield ""
+        yield f"Files: {' '.join(f'usr/lib/gdrtop/{top}*' for top in sorted(tops) if '.data' not in top)}"
+        yield f"Copyright: {' '.join(holders) or about['Author'] or about['Author-email'] or 'its authors'}"
+        yield f"License: {name.replace(' AND ', ' and ')}"
+        for text in texts or ["Its wheel has no text of the license."]:
+            common = next((name for title, name in COMMON_LICENSES.items() if title in text[:100]), None)
+            if common:
+                text = f"On Debian systems, the text is in /usr/share/common-licenses/{common}."
+            yield "\n".join(f" {line.rstrip() or '.'}" for line in text.strip().splitlines())
 
 
 def _output(argv: Sequence[str]) -> str:
