@@ -17,6 +17,8 @@ from probes.base.text import printable
 from tui.commands.arguments import (
     EXIT_INTERRUPTED,
     EXIT_WRONG_USAGE,
+    REFUSED,
+    RUN_BY_SLURMD,
     UsageError,
     add_node_options,
     add_output_options,
@@ -111,10 +113,8 @@ _FOLDERS = {
     "prove": "prove",
     "reliability": "reliability",
     "explain": "explain",
-    **dict.fromkeys(("prolog", "epilog", "health-check"), "slurm"),
+    **dict.fromkeys(RUN_BY_SLURMD, "slurm"),
 }
-# slurmd drains a node for any status but 0, so what goes wrong in gdrtop itself is none for it.
-_RUN_BY_SLURMD = ("prolog", "epilog", "health-check")
 # What people type from other tools, and what they mean here.
 _HINTS = {
     **dict.fromkeys(("doctor", "diagnose", "status", "health", "verdict"), "; did you mean gdrtop check?"),
@@ -147,7 +147,6 @@ _LONG = (
     "setup",
     "watch",
 )
-_NOT_OVER_A_CONNECTION = ("bench", "prove", "ras", "watch", "nccl-log", "metrics", *_RUN_BY_SLURMD)
 _WITHOUT_CONFIGURATION = ("config", "schema", "help", "completion")  # they run when it has errors, too
 _WITHOUT_NODE = ("nccl-log", "config", "schema", "help", "completion")
 _WRONG_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
@@ -213,7 +212,7 @@ def _command(name: str) -> Command:
 
 def _fill(name: str, parser: argparse.ArgumentParser) -> None:
     if name not in _WITHOUT_NODE:
-        add_node_options(parser)
+        add_node_options(parser, name)
     _command(name).add_options(parser)
     add_output_options(parser)
     set_configured_defaults(parser, name)
@@ -361,7 +360,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.demo == "list":
         _list_demos()
         return 0
-    if options.host and options.command in _NOT_OVER_A_CONNECTION:
+    if options.host and options.command != "fleet" and "--host" in REFUSED.get(options.command, ()):
         print(f"gdrtop: --host does not work with {options.command}; run it on the node", file=sys.stderr)
         return EXIT_WRONG_USAGE
     if options.command is None and options.verbose:
@@ -442,7 +441,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     status = _main(arguments)
     if argv is not None:
         gc.enable()
-    if status > 1 and next((word for word in arguments if word in _COMMANDS), "") in _RUN_BY_SLURMD:
+    if status > 1 and next((word for word in arguments if word in _COMMANDS), "") in RUN_BY_SLURMD:
         from tui.commands.slurm.session import report_failure
 
         report_failure(status)
