@@ -125,7 +125,7 @@ def commands_of(parser: argparse.ArgumentParser) -> dict[str, tuple[str, argpars
 def man_page() -> str:
     parser = cli._parser()
     commands = commands_of(parser)
-    common = {action.help for action in parser._actions if action.help}
+    common = {argparse.SUPPRESS, *(action.help for action in parser._actions if action.help)}
     summaries = "".join(listed(f"gdrtop {name}", text) for name, (text, _) in commands.items())
     prose, macros = "", ""
     last = dict.fromkeys(LAST, "")

@@ -45,9 +45,10 @@ def unpack(base, folder):
 
 def checked(base):
     """Return the unpacked folder in this one, which only this user can change; raise OSError else."""
-    folder = os.path.join(base, BUILD)
     os.makedirs(base, 0o700, exist_ok=True)
-    if os.geteuid() == 0 and is_replaceable(os.path.realpath(base)):
+    base = os.path.realpath(base)  # a link could be turned after the check
+    folder = os.path.join(base, BUILD)
+    if os.geteuid() == 0 and is_replaceable(base):
         raise PermissionError(0, "other users can write there")
     if os.statvfs(base).f_flag & os.ST_NOEXEC:
         raise PermissionError(0, "mounted noexec")
@@ -84,7 +85,7 @@ def start():
         # Isolated, this folder comes first and no PYTHONPATH after it.
         os.execv(sys.executable, [sys.executable, "-I", unpacked(), HERE, *sys.argv[1:]])
     try:
-        from tui.cli import main
+        from gdrtop import main
     except Exception as error:
         refuse(f"{sys.executable} cannot start what is in {HERE} ({str(error)!a}); install gdrtop again")
     del sys.argv[0]  # the folder; what the user has started follows

@@ -90,7 +90,7 @@ OPENERS = {
     "tui/bandwidth/pairs/node_server.py": {"_supervise"},
     "tui/bandwidth/registration/child.py": {"__init__"},
     "tui/bandwidth/supervisor.py": {"process_table"},
-    "tui/cli.py": {"_discard_output"},
+    "tui/launch.py": {"_open_standard_streams"},
     "tui/terminal/driver.py": {"_watch"},
     # gdrtop's own files, in directories that only their user can write to; the last part is never a link.
     "tui/actions/supervisor.py": {"_run", "_create", "_claimed", "main"},

@@ -19,6 +19,7 @@ from probes.base.text import printable
 from tui.commands.arguments import (
     EXIT_INTERRUPTED,
     EXIT_WRONG_USAGE,
+    REFUSED,
     UsageError,
     add_node_options,
     add_output_options,
@@ -154,7 +155,6 @@ _LONG = (
     "setup",
     "watch",
 )
-_NOT_OVER_A_CONNECTION = ("bench", "prove", "ras", "watch", "nccl-log", "metrics", *SLURMD_SECONDS)
 _WITHOUT_CONFIGURATION = ("config", "schema", "help", "completion")  # they run when it has errors, too
 _WITHOUT_NODE = ("nccl-log", "config", "schema", "help", "completion")
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of the system; they say nothing about the output
@@ -225,7 +225,7 @@ def _command(name: str) -> Command:
 
 def _fill(name: str, parser: argparse.ArgumentParser) -> None:
     if name not in _WITHOUT_NODE:
-        add_node_options(parser)
+        add_node_options(parser, name)
     _command(name).add_options(parser)
     add_output_options(parser)
     set_configured_defaults(parser, name)
@@ -366,7 +366,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.demo == "list":
         _list_demos()
         return 0
-    if options.host and options.command in _NOT_OVER_A_CONNECTION:
+    if options.host and options.command != "fleet" and "--host" in REFUSED.get(options.command, ()):
         raise _Refused(f"--host does not work with {options.command}; run it on the node")
     if options.command is None and options.verbose:
         raise _Refused("--verbose needs a command or --version")

@@ -53,7 +53,7 @@ groups:
           summary: "gdrtop has not checked {{ $labels.instance }} for {{ $value | humanizeDuration }}"
           description: "See systemctl status gdrtop-metrics.timer gdrtop-metrics.service on the node."
       - alert: GdrtopGone
-        # While gdrtop has no metrics, the other alerts of its node end: nobody knows whether it is well.
+        # While gdrtop has no metrics, the other alerts of its node end, well or not.
         expr: >-
           last_over_time(gdrtop_last_check_timestamp_seconds[6h])
           unless on (instance) gdrtop_last_check_timestamp_seconds

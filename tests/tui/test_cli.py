@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -18,9 +19,10 @@ from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.examination import examine
+from tests.simulated_tree import write_tree
 from tests.tiers import USUAL_FAULTS, usual
 from tests.trees import add_function, add_rdma_device
-from tui.cli import main
+from tui.cli import _COMMANDS, _FLEET, _WITHOUT_NODE, main
 from tui.files.version import version
 from tui.runtime.printing import ascii_text
 from widgets.node import modules as modules_drawing
@@ -272,6 +274,64 @@ def test_wrong_usage_is_one_line_and_exit_status_3(arguments: tuple[str, ...]) -
     assert done.stdout == ""
     assert done.stderr.startswith("gdrtop: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+# What commands need besides to look at a node.
+ARGUMENTS = {
+    "bench": ("--list",),
+    "diff": (".",),
+    "explain": ("1",),
+    "fleet bench": ("-w", "node[1-2]"),
+    "hang": ("1",),
+    "live": ("--seconds", "1"),
+    "manifest": ("helm",),
+    "record": ("{}/new.tar.gz", "--seconds", "1"),
+    "report": ("{}/new.html",),
+    "watch": ("--dir", "{}/ring"),
+    **dict.fromkeys(("health-check", "prolog"), ("--dry-run",)),
+    **dict.fromkeys(("fleet check", "fleet hang", "fleet live", "fleet watch"), ("-w", "node1")),
+}
+REFUSAL = re.compile(
+    r"does not work with|needs a (?:running )?node[;.]|name a single node|cannot be watched"
+    r"|this is already a recording|not a running node"
+)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A value for each option that says where the node is."""
+    directory = tmp_path_factory.mktemp("places")
+    recording = str(directory / "node.tar.gz")
+    write_tree(SimulatedHost("hgx-h100"), directory)
+    assert main(["record", "--root", str(directory), "--seconds", "1", recording]) == 0
+    return {"--root": str(directory), "--replay": recording, "--host": "node1"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [*(name for name in _COMMANDS if name not in ("fleet", *_WITHOUT_NODE)), *map("fleet {}".format, _FLEET)],
+)
+def test_the_help_lists_an_option_of_the_node_unless_the_command_refuses_it(
+    command: str, places: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = command.split()
+    text = printed(capsys, *words, "--help")
+    listed = {
+        option
+        for option in (*places, "--over", "--sudo", "--at")
+        if re.search(rf"^  {option}[ \n]", text, re.M)
+    }
+    assert ("--at" in listed) == ("--replay" in listed)
+    assert {"--over", "--sudo"} & listed in (set(), {"--over", "--sudo"})
+    assert ("--sudo" in listed) == ("--host" in listed or words[0] == "fleet")
+    for option, place in places.items():
+        more = ("--over", "false {host}") if option == "--host" else ()
+        arguments = [each.format(tmp_path) for each in ARGUMENTS.get(command, ())]
+        main([*words, *arguments, option, place, *more])
+        errors = capsys.readouterr().err
+        assert bool(REFUSAL.search(errors)) == (option not in listed), errors
+        for file in tmp_path.glob("new.*"):
+            file.unlink()
 
 
 def test_the_dashboard_without_a_terminal_points_to_the_text_commands() -> None:

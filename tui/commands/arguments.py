@@ -23,12 +23,24 @@ VERBOSE_HELP = (
 )
 
 
+_CONNECTION, _RECORDING = ("--host", "--over", "--sudo"), ("--replay", "--at")
+# The options of the node with which a command never works; who gives them all the same reads why.
+REFUSED = {
+    **dict.fromkeys(("bench", "metrics", "nccl-log", *launch.SLURMD_SECONDS), _CONNECTION),
+    **dict.fromkeys(("hang", "live", "setup"), ("--root",)),
+    "fleet": ("--host", "--root", *_RECORDING),
+    **dict.fromkeys(("prove", "watch"), (*_CONNECTION, "--root", *_RECORDING)),
+    "ras": (*_CONNECTION, "--root"),
+    "record": _RECORDING,
+}
+
+
 class UsageError(Exception):
     """The arguments do not fit together; the message says why."""
 
 
-def add_node_options(parser: argparse.ArgumentParser, with_defaults: bool = False) -> None:
-    """Add the options that choose the node.
+def add_node_options(parser: argparse.ArgumentParser, command: str = "", with_defaults: bool = False) -> None:
+    """Add the options that choose the node; those that the command refuses are not in its help.
 
     They are accepted before and after a command, so only the main parser sets defaults.
     """
@@ -75,6 +87,8 @@ def add_node_options(parser: argparse.ArgumentParser, with_defaults: bool = Fals
     parser.add_argument(
         "--seed", metavar="N", type=int, default=default(0), help="vary the figures of a simulated node"
     )
+    for option in REFUSED.get(command, ()):
+        parser._option_string_actions[option].help = argparse.SUPPRESS
 
 
 def add_output_options(parser: argparse.ArgumentParser, with_defaults: bool = False) -> None:

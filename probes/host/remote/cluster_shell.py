@@ -39,7 +39,9 @@ from ClusterShell.NodeUtils import (  # noqa: E402
     GroupResolverConfig,
     GroupResolverError,
     GroupResolverSourceError,
+    GroupSourceError,
     GroupSourceNoUpcall,
+    UpcallGroupSource,
 )
 from ClusterShell.Task import Task, task_self  # noqa: E402
 from ClusterShell.Worker.EngineClient import E_READ, E_WRITE, EngineClientEOF  # noqa: E402
@@ -57,9 +59,11 @@ __all__ = [
     "GroupResolverConfig",
     "GroupResolverError",
     "GroupResolverSourceError",
+    "GroupSourceError",
     "GroupSourceNoUpcall",
     "NodeSet",
     "NodeSetException",
     "Task",
+    "UpcallGroupSource",
     "task_self",
 ]

@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parts = parser.add_subparsers(dest="part", metavar="COMMAND", prog=parser.prog, required=True)
     for name, summary in PARTS.items():
         part = parts.add_parser(name, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
-        add_node_options(part)
+        add_node_options(part, "fleet")
         add_node_set_options(part)
         _add(name, part)
         add_output_options(part)

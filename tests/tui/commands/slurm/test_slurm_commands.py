@@ -82,7 +82,7 @@ def test_a_job_without_gpus_starts_without_a_look_at_the_node(
     slurmd: Slurmd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLURM_JOB_GPUS")
-    monkeypatch.setattr("tui.commands.slurm.prolog.examine", lambda _: pytest.fail("it looks at the node"))
+    monkeypatch.setattr("tui.commands.slurm.prolog.examine", lambda *_, **__: pytest.fail("it is read"))
     assert slurmd(node(LOST), "prolog") == (0, "")
 
 
@@ -108,7 +108,7 @@ def test_a_job_with_all_gpus_starts_where_check_lets_jobs_start(
     examination = without_jobs(examine(host))
     judgment = judge(examination)
     for command in ("prolog", "health_check"):
-        monkeypatch.setattr(f"tui.commands.slurm.{command}.examine", lambda _: examination)
+        monkeypatch.setattr(f"tui.commands.slurm.{command}.examine", lambda *_, **__: examination)
         monkeypatch.setattr(f"tui.commands.slurm.{command}.judge", lambda _: judgment)
     reason = slurm_reason(judgment, {})
     status, told = slurmd(host, "prolog", "--no-drain")
@@ -272,7 +272,8 @@ def test_a_crash_drains_no_node(slurmd: Slurmd, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 def test_a_node_that_hangs_ends_in_time(tmp_path: Path) -> None:
-    hang = "import time, sys; import tui.commands.slurm.prolog as p; p.examine = lambda _: time.sleep(60); "
+    hang = "import time, sys; import tui.commands.slurm.prolog as p; "
+    hang += "p.examine = lambda *_, **__: time.sleep(60); "
     hang += "from tui.cli import main; sys.exit(main(['--demo', 'dgx-a100', 'prolog', '--limit', '1']))"
     began = time.monotonic()
     ended = subprocess.run(
