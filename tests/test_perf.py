@@ -1,11 +1,11 @@
 """The benchmark's own parts: comparison, big nodes, load, terminals, and the node that lstopo reads."""
 
-import importlib
 import json
-import shutil
+import os
+import re
 import subprocess
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,15 @@ import psutil
 import pytest
 
 from probes.facts.node import probe_node
-from probes.host.remote.transport import ConnectionFailed
 from probes.simulation.host import SimulatedHost
 from probes.topology.paths import build
-from tests.perf.__main__ import BENCHES, bench_probe
+from tests.perf import __main__ as bench
+from tests.perf import fleet, live, monitors, scale, system_calls, table, terminal, text_commands
+from tests.perf.command import Command, NotMeasured, measure
 from tests.perf.compare import compare, print_comparison
 from tests.perf.crowded_node import crowded_node
-from tests.perf.fleet import bench_fleet
 from tests.perf.monitors import load
-from tests.perf.table import NotMeasured
-from tests.perf.terminal import Terminal, costs_over
+from tests.perf.terminal import RUNNING, Terminal, costs_over
 from tests.simulated_tree import write_functions, write_tree
 
 
@@ -65,13 +64,18 @@ def test_a_load_has_the_processes_it_was_asked_for_and_ends_them() -> None:
     assert not alive
 
 
+def test_a_load_of_no_processes_may_end_by_itself() -> None:
+    with load(sleeping=0, spinning=0) as pid:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
 @pytest.mark.slow
 def test_costs_of_programs_beside_each_other_are_of_the_same_seconds() -> None:
-    loud = Terminal(["sh", "-c", "echo started; while :; do echo more; done"])
-    silent = Terminal(["sh", "-c", "echo started; exec sleep 60"])
+    loud = Terminal(Command(["sh", "-c", "echo started; while :; do echo more; done"], RUNNING, "started"))
+    silent = Terminal(Command(["sh", "-c", "echo started; exec sleep 60"], RUNNING, "started"))
     with closing(loud), closing(silent):
-        for terminal in (loud, silent):
-            terminal.wait_for(b"started")
+        for each in (loud, silent):
+            each.wait_for("started")
         silent.read_for(0.5)
         busy, quiet = costs_over((loud, silent), 0.5)
     assert busy.bytes_written > quiet.bytes_written == 0
@@ -79,8 +83,9 @@ def test_costs_of_programs_beside_each_other_are_of_the_same_seconds() -> None:
 
 
 def test_a_program_that_ends_is_not_waited_for() -> None:
-    with closing(Terminal(["sh", "-c", "echo no GPU"])) as terminal, pytest.raises(TimeoutError):
-        terminal.wait_for(b"Device", seconds=1e9)
+    command = Command(["sh", "-c", "echo no GPU"], RUNNING, "Device")
+    with closing(Terminal(command)) as ended, pytest.raises(NotMeasured, match="no GPU"):
+        ended.wait_for("Device", seconds=1e9)
 
 
 @pytest.mark.slow
@@ -95,53 +100,111 @@ def test_lstopo_finds_the_ids_of_every_function_of_the_node(tmp_path: Path) -> N
         assert (function / "subsystem_device").exists()
 
 
-_WITHOUT_COMMANDS = {
-    *(
-        "bench_sampling",
-        "bench_step_clock",
-        "bench_topologies",
-        "bench_pci",
-        "bench_hours",
-        "bench_recording",
+# What every command of the benchmark must print, so that one of them can fail alone.
+_PRINTED = """1 \033[?1049h gdrtop GPU1 type="PCIDev" lstopo 2.9 load average CPU cpu NVITOP Device
+gdrtop 1 ACTIVE via peermem · 8 of 8 GPUs, GPU0 H100, nvidia_peermem, gdrtop_gpus 8.0, Drain hgx-h100
+keeps at most 1 h; gdrtop was terminated; "label": "500 nodes" "label": "2 nodes" "label": "64 nodes"
+"label": "20 nodes" "verdicts": {"ACTIVE": 950, "DEGRADED": 50} "unanswered": []
+"""
+_COMMANDS: dict[Callable[[], None], tuple[str, ...]] = {
+    bench.bench_first_paint: ("empty_app", "tui --demo"),
+    bench.bench_probe: ("--version", "--of xml"),
+    bench.bench_running: (
+        "tui --demo",
+        "mounted",
+        "top -d",
+        "htop --delay",
+        "btop --utf-force",
+        "btop --ver",
     ),
+    bench.bench_live: ("tui --demo",),
+    bench.bench_system_calls: ("mounted",),
+    bench.bench_crowded_dashboard: ("crowded_app",),
+    bench.bench_text: ("check --demo", "topo", "modules", "tui check", "--one-line", "metrics"),
+    bench.bench_scheduler: ("prolog", "verdict"),
+    bench.bench_watch: ("watch",),
+    bench.bench_log: ("grep",),
+    bench.bench_fleet: ("gpu[001-500]", "gpu001,gpu017", "gpu[001-064]", "--save", "--from"),
 }
-_FAILING = {
-    "prints nothing": "exit 0",
-    "fails": "echo gdrtop GPU1 8 GPUs; exit 3",
-    "is killed": 'echo gdrtop GPU1 \'{"verdicts": {}, "unanswered": []}\'; kill -9 $$',
+_WITHOUT_COMMANDS = {
+    *(bench.bench_sampling, bench.bench_step_clock, bench.bench_topologies, bench.bench_pci),
+    *(bench.bench_hours, bench.bench_recording, bench.bench_remote_live),
 }
 
 
-@pytest.mark.parametrize("script", _FAILING.values(), ids=_FAILING)
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Leave out what takes long, and what this machine may not have."""
+
+    @contextmanager
+    def mounted() -> Iterator[tuple[list[str], Path]]:
+        yield ["mounted"], tmp_path
+
+    read = terminal.read_together
+    monkeypatch.setattr(terminal, "read_together", lambda all_, seconds: read(all_, min(seconds, 0.05)))
+    for module in (fleet, live, scale, text_commands):
+        monkeypatch.setattr(module, "slowness", lambda: 1.0)
+    for module in (monitors, system_calls, text_commands):
+        monkeypatch.setattr(module, "mounted_node", mounted)
+        monkeypatch.setattr(module, "is_permitted", lambda _: True)
+    monkeypatch.setattr(monitors, "_LOADS", (("quiet", 0, 0),))
+    for write in ("write_tree", "write_cpus", "write_functions"):
+        monkeypatch.setattr(f"tests.simulated_tree.{write}", lambda *_: None)
+    monkeypatch.setattr("probes.host.local.LocalHost", lambda _: SimulatedHost("hgx-h100"))
+    monkeypatch.setattr(monitors, "_program", lambda name: name)
+    monkeypatch.setattr(bench.shutil, "which", lambda name: name)
+    monkeypatch.setattr(text_commands, "_WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(bench, "LOG_BYTES", 1 << 12)
+    monkeypatch.setattr(fleet, "save_answers", lambda *_, **__: "over")
+    monkeypatch.setattr(table, "ROWS", [])
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("fault", ["exit 3", "silent"])
 @pytest.mark.parametrize(
-    "bench",
-    [bench for bench in BENCHES if bench.__name__ not in _WITHOUT_COMMANDS],
-    ids=lambda each: each.__name__,
+    ("benchmark", "word"), [(benchmark, word) for benchmark, words in _COMMANDS.items() for word in words]
 )
-def test_a_benchmark_of_a_command_that_does_not_work_fails(
-    bench: Callable[[], None], script: str, monkeypatch: pytest.MonkeyPatch
+def test_a_benchmark_fails_on_a_command_that_fails_or_prints_nothing(
+    benchmark: Callable[[], None], word: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else its budget is kept by doing nothing; this replaces whatever the benchmark starts."""
+    start = Command.start
 
-    class Broken(subprocess.Popen[bytes]):
-        def __init__(self, argv: Sequence[str], **options: Any) -> None:
-            # Beside which others are measured, a question, and what the answers of nodes are saved with.
-            is_saving = bench is bench_fleet and "tests.probes.host.remote.stand_in" in argv
-            is_load = "load" in argv or argv[-1] == "true" or is_saving
-            super().__init__(argv if is_load else ["sh", "-c", script], **options)
-
-    measured: list[str] = []
-    monkeypatch.setattr(subprocess, "Popen", Broken)
-    monkeypatch.setattr("tests.perf.__main__.LOG_BYTES", 1 << 12)
-    for module in ("__main__", "fleet", "live", "monitors", "scale", "system_calls", "text_commands"):
-        rows = importlib.import_module(f"tests.perf.{module}")
-        if hasattr(rows, "slowness"):
-            monkeypatch.setattr(rows, "slowness", lambda: 1.0)
-        monkeypatch.setattr(
-            rows, "row", lambda what, measured_, budget, kept, *_: measured.append(what) if kept else None
+    def start_other(command: Command, **options: Any) -> subprocess.Popen[bytes]:
+        line = " ".join(command.argv)
+        status = next(iter(command.statuses))
+        if word in line:
+            script = 'printf %s "$0"; exit 3' if fault == "exit 3" else f"exit {max(0, status)}"
+            process = start(Command(["sh", "-c", script, _PRINTED], (), ""), **options)
+            process.wait()
+            return process
+        _save_recordings(command.argv)
+        script = (
+            'while printf %s "$0"; do sleep 0.01; done' if status < 0 else f'printf %s "$0"; exit {status}'
         )
-    if bench is bench_probe and shutil.which("lstopo-no-graphics") is None:
-        pytest.skip("it starts lstopo, which is not installed")
-    with pytest.raises((NotMeasured, ConnectionFailed, TimeoutError, psutil.Error, OSError, RuntimeError)):
-        bench()
-    assert not measured
+        return start(Command(["sh", "-c", script, _PRINTED], (), ""), **options)
+
+    monkeypatch.setattr(Command, "start", start_other)
+    with pytest.raises(NotMeasured, match=re.escape(word)):
+        benchmark()
+
+
+def _save_recordings(argv: Sequence[str]) -> None:
+    if "--save" in argv:
+        directory = Path(argv[argv.index("--save") + 1])
+        directory.mkdir()
+        for number in range(20):
+            (directory / f"{number}.tar.gz").touch()
+
+
+def test_every_benchmark_is_known_with_its_commands() -> None:
+    assert _COMMANDS.keys() | _WITHOUT_COMMANDS == set(bench.BENCHES)
+
+
+def test_only_one_module_of_the_benchmark_starts_commands() -> None:
+    starting = re.compile(r"Popen\(|subprocess\.(run|call|check_)|os\.(system|spawn|exec|popen)|pty\.spawn")
+    files = Path(bench.__file__).parent.glob("*.py")
+    assert [file.name for file in files if starting.search(file.read_text())] == ["command.py"]
+
+
+def test_what_a_command_took_is_of_a_command_that_did_it() -> None:
+    assert measure(Command(["echo", "12 nodes"], (0,), r"\d+ nodes")).text == "12 nodes\n"

@@ -20,14 +20,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
+from tests.perf.command import Command, measure
 from tests.perf.compare import print_comparison
 from tests.perf.fleet import bench_fleet, bench_remote_live
 from tests.perf.live import bench_live, bench_sampling, bench_step_clock
 from tests.perf.monitors import bench_running
 from tests.perf.scale import bench_crowded_dashboard, bench_hours, bench_pci, bench_topologies
 from tests.perf.system_calls import bench_system_calls
-from tests.perf.table import GDRTOP, NODE, ROWS, NotMeasured, best, child_seconds, require, row
-from tests.perf.terminal import Terminal
+from tests.perf.table import GDRTOP, NODE, ROWS, best, row
+from tests.perf.terminal import Terminal, dashboard
 from tests.perf.text_commands import bench_scheduler, bench_text, bench_watch
 
 HERE = Path(__file__).parent
@@ -35,12 +36,10 @@ HERE = Path(__file__).parent
 
 def first_paint(argv: list[str]) -> float:
     """Seconds until the program's first word is on the terminal."""
-    terminal = Terminal(argv)
+    terminal = Terminal(dashboard(argv))
     try:
-        seconds = terminal.wait_for(b"gdrtop")
-        terminal.read_for(0.1)
-        if terminal.has_ended:  # it may have printed its name in an error
-            raise NotMeasured(f"{argv} has ended")
+        seconds = terminal.wait_for(terminal.command.output)
+        terminal.require_running()
         return seconds
     finally:
         terminal.close()
@@ -81,25 +80,23 @@ def bench_probe() -> None:
         write_cpus(host, Path(directory))
         write_functions(Path(directory))
         facts = probe_node(LocalHost(directory)).pci
-        if not isinstance(facts, PciFacts) or not facts.functions:
-            raise NotMeasured(f"no PCI functions were probed: {facts}")
+        assert isinstance(facts, PciFacts)
+        assert facts.functions
         what = f"full probe, {len(facts.functions)} PCI functions"
         lstopo = shutil.which("lstopo-no-graphics")
+        said = measure(Command([lstopo, "--version"], (0,), "lstopo")).text if lstopo is not None else ""
+        version = said.split()[-1] if said else ""
         environment = {"HWLOC_COMPONENTS": "linux,stop", "HWLOC_PLUGINS_PATH": os.devnull}
         ours: list[tuple[float, float]] = []  # CPU and wall time
         theirs: list[tuple[float, float]] = []
         for _ in range(15):
             began, cpu = time.perf_counter(), time.process_time()
-            probed = probe_node(LocalHost(directory)).pci
+            probe_node(LocalHost(directory))
             ours.append((time.process_time() - cpu, time.perf_counter() - began))
             if lstopo is not None:
-                began = time.perf_counter()
                 argv = [lstopo, "--if", "fsroot", "-i", directory, "--whole-io", "--of", "xml"]
-                cpu, _ = child_seconds(argv, 'type="PCIDev"', environment)
-                theirs.append((cpu, time.perf_counter() - began))
-            if probed != facts:
-                raise NotMeasured("a later probe found something else")
-        version = child_seconds([lstopo, "--version"], "lstopo")[1].split()[-1] if lstopo is not None else ""
+                took = measure(Command(argv, (0,), 'type="PCIDev"', environment))
+                theirs.append((took.cpu_seconds, took.seconds))
     cpu, wall = (median(values) for values in zip(*ours, strict=True))
     values = [value for value, _ in ours]
     if lstopo is None:
@@ -142,6 +139,7 @@ def bench_recording() -> None:
         grown = (recorder.size_bytes - size) / readings if recorder else 0.0
         if recorder is not None:
             recorder.finish()
+            assert grown > 0
         return first, rest, grown
 
     def recorded() -> tuple[float, float, float]:
@@ -219,14 +217,15 @@ def _bench_log_of(kind: str, block: bytes, budget: int) -> None:
         megabytes = path.stat().st_size / 1e6
 
         def read() -> float:
-            out, began = io.StringIO(), time.process_time()
-            write_nccl_log([str(path)], out)
+            began = time.process_time()
+            status = write_nccl_log([str(path)], out := io.StringIO())
             seconds = time.process_time() - began
-            require(["gdrtop", "nccl-log"], 0, out.getvalue(), "NCCL")
+            assert status in (0, 1, 2), status
+            assert "GPUDirect RDMA" in out.getvalue(), out.getvalue()[:200]
             return seconds
 
         def grep() -> float:
-            return child_seconds(["grep", "-c", "NET/.*/GDRDMA", str(path)], "\n")[0]
+            return measure(Command(["grep", "-c", "NET/.*/GDRDMA", str(path)], (0,), "^[1-9]")).cpu_seconds
 
         ours, theirs = best(read, 3), best(grep, 3)
     row(
@@ -271,14 +270,21 @@ def main() -> None:
     for package in ("probes", "widgets", "tui"):  # a first start would compile them
         compileall.compile_dir(package, quiet=1)
     print(f"{'what':<46} {'measured':<44} {'budget':<16}")
+    failed: list[str] = []
     for bench in BENCHES:
         if options.only in bench.__name__:
             print(f"\n{inspect.getdoc(bench)}")
-            bench()
+            try:
+                bench()
+            except AssertionError as error:
+                failed.append(bench.__name__)
+                print(f"FAILED: {error}", flush=True)
     if options.json:
         machine = {"cpus": os.cpu_count(), "python": sys.version.split()[0]}
         text = json.dumps({"machine": machine, "rows": ROWS}, indent=1)
         Path(options.json).write_text(text + "\n", encoding="utf-8")
+    if failed:
+        sys.exit(f"not measured: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

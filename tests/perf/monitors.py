@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +16,10 @@ from statistics import median
 
 import psutil
 
+from tests.perf.command import Command, NotMeasured, measure
 from tests.perf.mounted_node import is_permitted, mounted_node
 from tests.perf.table import GDRTOP, row
-from tests.perf.terminal import Cost, Terminal, costs_over
+from tests.perf.terminal import RUNNING, Cost, Terminal, costs_over, dashboard
 
 _SETTLE_SECONDS = 10.0
 _WINDOW_SECONDS = 10.0
@@ -49,17 +49,17 @@ class Monitor:
 
     name: str
     argv: tuple[str, ...]
-    content: bytes
+    content: str
     reads: str
 
 
 _DEMO, _MOUNTED, _BTOP = "gdrtop --demo", "gdrtop", "btop"
 _PEERS = (
-    Monitor("top", ("top", "-d", "1"), b"load average", "every process"),
-    Monitor("htop", ("htop", "--delay=10"), b"CPU", "every process and thread"),
-    Monitor(_BTOP, ("btop", "--utf-force"), b"cpu", "every process, with graphs"),
-    Monitor("nvitop", ("nvitop", "--monitor", "--interval=1"), b"NVITOP", "the GPUs and their processes"),
-    Monitor("nvtop", ("nvtop", "--delay=10"), b"Device", "the GPUs and their processes"),
+    Monitor("top", ("top", "-d", "1"), "load average", "every process"),
+    Monitor("htop", ("htop", "--delay=10"), "CPU", "every process and thread"),
+    Monitor(_BTOP, ("btop", "--utf-force"), "cpu", "every process, with graphs"),
+    Monitor("nvitop", ("nvitop", "--monitor", "--interval=1"), "NVITOP", "the GPUs and their processes"),
+    Monitor("nvtop", ("nvtop", "--delay=10"), "Device", "the GPUs and their processes"),
 )
 
 
@@ -67,12 +67,14 @@ _PEERS = (
 def load(sleeping: int, spinning: int) -> Iterator[int]:
     """Keep so many processes asleep and so many busy; yield the pid of their parent."""
     argv = ["sh", "-c", _LOAD, "load", str(sleeping), str(spinning)]
-    parent = subprocess.Popen(argv, start_new_session=True)
+    # Without processes there is nothing that it waits for.
+    command = Command(argv, RUNNING if sleeping + spinning else (0, *RUNNING), "")
+    parent = command.start(start_new_session=True)
     try:
         yield parent.pid
     finally:
         os.killpg(parent.pid, signal.SIGKILL)
-        parent.wait()
+        command.require(parent.wait(), "")
 
 
 def bench_running() -> None:
@@ -91,10 +93,10 @@ def bench_running() -> None:
         (settings / "btop").mkdir()  # btop reads its interval from a file alone
         (settings / "btop" / "btop.conf").write_text("update_ms = 1000\n")
         before, _ = stack.enter_context(mounted_node())
-        demo = Monitor(_DEMO, tuple(GDRTOP), b"gdrtop", "a simulated node; all its figures move")
+        demo = Monitor(_DEMO, tuple(GDRTOP), dashboard(()).output, "a simulated node; all its figures move")
         mounted = (*before, sys.executable, "-m", "tui")
-        files = Monitor(_MOUNTED, mounted, b"gdrtop", "that node's files, mounted over /sys")
-        for monitor in (demo, files, *_PEERS):
+        files = Monitor(_MOUNTED, mounted, dashboard(()).output, "that node's files, mounted over /sys")
+        for monitor in (demo, *([files] if is_permitted(before) else []), *_PEERS):
             terminal = _started(monitor, settings)
             if isinstance(terminal, Terminal):
                 stack.callback(terminal.close)
@@ -107,19 +109,24 @@ def bench_running() -> None:
 
 
 def _started(monitor: Monitor, settings: Path) -> Terminal | str:
-    """Return the program, drawn for the first time, or why it does not run."""
+    """Return the program, drawn for the first time, or why this machine cannot run it.
+
+    Raises:
+        NotMeasured: it could, but does not.
+    """
     program = _program(monitor.argv[0])
     if program is None:
         return "not installed"
-    terminal = Terminal(["env", f"XDG_CONFIG_HOME={settings}", program, *monitor.argv[1:]])
+    argv, environment = (program, *monitor.argv[1:]), {"XDG_CONFIG_HOME": str(settings)}
+    terminal = Terminal(Command(argv, RUNNING, monitor.content, environment))
     try:
         terminal.wait_for(monitor.content)
-    except TimeoutError:
+    except NotMeasured:
         terminal.close()
-        if monitor.name == _DEMO or (monitor.name == _MOUNTED and is_permitted(monitor.argv[:-3])):
+        needs = {"nvitop": "an NVIDIA driver", "nvtop": "a GPU"}
+        if monitor.name not in needs:
             raise
-        needs = {"nvitop": " (needs an NVIDIA driver)", "nvtop": " (needs a GPU)", _MOUNTED: " (needs root)"}
-        return f"did not start{needs.get(monitor.name, '')}"
+        return f"did not start (needs {needs[monitor.name]})"
     return terminal
 
 
@@ -134,8 +141,8 @@ def _version(monitor: Monitor) -> str:
     if monitor not in _PEERS or program is None:
         return ""
     option = "-V" if monitor.name == "top" else "--version"
-    done = subprocess.run([program, option], check=False, capture_output=True, text=True)
-    found = re.search(r"\d+(?:\.\d+)+", done.stdout)
+    version = r"\d+(?:\.\d+)+"
+    found = re.search(version, measure(Command([program, option], (0,), version)).text)
     return f" {found[0]}" if found else ""
 
 
@@ -150,6 +157,8 @@ def _measure(variant: str, running: Mapping[str, Terminal]) -> None:
     row(f"{variant}: this machine", text, "", None)
     costs = dict(zip(running, zip(*windows, strict=True), strict=True))
     for name, own in costs.items():
+        if not any(cost.bytes_written for cost in own):
+            raise NotMeasured(f"{name} draws nothing any more")
         cpu, rate = median(map(_percent, own)), median(map(_kilobytes, own))
         text = f"{cpu:.2f} %, {rate:.2f} kB/s, {own[-1].rss_bytes / 1e6:.0f} MB"
         row(f"  {name}, {variant}", text, "", None)

@@ -14,9 +14,10 @@ from typing import Any
 
 import psutil
 
+from tests.perf.command import NotMeasured
 from tests.perf.crowded_node import crowded_node
-from tests.perf.table import SECONDS, NotMeasured, row, slowness
-from tests.perf.terminal import Terminal
+from tests.perf.table import SECONDS, row, slowness
+from tests.perf.terminal import Terminal, dashboard
 
 _SAMPLES = 20_000
 _LONG_SAMPLES = 144_000  # four hours at 0.1 s
@@ -55,12 +56,11 @@ def bench_topologies() -> None:
     for gpus, nics, budget in ((8, 10, 0.0), (64, 64, 0.1), (8, 256, 0.1), (256, 256, 2.0)):
         host = crowded_host(gpus, nics)
         node = probe_node(host, 30.0)
-        if (len(build(node).gpus), len(build(node).nics)) != (gpus, nics):
-            raise NotMeasured(f"the node has no {gpus} × {nics}")
         values = cpu_seconds(lambda node=node: build(node), 3)  # type: ignore[misc]
         what, text = f"topology of {gpus} × {nics}", f"{min(values) * 1e3:.1f} ms CPU"
         row(what, text, f"{budget * 1e3:.0f} ms" if budget else "", min(values) <= budget or None, values)
         topology, reading = build(node), read(host, node)
+        assert (len(topology.gpus), len(topology.nics)) == (gpus, nics)
         assess(node, topology, reading)
         values = cpu_seconds(lambda: assess(node, topology, reading), 5)  # noqa: B023 - called at once
         row(f"verdict of {gpus} × {nics}", f"{min(values) * 1e3:.1f} ms CPU a second", "", None, values)
@@ -85,9 +85,9 @@ def bench_crowded_dashboard() -> None:
 def _dashboard_on(arguments: Sequence[str], file: Path) -> None:
     program = [sys.executable, "-m", "tests.perf.crowded_app", *arguments, "--seconds-file", str(file)]
     what = " × ".join(arguments[:2]) + (", 10,240 functions, 5,000 processes" if arguments[2:] else "")
-    terminal = Terminal(program)
+    terminal = Terminal(dashboard(program, "GPU1"))
     try:
-        first = terminal.wait_for(b"GPU1")
+        first = terminal.wait_for(terminal.command.output)
         until_then = _simulated_seconds(terminal, file)
         terminal.read_for(_SETTLE_SECONDS)
         before = _simulated_seconds(terminal, file)
@@ -95,6 +95,7 @@ def _dashboard_on(arguments: Sequence[str], file: Path) -> None:
         simulated = 100 * (_simulated_seconds(terminal, file) - before) / cost.seconds
         _focus_long_list(terminal)
         key = min(_key_seconds(terminal) for _ in range(_KEYS))
+        terminal.require_running()
     finally:
         terminal.close()
     own = 100 * cost.cpu_seconds / cost.seconds - simulated
@@ -110,12 +111,13 @@ def _dashboard_on(arguments: Sequence[str], file: Path) -> None:
 def _simulated_seconds(terminal: Terminal, file: Path) -> float:
     """Return the CPU seconds of the simulated node's answers so far."""
     file.unlink(missing_ok=True)
+    terminal.require_running()
     os.kill(terminal.pid, signal.SIGUSR1)
     for _ in range(100):
         terminal.read_for(0.05)
         if file.exists() and (text := file.read_text()).endswith("\n"):
             return float(text)
-    raise TimeoutError("the dashboard did not write its seconds")
+    raise NotMeasured("the dashboard did not write its seconds")
 
 
 def _focus_long_list(terminal: Terminal) -> None:
@@ -124,7 +126,7 @@ def _focus_long_list(terminal: Terminal) -> None:
         try:
             _key_seconds(terminal, limit=2)
             return
-        except TimeoutError:
+        except NotMeasured:
             terminal.send(b"\t")
 
 
@@ -137,7 +139,7 @@ def _key_seconds(terminal: Terminal, limit: float = 10) -> float:
     while not _REVERSE.search(terminal.text):
         terminal.read_for(0.005)
         if time.perf_counter() - began > limit:
-            raise TimeoutError("the selection did not move")
+            raise NotMeasured("the selection did not move")
     return time.perf_counter() - began
 
 
@@ -147,9 +149,9 @@ def bench_pci() -> None:
 
     def seconds_each(functions: int) -> list[float]:
         host = crowded_host(8, 10, functions)
-        facts = pci.probe(host)
-        if not isinstance(facts, pci.PciFacts) or len(facts.functions) < functions:
-            raise NotMeasured(f"no {functions} PCI functions were probed")
+        found = pci.probe(host)
+        assert isinstance(found, pci.PciFacts)
+        assert len(found.functions) >= functions
         return [seconds / functions for seconds in cpu_seconds(lambda: pci.probe(host), 3)]
 
     few, many = seconds_each(512), seconds_each(10_240)

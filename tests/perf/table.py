@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import resource
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
+from tests.perf.command import Command, NotMeasured
 from tests.perf.terminal import Cost, Terminal
 
 NODE = "hgx-h100"
@@ -40,33 +38,6 @@ def slowness() -> float:
     return max(1.0, best(loop, 5) / _LOOP_SECONDS)
 
 
-class NotMeasured(Exception):
-    """What was timed did not do its work, so its time says nothing."""
-
-
-def require(argv: Sequence[str], status: int | None, printed: str, content: str) -> None:
-    """Raise NotMeasured unless a command has ended well, and has printed this.
-
-    Statuses up to 2 count findings in some commands, and 1 says in grep that nothing was found.
-    """
-    if status not in (0, 1, 2) or content not in printed:
-        begin = printed.strip()[:300] or "nothing"
-        raise NotMeasured(f"{' '.join(argv)[:300]}: status {status}, no {content!r}; it printed: {begin}")
-
-
-def child_seconds(
-    argv: Sequence[str], content: str, environment: Mapping[str, str] | None = None
-) -> tuple[float, str]:
-    """Return the CPU seconds of a command and its children, and what it printed, with `content` in it."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        argv, check=False, capture_output=True, text=True, env={**os.environ, **(environment or {})}
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    require(argv, done.returncode, done.stdout, content)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
-
-
 ROWS: list[dict[str, object]] = []
 """What has been measured, as `make bench JSON=file` writes it."""
 
@@ -78,15 +49,18 @@ def row(what: str, measured: str, budget: str, kept: bool | None, values: Sequen
     print(f"{what:<46} {measured:<44} {budget:<16} {mark}", flush=True)
 
 
-def running_cost(argv: list[str], content: bytes, keys: bytes = b"") -> Cost:
+def running_cost(command: Command, keys: bytes = b"") -> Cost:
     """What a program costs once it has settled, after these keys."""
-    terminal = Terminal(argv)
+    terminal = Terminal(command)
     try:
-        terminal.wait_for(content)
+        terminal.wait_for(command.output)
         if keys:
             terminal.read_for(4.0)
             terminal.send(keys)
         terminal.read_for(6.0)
-        return terminal.cost_over(SECONDS)
+        cost = terminal.cost_over(SECONDS)
+        if not cost.bytes_written:
+            raise NotMeasured(f"{' '.join(command.argv)} draws nothing any more")
+        return cost
     finally:
         terminal.close()

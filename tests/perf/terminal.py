@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
-import subprocess
 import termios
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psutil
+
+from tests.perf.command import Command, NotMeasured
+
+RUNNING = (-signal.SIGKILL,)  # the status of a program that runs until it is no longer measured
+_SCREEN = r"\x1b\[\?1049h[\s\S]*"  # an error message is not on the dashboard's screen
+
+
+def dashboard(argv: Sequence[str], word: str = "gdrtop") -> Command:
+    """Return a command that draws this word on a screen of its own, and runs on."""
+    return Command(argv, RUNNING, _SCREEN + word)
 
 
 @dataclass(frozen=True)
@@ -41,8 +52,8 @@ def cpu_seconds_of(pid: int) -> float:
 class Terminal:
     """A program in a pty of `columns` × `lines`; everything it writes is read at once."""
 
-    def __init__(self, argv: Sequence[str], columns: int = 120, lines: int = 40) -> None:
-        self.argv = argv
+    def __init__(self, command: Command, columns: int = 120, lines: int = 40) -> None:
+        self.command = command
         self.started = time.perf_counter()
         self.descriptor, slave = pty.openpty()
         # Not select(), whose descriptors end at 1024: hosts of other measurements have files open.
@@ -54,12 +65,17 @@ class Terminal:
             for name, value in os.environ.items()
             if name not in ("NO_COLOR", "COLUMNS", "LINES") and not name.startswith("TEXTUAL")
         }
-        self._process = subprocess.Popen(
-            argv,
+        self._process = command.start(
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env={**environment, "TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8"},
+            env={
+                **environment,
+                **command.environment,
+                "TERM": "xterm-256color",
+                "COLORTERM": "truecolor",
+                "LANG": "C.UTF-8",
+            },
             start_new_session=True,
         )
         os.close(slave)
@@ -76,16 +92,18 @@ class Terminal:
         """Reads what comes for so long."""
         read_together((self,), seconds)
 
-    def wait_for(self, content: bytes, seconds: float = 20.0) -> float:
-        """Seconds from the start until the program had written `content`.
+    def wait_for(self, output: str, seconds: float = 20.0) -> float:
+        """Seconds from the start until the program had written what this regular expression finds.
 
         Raises:
-            TimeoutError: it has not, or it ended before.
+            NotMeasured: it has not, or it ended before.
         """
         until = time.perf_counter() + seconds
-        while content not in self.text:
+        content = re.compile(output.encode())
+        while not content.search(self.text):
             if self.has_ended or time.perf_counter() > until:
-                raise TimeoutError(f"{content!r} was not written in {seconds} s")
+                told = f"did not write {output!r} in {seconds} s, but {self.text[-200:]!r}"
+                raise NotMeasured(f"{' '.join(self.command.argv)} {told}")
             if self._poll.poll(500):
                 self.read_now()
         return time.perf_counter() - self.started
@@ -109,9 +127,20 @@ class Terminal:
         (cost,) = costs_over((self,), seconds)
         return cost
 
+    def require_running(self) -> None:
+        """Check that the program has not ended.
+
+        Raises:
+            NotMeasured: it has.
+        """
+        status = self._process.poll()
+        if self.has_ended or status is not None:
+            raise NotMeasured(f"{' '.join(self.command.argv)} ended with {status}: {self.text[-200:]!r}")
+
     def close(self) -> None:
         """Ends the program."""
-        os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         os.close(self.descriptor)
 
@@ -122,7 +151,7 @@ def read_together(terminals: Sequence[Terminal], seconds: float) -> None:
     for descriptor in by_descriptor:
         poll.register(descriptor, select.POLLIN)
     until = time.perf_counter() + seconds
-    while (left := until - time.perf_counter()) > 0 and not all(each.has_ended for each in terminals):
+    while (left := until - time.perf_counter()) > 0:
         for descriptor, _ in poll.poll(left * 1000):
             by_descriptor[descriptor].read_now()
             if by_descriptor[descriptor].has_ended:
@@ -130,14 +159,19 @@ def read_together(terminals: Sequence[Terminal], seconds: float) -> None:
 
 
 def costs_over(terminals: Sequence[Terminal], seconds: float) -> list[Cost]:
-    """Return what each program costs over the next seconds, the same ones for all."""
+    """Return what each program costs over the next seconds, the same ones for all.
+
+    Raises:
+        NotMeasured: one of them has ended.
+    """
+    for terminal in terminals:
+        terminal.require_running()
     before = [(cpu_seconds_of(terminal.pid), terminal.written) for terminal in terminals]
     began = time.perf_counter()
     read_together(terminals, seconds)
     costs = []
     for terminal, (cpu, written) in zip(terminals, before, strict=True):
-        if terminal.has_ended or terminal.written == written:
-            raise RuntimeError(f"{terminal.argv} has {'ended' if terminal.has_ended else 'drawn nothing'}")
+        terminal.require_running()
         took, cpu = time.perf_counter() - began, cpu_seconds_of(terminal.pid) - cpu
         memory = psutil.Process(terminal.pid).memory_full_info()
         costs.append(Cost(took, terminal.written - written, cpu, memory.rss, memory.uss))

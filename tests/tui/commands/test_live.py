@@ -230,7 +230,7 @@ def test_a_tree_of_files_is_refused_in_one_line(tmp_path: Path, capsys: pytest.C
     assert main(["live", "--root", str(tmp_path)]) == 3
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err == "gdrtop: gdrtop live needs a running node; --root is only a tree of files\n"
+    assert told.err == "gdrtop live needs a running node; --root is only a tree of files\n"
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "1.5", "9999999", "x"])
