@@ -440,7 +440,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if command not in SLURMD_SECONDS:
             return _concluded(command, arguments, *_main(arguments))
-        with _time_limit(command, arguments):
+        with _time_limit(command, arguments, goes_on=argv is not None):
             return _concluded(command, arguments, *_main(arguments))
     finally:
         sys.unraisablehook, sys.stdout = before, stdout
@@ -471,8 +471,11 @@ def _concluded(command: str, arguments: list[str], status: int, failures: Sequen
 
 
 @contextmanager
-def _time_limit(command: str, arguments: Sequence[str]) -> Iterator[None]:
-    """End with 0 if the configuration cannot be read in time; a Session has what is left of the time."""
+def _time_limit(command: str, arguments: Sequence[str], goes_on: bool) -> Iterator[None]:
+    """End with 0 if the configuration cannot be read in time; a Session has what is left of the time.
+
+    `goes_on`: whether the program does so afterwards, and needs its handler again.
+    """
     import signal
 
     seconds = SLURMD_SECONDS[command]
@@ -493,7 +496,8 @@ def _time_limit(command: str, arguments: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
+        if goes_on:  # without memory, Python crashes in signal(): so nothing is asked of it at the end
+            signal.signal(signal.SIGALRM, before)
 
 
 def _main(arguments: list[str]) -> tuple[int, Sequence[str]]:

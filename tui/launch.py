@@ -82,6 +82,8 @@ def is_for_nagios(words: "list[str]") -> bool:
 def main() -> int:
     """Run gdrtop, and return its exit status; nothing that fails here or in it ends like a finding."""
     words = sys.argv[1:]
+    # Who asks is found out now: later there may be no memory for it.
+    command, for_nagios = slurmd_command(words), is_for_nagios(words)
     begun = False
     try:
         _open_standard_streams(words)
@@ -93,19 +95,22 @@ def main() -> int:
         begun = True
         status: int = sys.modules["tui.cli"].main()
     except BaseException as error:
-        _fail(words, error, begun)
+        _fail(command, for_nagios, error, begun)
     try:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
     except BaseException:
         os._exit(status)  # Python itself would try once more, and end with 120
+    if command:
+        os._exit(status)  # without memory, Python may crash where it ends
     return status
 
 
-def _fail(words: "list[str]", error: BaseException, begun: bool) -> None:
+def _fail(command: str, for_nagios: bool, error: BaseException, begun: bool) -> None:
     """Say what went wrong in gdrtop itself, as far as possible, and end; it needs almost no memory."""
-    command, line, status = "", "gdrtop stopped because of an error\n", EXIT_CRASHED
+    line = "gdrtop stopped because of an error\n"
+    status = EXIT_NOT_STARTED if for_nagios else EXIT_CRASHED
     try:
         if not begun and isinstance(error, (ImportError, SyntaxError)):
             status, line = EXIT_NOT_STARTED, f"gdrtop cannot start: {error}\n"
@@ -113,8 +118,7 @@ def _fail(words: "list[str]", error: BaseException, begun: bool) -> None:
             status, line = EXIT_INTERRUPTED, ""
         else:
             line = f"gdrtop stopped because of an error: {type(error).__name__}: {error}\n"
-        command = slurmd_command(words)
-        if is_for_nagios(words):
+        if for_nagios:
             status = EXIT_NOT_STARTED
             os.write(1, f"GDRTOP UNKNOWN - {line}".encode("ascii", "replace"))
         if command:
