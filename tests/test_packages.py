@@ -109,7 +109,7 @@ def refused(*argv: str | Path, **variables: str) -> str:
     environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **variables}
     done = subprocess.run(argv, capture_output=True, text=True, env=environment, cwd="/")
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.startswith("gdrtop: ")
+    assert done.stderr.startswith("gdrtop")
     assert done.stderr.count("\n") == 1
     return done.stderr
 

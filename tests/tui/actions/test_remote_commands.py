@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from probes.host.machine.command import TRUSTED_PATH
 from probes.host.remote import transport
 from probes.host.remote.remote_host import RemoteHost
 from tests.probes.host.remote.local_node import local_target, write_program
@@ -50,7 +51,7 @@ def test_sudoers_that_allow_only_python_are_enough_with_sudo(node: Path) -> None
     result, lines = run(node, True, "env")
     assert sorted(lines[1:]) == [
         "LC_ALL=C.UTF-8",
-        "PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin:/opt/slurm/bin",
+        f"PATH={':'.join(TRUSTED_PATH)}",
     ]
     result, lines = run(node, True, "no-such-program")
     assert (result.exit_status, lines[1:]) == (1, ["no-such-program is not installed"])

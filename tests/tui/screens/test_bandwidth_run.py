@@ -184,7 +184,7 @@ async def test_a_hangup_ends_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         await set_up(pilot, clock)
         await started(pilot)
         await met(pilot, clock, processes)
-        app.quitting.hang_up("the terminal is gone")
+        app.hang_up("the terminal is gone")
     app.quitting.finish()
     assert len(processes.started) == 2
     assert all(process.was_ended for process in processes.started)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.perf.fleet import taken
+from tests.perf.command import Command, measure
 from tests.probes.host.remote.saved_answers import save_answers
 
 ODD = {"gpu017": "hgx-h100+acs-on", "gpu233": "hgx-h100+port-down"}
@@ -14,7 +14,8 @@ ODD = {"gpu017": "hgx-h100+acs-on", "gpu233": "hgx-h100+port-down"}
 @pytest.mark.slow
 def test_the_odd_nodes_of_five_hundred_are_found_in_little_memory(tmp_path: Path) -> None:
     over = save_answers(tmp_path, "hgx-h100", ODD)
-    fleet = taken([sys.executable, "-m", "tui", "fleet", "-w", "gpu[001-500]", "--over", over])
+    argv = [sys.executable, "-m", "tui", "fleet", "-w", "gpu[001-500]", "--over", over]
+    fleet = measure(Command(argv, (1,), "^500 nodes: "), with_memory=True)
     first, rest = fleet.text.split("\n", 1)
     assert first == "500 nodes: 498 ACTIVE, 2 DEGRADED"
     lines = rest.splitlines()
