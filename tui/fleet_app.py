@@ -106,18 +106,19 @@ class FleetApp(TerminalApp[OpenedNode]):
         self._show()
 
     def _show(self) -> None:
-        found, reading = self._reader.take_found(), self._reader.take()
         self._state.is_reading, self._state.progress = self._reader.is_reading, self._reader.progress
-        if reading is None:
-            if found:
-                self._state.add_found(found)
-                self._fleet.draw()
-            else:
-                self._fleet.draw_summary()
-            return
-        self._state.add(reading)
-        self._notices.note_fleet(self._state.watch)
-        self._fleet.draw()
+        has_news = False
+        while (reading := self._reader.take()) is not None:
+            self._state.add(reading)
+            self._notices.note_fleet(self._state.watch)
+            has_news = True
+        if found := self._reader.take_found():
+            self._state.add_found(found)
+            has_news = True
+        if has_news:
+            self._fleet.draw()
+        else:
+            self._fleet.draw_summary()
 
     @on(FleetScreen.ReadRequested)
     def _read_now(self) -> None:

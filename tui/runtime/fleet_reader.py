@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -35,7 +36,7 @@ class FleetReader:
         self._read, self._clock = read, clock
         self._lock = threading.Lock()
         self._notify: Callable[[], object] = lambda: None
-        self._reading: FleetReading | None = None
+        self._readings: deque[FleetReading] = deque()  # that have ended, and were not taken
         self._found: list[NodeSummary] = []
         self._is_reading = False
         self._progress = (0, 0)
@@ -84,10 +85,9 @@ class FleetReader:
             self._thread.join(seconds)
 
     def take(self) -> FleetReading | None:
-        """Return the newest reading, if it was not taken before."""
+        """Return the oldest reading that was not taken before; the next one is compared to it."""
         with self._lock:
-            reading, self._reading = self._reading, None
-        return reading
+            return self._readings.popleft() if self._readings else None
 
     def take_found(self) -> list[NodeSummary]:
         """Return the nodes that have answered since the last call, in a reading that still runs."""
@@ -102,7 +102,8 @@ class FleetReader:
         except Exception as error:  # the screen shows it and goes on
             reading = FleetReading(None, self._clock(), f"{type(error).__name__}: {error}")
         with self._lock:
-            self._reading, self._is_reading, self._found = reading, False, []
+            self._readings.append(reading)
+            self._is_reading, self._found = False, []
             self._answered_at = self._answered_at or time.monotonic()
         self._report()
 

@@ -84,6 +84,7 @@ class FleetState(FilteredListState):
         return _ORDERS[self._sorted_by]
 
     def _sort(self) -> None:
+        self._widths = ColumnWidths()  # rows that have changed may need wider columns
         nodes = list(self.watch.nodes)
         if self.word:
             rows = draw_table(nodes, self._differences, self.watch.read_at, self._clock(), _FILTER_WIDTH)

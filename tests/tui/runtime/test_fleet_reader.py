@@ -37,6 +37,16 @@ def test_only_one_reading_runs_at_a_time_and_the_next_screen_gets_it() -> None:
     assert reader.seconds_since is not None
 
 
+def test_a_reading_is_not_lost_to_the_next_one() -> None:
+    times = iter((1.0, 2.0))
+    reader = FleetReader(lambda *_: FIRST, lambda: next(times))
+    for _ in range(2):
+        reader.start()
+        reader.wait(60)
+    taken = [reader.take() for _ in range(3)]
+    assert [reading and reading.at for reading in taken] == [1.0, 2.0, None]
+
+
 def test_progress_and_the_end_are_notified_and_an_error_is_text() -> None:
     seen: list[tuple[int, int]] = []
 

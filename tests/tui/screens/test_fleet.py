@@ -2,15 +2,18 @@
 
 import pytest
 
+from probes.fleet.compare import compare
 from probes.host.protocol import Host
 from probes.simulation.host import SimulatedHost
-from tests.tui.fleet_screens import FIRST, SECOND, FleetOnDemand, read, rows, text
+from tests.tui.fleet_screens import FIRST, ORIGIN, SECOND, FleetOnDemand, read, rows, text
 from tests.tui.pilot import until
 from tui.fleet_app import NodeApp, OpenedNode
+from tui.runtime.fleet_reader import FleetReading
 from tui.runtime.open_host import NoSuchHost
-from tui.screens.fleet import FleetScreen
+from tui.screens.fleet import FleetScreen, FleetState
 from tui.screens.help import HelpScreen
 from tui.screens.key_footer import KeyFooter
+from widgets.base.lines import plain
 
 
 async def test_the_answer_is_first_and_the_worst_node_on_top() -> None:
@@ -37,6 +40,18 @@ async def test_changes_of_the_newest_reading_are_marked_and_counted() -> None:
         assert "connection timed out" in table
         await pilot.press("down")
         assert "● READY" in text(pilot, "node")  # the last verdict of gpu4
+
+
+def test_the_columns_fit_what_was_added_after_the_last_drawing() -> None:
+    state = FleetState(ORIGIN, lambda: 1_790_000_120.0)
+    state.add(FleetReading(compare(*FIRST), 1_790_000_060.0))
+    state.add_found(SECOND[0][:1])
+    assert [plain(row) for row in state.list_lines(120)]
+    state.add(FleetReading(compare(*SECOND), 1_790_000_120.0))
+    head, *drawn = [plain(row) for row in state.list_lines(120)]
+    (silent,) = [row for row in drawn if row.startswith("gpu4")]
+    assert silent.index("no answer since") == head.index("finding")
+    assert "connection timed out" in silent
 
 
 async def test_nodes_are_shown_as_they_answer_while_another_one_hangs() -> None:
