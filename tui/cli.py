@@ -268,6 +268,11 @@ def _commands_in(arguments: Sequence[str]) -> list[str]:
     return [name for name in _COMMANDS if name in arguments]
 
 
+def command_in(arguments: Sequence[str]) -> str:
+    """Return the command that the arguments name; "" for none."""
+    return next((word for word in arguments if word in _COMMANDS), "")
+
+
 def _arguments(argv: Sequence[str]) -> list[str]:
     """Mark a `--demo` directly before a command as one without a name; move a `--json` behind the command."""
     arguments = list(argv)
@@ -278,8 +283,7 @@ def _arguments(argv: Sequence[str]) -> list[str]:
     for place, word in enumerate(arguments[:-1]):
         if word == "--demo" and arguments[place + 1] in (*_COMMANDS, *_FLEET):
             arguments[place] = "--demo="
-    command = next((word for word in arguments if word in _COMMANDS), "")
-    if command == "fleet" and not {"-h", "--help", *_FLEET} & set(arguments):
+    if command_in(arguments) == "fleet" and not {"-h", "--help", *_FLEET} & set(arguments):
         arguments.insert(arguments.index("fleet") + 1, "check")
     return arguments
 
@@ -434,7 +438,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `gdrtop` and return the exit status; with arguments, for a program that goes on afterwards."""
     arguments = _arguments(sys.argv[1:] if argv is None else argv)
     gc.disable()  # imports leave no garbage, and looking for it would take a tenth of the time of a check
-    command = next((word for word in arguments if word in _COMMANDS), "")
+    command = command_in(arguments)
     before, stdout = sys.unraisablehook, sys.stdout
     sys.unraisablehook = _repeat_lost_interrupt
     try:
@@ -466,7 +470,7 @@ def _concluded(command: str, arguments: list[str], status: int, failures: Sequen
             print(unknown(" ".join(failures) or f"gdrtop ended with status {status}"))
         status = EXIT_WRONG_USAGE
     for sentence in failures:
-        print(f"gdrtop: {sentence}".replace("gdrtop: gdrtop ", "gdrtop ", 1), file=sys.stderr)
+        print(sentence if sentence.startswith("gdrtop ") else f"gdrtop: {sentence}", file=sys.stderr)
     return status
 
 

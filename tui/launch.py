@@ -70,7 +70,7 @@ def write_syslog(line: str, priority: int = _LOG_ERR) -> None:
 
 
 def slurmd_command(words: "list[str]") -> str:
-    """Return which of the commands that slurmd runs is meant; "" for any other."""
+    """Return the first word that is a command which slurmd runs; "" for none."""
     return next((word for word in words if word in SLURMD_SECONDS), "")
 
 
@@ -93,7 +93,9 @@ def main() -> int:
         _import_own_packages()
         __import__("tui.cli")
         begun = True
-        status: int = sys.modules["tui.cli"].main()
+        cli = sys.modules["tui.cli"]
+        command = slurmd_command([cli.command_in(words)])  # that of `gdrtop help prolog` is another one
+        status: int = cli.main()
     except BaseException as error:
         _fail(command, for_nagios, error, begun)
     try:

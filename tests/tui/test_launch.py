@@ -148,6 +148,14 @@ def test_a_prolog_does_not_wait_for_a_reader_of_stderr(tmp_path: Path) -> None:
         os.close(writing)
 
 
+@pytest.mark.parametrize(("words", "status"), [(["help", "prolog"], 70), (["prolog"], 0)])
+def test_only_the_command_itself_is_one_of_slurmd(words: list[str], status: int) -> None:
+    crash = "import sys, tui.cli, tui.launch; tui.cli.main = None; sys.argv[0] = 'gdrtop'; tui.launch.main()"
+    done = subprocess.run([sys.executable, "-c", crash, *words], cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == status
+    assert done.stderr.startswith(b"gdrtop stopped because of an error: TypeError")
+
+
 @pytest.mark.parametrize("package", ["tui", "probes", "widgets"])
 @pytest.mark.parametrize("start", ["console script", "python -m tui"])
 def test_a_package_of_another_program_on_pythonpath_is_not_imported(
