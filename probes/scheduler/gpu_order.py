@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 
+from probes.base.cluster_places import cluster_places
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.system.numa import parse_list
 from probes.facts.system.slurm import config_path, read_with_includes
@@ -34,8 +35,8 @@ class GpuOrder:
 
 def read_gpu_order(host: Host, node: str) -> Maybe[GpuOrder]:
     """Read gres.conf, which is beside slurm.conf."""
-    config = host.environment("SLURM_CONF")
-    path = config if not isinstance(config, Unknown) and config.startswith("/") else config_path(host)
+    named = known(host.environment("SLURM_CONF"), "") or cluster_places().slurm_conf
+    path = named if named.startswith("/") else config_path(host)
     if isinstance(path, Unknown):
         return path
     text = read_with_includes(host, f"{path.rpartition('/')[0]}/gres.conf")

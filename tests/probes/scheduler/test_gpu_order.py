@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probes.base.cluster_places import ClusterPlaces, set_cluster_places
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.scheduler.gpu_order import GpuOrder, gpus_meant, is_among, parse_gpu_order, read_gpu_order
@@ -103,6 +104,17 @@ def test_only_an_order_that_matters_is_unsure() -> None:
     assert not devices_of(every, with_minors(CROSSED), NO_FILE).unsure
     assert not devices_of(some, with_minors(tuple(range(8))), NO_FILE).unsure
     assert not devices_of(some, with_minors(CROSSED), GpuOrder(CROSSED, False)).unsure
+
+
+def test_gres_conf_is_beside_the_slurm_conf_that_the_site_names() -> None:
+    host = SimulatedHost("hgx-h100")
+    host.tree.add("/etc/slurm/gres.conf", "Name=gpu File=/dev/nvidia[0-7]\n")
+    host.tree.add("/cm/etc/gres.conf", "Name=gpu File=/dev/nvidia[4-7]\n")
+    set_cluster_places(ClusterPlaces(slurm_conf="/cm/etc/slurm.conf"))
+    try:
+        assert read_gpu_order(host, "hgx-h100") == GpuOrder((4, 5, 6, 7), False)
+    finally:
+        set_cluster_places(ClusterPlaces())
 
 
 def test_gres_conf_is_beside_slurm_conf() -> None:
