@@ -35,7 +35,7 @@ class FileRange:
     content: bytes
     size_bytes: int
     file: str  # identity: the same for all paths to the file, another one after a rotation
-    owner: Maybe[int] = Unknown(Reason.NOT_RECORDED, "owner")  # uid; unknown where nobody can have forged it
+    owner: Maybe[int] = Unknown(Reason.NOT_RECORDED, "owner")  # uid; unknown where no user can have forged it
 
 
 def of_user(found: Maybe[FileRange], user: Maybe[int] | None, path: str) -> Maybe[FileRange]:

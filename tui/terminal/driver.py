@@ -36,7 +36,7 @@ if TYPE_CHECKING or is_tested():  # an untested version may not have it, and the
 
 _READ_BYTES = 4096
 _ESCAPE_MILLISECONDS = 100  # as long as InputParser waits for the rest of a sequence
-# Keys and clicks that gdrtop has not taken yet; nobody types that far ahead, and what comes then is dropped.
+# Keys and clicks that gdrtop has not taken yet. No person types that far ahead; what comes then is dropped.
 MOST_TYPED_AHEAD = 1000
 _FULL_SECONDS = 0.2
 _CLOSE_SECONDS = 2.0

@@ -28,6 +28,7 @@ from probes.host.answers import CommandOutput
 from probes.host.machine import command_server
 from probes.host.machine.cluster_clients import client_directory, client_environment
 from probes.host.probe_thread import note
+from probes.host.trusted_path import is_root, require_owner
 
 # Where AWS ParallelCluster and NVIDIA Base Command Manager have Slurm.
 _SLURM = ("/opt/slurm/bin", "/cm/local/apps/slurm/current/bin")
@@ -50,13 +51,12 @@ def find_command(name: str) -> str | None:
         path = f"{directory}/{name}"
         try:
             found = os.stat(path)
+            if is_root():
+                require_owner(found, path)
         except OSError:
             continue
-        if not stat.S_ISREG(found.st_mode) or not os.access(path, os.X_OK):
-            continue
-        if os.geteuid() == 0 and (found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
-            continue
-        return path
+        if stat.S_ISREG(found.st_mode) and os.access(path, os.X_OK):
+            return path
     return None
 
 

@@ -164,8 +164,8 @@ class _Reader:
         if type(top) is not dict or len(items) % 2:
             raise NotPlain("the pickle is broken")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            # Of these alone can nobody choose the hash: colliding keys take time with their square. Long ones
-            # that are equal would be compared again and again.
+            # A file can choose the hash of other keys, and colliding ones take time with their square. Long
+            # texts that are equal would be compared again and again.
             if type(key) is not str or len(key) > _LONGEST_KEY:
                 raise NotPlain("the pickle has a key that is no short text")
             top[key] = value

@@ -44,7 +44,6 @@ _FIGURES = {False: "Gb/s: what the NIC carries now for the GPU", True: "( ) Gb/s
 class Checked:
     """What the checks found."""
 
-    findings: tuple[Finding, ...] | None = None  # those found; None: not checked yet
     judgment: Judgment | None = None
     examination: Examination | None = None
     detours: frozenset[tuple[str, str]] = frozenset()
@@ -54,6 +53,11 @@ class Checked:
     unproven: dict[tuple[str, str], str] = field(default_factory=dict)  # why data may be wrong, by (GPU, NIC)
     can_load_modules: bool = False
     failure: str = ""  # why the node could not be checked
+
+    @property
+    def findings(self) -> tuple[Finding, ...] | None:
+        """Those found; None: not checked yet."""
+        return self.judgment.found if self.judgment is not None and self.judgment.is_checked else None
 
     @property
     def processes(self) -> Maybe[ProcessFacts] | None:
@@ -170,7 +174,7 @@ class Panels:
         checked = self.checked
         if checked.failure:
             return wrapped(f"The node could not be checked: {checked.failure}", width, Tone.BAD)
-        if checked.findings is None or checked.judgment is None:
+        if checked.judgment is None or not checked.judgment.is_checked:
             return [(Run("checking…", Tone.DIM),)]
         labels = {end.id: end.label for end in (*topology.gpus, *topology.nics)}
         labels |= {known(end.bdf, end.id): end.label for end in topology.nics}

@@ -126,11 +126,10 @@ class OverviewState:
         """Show the findings of a judgment, where they are others than before."""
         self.judgment = judgment
         checked = self._panels.checked
-        findings = judgment.found if judgment.is_checked else None
-        checked.judgment = judgment
-        if findings == checked.findings:
+        before, checked.judgment = checked.findings, judgment
+        findings = checked.findings
+        if findings == before:
             return
-        checked.findings = findings
         checked.marks, checked.words = marks_of(findings or ()), words_of(findings or ())
         self._selection.marked = checked.marks
         if self._selection.finding not in self._finding_ids():
