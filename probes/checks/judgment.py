@@ -17,6 +17,7 @@ from probes.base.latest import Latest
 from probes.checks.log_findings import with_recorded
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
 from probes.checks.silenced import with_silences
+from probes.checks.statements import PathStatement, path_statements
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.condition import Watched
 from probes.snapshot.examination import Examination
@@ -35,6 +36,7 @@ class Judgment:
     verdict: Verdict
     findings: tuple[Finding, ...] = ()
     skipped: tuple[str, ...] = ()  # ids of the checks that the user left out
+    paths: tuple[PathStatement, ...] = ()  # what is true of DMA-BUF and of peer memory; () if unknown
 
     @property
     def is_checked(self) -> bool:
@@ -51,10 +53,11 @@ class Judgment:
         """The critical findings, then the warnings, one for each cause."""
         return listed(self.findings)
 
-    def with_verdict(self, verdict: Verdict) -> Judgment:
+    def with_verdict(self, verdict: Verdict, usability: Usability) -> Judgment:
         """Return a judgment with the same findings, and with what was selected from them so far."""
         judgment = copy(self)
         object.__setattr__(judgment, "verdict", verdict)
+        object.__setattr__(judgment, "paths", path_statements(usability, verdict, self.found))
         return judgment
 
 
@@ -63,7 +66,16 @@ def judge(examination: Examination, only: Collection[str] = (), skip: Collection
     chosen = [check for check in CHECKS if (not only or check.id in only) and check.id not in skip]
     left_out = {check.id for check in CHECKS} - {check.id for check in chosen}
     found = _findings(run_checks(examination, chosen), examination)
-    return Judgment(conclude(examination.usability, found), found, tuple(sorted(left_out)))
+    return _judgment(examination.usability, found, tuple(sorted(left_out)))
+
+
+def _judgment(
+    usability: Usability, findings: tuple[Finding, ...] | None, skipped: tuple[str, ...] = ()
+) -> Judgment:
+    """Return the verdict and the statements about the paths; `findings` None: the checks have not run yet."""
+    verdict = conclude(usability, findings)
+    found = findings or ()
+    return Judgment(verdict, found, skipped, path_statements(usability, verdict, found))
 
 
 def _findings(outcomes: Outcomes, examination: Examination) -> tuple[Finding, ...]:
@@ -188,7 +200,7 @@ class Judge:
         """Run the moving checks on what a reading shows; everything else is as in the last examination."""
         examined = self.examined
         if examined is None:
-            self.judgment = Judgment(conclude(usability, None))
+            self.judgment = _judgment(usability, None)
             return self.judgment
 
         def newest_examination() -> Examination:
@@ -205,7 +217,7 @@ class Judge:
         if moved == self._moved and before is not None:
             verdict = conclude(usability, self._present)
             if verdict != before.verdict:
-                self.judgment = before.with_verdict(verdict)
+                self.judgment = before.with_verdict(verdict, usability)
                 return self.judgment
             return before
         newest = dict(moved)
@@ -230,5 +242,5 @@ class Judge:
             for finding in findings
         )
         self._present = tuple(finding for finding in findings if finding.is_present)
-        self.judgment = Judgment(conclude(examination.usability, self._present), findings)
+        self.judgment = _judgment(examination.usability, findings)
         return self.judgment

@@ -13,6 +13,7 @@ from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from probes.base.silence import Silence
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.gpudirect import GdrPath
 from probes.host.protocol import TREE_ONLY
 
 if TYPE_CHECKING:
@@ -113,6 +114,11 @@ class Finding:
     since: float | None = None
     silence: Silence | None = None  # as in Outcome, or that of its cause
     gains: tuple[PairGain, ...] = ()  # as in Outcome; without any, those of findings with this cause
+    refutes: tuple[GdrPath, ...] = ()
+
+    @property
+    def marked(self) -> tuple[str, ...]:
+        return self.devices
 
     @property
     def is_present(self) -> bool:

@@ -8,7 +8,7 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, any_of, known
 from probes.facts.gpu.fabric import UNFINISHED
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu, GpuFacts
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts
@@ -16,7 +16,7 @@ from probes.facts.node import Node
 from probes.facts.pci.functions import is_for_guests
 from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.system.platform import in_container, is_guest
-from probes.snapshot.gdr_use import GdrUse, active_text, idle_text, joined_sentences
+from probes.snapshot.gdr_use import GdrUse, active_text, first_unmet, idle_text, joined_sentences
 from probes.snapshot.rates import Reading
 from probes.snapshot.served_gpus import Reachability, hardware_devices, has_active_port, serving_nics
 from probes.topology.paths import Topology
@@ -36,6 +36,15 @@ class State(Enum):
 
 
 @frozen
+class PathUsability:
+    """Whether a GPU here can use one path through a NIC here, and the first reason against it."""
+
+    path: GdrPath
+    usable: Maybe[bool]
+    why: str = ""  # the requirement that is unmet or unknown, or that no NIC reaches GPU memory by this path
+
+
+@frozen
 class Usability:
     """What the requirements of the paths say of a node; its findings turn this into the verdict.
 
@@ -48,6 +57,7 @@ class Usability:
     gpus: tuple[str, ...] = ()  # GPUs that could use GPUDirect RDMA, by BDF
     nics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the NICs that serve each GPU
     unserved: Mapping[str, str] = field(default_factory=dict)  # GPU -> why no NIC serves it, as a clause
+    paths: tuple[PathUsability, ...] = ()  # DMA-BUF, then peer memory; () where their facts are unknown
 
 
 @frozen
@@ -70,8 +80,17 @@ def path_usability(
     direct = node.gpudirect
     assert not isinstance(direct, Unknown)
     states = None if reading is None else reading.port_states
+
+    def serve() -> ServedGpus:
+        devices = hardware_devices(node)
+        active = {name: has_active_port(device, reading) for name, device in devices.items()}
+        reach = Reachability(direct, use, active)
+        found = _served_gpus(node, topology, reading, reach, devices, file)
+        paths = _reached_paths(reach, found.usability.gpus, _no_nic(devices, active))
+        return replace(found, usability=replace(found.usability, paths=paths))
+
     served = cache.get(
-        lambda: _served_gpus(node, topology, reading, direct, use, file),
+        serve,
         same=(node, topology),
         # How many regions there are changes all the time, and which GPUs are served depends only on whether
         # any.
@@ -89,14 +108,12 @@ def _served_gpus(
     node: Node,
     topology: Topology,
     reading: Reading | None,
-    direct: GpuDirectFacts,
-    use: GdrUse,
+    reach: Reachability,
+    devices: dict[str, RdmaDevice],
     file: Maybe[str],
 ) -> ServedGpus:
     """Return the GPUs with a NIC near, and why the others have none."""
-    devices = hardware_devices(node)
-    active = {name: has_active_port(device, reading) for name, device in devices.items()}
-    reach = Reachability(direct, use, active)
+    direct, use = reach.direct, reach.use
     facts = {gpu.bdf: gpu for gpu in usable_gpus(node)}
     gpus = [gpu for gpu in topology.gpus if gpu.id in facts or isinstance(node.gpus, Unknown)]
     # A GPU that can never use it does not count next to others that can.
@@ -116,7 +133,7 @@ def _served_gpus(
     nics = {gpu.id: answers[gpu.id].nics for gpu in served}
     reaching = (reach.reaches(name, gpu.id) for name in devices for gpu in gpus)
     if gpus and not any(isinstance(answer, Unknown) or answer for answer in reaching):
-        return ServedGpus(Usability(State.BROKEN, None, _no_nic(devices, active), names))
+        return ServedGpus(Usability(State.BROKEN, None, _no_nic(devices, reach.active), names))
     left = [gpu for gpu in gpus if gpu.id not in nics and gpu.id not in unserved]
     doubts = [f"{gpu.label}: {answers[gpu.id].doubt}" for gpu in left if answers[gpu.id].doubt]
     without = [gpu for gpu in left if not answers[gpu.id].doubt]
@@ -139,6 +156,33 @@ def _served_gpus(
     if topology.file is not None:
         notes.append(f"paths come from NCCL's topology file {topology.file.path}")
     return ServedGpus(Usability(State.READY, use.path, "", names, nics, unserved), tuple(notes))
+
+
+def required_paths(direct: GpuDirectFacts, use: GdrUse | None = None) -> tuple[PathUsability, ...]:
+    """Return both paths as their requirements have them; a path in use is usable, whatever they say."""
+    answers = (direct.dmabuf.usable, direct.peermem.usable) if use is None else (use.dmabuf, use.peermem)
+    states = (direct.dmabuf, direct.peermem)
+    return tuple(
+        PathUsability(state.path, usable, "" if usable is True else first_unmet(state))
+        for state, usable in zip(states, answers, strict=True)
+    )
+
+
+def _reached_paths(reach: Reachability, gpus: tuple[str, ...], no_nic: str) -> tuple[PathUsability, ...]:
+    """Return both paths: one whose requirements are met is usable if a NIC reaches a GPU by it."""
+    required = required_paths(reach.direct, reach.use)
+    if not gpus:
+        return required
+    paths: list[PathUsability] = []
+    for row in required:
+        reaching = any_of(reach.reaches_by(row.path, nic, gpu) for nic in reach.active for gpu in gpus)
+        if row.usable is not True or reaching is True:
+            paths.append(row)
+        elif isinstance(reaching, Unknown):
+            paths.append(PathUsability(row.path, reaching, f"what the NICs can do is unknown: {reaching}"))
+        else:
+            paths.append(PathUsability(row.path, False, no_nic))
+    return tuple(paths)
 
 
 def _gpu_fault(node: Node, gpu: Gpu) -> str:

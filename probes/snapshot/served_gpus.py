@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, all_of, any_of
-from probes.facts.gpudirect import GpuDirectFacts, hardware_of
+from probes.facts.gpudirect import GdrPath, GpuDirectFacts, hardware_of
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice
 from probes.snapshot.gdr_use import GdrUse
@@ -37,17 +37,22 @@ class Reachability:
 
     def reaches(self, nic: str, gpu: str) -> Maybe[bool]:
         """Return whether a NIC is up and reaches this GPU's memory by either path."""
+        paths = (GdrPath.DMABUF, self.use.peermem_path)
+        return any_of([self.reaches_by(path, nic, gpu) for path in paths])
+
+    def reaches_by(self, path: GdrPath, nic: str, gpu: str) -> Maybe[bool]:
+        """Return whether a NIC is up and reaches this GPU's memory by this path."""
         direct, use = self.direct, self.use
         support = direct.gpu_support.get(gpu)
-        nic_dmabuf = direct.nic_dmabuf.get(nic, Unknown(Reason.NOT_THERE, nic, "not asked"))
-        if use.attached and isinstance(nic_dmabuf, Unknown):
-            nic_dmabuf = True
-        nic_peermem = direct.nic_peermem.get(nic, use.peermem)
-        if use.regions and (isinstance(nic_peermem, Unknown) or direct.peermem.usable is not True):
-            nic_peermem = True
-        by_dmabuf = all_of((use.dmabuf, nic_dmabuf, True if support is None else support.dmabuf))
-        by_peermem = all_of((use.peermem, nic_peermem, True if support is None else support.peermem))
-        return all_of((self.active[nic], any_of((by_dmabuf, by_peermem))))
+        if path is GdrPath.DMABUF:
+            by_nic = direct.nic_dmabuf.get(nic, Unknown(Reason.NOT_THERE, nic, "not asked"))
+            if use.attached and isinstance(by_nic, Unknown):
+                by_nic = True
+            return all_of((self.active[nic], use.dmabuf, by_nic, True if support is None else support.dmabuf))
+        by_nic = direct.nic_peermem.get(nic, use.peermem)
+        if use.regions and (isinstance(by_nic, Unknown) or direct.peermem.usable is not True):
+            by_nic = True
+        return all_of((self.active[nic], use.peermem, by_nic, True if support is None else support.peermem))
 
     def nics_of(self, gpu: str) -> tuple[str, ...]:
         """Return all NICs that reach a GPU."""

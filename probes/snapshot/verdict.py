@@ -17,7 +17,15 @@ from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciKind, is_for_guests
 from probes.nccl.topology_file import VIRTUAL, TopologyFileFacts, file_of_new_jobs
 from probes.snapshot.gdr_use import GdrUse, first_unmet, joined_sentences, read_use, signs_of_use
-from probes.snapshot.path_verdict import ServedGpus, State, Usability, path_usability, short_list, usable_gpus
+from probes.snapshot.path_verdict import (
+    ServedGpus,
+    State,
+    Usability,
+    path_usability,
+    required_paths,
+    short_list,
+    usable_gpus,
+)
 from probes.snapshot.rates import Reading
 from probes.snapshot.served_gpus import hardware_devices
 from probes.topology.paths import Topology
@@ -65,6 +73,21 @@ def assess(
     `before`: the reading before, for the traffic between the two; `files`: NCCL's topology files;
     `cache`: the caller's own, if it judges each second.
     """
+    usability = _assess(node, topology, reading, before, files, cache or Latest())
+    direct = node.gpudirect
+    if usability.paths or isinstance(direct, Unknown):
+        return usability
+    return replace(usability, paths=required_paths(direct))
+
+
+def _assess(
+    node: Node,
+    topology: Topology,
+    reading: Reading | None,
+    before: Reading | None,
+    files: Maybe[TopologyFileFacts] | None,
+    cache: Latest[ServedGpus],
+) -> Usability:
     gpus = usable_gpus(node)
     missing = _missing_devices(node, topology, gpus)
     if missing is not None:
@@ -81,7 +104,7 @@ def assess(
     use = read_use(node, direct, reading)
     if use.path is None:
         return _no_path(node, direct, use, names)
-    usability = path_usability(node, topology, reading, use, _topology_file(files), cache or Latest())
+    usability = path_usability(node, topology, reading, use, _topology_file(files), cache)
     hidden = use.path is GdrPath.DMABUF and isinstance(direct.dmabuf_in_use, Unknown)
     if usability.state is State.READY and hidden:
         reason = joined_sentences(signs_of_use(node, reading, before), usability.reason)

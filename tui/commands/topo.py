@@ -14,6 +14,7 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.checks.judgment import judge
+from probes.checks.statements import device_statements
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.node import Node, probe_node
 from probes.facts.rdma.devices import RdmaFacts, port_name
@@ -23,7 +24,7 @@ from probes.nccl.topology_file import read_system
 from probes.nccl.topology_writer import system_of
 from probes.nccl.topology_xml import xml_text
 from probes.queries.acs_redirects import detours
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding
 from probes.queries.unproven_paths import unproven_pairs
 from probes.queries.usable_here import UsableHere, usable_here
 from probes.snapshot.examination import Examination
@@ -312,15 +313,8 @@ def topology_json(
 
 def marked_graph(topology: Topology, found: Sequence[Finding]) -> nx.Graph[str]:
     """Return the graph for export, with the critical findings and warnings about each node."""
-    bdfs = {end.id: known(end.bdf, end.id) for end in topology.nics}
-    marks: dict[str, Mark] = {}
-    for severity in (Severity.CRITICAL, Severity.WARNING):
-        for finding in found:
-            if finding.status is not Status.FOUND or finding.severity is not severity:
-                continue
-            for device in dict.fromkeys(bdfs.get(device, device) for device in finding.devices):
-                mark = marks.get(device, Mark(severity.value, ()))
-                marks[device] = Mark(mark.severity, (*mark.findings, finding.id))
+    stated = device_statements(found, {end.id: known(end.bdf, end.id) for end in topology.nics})
+    marks = {device: Mark(row.severity.value, row.findings) for device, row in stated.items()}
     return plain_graph(topology.graph, marks)
 
 

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.checks.judgment import Judgment, with_severity
+from probes.checks.statements import device_statements
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Evidence, Finding, Severity, Status, has_name
 from probes.snapshot.condition import CONGESTED, ERRORS_RISING, FLAPPING, PAUSED, SLOW_NIC, THROTTLED
@@ -63,14 +64,9 @@ def mark_of(finding: Finding) -> Run:
 
 
 def marks_of(findings: Sequence[Finding]) -> dict[str, Run]:
-    """Return the worst mark of each device and module with a critical finding or a warning."""
-    marks: dict[str, Run] = {}
-    for severity in (Severity.CRITICAL, Severity.WARNING):
-        for finding in findings:
-            if finding.status is Status.FOUND and finding.severity is severity:
-                for device in finding.devices:
-                    marks.setdefault(device, mark_of(finding))
-    return marks
+    """Return the worst mark of each device and module that is at fault."""
+    stated = device_statements(findings)
+    return {device: Run(_MARKS[row.severity], _TONES[row.severity]) for device, row in stated.items()}
 
 
 def words_of(findings: Sequence[Finding]) -> dict[str, str]:
@@ -78,7 +74,7 @@ def words_of(findings: Sequence[Finding]) -> dict[str, str]:
     words: dict[str, str] = {}
     found = (finding for finding in findings if finding.status is Status.FOUND and finding.id in _WORDS)
     for finding in sorted(found, key=lambda finding: bool(finding.part_of)):  # the cause first
-        for device in finding.devices:
+        for device in finding.marked:
             words.setdefault(device, _WORDS[finding.id])
     return words
 

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from probes.base.text import capitalized, plural
 from probes.base.unknown import Maybe, Unknown, known
+from probes.checks.statements import use_standing
 from probes.fleet.job_differences import GDR, some_names
 from probes.fleet.job_model import FleetJob, FleetRank
 from widgets.base.columns import Column, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gbps, local_time, minutes, percent, short
 from widgets.base.lines import LazyLines, Line, Run, Tone, line, wrapped
-from widgets.live.job_lines import PATH_TONES, path_summary
+from widgets.base.standing import TONES
+from widgets.live.job_lines import path_summary
 from widgets.live.ranks import short_names, state_word
 
 MOST_ROWS = 64
@@ -152,7 +154,7 @@ def _number(rank: FleetRank) -> Run:
 
 
 def _path(rank: FleetRank) -> Run:
-    return Run(rank.process.path.text, PATH_TONES.get(rank.process.path.word, Tone.PLAIN))
+    return Run(rank.process.path.text, TONES[use_standing(rank.process.path)])
 
 
 def _nics(rank: FleetRank) -> Run:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from probes.base.plan import Step
 from probes.base.unknown import Unknown
+from probes.checks.statements import use_standing
 from probes.live.explanation.process import ProcessExplanation, ProcessGpu
 from probes.queries.finding import Finding, Severity
 from widgets.base.lines import Line, Run, Tone, line, wrapped
-from widgets.live.job_lines import PATH_TONES
+from widgets.base.standing import TONES
 
 _LABEL_CELLS = 12
 _MOST_STEPS = 3
@@ -24,7 +25,7 @@ def draw_process(explained: ProcessExplanation, width: int) -> list[Line]:
     """Return a process."""
     path = explained.path
     lines: list[Line] = [line(Run(explained.name, Tone.TITLE))]
-    lines += _field("Path now", path.text, width, PATH_TONES.get(path.word, Tone.PLAIN))
+    lines += _field("Path now", path.text, width, TONES[use_standing(path)])
     if explained.unexpected:
         lines += _field("", f"▲ {explained.unexpected}", width, Tone.WARNING)
     for number, gpu in enumerate(explained.gpus):

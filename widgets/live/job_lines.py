@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
+from probes.checks.statements import Standing, findings_about, job_standing, rank_standing, use_standing
 from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role, program_of
 from probes.live.model.step_text import seconds_text, step_text
@@ -14,15 +15,10 @@ from probes.queries.finding import Finding, Severity, names_of
 from probes.snapshot.condition import STEP_LONGER
 from widgets.base.figures import gbps, gibibytes, minutes, short
 from widgets.base.lines import Line, Run, Tone, cut, fit, plain, sentence, width_of, wrapped
+from widgets.base.standing import TONES
 from widgets.live.figures import gpu_labels
 
-PATH_TONES = {
-    PathWord.DMABUF: Tone.GOOD,
-    PathWord.PEERMEM: Tone.GOOD,
-    PathWord.STAGED: Tone.WARNING,
-    PathWord.TCP: Tone.WARNING,
-    PathWord.UNKNOWN: Tone.DIM,
-}
+_MARKS = {Standing.CRITICAL: "✗ ", Standing.WARNING: "▲ ", Standing.UNKNOWN: "? "}
 _HINT = "gdrtop hang"
 
 
@@ -33,15 +29,19 @@ def processes_of(job: LiveJob, sample: LiveSample) -> list[LiveProcess]:
     return [found[pid] for pid in job.pids if pid in found]
 
 
-def path_summary(processes: Sequence[LiveProcess], is_brief: bool = False) -> Line:
+def path_summary(
+    processes: Sequence[LiveProcess], sample: LiveSample | None = None, is_brief: bool = False
+) -> Line:
     """Return "likely GDR (DMA-BUF) on 7 of 8 ranks, staged on rank 5"; brief without the kind of GDR."""
     runs: list[Run] = []
     for share in path_shares(processes):
         shown = share.text
-        if is_brief and share.path.word is not PathWord.UNKNOWN:
+        if is_brief and share.first.path.word is not PathWord.UNKNOWN:
             shown = shown.partition(" (")[0]
         runs.append(Run(", " if runs else ""))
-        runs.append(Run(shown, PATH_TONES.get(share.path.word, Tone.PLAIN)))
+        first = share.first
+        standing = use_standing(first.path) if sample is None else rank_standing(first, sample)
+        runs.append(Run(shown, TONES[standing]))
         runs.append(Run(share.where))
     return tuple(run for run in runs if run.text)
 
@@ -78,7 +78,7 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     mark = _mark(job, processes, sample)
     slowest = job.slowest_nic
     ranks = _count(job, processes)
-    path = path_summary(processes)
+    path = path_summary(processes, sample)
     rates = rates_text(job, sample)
     slow = f" · slowest {slowest.device} {gbps(slowest.rate_gbps)}" if slowest is not None else ""
     slow += _slowest_rank(job, processes)
@@ -87,7 +87,7 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     if width_of(full) + len(slow) <= width:
         return (*full, Run(slow))
     brief: Line = (mark, Run(program_of(job.name), Tone.TITLE), Run(" · "), *path, *tail)
-    short_path = path_summary(processes, is_brief=True)
+    short_path = path_summary(processes, sample, is_brief=True)
     briefest: Line = (mark, Run(program_of(job.name), Tone.TITLE), Run(" · "), *short_path, *tail)
     for line in ((*brief, Run(slow)), full, brief, briefest):
         if width_of(line) <= width:
@@ -114,30 +114,6 @@ def _slowest_rank(job: LiveJob, processes: Sequence[LiveProcess]) -> str:
     return f" · slowest {name}, bus {short(slowest.bus_gbps)} GB/s, others {short(slowest.others_gbps)}"
 
 
-def problems_of(job: LiveJob, sample: LiveSample) -> list[Finding]:
-    """Return the findings that concern a job: its ranks, its settings, its GPUs or its NICs."""
-    ends, nics = {*job.gpus, *job.nics}, sample.nic_names
-
-    def is_of_job(finding: Finding) -> bool:
-        return not finding.pids.isdisjoint(job.pids) or (
-            not finding.jobs and not ends.isdisjoint(_by_name(finding, nics))
-        )
-
-    return [
-        finding
-        for finding in sample.findings
-        if job.name in finding.jobs or (_costs_bandwidth(finding) and is_of_job(finding))
-    ]
-
-
-def _by_name(finding: Finding, nics: Mapping[str, str]) -> list[str]:
-    return [nics.get(device, device) for device in finding.devices]
-
-
-def _costs_bandwidth(finding: Finding) -> bool:
-    return finding.data_path or finding.severity is Severity.CRITICAL or bool(finding.takes)
-
-
 def problem_lines(job: LiveJob, sample: LiveSample, width: int, rows: int = 4) -> list[Line]:
     """Draw what is wrong with a job, a sentence for each finding, in at most so many rows.
 
@@ -145,7 +121,7 @@ def problem_lines(job: LiveJob, sample: LiveSample, width: int, rows: int = 4) -
     """
     lines: list[Line] = []
     labels = {**sample.nic_names, **gpu_labels(sample)}
-    problems = problems_of(job, sample)
+    problems = findings_about(job, sample)
     for number, finding in enumerate(problems):
         left, others = rows - len(lines), len(problems) - number - 1
         if left <= 0:
@@ -195,24 +171,16 @@ def draw_verdicts(sample: LiveSample, width: int, rows: int) -> list[Line]:
             return [*lines, fit((Run(f"  and {plural(left, 'more job')}: {names}", Tone.DIM),), width)]
         lines.append(job_line(job, sample, width))
         lines.extend(problem_lines(job, sample, width, min(4, rows - len(lines) - (left > 1))))
-        is_said = any(problem.id == STEP_LONGER for problem in problems_of(job, sample))
+        is_said = any(problem.id == STEP_LONGER for problem in findings_about(job, sample))
         if not isinstance(job.step, Unknown) and not is_said and len(lines) + left <= rows:
             lines.append(fit((Run(f"  {step_text(job.step, sample.taken_at)}", Tone.DIM),), width))
     return lines[:rows]
 
 
 def _mark(job: LiveJob, processes: Sequence[LiveProcess], sample: LiveSample) -> Run:
-    """Return a green mark only where no finding concerns the job, and its path is known."""
-    words = {process.path.word for process in processes}
-    tones = {PATH_TONES.get(word, Tone.PLAIN) for word in words}
-    problems = problems_of(job, sample)
-    if any(problem.severity is Severity.CRITICAL for problem in problems):
-        return Run("✗ ", Tone.BAD)
-    if Tone.WARNING in tones or problems:
-        return Run("▲ ", Tone.WARNING)
-    if Tone.DIM in tones:
-        return Run("? ", Tone.DIM)
-    return Run("● ", Tone.GOOD if Tone.GOOD in tones and not _silence_text(job) else Tone.PLAIN)
+    """Return the mark of a job: green only where no finding concerns it, and its path is known."""
+    standing = job_standing(job, processes, sample)
+    return Run(_MARKS.get(standing, "● "), TONES[standing])
 
 
 def _silence_text(job: LiveJob) -> str:
@@ -271,9 +239,9 @@ def draw_overview(
         mark = _mark(job, processes, sample)
         head: Line = (mark, Run(job.name, _alarm(mark)), Run(f"  {rates}" if rates else "", _alarm(mark)))
         ranks = f"  {_count(job, processes)}{f' on {where}' if where else ''}"
-        path = path_summary(processes)
+        path = path_summary(processes, sample)
         if width_of(path) > width - 2:
-            path = path_summary(processes, is_brief=True)
+            path = path_summary(processes, sample, is_brief=True)
         slowest = job.slowest_nic
         slow = f" · slowest {slowest.device}" if slowest is not None else ""
         slow += _brief_step(job) + _slowest_rank(job, processes) + f" · {_HINT}" * bool(silence)

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from probes.base.history import History
 from probes.base.text import plural
 from probes.base.unknown import Unknown, known
+from probes.checks.statements import Standing, rank_standing
 from probes.live.model.sample import LiveProcess, LiveSample, PortSample
 from widgets.base.figures import short
 from widgets.base.graphs import graph
 from widgets.base.lines import Line, Run, Tone, fit, width_of
 from widgets.live.figures import added, busier, gpu_labels, line_rates, rank_rates
-from widgets.live.job_lines import PATH_TONES
 from widgets.live.order import FINE, badness_of_process
 from widgets.live.ranks import in_order
 
@@ -46,7 +46,7 @@ def draw(sample: LiveSample, histories: Mapping[int, History], width: int, rows:
         gpu = labels.get(process.gpus[0], "") if len(process.gpus) == 1 else ""
         rate = rates[process.pid]
         limit = "≤" if rate.shared_with else ""
-        is_odd = badness(process) != FINE or PATH_TONES.get(process.path.word) is Tone.WARNING
+        is_odd = badness(process) != FINE or rank_standing(process, sample) is Standing.WARNING
         tone = Tone.WARNING if is_odd else Tone.PLAIN
         return (
             Run(f"{name:<7}", tone),

@@ -8,14 +8,15 @@ from collections.abc import Callable, Collection, Sequence
 from rich.cells import cell_len
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.checks.statements import rank_standing
 from probes.host.usage import cpu_list
 from probes.live.model.sample import LiveEvent, LiveProcess, LiveSample, Role
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, local_time, short
 from widgets.base.lines import LazyLines, Line, Run, Tone, wrapped
+from widgets.base.standing import TONES
 from widgets.live.columns import sorted_title
 from widgets.live.figures import RankRate, gpu_labels, medians, rank_rates
-from widgets.live.job_lines import PATH_TONES
 from widgets.live.order import SortKeys, badness_of_process, falling, sorted_by_column
 
 _HALF = 0.5  # of the median: marked
@@ -65,6 +66,9 @@ def draw(
     def cells(cell: Callable[[LiveProcess], Run]) -> LazyLines:
         return cells_of(processes, cell)
 
+    def path(process: LiveProcess) -> Run:
+        return Run(process.path.text, TONES[rank_standing(process, sample)])
+
     def share(process: LiveProcess) -> Run:
         return _share(share_of_median(process, rates.get(process.pid), middle))
 
@@ -74,7 +78,7 @@ def draw(
         Column("rank", cells(lambda process: _number(process.rank)), 4, to_right=True),
         Column("pid", cells(lambda process: Run(str(process.pid))), 3, to_right=True),
         Column("program", cells(_program), 7 if several else 13, least=8),
-        Column("path", cells(_path), 2, least=min(_PATH_CELLS, most), grows=True),
+        Column("path", cells(path), 2, least=min(_PATH_CELLS, most), grows=True),
         Column("NICs", cells(_nics), 5, least=6),
         Column("Gb/s", cells(lambda process: _rate(rates.get(process.pid))), 3, True, least=5),
         Column("share", cells(share), 6, True, least=5),
@@ -115,6 +119,9 @@ def sorted_rows(sample: LiveSample, sort: str, events: Sequence[LiveEvent] = ())
 
     def rate(process: LiveProcess) -> Maybe[float]:
         return falling(rates[process.pid].gbps) if process.pid in rates else absent
+
+    def path(process: LiveProcess) -> Run:
+        return Run(process.path.text, TONES[rank_standing(process, sample)])
 
     def share(process: LiveProcess) -> Maybe[float]:
         part = share_of_median(process, rates.get(process.pid), middle)
@@ -197,10 +204,6 @@ def _number(value: Maybe[int]) -> Run:
 def _program(process: LiveProcess) -> Run:
     program = known(process.process.program, "") or known(process.process.comm, "") or UNKNOWN_MARK
     return Run(program[:20])
-
-
-def _path(process: LiveProcess) -> Run:
-    return Run(process.path.text, PATH_TONES.get(process.path.word, Tone.PLAIN))
 
 
 def _nics(process: LiveProcess) -> Run:

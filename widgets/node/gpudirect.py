@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from probes.base.history import History
 from probes.base.unknown import Reason, Unknown, known
-from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState, PeermemReading, Requirement
+from probes.checks.statements import PathStatement, Standing
+from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PeermemReading, Requirement
 from probes.facts.node import Node
 from widgets.base.figures import UNKNOWN_MARK, gibibytes
 from widgets.base.graphs import graph
@@ -14,26 +17,16 @@ SPARK_SECONDS = 300.0
 _NAMES = {GdrPath.DMABUF: "DMA-BUF", GdrPath.PEERMEM: "peermem", GdrPath.EFA: "EFA", GdrPath.CXI: "libfabric"}
 
 
-def _is_spare(state: PathState, other: PathState) -> bool:
-    """Return whether a path is not usable but not needed, because the other one is usable."""
-    return state.usable is False and other.usable is True
-
-
-def _usable(state: PathState, other: PathState) -> Run:
-    if isinstance(state.usable, Unknown):
-        return Run("? unknown", Tone.WARNING)
-    if state.usable:
-        return Run("✓ usable", Tone.GOOD)
-    if _is_spare(state, other):
-        return Run("– not usable" if state.path is GdrPath.DMABUF else "– not needed", Tone.DIM)
+def _usable(stated: PathStatement) -> Run:
+    """Return the mark and the word of a path."""
+    match stated.standing:
+        case Standing.GOOD:
+            return Run("✓ usable", Tone.GOOD)
+        case Standing.UNKNOWN:
+            return Run("? unknown", Tone.WARNING)
+        case Standing.PLAIN:
+            return Run("– not usable" if stated.path is GdrPath.DMABUF else "– not needed", Tone.DIM)
     return Run("✗ not usable", Tone.BAD)
-
-
-def first_unmet(state: PathState) -> Requirement | None:
-    """Return the first requirement that is not met, else the first that is unknown."""
-    unmet = [need for need in state.requirements if not isinstance(need.met, Unknown) and not need.met]
-    unknown = [need for need in state.requirements if isinstance(need.met, Unknown)]
-    return next(iter([*unmet, *unknown]), None)
 
 
 def _requirement_lines(need: Requirement, width: int) -> list[Line]:
@@ -45,25 +38,31 @@ def _requirement_lines(need: Requirement, width: int) -> list[Line]:
 
 
 def draw(
-    node: Node, peermem: PeermemReading | None, history: History | None, width: int, full: bool = False
+    node: Node,
+    paths: Sequence[PathStatement] | None,
+    peermem: PeermemReading | None,
+    history: History | None,
+    width: int,
+    full: bool = False,
 ) -> list[Line]:
-    """Draw both paths, the reference count and memory peers; `full`: each requirement with its evidence."""
+    """Draw both paths, the reference count and memory peers; `full`: each requirement with its evidence.
+
+    `paths`: what the judgment states; None before the first one.
+    """
     facts = node.gpudirect
     if isinstance(facts, Unknown):
         return wrapped(f"The GPUDirect state could not be read: {facts}", width, Tone.WARNING)
+    if paths is None:
+        return [(Run("reading…", Tone.DIM),)]
     lines: list[Line] = []
-    for state, other in ((facts.dmabuf, facts.peermem), (facts.peermem, facts.dmabuf)):
-        chosen = Run("  preferred", Tone.DIM) if facts.preferred is state.path else Run("")
-        lines.append(
-            (Run(f"{_name(state.path):<10}"), _usable(state, other), _nics(facts, state.path), chosen)
-        )
-        unmet = first_unmet(state)
+    for stated, state in zip(paths, (facts.dmabuf, facts.peermem), strict=False):
+        chosen = Run("  preferred", Tone.DIM) if stated.is_preferred else Run("")
+        lines.append((Run(f"{_name(stated.path):<10}"), _usable(stated), _nics(facts, stated.path), chosen))
         if full:
             for need in state.requirements:
                 lines.extend(_requirement_lines(need, width))
-        elif unmet is not None and (state.path is GdrPath.DMABUF or not _is_spare(state, other)):
-            what = "unknown" if isinstance(unmet.met, Unknown) else "missing"
-            lines.extend(wrapped(f"{what}: {unmet.name}", width, Tone.DIM, "  "))
+        if stated.why and (stated.path is GdrPath.DMABUF or stated.standing is not Standing.PLAIN):
+            lines.extend(wrapped(stated.why, width, Tone.DIM, "  "))
     lines.extend(_in_use(facts, width))
     lines.extend(_live(peermem, history, width))
     return lines
@@ -123,17 +122,22 @@ def _is_absent(peermem: PeermemReading) -> bool:
     return isinstance(refcnt, Unknown) and refcnt.reason is Reason.NOT_THERE
 
 
-def strip(node: Node, peermem: PeermemReading | None, history: History | None, width: int) -> list[Line]:
+def strip(
+    node: Node,
+    paths: Sequence[PathStatement] | None,
+    peermem: PeermemReading | None,
+    history: History | None,
+    width: int,
+) -> list[Line]:
     """Return the panel in one line."""
     facts = node.gpudirect
     if isinstance(facts, Unknown):
         return wrapped(f"GPUDirect: {facts}", width, Tone.WARNING)[:1]
     runs: list[Run] = []
-    for state, other in ((facts.dmabuf, facts.peermem), (facts.peermem, facts.dmabuf)):
-        usable = _usable(state, other)
-        mark = UNKNOWN_MARK if isinstance(state.usable, Unknown) else usable.text[0]
-        mark_run = Run(mark, usable.tone)
-        runs.extend([Run(f"{_name(state.path)} "), mark_run, _nics(facts, state.path), Run("  ")])
+    for stated in paths or ():
+        usable = _usable(stated)
+        mark = Run(usable.text[0], usable.tone)
+        runs.extend([Run(f"{_name(stated.path)} "), mark, _nics(facts, stated.path), Run("  ")])
     if peermem is not None and not _is_absent(peermem):
         refcnt = "–" if isinstance(peermem.refcnt, Unknown) else str(peermem.refcnt)
         runs.append(Run(f"refcnt {refcnt} "))

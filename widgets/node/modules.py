@@ -42,7 +42,7 @@ def not_needed(node: Node, rung: Rung) -> str:
         if direct.by_design:
             return f"not needed: {direct.by_design}"
         if direct.preferred is GdrPath.DMABUF:
-            return "not needed: DMA-BUF works"
+            return "not needed with DMA-BUF"
         if isinstance(node.modules, ModuleFacts):
             other = node.modules.modules.get("nv_peer_mem")
             if other is not None and other.state is ModuleState.LIVE:

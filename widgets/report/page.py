@@ -11,6 +11,7 @@ from probes.base.origin import Origin, Source
 from probes.base.plan import Plan, Step
 from probes.base.text import printable
 from probes.base.unknown import Reason, Unknown
+from probes.checks.statements import findings_about
 from probes.live.model.sample import LiveJob, LiveSample
 from probes.queries.acs_redirects import detours
 from probes.queries.finding import Finding, Status
@@ -34,7 +35,7 @@ from widgets.doctor.findings import (
     silence_text,
 )
 from widgets.doctor.plan import command_of, consequences, step_groups
-from widgets.live.job_lines import job_line, problems_of
+from widgets.live.job_lines import job_line
 from widgets.node import matrix
 from widgets.node import verdict as verdict_drawing
 from widgets.node.highlights import Highlights, not_usable_legend
@@ -262,7 +263,7 @@ def _jobs(report: Report) -> tuple[str, ...]:
 
 
 def _job(job: LiveJob, sample: LiveSample) -> str:
-    causes = (printable(problem.cause) for problem in problems_of(job, sample))
+    causes = (printable(problem.cause) for problem in findings_about(job, sample))
     return " ".join([plain(job_line(job, sample, _WHOLE)), *causes])
 
 

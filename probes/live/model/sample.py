@@ -52,6 +52,7 @@ class PathJudgment:
     why: str = ""  # of UNKNOWN: what is missing, "needs root"
     evidence: tuple[Evidence, ...] = ()
     doubt: str = ""  # if it is likely: why the evidence is no proof, and what would settle it, if anything
+    contradiction: str = ""
 
     @property
     def text(self) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.processes import program_of, user_of
-from probes.live.model.sample import LiveJob, LiveProcess, PathJudgment, PathWord, PortSample, Role
+from probes.live.model.sample import LiveJob, LiveProcess, PathWord, PortSample, Role
 
 _BY_ROLE = (Role.NCCL, Role.NVSHMEM, Role.UCX, Role.OTHER, Role.PERFTEST, Role.GPU, Role.STORAGE)
 _RANKS_NAMED = 3
@@ -80,7 +80,7 @@ def _sum(rates: Sequence[Maybe[float]], devices: Sequence[str], shared: Sequence
 class PathShare:
     """The members of a job that have one path."""
 
-    path: PathJudgment  # of the first one
+    first: LiveProcess
     text: str  # "likely GDR (DMA-BUF)"
     where: str  # " on 7 of 8 ranks", " on rank 4 (needs root)"; "" for a job of one process
 
@@ -105,7 +105,7 @@ def path_shares(members: Sequence[LiveProcess]) -> tuple[PathShare, ...]:
             where = f" on {len(group)} of {len(members)} {noun}"
         else:
             where = f" on {_ranks(group)}"
-        shares.append(PathShare(group[0].path, text, where + why))
+        shares.append(PathShare(group[0], text, where + why))
     return tuple(shares)
 
 

@@ -4,7 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from probes.checks.judgment import judge
+from probes.checks.statements import path_statements
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts
+from probes.snapshot.path_verdict import required_paths
 from probes.snapshot.verdict import State, Verdict
 from tests.probes.checks.doctor import examination_of
 from widgets.base.lines import Line, Tone
@@ -51,8 +54,9 @@ def test_the_numbers_of_findings_have_the_color_of_the_worst() -> None:
 
 def panel(name: str) -> str:
     examination = examination_of(name)
-    lines = gpudirect_drawing.draw(examination.node, examination.reading.peermem, None, 60)
-    (strip,) = gpudirect_drawing.strip(examination.node, examination.reading.peermem, None, 80)
+    node, paths, peermem = examination.node, judge(examination).paths, examination.reading.peermem
+    lines = gpudirect_drawing.draw(node, paths, peermem, None, 60)
+    (strip,) = gpudirect_drawing.strip(node, paths, peermem, None, 80)
     return "\n".join(text_of(line) for line in (*lines, strip))
 
 
@@ -67,7 +71,7 @@ def test_peermem_is_no_fault_where_dmabuf_works(name: str) -> None:
 def test_dmabuf_is_no_fault_where_peermem_works() -> None:
     shown = panel("dgx-a100")
     assert "✗" not in shown
-    assert "missing: open NVIDIA kernel modules" in shown
+    assert "DMA-BUF needs the open kernel modules" in shown
 
 
 def test_both_paths_are_faults_where_neither_works() -> None:
@@ -80,5 +84,7 @@ def test_efa_has_its_own_name() -> None:
     assert isinstance(direct, GpuDirectFacts)
     own = replace(direct.peermem, path=GdrPath.EFA)
     node = replace(examination.node, gpudirect=replace(direct, peermem=own, preferred=GdrPath.EFA))
-    lines = gpudirect_drawing.draw(node, None, None, 60)
+    usability = replace(examination.usability, paths=required_paths(replace(direct, peermem=own)))
+    paths = path_statements(usability, judge(examination).verdict, ())
+    lines = gpudirect_drawing.draw(node, paths, None, None, 60)
     assert any(text_of(line).startswith("EFA ") for line in lines)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from probes.base.latest import Latest
 from probes.base.unknown import Maybe, known
 from probes.checks.judgment import Judgment
+from probes.checks.statements import PathStatement
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice
@@ -60,6 +61,11 @@ class Checked:
         return self.judgment.found if self.judgment is not None and self.judgment.is_checked else None
 
     @property
+    def paths(self) -> tuple[PathStatement, ...] | None:
+        """What the judgment states of the paths; None before the first reading."""
+        return None if self.judgment is None else self.judgment.paths
+
+    @property
     def processes(self) -> Maybe[ProcessFacts] | None:
         """The processes that use GPUs or RDMA; None: not checked yet."""
         return self.examination.processes if self.examination is not None else None
@@ -100,7 +106,7 @@ class Panels:
                 return modules.draw(node, readings.refcnts, width, full=alone, marks=marks)
             case "gpudirect":
                 history = readings.histories["refcnt"]
-                return gpudirect.draw(node, readings.peermem, history, width, full=alone)
+                return gpudirect.draw(node, self.checked.paths, readings.peermem, history, width, alone)
             case "traffic":
                 return self._traffic(node, width, alone)
             case "rates":
@@ -331,5 +337,6 @@ class Panels:
         """Return modules, GPUDirect state and jobs in a line each, if there is no room for their panels."""
         readings = self._readings
         lines = modules.strip(node, readings.refcnts, width, self.checked.marks)
-        lines += gpudirect.strip(node, readings.peermem, readings.histories["refcnt"], width)
+        history = readings.histories["refcnt"]
+        lines += gpudirect.strip(node, self.checked.paths, readings.peermem, history, width)
         return [*lines, job_lines.strip(readings.live_sample, width)]

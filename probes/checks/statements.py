@@ -1,0 +1,182 @@
+"""What gdrtop states of a node's paths, jobs and devices: made once, from the judgment, and drawn everywhere.
+
+A panel, a mark, a job line or a document that concluded on its own could contradict another one. Each draws
+these statements instead. tests/tui/test_statements.py collects what all outputs state of all simulated nodes,
+and fails where two of them cannot both be true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import Enum
+
+from probes.base.frozen import frozen
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpudirect import GdrPath
+from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathJudgment, PathWord, Role
+from probes.queries.finding import Finding, Severity, Status
+from probes.snapshot.path_verdict import PathUsability, State, Usability
+from probes.snapshot.verdict import Verdict
+
+
+class Standing(Enum):
+    """How good or bad something is, the worst first."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+    UNKNOWN = "unknown"
+    PLAIN = "plain"  # neither good nor bad: not needed, by design, or without GPU memory
+    GOOD = "good"
+
+
+# Paths
+
+
+@frozen
+class PathStatement:
+    """Whether new jobs can use a path on this node, and why not."""
+
+    path: GdrPath
+    usable: Maybe[bool]
+    standing: Standing  # PLAIN: not usable, but the other path is, or by design
+    why: str = ""  # of a path that is not usable, or not known to be
+    is_preferred: bool = False  # what NCCL takes: DMA-BUF before peer memory
+
+
+def path_statements(
+    usability: Usability, verdict: Verdict, findings: Iterable[Finding]
+) -> tuple[PathStatement, ...]:
+    """Return what is true of both paths: their requirements, unless a finding or the verdict refutes them.
+
+    () where the facts about the paths are unknown.
+    """
+    present = [finding for finding in findings if finding.is_present]
+    refuted = {path: finding.title for finding in reversed(present) for path in finding.refutes}
+    has_gpus = bool(usability.gpus)
+    answers = [_path_answer(row, has_gpus, verdict, refuted.get(row.path, "")) for row in usability.paths]
+    usable = [row.path for row, (answer, _) in zip(usability.paths, answers, strict=True) if answer is True]
+    return tuple(
+        PathStatement(
+            row.path,
+            answer,
+            _path_standing(answer, bool(usable), verdict),
+            why,
+            row.path in usable[:1],
+        )
+        for row, (answer, why) in zip(usability.paths, answers, strict=True)
+    )
+
+
+def _path_answer(
+    row: PathUsability, has_gpus: bool, verdict: Verdict, refuted: str
+) -> tuple[Maybe[bool], str]:
+    if verdict.state is State.NOT_APPLICABLE:
+        return False, verdict.reason
+    if verdict.state is State.UNKNOWN and not has_gpus:
+        return Unknown(Reason.NOT_RECORDED, "verdict", verdict.reason), verdict.reason
+    if row.usable is not True:
+        return row.usable, row.why
+    if refuted:
+        return False, refuted
+    return (False, verdict.reason) if verdict.state is State.BROKEN else (True, "")
+
+
+def _path_standing(usable: Maybe[bool], is_other_usable: bool, verdict: Verdict) -> Standing:
+    if isinstance(usable, Unknown):
+        return Standing.UNKNOWN
+    if usable:
+        return Standing.GOOD
+    is_spare = is_other_usable or verdict.state is State.NOT_APPLICABLE
+    return Standing.PLAIN if is_spare else Standing.CRITICAL
+
+
+# Jobs
+
+_WITHOUT_GDR = (PathWord.STAGED, PathWord.TCP)
+
+
+def use_standing(path: PathJudgment, verdict: Verdict | None = None) -> Standing:
+    """Return how good it is that a process uses this path; `verdict`: of its node, if known.
+
+    Copies through host memory are no fault where the hardware has no other path.
+    """
+    if path.word is PathWord.UNKNOWN:
+        return Standing.UNKNOWN
+    if path.contradiction:
+        return Standing.WARNING
+    if path.word in (PathWord.DMABUF, PathWord.PEERMEM):
+        return Standing.GOOD
+    is_by_design = verdict is not None and verdict.state is State.NOT_APPLICABLE
+    return Standing.WARNING if path.word in _WITHOUT_GDR and not is_by_design else Standing.PLAIN
+
+
+def rank_standing(process: LiveProcess, sample: LiveSample) -> Standing:
+    """Return the same of a process; a rank that belongs to other nodes' ranks and has no NIC is at fault."""
+    if process.path.word is not PathWord.NO_NIC or process.role is not Role.NCCL:
+        return use_standing(process.path, sample.verdict)
+    here = next((len(job.pids) for job in sample.jobs if job.id == process.job), 0)
+    return Standing.WARNING if known(process.world_size, 0) > here else Standing.PLAIN
+
+
+def job_standing(job: LiveJob, processes: Sequence[LiveProcess], sample: LiveSample) -> Standing:
+    """Return how a job does: GOOD only where no finding concerns it, and its paths are known and used."""
+    problems = findings_about(job, sample)
+    if any(problem.severity is Severity.CRITICAL for problem in problems):
+        return Standing.CRITICAL
+    standings = {rank_standing(process, sample) for process in processes}
+    if problems or Standing.WARNING in standings:
+        return Standing.WARNING
+    if Standing.UNKNOWN in standings:
+        return Standing.UNKNOWN
+    is_silent = job.role is Role.NCCL and job.silent_seconds > 0
+    return Standing.GOOD if Standing.GOOD in standings and not is_silent else Standing.PLAIN
+
+
+def findings_about(job: LiveJob, sample: LiveSample) -> list[Finding]:
+    """Return the findings that concern a job: its ranks, its settings, its GPUs or its NICs."""
+    ends, nics = {*job.gpus, *job.nics}, sample.nic_names
+
+    def is_of_job(finding: Finding) -> bool:
+        named = (nics.get(device, device) for device in finding.devices)
+        return not finding.pids.isdisjoint(job.pids) or (not finding.jobs and not ends.isdisjoint(named))
+
+    return [
+        finding
+        for finding in sample.findings
+        if job.name in finding.jobs or (_costs_bandwidth(finding) and is_of_job(finding))
+    ]
+
+
+def _costs_bandwidth(finding: Finding) -> bool:
+    return finding.data_path or finding.severity is Severity.CRITICAL or bool(finding.takes)
+
+
+# Devices
+
+
+@frozen
+class DeviceStatement:
+    """What the findings say of a GPU, a NIC or a module that is itself at fault."""
+
+    severity: Severity  # the worst
+    findings: tuple[str, ...]  # their ids, the worst first
+
+
+def device_statements(
+    findings: Collection[Finding], names: Mapping[str, str] | None = None
+) -> dict[str, DeviceStatement]:
+    """Return the devices and modules at fault by a critical finding or a warning.
+
+    `names`: under which name a device stands, if not under that of the finding.
+    """
+    stated: dict[str, DeviceStatement] = {}
+    for severity in (Severity.CRITICAL, Severity.WARNING):
+        for finding in findings:
+            if finding.status is not Status.FOUND or finding.severity is not severity:
+                continue
+            for device in dict.fromkeys((names or {}).get(name, name) for name in finding.marked):
+                before = stated.get(device)
+                earlier = () if before is None else before.findings
+                worst_so_far = severity if before is None else before.severity
+                stated[device] = DeviceStatement(worst_so_far, (*earlier, finding.id))
+    return stated
