@@ -8,11 +8,13 @@ and fails where two of them cannot both be true.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
+from types import MappingProxyType
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.gpudirect import GdrPath
+from probes.facts.gpudirect import GdrPath, GpuDirectFacts
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathJudgment, PathWord, Role
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.path_verdict import PathUsability, State, Usability
@@ -40,6 +42,7 @@ class PathStatement:
     usable: Maybe[bool]
     standing: Standing  # PLAIN: not usable, but the other path is, or by design
     why: str = ""  # of a path that is not usable, or not known to be
+    is_for_running_jobs: bool = False  # only new programs cannot use it: the driver or /dev refuses them
     is_preferred: bool = False  # what NCCL takes: DMA-BUF before peer memory
 
 
@@ -61,7 +64,10 @@ def path_statements(
             answer,
             _path_standing(answer, bool(usable), verdict),
             why,
-            row.path in usable[:1],
+            is_for_running_jobs=verdict.state is State.BROKEN
+            and row.usable is True
+            and row.path not in refuted,
+            is_preferred=row.path in usable[:1],
         )
         for row, (answer, why) in zip(usability.paths, answers, strict=True)
     )
@@ -88,6 +94,20 @@ def _path_standing(usable: Maybe[bool], is_other_usable: bool, verdict: Verdict)
         return Standing.GOOD
     is_spare = is_other_usable or verdict.state is State.NOT_APPLICABLE
     return Standing.PLAIN if is_spare else Standing.CRITICAL
+
+
+def stated_facts(facts: Maybe[GpuDirectFacts], paths: Iterable[PathStatement]) -> Maybe[GpuDirectFacts]:
+    """Return the facts about the paths, usable where that is stated, and not where requirements are met."""
+    if isinstance(facts, Unknown):
+        return facts
+    usable = {stated.path: stated.usable for stated in paths}
+    dmabuf, peermem = (
+        replace(state, usable=usable.get(state.path, state.usable)) for state in (facts.dmabuf, facts.peermem)
+    )
+    preferred = (
+        next((stated.path for stated in paths if stated.is_preferred), None) if usable else facts.preferred
+    )
+    return replace(facts, dmabuf=dmabuf, peermem=peermem, preferred=preferred)
 
 
 # Jobs
@@ -153,6 +173,8 @@ def _costs_bandwidth(finding: Finding) -> bool:
 
 # Devices
 
+NO_IDS: Mapping[str, Collection[str]] = MappingProxyType({})
+
 
 @frozen
 class DeviceStatement:
@@ -162,19 +184,24 @@ class DeviceStatement:
     findings: tuple[str, ...]  # their ids, the worst first
 
 
+def marked_ids(finding: Finding, ids: Mapping[str, Collection[str]] = NO_IDS) -> tuple[str, ...]:
+    """Return the devices at fault by a finding, each once."""
+    return tuple(dict.fromkeys(name for device in finding.marked for name in ids.get(device, (device,))))
+
+
 def device_statements(
-    findings: Collection[Finding], names: Mapping[str, str] | None = None
+    findings: Collection[Finding], ids: Mapping[str, Collection[str]] = NO_IDS
 ) -> dict[str, DeviceStatement]:
     """Return the devices and modules at fault by a critical finding or a warning.
 
-    `names`: under which name a device stands, if not under that of the finding.
+    `ids`: of devices that stand under other names than those in findings, Topology.ids_by_bdf.
     """
     stated: dict[str, DeviceStatement] = {}
     for severity in (Severity.CRITICAL, Severity.WARNING):
         for finding in findings:
             if finding.status is not Status.FOUND or finding.severity is not severity:
                 continue
-            for device in dict.fromkeys((names or {}).get(name, name) for name in finding.marked):
+            for device in marked_ids(finding, ids):
                 before = stated.get(device)
                 earlier = () if before is None else before.findings
                 worst_so_far = severity if before is None else before.severity

@@ -97,6 +97,15 @@ class Topology:
         return {device.name: device for device in rdma}
 
     @cached_property
+    def ids_by_bdf(self) -> dict[str, tuple[str, ...]]:
+        """The NICs of each PCI function: findings about PCIe name functions, drawings name NICs."""
+        found: dict[str, tuple[str, ...]] = {}
+        for nic in self.nics:
+            bdf = known(nic.bdf, nic.id)
+            found[bdf] = (*found.get(bdf, ()), nic.id)
+        return found
+
+    @cached_property
     def paths(self) -> Paths:
         """The path between every two endpoints, in both directions."""
         return Paths(self)

@@ -60,7 +60,7 @@ def test_the_dashboard_and_json_say_what_check_says(nodes: tuple[str, ...]) -> N
         words = {
             state.verdict.state.value,
             check_json(node, 0.0, verdict, found)["verdict"]["state"],
-            topology_json(node, topology, verdict, 0.0)["verdict"]["state"],
+            topology_json(node, topology, judgment, 0.0)["verdict"]["state"],
         }
         assert len(words) == 1, name
 

@@ -126,7 +126,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "versions": object_of(dict(report.versions)),
         "check": check_json(node, at, verdict, found, since=_since_ok(report)),
         "topo": topology_json(
-            node, examination.topology, verdict, at, found, highlights_of(examination, found)
+            node, examination.topology, report.judgment, at, highlights_of(examination, found)
         ),
         "live": None if report.sample is None else live_json(node, report.sample),
         "bench": document("bench", host_name(node), node.origin, at, results),

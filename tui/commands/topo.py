@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.checks.judgment import judge
-from probes.checks.statements import device_statements
+from probes.checks.judgment import Judgment, judge
+from probes.checks.statements import device_statements, stated_facts
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.node import Node, probe_node
 from probes.facts.rdma.devices import RdmaFacts, port_name
@@ -155,7 +155,7 @@ def write_topology(
     asked = _asked_switch_ports(host, examination.node) if extent.switch_ports else {}
     if form in ("json", "yaml"):
         highlights, at = highlights_of(examination, found), host.wall_clock()
-        content = topology_json(examination.node, topology, verdict, at, found, highlights, extent.hops)
+        content = topology_json(examination.node, topology, judgment, at, highlights, extent.hops)
         if isinstance(asked, Unknown):
             content["switch_ports"] = None
             content["unknown"] = content.get("unknown", {}) | {"switch_ports": str(asked)}
@@ -212,7 +212,7 @@ def _switch_port_json(port: tuple[str, int], answer: Maybe[SwitchPort]) -> dict[
 def highlights_of(examination: Examination, found: Sequence[Finding]) -> Highlights:
     """Return what stands out in the topology of a node: roles, marks, and what this session may use."""
     return Highlights(
-        marks=marks_of(found),
+        marks=marks_of(found, examination.topology),
         detours=detours(examination),
         roles=roles_of(examination.node, examination.topology),
         usable=usable_here(examination),
@@ -274,9 +274,8 @@ def _best_nics(topology: Topology, unproven: Mapping[tuple[str, str], str]) -> l
 def topology_json(
     node: Node,
     topology: Topology,
-    verdict: Verdict,
+    judgment: Judgment,
     at: float,
-    found: Sequence[Finding] = (),
     highlights: Highlights | None = None,
     hops: bool = True,
 ) -> dict[str, Any]:
@@ -290,12 +289,12 @@ def topology_json(
     usable = None if highlights is None else highlights.usable
     ends = (*topology.gpus, *topology.nics)
     content: dict[str, Any] = {
-        "verdict": verdict_json(verdict),
+        "verdict": verdict_json(judgment.verdict),
         "gpus": [_gpu_json(node, topology, end, gpus.get(end.id), usable) for end in topology.gpus],
         "nics": [_nic_json(node, end, roles.get(end.id), usable) for end in topology.nics],
         "paths": [_path_json(topology.path(a.id, b.id), hops, highlights) for a, b in combinations(ends, 2)],
-        "graph": node_link(marked_graph(topology, found)),
-        "gpudirect": plain_value(node.gpudirect),
+        "graph": node_link(marked_graph(topology, judgment.findings)),
+        "gpudirect": plain_value(stated_facts(node.gpudirect, judgment.paths)),
     }
     unknown: dict[str, str] = {}
     if isinstance(node.gpudirect, Unknown):
@@ -313,7 +312,7 @@ def topology_json(
 
 def marked_graph(topology: Topology, found: Sequence[Finding]) -> nx.Graph[str]:
     """Return the graph for export, with the critical findings and warnings about each node."""
-    stated = device_statements(found, {end.id: known(end.bdf, end.id) for end in topology.nics})
+    stated = device_statements(found, {end.id: (known(end.bdf, end.id),) for end in topology.nics})
     marks = {device: Mark(row.severity.value, row.findings) for device, row in stated.items()}
     return plain_graph(topology.graph, marks)
 

@@ -13,11 +13,12 @@ from rich.cells import cell_len
 from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.checks.judgment import Judgment, with_severity
-from probes.checks.statements import device_statements
+from probes.checks.statements import NO_IDS, device_statements, marked_ids
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Evidence, Finding, Severity, Status, has_name
 from probes.snapshot.condition import CONGESTED, ERRORS_RISING, FLAPPING, PAUSED, SLOW_NIC, THROTTLED
 from probes.snapshot.verdict import State, Verdict
+from probes.topology.paths import Topology
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, fit, line, width_of, wrapped
 from widgets.doctor.gains import gain_text
@@ -63,18 +64,18 @@ def mark_of(finding: Finding) -> Run:
     return Run(_MARKS[finding.severity], _TONES[finding.severity])
 
 
-def marks_of(findings: Sequence[Finding]) -> dict[str, Run]:
-    """Return the worst mark of each device and module that is at fault."""
-    stated = device_statements(findings)
+def marks_of(findings: Sequence[Finding], topology: Topology | None = None) -> dict[str, Run]:
+    """Return the worst mark of each device and module that is at fault, NICs by their ids."""
+    stated = device_statements(findings, NO_IDS if topology is None else topology.ids_by_bdf)
     return {device: Run(_MARKS[row.severity], _TONES[row.severity]) for device, row in stated.items()}
 
 
-def words_of(findings: Sequence[Finding]) -> dict[str, str]:
+def words_of(findings: Sequence[Finding], topology: Topology | None = None) -> dict[str, str]:
     """Return in a word what is wrong with each device that is slow or fails now: "slow", "flapping"."""
     words: dict[str, str] = {}
     found = (finding for finding in findings if finding.status is Status.FOUND and finding.id in _WORDS)
     for finding in sorted(found, key=lambda finding: bool(finding.part_of)):  # the cause first
-        for device in finding.marked:
+        for device in marked_ids(finding, NO_IDS if topology is None else topology.ids_by_bdf):
             words.setdefault(device, _WORDS[finding.id])
     return words
 

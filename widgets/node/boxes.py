@@ -201,7 +201,7 @@ def _draw_switch(
 def _worst_mark(switch: Switch, highlights: Highlights) -> Run:
     """Return the worst mark of what is directly below a switch; an empty run for none."""
     ends = switch.endpoints
-    marks = [highlights.marks.get(end.id) or highlights.marks.get(str(end.bdf)) for end in ends]
+    marks = [highlights.marks.get(end.id) for end in ends]
     found = sorted((mark for mark in marks if mark is not None), key=lambda mark: mark.tone is not Tone.BAD)
     return found[0] if found else Run("")
 

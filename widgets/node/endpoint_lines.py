@@ -246,7 +246,7 @@ class EndpointLines(Mapping[str, list[Line]]):
         if made is None:
             gpu = self._gpu_ends.get(end)
             made = [self._of_gpu(gpu)] if gpu is not None else self._of_nic(self._nic_ends[end])
-            mark = self._highlights.mark(end, str((gpu or self._nic_ends[end]).bdf))
+            mark = self._highlights.mark(end)
             if mark is None and end in self._silent:
                 mark = Run("✗", Tone.BAD)
             if mark is not None:
@@ -264,7 +264,7 @@ class EndpointLines(Mapping[str, list[Line]]):
         gpu = self._gpus.get(end.id)
         if gpu is None:
             return _line(end.id, (label, tone), (" GPU", Tone.PLAIN))
-        word = self._highlights.word(end.id, str(end.bdf))
+        word = self._highlights.word(end.id)
         if end.id in self._silent:
             return _line(end.id, (label, tone), (" does not respond", Tone.BAD))
         return gpu_line(gpu, label, self._live, tone, self._detail, self._with_model, word)
@@ -273,7 +273,7 @@ class EndpointLines(Mapping[str, list[Line]]):
         tone, device = self._highlights.tone(end.id, Tone.NIC), self._devices.get(end.id)
         if device is None:
             return [_bare_nic_line(end, self._names.get(end.id, ""), tone)]
-        role, word = self._highlights.roles.get(end.id), self._highlights.word(end.id, str(end.bdf))
+        role, word = self._highlights.roles.get(end.id), self._highlights.word(end.id)
         lines = []
         for port in device.ports or (None,):
             label = f"{end.label:<{self._nic_cells}}"

@@ -26,7 +26,7 @@ def _usable(stated: PathStatement) -> Run:
             return Run("? unknown", Tone.WARNING)
         case Standing.PLAIN:
             return Run("– not usable" if stated.path is GdrPath.DMABUF else "– not needed", Tone.DIM)
-    return Run("✗ not usable", Tone.BAD)
+    return Run("✗ not for new jobs" if stated.is_for_running_jobs else "✗ not usable", Tone.BAD)
 
 
 def _requirement_lines(need: Requirement, width: int) -> list[Line]:

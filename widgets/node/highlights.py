@@ -27,13 +27,13 @@ class Highlights:
     selected: str = ""
     partners: frozenset[str] = frozenset()
     on_path: frozenset[str] = frozenset()  # BDFs on the path to the partner
-    marks: Mapping[str, Run] = field(default_factory=dict)  # of findings, by endpoint or BDF
+    marks: Mapping[str, Run] = field(default_factory=dict)  # of findings, by endpoint
     measured: Mapping[str, Run] = field(default_factory=dict)  # by GPU: bandwidth to its best NIC
     detours: frozenset[tuple[str, str]] = frozenset()  # (GPU, NIC) below one switch, through the root complex
     roles: Mapping[str, NicRole] = field(default_factory=dict)  # by NIC
     usable: UsableHere = NOTHING_LIMITED
     only: frozenset[str] | None = None  # endpoints that match the filter; None: no filter
-    words: Mapping[str, str] = field(default_factory=dict)  # what is wrong, "slow", by endpoint or BDF
+    words: Mapping[str, str] = field(default_factory=dict)  # what is wrong, "slow", by endpoint
     unproven: Mapping[tuple[str, str], str] = field(default_factory=dict)  # why data may be wrong
 
     def tone(self, id: str, otherwise: Tone) -> Tone:  # noqa: A002 - an Endpoint's own word
@@ -50,17 +50,17 @@ class Highlights:
             return UNPROVEN_MARK
         return DETOUR_MARK if (row, column) in self.detours else ""
 
-    def mark(self, id: str, bdf: str) -> Run | None:  # noqa: A002 - an Endpoint's own word
+    def mark(self, id: str) -> Run | None:  # noqa: A002 - an Endpoint's own word
         """Return the mark of an endpoint; None for none."""
-        found = self.marks.get(id) or self.marks.get(bdf)
+        found = self.marks.get(id)
         if found is None and id in self.not_usable:
             return Run(NOT_USABLE_MARK, Tone.WARNING)
         return found
 
-    def word(self, id: str, bdf: str) -> Run:  # noqa: A002 - an Endpoint's own word
+    def word(self, id: str) -> Run:  # noqa: A002 - an Endpoint's own word
         """Return what is wrong with an endpoint, " slow"; an empty run for nothing."""
-        word = self.words.get(id) or self.words.get(bdf, "")
-        mark = self.mark(id, bdf)
+        word = self.words.get(id, "")
+        mark = self.mark(id)
         return Run(f" {word}" if word else "", mark.tone if mark is not None else Tone.WARNING)
 
     @cached_property

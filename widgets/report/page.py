@@ -189,7 +189,7 @@ def highlights_of(report: Report) -> Highlights:
     examination = report.examination
     roles = roles_of(examination.node, examination.topology)
     return Highlights(
-        marks=marks_of(report.findings),
+        marks=marks_of(report.findings, examination.topology),
         detours=detours(examination),
         roles=roles,
         usable=usable_here(examination),

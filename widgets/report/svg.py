@@ -162,9 +162,6 @@ class _Topology:
         self._topology = report.examination.topology
         self._highlights = highlights
         self._lines = EndpointLines(self._node, self._topology, NO_FIGURES, highlights, Detail.FULL)
-        marks = highlights.marks
-        ends = (*self._topology.gpus, *self._topology.nics)
-        self._marks = {end.id: marks.get(end.id) or marks.get(str(end.bdf)) for end in ends}
 
     def draw(self) -> str:
         numas = switches_by_numa(self._topology)
@@ -249,7 +246,7 @@ class _Topology:
 
     def _chip(self, drawing: Drawing, x: float, y: float, end: str) -> None:
         """Draw a GPU or a NIC: name and speed, and below its addresses; two rows for each port."""
-        name, mark = self._lines[end][0][0], self._marks.get(end)
+        name, mark = self._lines[end][0][0], self._highlights.marks.get(end)
         tone = name.tone if mark is None else mark.tone
         drawing.box(x, y, _CHIP, self._chip_height(end), box_class(tone))
         for number, row in enumerate(self._rows_of_chip(end)):
@@ -262,7 +259,8 @@ class _Topology:
             place = next((at for at, run in enumerate(port) if run.text.startswith("  ")), len(port))
             address = "".join(run.text for run in port[place:]).strip()
             head = (
-                Run(f" {run.text} ", run.tone) if run == self._marks[end] else run for run in port[:place]
+                Run(f" {run.text} ", run.tone) if run == self._highlights.marks.get(end) else run
+                for run in port[:place]
             )
             rows.extend((tuple(head), (Run(address, Tone.DIM),)))
         return rows

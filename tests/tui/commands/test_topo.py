@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
-from probes.checks.judgment import conclude
+from probes.checks.judgment import Judgment, conclude
 from probes.facts.node import Node, probe_node
 from probes.host.local import LocalHost
 from probes.host.protocol import Host
@@ -70,7 +70,7 @@ def topology_text(host: Host, out: Stream | None = None, ascii_only: bool = Fals
 
 def told_of(node: Node) -> dict[str, Any]:
     topology = build(node)
-    content = topology_json(node, topology, conclude(assess(node, topology, None), None), 0.0)
+    content = topology_json(node, topology, Judgment(conclude(assess(node, topology, None), None)), 0.0)
     told: dict[str, Any] = json.loads(json.dumps(content, allow_nan=False))
     return told
 

@@ -19,7 +19,7 @@ class Selection:
         self._partner = 0
         self.finding = ""
         self.is_on_findings = False  # their panel is focused
-        self.marked: Collection[str] = ()  # endpoints and BDFs that findings are about
+        self.marked: Collection[str] = ()  # endpoints that findings are about
         self.word = ""
 
     @property
@@ -67,7 +67,7 @@ class Selection:
 
     def _marked_ends(self, topology: Topology) -> set[str]:
         ends = (*topology.gpus, *topology.nics) if self.marked else ()
-        return {end.id for end in ends if end.id in self.marked or known(end.bdf, "") in self.marked}
+        return {end.id for end in ends if end.id in self.marked}
 
     def _partners(self, topology: Topology, end: str) -> list[str]:
         """Return what an endpoint can pair with, nearest first."""

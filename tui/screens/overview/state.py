@@ -130,7 +130,9 @@ class OverviewState:
         findings = checked.findings
         if findings == before:
             return
-        checked.marks, checked.words = marks_of(findings or ()), words_of(findings or ())
+        topology = self._readings.topology
+        checked.marks = marks_of(findings or (), topology)
+        checked.words = words_of(findings or (), topology)
         self._selection.marked = checked.marks
         if self._selection.finding not in self._finding_ids():
             self._selection.finding = ""
