@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from probes.base.plan import FileChange, Plan, Step
-from probes.plans.common import is_reboot
+from probes.plans.common import Undo, affects_jobs, only_reads, undo_of
 from widgets.base.lines import Line, Run, Tone, fit, wrapped
 
 if TYPE_CHECKING:
@@ -18,6 +18,11 @@ _MOST_TEXT_LINES = 12
 _FEWEST_FOLDED = 3
 ACTIONS, FIXES, UNDO = "ACTIONS", "FIXES FOR FINDINGS", "UNDO"
 _MOST_ID_CELLS = 40
+# What a person does in a manual step is not gdrtop's to undo.
+_BESIDE_MANUAL = {
+    Undo.WHOLE: "can be undone, except manual steps",
+    Undo.NOTHING: "its commands only read",
+}
 
 
 def draw_consequences(plan: Plan, width: int, names_jobs: bool = False) -> list[Line]:
@@ -66,11 +71,16 @@ def consequences(plan: Plan, names_jobs: bool = False) -> list[str]:
     words = ["manual steps only" if is_manual else "needs root" if plan.needs_root else "does not need root"]
     if plan.needs_reboot:
         words.append("needs a reboot")
-    if not all(step.is_instruction or is_reboot(step) for step in plan.steps):
-        words.append("can be undone" if plan.reversible else "cannot be undone")
-    if plan.disturbs or not names_jobs:
-        words.append(f"affects: {plan.disturbs}" if plan.disturbs else "does not affect running jobs")
-    return words
+    if undo := undo_of(plan.steps):
+        has_manual = any(step.is_instruction for step in plan.steps)
+        words.append(_BESIDE_MANUAL.get(undo, undo.value) if has_manual else undo.value)
+    if plan.disturbs:
+        words.append(f"affects: {plan.disturbs}")
+    elif not names_jobs:
+        effects = set(map(affects_jobs, plan.steps))
+        unknown = "may affect running jobs" if True in effects else ""
+        words.append("does not affect running jobs" if effects == {False} else unknown)
+    return [word for word in words if word]
 
 
 def draw_step(step: Step, width: int) -> list[Line]:
@@ -85,6 +95,8 @@ def draw_step(step: Step, width: int) -> list[Line]:
     lines.extend(wrapped(command_of(step), width, Tone.GOOD, "  "))
     if step.undo:
         lines.extend(wrapped(f"undo: {shlex.join(step.undo)}", width, Tone.DIM, "    "))
+    elif only_reads(step.argv):
+        lines.extend(wrapped("only reads", width, Tone.DIM, "    "))
     return lines
 
 
