@@ -18,6 +18,7 @@ _MOST_TEXT_LINES = 12
 _FEWEST_FOLDED = 3
 ACTIONS, FIXES, UNDO = "ACTIONS", "FIXES FOR FINDINGS", "UNDO"
 _MOST_ID_CELLS = 40
+_MAY_AFFECT = "may affect running jobs"
 # What a person does in a manual step is not gdrtop's to undo.
 _BESIDE_MANUAL = {
     Undo.WHOLE: "can be undone, except manual steps",
@@ -27,9 +28,9 @@ _BESIDE_MANUAL = {
 
 def draw_consequences(plan: Plan, width: int, names_jobs: bool = False) -> list[Line]:
     """Draw what a plan needs and disturbs; with `names_jobs`, the jobs are listed below it."""
-    return wrapped(
-        " · ".join(consequences(plan, names_jobs)), width, Tone.WARNING if plan.disturbs else Tone.DIM
-    )
+    words = consequences(plan, names_jobs)
+    tone = Tone.WARNING if plan.disturbs or _MAY_AFFECT in words else Tone.DIM
+    return wrapped(" · ".join(words), width, tone)
 
 
 def draw_steps(plan: Plan, width: int) -> list[Line]:
@@ -78,9 +79,11 @@ def consequences(plan: Plan, names_jobs: bool = False) -> list[str]:
         words.append(f"affects: {plan.disturbs}")
     elif not names_jobs:
         effects = set(map(affects_jobs, plan.steps))
-        unknown = "may affect running jobs" if True in effects else ""
-        words.append("does not affect running jobs" if effects == {False} else unknown)
-    return [word for word in words if word]
+        if True in effects:
+            words.append(_MAY_AFFECT)
+        elif effects == {False}:
+            words.append("does not affect running jobs")
+    return words
 
 
 def draw_step(step: Step, width: int) -> list[Line]:

@@ -5,14 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from probes.checks import new_jobs
 from probes.checks.judgment import conclude
+from probes.checks.new_jobs import Action, rows_of, strongest
 from probes.checks.registry import CHECKS
 from probes.queries.finding import Severity
 from probes.snapshot.verdict import State
 from tests.probes.checks.doctor import examination_of
 from tests.tui.commands.consumers.checked_nodes import checked
-from tui.commands.consumers import actions
-from tui.commands.consumers.actions import Action, rows_of, severity_map, strongest
+from tui.commands.check import severity_map
 from tui.commands.consumers.drain import slurm
 
 
@@ -76,7 +77,7 @@ def test_a_warning_that_takes_no_gpu_needs_no_reset() -> None:
 
 
 def test_the_checks_that_need_a_reset_exist() -> None:
-    assert set(actions._RESET) <= {check.id for check in CHECKS}
+    assert set(new_jobs._RESET) <= {check.id for check in CHECKS}
 
 
 @pytest.mark.parametrize(
