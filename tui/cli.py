@@ -103,7 +103,7 @@ _COMMANDS = {
     "reliability": "show which NICs and GPUs were slow or had errors over weeks of jobs",
     "prolog": "check the GPUs of a Slurm job and the NICs near them, before it starts",
     "epilog": "save what the ports did during a Slurm job",
-    "health-check": "drain this node of Slurm while a critical finding is there",
+    "health-check": "drain this node of Slurm while it must get no new jobs",
     "metrics": "write the verdict, findings, paths and counters of this node for Prometheus",
     "record": "record this node to a file that can be replayed anywhere",
     "report": "write one page about this node for a ticket or a handover",

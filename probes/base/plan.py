@@ -44,9 +44,8 @@ class Plan:
 
     title: str
     steps: tuple[Step, ...]
-    reversible: bool = True
     needs_reboot: bool = False
-    disturbs: str = ""  # effects on running jobs; empty: none
+    disturbs: str = ""  # known effects on running jobs; empty claims nothing
     note: str = ""  # what to know before or after
     is_simulated: bool = False  # on a simulated node, with the commands that a person runs on a real one
 
@@ -76,14 +75,13 @@ def make_plan(
     title: str,
     *steps: Step | str,
     needs_root: bool = True,
-    reversible: bool = True,
     needs_reboot: bool = False,
     disturbs: str = "",
     note: str = "",
 ) -> Plan:
     """Return a plan of these steps; a text is a manual step, and `needs_root` is about the texts only."""
     made = tuple(instruction(step, needs_root) if isinstance(step, str) else step for step in steps)
-    return Plan(title, made, reversible, needs_reboot, disturbs, note)
+    return Plan(title, made, needs_reboot, disturbs, note)
 
 
 def sentences(*parts: str) -> str:

@@ -1,9 +1,10 @@
-"""What ends jobs or cuts the network: a reboot, a driver swap, netdevs that go down."""
+"""What steps do: change something that can be undone, end jobs, cut the network, or only read."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 from probes.base.plan import Plan, Step, make_plan
@@ -20,6 +21,10 @@ _NETWORK_SERVICES = ("NetworkManager", "network", "networking", "systemd-network
 _NO_NETDEVS = ("nvidia", "nv_peer_mem", "gdrdrv")
 # Unloading these removes IPoIB netdevs; Ethernet netdevs of the same NICs stay.
 _INFINIBAND_MODULES = ("ib_ipoib", "mlx4_ib", "mlx5_ib", "ib_core")
+
+
+def _patterns(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
 
 
 REBUILD_INITRAMFS = "Rebuild the initramfs"
@@ -61,15 +66,92 @@ def is_reboot(step: Step) -> bool:
     return step.argv == _REBOOT
 
 
-def reboot_plan(
-    title: str, *steps: Step | str, needs_root: bool = True, reversible: bool = True, note: str = ""
-) -> Plan:
+# What programs are asked for in plans; `gdrtop do` runs some of it, a person the rest.
+_READS = _patterns(
+    r"(?:dcb|devlink|rdma)(?: .*)? show(?: .*)?",
+    r"(?:ethtool|mlnx_qos -i) [\w.-]+",
+    r"journalctl(?: -b)? -[ku].*",
+    r"kubectl get .*",
+    r"mlxfwmanager --query",
+    r"mlxlink -d \S+(?: -[mc])*",
+    r"nvidia-smi (?:-q|nvlink --status)",
+    r"rdma_topo check",
+    r"show_gids|sminfo -C \w+ -P \d+|ss --listening .*",
+)
+_AFFECTS_JOBS = _patterns(
+    r"systemctl (?:stop|restart|reload|disable --now|reboot)(?: .*)?",
+    r"ip link set .* (?:down|mtu .*)",
+    r"ibportstate .* (?:disable|reset)",
+    r"mlxfwreset .*",
+    r"nvidia-smi .*(?:--gpu-reset|-r|-mig|-e|-c) .*",
+    r"setpci .*",
+)
+# They add what no running job uses yet, or write what the next boot, build or reset reads.
+_AFFECTS_NO_JOB = _patterns(
+    r"(?:modprobe|nvidia-modprobe|mkdir|mknod|ln|depmod|dkms|dracut|update-initramfs|mokutil) .*",
+    r"(?:apt-get update|(?:curl|git clone|wget) .*)",
+    r"chmod 0?666 .*",
+    r"ip link set .* up",
+    r"ibportstate .* enable",
+    r"mlxconfig .*",
+    r"nvidia-smi .*-pm 1",
+    r"perfquery .*",
+    r"scontrol update .*",
+    r"systemctl (?:daemon-reload|(?:enable --now|start) nvidia-[\w-]+)",
+)
+
+
+class Undo(Enum):
+    """How much of what steps change can be undone."""
+
+    WHOLE = "can be undone"
+    PART = "can be undone in part"
+    NO = "cannot be undone"
+    NOTHING = "changes nothing"  # they only read
+
+
+def only_reads(argv: Sequence[str]) -> bool:
+    """Return whether a command is known to change nothing."""
+    return _READS.fullmatch(" ".join(argv)) is not None
+
+
+def undo_of(steps: Iterable[Step]) -> Undo | None:
+    """Return how much of these commands and file changes can be undone; None: there is none but a reboot.
+
+    gdrtop keeps the file that it replaces. What a person does in a manual step is not counted.
+    """
+    commands = [step for step in steps if not step.is_instruction and not is_reboot(step)]
+    changes = [bool(step.undo or step.file) for step in commands if step.file or not only_reads(step.argv)]
+    if not changes:
+        return Undo.NOTHING if commands else None
+    return Undo.WHOLE if all(changes) else Undo.PART if any(changes) else Undo.NO
+
+
+def unloaded_by(step: Step) -> tuple[str, ...]:
+    """Return the modules that a step unloads by name, as /proc/modules spells them."""
+    words = step.argv
+    if not words or words[0] not in ("rmmod", "modprobe"):
+        return ()
+    if words[0] == "modprobe" and not {"-r", "--remove"} & set(words):
+        return ()
+    return tuple(word.replace("-", "_") for word in words[1:] if not word.startswith("-"))
+
+
+def affects_jobs(step: Step) -> bool | None:
+    """Return whether a step may affect running jobs, whatever its plan says; None: that is unknown."""
+    command = " ".join(step.argv)
+    if unloaded_by(step) or _AFFECTS_JOBS.fullmatch(command):
+        return True
+    is_harmless = step.file is not None or only_reads(step.argv) or _AFFECTS_NO_JOB.fullmatch(command)
+    return False if is_harmless else None
+
+
+def reboot_plan(title: str, *steps: Step | str, needs_root: bool = True, note: str = "") -> Plan:
     """Return a plan with a reboot, which ends every job on the node; its texts are manual steps."""
     return make_plan(
         title,
         *steps,
         needs_root=needs_root,
-        reversible=reversible,
         needs_reboot=True,
         disturbs=REBOOT_ENDS_JOBS,
         note=note,

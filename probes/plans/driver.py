@@ -49,7 +49,6 @@ def exchange_driver(examination: Examination, nvidia: KernelModule, on_disk: str
         Step("Load the new driver", ("modprobe", "nvidia")),
         *(Step(f"Load {name} again", ("modprobe", name)) for name in reversed(order)),
         *(Step(f"Start {name} again", ("systemctl", "start", name)) for name in reversed(running)),
-        reversible=False,
         disturbs=SWAP_ENDS_JOBS,
     )
 
@@ -138,6 +137,5 @@ def rebuild_plan(examination: Examination, release: str, has_bad_files: bool = F
     return Plan(
         "Build the modules for this kernel",
         steps,
-        reversible=False,
         note="Load the modules afterward. A loaded driver stays loaded until the next reboot.",
     )

@@ -96,6 +96,5 @@ def mig_off(gpus: Sequence[Gpu]) -> Plan:
         f"Drain the node. Turning MIG off deletes the instances of {named}.",
         f"Run nvidia-smi -i {first} -mig 0, and the same for every GPU. A100 GPUs then need a reset. "
         "nvidia-smi -q -d MIG shows the current mode.",
-        reversible=False,
         disturbs="every job on a MIG instance of these GPUs",
     )

@@ -35,7 +35,6 @@ def unload_peermem(examination: Examination) -> Plan | str:
     return make_plan(
         "Unload nvidia_peermem",
         unload_step(examination),
-        reversible=blocker is None,
         disturbs=_registered(refcnt),
         note=sentences(*notes),
     )

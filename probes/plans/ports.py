@@ -159,7 +159,6 @@ def zero_counters(ports: Sequence[Port]) -> Plan:
     return Plan(
         "Reset the error counters" if len(roce) < len(ports) else "Read wider counters",
         tuple(steps),
-        reversible=len(roce) == len(ports),
         note="Monitoring tools see these counters drop." if len(roce) < len(ports) else "",
     )
 

@@ -85,7 +85,6 @@ def restart_openibd(examination: Examination) -> Plan | str:
         *before,
         restart,
         *after,
-        reversible=False,
         disturbs=f"{_ALL_RDMA}{regions}",
         note="Rebuild the NVIDIA driver if the OFED build has changed.",
     )
@@ -102,7 +101,7 @@ def restart_fabric_manager(examination: Examination) -> Plan | str:
     if isinstance(service, str):
         return service
     step = Step("Configure the NVSwitches again", ("systemctl", "restart", _MANAGER))
-    return make_plan("Restart Fabric Manager", step, reversible=False, disturbs=_CUDA)
+    return make_plan("Restart Fabric Manager", step, disturbs=_CUDA)
 
 
 def restart_persistence_daemon(examination: Examination) -> Plan | str:
@@ -114,7 +113,6 @@ def restart_persistence_daemon(examination: Examination) -> Plan | str:
     return make_plan(
         "Restart nvidia-persistenced",
         step,
-        reversible=False,
         note="GPUs that are idle during the restart lose their settings (clocks, power limits).",
     )
 

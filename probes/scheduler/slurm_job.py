@@ -1,16 +1,16 @@
-"""The GPUs of a Slurm job on this node, the NICs near them, and the findings that concern them."""
+"""The GPUs of a Slurm job on this node, and the NICs near them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Unknown, known
+from probes.checks.new_jobs import nics_near
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.system.numa import parse_list
-from probes.queries.finding import Finding
 from probes.scheduler.gpu_order import GpuOrder, gpus_meant
 from probes.snapshot.examination import Examination
 
@@ -61,45 +61,12 @@ def devices_of(job: SlurmJob, examination: Examination, order: Maybe[GpuOrder]) 
 
     If the order of slurmd's list is unknown, a broken GPU counts that the job can have got.
     """
-    topology = examination.topology
     gpus = examination.node.gpus
     uuids = {known(gpu.uuid, ""): gpu.bdf for gpu in gpus.gpus} if isinstance(gpus, GpuFacts) else {}
     meant = {name: gpus_meant(int(name), examination, order) if name.isdecimal() else () for name in job.gpus}
     meant |= {name: (uuids[name],) for name in job.gpus if name in uuids}
     found = tuple(dict.fromkeys(gpu for places in meant.values() for gpu in places))
-    near: list[str] = []
-    for gpu in found:
-        best = topology.best_nic.get(gpu)
-        near += [best] if best else topology.best_nics.get(gpu, ())
     unplaced = tuple(name for name in job.gpus if not meant[name])
     why = f"gres.conf: {order}" if isinstance(order, Unknown) else "AutoDetect orders them in two ways"
     unsure = why if len(found) > len(job.gpus) - len(unplaced) else ""
-    return JobDevices(found, tuple(dict.fromkeys(near)), unplaced, unsure)
-
-
-def concerning(
-    findings: Iterable[Finding], devices: JobDevices, examination: Examination
-) -> tuple[Finding, ...]:
-    """Return the findings that concern the job: those of its devices, and those of no single device.
-
-    What other jobs do is none of its business.
-    """
-    every = set(_names(examination, None))
-    own = set(_names(examination, {*devices.gpus, *devices.nics}))
-    chosen = []
-    for finding in findings:
-        if finding.jobs or finding.ranks:
-            continue
-        places = every & set(finding.takes or finding.devices)
-        if not places or places & own:
-            chosen.append(finding)
-    return tuple(chosen)
-
-
-def _names(examination: Examination, ids: set[str] | None) -> Iterator[str]:
-    """Yield the ids and addresses of these GPUs and NICs; None: of all."""
-    for endpoint in (*examination.topology.gpus, *examination.topology.nics):
-        if ids is None or endpoint.id in ids:
-            yield endpoint.id
-            if not isinstance(endpoint.bdf, Unknown):
-                yield endpoint.bdf
+    return JobDevices(found, nics_near(examination.topology, found), unplaced, unsure)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from probes.base.frozen import frozen
 from probes.base.plan import FileChange, Plan, Step
 from probes.base.text import printable
+from probes.plans.common import only_reads
 from tui.actions.events import RunOutcome
 from tui.files.append_file import AppendFile
 from tui.files.xdg import STATE, own_directory
@@ -310,9 +311,11 @@ def undo_plan(run: PastRun, boot_id: str) -> Plan | str:
         if step is not None
     )
     if steps:
-        return Plan(f"Undo: {run.title}", steps, reversible=False, disturbs=run.disturbs)
+        return Plan(f"Undo: {run.title}", steps, disturbs=run.disturbs)
     if not done:
         return "none of its steps was completed"
+    if all(only_reads(past.argv) for past in done):
+        return "its steps only read, so there is nothing to undo"
     return "none of its steps can be undone" if same_boot else "the node has rebooted since"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from probes.base.frozen import frozen
@@ -13,7 +12,7 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs.processes import ProcessFacts, name_of
 from probes.facts.network.network_dependencies import NetworkDependency, NetworkDependencyFacts
 from probes.facts.system.platform import PlatformFacts
-from probes.plans.common import may_take_down_netdevs, netdevs_taken_down
+from probes.plans.common import affects_jobs, may_take_down_netdevs, netdevs_taken_down, unloaded_by
 from probes.plans.pcie import why_no_setpci
 from probes.snapshot.examination import Examination
 from tui.actions.manual_steps import runnable, why_manual
@@ -22,13 +21,6 @@ from widgets.doctor.plan import command_of
 
 _MOST_NAMED = 8
 _UNKNOWN_NODE = "this node"
-_DISTURBING = (
-    r"systemctl (?:stop|restart|reload) .*",
-    r"ip link set .* (?:down|mtu .*)",
-    r"ibportstate .* (?:disable|reset)",
-    r"nvidia-smi .*(?:--gpu-reset|-r|-mig|-e|-c) .*",
-    r"setpci .*",
-)
 
 
 @frozen
@@ -134,7 +126,7 @@ def _names(hit: list[str], dependency: NetworkDependency) -> str:
 
 def affected_by(plan: Plan, processes: Maybe[ProcessFacts]) -> tuple[str, ...]:
     """Return the processes that use GPUs or RDMA, a line each, if the plan would affect them."""
-    if not plan.disturbs and not any(map(_is_disturbing, runnable(plan))):
+    if not plan.disturbs and not any(map(affects_jobs, runnable(plan))):
         return ()
     if isinstance(processes, Unknown):
         return (f"processes that use GPUs or RDMA are unknown: {processes}",)
@@ -170,22 +162,6 @@ def modules_in_use(plan: Plan, examination: Examination) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def unloaded_by(step: Step) -> tuple[str, ...]:
-    """Return the modules that a step unloads by name, as /proc/modules spells them."""
-    words = step.argv
-    if not words or words[0] not in ("rmmod", "modprobe"):
-        return ()
-    if words[0] == "modprobe" and not {"-r", "--remove"} & set(words):
-        return ()
-    return tuple(word.replace("-", "_") for word in words[1:] if not word.startswith("-"))
-
-
 def unloads_driver(plan: Plan) -> bool:
     """Return whether the plan unloads the NVIDIA driver, which NVML keeps in use."""
     return any("nvidia" in unloaded_by(step) for step in runnable(plan))
-
-
-def _is_disturbing(step: Step) -> bool:
-    """Return whether running jobs may be affected, whatever the plan says."""
-    command = " ".join(step.argv)
-    return bool(unloaded_by(step)) or any(re.fullmatch(pattern, command) for pattern in _DISTURBING)

@@ -14,6 +14,7 @@ from probes.base.origin import Source
 from probes.base.text import plural
 from probes.base.unknown import Unknown, known
 from probes.checks.judgment import Judgment, exit_status, judge
+from probes.checks.new_jobs import DEFAULTS, Action
 from probes.checks.registry import CHECKS
 from probes.facts.node import Node
 from probes.host.protocol import Host
@@ -25,7 +26,6 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import with_slow_results
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean, whole_number
-from tui.commands.consumers.actions import Action, severity_map
 from tui.commands.consumers.checked_node import CheckedNode
 from tui.commands.consumers.output import ONE_LINE_BYTES, one_line, save_check, write_actions, write_for
 from tui.files.since_ok import SinceOk, since_ok
@@ -57,8 +57,9 @@ CONSUMERS = {
     "junit": "CI",
     "sarif": "viewers",
 }
-# They act on what --severity-map says. What a job has set itself keeps no other job away.
-_DRAINING = ("nhc", "slurm")
+_DRAINING = ("nhc", "slurm")  # they act on what --severity-map says
+# They are about the node. What a job has set itself keeps no other job away.
+_WITHOUT_JOBS = (*_DRAINING, "npd")
 
 
 @frozen
@@ -169,6 +170,23 @@ def _ids(text: str) -> tuple[str, ...]:
     return tuple(_id(name.strip()) for name in text.split(","))
 
 
+def severity_map(text: str) -> dict[str, Action]:
+    """Parse "critical=isolate,port-down=watch", for argparse; "" is the default map."""
+    actions = {action.value: action for action in Action}
+    names = {*DEFAULTS, *(check.id for check in CHECKS)}
+    chosen = {}
+    for part in text.split(",") if text else ():
+        name, equals, word = (piece.strip() for piece in part.partition("="))
+        if not equals or word not in actions:
+            expected = f"NAME=ACTION; the actions are {', '.join(actions)}"
+            raise argparse.ArgumentTypeError(f"{part.strip()!r} is not {expected}")
+        if name not in names:
+            hint = did_you_mean(name, names) or f"; besides checks there are {', '.join(DEFAULTS)}"
+            raise argparse.ArgumentTypeError(f"no check or severity {name!r}{hint}")
+        chosen[name] = actions[word]
+    return chosen
+
+
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Check the node that the options name and return its exit status."""
     if options.kernel and not options.after_reboot:
@@ -244,7 +262,7 @@ def write_check(
 
     def examined(before: Examination | None = None) -> Examination:
         found = examine_host(host, options.seconds, before)
-        is_for_node = options.consumer in _DRAINING or options.actions is not None
+        is_for_node = options.consumer in _WITHOUT_JOBS or options.actions is not None
         return without_jobs(found) if is_for_node else found
 
     began = host.monotonic()

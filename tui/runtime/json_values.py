@@ -19,6 +19,7 @@ from probes.base.silence import Silence
 from probes.base.unknown import Maybe
 from probes.facts.node import Node
 from probes.facts.system.platform import PlatformFacts
+from probes.plans.common import Undo, undo_of
 from probes.queries.finding import Finding, Status
 from probes.snapshot.verdict import Verdict
 from tui.files.version import version
@@ -184,7 +185,7 @@ def _fix_json(plan: Plan) -> list[dict[str, Any]]:
         {
             **step_json(step),
             "group": step.group,
-            "reversible": plan.reversible,
+            "reversible": undo_of(plan.steps) is Undo.WHOLE,
             "needs_reboot": plan.needs_reboot,
             "disturbs": plan.disturbs,
         }

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from probes.base.plan import FileChange, Plan, Step
-from probes.plans.common import is_reboot
+from probes.plans.common import Undo, affects_jobs, only_reads, undo_of
 from widgets.base.lines import Line, Run, Tone, fit, wrapped
 
 if TYPE_CHECKING:
@@ -18,13 +18,19 @@ _MOST_TEXT_LINES = 12
 _FEWEST_FOLDED = 3
 ACTIONS, FIXES, UNDO = "ACTIONS", "FIXES FOR FINDINGS", "UNDO"
 _MOST_ID_CELLS = 40
+_MAY_AFFECT = "may affect running jobs"
+# What a person does in a manual step is not gdrtop's to undo.
+_BESIDE_MANUAL = {
+    Undo.WHOLE: "can be undone, except manual steps",
+    Undo.NOTHING: "its commands only read",
+}
 
 
 def draw_consequences(plan: Plan, width: int, names_jobs: bool = False) -> list[Line]:
     """Draw what a plan needs and disturbs; with `names_jobs`, the jobs are listed below it."""
-    return wrapped(
-        " · ".join(consequences(plan, names_jobs)), width, Tone.WARNING if plan.disturbs else Tone.DIM
-    )
+    words = consequences(plan, names_jobs)
+    tone = Tone.WARNING if plan.disturbs or _MAY_AFFECT in words else Tone.DIM
+    return wrapped(" · ".join(words), width, tone)
 
 
 def draw_steps(plan: Plan, width: int) -> list[Line]:
@@ -66,10 +72,17 @@ def consequences(plan: Plan, names_jobs: bool = False) -> list[str]:
     words = ["manual steps only" if is_manual else "needs root" if plan.needs_root else "does not need root"]
     if plan.needs_reboot:
         words.append("needs a reboot")
-    if not all(step.is_instruction or is_reboot(step) for step in plan.steps):
-        words.append("can be undone" if plan.reversible else "cannot be undone")
-    if plan.disturbs or not names_jobs:
-        words.append(f"affects: {plan.disturbs}" if plan.disturbs else "does not affect running jobs")
+    if undo := undo_of(plan.steps):
+        has_manual = any(step.is_instruction for step in plan.steps)
+        words.append(_BESIDE_MANUAL.get(undo, undo.value) if has_manual else undo.value)
+    if plan.disturbs:
+        words.append(f"affects: {plan.disturbs}")
+    elif not names_jobs:
+        effects = set(map(affects_jobs, plan.steps))
+        if True in effects:
+            words.append(_MAY_AFFECT)
+        elif effects == {False}:
+            words.append("does not affect running jobs")
     return words
 
 
@@ -85,6 +98,8 @@ def draw_step(step: Step, width: int) -> list[Line]:
     lines.extend(wrapped(command_of(step), width, Tone.GOOD, "  "))
     if step.undo:
         lines.extend(wrapped(f"undo: {shlex.join(step.undo)}", width, Tone.DIM, "    "))
+    elif only_reads(step.argv):
+        lines.extend(wrapped("only reads", width, Tone.DIM, "    "))
     return lines
 
 

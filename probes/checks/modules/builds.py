@@ -324,7 +324,7 @@ def initramfs_stale(examination: Examination) -> Outcome:
         f"{', '.join(names)} came from an initramfs that is older than the files on disk, or the files "
         "were replaced since boot.",
         *versions[:SHOWN],
-        fix=reboot_plan("Rebuild the initramfs", *initramfs_steps(), reboot_step(), reversible=False),
+        fix=reboot_plan("Rebuild the initramfs", *initramfs_steps(), reboot_step()),
         devices=names,
         # With another OFED on disk, a reboot before nvidia_peermem is rebuilt would end the path.
         part_of=("peermem-symbol-version-mismatch",) if is_ofed and not is_spare(examination) else (),

@@ -211,7 +211,7 @@ def _load_or_install(examination: Examination, module: KernelModule, package: st
     if package == _DRIVER_PACKAGE and not has_sources:
         install = open_driver_steps(examination)
     load = load_step(examination, module.name)
-    return make_plan(f"Install {module.name}", *install, load, reversible=False)
+    return make_plan(f"Install {module.name}", *install, load)
 
 
 for _row in _MODULES:

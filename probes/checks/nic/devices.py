@@ -191,7 +191,6 @@ def nic_firmware_mismatch(examination: Examination) -> Outcome:
                 Step("Show installed and available firmware", ("mlxfwmanager", "--query")),
                 "Run mlxfwmanager -u on each NIC with the image for its PSID, then mlxfwreset or a "
                 "power cycle",
-                reversible=False,
                 disturbs="processes that use these NICs, which disappear during the reset",
             ),
             devices=tuple(device.name for device in odd),

@@ -165,7 +165,6 @@ def nic_firmware_command_failed(examination: Examination) -> Outcome:
         "Update the firmware",
         Step("Show the firmware of all NICs", ("mlxfwmanager", "--query")),
         "Update the firmware. Power-cycle the node if commands keep timing out.",
-        reversible=False,
         disturbs="every job that uses the NIC",
     )
     cause = "driver and firmware do not match, or the firmware is hung."

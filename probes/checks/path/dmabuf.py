@@ -105,7 +105,6 @@ def dmabuf_needs_open_module(examination: Examination) -> Outcome:
             "Install the open kernel modules",
             *open_driver_steps(examination),
             reboot_step("Reboot, or reload the modules when no process uses a GPU"),
-            reversible=False,
             needs_reboot=True,
             disturbs=SWAP_ENDS_JOBS,
         ),
@@ -176,7 +175,6 @@ def dmabuf_driver_too_old(examination: Examination) -> Outcome:
         fix=Plan(
             "Install a newer driver",
             open_driver_steps(examination),
-            reversible=False,
             needs_reboot=True,
             disturbs=SWAP_ENDS_JOBS,
         ),

@@ -10,6 +10,7 @@ from probes.facts.gpudirect import GdrPath, GpuDirectFacts, Requirement
 from probes.facts.gpudirect_requirements import EFA_PEERMEM
 from probes.facts.kernel.log import LogKind
 from probes.facts.rdma.devices import RdmaDevice
+from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
 from probes.plans.load_modules import load_step
 from probes.plans.packages import open_driver_steps
 from probes.queries.evidence_list import RDMA_DEVICES, STAGED, join_limited
@@ -126,7 +127,10 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
         cause = f"{EFA_PEERMEM} refuses NVIDIA's proprietary kernel modules."
         evidence = Evidence("/proc/driver/nvidia/version", f"{flavor.value} kernel modules")
         plan = make_plan(
-            "Install the open kernel modules", *open_driver_steps(examination), needs_reboot=True
+            "Install the open kernel modules",
+            *open_driver_steps(examination),
+            needs_reboot=True,
+            disturbs=SWAP_ENDS_JOBS,
         )
         return cause, plan, (evidence,)
     refused = known(module_messages(examination, _UNUSABLE, modules=(EFA_PEERMEM,)), ())
@@ -213,6 +217,11 @@ def cxi_without_gpu_support(examination: Examination) -> Outcome:
         _evidence(row),
         Evidence("/proc/driver/nvidia/version", "proprietary kernel modules"),
         *(message_evidence(examination, logged) if logged else ()),
-        fix=Plan("Give the Slingshot driver access to GPU memory", steps, needs_reboot=True),
+        fix=Plan(
+            "Give the Slingshot driver access to GPU memory",
+            steps,
+            needs_reboot=True,
+            disturbs=REBOOT_ENDS_JOBS,
+        ),
         devices=nics,
     )

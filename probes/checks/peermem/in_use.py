@@ -66,7 +66,7 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
         "Memory regions of a killed job are still registered.",
         uses,
         Evidence("/proc/*/fd", "no process has /dev/infiniband/uverbsN open"),
-        fix=Plan("Free the regions", steps, reversible=False, disturbs=REBOOT_ENDS_JOBS),
+        fix=Plan("Free the regions", steps, disturbs=REBOOT_ENDS_JOBS),
         devices=(PEERMEM,),
         severity=spare_severity(examination),
     )
@@ -99,7 +99,6 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
             "Update OFED",
             "Install OFED 5.3-1.0.0.1.43 or newer (any current DOCA-OFED)",
             "Rebuild the NVIDIA driver's modules afterwards, then reboot",
-            reversible=False,
         ),
         devices=(PEERMEM if is_present(module) else "nv_peer_mem",),
         severity=spare_severity(examination),
@@ -128,6 +127,6 @@ def peermem_invalid_context_flood(examination: Examination) -> Outcome:
     return found(
         "The module logs every memory region that a program did not free before it exited. This is harmless.",
         *message_evidence(examination, messages)[:3],
-        fix=make_plan("Update the driver", *steps, reversible=False, disturbs=SWAP_ENDS_JOBS),
+        fix=make_plan("Update the driver", *steps, disturbs=SWAP_ENDS_JOBS),
         devices=(PEERMEM,),
     )

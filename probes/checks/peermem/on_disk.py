@@ -116,7 +116,7 @@ def peermem_not_on_disk(examination: Examination) -> Outcome:
         examination,
         "The driver package in use does not contain nvidia-peermem.ko.",
         evidence,
-        fix=Plan("Install nvidia-peermem", steps, reversible=False),
+        fix=Plan("Install nvidia-peermem", steps),
     )
 
 
@@ -177,7 +177,7 @@ def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
         f"nvidia_peermem was built for {', '.join(others[:4])}, not for the running kernel.",
         evidence,
         Evidence("find /lib/modules -name 'nvidia-peermem.ko*'", ", ".join(others[:SHOWN])),
-        fix=Plan("Build the driver's modules for this kernel", steps, reversible=False),
+        fix=Plan("Build the driver's modules for this kernel", steps),
     )
 
 
@@ -204,7 +204,6 @@ def peermem_not_on_disk_old_driver(examination: Examination) -> Outcome:
         fix=make_plan(
             "Install a newer driver",
             *open_driver_steps(examination),
-            reversible=False,
             disturbs=SWAP_ENDS_JOBS,
         ),
     )

@@ -85,7 +85,7 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
             "The driver was built before OFED was installed, so modprobe fails with `Invalid argument`. "
             "A rebuild finds OFED's symbols."
         )
-        plan = Plan("Build nvidia-peermem against OFED", rebuild, reversible=False)
+        plan = Plan("Build nvidia-peermem against OFED", rebuild)
     else:
         exporter = Evidence("Module.symvers of the kernel and OFED", f"no {PEER_MEMORY_SYMBOL}")
         cause = (
@@ -96,7 +96,6 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
             "Install OFED, then build nvidia-peermem",
             *ofed_steps(examination),
             *rebuild,
-            reversible=False,
             disturbs="every RDMA program",
             note="With the open kernel modules, DMA-BUF works without OFED and nvidia_peermem.",
         )
@@ -166,7 +165,7 @@ def _rebuild(examination: Examination) -> Plan:
     steps = rebuild_steps(examination)
     if is_refused_now(examination) is not True:  # the running kernel has another ib_core than its file
         steps = tuple(step for step in steps if step.argv[:1] != ("modprobe",))
-    return Plan(_REBUILD, (*first, *steps), reversible=False, disturbs=ends_jobs)
+    return Plan(_REBUILD, (*first, *steps), disturbs=ends_jobs)
 
 
 def _symbols(
@@ -187,7 +186,7 @@ def _symbols(
     if not messages:
         return passed(*evidence)
     ends_jobs = POD_ENDS_JOBS if in_driver_container(examination) else ""
-    fix = Plan(title, rebuild_steps(examination), reversible=False, disturbs=ends_jobs)
+    fix = Plan(title, rebuild_steps(examination), disturbs=ends_jobs)
     return peermem_fault(examination, cause, *evidence, fix=fix, part_of=part_of)
 
 
@@ -280,7 +279,7 @@ def inbox_core_beside_ofed(examination: Examination) -> Outcome:
         + (" That is correct if you want only OFED's libraries and tools." if spare else ""),
         Evidence("ofed_info -s", ofed),
         path,
-        fix=make_plan("Build OFED for this kernel", *steps, reversible=False, disturbs="every RDMA program"),
+        fix=make_plan("Build OFED for this kernel", *steps, disturbs="every RDMA program"),
         devices=("ib_core",),
         severity=Severity.NOTE if spare else None,
         impact="None for jobs that use DMA-BUF. Features of OFED's modules are missing." if spare else "",

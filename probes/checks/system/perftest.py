@@ -59,7 +59,7 @@ def perftest_missing(examination: Examination) -> Outcome:
     return found(
         "A test of GPU memory proves that GPUDirect RDMA works. Distributions ship perftest without CUDA.",
         Evidence("command -v ib_write_bw", "not found"),
-        fix=make_plan("Install perftest", *packages, reversible=False) if packages else otherwise,
+        fix=make_plan("Install perftest", *packages) if packages else otherwise,
     )
 
 

@@ -1,4 +1,4 @@
-"""A Slurm Prolog that checks the node before each job, and never drains it because of a warning.
+"""A Slurm Prolog that checks the node before each job, and drains it by the rule of `check --for slurm`.
 
 Where the path is nvidia-peermem, it loads the module first.
 
@@ -27,9 +27,9 @@ _SETTINGS = f"""\
 PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin
 export PATH
 
-# --log-only: write critical findings to the system log and let the job start.
+# --log-only: write what would stop the job to the system log, and let it start.
 # Without it, gdrtop drains the node and the job is requeued. --heal: first load missing modules.
-# Warnings, unknown results and a missing gdrtop never stop a job.
+# Other warnings than a GPU that asks for a reset, unknown results and a missing gdrtop never stop a job.
 OPTIONS=--log-only
 LIMIT_SECONDS={LIMIT_SECONDS}
 
@@ -47,7 +47,7 @@ fi
 timeout -k 2 "$LIMIT_SECONDS" gdrtop prolog $OPTIONS </dev/null
 status=$?
 
-# gdrtop ends with 1 only if a critical finding concerns the job, but so does a Python that cannot start.
+# gdrtop ends with 1 only if the job must not start, but so does a Python that cannot start.
 if [ "$status" = 1 ] && ! gdrtop --version >/dev/null 2>&1; then
     status="1: it cannot start"
 fi

@@ -98,7 +98,6 @@ def merged_plan(title: str, found: Iterable[Finding]) -> Plan | None:
     return Plan(
         title,
         tuple(sorted(steps, key=is_reboot)),
-        reversible=all(plan.reversible for plan in plans),
         needs_reboot=any(plan.needs_reboot for plan in plans),
         disturbs="; ".join(dict.fromkeys(plan.disturbs for plan in plans if plan.disturbs)),
         note=sentences(*dict.fromkeys(plan.note.removesuffix(".") for plan in plans)),

@@ -71,7 +71,7 @@ def _install_nic_driver(definition: StepDefinition, facts: SetupFacts, reason: s
         own = instruction("Load the kernel's own driver, or install DOCA-OFED if you want its tools.")
         steps = (own, *ofed_steps(examination))
     note = sentences("Rebuild the NVIDIA driver afterward", _signing_note(situation))
-    plan = Plan(definition.title, (*_offline_step(situation), *steps), reversible=False, note=note)
+    plan = Plan(definition.title, (*_offline_step(situation), *steps), note=note)
     return definition.step(StepState.TO_DO, reason, plan=plan, needs_console=_needs_console(situation))
 
 
@@ -113,7 +113,6 @@ def _install_gpu_driver(definition: StepDefinition, situation: Situation, reason
     plan = Plan(
         definition.title,
         (*_offline_step(situation), *steps),
-        reversible=False,
         needs_reboot=True,
         disturbs="every job on the GPUs",
         note=_signing_note(situation),

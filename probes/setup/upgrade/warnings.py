@@ -76,7 +76,7 @@ def _without_headers(
                 *(Evidence(source, f"installs kernel {kernel}, and no headers for it") for kernel in without),
                 *(Evidence("/var/lib/dkms", f"{name} is built on this node") for name in (*gpu, *nic)),
             ),
-            Plan("Install the headers with the kernel", fix, reversible=False),
+            Plan("Install the headers with the kernel", fix),
             "dkms(8)",
         ),
     )
@@ -110,7 +110,6 @@ def _under_peermem(
             Plan(
                 "Rebuild the GPU driver after the upgrade",
                 rebuild_steps(examination),
-                reversible=False,
                 note="For a new kernel, use its release.",
             ),
             _PEERMEM_README,

@@ -11,6 +11,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
 from probes.plans import catalogue
 from probes.plans.catalogue import ACTIONS, Action, offers
+from probes.plans.common import is_reboot, only_reads
 from probes.queries.finding import Status
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.node.model.names import SIMULATED_NAMES
@@ -87,11 +88,31 @@ def test_manual_steps_are_the_last_of_an_action(node: str) -> None:
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_a_reversible_plan_has_an_undo(node: str) -> None:
-    for name, offer in offers_on(node).items():
-        if offer.plan is None or name.startswith("fix:") or not offer.plan.reversible:
-            continue
-        assert all(step.undo or step.file or step.is_instruction for step in offer.plan.steps)
+def test_a_plan_that_reboots_says_so(node: str) -> None:
+    plans = [offer.plan for offer in offers_on(node).values() if offer.plan is not None]
+    for plan in plans:
+        assert plan.needs_reboot or not any(map(is_reboot, plan.steps)), plan.title
+        assert plan.disturbs or not plan.needs_reboot, plan.title
+
+
+@pytest.mark.parametrize(
+    ("command", "reads"),
+    [
+        ("mlxlink -d 0000:18:00.0 -m -c", True),
+        ("mlxlink -d 0000:18:00.0 --port_state DN", False),
+        ("devlink dev param show pci/0000:18:00.0 name enable_rdma", True),
+        ("devlink dev param set pci/0000:18:00.0 name enable_rdma value true cmode runtime", False),
+        ("rdma system show", True),
+        ("rdma system set netns exclusive", False),
+        ("journalctl -b -u systemd-modules-load", True),
+        ("journalctl --vacuum-time=1s", False),
+        ("nvidia-smi -q", True),
+        ("nvidia-smi -pm 1", False),
+        ("a-program-that-gdrtop-does-not-know", False),
+    ],
+)
+def test_a_command_only_reads_if_it_is_known_to(command: str, reads: bool) -> None:
+    assert only_reads(command.split()) == reads
 
 
 @pytest.mark.slow

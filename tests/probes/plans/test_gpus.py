@@ -25,7 +25,6 @@ def test_turning_mig_off_is_manual() -> None:
     assert all(step.is_instruction for step in fix.steps)
     assert "mig-manager" in fix.steps[0].why
     assert "deletes the instances of GPU0" in fix.steps[1].why
-    assert not fix.reversible
 
 
 def test_fabric_manager_is_upgraded_before_anything_stops() -> None:

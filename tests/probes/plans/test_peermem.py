@@ -28,7 +28,6 @@ def test_unloading_peermem_unloads_nothing_else() -> None:
     fix = plan("unload-peermem", examination_of(HGX))
     assert commands(fix) == ["rmmod nvidia_peermem"]
     assert undone(fix) == ["modprobe nvidia_peermem"]
-    assert fix.reversible
 
 
 def test_disturbed_jobs_are_reported_with_the_refcnt() -> None:
@@ -56,7 +55,6 @@ def test_a_module_without_a_file_cannot_be_loaded_again() -> None:
     """As one that a container loaded."""
     node = with_module(examination_of(HGX), PEERMEM, on_disk=Unknown(Reason.NOT_THERE, "modules.dep"))
     fix = plan("unload-peermem", node)
-    assert not fix.reversible
     assert undone(fix) == [""]
     assert "It cannot be loaded again afterward: no .ko for kernel" in fix.note
     assert "could be unloaded but not loaded again: no .ko" in why_not("reload-peermem", node)

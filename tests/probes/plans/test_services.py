@@ -36,7 +36,6 @@ def test_peermem_is_unloaded_before_openibd_and_loaded_again() -> None:
     ]
     assert fix.disturbs.startswith("every program that uses RDMA")
     assert "refcnt" in fix.disturbs
-    assert not fix.reversible
 
 
 def test_nv_peer_mem_is_unloaded_before_openibd_too() -> None:

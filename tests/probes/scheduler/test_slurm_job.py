@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
-from probes.checks.judgment import with_severity
-from probes.queries.finding import Severity
-from probes.scheduler.slurm_job import concerning, devices_of, parse_job
-from tests.probes.checks.doctor import examination_of, findings_on
+from probes.checks.judgment import judge
+from probes.checks.new_jobs import rows_against_jobs, rows_for
+from probes.scheduler.slurm_job import devices_of, parse_job
+from tests.probes.checks.doctor import examination_of
 
 NO_FILE = Unknown(Reason.NOT_THERE, "gres.conf")
 
@@ -81,7 +81,8 @@ def test_a_gpu_that_is_not_there_is_named() -> None:
 )
 def test_only_findings_of_its_own_devices_concern_a_job(node: str, gpus: str, found: list[str]) -> None:
     examination = examination_of(node)
-    critical = with_severity(findings_on(node).values(), Severity.CRITICAL)
-    assert critical
+    rows = rows_against_jobs(judge(examination), {})
+    assert rows
     devices = devices_of(parse_job({"SLURM_JOB_GPUS": gpus}), examination, NO_FILE)
-    assert [finding.id for finding in concerning(critical, devices, examination)] == found
+    own = rows_for(rows, examination.topology, (*devices.gpus, *devices.nics))
+    assert [row.id for row in own] == found

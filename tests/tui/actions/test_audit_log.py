@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.plan import FileChange, Plan, Step
+from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
+from tests.probes.plans.plans_of import offers_on
+from tests.tiers import USUAL_FAULTS, usual
 from tui.actions.audit_log import (
     Actor,
     Audit,
     AuditError,
     AuditLogFile,
     MemoryLog,
+    PastRun,
     is_undone,
     own_log,
     past_runs,
@@ -24,8 +29,10 @@ from tui.actions.audit_log import (
 )
 from tui.actions.dispatcher import Dispatcher
 from tui.actions.events import RunOutcome
+from tui.actions.manual_steps import runnable
 from tui.screens.history import HistoryState
 from widgets.base.lines import plain
+from widgets.doctor.plan import consequences
 
 LOAD = Step("loads it", ("modprobe", "nvidia_peermem"), undo=("rmmod", "nvidia_peermem"))
 WRITE = Step("keeps it", file=FileChange("/etc/modules-load.d/gdrtop.conf", "nvidia_peermem\n"))
@@ -91,6 +98,38 @@ def test_only_completed_steps_are_undone_last_first() -> None:
     later = undo_plan(run, "boot-2")
     assert isinstance(later, Plan)
     assert [step.file for step in later.steps] == [plan.steps[0].file]
+
+
+def logged(plan: Plan) -> PastRun:
+    """A run in which every step was done."""
+    log = MemoryLog()
+    audit = Audit(log, HERE)
+    audit.begin("an-action", plan)
+    for number, step in enumerate(plan.steps, 1):
+        audit.begin_step(number, step, "")
+        audit.end_step(number, RunOutcome.DONE, 0, 0.1, "")
+    return past_runs(log.lines())[0]
+
+
+@pytest.mark.parametrize("fault", usual(FAULTS, USUAL_FAULTS | {"efa-peermem-unusable", "half-rate"}))
+def test_a_plan_promises_no_more_than_its_steps_and_their_undo(fault: str) -> None:
+    for offer in offers_on(f"{FAULTS[fault].on}+{fault}").values():
+        plan = offer.plan
+        if plan is None:
+            continue
+        told = " · ".join(consequences(plan))
+        assert ("can be undone" in told) == any(step.undo or step.file for step in plan.steps), offer.id
+        if "does not affect running jobs" in told:
+            assert not any(step.is_instruction for step in plan.steps), offer.id
+            commands = " ".join(" ".join(step.argv) for step in plan.steps)
+            assert not re.search(r"\b(restart|stop|reboot|reset|rmmod|setpci|dnf|zypper)\b|-r ", commands), (
+                offer.id
+            )
+        if steps := runnable(plan):
+            undo = undo_plan(logged(replace(plan, steps=steps)), HERE.boot_id)
+            told = " · ".join(consequences(replace(plan, steps=steps)))
+            assert isinstance(undo, Plan) == ("can be undone" in told), offer.id
+            assert ("changes nothing" in told) == (isinstance(undo, str) and "nothing to undo" in undo)
 
 
 def test_an_undo_disturbs_what_the_run_disturbed() -> None:

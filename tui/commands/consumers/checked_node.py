@@ -10,9 +10,9 @@ from probes.base.frozen import frozen
 from probes.base.origin import Origin
 from probes.base.text import plural, printable
 from probes.checks.judgment import Judgment, degrading
+from probes.checks.new_jobs import Action
 from probes.queries.finding import Finding
 from probes.snapshot.verdict import State, Verdict
-from tui.commands.consumers.actions import Action
 from tui.runtime.printing import ascii_text, source_word
 from widgets.node.verdict import path_name
 

@@ -7,11 +7,11 @@ other status takes the node offline; `die` passes its text to a shell, in single
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-from probes.checks.judgment import Judgment
+from probes.checks.new_jobs import Row, findings_in, rows_against_jobs
 from probes.scheduler.drain import LEADER, reason_for
-from tui.commands.consumers.actions import Action, findings_against_jobs, rows_against_jobs
+from probes.snapshot.verdict import Verdict
 from tui.commands.consumers.checked_node import Answer, CheckedNode, safe
 
 _HEALTHY, _UNHEALTHY = 0, 1
@@ -20,7 +20,7 @@ _MOST_REASON = 120
 
 def nhc(node: CheckedNode) -> Answer:
     """Return the text for NHC's `die`, without its leader, which NHC adds."""
-    reason = _reason(node.judgment, node.actions)
+    reason = _reason(rows_against_jobs(node.judgment, node.actions), node.judgment.verdict)
     return (
         Answer(safe(f"{node.source}{reason}", _MOST_REASON), _UNHEALTHY) if reason else Answer("", _HEALTHY)
     )
@@ -28,19 +28,19 @@ def nhc(node: CheckedNode) -> Answer:
 
 def slurm(node: CheckedNode) -> Answer:
     """Return the reason for `scontrol update state=DRAIN`."""
-    reason = slurm_reason(node.judgment, node.actions, node.source)
+    rows = rows_against_jobs(node.judgment, node.actions)
+    reason = slurm_reason(rows, node.judgment.verdict, node.source)
     return Answer(reason, _UNHEALTHY if reason else _HEALTHY)
 
 
-def slurm_reason(judgment: Judgment, actions: Mapping[str, Action], source: str = "") -> str:
-    """Return why Slurm must start no job on a node, as check and health-check say it; "": it may."""
-    reason = _reason(judgment, actions)
+def slurm_reason(rows: Sequence[Row], verdict: Verdict, source: str = "") -> str:
+    """Return why Slurm must start no job, from the rows against it; "" without any."""
+    reason = _reason(rows, verdict)
     return safe(f"{LEADER} {source}{reason}", _MOST_REASON) if reason else ""
 
 
-def _reason(judgment: Judgment, actions: Mapping[str, Action]) -> str:
-    """Return "port-down mlx5_3 +2"; "" if the node may get jobs."""
-    if findings := findings_against_jobs(judgment, actions):
+def _reason(rows: Sequence[Row], verdict: Verdict) -> str:
+    """Return "port-down mlx5_3 +2", or the verdict where no finding explains it."""
+    if findings := findings_in(rows):
         return reason_for(findings).removeprefix(LEADER).strip()
-    verdict = judgment.verdict
-    return f"{verdict.state.value}: {verdict.reason}" if rows_against_jobs(judgment, actions) else ""
+    return f"{verdict.state.value}: {verdict.reason}" if rows else ""

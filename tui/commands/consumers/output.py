@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from probes.base.origin import Origin
 from probes.base.text import printable
 from probes.checks.judgment import Judgment
-from tui.commands.consumers.actions import Action, rows_of, strongest
+from probes.checks.new_jobs import Action, rows_of, strongest
 from tui.commands.consumers.checked_node import CheckedNode, in_short
 from tui.runtime.json_values import write_json
 from tui.runtime.printing import source_word

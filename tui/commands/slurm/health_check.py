@@ -1,4 +1,4 @@
-"""`gdrtop health-check`: drain this node while a critical finding is there, as HealthCheckProgram."""
+"""`gdrtop health-check`: drain this node while it must get no new jobs, as HealthCheckProgram."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import syslog
 from typing import TextIO
 
 from probes.checks.judgment import judge
+from probes.checks.new_jobs import findings_in, rows_against_jobs
 from probes.queries.jobs import without_jobs
 from probes.scheduler.drain import drain_plan, resume_plan
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
-from tui.commands.consumers.actions import findings_against_jobs
 from tui.commands.consumers.drain import slurm_reason
 from tui.commands.slurm.session import Session, add_common_options, described
 from tui.launch import SLURMD_SECONDS
@@ -41,14 +41,14 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     with session.time_limit():
         examination = without_jobs(examine(host, with_jobs=False))
         judgment = judge(examination)
-    reason = slurm_reason(judgment, {})
+    rows = rows_against_jobs(judgment, {})
+    reason = slurm_reason(rows, judgment.verdict)
     if not reason and judgment.verdict.state is State.UNKNOWN:
         session.say(f"no verdict: {judgment.verdict.reason}", syslog.LOG_WARNING)
         return 0
     node = session.own_slurm_node()
     if reason:
-        wrong = findings_against_jobs(judgment, {})
-        session.say(described(wrong) or judgment.verdict.reason, syslog.LOG_ERR)
+        session.say(described(findings_in(rows)) or judgment.verdict.reason, syslog.LOG_ERR)
         if node is not None:
             session.carry_out(examination, "drain", drain_plan(node, reason))
     elif node is not None and node.has_own_reason and node.is_draining:

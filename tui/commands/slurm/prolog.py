@@ -10,12 +10,12 @@ from typing import TextIO
 from probes.base.origin import Source
 from probes.base.text import plural
 from probes.checks.judgment import Judgment, judge
+from probes.checks.new_jobs import findings_in, rows_against_jobs, rows_for
 from probes.queries.jobs import without_jobs
-from probes.scheduler.drain import drain_plan, reason_for
+from probes.scheduler.drain import drain_plan
 from probes.scheduler.gpu_order import read_gpu_order
-from probes.scheduler.slurm_job import JobDevices, concerning, devices_of, parse_job
+from probes.scheduler.slurm_job import JobDevices, devices_of, parse_job
 from probes.snapshot.examination import Examination, examine
-from tui.commands.consumers.actions import findings_against_jobs
 from tui.commands.consumers.drain import slurm_reason
 from tui.commands.slurm.session import Session, add_common_options, described
 from tui.launch import SLURMD_SECONDS
@@ -99,18 +99,14 @@ def _is_drained(session: Session, examination: Examination, reason: str) -> bool
 
 def _wrong_with(devices: JobDevices, examination: Examination, judgment: Judgment) -> tuple[str, str]:
     """Return the reason for Slurm, and the cause, if the job must not start; else two empty texts."""
-    findings = findings_against_jobs(judgment, {})
-    if own := concerning(findings, devices, examination):
-        reason, cause = reason_for(own), described(own)
-        if devices.unsure and any(finding.takes or finding.devices for finding in own):
-            cause += (
-                f"; which GPUs the job gets is unknown ({devices.unsure}): all that it can get are checked"
-            )
-            reason += " (order of GPUs unknown)"
-        return reason, cause
-    # What no finding explains concerns every job.
-    reason = "" if findings else slurm_reason(judgment, {})
-    return reason, judgment.verdict.reason if reason else ""
+    rows = rows_for(rows_against_jobs(judgment, {}), examination.topology, (*devices.gpus, *devices.nics))
+    findings = findings_in(rows)
+    reason = slurm_reason(rows, judgment.verdict)
+    cause = described(findings) or judgment.verdict.reason if reason else ""
+    if devices.unsure and any(finding.takes or finding.devices for finding in findings):
+        cause += f"; which GPUs the job gets is unknown ({devices.unsure}): all that it can get are checked"
+        reason += " (order of GPUs unknown)"
+    return reason, cause
 
 
 def _is_healed(session: Session, examination: Examination, judgment: Judgment) -> bool:

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from probes.base.origin import Origin, Source
 from probes.checks.judgment import judge
+from probes.checks.new_jobs import Action
 from probes.queries.finding import Status
 from tests.probes.checks.doctor import examination_of
-from tui.commands.consumers.actions import Action
 from tui.commands.consumers.checked_node import CheckedNode
 
 HERE = Origin(Source.LIVE, "")

@@ -5,15 +5,17 @@ from dataclasses import replace
 
 import pytest
 
+from probes.checks import new_jobs
 from probes.checks.judgment import conclude
+from probes.checks.new_jobs import Action, rows_against_jobs, rows_for, rows_of, strongest
 from probes.checks.registry import CHECKS
 from probes.queries.finding import Severity
 from probes.snapshot.verdict import State
 from tests.probes.checks.doctor import examination_of
 from tests.tui.commands.consumers.checked_nodes import checked
-from tui.commands.consumers import actions
-from tui.commands.consumers.actions import Action, rows_of, severity_map, strongest
+from tui.commands.check import severity_map
 from tui.commands.consumers.drain import slurm
+from tui.commands.consumers.node_problem_detector import node_problem_detector
 
 
 def asked(name: str, text: str = "") -> dict[str, Action]:
@@ -75,8 +77,24 @@ def test_a_warning_that_takes_no_gpu_needs_no_reset() -> None:
     assert row.action is Action.WATCH
 
 
+def test_what_keeps_jobs_away_is_a_problem_also_where_the_verdict_is_unknown() -> None:
+    """Without root: NVML says that a GPU asks for a reset, and the paths are unknown."""
+    node = checked("hgx-h100+gpu-recovery-action")
+    verdict = replace(node.judgment.verdict, state=State.UNKNOWN, reason="needs root")
+    unsure = replace(node, judgment=node.judgment.with_verdict(verdict))
+    assert slurm(unsure).status == node_problem_detector(unsure).status == 1
+
+
+def test_a_verdict_that_no_finding_explains_concerns_every_job() -> None:
+    topology = examination_of("hgx-h100").topology
+    node = checked("hgx-h100+gpu-recovery-action").judgment  # GPU0
+    broken = replace(node.verdict, state=State.BROKEN)
+    rows = rows_against_jobs(node.with_verdict(broken), {})
+    assert [row.id for row in rows_for(rows, topology, [topology.gpus[1].id])] == ["verdict"]
+
+
 def test_the_checks_that_need_a_reset_exist() -> None:
-    assert set(actions._RESET) <= {check.id for check in CHECKS}
+    assert set(new_jobs._RESET) <= {check.id for check in CHECKS}
 
 
 @pytest.mark.parametrize(

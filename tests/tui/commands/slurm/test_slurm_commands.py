@@ -5,19 +5,20 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Reason, Unknown
-from probes.checks.judgment import Judgment, conclude, judge
-from probes.queries.jobs import without_jobs
+from probes.checks.judgment import Judgment, conclude
 from probes.scheduler.drain import read_node
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
@@ -28,9 +29,7 @@ from tests.tui.test_cli import ROOT
 from tui.actions.dispatcher import Dispatcher
 from tui.actions.simulated_commands import SimulatedCommands
 from tui.cli import main
-from tui.commands.check import CheckOptions, write_check
-from tui.commands.consumers.actions import findings_against_jobs
-from tui.commands.consumers.drain import slurm_reason
+from tui.commands.check import CheckOptions, examine_host, write_check
 from tui.commands.slurm.session import Session
 from tui.runtime.lock import ActionLock
 
@@ -98,27 +97,37 @@ def test_what_a_job_has_set_itself_keeps_no_other_job_away(slurmd: Slurmd, comma
     assert host.tree.drained_for is None
 
 
-@pytest.mark.parametrize("fault", usual(FAULTS, USUAL_FAULTS | {"gpu-recovery-action"}))
-def test_a_job_with_all_gpus_starts_where_check_lets_jobs_start(
+def checked(host: SimulatedHost, **options: Any) -> tuple[int, str]:
+    """What check says, of the node with its jobs, and its exit status."""
+    out = io.StringIO()
+    return write_check(host, out, CheckOptions(read_only=True, **options)), out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "fault", usual(FAULTS, USUAL_FAULTS | {"gpu-recovery-action", "nccl-ib-disabled", "job-tcp"})
+)
+def test_every_output_has_the_same_answer_to_whether_a_job_may_start(
     slurmd: Slurmd, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    """Prolog, health-check and check --for slurm have one judge of "no new jobs"."""
-    monkeypatch.setenv("SLURM_JOB_GPUS", "0-15")
     host = node(f"{FAULTS[fault].on}+{fault}")
-    examination = without_jobs(examine(host))
-    judgment = judge(examination)
-    for command in ("prolog", "health_check"):
-        monkeypatch.setattr(f"tui.commands.slurm.{command}.examine", lambda *_, **__: examination)
-        monkeypatch.setattr(f"tui.commands.slurm.{command}.judge", lambda _: judgment)
-    reason = slurm_reason(judgment, {})
-    status, told = slurmd(host, "prolog", "--no-drain")
-    assert status == (1 if reason else 0), told
-    told = slurmd(host, "health-check", "--dry-run")[1]
-    assert (
-        not reason
-        or judgment.verdict.reason in told
-        or all(finding.id in told for finding in findings_against_jobs(judgment, {})[:3])
-    )
+    monkeypatch.setenv("SLURM_JOB_GPUS", "0-15")
+    monkeypatch.setenv("SLURMD_NODENAME", host.tree.description.hostname)
+    examination = examine_host(host)
+    monkeypatch.setattr("tui.commands.check.examine_host", lambda *_: examination)
+    status, reason = checked(host, consumer="slurm")
+    is_kept_away = bool(reason)
+    assert status == checked(host, consumer="nhc")[0] == int(is_kept_away)
+    health = slurmd(host, "health-check", "--dry-run")[1]
+    # Some of the nodes are not in Slurm.
+    told = [line for line in health.splitlines() if not re.search("in Slurm is unknown|no verdict", line)]
+    assert bool(told) == is_kept_away, health
+    assert ("would do: Drain" in health) == (is_kept_away and "in Slurm is unknown" not in health)
+    action = checked(host, actions={})[1].split("\n")[0]
+    assert (action in ("isolate", "reset")) == is_kept_away
+    if is_kept_away:  # a node that is DEGRADED, too, is a problem to Node Problem Detector
+        assert checked(host, consumer="npd")[0] == 1
+    said = slurmd(host, "prolog", "--dry-run")[1]
+    assert ("would exit with 1" in said) == is_kept_away, said
 
 
 def test_a_broken_node_that_no_finding_explains_gets_no_job(

@@ -1,22 +1,22 @@
-"""What automation does with a finding: isolate, reset, watch or nothing, by the map of --severity-map.
+"""Whether a new job may start on a node: the one answer, for Slurm, checks for others and --severity-map.
 
-The words follow DCGM's error severities (MONITOR, ISOLATE, RESET; docs.nvidia.com/datacenter/dcgm, Diagnostic
-Errors). gdrtop does none of them: it prints the word.
+Each finding asks to isolate, reset or watch the node, or for nothing. The words follow DCGM's error
+severities (MONITOR, ISOLATE, RESET; docs.nvidia.com/datacenter/dcgm, Diagnostic Errors). The judgment must be
+one `without_jobs` (probes/queries/jobs.py): what a running job has set itself keeps no other one away.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import Enum
 
 from probes.base.frozen import frozen
+from probes.base.unknown import Unknown
 from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU
 from probes.checks.judgment import Judgment
-from probes.checks.registry import CHECKS
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.verdict import State
-from tui.commands.arguments import did_you_mean
+from probes.topology.paths import Topology
 
 
 class Action(Enum):
@@ -54,23 +54,6 @@ class Row:
     finding: Finding | None = None
 
 
-def severity_map(text: str) -> dict[str, Action]:
-    """Parse "critical=isolate,port-down=watch", for argparse; "" is the default map."""
-    actions = {action.value: action for action in Action}
-    names = {*DEFAULTS, *(check.id for check in CHECKS)}
-    chosen = {}
-    for part in text.split(",") if text else ():
-        name, equals, word = (piece.strip() for piece in part.partition("="))
-        if not equals or word not in actions:
-            expected = f"NAME=ACTION; the actions are {', '.join(actions)}"
-            raise argparse.ArgumentTypeError(f"{part.strip()!r} is not {expected}")
-        if name not in names:
-            hint = did_you_mean(name, names) or f"; besides checks there are {', '.join(DEFAULTS)}"
-            raise argparse.ArgumentTypeError(f"no check or severity {name!r}{hint}")
-        chosen[name] = actions[word]
-    return chosen
-
-
 def rows_of(judgment: Judgment, chosen: Mapping[str, Action]) -> tuple[Row, ...]:
     """Return the action that each finding asks for, the most drastic first; findings of one cause once.
 
@@ -86,13 +69,41 @@ def rows_of(judgment: Judgment, chosen: Mapping[str, Action]) -> tuple[Row, ...]
 
 
 def rows_against_jobs(judgment: Judgment, chosen: Mapping[str, Action]) -> tuple[Row, ...]:
-    """Return why the node must get no new jobs, for check, health-check and prolog alike."""
+    """Return why the node must get no new jobs; () if it may."""
     return tuple(row for row in rows_of(judgment, chosen) if row.action.keeps_jobs_away)
 
 
-def findings_against_jobs(judgment: Judgment, chosen: Mapping[str, Action]) -> tuple[Finding, ...]:
-    """Return the findings among these."""
-    rows = rows_against_jobs(judgment, chosen)
+def rows_for(rows: Iterable[Row], topology: Topology, ends: Collection[str]) -> tuple[Row, ...]:
+    """Return what concerns a job with these GPUs and NICs: what is about them, or about no single device."""
+    every, own = set(_names(topology, None)), set(_names(topology, ends))
+    chosen = []
+    for row in rows:
+        places = every & set(row.finding.takes or row.finding.devices) if row.finding else set()
+        if not places or places & own:
+            chosen.append(row)
+    return tuple(chosen)
+
+
+def nics_near(topology: Topology, gpus: Iterable[str]) -> tuple[str, ...]:
+    """Return the nearest NIC of each GPU, with which a job would use it; of equally near NICs, all."""
+    near: list[str] = []
+    for gpu in gpus:
+        best = topology.best_nic.get(gpu)
+        near += [best] if best else topology.best_nics.get(gpu, ())
+    return tuple(dict.fromkeys(near))
+
+
+def _names(topology: Topology, ids: Collection[str] | None) -> Iterator[str]:
+    """Yield the ids and addresses of these GPUs and NICs; None: of all."""
+    for endpoint in (*topology.gpus, *topology.nics):
+        if ids is None or endpoint.id in ids:
+            yield endpoint.id
+            if not isinstance(endpoint.bdf, Unknown):
+                yield endpoint.bdf
+
+
+def findings_in(rows: Iterable[Row]) -> tuple[Finding, ...]:
+    """Return the findings of these rows."""
     return tuple(row.finding for row in rows if row.finding is not None)
 
 
