@@ -7,14 +7,13 @@ one `without_jobs` (probes/queries/jobs.py): what a running job has set itself k
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Unknown
 from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU
 from probes.checks.judgment import Judgment
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Severity, Status, concerns
 from probes.snapshot.verdict import State
 from probes.topology.paths import Topology
 
@@ -75,13 +74,7 @@ def rows_against_jobs(judgment: Judgment, chosen: Mapping[str, Action]) -> tuple
 
 def rows_for(rows: Iterable[Row], topology: Topology, ends: Collection[str]) -> tuple[Row, ...]:
     """Return what concerns a job with these GPUs and NICs: what is about them, or about no single device."""
-    every, own = set(_names(topology, None)), set(_names(topology, ends))
-    chosen = []
-    for row in rows:
-        places = every & set(row.finding.takes or row.finding.devices) if row.finding else set()
-        if not places or places & own:
-            chosen.append(row)
-    return tuple(chosen)
+    return tuple(row for row in rows if row.finding is None or concerns(row.finding, topology, ends))
 
 
 def nics_near(topology: Topology, gpus: Iterable[str]) -> tuple[str, ...]:
@@ -91,15 +84,6 @@ def nics_near(topology: Topology, gpus: Iterable[str]) -> tuple[str, ...]:
         best = topology.best_nic.get(gpu)
         near += [best] if best else topology.best_nics.get(gpu, ())
     return tuple(dict.fromkeys(near))
-
-
-def _names(topology: Topology, ids: Collection[str] | None) -> Iterator[str]:
-    """Yield the ids and addresses of these GPUs and NICs; None: of all."""
-    for endpoint in (*topology.gpus, *topology.nics):
-        if ids is None or endpoint.id in ids:
-            yield endpoint.id
-            if not isinstance(endpoint.bdf, Unknown):
-                yield endpoint.bdf
 
 
 def findings_in(rows: Iterable[Row]) -> tuple[Finding, ...]:

@@ -16,7 +16,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathJudgment, PathWord, Role
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Severity, Status, costs_bandwidth
 from probes.snapshot.path_verdict import PathUsability, State, Usability
 from probes.snapshot.verdict import Verdict
 
@@ -163,12 +163,8 @@ def findings_about(job: LiveJob, sample: LiveSample) -> list[Finding]:
     return [
         finding
         for finding in sample.findings
-        if job.name in finding.jobs or (_costs_bandwidth(finding) and is_of_job(finding))
+        if job.name in finding.jobs or (costs_bandwidth(finding) and is_of_job(finding))
     ]
-
-
-def _costs_bandwidth(finding: Finding) -> bool:
-    return finding.data_path or finding.severity is Severity.CRITICAL or bool(finding.takes)
 
 
 # Devices

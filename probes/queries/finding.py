@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -12,12 +12,13 @@ from probes.base.evidence import Severity as Severity
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from probes.base.silence import Silence
-from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.gpudirect import GdrPath
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.protocol import TREE_ONLY
 
 if TYPE_CHECKING:
+    from probes.facts.gpudirect import GdrPath
     from probes.snapshot.examination import Examination
+    from probes.topology.paths import Topology
 
 T = TypeVar("T")
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
@@ -257,3 +258,21 @@ def names_of(finding: Finding, labels: Mapping[str, str]) -> list[str]:
 def has_name(device: str, labels: Mapping[str, str]) -> bool:
     """Return whether people know a device by a name, unlike a switch, which has only an address."""
     return device in labels or not _BDF.fullmatch(device)
+
+
+def costs_bandwidth(finding: Finding) -> bool:
+    """Return whether jobs on the devices of a finding lose something by it."""
+    return finding.data_path or finding.severity is Severity.CRITICAL or bool(finding.takes)
+
+
+def concerns(finding: Finding, topology: Topology, ends: Collection[str]) -> bool:
+    """Return whether a finding is about one of these GPUs and NICs, or about no single one of the node.
+
+    `ends`: their ids in the topology.
+    """
+    named = {*finding.takes} or {*finding.devices}
+    every = {
+        name: end.id for end in (*topology.gpus, *topology.nics) for name in (end.id, known(end.bdf, ""))
+    }
+    places = {every[name] for name in named if name in every}
+    return not places or not places.isdisjoint(ends)

@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from probes.snapshot.verdict import Verdict
+
 VERDICT = re.compile(
     r"^(?:\d\d:\d\d:\d\d +)?(?:GDRTOP \w+ - )?(?:[^\w\s]+ )?(?:SIMULATED \S+?:? )?"
     r"(ACTIVE|READY|DEGRADED|BROKEN|UNKNOWN|NOT APPLICABLE)\b"
@@ -41,6 +43,8 @@ class Claims:
         self.silent: dict[str, int] = {}  # seconds
         self.marks: dict[str, frozenset[tuple[str, str]]] = {}  # devices of drawings, and their marks
         self.text: dict[str, str] = {}
+        self.found: set[str] = set()  # ids of critical findings and warnings
+        self.about_jobs: set[str] = set()  # those that name a job
 
     def read(self, output: str, text: str) -> None:
         """Read what an output that people read claims."""
@@ -62,11 +66,18 @@ class Claims:
             self.marks[output] = frozenset(MARK.findall(text))
             self.count += len(self.marks[output])
 
+    def read_verdict(self, output: str, verdict: Verdict) -> None:
+        """Read the verdict of what is saved or sent: a fleet's summary, the state in metrics."""
+        self._verdict(output, verdict.state.value, f"{verdict.gpus_served} of {verdict.gpus}")
+
     def read_document(self, output: str, text: str) -> None:
         """Read what a JSON document claims."""
         document: dict[str, Any] = json.loads(text.splitlines()[-1] if output == "live --json" else text)
         verdict = document["verdict"]
         self._verdict(output, verdict["state"], f"{verdict['gpus_served']} of {verdict['gpus']}")
+        serious = [row for row in document.get("findings", ()) if row["severity"] != "note"]
+        self.found |= {row["id"] for row in serious if row["status"] == "found"}
+        self.about_jobs |= {row["id"] for row in serious if row["status"] == "found" and row.get("jobs")}
         for path, name in (("DMA-BUF", "dmabuf"), ("peermem", "peermem")):
             usable = ((document.get("gpudirect") or {}).get(name) or {}).get("usable")
             if usable is not None:
@@ -96,6 +107,11 @@ class Claims:
         if words <= set(GREEN) and words and self.paths and not self._has_usable_path():
             yield f"{words}, but no path is usable: {dict(self.paths)}"
         yield from self._about_jobs(words)
+        missing = {name for name in self.found if name.endswith("-not-loaded")} - {"peermem-not-loaded"}
+        if missing and "All modules that this node needs are loaded" in self.text.get("modules", ""):
+            yield f"all modules are loaded, and {missing}"
+        if self.about_jobs and "finds nothing to change" in self.text.get("explain", ""):
+            yield f"explain finds nothing to change, check finds {self.about_jobs}"
         for output, marks in self.marks.items():
             for device, mark in marks:
                 for other in MARKING & self.text.keys():

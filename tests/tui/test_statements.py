@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TextIO
 
 import pytest
 
-from probes.simulation.faults.catalogue import FAULTS
+from probes.fleet.summary import summarize
+from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
 from probes.simulation.host import SimulatedHost
+from probes.simulation.node.model.names import SIMULATED_NAMES
 from tests.probes.live.simulated_jobs import evenly_paced
-from tests.tiers import usual
+from tests.probes.recording.recordings import recorded
+from tests.tiers import nodes_to_try, number_of, share, usual
 from tests.tui.claims import Claims
 from tests.tui.pilot import SteppedClock
 from tui.commands.check import CheckOptions, write_check
+from tui.commands.explain.explain import write_explanation
+from tui.commands.modules import write_modules
+from tui.commands.report import text_of
 from tui.commands.topo import write_topology
+from tui.controllers.report_reader import read_report
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.reading_thread import Probed, Sampled
 from tui.screens.live.state import LiveState
@@ -27,6 +37,7 @@ USUAL = (
 SECONDS = 90
 PANELS = ("findings", "jobs", "modules", "gpudirect", "rates", "topology", "path")
 WIDTH = 200
+FIRST_RANK = 41000
 
 
 class Terminal(io.StringIO):
@@ -35,11 +46,17 @@ class Terminal(io.StringIO):
     encoding = "utf-8"
 
 
-def text_of(lines: list[Line]) -> str:
+def printed(write: Callable[[TextIO], object]) -> str:
+    out = Terminal()
+    write(out)
+    return out.getvalue()
+
+
+def shown(lines: Iterable[Line]) -> str:
     return "\n".join(plain(line).rstrip() for line in lines)
 
 
-def claims_on_screens(claims: Claims, monitor: NodeMonitor) -> None:
+def read_screens(claims: Claims, monitor: NodeMonitor) -> None:
     """Read the panels of the overview, its strips, and the live screen."""
     examination, judgment, sample = monitor.examination, monitor.judgment, monitor.sample
     assert examination is not None
@@ -50,38 +67,54 @@ def claims_on_screens(claims: Claims, monitor: NodeMonitor) -> None:
     overview.apply_check(examination, judgment)
     claims.read("head", plain(overview.verdict_line()))
     for panel in PANELS:
-        claims.read(panel, text_of(list(overview.lines(panel, WIDTH, False, 100))))
-    claims.read("strips", text_of(overview.strips(WIDTH)))
+        claims.read(panel, shown(overview.lines(panel, WIDTH, False, 100)))
+    claims.read("strips", shown(overview.strips(WIDTH)))
     live = LiveState(examination.node.origin)
     live.add(sample)
     live.judge(judgment)
-    claims.read("live", text_of(live.summary(WIDTH, 12)[1:]))
-    claims.read("ranks", text_of(list(live.lines("ranks", WIDTH))))
+    claims.read("live", shown(live.summary(WIDTH, 12)[1:]))
+    claims.read("ranks", shown(live.lines("ranks", WIDTH)))
 
 
-def claims_of_commands(claims: Claims, host: SimulatedHost, clock: SteppedClock) -> None:
-    """Read what the commands print that look once."""
-
-    def check(**options: object) -> str:
-        out = Terminal()
-        write_check(host, out, CheckOptions(**options))  # type: ignore[arg-type]
-        return out.getvalue()
-
-    def topo(form: str) -> str:
-        out = Terminal()
-        write_topology(host, out, form)
-        return out.getvalue()
-
-    claims.read("check", check())
-    claims.read("check --one-line", check(one_line=True))
-    claims.read("check --for nagios", check(consumer="nagios"))
-    claims.read_document("check --json", check(as_json=True))
-    claims.read("topo", topo("text"))
-    claims.read_document("topo --json", topo("json"))
+def read_check(claims: Claims, host: SimulatedHost, _: SteppedClock) -> None:
+    check = partial(write_check, host)
+    claims.read("check", printed(lambda out: check(out, CheckOptions())))
+    claims.read("check --one-line", printed(lambda out: check(out, CheckOptions(one_line=True))))
+    claims.read("check --for nagios", printed(lambda out: check(out, CheckOptions(consumer="nagios"))))
 
 
-def watched(name: str, seconds: int) -> tuple[NodeMonitor, SimulatedHost, SteppedClock]:
-    clock = SteppedClock()
+def read_topology(claims: Claims, host: SimulatedHost, _: SteppedClock) -> None:
+    claims.read("topo", printed(lambda out: write_topology(host, out)))
+    claims.read_document("topo --json", printed(lambda out: write_topology(host, out, "json")))
+
+
+def read_explanations(claims: Claims, host: SimulatedHost, _: SteppedClock) -> None:
+    claims.read("explain", printed(lambda out: write_explanation(host, out, FIRST_RANK)))
+    claims.read("modules", printed(lambda out: write_modules(host, out)))
+
+
+def read_reports(claims: Claims, host: SimulatedHost, clock: SteppedClock) -> None:
+    def wait(seconds: float) -> None:
+        clock.now += seconds
+
+    report = read_report(host, wait=wait)
+    claims.read("report", text_of(report, "md"))
+    claims.read_verdict("fleet", summarize(report.examination, report.judgment).verdict)
+
+
+def read_replay(claims: Claims, host: SimulatedHost, clock: SteppedClock) -> None:
+    replay, options = recorded(host, clock, checks=True), CheckOptions(as_json=True)
+    claims.read_document("check --replay", printed(lambda out: write_check(replay, out, options)))
+
+
+COMMANDS: tuple[Callable[[Claims, SimulatedHost, SteppedClock], None], ...] = (
+    *(read_check, read_topology, read_explanations, read_reports, read_replay),
+)
+
+
+def claims_about(name: str, seconds: int, commands: Sequence[Callable[..., None]] = ()) -> Claims:
+    """Watch a node, and read what all screens claim, and commands that look once."""
+    clock, claims = SteppedClock(), Claims()
     host = SimulatedHost(name, clock=clock)
     monitor = NodeMonitor(host)
     evenly_paced(monitor._live)
@@ -91,21 +124,54 @@ def watched(name: str, seconds: int) -> tuple[NodeMonitor, SimulatedHost, Steppe
             monitor.check()
         clock.now += 1.0
     monitor.check()
-    return monitor, host, clock
+    read_screens(claims, monitor)
+    if commands:
+        options = CheckOptions(as_json=True)
+        claims.read_document("check --json", printed(lambda out: write_check(host, out, options)))
+    for read in commands:
+        read(claims, host, clock)
+    return claims
 
 
-def wrong_in(name: str, seconds: int) -> list[str]:
-    """Return the contradictions among all outputs, at the start also with commands that look once."""
-    monitor, host, clock = watched(name, seconds)
-    claims = Claims()
-    claims_on_screens(claims, monitor)
-    if not seconds:
-        claims_of_commands(claims, host, clock)
+def wrong_in(name: str, seconds: int, commands: Sequence[Callable[..., None]] = ()) -> list[str]:
+    claims = claims_about(name, seconds, commands)
     assert claims.count
     return list(claims.contradictions())
 
 
 @pytest.mark.parametrize("fault", usual(FAULTS, USUAL))
-@pytest.mark.parametrize("seconds", [0, SECONDS])
-def test_no_output_contradicts_another(fault: str, seconds: int) -> None:
-    assert wrong_in(f"{FAULTS[fault].on}+{fault}", seconds) == []
+def test_no_output_contradicts_another_about_a_faulty_node(fault: str) -> None:
+    chosen = COMMANDS if fault in USUAL else share(COMMANDS, turn=number_of(fault), parts=2)
+    assert wrong_in(f"{FAULTS[fault].on}+{fault}", 0, chosen) == []
+
+
+@pytest.mark.parametrize("name", SIMULATED_NAMES)
+def test_no_output_contradicts_another_about_a_node(name: str) -> None:
+    assert wrong_in(name, 0, COMMANDS) == []
+
+
+@pytest.mark.parametrize("fault", usual(FAULTS, {"job-hung", "nic-flapping"}))
+def test_no_screen_contradicts_another_after_a_while(fault: str) -> None:
+    assert wrong_in(f"{FAULTS[fault].on}+{fault}", SECONDS) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_fault_makes_outputs_contradict_each_other_on_another_node(fault: str) -> None:
+    for node in nodes_to_try(fault)[1:]:
+        try:
+            assert wrong_in(f"{node}+{fault}", 0, COMMANDS[:1]) == [], node
+        except NoSuchFault:
+            continue
+
+
+def test_contradictions_are_seen() -> None:
+    """The other side of the tests above: they do not pass because nothing is compared."""
+    claims = claims_about("hgx-h100", 0, COMMANDS)
+    assert claims.count > 50
+    assert not list(claims.contradictions())
+    claims.read("gpudirect", "DMA-BUF   ✗ not usable\npeermem   ✗ not usable")
+    claims.read("jobs", "● train.py (alice) staged on all 8 ranks")
+    wrong = "\n".join(claims.contradictions())
+    assert "DMA-BUF is usable and is not" in wrong
+    assert "● train.py is" in wrong

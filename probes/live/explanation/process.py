@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -10,11 +10,13 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import hardware_of
 from probes.facts.jobs.processes import Process, name_of
 from probes.facts.system.rdma_cgroup import RdmaLimit
+from probes.live.events.conditions import rank_name
 from probes.live.explanation.libraries import LibraryPath, library_paths
 from probes.live.model.sample import LiveProcess, LiveSample, PathJudgment, PathWord
-from probes.queries.finding import Finding
+from probes.queries.finding import Finding, concerns, costs_bandwidth
 from probes.queries.jobs import far_from_gpu, gpus_of, pid_in
 from probes.snapshot.examination import Examination
+from probes.topology.paths import Topology
 
 _MOST_NICS = 4
 _GDR = {PathWord.DMABUF: "DMA-BUF", PathWord.PEERMEM: "nvidia-peermem", PathWord.TCP: "TCP"}
@@ -87,24 +89,28 @@ def is_about(finding: Finding, process: Process) -> bool:
 
 
 def concerning(
-    findings: Iterable[Finding], explained: Sequence[ProcessExplanation], processes: Sequence[Process]
+    findings: Collection[Finding],
+    explained: Sequence[ProcessExplanation],
+    processes: Sequence[LiveProcess],
+    topology: Topology,
 ) -> tuple[Finding, ...]:
     """Return the findings that these processes feel: their own, and the node's on their data path."""
     devices = {gpu.bdf for each in explained for gpu in each.gpus}
     devices |= {nic for each in explained if isinstance(each.nics, tuple) for nic in each.nics}
     devices |= {nic.name for each in explained for gpu in each.gpus for nic in gpu.nics[:1]}
-    chosen = []
-    for finding in findings:
-        if not finding.is_present or finding.part_of:
-            continue
-        is_own = any(is_about(finding, process) for process in processes)
+    every = {end.id for end in (*topology.gpus, *topology.nics)}
+    own = {finding.id for finding in findings if any(is_about(finding, each.process) for each in processes)}
+    # What a finding about these ranks is part of is the reason for it.
+    ranks = set(map(rank_name, processes))
+    own |= {finding.part_of for finding in findings if finding.id in own and ranks & {*finding.ranks}}
+
+    def is_felt(finding: Finding) -> bool:
         is_others = bool(finding.jobs) or any(pid_in(each) is not None for each in finding.evidence)
-        named = {*finding.devices, *finding.takes}
-        is_near = not named or not devices or bool(named & devices)
-        is_felt = finding.data_path and not is_others and is_near
-        if is_own or is_felt:
-            chosen.append(finding)
-    return tuple(chosen)
+        is_here = concerns(finding, topology, devices or every)
+        return costs_bandwidth(finding) and is_here and not is_others
+
+    present = [finding for finding in findings if finding.is_present and not finding.part_of]
+    return tuple(finding for finding in present if finding.id in own or is_felt(finding))
 
 
 def live_processes(sample: LiveSample) -> tuple[LiveProcess, ...]:

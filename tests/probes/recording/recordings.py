@@ -9,8 +9,8 @@ from tests.tui.pilot import SteppedClock
 from tui.runtime.node_monitor import NodeMonitor
 
 
-def moments_of(host: Host, clock: SteppedClock, count: int = 1) -> list[Moment]:
-    """Record `count` moments, one second apart."""
+def moments_of(host: Host, clock: SteppedClock, count: int = 1, checks: bool = False) -> list[Moment]:
+    """Record `count` moments, one second apart; `checks`: with all that the checks read."""
     moments: list[Moment] = []
     recorder = RecordingHost(host, moments.append)
     monitor = NodeMonitor(recorder)
@@ -18,6 +18,8 @@ def moments_of(host: Host, clock: SteppedClock, count: int = 1) -> list[Moment]:
         if number:
             clock.now += 1.0
         monitor.read()
+        if checks:
+            monitor.check()
         if monitor.is_probed:
             recorder.note_probe()
         recorder.end_moment()
@@ -37,9 +39,9 @@ def archive_of(
     return b"".join(pieces)
 
 
-def recorded(host: Host, clock: SteppedClock, count: int = 1) -> ReplayHost:
+def recorded(host: Host, clock: SteppedClock, count: int = 1, checks: bool = False) -> ReplayHost:
     """Return a host that answers from a recording of `host`."""
-    return ReplayHost(read(archive_of(moments_of(host, clock, count))))
+    return ReplayHost(read(archive_of(moments_of(host, clock, count, checks))))
 
 
 def read(content: bytes) -> Recording:

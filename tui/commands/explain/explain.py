@@ -86,7 +86,7 @@ def write_explanation(
     ]
     findings = judge(examination).findings
     explained = [explain_process(process, findings, examination) for process in chosen]
-    felt = concerning(findings, explained, [process.process for process in chosen])
+    felt = concerning(findings, explained, chosen, examination.topology)
     advice = recommend(examination, cloud_facts.probe(host))
     why = "" if chosen else _why_none(sample, pid, job)
     status = EXIT_NOT_THERE if why else EXIT_FINDINGS if felt else 0

@@ -81,7 +81,7 @@ def test_what_keeps_jobs_away_is_a_problem_also_where_the_verdict_is_unknown() -
     """Without root: NVML says that a GPU asks for a reset, and the paths are unknown."""
     node = checked("hgx-h100+gpu-recovery-action")
     verdict = replace(node.judgment.verdict, state=State.UNKNOWN, reason="needs root")
-    unsure = replace(node, judgment=node.judgment.with_verdict(verdict))
+    unsure = replace(node, judgment=replace(node.judgment, verdict=verdict))
     assert slurm(unsure).status == node_problem_detector(unsure).status == 1
 
 
@@ -89,7 +89,7 @@ def test_a_verdict_that_no_finding_explains_concerns_every_job() -> None:
     topology = examination_of("hgx-h100").topology
     node = checked("hgx-h100+gpu-recovery-action").judgment  # GPU0
     broken = replace(node.verdict, state=State.BROKEN)
-    rows = rows_against_jobs(node.with_verdict(broken), {})
+    rows = rows_against_jobs(replace(node, verdict=broken), {})
     assert [row.id for row in rows_for(rows, topology, [topology.gpus[1].id])] == ["verdict"]
 
 
