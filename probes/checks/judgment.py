@@ -116,9 +116,8 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
     present = [finding for finding in findings or () if finding.is_present]
     serious = [finding for finding in present if finding.severity is not Severity.NOTE]
     loud = [finding for finding in serious if finding.status is Status.FOUND]
-    taken = {end for finding in serious for end in finding.takes}
-    served = [gpu for gpu in usability.gpus if gpu in usability.nics and gpu not in taken]
-    nics = {nic for gpu in served for nic in usability.nics[gpu]} - taken
+    served = served_gpus(usability, serious)
+    nics = {nic for serving in served.values() for nic in serving}
     # Also by what is part of another finding. What only warnings take may work, by a farther NIC.
     lost = {end for finding in serious if finding.severity is Severity.CRITICAL for end in finding.takes}
     is_lost = bool(usability.gpus) and lost.issuperset(usability.gpus)
@@ -145,6 +144,17 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
         None if findings is None else len(with_severity(loud, Severity.WARNING)),
         sum(finding.status is Status.SILENCED and not finding.part_of for finding in present),
     )
+
+
+def served_gpus(usability: Usability, findings: Iterable[Finding]) -> dict[str, tuple[str, ...]]:
+    """Return the NICs that serve each GPU, without those that critical findings and warnings take away."""
+    serious = (row for row in findings if row.is_present and row.severity is not Severity.NOTE)
+    taken = {end for finding in serious for end in finding.takes}
+    return {
+        gpu: tuple(nic for nic in usability.nics[gpu] if nic not in taken)
+        for gpu in usability.gpus
+        if gpu in usability.nics and gpu not in taken
+    }
 
 
 def _with_lack(title: str, lack: str) -> str:

@@ -360,7 +360,7 @@ def _unread(processes: Iterable[Process], facts: ProcessFacts) -> str:
 
 
 def usable_paths(examination: Examination) -> tuple[Maybe[bool], Maybe[bool]]:
-    """Return whether DMA-BUF and nvidia-peermem can be used on this node."""
+    """Return whether the requirements of DMA-BUF and nvidia-peermem are met on this node."""
     direct = examination.node.gpudirect
     return (direct, direct) if isinstance(direct, Unknown) else (direct.dmabuf.usable, direct.peermem.usable)
 

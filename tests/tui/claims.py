@@ -21,6 +21,8 @@ VERDICT = re.compile(
     re.MULTILINE,
 )
 PATH = re.compile(r"\b(DMA-BUF|peermem|EFA|libfabric) +([✓✗–?])( not for new jobs)?")
+WITHOUT_GDR = re.compile(r"Path now +(?:likely )?(?:staged|TCP)")
+WORKS = re.compile(r"\b(DMA-BUF|nvidia-peermem) \(it works on this node")
 JOB = re.compile(r"^(?:Jobs )?([●▲✗?]) (\w[\w-]*\.py)\b(.*(?:\n  +\S.*)*)", re.MULTILINE)
 WORD = re.compile(r"GDR(?: \((?:DMA-BUF|peermem)\))?|staged|TCP|no NIC in use")
 SILENCE = re.compile(r"no traffic for (\d+) (s|min)")
@@ -44,7 +46,6 @@ class Claims:
         self.marks: dict[str, frozenset[tuple[str, str]]] = {}  # devices of drawings, and their marks
         self.text: dict[str, str] = {}
         self.found: set[str] = set()  # ids of critical findings and warnings
-        self.about_jobs: set[str] = set()  # those that name a job
 
     def read(self, output: str, text: str) -> None:
         """Read what an output that people read claims."""
@@ -56,6 +57,9 @@ class Claims:
             self.count += 1
             if is_for_running_jobs:
                 self.kept.add(path)
+        for path in WORKS.findall(text):
+            self.paths[path.removeprefix("nvidia-")][output] = "✓"
+            self.count += 1
         for mark, job, rest in JOB.findall(text):
             self.jobs[job][output] = mark, frozenset(WORD.findall(rest))
             self.count += 1
@@ -77,7 +81,6 @@ class Claims:
         self._verdict(output, verdict["state"], f"{verdict['gpus_served']} of {verdict['gpus']}")
         serious = [row for row in document.get("findings", ()) if row["severity"] != "note"]
         self.found |= {row["id"] for row in serious if row["status"] == "found"}
-        self.about_jobs |= {row["id"] for row in serious if row["status"] == "found" and row.get("jobs")}
         for path, name in (("DMA-BUF", "dmabuf"), ("peermem", "peermem")):
             usable = ((document.get("gpudirect") or {}).get(name) or {}).get("usable")
             if usable is not None:
@@ -110,8 +113,10 @@ class Claims:
         missing = {name for name in self.found if name.endswith("-not-loaded")} - {"peermem-not-loaded"}
         if missing and "All modules that this node needs are loaded" in self.text.get("modules", ""):
             yield f"all modules are loaded, and {missing}"
-        if self.about_jobs and "finds nothing to change" in self.text.get("explain", ""):
-            yield f"explain finds nothing to change, check finds {self.about_jobs}"
+        explanation = self.text.get("explain", "")
+        if "finds nothing to change" in explanation and WITHOUT_GDR.search(explanation):
+            if "NOT APPLICABLE" not in words:
+                yield "explain finds nothing to change for a process without GPUDirect RDMA"
         for output, marks in self.marks.items():
             for device, mark in marks:
                 for other in MARKING & self.text.keys():

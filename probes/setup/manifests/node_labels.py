@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from datetime import datetime, timezone
 
-from probes.base.evidence import Severity
 from probes.base.unknown import Unknown
-from probes.checks.judgment import judge
+from probes.checks.judgment import Judgment, judge, served_gpus
 from probes.facts.gpudirect import GdrPath
 from probes.setup.manifests.manifest_text import head
 from probes.setup.manifests.request import ManifestRequest, Refused
@@ -57,16 +56,15 @@ def labels_of(request: ManifestRequest) -> dict[str, str] | Refused:
     if verdict.state is State.UNKNOWN:
         return Refused(f"the verdict is UNKNOWN, and nothing unknown becomes a label ({verdict.reason})")
     labels = {
-        "path": _path(verdict.path, request.choice),
+        "path": _path(judgment, request.choice),
         "gpus-direct": str(verdict.gpus_served),
         "nics-direct": str(verdict.nics),
     }
-    serious = (row for row in judgment.findings if row.is_present and row.severity is not Severity.NOTE)
-    taken = {end for finding in serious for end in finding.takes}
+    served = served_gpus(examination.usability, judgment.findings)
     for gpu in topology.gpus if verdict.path is not None else ():
-        serving = set(examination.usability.nics.get(gpu.id, ())) - taken
+        serving = served.get(gpu.id, ())
         nic = next((name for name in topology.best_nics.get(gpu.id, ()) if name in serving), None)
-        if nic is None or gpu.id in taken:
+        if nic is None:
             continue
         labels[f"{gpu.label.lower()}-nic"] = nic
         word = topology.path(gpu.id, nic).nccl
@@ -75,14 +73,12 @@ def labels_of(request: ManifestRequest) -> dict[str, str] | Refused:
     return {name: value for name, value in labels.items() if _VALUE.fullmatch(value)}
 
 
-def _path(found: GdrPath | None, choice: PathChoice) -> str:
-    """Return the path that new jobs get: where both work, not the one that a running job uses.
-
-    `found`: the verdict's; None: the data goes through host memory.
-    """
-    usable = [state.path for state in choice.paths if state.usable is True]
-    if found is None:
+def _path(judgment: Judgment, choice: PathChoice) -> str:
+    """Return the path that new jobs get: where both work, not the one that a running job uses."""
+    found = judgment.verdict.path
+    if found is None:  # the data goes through host memory
         return "host"
+    usable = [stated.path for stated in judgment.paths if stated.usable is True]
     return _PATHS[choice.recommended if choice.recommended in usable else found]
 
 
