@@ -114,9 +114,9 @@ class Claims:
         if missing and "All modules that this node needs are loaded" in self.text.get("modules", ""):
             yield f"all modules are loaded, and {missing}"
         explanation = self.text.get("explain", "")
-        if "finds nothing to change" in explanation and WITHOUT_GDR.search(explanation):
-            if "NOT APPLICABLE" not in words:
-                yield "explain finds nothing to change for a process without GPUDirect RDMA"
+        is_without = WITHOUT_GDR.search(explanation) and "NOT APPLICABLE" not in words
+        if is_without and "finds nothing to change" in explanation:
+            yield "explain finds nothing to change for a process without GPUDirect RDMA"
         for output, marks in self.marks.items():
             for device, mark in marks:
                 for other in MARKING & self.text.keys():
