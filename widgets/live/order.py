@@ -54,9 +54,8 @@ def badness_of_process(sample: LiveSample) -> Callable[[LiveProcess], Badness]:
 
     def badness(process: LiveProcess) -> Badness:
         job = names.get(process.job, "")
-        rank = f"pid {process.pid}" if isinstance(process.rank, Unknown) else f"rank {process.rank}"
         of_gpus = (problems.devices.get(gpu, FINE) for gpu in process.gpus)
-        return min(problems.ranks.get((job, rank), FINE), *of_gpus, FINE)
+        return min(problems.ranks.get((job, process.rank_name), FINE), *of_gpus, FINE)
 
     return badness
 

@@ -100,16 +100,9 @@ class HangFacts:
 
     @property
     def pairs_are_still(self) -> bool | None:
-        """Whether none of the job's queue pairs has sent or received; None: not all are known.
-
-        Queue pairs to which a GPU posts (DEVX) are never known.
-        """
-        if self.pairs.moving:
-            return False
+        """Whether none of the job's queue pairs has sent or received; None: not all are known."""
         connected = sum(rank.ready for rank in self.ranks)
-        if any(rank.gpu_may_post for rank in self.ranks):
-            return None
-        return True if connected and self.pairs.connected >= connected else None
+        return self.pairs.are_still(connected, any(rank.gpu_may_post for rank in self.ranks))
 
 
 @frozen
