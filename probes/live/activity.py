@@ -1,4 +1,4 @@
-"""When a job moves data, is silent, waits, or has an idle GPU: the same for Live, checks, hang and the fleet."""
+"""When a job moves data, is silent, waits, or has an idle GPU: the same on one node and on many."""
 
 from __future__ import annotations
 
@@ -54,6 +54,14 @@ def moves_data(port: PortSample | None) -> bool | None:
     if port is None or isinstance(port.sent_gbps, Unknown) or isinstance(port.received_gbps, Unknown):
         return None
     return max(port.sent_gbps, port.received_gbps) >= least_gbps(port)
+
+
+def telling_nics(job: LiveJob, clients: Collection[str]) -> tuple[str, ...]:
+    """Return the NICs whose traffic is that of the job: those that nothing else uses, else all.
+
+    `clients`: NICs that storage in the kernel uses, too.
+    """
+    return tuple(name for name in job.own_nics if name not in clients) or job.nics
 
 
 class Silence:
@@ -118,7 +126,7 @@ class Silence:
             standstill: Maybe[Standstill | None] = None
             if job.nics and _has_to_move(job, members[job.id]):
                 if isinstance(moves, Unknown):
-                    standstill = moves
+                    standstill = moves if job.id in before else _NOT_YET
                 elif seconds >= WAIT_SECONDS:
                     standstill = self._standstill(job, members[job.id], seconds, at, shown_by)
                 elif job.id not in self._moved:
@@ -135,11 +143,11 @@ class Silence:
         clients: Collection[str],
     ) -> tuple[Maybe[bool], str]:
         """Return whether a job moves data, and what shows it."""
-        own = [name for name in job.own_nics if name not in clients]
-        judged = own or job.nics
-        shown_by = plural(len(judged), "NIC") + " that no other job uses" * (len(judged) < len(job.nics))
-        moves = _any_moves(judged, ports)
-        if own or not moves or job.role not in _WAITING_ROLES:
+        nics = telling_nics(job, clients)
+        is_own = job.shared_nics.union(clients).isdisjoint(nics)
+        shown_by = plural(len(nics), "unshared NIC" if len(nics) < len(job.nics) else "NIC")
+        moves = _any_moves(nics, ports)
+        if is_own or not moves or job.role not in _WAITING_ROLES:
             return moves, shown_by
         self._asks = True
         connected = sum(nic.ready for process in members for nic in process.nics)

@@ -21,6 +21,7 @@ from probes.live.model.sample import (
     Role,
     Standstill,
     path_phrase,
+    ranks_wait,
 )
 from probes.live.model.step_text import longer_step
 from probes.live.processes.job_summaries import path_summary
@@ -155,7 +156,7 @@ def _unread(sample: LiveSample) -> dict[str, Unread]:
 
 def _unread_standstill(sample: LiveSample) -> Unknown | None:
     """Return why it is unknown whether a job has moved data, or what its ranks have done meanwhile."""
-    waits = (map_known(job.standstill, lambda still: still and still.waits) for job in sample.jobs)
+    waits = (ranks_wait(job.standstill) for job in sample.jobs)
     return next((why for why in waits if isinstance(why, Unknown) and why.reason is not Reason.NOT_YET), None)
 
 
@@ -194,8 +195,8 @@ def _of_jobs(sample: LiveSample, is_stopped: Callable[[LiveProcess], bool]) -> I
         stopped = [process for process in members.get(job.id, ()) if is_stopped(process)]
         if stopped and job.role is not Role.GPU:
             yield _stopped(job, stopped, sample)
-        still = known(job.standstill, None)
-        if still is not None and still.waits is True:
+        still = job.standstill
+        if isinstance(still, Standstill) and ranks_wait(still) is True:
             yield _silent(job, still, members.get(job.id, ()), sample)
         yield from _odd(job, sample)
         if (longer := longer_step(job, sample.taken_at)) is not None:
@@ -232,7 +233,7 @@ def _stopped(job: LiveJob, stopped: Sequence[LiveProcess], sample: LiveSample) -
 
 def _silent(job: LiveJob, still: Standstill, ranks: Sequence[LiveProcess], sample: LiveSample) -> Condition:
     """Return that a job moves no data while its ranks wait, with what their GPUs do."""
-    time = "since gdrtop began to look" if still.is_whole else "for over a minute"
+    time = "at least since gdrtop began to look" if still.is_whole else "for over a minute"
     power = [watts for gpu in _live_gpus(ranks, sample) if not isinstance(watts := gpu.power_watts, Unknown)]
     evidence = [
         Evidence("port_xmit_data and queue pairs", f"no traffic of {still.shown_by}"),
@@ -245,7 +246,7 @@ def _silent(job: LiveJob, still: Standstill, ranks: Sequence[LiveProcess], sampl
     return Condition(
         SILENT,
         job.id,
-        f"none of the {still.shown_by} of {job.name} has moved data {time}, while {waiting_text(still)}",
+        f"no data has moved on {still.shown_by} of {job.name} {time}, while {waiting_text(still)}",
         sample.taken_at - still.seconds,
         evidence=tuple(evidence[:_MOST_EVIDENCE]),
         devices=job.nics,

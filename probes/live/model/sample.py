@@ -206,19 +206,19 @@ class Standstill:
     gpus: int = 0  # whose utilization is known
     busy: int = 0  # of these, busy all the time: kernels that wait for a peer spin
     blocked: tuple[str, ...] = ()  # ranks that were stopped or blocked in the kernel all the time
-    shown_by: str = ""  # "8 NICs", "6 NICs that no other job uses", "64 queue pairs"
+    shown_by: str = ""  # "8 NICs", "6 unshared NICs", "64 queue pairs"
 
-    @property
-    def waits(self) -> Maybe[bool]:
-        """Whether the ranks wait: with idle GPUs, a job loads data, compiles or writes a checkpoint.
 
-        A rank that others wait for may be idle, so that half of the GPUs are busy is enough.
-        """
-        if self.blocked:
-            return True
-        if not self.gpus:
-            return Unknown(Reason.NOT_THERE, "NVML", "the utilization of its GPUs is unknown")
-        return 2 * self.busy >= self.gpus
+def ranks_wait(still: Maybe[Standstill | None]) -> Maybe[bool]:
+    """Return whether the ranks of a job wait: with idle GPUs, it loads data, compiles or writes a checkpoint.
+
+    A rank that others wait for may be idle, so that half of the GPUs are busy is enough.
+    """
+    if still is None or isinstance(still, Unknown):
+        return False if still is None else still
+    if not still.gpus and not still.blocked:
+        return Unknown(Reason.NOT_THERE, "NVML", "the utilization of its GPUs is unknown")
+    return bool(still.blocked) or 2 * still.busy >= still.gpus
 
 
 _NO_STEP = Unknown(Reason.NOT_YET, "step clock", "gdrtop live shows a step after some minutes")
