@@ -91,7 +91,7 @@ class JobWatch:
             missing_ranks=missing,
             gbps=self._rates.mean((name, nic) for name, nics in devices.items() for nic in nics),
             differences=(
-                *different_ranks(ranks, silence is not None),
+                *different_ranks(ranks, silence is not None and silence.waits is True),
                 *(() if silence else self._slow_ports(nodes, devices, rails, ranks)),
                 *differences_of_nodes(
                     {name: [odd for job in own for odd in job.odd] for name, own in jobs.items()}, ranks
