@@ -45,7 +45,7 @@ groups:
           severity: warning
         annotations:
           summary: "A job on {{ $labels.instance }} has moved no data for {{ $value | humanizeDuration }}"
-          description: "Its ranks wait. Run gdrtop hang on the node, or gdrtop fleet hang."
+          description: "Its ranks wait. See gdrtop hang there, or gdrtop fleet hang for all nodes."
       - alert: GdrtopVerdictUnknown
         expr: gdrtop_verdict{state="unknown"} == 1
         for: 30m

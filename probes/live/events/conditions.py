@@ -49,6 +49,7 @@ SEEN_AT_ONCE = frozenset({STAGED, OVER_TCP, STOPPED, ODD_RANK})  # in one sample
 STOPPED_STATES = ("T", "t")
 _WITHOUT_GDR = {PathWord.STAGED: STAGED, PathWord.TCP: OVER_TCP}
 _MOST_EVIDENCE = 8
+_PAIRS = "queue pair"
 _NEWEST_TEXT = frozenset({STEP_LONGER})  # its figures are medians: the newest ones count
 _STATE, _PAUSE, _SENT = attrgetter("state"), attrgetter("pause_percent"), attrgetter("sent_gbps")
 Key = tuple[str, str]
@@ -236,7 +237,10 @@ def _silent(job: LiveJob, still: Standstill, ranks: Sequence[LiveProcess], sampl
     time = "at least since gdrtop began to look" if still.is_whole else "for over a minute"
     power = [watts for gpu in _live_gpus(ranks, sample) if not isinstance(watts := gpu.power_watts, Unknown)]
     evidence = [
-        Evidence("port_xmit_data and queue pairs", f"no traffic of {still.shown_by}"),
+        Evidence(
+            "packet numbers" if _PAIRS in still.shown_by else "port_xmit_data",
+            f"no traffic on {still.shown_by}",
+        ),
         Evidence("NVML", f"{waiting_text(still)}{f', at {median(power):.0f} W' if power else ''}"),
     ]
     states = (rank for rank in ranks if rank.rank_name in still.blocked)
