@@ -17,6 +17,7 @@ from probes.live.ras.targets import find_targets
 from probes.queries.finding import Status
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
+from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.verdict import State
 from tests.probes.checks.doctor import place_of_check, place_of_fault
 from tests.probes.live.simulated_jobs import evenly_paced
@@ -159,6 +160,15 @@ def test_the_silence_of_a_job_has_its_cause_and_the_node_is_not_green(name: str)
     assert judgment.verdict.state is State.DEGRADED
     (silent,) = (finding for finding in judgment.found if finding.id == "job-silent")
     assert silent.part_of == name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SIMULATED_NAMES)
+def test_no_job_of_a_healthy_node_is_silent(name: str) -> None:
+    """Its checkpoints, computations and idle GPUs are no alarm; also where nothing can be known."""
+    watched = Watched(name)
+    watched.step(93)
+    assert "job-silent" not in watched.found
 
 
 class SilentHost(SimulatedHost):
