@@ -72,9 +72,7 @@ class Silence:
     """
 
     def __init__(self) -> None:
-        self._moved_at: dict[
-            str, float
-        ] = {}  # by the job's id; of a job that has not, when it was first seen
+        self._moved_at: dict[str, float] = {}  # by the job's id; it has not: when it was first seen
         self._moved: set[str] = set()  # jobs that have moved data while gdrtop watched
         self._idle_at: dict[str, float] = {}  # when a GPU or a rank last did not wait, by BDF or pid
         self._asks = False  # a job shares all its ports
@@ -103,11 +101,13 @@ class Silence:
 
         `clients`: NICs that storage in the kernel uses, too.
         """
+        if isinstance(processes, Unknown):  # for a moment: what was seen before counts
+            return jobs
         members: dict[str, list[LiveProcess]] = {job.id: [] for job in jobs}
-        for process in known(processes, ()):
+        for process in processes:
             members.setdefault(process.job, []).append(process)
         waits = {gpu.bdf: _is_busy(gpu) for gpu in gpus}
-        waits |= {str(process.pid): _is_blocked(process) for process in known(processes, ())}
+        waits |= {str(process.pid): _is_blocked(process) for process in processes}
         self._idle_at = {
             name: at if not is_waiting else min(at, self._idle_at.get(name, at))
             for name, is_waiting in waits.items()
@@ -147,7 +147,7 @@ class Silence:
         is_own = job.shared_nics.union(clients).isdisjoint(nics)
         shown_by = plural(len(nics), "unshared NIC" if len(nics) < len(job.nics) else "NIC")
         moves = _any_moves(nics, ports)
-        if is_own or not moves or job.role not in _WAITING_ROLES:
+        if is_own or moves is False or job.role not in _WAITING_ROLES:
             return moves, shown_by
         self._asks = True
         connected = sum(nic.ready for process in members for nic in process.nics)
@@ -176,16 +176,15 @@ class Silence:
 
 
 def waiting_text(still: Standstill) -> str:
-    """Return what ranks that wait do: "7 of its 8 GPUs are busy", "rank 3 is blocked"."""
-    count = f"{still.busy} of its {plural(still.gpus, 'GPU')}"
-    if still.busy == still.gpus:
-        count = plural(still.gpus, "GPU") if still.gpus == 1 else f"all {still.gpus} of its GPUs"
-    busy = f"{count} {'is' if still.busy == 1 else 'are'} busy"
+    """Return what ranks that wait do: "7 of its 8 GPUs are busy", "rank 3 is stopped or blocked"."""
+    count = f"{'all ' * (1 < still.busy == still.gpus)}{still.busy} of its {plural(still.gpus, 'GPU')}"
+    busy = f"{count} {'is' if still.busy == 1 else 'are'} busy" if still.gpus else ""
     if not still.blocked:
         return busy
     names = ", ".join(still.blocked[:_NAMED])
     more = f" and {len(still.blocked) - _NAMED} more ranks" if len(still.blocked) > _NAMED else ""
-    return f"{names}{more} {'is' if len(still.blocked) == 1 else 'are'} stopped or blocked, and {busy}"
+    verb = "is" if len(still.blocked) == 1 else "are"
+    return f"{names}{more} {verb} stopped or blocked{', and ' * bool(busy)}{busy}"
 
 
 def _any_moves(devices: Collection[str], ports: Sequence[PortSample]) -> Maybe[bool]:

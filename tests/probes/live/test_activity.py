@@ -7,7 +7,7 @@ import pytest
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.process_files import MappedLibrary
 from probes.host.rdma_resources import PacketNumbers
-from probes.live.activity import Silence, moves_data
+from probes.live.activity import Silence, moves_data, waiting_text
 from probes.live.model.paced_source import read_together
 from probes.live.model.sample import (
     GpuSample,
@@ -16,6 +16,7 @@ from probes.live.model.sample import (
     NicUse,
     PortSample,
     Role,
+    Standstill,
     ranks_wait,
 )
 from probes.simulation.host import SimulatedHost
@@ -96,6 +97,27 @@ def test_a_job_with_idle_gpus_loads_data_compiles_or_writes_a_checkpoint() -> No
         assert waits_after(gpus=IDLE, processes=(RANKS[0], a_process(1, state=state))) is True
 
 
+def test_what_ranks_that_wait_do_is_said_in_words() -> None:
+    assert waiting_text(Standstill(60.0, True, 8, 7)) == "7 of its 8 GPUs are busy"
+    assert waiting_text(Standstill(60.0, True, 1, 1)) == "1 of its 1 GPU is busy"
+    blocked = Standstill(60.0, True, 0, 0, ("rank 3",))
+    assert waiting_text(blocked) == "rank 3 is stopped or blocked"
+    many = replace(blocked, gpus=8, busy=8, blocked=tuple(f"rank {number}" for number in range(8)))
+    assert waiting_text(many) == (
+        "rank 0, rank 1, rank 2 and 5 more ranks are stopped or blocked, and all 8 of its 8 GPUs are busy"
+    )
+
+
+def test_a_moment_without_processes_does_not_begin_anew() -> None:
+    silence, job = Silence(), a_job(ranks=2)
+    for at in range(70):
+        if at == 50:
+            assert silence.update((), Unknown(Reason.TIMED_OUT), STILL, BUSY, float(at)) == ()
+            continue
+        (job,) = silence.update((job,), RANKS, STILL, BUSY, float(at))
+    assert ranks_wait(job.standstill) is True
+
+
 def test_what_cannot_be_read_is_neither_silent_nor_ok() -> None:
     assert isinstance(waits_after(gpus=UNREAD), Unknown)
     assert isinstance(waits_after(ports=(a_port(0, Unknown(Reason.NEEDS_ROOT)), STILL[1])), Unknown)
@@ -119,7 +141,10 @@ def test_ports_that_others_use_do_not_decide_where_the_job_has_one_of_its_own() 
 
 
 @pytest.mark.parametrize(("step", "waits"), [(0, True), (7, False), (None, None)])
-def test_queue_pairs_decide_where_all_ports_are_shared(step: int | None, waits: bool | None) -> None:
+@pytest.mark.parametrize("rate", [370.0, Unknown(Reason.NEEDS_ROOT)])
+def test_queue_pairs_decide_where_all_ports_are_shared(
+    step: int | None, waits: bool | None, rate: Maybe[float]
+) -> None:
     class Numbers(SimulatedHost):
         asked = 0
 
@@ -142,7 +167,7 @@ def test_queue_pairs_decide_where_all_ports_are_shared(step: int | None, waits: 
     ranks = tuple(replace(rank, nics=(NicUse(f"mlx5_{n}", 2, 2, 1, 1),)) for n, rank in enumerate(RANKS))
     for at in range(120):
         read_together(host, float(at), *silence.questions(host, node))
-        (job,) = silence.update((job,), ranks, (a_port(0), a_port(1)), BUSY, float(at))
+        (job,) = silence.update((job,), ranks, (a_port(0, rate), a_port(1, rate)), BUSY, float(at))
     found = ranks_wait(job.standstill)
     assert isinstance(found, Unknown) if waits is None else found is waits
     assert host.asked <= 13  # a NIC answers for each queue pair
