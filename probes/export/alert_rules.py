@@ -36,6 +36,16 @@ groups:
             {{ with printf "gdrtop_finding{id=%q,instance=%q}" $labels.id $labels.instance | query }}{{
             . | first | label "title" }}{{ else }}{{ $labels.id }}{{ end }} on {{ $labels.instance }}
           description: "Run gdrtop check {{ $labels.id }} on the node."
+      - alert: GdrtopJobSilent
+        # Needs gdrtop metrics --listen: one reading does not show silence. Other ranks also wait while one
+        # writes a checkpoint.
+        expr: gdrtop_job_silent_seconds > 0
+        for: 5m
+        labels:
+          severity: warning
+        annotations:
+          summary: "A job on {{ $labels.instance }} has moved no data for {{ $value | humanizeDuration }}"
+          description: "Its ranks wait. See gdrtop hang there, or gdrtop fleet hang for all nodes."
       - alert: GdrtopVerdictUnknown
         expr: gdrtop_verdict{state="unknown"} == 1
         for: 30m

@@ -71,6 +71,13 @@ _PANELS = (
         description="staged: GPU memory is copied through host memory. A job on 64 nodes counts as 64 nodes.",
     ),
     _Panel(
+        "Jobs that wait without traffic",
+        "timeseries",
+        ((f"gdrtop_job_silent_seconds{_HERE}", "{{instance}}"),),
+        unit="s",
+        description="The longest on each node. Run gdrtop hang there. Needs gdrtop metrics --listen.",
+    ),
+    _Panel(
         "References to nvidia_peermem",
         "timeseries",
         ((f"gdrtop_peermem_refcnt{_HERE}", "{{instance}}"), (f"gdrtop_peermem_loaded{_HERE}", "loaded")),

@@ -22,6 +22,10 @@ PEERMEM_LOADED = Metric("gdrtop_peermem_loaded", "Whether nvidia_peermem or nv_p
 PEERMEM_REFCNT = Metric("gdrtop_peermem_refcnt", "Reference count of that module.")
 JOBS = Metric("gdrtop_jobs", "Running jobs with at least one process here on this path.")
 PROCESSES = Metric("gdrtop_job_processes", "Processes of running jobs by path.")
+SILENT = Metric(
+    "gdrtop_job_silent_seconds",
+    "Longest time that a running job has moved no data while its ranks wait; 0 below a minute.",
+)
 KERNEL_CLIENT = Metric(
     "gdrtop_kernel_client_info",
     "1 for each client in the kernel, such as Lustre, with connected queue pairs on the NIC.",
@@ -82,6 +86,7 @@ METRICS = (
         PEERMEM_REFCNT,
         JOBS,
         PROCESSES,
+        SILENT,
         KERNEL_CLIENT,
         WAIT,
         STALL,

@@ -16,7 +16,7 @@ from probes.export.families import Family, Labels, Sample, family
 from probes.export.port_totals import PortTotals, wait_ratio
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
-from probes.live.model.sample import LiveSample, PathWord
+from probes.live.model.sample import LiveSample, PathWord, Standstill, ranks_wait
 from probes.live.port_counters import pcie_stall_percent
 from probes.queries.finding import Finding, Status
 from probes.snapshot.examination import Examination
@@ -50,6 +50,7 @@ def families(seen: Observation, with_bytes: bool = False) -> tuple[Family, ...]:
         family(metric_list.PATH, _paths(seen.examination)),
         *_peermem(seen.examination),
         *_jobs(seen.sample),
+        family(metric_list.SILENT, [({}, _silent_seconds(seen.sample))]),
         family(metric_list.KERNEL_CLIENT, _kernel_clients(seen.sample)),
         *_ports(seen, with_bytes),
         family(metric_list.LAST_CHECK, [({}, seen.examination.taken_at)]),
@@ -149,6 +150,20 @@ def _jobs(sample: LiveSample | None) -> Iterator[Family]:
             for word in PathWord
         ]
         yield family(metric, values)
+
+
+def _silent_seconds(sample: LiveSample | None) -> Maybe[float]:
+    """Return how long the longest wait of a job is, for which it has to be seen in several readings."""
+    jobs = () if sample is None else sample.jobs
+    waits = [(ranks_wait(job.standstill), job.standstill) for job in jobs]
+    longest = max(
+        (still.seconds for wait, still in waits if wait is True and isinstance(still, Standstill)),
+        default=0.0,
+    )
+    is_seen = sample is not None and not isinstance(sample.processes, Unknown) and not sample.missing
+    if longest or (is_seen and not any(isinstance(wait, Unknown) for wait, _ in waits)):
+        return longest
+    return Unknown(Reason.NOT_RECORDED, "jobs")
 
 
 def _kernel_clients(sample: LiveSample | None) -> _Values:

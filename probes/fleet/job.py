@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.fleet.job_differences import differences_of_nodes, different_ranks, some_names
-from probes.fleet.job_model import Difference, FleetJob, FleetRank, NodeSample
+from probes.fleet.job_model import Difference, FleetJob, FleetRank, NodeSample, Silence
 from probes.fleet.job_rates import RateWatch, slow_ports
 from probes.fleet.rails import with_equal_numbers
-from probes.fleet.silence import Port, TrafficWatch
+from probes.fleet.silence import Port, TrafficWatch, standstill_of
 from probes.host.usage import cpu_list
-from probes.live.model.sample import GpuSample, LiveJob, LiveSample, Role, program_of
+from probes.live.activity import telling_nics
+from probes.live.model.sample import GpuSample, LiveJob, LiveSample, Role, Standstill, program_of
 from probes.live.odd_one_out import rates_of
 from probes.live.odd_ranks import members_of
 
@@ -60,8 +62,9 @@ class JobWatch:
         jobs = {name: _wanted_jobs(node.sample, self._wanted) for name, node in nodes.items()}
         devices = {name: _devices(own) for name, own in jobs.items() if own}
         rates: dict[Port, tuple[float, float]] = {}
+        telling = {name: _telling(jobs[name], nodes[name].sample) for name in devices}
         for name in seen.keys() & devices.keys():
-            self._traffic.add(name, seen[name], devices[name])
+            self._traffic.add(name, seen[name], telling[name])
             for port in seen[name].sample.ports:
                 pair = rates_of(port) if port.device in devices[name] else None
                 if pair is not None:
@@ -79,7 +82,7 @@ class JobWatch:
         first = next((job for own in jobs.values() for job in own), None)
         sizes = [size for own in jobs.values() for job in own if isinstance(size := job.world_size, int)]
         missing, notes = _missing(ranks, max(sizes, default=0))
-        silence = self._traffic.silence(devices)
+        silence = self._silence(telling, [job.standstill for own in jobs.values() for job in own if job.nics])
         return FleetJob(
             id="" if first is None else key_of(first),
             name=self._wanted if first is None else first.name,
@@ -88,7 +91,7 @@ class JobWatch:
             missing_ranks=missing,
             gbps=self._rates.mean((name, nic) for name, nics in devices.items() for nic in nics),
             differences=(
-                *different_ranks(ranks, silence is not None),
+                *different_ranks(ranks, silence is not None and silence.waits is True),
                 *(() if silence else self._slow_ports(nodes, devices, rails, ranks)),
                 *differences_of_nodes(
                     {name: [odd for job in own for odd in job.odd] for name, own in jobs.items()}, ranks
@@ -101,6 +104,15 @@ class JobWatch:
             other_jobs=_other_jobs((node.sample for node in nodes.values()), self._wanted),
             watched_seconds=at - self._began,
         )
+
+    def _silence(
+        self, devices: Mapping[str, Sequence[str]], stills: Sequence[Maybe[Standstill | None]]
+    ) -> Silence | None:
+        """Return the silence of a job, with what its ranks do meanwhile; `stills`: on each node."""
+        silence, still = self._traffic.silence(devices), standstill_of(stills)
+        if silence is None and isinstance(still, Standstill):  # by its queue pairs
+            silence = Silence(still.seconds, (), "Which port fell silent first is unknown: others use them")
+        return None if silence is None else replace(silence, standstill=still)
 
     def _slow_ports(
         self,
@@ -164,6 +176,10 @@ def _other_jobs(samples: Iterable[LiveSample], wanted: str) -> tuple[str, ...]:
 
 def _devices(jobs: Iterable[LiveJob]) -> list[str]:
     return sorted({nic for job in jobs for nic in job.nics})
+
+
+def _telling(jobs: Iterable[LiveJob], sample: LiveSample) -> list[str]:
+    return sorted({nic for job in jobs for nic in telling_nics(job, sample.kernel_clients)})
 
 
 def _shared(sample: LiveSample) -> set[str]:

@@ -18,18 +18,18 @@ _OF_NODE = ("link", "place", "cpus")  # aspects that a node compares by itself
 _NAMED = 3
 
 
-def different_ranks(ranks: Sequence[FleetRank], is_silent: bool) -> list[Difference]:
+def different_ranks(ranks: Sequence[FleetRank], waits: bool) -> list[Difference]:
     """Return the ranks that are stopped, use another path or another number of NICs, or whose GPU is idle.
 
-    `is_silent`: the job moves no data; only then GPUs are compared. A rank of which a fact is unknown is left
-    out of that comparison.
+    `waits`: the job moves no data, and its ranks wait; only then GPUs are compared. A rank of which a fact is
+    unknown is left out of that comparison.
     """
     return [
         *_different(ranks, "state", _is_stopped, _state_phrase),
         *_different(ranks, "path", _use, _use_phrase),
         *_different(ranks, "path", _gdr_path, path_phrase),
         *_different(ranks, "nics", _nics, _nics_phrase),
-        *(_different(ranks, "gpu", _is_busy, _gpu_phrase) if is_silent else ()),
+        *(_different(ranks, "gpu", _is_busy, _gpu_phrase) if waits else ()),
     ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import field
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.fleet.rails import Rails
-from probes.live.model.sample import LiveProcess, LiveSample
+from probes.live.model.sample import LiveProcess, LiveSample, Standstill, ranks_wait
 
 _NO_CLOCK = Unknown(Reason.NOT_RECORDED, "clock", "not compared")
 
@@ -78,6 +78,12 @@ class Silence:
     ]  # the ports that fell silent first: "gpu002 mlx5_3"; () if that cannot be determined
     sentence: str  # which port fell silent first, or why that cannot be determined
     at: float | None = None  # when the first port fell silent, seconds since 1970 by this machine's clock
+    standstill: Maybe[Standstill | None] = None  # None: for less than a minute
+
+    @property
+    def waits(self) -> Maybe[bool]:
+        """Whether the ranks wait, by the rule of one node."""
+        return ranks_wait(self.standstill)
 
 
 @frozen

@@ -7,13 +7,14 @@ within milliseconds of each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown
 from probes.fleet.job_model import ClockOffset, NodeSample, Silence
 from probes.live.activity import SILENT_SECONDS, moves_data
+from probes.live.model.sample import Standstill
 
 _NAMED = 3
 Port = tuple[str, str]  # node and RDMA device
@@ -101,6 +102,31 @@ class TrafficWatch:
             return port.moved_from, port.moved_until
         half = clock.uncertainty_seconds
         return port.moved_from - clock.seconds - half, port.moved_until - clock.seconds + half
+
+
+def standstill_of(nodes: Sequence[Maybe[Standstill | None]]) -> Maybe[Standstill | None]:
+    """Return the standstill of a job that runs on these nodes; None: it moves data, or is watched too short.
+
+    A rank that the others wait for may be on any of them.
+    """
+    unknown: Unknown | None = None
+    stills: list[Standstill] = []
+    for node in nodes:
+        if node is None or (isinstance(node, Unknown) and node.reason is Reason.NOT_YET):
+            return None
+        if isinstance(node, Unknown):
+            unknown = node if unknown is None else unknown
+        else:
+            stills.append(node)
+    if unknown is not None or not stills:
+        return unknown
+    return Standstill(
+        min(still.seconds for still in stills),
+        all(still.is_whole for still in stills),
+        sum(still.gpus for still in stills),
+        sum(still.busy for still in stills),
+        tuple(rank for still in stills for rank in still.blocked),
+    )
 
 
 def _unknown(seconds: float, why: str, at: float | None = None) -> Silence:

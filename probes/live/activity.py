@@ -1,18 +1,42 @@
-"""When a job moves data, is silent, or has an idle GPU: the same thresholds for Live, hang and the fleet."""
+"""When a job moves data, is silent, waits, or has an idle GPU: the same on one node and on many."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from probes.base.unknown import Unknown
-from probes.live.model.sample import LiveJob, PortSample
+from probes.base.text import plural
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.node import Node
+from probes.host.protocol import Host
+from probes.host.rdma_resources import PacketNumbers
+from probes.live.hang.packets import PairMotion, read_motions
+from probes.live.model.paced_source import PacedSource, Question
+from probes.live.model.sample import (
+    GpuSample,
+    LiveJob,
+    LiveProcess,
+    PortSample,
+    Role,
+    Standstill,
+)
+from probes.live.processes.gdr_path import gpu_may_post
 
 SILENT_SECONDS = 10.0
 """Without traffic on any port of a job; for a shorter time, a computation or a checkpoint looks the same."""
+WAIT_SECONDS = 60.0
+"""Without traffic while its ranks wait, before that is a finding. Ray warns after the same time."""
 IDLE_PERCENT, BUSY_PERCENT = 10, 90
 """Utilization of the GPU of a rank that differs, and of those that wait: their kernels spin."""
 LEAST_GBPS = 1.0
+_NAMED = 3
+_WAITING_ROLES = (Role.NCCL, Role.NVSHMEM)  # whose ranks wait for each other
+_SERVES_REQUESTS = "libnixl"  # it may compute for minutes before the next one comes
+_BLOCKED_STATES = ("D", "T", "t")  # stopped, or waiting in the kernel where no signal arrives
+_NOT_ALL_PAIRS = Unknown(
+    Reason.NOT_THERE, "packet numbers", "other jobs use its NICs, and not all of its queue pairs are counted"
+)
+_NOT_YET = Unknown(Reason.NOT_YET, "rates", f"watched for less than {WAIT_SECONDS:.0f} s")
 _LEAST_SHARE = 0.01  # of the line rate, where that is less
 _LEAST_SOFTWARE_GBPS = 0.005  # software RDMA, whose line rate says little
 
@@ -32,26 +56,161 @@ def moves_data(port: PortSample | None) -> bool | None:
     return max(port.sent_gbps, port.received_gbps) >= least_gbps(port)
 
 
+def telling_nics(job: LiveJob, clients: Collection[str]) -> tuple[str, ...]:
+    """Return the NICs whose traffic is that of the job: those that nothing else uses, else all.
+
+    `clients`: NICs that storage in the kernel uses, too.
+    """
+    return tuple(name for name in job.own_nics if name not in clients) or job.nics
+
+
 class Silence:
-    """For how long no NIC of each job has moved data while gdrtop watched."""
+    """For how long each job has moved no data while gdrtop watched, and whether its ranks wait meanwhile.
+
+    The ports that no other job and no client in the kernel uses show whether a job moves data. A job without
+    such a port is known by its queue pairs.
+    """
 
     def __init__(self) -> None:
-        self._moved_at: dict[str, float] = {}  # by the job's id
+        self._moved_at: dict[str, float] = {}  # by the job's id; it has not: when it was first seen
+        self._moved: set[str] = set()  # jobs that have moved data while gdrtop watched
+        self._idle_at: dict[str, float] = {}  # when a GPU or a rank last did not wait, by BDF or pid
+        self._asks = False  # a job shares all its ports
+        self._numbers: Maybe[tuple[PacketNumbers, ...]] = _NOT_YET
+        self._pairs: PacedSource[Mapping[int, PairMotion]] = PacedSource("packet numbers", SILENT_SECONDS)
+
+    def questions(self, host: Host, node: Node) -> tuple[Question, ...]:
+        """Return what to ask if a job shares all its ports: the NICs answer for each queue pair."""
+
+        def read_pairs() -> Maybe[Mapping[int, PairMotion]]:
+            before, self._numbers = self._numbers, host.packet_numbers()
+            return read_motions(host, node, before, self._numbers)
+
+        return (Question(self._pairs, read_pairs),) if self._asks else ()
 
     def update(
-        self, jobs: tuple[LiveJob, ...], ports: Sequence[PortSample], at: float
+        self,
+        jobs: tuple[LiveJob, ...],
+        processes: Maybe[tuple[LiveProcess, ...]],
+        ports: Sequence[PortSample],
+        gpus: Sequence[GpuSample],
+        at: float,
+        clients: Collection[str] = (),
     ) -> tuple[LiveJob, ...]:
-        """Return the jobs with their silence; an unknown rate may be traffic, and so may another job's."""
-        still = {port.device for port in ports} - {
-            port.device for port in ports if moves_data(port) is not False
-        }
-        before, self._moved_at = self._moved_at, {}
-        for job in jobs:
-            since = before.get(job.id, at)
-            is_still = bool(job.nics) and still.issuperset(job.nics) and since <= at
-            self._moved_at[job.id] = since if is_still else at
-        return tuple(self._with_silence(job, at) for job in jobs)
+        """Return the jobs with their silence; what is unknown may be traffic.
 
-    def _with_silence(self, job: LiveJob, at: float) -> LiveJob:
-        seconds = at - self._moved_at[job.id]
-        return job if seconds < SILENT_SECONDS else replace(job, silent_seconds=seconds)
+        `clients`: NICs that storage in the kernel uses, too.
+        """
+        if isinstance(processes, Unknown):  # for a moment: what was seen before counts
+            return jobs
+        members: dict[str, list[LiveProcess]] = {job.id: [] for job in jobs}
+        for process in processes:
+            members.setdefault(process.job, []).append(process)
+        waits = {gpu.bdf: _is_busy(gpu) for gpu in gpus}
+        waits |= {str(process.pid): _is_blocked(process) for process in processes}
+        self._idle_at = {
+            name: at if not is_waiting else min(at, self._idle_at.get(name, at))
+            for name, is_waiting in waits.items()
+            if is_waiting is not None
+        }
+        before, self._moved_at, self._asks = self._moved_at, {}, False
+        self._moved &= before.keys()
+        found = []
+        for job in jobs:
+            moves, shown_by = self._moves(job, members[job.id], ports, clients)
+            since = before.get(job.id, at)
+            self._moved_at[job.id] = since if moves is False and since <= at else at
+            if moves is True:
+                self._moved.add(job.id)
+            seconds = at - self._moved_at[job.id]
+            standstill: Maybe[Standstill | None] = None
+            if job.nics and _has_to_move(job, members[job.id]):
+                if isinstance(moves, Unknown):
+                    standstill = moves if job.id in before else _NOT_YET
+                elif seconds >= WAIT_SECONDS:
+                    standstill = self._standstill(job, members[job.id], seconds, at, shown_by)
+                elif job.id not in self._moved:
+                    standstill = _NOT_YET
+            shown = seconds if seconds >= SILENT_SECONDS else 0.0
+            found.append(replace(job, silent_seconds=shown, standstill=standstill))
+        return tuple(found)
+
+    def _moves(
+        self,
+        job: LiveJob,
+        members: Sequence[LiveProcess],
+        ports: Sequence[PortSample],
+        clients: Collection[str],
+    ) -> tuple[Maybe[bool], str]:
+        """Return whether a job moves data, and what shows it."""
+        nics = telling_nics(job, clients)
+        is_own = job.shared_nics.union(clients).isdisjoint(nics)
+        shown_by = plural(len(nics), "unshared NIC" if len(nics) < len(job.nics) else "NIC")
+        moves = _any_moves(nics, ports)
+        if is_own or moves is False or job.role not in _WAITING_ROLES:
+            return moves, shown_by
+        self._asks = True
+        connected = sum(nic.ready for process in members for nic in process.nics)
+        shown_by, motions = plural(connected, "queue pair"), self._pairs.answer
+        if isinstance(motions, Unknown):
+            return motions, shown_by
+        found = [motions[each.pid] for each in members if each.pid in motions]
+        pairs = PairMotion(sum(pair.connected for pair in found), sum(pair.moving for pair in found))
+        may_post = any(gpu_may_post(each.process.libraries, each.threads) for each in members)
+        still = pairs.are_still(connected, may_post)
+        return _NOT_ALL_PAIRS if still is None else not still, shown_by
+
+    def _standstill(
+        self, job: LiveJob, members: Sequence[LiveProcess], seconds: float, at: float, shown_by: str
+    ) -> Standstill:
+        gpus = {gpu for process in members for gpu in process.gpus} & self._idle_at.keys()
+        waiting = {name for name, since in self._idle_at.items() if at - since >= WAIT_SECONDS}
+        return Standstill(
+            seconds,
+            job.id not in self._moved,
+            len(gpus),
+            len(gpus & waiting),
+            tuple(process.rank_name for process in members if str(process.pid) in waiting),
+            shown_by,
+        )
+
+
+def waiting_text(still: Standstill) -> str:
+    """Return what ranks that wait do: "7 of its 8 GPUs are busy", "rank 3 is stopped or blocked"."""
+    count = f"{'all ' * (1 < still.busy == still.gpus)}{still.busy} of its {plural(still.gpus, 'GPU')}"
+    busy = f"{count} {'is' if still.busy == 1 else 'are'} busy" if still.gpus else ""
+    if not still.blocked:
+        return busy
+    names = ", ".join(still.blocked[:_NAMED])
+    more = f" and {len(still.blocked) - _NAMED} more ranks" if len(still.blocked) > _NAMED else ""
+    verb = "is" if len(still.blocked) == 1 else "are"
+    return f"{names}{more} {verb} stopped or blocked{', and ' * bool(busy)}{busy}"
+
+
+def _any_moves(devices: Collection[str], ports: Sequence[PortSample]) -> Maybe[bool]:
+    """Return whether a port of these devices moves data; an unknown rate may be traffic."""
+    used = [port for port in ports if port.device in devices]
+    seen = {moves_data(port) for port in used}
+    if True in seen:
+        return True
+    rates = (rate for port in used for rate in (port.sent_gbps, port.received_gbps))
+    unread = next((rate for rate in rates if isinstance(rate, Unknown)), None)
+    if unread is not None:
+        return unread
+    return False if used else Unknown(Reason.NOT_THERE, "ports", "the rates of its NICs are unknown")
+
+
+def _has_to_move(job: LiveJob, members: Sequence[LiveProcess]) -> bool:
+    """Return whether ranks wait for others over the job's NICs; those of one node need none."""
+    is_local = known(job.world_size, len(job.pids) + 1) <= len(job.pids)
+    libraries = (library.name for each in members for library in known(each.process.libraries, ()))
+    return job.role in _WAITING_ROLES and not is_local and _SERVES_REQUESTS not in libraries
+
+
+def _is_busy(gpu: GpuSample) -> bool | None:
+    percent = gpu.live if isinstance(gpu.live, Unknown) else gpu.live.utilization_percent
+    return None if isinstance(percent, Unknown) else percent >= BUSY_PERCENT
+
+
+def _is_blocked(process: LiveProcess) -> bool | None:
+    return None if isinstance(process.state, Unknown) else process.state in _BLOCKED_STATES

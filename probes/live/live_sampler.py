@@ -85,7 +85,8 @@ class LiveSampler:
         nothing: tuple[Question, ...] = ()
         of_ports = part("the ports", lambda: self._ports.questions(host, node), nothing)
         of_processes = part("the processes", lambda: self._processes.questions(host, node, reading), nothing)
-        read_together(host, reading.at, *of_ports, *of_processes)
+        of_pairs = part("packet numbers", lambda: self._silence.questions(host, node), nothing)
+        read_together(host, reading.at, *of_ports, *of_processes, *of_pairs)
         ports = part("the ports", lambda: self._ports.read(reading), no_ports)
         found = part("the processes", lambda: self._processes.read(node, reading), ProcessSnapshot(_FAILED))
         processes = part(
@@ -100,7 +101,8 @@ class LiveSampler:
             lambda: self._odd.update(jobs, processes, ports, node, reading.at, gpus, not found.missing),
             jobs,
         )
-        jobs = part("silent jobs", lambda: self._silence.update(jobs, ports, reading.at), jobs)
+        seen = (found.processes, ports, gpus, reading.at, found.kernel_clients)
+        jobs = part("silent jobs", lambda: self._silence.update(jobs, *seen), jobs)
         jobs = part("the GPUs of jobs", lambda: self._with_gpus(jobs, processes), jobs)
         jobs = part("the slowest ranks", lambda: self._bus.with_slowest(jobs, host.wall_clock()), jobs)
         if (steps := self._steps) is not None:

@@ -65,12 +65,19 @@ def examine_with_jobs(
 
 
 def examine_and_sample(
-    host: Host, node: Node | None = None, before: Examination | None = None, sample: LiveSample | None = None
+    host: Host,
+    node: Node | None = None,
+    before: Examination | None = None,
+    sample: LiveSample | None = None,
+    sampler: LiveSampler | None = None,
 ) -> tuple[Examination, LiveSample]:
-    """Return the same examination, and the sample that it has the jobs from."""
+    """Return the same examination, and the sample that it has the jobs from.
+
+    `sampler`: takes it, and may have taken earlier ones; None: a new one does.
+    """
     examination = examine(host, node, before)
     if sample is None:
-        sampler = LiveSampler(settles=False)
+        sampler = LiveSampler(settles=False) if sampler is None else sampler
         sample = ask_here(
             host, "running jobs", lambda: sampler.sample(host, examination.node, examination.reading)
         )

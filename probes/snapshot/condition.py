@@ -17,7 +17,8 @@ from probes.base.unknown import Maybe, Unknown
 # The checks that report them.
 STAGED, OVER_TCP = "job-staged", "job-over-tcp"
 STOPPED, RANK_ENDED, ODD_RANK = "rank-stopped", "rank-ended", "rank-differs"
-SLOW_NIC, TRAFFIC_FELL, CONGESTED = "nic-slow-in-job", "job-traffic-fell", "network-congested"
+SLOW_NIC, TRAFFIC_FELL, SILENT = "nic-slow-in-job", "job-traffic-fell", "job-silent"
+CONGESTED = "network-congested"
 STEP_LONGER = "job-step-longer"
 FLAPPING, PAUSED, ERRORS_RISING = "port-flapping", "port-paused", "port-errors-rising"
 THROTTLED, RAS_PROBLEM, BELOW_LIMIT = "gpu-throttled", "ras-problem", "bandwidth-below-limit"

@@ -150,5 +150,5 @@ class Claims:
                     yield f"{output}: ● {job} is {used}"
                 if mark in "▲✗" and used <= {"staged"} and words == {"NOT APPLICABLE"}:
                     yield f"{output}: {mark} {job} for what the hardware cannot do otherwise"
-        if words & set(GREEN) and any(seconds >= 70 for seconds in self.silent.values()):
+        if words & set(GREEN) and any(seconds >= 66 for seconds in self.silent.values()):
             yield f"{words}, but a job is silent: {self.silent}"

@@ -8,7 +8,9 @@ from probes.base.text import capitalized, plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.statements import use_standing
 from probes.fleet.job_differences import GDR, some_names
-from probes.fleet.job_model import FleetJob, FleetRank
+from probes.fleet.job_model import FleetJob, FleetRank, Silence
+from probes.live.activity import waiting_text
+from probes.live.model.sample import Standstill
 from widgets.base.columns import Column, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gbps, local_time, minutes, percent, short
 from widgets.base.lines import LazyLines, Line, Run, Tone, line, wrapped
@@ -18,7 +20,12 @@ from widgets.live.ranks import short_names, state_word
 
 MOST_ROWS = 64
 _INDENT = "  "
-_SILENT = "No port of this job has moved data for {}. It hangs, computes or writes a checkpoint."
+_WAITS = (
+    "It hangs, or waits for a rank that writes a checkpoint, compiles or loads data; gdrtop fleet hang names "
+    "the suspect"
+)
+_PAUSES = "It loads data, compiles or writes a checkpoint"
+_SILENT = "No port of this job has moved data for {}"
 
 
 def draw(job: FleetJob, width: int, most_rows: int = MOST_ROWS) -> list[Line]:
@@ -28,6 +35,8 @@ def draw(job: FleetJob, width: int, most_rows: int = MOST_ROWS) -> list[Line]:
     lines = [*_answer(job, width)]
     for text in _problems(job):
         lines += _marked("▲", text, width, Tone.WARNING)
+    if job.silence is not None and job.silence.waits is not True:
+        lines += _marked("?", _silence(job.silence), width, Tone.DIM)
     lines += _unanswered(job, width)
     ranks = _worst_first(job)
     marked = {key for difference in job.differences for key in difference.ranks}
@@ -50,7 +59,7 @@ def _answer(job: FleetJob, width: int) -> list[Line]:
         f"{count}{of_world} rank{'s' * (count != 1 or bool(of_world))} on {plural(len(job.nodes), 'node')}"
     )
     paths = "".join(run.text for run in path_summary(processes))
-    odd = len(job.differences) + (job.silence is not None)
+    odd = len(job.differences) + (job.silence is not None and job.silence.waits is True)
     parts = [ranks, paths, gbps(job.gbps)]
     if odd:
         parts.append(plural(odd, "problem"))
@@ -61,14 +70,26 @@ def _answer(job: FleetJob, width: int) -> list[Line]:
 def _problems(job: FleetJob) -> list[str]:
     """Return what differs and what is missing; a stopped rank comes before the silence that it causes."""
     texts = [difference.sentence for difference in job.differences]
-    if job.silence is not None:
-        at = job.silence.at if job.silence.first else None
-        when = "" if at is None else f" (at {local_time(at)})"
-        silent = f"{_SILENT.format(minutes(job.silence.seconds))} {job.silence.sentence}{when}."
-        texts.insert(sum(difference.aspect == "state" for difference in job.differences), silent)
+    if job.silence is not None and job.silence.waits is True:
+        state = sum(difference.aspect == "state" for difference in job.differences)
+        texts.insert(state, _silence(job.silence))
     if job.missing_ranks:
         texts.append(f"No node shows ranks {job.missing_ranks} of {known(job.world_size, 0)}")
     return texts
+
+
+def _silence(silence: Silence) -> str:
+    """Return for how long no data has moved, what that may be, and which port was the first."""
+    still, waits = silence.standstill, silence.waits
+    if isinstance(waits, Unknown):
+        what = f". Whether its ranks wait is unknown ({waits})"
+    elif not isinstance(still, Standstill):
+        what = ". It hangs, computes or writes a checkpoint"
+    else:
+        what = f", while {waiting_text(still)}. " + (_WAITS if waits else _PAUSES)
+    at = silence.at if silence.first else None
+    when = "" if at is None else f" (at {local_time(at)})"
+    return f"{_SILENT.format(minutes(silence.seconds))}{what}. {silence.sentence}{when}."
 
 
 def _marked(mark: str, text: str, width: int, tone: Tone) -> list[Line]:

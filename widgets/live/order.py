@@ -48,15 +48,15 @@ def badness_of_devices(sample: LiveSample) -> Mapping[str, Badness]:
 
 
 def badness_of_process(sample: LiveSample) -> Callable[[LiveProcess], Badness]:
-    """Return a function that says how bad the worst problem of a rank, or of its GPUs, is."""
+    """Return a function that says how bad the worst problem of a rank, or of its GPUs and NICs, is."""
     problems = _problems(sample)
     names = {job.id: job.name for job in sample.jobs}
 
     def badness(process: LiveProcess) -> Badness:
         job = names.get(process.job, "")
-        rank = f"pid {process.pid}" if isinstance(process.rank, Unknown) else f"rank {process.rank}"
-        of_gpus = (problems.devices.get(gpu, FINE) for gpu in process.gpus)
-        return min(problems.ranks.get((job, rank), FINE), *of_gpus, FINE)
+        devices = (*process.gpus, *process.ready_nics)
+        of_devices = (problems.devices.get(device, FINE) for device in devices)
+        return min(problems.ranks.get((job, process.rank_name), FINE), *of_devices, FINE)
 
     return badness
 

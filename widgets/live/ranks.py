@@ -17,7 +17,7 @@ from widgets.base.lines import LazyLines, Line, Run, Tone, wrapped
 from widgets.base.standing import TONES
 from widgets.live.columns import sorted_title
 from widgets.live.figures import RankRate, gpu_labels, medians, rank_rates
-from widgets.live.order import SortKeys, badness_of_process, falling, sorted_by_column
+from widgets.live.order import Badness, SortKeys, badness_of_process, falling, sorted_by_column
 
 _HALF = 0.5  # of the median: marked
 _PATH_CELLS = 22  # at least: "likely GDR (DMA-BUF)"
@@ -72,10 +72,19 @@ def draw(
     def share(process: LiveProcess) -> Run:
         return _share(share_of_median(process, rates.get(process.pid), middle))
 
+    badness = _badness(sample, rates, middle)
+    usual: dict[str, tuple[Badness, float]] = {}  # of the best one of each job
+    for process in processes:
+        usual[process.job] = max(badness(process), usual.get(process.job, badness(process)))
+
+    def rank(process: LiveProcess) -> Run:
+        is_odd = badness(process) < usual[process.job]
+        return _number(process.rank)._replace(tone=Tone.WARNING) if is_odd else _number(process.rank)
+
     most = max(map(cell_len, {process.path.text for process in processes}))
     columns = [
         Column("GPU", cells(lambda process: _gpus(process, labels)), 1, least=4),
-        Column("rank", cells(lambda process: _number(process.rank)), 4, to_right=True),
+        Column("rank", cells(rank), 4, to_right=True),
         Column("pid", cells(lambda process: Run(str(process.pid))), 3, to_right=True),
         Column("program", cells(_program), 7 if several else 13, least=8),
         Column("path", cells(path), 2, least=min(_PATH_CELLS, most), grows=True),
@@ -107,12 +116,12 @@ def in_order(sample: LiveSample) -> list[LiveProcess]:
 
 def sorted_rows(sample: LiveSample, sort: str, events: Sequence[LiveEvent] = ()) -> list[LiveProcess]:
     """Return the processes by a column, or for "" the worst first; `events`: oldest first."""
-    badness = badness_of_process(sample)
-    worst_first = sorted(in_order(sample), key=badness)
+    rates = rank_rates(sample)
+    middle = medians(sample, rates)
+    worst_first = sorted(in_order(sample), key=_badness(sample, rates, middle))
     if not sort:
         return worst_first
-    rates, newest = rank_rates(sample), _last_events(events)
-    middle = medians(sample, rates)
+    newest = _last_events(events)
     places = {port.device: float(place) for place, port in reversed([*enumerate(sample.ports)])}
     indexes = {gpu.bdf: float(place) for place, gpu in enumerate(sample.gpus)}
     absent = Unknown(Reason.NOT_THERE)
@@ -151,6 +160,22 @@ def sorted_rows(sample: LiveSample, sort: str, events: Sequence[LiveEvent] = ())
         "last event": event,
     }
     return sorted_by_column(worst_first, keys, sort)
+
+
+def _badness(
+    sample: LiveSample, rates: dict[int, RankRate], middle: dict[str, float]
+) -> Callable[[LiveProcess], tuple[Badness, float]]:
+    """Return how bad a process is: its worst problem, then a share that is marked.
+
+    Other shares are all 1: they would change the places each second.
+    """
+    badness = badness_of_process(sample)
+
+    def key(process: LiveProcess) -> tuple[Badness, float]:
+        part = share_of_median(process, rates.get(process.pid), middle)
+        return badness(process), 1.0 if part is None or part >= _HALF else part
+
+    return key
 
 
 def share_of_median(process: LiveProcess, rate: RankRate | None, middle: dict[str, float]) -> float | None:

@@ -23,7 +23,7 @@ _ABSENT = "–"
 def draw_hang(diagnosis: Diagnosis, width: int) -> list[Line]:
     """Return the page of one job."""
     facts = diagnosis.facts
-    tone = Tone.GOOD if facts.motion is Motion.MOVES else Tone.WARNING
+    tone = Tone.WARNING if diagnosis.exit_status else Tone.GOOD
     lines = [line(), line(Run(facts.job.name, Tone.TITLE))]
     lines += wrapped(f"Watched for {minutes(facts.seconds)}: {diagnosis.headline}.", width, tone, _INDENT)
     if diagnosis.suspects:
@@ -95,7 +95,7 @@ def _ranks(ranks: Sequence[RankState], dumps: Sequence[Dump], width: int) -> lis
         column("CPU %", [_figure(rank.cpu_percent) for rank in shown], 4),
         column("GPU %", [_figure(rank.gpu_percent) for rank in shown], 5),
         column("Power W", [_figure(rank.power_watts) for rank in shown], 8),
-        column("Gb/s", [_rate(rank.gbps) for rank in shown], 6),
+        column("Peak Gb/s", [_rate(rank.gbps) for rank in shown], 6),
         column("Silent", [_silence(rank.silent_seconds) for rank in shown], 7),
         column("QPs", [f"{rank.ready}/{rank.queue_pairs}" for rank in shown], 9),
         column("Collective", [_calls(calls.get(known(rank.rank, -1))) for rank in shown], 10),

@@ -15,6 +15,7 @@ from probes.snapshot.condition import (
     OVER_TCP,
     RANK_ENDED,
     RAS_PROBLEM,
+    SILENT,
     SLOW_NIC,
     STAGED,
     STEP_LONGER,
@@ -196,6 +197,47 @@ def nic_slow_in_job(examination: Examination) -> Outcome:
     return report_conditions(examination, SLOW_NIC, _SLOW_NIC_FIX, 13.0)
 
 
+_SILENT_FIX = Plan(
+    "Find the rank that does not arrive",
+    (
+        instruction(
+            "Run gdrtop hang: it compares the ranks by RAS, flight-recorder dumps, threads and packet "
+            "numbers, and names the one that differs"
+        ),
+        instruction(
+            "Look at the job's log: while one rank writes a checkpoint, compiles or loads data for minutes, "
+            "the others wait in the same way, and it ends by itself",
+            needs_root=False,
+        ),
+    ),
+)
+
+
+@AREA.check(
+    SILENT,
+    Severity.WARNING,
+    "A running job moves no data while its ranks wait",
+    "NVIDIA/nccl issue 968 (a hang: GPUs at 100 %, little power); NCCL user guide, RAS, "
+    "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
+    ok="No running job waits without moving data",
+    impact="The job makes no progress. It hangs, or waits for a rank that writes a checkpoint, compiles or "
+    "loads data.",
+    data_path=True,
+    part_of=(
+        *_LOST_GPUS,
+        "task-hung-in-driver",
+        RANK_ENDED,
+        STOPPED,
+        RAS_PROBLEM,
+        *PORT_DOWN,
+        "port-flapping",
+    ),
+)
+def job_silent(examination: Examination) -> Outcome:
+    """Find jobs without traffic for a minute, whose GPUs were busy or whose ranks were blocked meanwhile."""
+    return report_conditions(examination, SILENT, _SILENT_FIX, 90.0)
+
+
 _TRAFFIC_FELL_FIX = Plan(
     "Find out what the job waits for",
     (
@@ -215,7 +257,7 @@ _TRAFFIC_FELL_FIX = Plan(
     impact="The job waits for a rank, a NIC, a peer or the network. Its GPUs are idle.",
     data_path=True,
     part_of=(
-        *(*_LOST_GPUS, RANK_ENDED, STOPPED, RAS_PROBLEM, *PORT_DOWN, "port-flapping"),
+        *(*_LOST_GPUS, RANK_ENDED, STOPPED, RAS_PROBLEM, SILENT, *PORT_DOWN, "port-flapping"),
         *(*_SLOW_LINKS, "network-congested", SLOW_NIC),
     ),
 )

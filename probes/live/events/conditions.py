@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
+from statistics import median
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.host.nvml import NvmlLive
+from probes.live.activity import waiting_text
 from probes.live.model.sample import (
     STEP_ROLES,
     LiveJob,
@@ -16,7 +19,9 @@ from probes.live.model.sample import (
     LiveSample,
     PathWord,
     Role,
+    Standstill,
     path_phrase,
+    ranks_wait,
 )
 from probes.live.model.step_text import longer_step
 from probes.live.processes.job_summaries import path_summary
@@ -27,6 +32,7 @@ from probes.snapshot.condition import (
     ODD_RANK,
     OVER_TCP,
     PAUSED,
+    SILENT,
     SLOW_NIC,
     STAGED,
     STEP_LONGER,
@@ -43,6 +49,7 @@ SEEN_AT_ONCE = frozenset({STAGED, OVER_TCP, STOPPED, ODD_RANK})  # in one sample
 STOPPED_STATES = ("T", "t")
 _WITHOUT_GDR = {PathWord.STAGED: STAGED, PathWord.TCP: OVER_TCP}
 _MOST_EVIDENCE = 8
+_PAIRS = "queue pair"
 _NEWEST_TEXT = frozenset({STEP_LONGER})  # its figures are medians: the newest ones count
 _STATE, _PAUSE, _SENT = attrgetter("state"), attrgetter("pause_percent"), attrgetter("sent_gbps")
 Key = tuple[str, str]
@@ -135,14 +142,23 @@ def _unread(sample: LiveSample) -> dict[str, Unread]:
         ((ERRORS_RISING,), "the error counters of the ports", errors),
         ((THROTTLED,), "the throttle reasons of the GPUs", reasons),
         ((STOPPED,), "the states of the processes", map(_STATE, processes)),
-        ((SLOW_NIC, TRAFFIC_FELL, CONGESTED), "the rates of the ports", map(_SENT, ports)),
+        ((SLOW_NIC, TRAFFIC_FELL, CONGESTED, SILENT), "the rates of the ports", map(_SENT, ports)),
     )
     found: dict[str, Unread] = {}
     for checks, what, values in figures:
         if (why := _all_unknown(values)) is not None:
             found |= dict.fromkeys(checks, Unread(what, why))
-    step = _unread_step(sample)
-    return found if step is None else found | {STEP_LONGER: Unread("the length of a step", step)}
+    if (step := _unread_step(sample)) is not None:
+        found[STEP_LONGER] = Unread("the length of a step", step)
+    if (why := _unread_standstill(sample)) is not None:
+        found[SILENT] = Unread("what the job moves, and the use of its GPUs", why)
+    return found
+
+
+def _unread_standstill(sample: LiveSample) -> Unknown | None:
+    """Return why it is unknown whether a job has moved data, or what its ranks have done meanwhile."""
+    waits = (ranks_wait(job.standstill) for job in sample.jobs)
+    return next((why for why in waits if isinstance(why, Unknown) and why.reason is not Reason.NOT_YET), None)
 
 
 def _unread_step(sample: LiveSample) -> Unknown | None:
@@ -167,11 +183,6 @@ def _is_stopped(process: LiveProcess) -> bool:
     return known(process.state, "") in STOPPED_STATES
 
 
-def rank_name(process: LiveProcess) -> str:
-    """Return "rank 5", or the pid where the rank is unknown."""
-    return f"pid {process.pid}" if isinstance(process.rank, Unknown) else f"rank {process.rank}"
-
-
 def _of_jobs(sample: LiveSample, is_stopped: Callable[[LiveProcess], bool]) -> Iterator[Condition]:
     if isinstance(sample.processes, Unknown):
         return
@@ -185,6 +196,9 @@ def _of_jobs(sample: LiveSample, is_stopped: Callable[[LiveProcess], bool]) -> I
         stopped = [process for process in members.get(job.id, ()) if is_stopped(process)]
         if stopped and job.role is not Role.GPU:
             yield _stopped(job, stopped, sample)
+        still = job.standstill
+        if isinstance(still, Standstill) and ranks_wait(still) is True:
+            yield _silent(job, still, members.get(job.id, ()), sample)
         yield from _odd(job, sample)
         if (longer := longer_step(job, sample.taken_at)) is not None:
             yield longer
@@ -202,7 +216,7 @@ def _without_gdr(job: LiveJob, ranks: Sequence[LiveProcess], sample: LiveSample)
         evidence = [Evidence(job.name, path_summary(ranks))]
         for rank in affected[:_MOST_EVIDENCE]:
             for shown in rank.path.evidence[:1]:
-                evidence.append(Evidence(shown.source, f"{rank_name(rank)}: {shown.value}"))
+                evidence.append(Evidence(shown.source, f"{rank.rank_name}: {shown.value}"))
         text = f"{_names(affected, ranks)} of {job.name} {likely}{path_phrase(word, len(affected) > 1)}"
         severity = Severity.CRITICAL if is_certain else Severity.WARNING
         yield _of_ranks(check, job, text, sample.taken_at, evidence, affected, severity)
@@ -212,10 +226,43 @@ def _stopped(job: LiveJob, stopped: Sequence[LiveProcess], sample: LiveSample) -
     verb = "is" if len(stopped) == 1 else "are"
     text = f"{_names(stopped, ())} of {job.name} {verb} stopped, so the whole job is waiting"
     evidence = [
-        Evidence(f"/proc/{process.pid}/stat", f"{rank_name(process)}: state {process.state}")
+        Evidence(f"/proc/{process.pid}/stat", f"{process.rank_name}: state {process.state}")
         for process in stopped[:_MOST_EVIDENCE]
     ]
     return _of_ranks(STOPPED, job, text, sample.taken_at, evidence, stopped)
+
+
+def _silent(job: LiveJob, still: Standstill, ranks: Sequence[LiveProcess], sample: LiveSample) -> Condition:
+    """Return that a job moves no data while its ranks wait, with what their GPUs do."""
+    time = "at least since gdrtop began to look" if still.is_whole else "for over a minute"
+    power = [watts for gpu in _live_gpus(ranks, sample) if not isinstance(watts := gpu.power_watts, Unknown)]
+    evidence = [
+        Evidence(
+            "packet numbers" if _PAIRS in still.shown_by else "port_xmit_data",
+            f"no traffic on {still.shown_by}",
+        ),
+        Evidence("NVML", f"{waiting_text(still)}{f', at {median(power):.0f} W' if power else ''}"),
+    ]
+    states = (rank for rank in ranks if rank.rank_name in still.blocked)
+    evidence += [
+        Evidence(f"/proc/{rank.pid}/stat", f"{rank.rank_name}: state {rank.state}") for rank in states
+    ]
+    return Condition(
+        SILENT,
+        job.id,
+        f"no data has moved on {still.shown_by} of {job.name} {time}, while {waiting_text(still)}",
+        sample.taken_at - still.seconds,
+        evidence=tuple(evidence[:_MOST_EVIDENCE]),
+        devices=job.nics,
+        ranks=tuple(rank.rank_name for rank in ranks),
+        job=job.id,
+        job_name=job.name,
+    )
+
+
+def _live_gpus(ranks: Iterable[LiveProcess], sample: LiveSample) -> list[NvmlLive]:
+    own = {gpu for rank in ranks for gpu in rank.gpus}
+    return [gpu.live for gpu in sample.gpus if gpu.bdf in own and not isinstance(gpu.live, Unknown)]
 
 
 def _of_ranks(
@@ -228,7 +275,7 @@ def _of_ranks(
     severity: Severity = Severity.WARNING,
 ) -> Condition:
     """Return a condition of some ranks of a job."""
-    names, shown = tuple(map(rank_name, ranks)), tuple(evidence)
+    names, shown = tuple(rank.rank_name for rank in ranks), tuple(evidence)
     return Condition(check, job.id, text, at, severity, shown, _devices(ranks), names, job.id, job.name)
 
 
@@ -246,7 +293,7 @@ def _odd(job: LiveJob, sample: LiveSample) -> Iterator[Condition]:
             since=sample.taken_at,
             evidence=odd.evidence,
             devices=devices,
-            ranks=() if process is None else (rank_name(process),),
+            ranks=() if process is None else (process.rank_name,),
             job=job.id,
             job_name=job.name,
         )
@@ -255,12 +302,12 @@ def _odd(job: LiveJob, sample: LiveSample) -> Iterator[Condition]:
 def _names(affected: Sequence[LiveProcess], ranks: Sequence[LiveProcess]) -> str:
     """Return "all 8 ranks", "rank 5" or "3 ranks"."""
     if len(affected) == 1:
-        return rank_name(affected[0])
+        return affected[0].rank_name
     if len(affected) == len(ranks):
         return f"all {len(affected)} ranks"
     if len(affected) <= 3:
-        names = ", ".join(rank_name(process).rpartition(" ")[2] for process in affected)
-        return f"{rank_name(affected[0]).partition(' ')[0]}s {names}"
+        names = ", ".join(process.rank_name.rpartition(" ")[2] for process in affected)
+        return f"{affected[0].rank_name.partition(' ')[0]}s {names}"
     return plural(len(affected), "rank")
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
 from probes.facts.jobs.processes import program_of
-from probes.live.events.conditions import rank_name
 from probes.live.model.explanations import EXPLANATIONS, PATHS
 from probes.live.model.sample import (
     EventKind,
@@ -125,7 +124,7 @@ class ProcessEvents:
                 text=f"{_ranks(ranks)} of {jobs[name].name} {verb} exited, and the other ranks are waiting",
                 since=min(self._ended[pid][2] for pid in pids),
                 evidence=tuple(Evidence(f"/proc/{pid}", "the process has exited") for pid in pids[:8]),
-                ranks=tuple(map(rank_name, ranks)),
+                ranks=tuple(rank.rank_name for rank in ranks),
                 job=name,
                 job_name=jobs[name].name,
             )
@@ -217,7 +216,7 @@ def _folded(changes: Sequence[_Change], names: Mapping[str, str], at: float) -> 
 def _ranks(processes: Sequence[LiveProcess]) -> str:
     """Return "ranks 0-3, 7"; pids where a rank is unknown."""
     if len(processes) == 1:
-        return rank_name(processes[0])
+        return processes[0].rank_name
     ranks = [process.rank for process in processes if not isinstance(process.rank, Unknown)]
     if len(ranks) < len(processes):
         return f"pids {_ranges(process.pid for process in processes)}"

@@ -10,7 +10,6 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import hardware_of
 from probes.facts.jobs.processes import Process, name_of
 from probes.facts.system.rdma_cgroup import RdmaLimit
-from probes.live.events.conditions import rank_name
 from probes.live.explanation.libraries import LibraryPath, library_paths
 from probes.live.model.sample import LiveProcess, LiveSample, PathJudgment, PathWord
 from probes.queries.finding import Finding, concerns, costs_bandwidth
@@ -101,7 +100,7 @@ def concerning(
     every = {end.id for end in (*topology.gpus, *topology.nics)}
     own = {finding.id for finding in findings if any(is_about(finding, each.process) for each in processes)}
     # What a finding about these ranks is part of is the reason for it.
-    ranks = set(map(rank_name, processes))
+    ranks = {process.rank_name for process in processes}
     own |= {finding.part_of for finding in findings if finding.id in own and ranks & {*finding.ranks}}
 
     def is_felt(finding: Finding) -> bool:

@@ -28,6 +28,7 @@ _HARDWARE = ("xid-", "sxid-", "gpu-missing-from-nvml", "gpu-recovery-action", "t
 _PORTS = ("ib-port-", "link-layer-wrong", FLAPPING, ERRORS_RISING)
 _PROBLEMS = 3  # of a log
 _LEAST_RANKS = 4  # to see a gap in their numbers
+_NOW = ("processes", "RAS")  # what is sure of these is so at this moment, whatever moved seconds before
 _LATE = ("queue pairs", "threads", "NCCL log")  # less than what a comparison of the ranks shows
 
 
@@ -100,16 +101,9 @@ class HangFacts:
 
     @property
     def pairs_are_still(self) -> bool | None:
-        """Whether none of the job's queue pairs has sent or received; None: not all are known.
-
-        Queue pairs to which a GPU posts (DEVX) are never known.
-        """
-        if self.pairs.moving:
-            return False
+        """Whether none of the job's queue pairs has sent or received; None: not all are known."""
         connected = sum(rank.ready for rank in self.ranks)
-        if any(rank.gpu_may_post for rank in self.ranks):
-            return None
-        return True if connected and self.pairs.connected >= connected else None
+        return self.pairs.are_still(connected, any(rank.gpu_may_post for rank in self.ranks))
 
 
 @frozen
@@ -129,10 +123,10 @@ class Diagnosis:
 
         A rank that only differs is no suspect while nodes have not answered: theirs may differ, too.
         """
-        if self.facts.motion is Motion.MOVES:
-            return 0
         if self.suspects and (self.is_sure or not self.facts.unread):
             return 2
+        if self.facts.motion is Motion.MOVES:
+            return 0
         return 1 if self.facts.motion is Motion.SILENT and not self.facts.unread else 3
 
 
@@ -142,26 +136,33 @@ def diagnose(facts: HangFacts) -> Diagnosis:
 
 
 def conclude(facts: HangFacts, clues: tuple[Clue, ...]) -> Diagnosis:
-    """Return the page of clues that are in the order of their weight."""
-    naming = [clue for clue in clues if clue.suspects]
-    named = next((clue for clue in naming if clue.is_sure), naming[0] if naming else None)
+    """Return the page of clues that are in the order of their weight.
+
+    While data moves, or has a few seconds ago, only what is dead or does not respond now is a suspect.
+    """
     is_moving = facts.motion is Motion.MOVES
+    naming = [clue for clue in clues if clue.suspects]
+    if is_moving:
+        naming = [clue for clue in naming if clue.is_sure and clue.source in _NOW]
+    named = next((clue for clue in naming if clue.is_sure), naming[0] if naming else None)
     steps = [clue.next_step for clue in clues if clue.next_step]
     if not any(clue.is_sure for clue in clues) and not is_moving:
         pids = " ".join(f"{rank.node} {rank.pid}".lstrip() for rank in facts.ranks[:8])
         steps.append(f"py-spy dump --pid PID shows where a rank waits (pids: {pids})")
     return Diagnosis(
         facts=facts,
-        headline=_headline(facts),
-        suspects=() if named is None or is_moving else named.suspects,
+        headline=_headline(facts, named),
+        suspects=() if named is None else named.suspects,
         is_sure=named is not None and named.is_sure,
         clues=clues,
         next_steps=tuple(dict.fromkeys(steps)),
     )
 
 
-def _headline(facts: HangFacts) -> str:
+def _headline(facts: HangFacts, named: Clue | None) -> str:
     if facts.motion is Motion.MOVES:
+        if named is not None:
+            return f"it has moved data in the last {SILENT_SECONDS:.0f} s, but {named.text}"
         return "it moves data, so it does not hang in the network now"
     return f"{facts.unread}, {_standstill(facts)}" if facts.unread else _standstill(facts)
 

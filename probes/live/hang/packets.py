@@ -27,6 +27,17 @@ class PairMotion:
     connected: int
     moving: int  # those that have sent or received a packet
 
+    def are_still(self, connected: int, gpu_may_post: bool) -> bool | None:
+        """Return whether none of a job's `connected` queue pairs has moved; None: not all are known.
+
+        Queue pairs to which a GPU posts (DEVX) are never known.
+        """
+        if self.moving:
+            return False
+        if gpu_may_post:
+            return None
+        return True if connected and self.connected >= connected else None
+
 
 def read_motions(
     host: Host, node: Node, before: Maybe[tuple[PacketNumbers, ...]], after: Maybe[tuple[PacketNumbers, ...]]

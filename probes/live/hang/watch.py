@@ -106,7 +106,7 @@ class HangWatch:
         moved_at = series.moved_at
         never = Unknown(Reason.NOT_THERE, "rates", "no traffic while watched")
         return RankState(
-            name=f"pid {pid}" if isinstance(process.rank, Unknown) else f"rank {process.rank}",
+            name=process.rank_name,
             pid=pid,
             rank=process.rank,
             gpus=process.gpus,

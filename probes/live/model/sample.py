@@ -119,6 +119,11 @@ class LiveProcess:
         """The devices on which it has connected queue pairs."""
         return tuple(nic.device for nic in self.nics if nic.ready)
 
+    @property
+    def rank_name(self) -> str:
+        """Its rank as shown, "rank 5", or its pid where the rank is unknown."""
+        return f"pid {self.pid}" if isinstance(self.rank, Unknown) else f"rank {self.rank}"
+
     @cached_property
     def has_queue_pairs(self) -> bool:
         """Whether it has a queue pair, connected or not."""
@@ -193,6 +198,30 @@ class SlowestNic:
     rate_gbps: float
 
 
+@frozen
+class Standstill:
+    """A job that has moved no data for a minute, and its ranks in that minute; on one node or on many."""
+
+    seconds: float  # without traffic
+    is_whole: bool  # gdrtop has seen no traffic at all
+    gpus: int = 0  # whose utilization is known
+    busy: int = 0  # of these, busy all the time: kernels that wait for a peer spin
+    blocked: tuple[str, ...] = ()  # ranks that were stopped or blocked in the kernel all the time
+    shown_by: str = ""  # "8 NICs", "6 unshared NICs", "64 queue pairs"
+
+
+def ranks_wait(still: Maybe[Standstill | None]) -> Maybe[bool]:
+    """Return whether the ranks of a job wait: with idle GPUs, it loads data, compiles or writes a checkpoint.
+
+    A rank that others wait for may be idle, so that half of the GPUs are busy is enough.
+    """
+    if still is None or isinstance(still, Unknown):
+        return False if still is None else still
+    if not still.gpus and not still.blocked:
+        return Unknown(Reason.NOT_THERE, "NVML", "the utilization of its GPUs is unknown")
+    return bool(still.blocked) or 2 * still.busy >= still.gpus
+
+
 _NO_STEP = Unknown(Reason.NOT_YET, "step clock", "gdrtop live shows a step after some minutes")
 
 
@@ -214,7 +243,8 @@ class LiveJob:
     slowest_nic: SlowestNic | None = None  # None: no NIC is clearly slower, or it was not watched long enough
     step: Maybe[JobStep] = _NO_STEP
     shared_nics: frozenset[str] = frozenset()  # other jobs use these too: their rates are not only its own
-    silent_seconds: float = 0.0  # for how long none of its NICs has moved data; 0: for less than 10 s
+    silent_seconds: float = 0.0  # for how long it has moved no data; 0: for less than 10 s
+    standstill: Maybe[Standstill | None] = None  # None: it moves data, or may pause for as long as it likes
 
     @cached_property
     def own_nics(self) -> tuple[str, ...]:

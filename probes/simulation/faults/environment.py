@@ -15,7 +15,9 @@ from probes.simulation.faults.fault import (
 from probes.simulation.node.devices.network import route_over
 from probes.simulation.node.devices.ports import netdev_of
 from probes.simulation.node.jobs.processes import FIRST_RANK, add_rank, limits, put_in_container
+from probes.simulation.node.jobs.traffic import scale_job
 from probes.simulation.node.model.description import ClusterDescription, NodeDescription
+from probes.simulation.node.model.load import changes
 from probes.simulation.node.model.tree import Tree, log
 from probes.simulation.node.system.kubernetes import DRIVER, OFED, PEERMEM
 
@@ -64,6 +66,9 @@ def _hung(tree: Tree) -> None:
     log(tree, f"task:python3 state:D stack:0 pid:{FIRST_RANK} tgid:{FIRST_RANK} ppid:1", level=6)
     log(tree, " __schedule+0x2cb/0x760", level=6)
     log(tree, " os_acquire_rwlock_write+0x35/0x50 [nvidia]", level=6)
+    for program in tree.programs:
+        program.is_blocked = program.is_blocked or program.pid == FIRST_RANK
+    scale_job(tree, changes(before=0.0))
 
 
 @FAULTS.fault("dev-infiniband-not-in-container", "A job's container has no RDMA device files")

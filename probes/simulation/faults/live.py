@@ -24,6 +24,7 @@ from probes.simulation.node.jobs.processes import (
 )
 from probes.simulation.node.jobs.traffic import (
     ALL_STAGED_SHARE,
+    HELD_SHARE,
     RECEIVED,
     SENT,
     add_to,
@@ -43,7 +44,6 @@ NCCL_WITH_MONITOR = "2.29.7"
 RESTART_BEGINS, RESTART_ENDS = 30.0, 38.0
 LONGER_AFTER, _LONGER_SHARE = 720.0, 0.23
 FLAP_FIRST, FLAP_EACH, FLAP_DOWN = 15.0, 20.0, 5.0
-_STALLED = 0.02  # of the traffic: the other ranks wait for one
 _CONGESTED = 0.6
 RETRAINED_RANK, RETRAINED_AFTER = 6, 15.0
 _RETRAINED_SHARE = 0.6  # of the traffic, over half of the PCIe bandwidth
@@ -185,7 +185,7 @@ def _nic_flapping(tree: Tree) -> None:
     port = port_of(nic)
     if f"{port}/counters/link_downed" not in tree.files:  # an EFA's port is always ACTIVE
         return
-    _scale_all(tree, _flaps(_STALLED), besides=(nic,))
+    _scale_all(tree, _flaps(HELD_SHARE), besides=(nic,))
     scale(tree, nic, _flaps(0.0))
 
     def when_down(down: str, up: str) -> Callable[[float], str]:
@@ -265,7 +265,11 @@ def _rank_behind(tree: Tree) -> None:
         _hold_all_up(tree, rank.behind_at)
 
 
-@_fault("job-hung", "The job has hung for ten minutes, because one rank did not call a collective")
+@_fault(
+    "job-hung",
+    "The job has hung for ten minutes, because one rank did not call a collective",
+    shows=("job-silent",),
+)
 def _job_hung(tree: Tree) -> None:
     rank = rank_on(tree, BEHIND_RANK)
     if rank is not None:

@@ -9,7 +9,7 @@ from probes.facts.pci.functions import parse_speed
 from probes.facts.pci.link_speed import generation
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.simulation.node.jobs.programs import programs_by_gpu
-from probes.simulation.node.jobs.traffic import traffic_of_gpu
+from probes.simulation.node.jobs.traffic import held_rank, traffic_of_gpu
 from probes.simulation.node.model.load import Wave, angle_of, gpu_load
 from probes.simulation.node.model.tree import GIB, Tree, uuid_of
 from probes.simulation.node.system.services import fabric_place, fabric_state
@@ -18,6 +18,7 @@ from probes.simulation.node.system.software import library_mismatch, library_mis
 _NVLINK_BYTES_PER_SECOND = 7e9  # of each link during an all-reduce
 _BAR1_MIB = 1412
 _SM_CLOCK_MHZ = 1755
+_SPINNING_LOAD = 0.2
 
 
 def nvml_facts(tree: Tree) -> Maybe[NvmlFacts]:
@@ -108,6 +109,10 @@ def _live(tree: Tree, number: int, gbps: float, seconds: float, pids: tuple[int,
     gpu, bdf = tree.description.gpu, tree.gpus[number].bdf
     load_wave, tx, rx, nvlink_tx, nvlink_rx = _waves(tree.seed, bdf)
     load = 0.76 * load_wave.at(seconds) * gpu_load(tree.seed, seconds)
+    percent = min(100, round(load * 100))
+    if (held := held_rank(tree, number, seconds)) is not None:
+        # A kernel that waits for a peer spins, at a fraction of the power (nccl#968).
+        percent, load = (0, 0.0) if held.behind_at is not None else (100, _SPINNING_LOAD)
     share = traffic_of_gpu(tree, number, seconds)
     traffic = gbps / 8 * 1e9 * share
     nvlink = gpu.nvlinks * _NVLINK_BYTES_PER_SECOND * share
@@ -115,7 +120,7 @@ def _live(tree: Tree, number: int, gbps: float, seconds: float, pids: tuple[int,
     idle, busy = gpu.watts
     return NvmlLive(
         bdf=bdf,
-        utilization_percent=min(100, round(load * 100)),
+        utilization_percent=percent,
         memory_used_bytes=_reported(bdf, round(gpu.memory_gib * GIB * 0.87), number * (37 << 20)),
         temperature_celsius=round(34 + 30 * load),
         power_watts=round(idle + (busy - idle) * min(1.0, load), 1),

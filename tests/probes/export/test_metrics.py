@@ -94,6 +94,25 @@ def test_jobs_are_counted_by_path() -> None:
     assert values(staged, "gdrtop_jobs", "path")["tcp",] >= 1
 
 
+def test_a_job_that_hangs_shows_from_the_second_reading_on() -> None:
+    """One reading shows no silence, and is unknown instead of 0."""
+    seen = []
+    for name in ("hgx-h100+job-hung", "hgx-h100"):
+        clock = SteppedClock()
+        reader = reader_of(SimulatedHost(name, clock=clock), clock)
+        for _ in range(3):
+            found = reader.read()
+            silent = values(found, "gdrtop_job_silent_seconds")
+            unknown = values(found, "gdrtop_unknown_values", "metric")["gdrtop_job_silent_seconds",]
+            degraded = values(found, "gdrtop_verdict", "state")["degraded",]
+            seen.append((silent.get((), -1.0), unknown, degraded))
+            clock.now += 59.0
+    assert seen == [
+        *((-1.0, 1, 0), (60.0, 0, 1), (119.0, 0, 1)),
+        *((-1.0, 1, 0), (0.0, 0, 0), (0.0, 0, 0)),
+    ]
+
+
 def test_clients_in_the_kernel_are_named_by_their_nic() -> None:
     families = families_of("hgx-h100+storage-traffic")
     assert values(families, "gdrtop_kernel_client_info", "device", "client") == {("mlx5_1", "Lustre"): 1.0}

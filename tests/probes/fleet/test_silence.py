@@ -1,6 +1,7 @@
 """Which port of a hanging job fell silent first, as far as clocks and samples can show it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +9,8 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.fleet.job_model import ClockOffset, NodeSample, Silence
-from probes.fleet.silence import TrafficWatch
+from probes.fleet.silence import TrafficWatch, standstill_of
+from probes.live.model.sample import Standstill, ranks_wait
 from tests.probes.fleet.fleet_samples import EXACT
 from tests.probes.live.live_samples import BEGAN, a_port, a_sample
 
@@ -99,6 +101,23 @@ def test_a_clock_that_was_set_back_begins_again() -> None:
     for at in (100.0, 101.0, 2.0, 3.0):
         watch.add("gpu1", NodeSample(a_sample(at, ports=(a_port(0, 0.0),))), ["mlx5_0"])
     assert watch.silence({"gpu1": ["mlx5_0"]}) is None
+
+
+STILL = Standstill(70.0, True, 8, 8)
+NO_NVML = Unknown(Reason.TIMED_OUT, "NVML")
+
+
+def test_one_rule_judges_the_ranks_of_all_nodes_together() -> None:
+    """The node of the rank that does not arrive may have no busy GPU, and another one may have no answer."""
+    alone, others = Standstill(65.0, False, 1, 0), Standstill(62.0, True, 1, 1)
+    assert ranks_wait(alone) is False
+    assert standstill_of([alone, others]) == Standstill(62.0, False, 2, 1)
+    assert ranks_wait(standstill_of([alone, others])) is True
+    assert ranks_wait(standstill_of([STILL, replace(STILL, busy=0, blocked=("rank 9",))])) is True
+    for moves in (None, Unknown(Reason.NOT_YET, "rates")):
+        assert standstill_of([STILL, moves, NO_NVML]) is None
+    assert standstill_of([STILL, NO_NVML]) == NO_NVML
+    assert standstill_of([]) is None
 
 
 NAMES = st.sampled_from(["gpu1", "gpu2", "gpu3"])

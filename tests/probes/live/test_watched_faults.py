@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.checks.judgment import Judgment
+from probes.checks.judgment import Judgment, exit_status
 from probes.host.nvml import NvmlLive
 from probes.host.ras import VERBOSE_STATUS
 from probes.live.model.sample import EventKind, LiveEvent, Role
@@ -17,6 +17,7 @@ from probes.live.ras.targets import find_targets
 from probes.queries.finding import Status
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
+from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.verdict import State
 from tests.probes.checks.doctor import place_of_check, place_of_fault
 from tests.probes.live.simulated_jobs import evenly_paced
@@ -27,7 +28,7 @@ from tui.runtime.ras_questions import RasQuestions
 GREEN = (State.ACTIVE, State.READY)
 SHOWN = {name: fault for name, fault in FAULTS.items() if fault.shows}
 # Seconds after which each of them is a finding, counted from the start of gdrtop.
-LATEST = {"congestion": 110, "rank-behind": 80, "nic-flapping": 70, "step-longer": 1100}
+LATEST = {"congestion": 110, "rank-behind": 80, "nic-flapping": 70, "step-longer": 1100, "job-hung": 70}
 
 
 @dataclass
@@ -139,6 +140,37 @@ def test_a_healthy_job_stays_green_for_minutes(name: str) -> None:
         assert judgment.verdict.state in GREEN, [finding.id for finding in judgment.listed]
 
 
+@pytest.mark.parametrize("name", ["job-hung", "rank-behind"])
+def test_a_job_that_hangs_is_one_finding_whether_or_not_it_was_seen_to_move(name: str) -> None:
+    watched = Watched(f"hgx-h100+{name}")
+    judgment = watched.step(85)
+    assert (judgment.verdict.state, exit_status(judgment.verdict)) == (State.DEGRADED, 1)
+    (found,) = judgment.listed
+    assert (found.id, found.jobs) == ("job-silent", ("train.py (alice, Slurm job 4711)",))
+    assert (len(found.devices), len(found.ranks)) == (8, 8)
+    assert ("at least since gdrtop began to look" in found.cause) == (name == "job-hung")
+    assert "7 of its 8 GPUs are busy" in found.cause
+    assert any(event.kind is EventKind.FOUND and "moves no data" in event.text for event in watched.events)
+
+
+@pytest.mark.parametrize("name", ["rank-stopped", "task-hung-in-driver"])
+def test_the_silence_of_a_job_has_its_cause_and_the_node_is_not_green(name: str) -> None:
+    watched = Watched(f"hgx-h100+{name}")
+    judgment = watched.step(100)
+    assert judgment.verdict.state is State.DEGRADED
+    (silent,) = (finding for finding in judgment.found if finding.id == "job-silent")
+    assert silent.part_of == name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SIMULATED_NAMES)
+def test_no_job_of_a_healthy_node_is_silent(name: str) -> None:
+    """Its checkpoints, computations and idle GPUs are no alarm; also where nothing can be known."""
+    watched = Watched(name)
+    watched.step(93)
+    assert "job-silent" not in watched.found
+
+
 class SilentHost(SimulatedHost):
     """A node on which NVML answers nothing about the present."""
 
@@ -155,6 +187,16 @@ def test_nothing_is_ok_whose_figures_are_unknown() -> None:
     assert throttled.status is Status.UNKNOWN
     assert "timed out" in throttled.cause
     assert outcomes["port-paused"].status is Status.PASSED
+
+
+def test_a_silent_job_whose_gpus_cannot_be_read_is_unknown() -> None:
+    watched = Watched("hgx-h100+job-hung")
+    watched.monitor = NodeMonitor(SilentHost("hgx-h100+job-hung", clock=watched.clock))
+    evenly_paced(watched.monitor._live)
+    watched.step(95)
+    (silent,) = (each for each in watched.monitor.judgment.findings if each.id == "job-silent")
+    assert silent.status is Status.UNKNOWN
+    assert "timed out" in silent.cause
 
 
 @pytest.mark.slow

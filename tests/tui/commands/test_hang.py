@@ -46,7 +46,7 @@ def page(diagnosis: Diagnosis, width: int = 100) -> str:
 def test_a_hung_job_has_its_suspect_by_ras_and_by_the_flight_recorder() -> None:
     searched, (found,) = search("hgx-h100+job-hung", yes=True)
     assert (found.exit_status, found.suspects, found.is_sure) == (2, ("rank 2",), True)
-    assert [clue.source for clue in found.clues] == ["RAS", "flight recorder"]
+    assert [clue.source for clue in found.clues] == ["RAS", "flight recorder", "ranks"]
     assert found.next_steps == ("py-spy dump --pid 41002",)
     text = page(found)
     assert "no NIC of this job has moved data for" in text
@@ -71,10 +71,14 @@ def test_nothing_is_asked_without_consent() -> None:
     assert found.suspects == ("rank 2",)  # by the dumps alone
 
 
-def test_a_stopped_rank_is_the_suspect_with_the_command_that_resumes_it() -> None:
-    _, (found,) = search("hgx-h100+rank-stopped", wait=40, why_no_ras="no")
-    assert found.suspects == ("rank 3",)
+@pytest.mark.parametrize(("wait", "seconds"), [(40, 20), (20, 20)])
+def test_a_stopped_rank_is_the_suspect_with_the_command_that_resumes_it(wait: int, seconds: int) -> None:
+    """Also seconds after it was stopped, while the traffic before counts."""
+    _, (found,) = search("hgx-h100+rank-stopped", wait=wait, seconds=seconds, why_no_ras="no")
+    assert (found.exit_status, found.suspects, found.is_sure) == (2, ("rank 3",), True)
     assert found.next_steps[0] == "kill -CONT 41003"
+    assert "does not hang" not in page(found)
+    assert "Peak Gb/s" in page(found)
 
 
 def test_a_lost_gpu_whose_rank_has_exited_is_the_suspect() -> None:

@@ -47,6 +47,18 @@ def test_the_rank_with_a_problem_is_above_the_others_of_its_job_only() -> None:
     assert [process.rank for process in ranks.sorted_rows(watched(sample, other), "")] == [0, 1, 2, 3]
 
 
+def test_the_rank_with_the_slow_nic_or_the_least_traffic_is_the_first_and_marked() -> None:
+    slow = watched(a_sample(), condition(SLOW_NIC, "mlx5_5"))
+    low = a_sample(ports=tuple(a_port(number, 140.0 if number == 5 else 370.0) for number in range(8)))
+    for sample in (slow, low):
+        rows = ranks.draw(sample, 120, sort="")[1:]
+        numbers = [next(run for run in row if run.text.strip().isdigit()) for row in rows]
+        assert [int(run.text) for run in numbers] == [5, 0, 1, 2, 3, 4, 6, 7]
+        assert [run.tone is Tone.WARNING for run in numbers] == [True] + [False] * 7
+    same = watched(a_sample(), condition("mtu", *(f"mlx5_{number}" for number in range(8))))
+    assert not any(run.tone is Tone.WARNING for row in ranks.draw(same, 120, sort="") for run in row[:3])
+
+
 def test_a_lost_gpu_is_the_first() -> None:
     lost = replace(a_gpu(2), live=ABSENT)
     sample = a_sample(gpus=(a_gpu(0), a_gpu(1), lost))

@@ -14,6 +14,7 @@ from probes.export.metrics import Observation, families
 from probes.export.port_totals import WAIT, PortTotals, read_port_totals
 from probes.facts.node import Node, probe_node
 from probes.host.protocol import Host
+from probes.live.live_sampler import LiveSampler
 from probes.live.verdict import examine_and_sample
 from probes.snapshot.examination import Examination
 from tui.bandwidth.slow_results import with_slow_results
@@ -34,6 +35,7 @@ class MetricsReader:
         self._with_bytes = with_bytes
         self._wait = wait
         self._before: Examination | None = None
+        self._sampler = LiveSampler(settles=False)
         self._ports: Maybe[tuple[PortTotals, ...]] = _STILL
         self._ports_at: float | None = None  # None: not read yet
 
@@ -47,7 +49,7 @@ class MetricsReader:
         node = probe_node(host)
         if is_moving and self._ports_at is None:
             self._read_ports(node)
-        examination, sample = examine_and_sample(host, node, self._before)
+        examination, sample = examine_and_sample(host, node, self._before, sampler=self._sampler)
         self._before = examination
         examination = with_slow_results(host, examination)
         judgment = judge(examination)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
 from probes.base.origin import Origin
+from probes.base.unknown import Unknown, known
 from probes.fleet.job import JobWatch
 from probes.fleet.job_differences import GDR
 from probes.fleet.job_model import FleetJob, FleetRank
@@ -30,7 +31,8 @@ _WAIT_SECONDS = 1.0
 STATUS_HELP = """\
 exit status:
   0    every rank uses GPUDirect RDMA, and none differs
-  1    a rank or a rail differs, some ranks do not use it, or the job moves no data
+  1    a rank or a rail differs, some ranks do not use it, or the job moves no data for
+       a minute while its ranks wait
   2    no rank uses GPUDirect RDMA
   3    a path is unknown, ranks are missing, a node does not answer, no job was found; usage error
   130  interrupted
@@ -140,7 +142,7 @@ def _state(job: FleetJob) -> object:
         job.id,
         [(rank.key, rank.process.path.text, rank.process.ready_nics) for rank in job.ranks],
         [(odd.aspect, odd.subject) for odd in job.differences],
-        job.silence is None,
+        job.silence is None or job.silence.waits,
         job.missing_ranks,
         sorted(job.unanswered),
     )
@@ -153,9 +155,11 @@ def exit_status(job: FleetJob) -> int:
         return 3
     if not any(word in GDR or word is PathWord.UNKNOWN for word in words):
         return 2
-    if job.differences or job.silence or any(word not in (*GDR, PathWord.UNKNOWN) for word in words):
+    waits = False if job.silence is None else job.silence.waits
+    if job.differences or waits is True or any(word not in (*GDR, PathWord.UNKNOWN) for word in words):
         return 1
-    return 3 if job.unanswered or job.missing_ranks or PathWord.UNKNOWN in words else 0
+    is_unknown = isinstance(waits, Unknown) or bool(job.unanswered or job.missing_ranks)
+    return 3 if is_unknown or PathWord.UNKNOWN in words else 0
 
 
 def job_json(job: FleetJob, origin: Origin, at: float) -> dict[str, Any]:
@@ -186,6 +190,7 @@ def job_json(job: FleetJob, origin: Origin, at: float) -> dict[str, Any]:
                 "first": silence.first,
                 "sentence": silence.sentence,
                 "time": time_json(silence.at),
+                "waits": known(silence.waits, None),
             },
             "notes": job.notes,
             "absent": dict(job.absent),

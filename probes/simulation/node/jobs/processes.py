@@ -15,6 +15,7 @@ FIRST_RANK = 41000
 _OWN = 40000
 NCCL_VERSION = "2.27.7"
 _RESIDENT_KB = 18 << 20
+_STATES = {"R": "R (running)", "T": "T (stopped)", "D": "D (disk sleep)"}
 
 
 @frozen
@@ -232,7 +233,7 @@ def _status(tree: Tree, program: Program, thread: int, uid: int, cpus: str, name
     """Return /proc/PID/status: VmPin follows the regions, State a stop."""
 
     def status(seconds: float) -> str:
-        state = "T (stopped)" if program.is_stopped(seconds) else "R (running)"
+        state = _STATES[program.state(seconds)]
         pinned = pinned_bytes(tree, program, seconds) // 1024
         return (
             f"Name:\t{name}\nState:\t{state}\nTgid:\t{program.pid}\nPid:\t{thread}\n"
@@ -252,7 +253,7 @@ def _cpus_near(tree: Tree, gpu: int) -> str:
 
 def _times(program: Program, seconds: float) -> str:
     """Fields 3 to 22 of /proc/PID/stat: a training process keeps about two CPUs busy."""
-    state = "T" if program.is_stopped(seconds) else "R"
+    state = program.state(seconds)
     until = seconds if program.stopped_at is None else min(seconds, program.stopped_at)
     busy = max(0.0, until - program.since)
     start = round(program.since * 100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from probes.simulation.node.devices.ports import is_active, netdev_of, port_of
@@ -20,6 +21,7 @@ SENT, RECEIVED = "port_xmit_data", "port_rcv_data"
 _COUNTERS = (f"counters/{SENT}", f"counters/{RECEIVED}", "hw_counters/tx_bytes", "hw_counters/rx_bytes")
 ONE_STAGED_SHARE = 0.75  # of a rank's traffic, when it alone copies through host memory
 ALL_STAGED_SHARE = 0.55
+HELD_SHARE = 0.02  # of the traffic: all ranks wait for one
 _TCP_SHARE = 0.08  # of the traffic with RDMA
 
 
@@ -123,13 +125,23 @@ def add_to(tree: Tree, nic: PlacedNic, name: str, gbps: float) -> None:
 
 def traffic_of_gpu(tree: Tree, gpu: int, seconds: float) -> float:
     """Return the factor by which the phase and the faults of its NICs change a GPU's traffic."""
-    factor = gpu_traffic(tree.seed, seconds)
-    for program in tree.programs:
-        if program.gpu == gpu and program.nics:
-            for steps in tree.traffic.get(program.nics[0], ()):
-                factor *= steps.at(seconds)
-            break
-    return factor
+    rank = _rank_of(tree, gpu)
+    return gpu_traffic(tree.seed, seconds) * (1.0 if rank is None else _fault_share(tree, rank, seconds))
+
+
+def held_rank(tree: Tree, gpu: int, seconds: float) -> Program | None:
+    """Return the rank of a GPU, if its job stands still at a moment because a rank or the network fails."""
+    rank = _rank_of(tree, gpu)
+    is_held = rank is not None and rank.via is not Via.TCP and _fault_share(tree, rank, seconds) <= HELD_SHARE
+    return rank if is_held else None
+
+
+def _rank_of(tree: Tree, gpu: int) -> Program | None:
+    return next((program for program in tree.programs if program.gpu == gpu and program.nics), None)
+
+
+def _fault_share(tree: Tree, rank: Program, seconds: float) -> float:
+    return math.prod(steps.at(seconds) for steps in tree.traffic.get(rank.nics[0], ()))
 
 
 def carry_over_tcp(tree: Tree, nic: PlacedNic) -> None:

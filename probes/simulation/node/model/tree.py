@@ -83,6 +83,7 @@ class Program:
     is_nccl: bool = True
     since: float = 0.0
     stopped_at: float | None = None  # SIGSTOP
+    is_blocked: bool = False  # in a driver, where no signal arrives
     behind_at: float | None = None  # from then on it launches no collectives
     logged_via: Via | None = None  # the path in its log; None: `via`
     logged_nics: tuple[str, ...] | None = None  # the NICs that its log lists; None: all compute NICs
@@ -97,6 +98,10 @@ class Program:
     def is_stopped(self, seconds: float) -> bool:
         """Say whether the process is stopped at a moment."""
         return self.stopped_at is not None and seconds >= self.stopped_at
+
+    def state(self, seconds: float) -> str:
+        """Return its state in /proc at a moment."""
+        return "T" if self.is_stopped(seconds) else "D" if self.is_blocked else "R"
 
 
 @frozen

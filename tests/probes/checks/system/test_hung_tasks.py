@@ -28,6 +28,15 @@ def test_a_job_that_hangs_is_found_without_a_stack() -> None:
     finding = said("task-hung-in-driver", with_log(HGX, HUNG.format(name="python3", pid=41000)))
     assert finding.status is Status.FOUND
     assert "a GPU or an RDMA device open" in finding.cause
+    assert not finding.data_path  # it has gone on since
+
+
+def test_a_rank_that_still_waits_degrades_the_node() -> None:
+    finding = said("task-hung-in-driver", examination_of("hgx-h100+task-hung-in-driver"))
+    assert "python3 (pid 41000) still waits (state D)" in finding.cause
+    assert finding.data_path
+    assert finding.fix is not None
+    assert "if it still waits" not in str(finding.fix)
 
 
 def test_a_process_that_waits_for_a_disk_is_none_of_it() -> None:

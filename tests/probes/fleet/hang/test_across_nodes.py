@@ -12,7 +12,7 @@ from probes.live.hang.dump_files import FoundDumps
 from probes.live.hang.packets import PairMotion
 from probes.live.hang.watch import RankState
 from probes.snapshot.condition import STOPPED, Condition
-from tests.probes.live.hang.test_diagnosis import JOB, rank
+from tests.probes.live.hang.test_diagnosis import JOB, rank, stopped
 from tests.probes.nccl.flight_recorder.dumps import group_dump
 from tui.commands.fleet.output import NO_NODE
 from tui.commands.hang.document import hang_document
@@ -44,6 +44,12 @@ def page(gpu1: HangFacts | None = None, gpu2: HangFacts | None = None, **unanswe
 def test_a_job_that_moves_data_on_one_node_does_not_hang() -> None:
     found = page(a_node(silence=0.0))
     assert (found.facts.motion, found.exit_status) == (Motion.MOVES, 0)
+
+
+def test_a_stopped_rank_decides_although_another_node_has_moved_data_seconds_ago() -> None:
+    found = page(a_node(silence=5.0), a_node(8, conditions=(stopped(11),)), gpu3="no route to host")
+    assert (found.exit_status, found.suspects, found.is_sure) == (2, ("rank 11",), True)
+    assert "does not hang" not in found.headline
 
 
 def test_a_node_without_rates_leaves_it_unknown_unless_another_moves_data() -> None:

@@ -21,6 +21,7 @@ from probes.snapshot.condition import (
     OVER_TCP,
     RANK_ENDED,
     RAS_PROBLEM,
+    SILENT,
     SLOW_NIC,
     STAGED,
     STOPPED,
@@ -30,7 +31,7 @@ from tests.probes.checks.doctor import examination_of
 from tests.probes.live.following import Following, lasting
 from tests.probes.live.live_samples import BEGAN, a_job, a_port, a_process, a_sample
 
-NEED_WATCHING = {RANK_ENDED, SLOW_NIC, TRAFFIC_FELL, CONGESTED}
+NEED_WATCHING = {RANK_ENDED, SLOW_NIC, TRAFFIC_FELL, CONGESTED, SILENT}
 
 
 def unknown(node: Following) -> set[str]:
@@ -49,7 +50,7 @@ def test_a_job_that_has_just_started_was_not_watched() -> None:
     node.see(a_sample())
     assert unknown(node) == NEED_WATCHING
     node.see(a_sample(), 40)
-    assert unknown(node) == {CONGESTED}
+    assert unknown(node) == {CONGESTED, SILENT}
     node.see(a_sample(), 50)
     assert not unknown(node)
 

@@ -56,6 +56,14 @@ def test_a_job_that_moves_data_has_no_suspect() -> None:
     assert (page.exit_status, page.suspects, page.next_steps) == (0, (), ())
 
 
+def test_what_is_dead_now_decides_whatever_moved_before() -> None:
+    page = diagnosed(5.0, conditions=(stopped(3),))
+    assert (page.exit_status, page.suspects, page.is_sure) == (2, ("rank 3",), True)
+    assert "does not hang" not in page.headline
+    thread = BlockedThread(103, 103, "python3", ("os_acquire_mutex",), "a lock of the NVIDIA driver", True)
+    assert diagnosed(0.0, threads=(thread,)).exit_status == 0  # it may wait a moment at both readings
+
+
 def test_silence_without_a_clue_names_nobody_and_how_to_go_on() -> None:
     page = diagnosed()
     assert (page.exit_status, page.suspects) == (1, ())

@@ -22,6 +22,7 @@ from tui.commands.export.monitoring_files import monitoring_files
 
 FILE = "/srv/100% of $it/gdrtop.prom"
 DURATION = re.compile(r"\d+[smhd]")
+NODES = ("hgx-h100", "hgx-h100+acs-on", "hgx-h100+nvidia-not-loaded")
 METRIC = re.compile(r"gdrtop_\w+")
 
 
@@ -43,14 +44,13 @@ def expressions() -> list[str]:
 def test_rules_and_panels_use_only_metrics_that_are_written() -> None:
     used = {name for text in expressions() for name in METRIC.findall(text)}
     assert used <= {metric.name for metric in METRICS}
-    nodes = ("hgx-h100", "hgx-h100+acs-on")
-    written = {family.metric.name for node in nodes for family in families_of(node)}
+    written = {family.metric.name for node in NODES for family in families_of(node)}
     assert used <= written
 
 
 def test_their_labels_and_states_are_written_too() -> None:
     labels: dict[str, set[str]] = {}
-    for node in ("hgx-h100", "hgx-h100+acs-on"):
+    for node in NODES:
         for family in families_of(node):
             for sample in family.samples:
                 labels.setdefault(family.metric.name, {"instance"}).update(sample.labels)

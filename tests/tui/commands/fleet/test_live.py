@@ -72,6 +72,18 @@ def test_a_fault_on_one_node_is_named_with_its_node(fault: str, seconds: int, sa
         assert "No port of this job has moved data for" in text
 
 
+@pytest.mark.parametrize(("fault", "seconds"), [("job-hung", 62), ("rank-behind", 84)])
+def test_a_job_that_hangs_is_a_problem_after_a_minute_seen_before_or_not(fault: str, seconds: int) -> None:
+    early, text = Watched(2, {1: fault}).run("--seconds", str(seconds - 6))
+    assert (early, "? No port of this job has moved data for" in text) == (0, True), text
+    assert "problem" not in text.splitlines()[0]
+    status, text = Watched(2, {1: fault}).run("--seconds", str(seconds))
+    assert (status, text.splitlines()[0].endswith("2 problems")) == (1, True), text
+    assert "while 15 of its 16 GPUs are busy" in " ".join(text.split())
+    assert "! No port of this job has moved data for" in text
+    assert "! Rank 10 on gpu002 has an idle GPU; the other 15 ranks of this job have busy GPUs" in text
+
+
 @pytest.mark.slow
 def test_each_json_line_is_as_the_schema_says() -> None:
     status, text = Watched(2, {1: "rank-stopped"}).run("--json", "--seconds", "48")
