@@ -257,7 +257,7 @@ def _network_ring(
     carried, routes, is_broken = [], [], False
     for gpu, nic, gdr in zip(gpus, chosen, direct, strict=True):
         device = speeds.device_of(examination, nic)
-        ports = [port.number for port in device.ports if port.state == "ACTIVE"] if device else []
+        ports = [port.number for port in device.ports if port.is_active] if device else []
         place = Place(examination, nic, next(iter(ports), 1), gpu if gdr else None, _QUEUE_PAIRS)
         # One port serves both neighbors of the ring.
         gbps = min(speeds.sustained(place, reads, True) for reads in (True, False))
