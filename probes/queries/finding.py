@@ -13,6 +13,7 @@ from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from probes.base.silence import Silence
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.gpudirect import GdrPath
 from probes.host.protocol import TREE_ONLY
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Outcome:
     since: float | None = None  # seconds since 1970, where the time is known
     silence: Silence | None = None  # of the configuration; one that has expired if the status is FOUND
     gains: tuple[PairGain, ...] = ()  # what the fix should bring, where the limits of paths say it
+    refutes: tuple[GdrPath, ...] = ()  # paths that cannot work here because of it, whatever they require
 
 
 @frozen
@@ -113,6 +115,7 @@ class Finding:
     since: float | None = None
     silence: Silence | None = None  # as in Outcome, or that of its cause
     gains: tuple[PairGain, ...] = ()  # as in Outcome; without any, those of findings with this cause
+    refutes: tuple[GdrPath, ...] = ()  # as in Outcome
 
     @property
     def is_present(self) -> bool:
@@ -135,11 +138,12 @@ def found(
     pids: frozenset[int] = frozenset(),
     since: float | None = None,
     gains: tuple[PairGain, ...] = (),
+    refutes: tuple[GdrPath, ...] = (),
 ) -> Outcome:
     """Return the outcome of a check that found its problem."""
     affected = (takes, ranks, jobs, pids, since)
     texts = (evidence, cause, fix, severity, devices, impact, data_path, part_of)
-    return Outcome(Status.FOUND, *texts, *affected, gains=gains)
+    return Outcome(Status.FOUND, *texts, *affected, gains=gains, refutes=refutes)
 
 
 def passed(*evidence: Evidence) -> Outcome:

@@ -48,6 +48,13 @@ class Usability:
     gpus: tuple[str, ...] = ()  # GPUs that could use GPUDirect RDMA, by BDF
     nics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the NICs that serve each GPU
     unserved: Mapping[str, str] = field(default_factory=dict)  # GPU -> why no NIC serves it, as a clause
+    others: tuple[GdrPath, ...] = ()  # paths that are usable besides `path`
+    seen: frozenset[GdrPath] = frozenset()  # paths that ranks of running jobs use, certainly or likely
+
+    @property
+    def used(self) -> frozenset[GdrPath]:
+        """The paths that are in use now, certainly or likely."""
+        return self.seen | {self.path} if self.state is State.ACTIVE and self.path else self.seen
 
 
 @frozen
@@ -82,7 +89,9 @@ def path_usability(
     is_active = use.attached or use.regions
     sign = active_text(use, direct) if is_active else idle_text(use, direct)
     state = State.ACTIVE if is_active else State.READY
-    return replace(served.usability, state=state, reason=joined_sentences(sign, *served.notes))
+    usable = ((GdrPath.DMABUF, use.dmabuf), (use.peermem_path, use.peermem))
+    others = tuple(path for path, answer in usable if answer is True and path is not use.path)
+    return replace(served.usability, state=state, reason=joined_sentences(sign, *served.notes), others=others)
 
 
 def _served_gpus(

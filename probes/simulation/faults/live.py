@@ -22,6 +22,7 @@ from probes.simulation.node.jobs.processes import (
     end_program,
     map_libraries,
 )
+from probes.simulation.node.jobs.programs import registers_dmabuf
 from probes.simulation.node.jobs.traffic import (
     ALL_STAGED_SHARE,
     RECEIVED,
@@ -71,9 +72,9 @@ def _compute_nics(tree: Tree) -> list[PlacedNic]:
 
 
 def _over_dmabuf(tree: Tree) -> None:
-    """Let all ranks use DMA-BUF, which shows the path of each even without root."""
+    """Let all ranks use DMA-BUF where they can, which shows the path of each even without root."""
     for program in tree.programs:
-        if program.via is Via.PEERMEM:
+        if program.via is Via.PEERMEM and registers_dmabuf(tree):
             program.via = Via.DMABUF
 
 

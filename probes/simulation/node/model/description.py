@@ -10,6 +10,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from probes.base.frozen import frozen
+from probes.facts.gpudirect import parse_driver_version
 from probes.simulation.node.model.names import SIMULATED_NAMES
 
 if sys.version_info >= (3, 11):
@@ -249,6 +250,13 @@ class NodeDescription:
         """Return whether the GPUs support GPUDirect RDMA (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED)."""
         by_name = "GeForce" in self.gpu.name or "GB10" in self.gpu.name
         return not (by_name or self.nvml.is_vgpu or self.nvml.confidential_computing)
+
+    @property
+    def exports_dmabuf(self) -> bool:
+        """Return CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: new enough open modules, and a GPU that they serve."""
+        version = parse_driver_version(self.driver.version) or (0, 0, 0)
+        is_new = version >= (515, 43, 4) and tuple(self.gpu.capability) >= (7, 5)
+        return self.offers_gdr and self.driver.flavor == "open" and is_new
 
 
 def simulated_names() -> tuple[str, ...]:
