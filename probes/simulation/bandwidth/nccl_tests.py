@@ -22,7 +22,6 @@ from probes.simulation.bandwidth.node_pair import SimulatedNode
 from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended
 from probes.simulation.bandwidth.speeds import Place
 from probes.simulation.bandwidth.traffic import RECEIVED, SENT, Flow, stop
-from probes.simulation.node.jobs.processes import NCCL_VERSION
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down
@@ -96,7 +95,8 @@ def start(node: SimulatedNode, command: ParsedCommand, at: float) -> SimulatedTe
     chosen = devices[: run.gpus]
     ring = ring_of(node.examine(), node.tree, command.environment, [gpu.bdf for gpu in chosen])
     nccl = f"{host}:{pid}:{pid + 1}"
-    version = f"NCCL version {NCCL_VERSION}+cuda{node.tree.description.driver.cuda}"
+    here = node.tree.description
+    version = f"NCCL version {here.nccl}+cuda{here.driver.cuda}"
     ready = at + _SETS_UP
     head = [Line(at + _STARTS, text) for text in _head(command, chosen, host, pid)]
     head += [Line(ready, text) for text in (version, *ring.lines(nccl))]

@@ -278,9 +278,10 @@ def _job_hung(tree: Tree) -> None:
 def _hold_all_up(tree: Tree, at: float) -> None:
     """End the traffic of all ranks, of an NCCL whose RAS service may be asked repeatedly."""
     _scale_all(tree, changes((at, 0.0)))
+    newer = max(NCCL_WITH_MONITOR, tree.description.nccl)
     for program in tree.programs:
         if program.is_nccl:
-            map_libraries(tree, program.pid, default_libraries(tree, NCCL_WITH_MONITOR))
+            map_libraries(tree, program.pid, default_libraries(tree, newer))
 
 
 @_fault(

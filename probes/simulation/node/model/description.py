@@ -232,6 +232,7 @@ class NodeDescription:
     system: SystemDescription
     root_port: str = "8086:352a"
     rdma_core: int = 39
+    nccl: str = "2.27.7"  # of the jobs, and installed
     gpu_memory_mode: str = ""  # NVreg_CoherentGPUMemoryMode: "driver" or "numa"; "": not set
     iommu: str = ""
     iommu_kind: str = "dmar"
@@ -253,7 +254,7 @@ class NodeDescription:
 
     @property
     def exports_dmabuf(self) -> bool:
-        """Return CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: new enough open modules, and a GPU that they serve."""
+        """Return CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: open modules, new enough, and a GPU they serve."""
         version = parse_driver_version(self.driver.version) or (0, 0, 0)
         is_new = version >= (515, 43, 4) and tuple(self.gpu.capability) >= (7, 5)
         return self.offers_gdr and self.driver.flavor == "open" and is_new
