@@ -13,10 +13,10 @@ from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from probes.base.silence import Silence
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.gpudirect import GdrPath
 from probes.host.protocol import TREE_ONLY
 
 if TYPE_CHECKING:
+    from probes.facts.gpudirect import GdrPath
     from probes.snapshot.examination import Examination
 
 T = TypeVar("T")

@@ -113,7 +113,7 @@ _CONTRADICTED_FIX = make_plan(
 )
 def path_contradicts_node(examination: Examination) -> Outcome:
     """Find processes whose registered memory contradicts what DMA-BUF or nvidia_peermem requires."""
-    return report_conditions(examination, CONTRADICTED, _CONTRADICTED_FIX)
+    return report_conditions(examination, CONTRADICTED, _CONTRADICTED_FIX, needs_paths=True)
 
 
 _STOPPED_FIX = Plan(

@@ -135,7 +135,7 @@ def lasting_evidence(node: Node) -> NodeEvidence:
 
 
 def _without_dmabuf(direct: GpuDirectFacts) -> dict[str, str]:
-    """Return why RDMA devices cannot register GPU memory by DMA-BUF: the node, or their drivers."""
+    """Return why RDMA devices cannot register GPU memory through DMA-BUF: the node, or their drivers."""
     if direct.dmabuf.usable is False:
         return dict.fromkeys(direct.nic_dmabuf, first_unmet(direct.dmabuf))
     return {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from probes.facts.gpudirect import parse_driver_version
 from probes.simulation.faults.fault import ChangeTree, Faults, change_fields, fault
 from probes.simulation.faults.peermem import GONE
 from probes.simulation.node.model.description import NodeDescription, RootDescription
@@ -32,7 +31,7 @@ _KERNEL_OF_RHEL_8 = change_fields(gpudirect={"dmabuf": False}, kernel="4.18.0-55
 
 def _driver_580(description: NodeDescription) -> NodeDescription:
     """Return the node with a driver that checks the PCI topology: its own one, or 580."""
-    if (parse_driver_version(description.driver.version) or (0, 0, 0)) >= (580, 65, 6):
+    if description.driver.numbers >= (580, 65, 6):
         return description
     return change_fields(driver={"version": "580.95.05", "cuda": "13.0"})(description)
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from probes.checks.registry import findings
-from probes.facts.gpudirect import parse_driver_version
 from probes.facts.system.cloud import ORACLE_TAG
 from probes.live.verdict import examine_and_sample
 from probes.queries.finding import Status
@@ -54,7 +53,7 @@ CASES = [*SIMULATED_NAMES, *(f"{fault.on}+{name}" for name, fault in FAULTS.item
 def impossible(tree: Tree) -> Iterator[str]:
     """Yield what cannot be on one node."""
     node = tree.description
-    driver = parse_driver_version(node.driver.version) or (0, 0, 0)
+    driver = node.driver.numbers
     parameters = tree.text("/proc/driver/nvidia/params")
     for name, (first, removed) in OPTIONS.items():
         if f"{name}:" in parameters and not first <= driver < removed:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.facts.gpudirect import parse_driver_version
 from probes.simulation.node.devices.ports import is_active
 from probes.simulation.node.model.load import angle_of, regions
 from probes.simulation.node.model.tree import PEERMEM, PlacedNic, Program, Tree, Via
@@ -45,7 +44,7 @@ def without_peermem(tree: Tree) -> Via:
 
 
 def registers_dmabuf(tree: Tree, nic: PlacedNic | None = None) -> bool:
-    """Return whether the NIC registers GPU memory by DMA-BUF, and the driver lets it; None: any NIC."""
+    """Return whether the NIC registers GPU memory through DMA-BUF, and the driver lets it; None: any NIC."""
     node = tree.description
     is_refused = any("importer unable to handle MMIO" in line for line in tree.kernel_log)
     refuses = nic is not None and nic.name in node.gpudirect.refusing
@@ -61,8 +60,7 @@ def takes_peer_memory(tree: Tree, nic: PlacedNic) -> bool:
 def _is_denied(tree: Tree) -> bool:
     """Return whether NVreg_GrdmaPciTopoCheckOverride=2 denies every NIC; GPUs with C2C links are exempt."""
     is_set = "GrdmaPciTopoCheckOverride: 2" in tree.text("/proc/driver/nvidia/params")
-    version = parse_driver_version(tree.description.driver.version) or (0, 0, 0)
-    return is_set and version >= (580, 65, 6) and not tree.description.gpu.c2c
+    return is_set and tree.description.driver.numbers >= (580, 65, 6) and not tree.description.gpu.c2c
 
 
 def uses_cxi(tree: Tree) -> bool:

@@ -10,7 +10,6 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from probes.base.frozen import frozen
-from probes.facts.gpudirect import parse_driver_version
 from probes.simulation.node.model.names import SIMULATED_NAMES
 
 if sys.version_info >= (3, 11):
@@ -29,6 +28,11 @@ class DriverDescription:
     version: str
     flavor: Literal["open", "proprietary"]
     cuda: str
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The version as numbers."""
+        return tuple(int(part) for part in self.version.split(".") if part.isdecimal())
 
 
 @frozen
@@ -255,8 +259,7 @@ class NodeDescription:
     @property
     def exports_dmabuf(self) -> bool:
         """Return CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: open modules, new enough, and a GPU they serve."""
-        version = parse_driver_version(self.driver.version) or (0, 0, 0)
-        is_new = version >= (515, 43, 4) and tuple(self.gpu.capability) >= (7, 5)
+        is_new = self.driver.numbers >= (515, 43, 4) and tuple(self.gpu.capability) >= (7, 5)
         return self.offers_gdr and self.driver.flavor == "open" and is_new
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from probes.facts.gpudirect import parse_driver_version
 from probes.facts.kernel.modprobe_config import parse_cmdline
 from probes.simulation.node.devices.config_space import DEVICES, real_path
 from probes.simulation.node.devices.vendor_nics import GPU_PARAMETER
@@ -285,7 +284,7 @@ def _set_options(tree: Tree, parameters: Mapping[str, str]) -> None:
 def has_option(tree: Tree, name: str) -> bool:
     """Return whether the driver of this node has an option; one of no known version is in all."""
     first, removed = OPTION_VERSIONS.get(name, ((0, 0, 0), (10_000, 0, 0)))
-    return first <= (parse_driver_version(tree.description.driver.version) or first) < removed
+    return first <= tree.description.driver.numbers < removed
 
 
 def add_driver_proc(tree: Tree, version: str) -> None:
