@@ -9,6 +9,7 @@ from probes.queries.finding import Area, Outcome, Severity, end_with, passed
 from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, STAGING_SETTINGS, TCP_SETTINGS, job_plan
 from probes.queries.jobs import OVER_TCP as TCP_IMPACT
 from probes.queries.jobs import STAGED as STAGED_IMPACT
+from probes.queries.kernel_log import P2P_REFUSALS
 from probes.queries.ports import PORT_DOWN
 from probes.snapshot.condition import (
     CONTRADICTED,
@@ -41,6 +42,7 @@ CAUSES_OF_STAGING = (
     *("no-gdr-path", "cuda-fails-to-start", *STAGING_SETTINGS, "memory-peers-missing-old-nccl"),
     *("job-log-gdr-disabled", "job-log-other-setting", "job-log-other-nics", "job-log-staged"),
     *("gpu-nic-cross-socket", "gpu-nic-through-cpu", "gpu-without-near-nic", "peermem-not-loaded"),
+    *P2P_REFUSALS,
 )
 CAUSES_OF_TCP = (*TCP_SETTINGS, "job-log-tcp", "dev-infiniband-missing", "no-gdr-path")
 

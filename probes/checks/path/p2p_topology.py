@@ -7,7 +7,7 @@ from collections.abc import Collection
 from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.gpudirect import GdrPath, hardware_of, parse_driver_version
+from probes.facts.gpudirect import GdrPath, parse_driver_version
 from probes.facts.gpudirect_requirements import TOPOLOGY_CHECK, why_topology_allowed
 from probes.facts.kernel.log import LogKind
 from probes.plans.common import driver_option_plan, reboot_plan
@@ -23,6 +23,7 @@ from probes.queries.finding import (
     passed,
     unknown,
 )
+from probes.queries.kernel_log import IMPORTER, IMPORTERS, age_of, nic_drivers
 from probes.queries.module_need import loaded_peermem
 from probes.queries.modules import (
     DMABUF,
@@ -117,22 +118,13 @@ def _refused(
     evidence = message_evidence(examination, messages)
     if not messages:
         return passed(*evidence)
-    written = messages[-1].seconds
-    loaded = known(map_known(examination.kernel_log, lambda log: log.loaded), {})
-    if isinstance(written, Unknown):
-        return found(f"{cause} When is not known.", *evidence, fix=fix, takes=takes, refutes=refutes)
-    at = f"This was last logged {written:.0f} s after boot"
-    later = [(name, when) for name in drivers if (when := loaded.get(name, 0.0)) > written]
-    if later:
-        name, when = max(later, key=lambda load: load[1])
-        over = f"{at}; {name} was loaded again {when:.0f} s after boot, and has not refused anything since."
-        return found(f"{cause} {over}", *evidence, fix=fix, severity=Severity.NOTE, data_path=False)
+    is_over, when = age_of(examination, messages[-1], drivers)
+    if is_over:
+        return found(f"{cause} {when}", *evidence, fix=fix, severity=Severity.NOTE, data_path=False)
     if examination.usability.used & {*refutes}:
-        used = f"{at}. Now GPU memory is registered through this path, so not every attempt is refused."
-        return found(f"{cause} {used}", *evidence, fix=fix)
-    verb = "were" if len(drivers) > 1 else "was"
-    still = f"{at}, and {' and '.join(drivers)} {verb} not loaded again since: it is still so."
-    return found(f"{cause} {still}", *evidence, fix=fix, takes=takes, refutes=refutes)
+        used = "Now GPU memory is registered through this path, so not every attempt is refused."
+        return found(f"{cause} {when} {used}", *evidence, fix=fix)
+    return found(f"{cause} {when}", *evidence, fix=fix, takes=takes, refutes=refutes)
 
 
 @AREA.check(
@@ -214,8 +206,7 @@ def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
 )
 def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
     """Check the log for `importer unable to handle MMIO`, which the driver says of any GPU's memory."""
-    devices = hardware_of(examination.node.rdma)
-    drivers = tuple(dict.fromkeys(known(device.driver, "a NIC driver") for device in devices))
+    drivers = nic_drivers(examination)
     cause = f"{' or '.join(drivers)} attached to the DMA-BUF without peer-to-peer support, which is refused."
     plan = make_plan(
         "Update the NIC driver",
@@ -229,9 +220,7 @@ def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
     )
     # The message does not name the driver: of several, others may work.
     refutes = (GdrPath.DMABUF,) if len(drivers) == 1 else ()
-    words = "importer unable to handle MMIO"
-    healing = ("nvidia", *(name for name in drivers if name == "mlx5_core"))  # others do not log their start
-    return _refused(examination, words, cause, plan, refutes=refutes, drivers=healing)
+    return _refused(examination, IMPORTER, cause, plan, refutes=refutes, drivers=IMPORTERS)
 
 
 def _numbers(version: Maybe[str]) -> tuple[int, ...] | None:
