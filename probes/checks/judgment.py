@@ -110,8 +110,8 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
     """Return the verdict: a function of the requirements and the findings, and of nothing else.
 
     A silenced finding is no reason for a word or a status, but what it takes away stays away: its GPUs and
-    NICs are not counted, and without any GPU left the node is BROKEN. `findings` None: the checks have not
-    run yet.
+    NICs are not counted, and without any GPU left the node is BROKEN. A path that a finding refutes is not
+    usable; another one may be. `findings` None: the checks have not run yet.
     """
     present = [finding for finding in findings or () if finding.is_present]
     serious = [finding for finding in present if finding.severity is not Severity.NOTE]
@@ -120,13 +120,17 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
     nics = {nic for serving in served.values() for nic in serving}
     # Also by what is part of another finding. What only warnings take may work, by a farther NIC.
     lost = {end for finding in serious if finding.severity is Severity.CRITICAL for end in finding.takes}
-    is_lost = bool(usability.gpus) and lost.issuperset(usability.gpus)
-    state, path, reason = usability.state, usability.path, usability.reason
+    refuted = {path for finding in serious for path in finding.refutes}
+    paths = [path for path in usability.usable_paths if path not in refuted]
+    is_refuted = usability.path in refuted and not paths
+    is_lost = is_refuted or (bool(usability.gpus) and lost.issuperset(usability.gpus))
+    state, path, reason = usability.state, next(iter(paths), None), usability.reason
     reasons = degrading(loud)
     if state in _GREEN and is_lost and not reasons:
         state = State.BROKEN
-        reason = f"{next(finding.title for finding in serious if finding.takes)} (silenced)"
-    elif state in _GREEN and reasons:
+        cause = next(finding for finding in serious if finding.takes or finding.refutes)
+        reason = f"{cause.title} (silenced)"
+    elif (state in _GREEN or is_refuted) and reasons:
         state = State.BROKEN if is_lost else State.DEGRADED
         others = len(reasons) - 1
         more = f", and {others} other finding{'s' if others > 1 else ''}" if others else ""

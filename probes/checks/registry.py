@@ -209,4 +209,5 @@ def _finding(check: Check, outcome: Outcome) -> Finding:
         since=outcome.since,
         silence=outcome.silence,
         gains=outcome.gains,
+        refutes=outcome.refutes,
     )

@@ -39,7 +39,8 @@ _PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
 _IB_EXPORTERS = {"ib_core", "ib_uverbs", "ib_peer_mem"}
 _PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
 TOPOLOGY_CHECK = "GrdmaPciTopoCheckOverride"
-_DENY = "2"  # NVreg_GrdmaPciTopoCheckOverride, nv-pci.c nv_grdma_pci_topology_supported
+_DENY = "2"
+_FIRST_DENIAL = (580, 65, 6)  # 570.86.16 to 575.64.05 have the option, too: any value but 0 allows
 
 
 def path_state(path: GdrPath, requirements: Iterable[Requirement]) -> PathState:
@@ -89,19 +90,29 @@ def driver_requirements(modules: Maybe[ModuleFacts], gpus: Maybe[GpuFacts]) -> l
 
 
 def topology_requirements(gpus: Maybe[GpuFacts], path: GdrPath) -> list[Requirement]:
-    """Return the driver option that refuses both paths (nv-dmabuf.c, osapi.c), if it is set.
-
-    GPUs with C2C links to the CPU are exempt.
-    """
-    if isinstance(gpus, Unknown) or isinstance(gpus.driver.parameters, Unknown):
-        return []
-    if gpus.driver.parameters.get(TOPOLOGY_CHECK) != _DENY:
-        return []
-    if gpus.gpus and all(known(gpu.c2c_links, 0) for gpu in gpus.gpus):
+    """Return the driver option that refuses both paths (nv-dmabuf.c, osapi.c), if it is set."""
+    if isinstance(gpus, Unknown) or known(why_topology_allowed(gpus), "?"):
         return []
     evidence = f"/proc/driver/nvidia/params: {TOPOLOGY_CHECK}: {_DENY}"
     lack = f"NVreg_{TOPOLOGY_CHECK}={_DENY} makes the driver refuse {path.value}"
     return [Requirement("a driver that lets NICs attach", False, evidence, lack)]
+
+
+def why_topology_allowed(gpus: GpuFacts) -> Maybe[str]:
+    """Return why the driver's option denies no NIC access to GPU memory; "": it denies it to all.
+
+    Sources: nv-reg.h; nv-pci.c, nv_grdma_pci_topology_supported, which allows
+    coherent platforms before it looks at the option.
+    """
+    value = map_known(gpus.driver.parameters, lambda found: found.get(TOPOLOGY_CHECK, "not listed"))
+    if isinstance(value, Unknown) or value != _DENY:
+        return map_known(value, lambda value: f"{TOPOLOGY_CHECK}: {value}")
+    if gpus.gpus and all(known(gpu.c2c_links, 0) for gpu in gpus.gpus):
+        return "GPUs coherent with their CPU: the option has no effect"
+    version = map_known(gpus.driver.version, parse_driver_version)
+    if not isinstance(version, Unknown) and version is not None and version < _FIRST_DENIAL:
+        return f"driver {gpus.driver.version}: {_DENY} denies only from 580.65.06 on"
+    return ""
 
 
 def gpu_support(gpus: Maybe[GpuFacts], cuda: Maybe[tuple[CudaGpu, ...]]) -> dict[str, GpuSupport]:

@@ -112,7 +112,7 @@ def _nics(topology: Topology, rdma: RdmaFacts) -> list[_Nic]:
 
 def _port(device: RdmaDevice) -> tuple[int, Maybe[str]]:
     """Return number and link layer of the port that counts: the first ACTIVE one, else the first."""
-    active = next((port for port in device.ports if port.state == "ACTIVE"), device.ports[0])
+    active = next((port for port in device.ports if port.is_active), device.ports[0])
     return active.number, active.link_layer
 
 
@@ -131,5 +131,5 @@ def _rail(topology: Topology, number: int, nic: _Nic) -> Rail:
         bdf=nic.bdf,
         link_layer=known(port.link_layer, ""),
         netdev=port.netdev,
-        is_active=known(port.state, "ACTIVE") == "ACTIVE",
+        is_active=not port.is_down,
     )

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node
+from probes.facts.rdma.devices import ACTIVE
 from probes.live.activity import LEAST_GBPS
-from probes.live.events.ports import ACTIVE
 from probes.live.model.sample import GpuSample, LiveJob, LiveProcess, OddOne, PortSample, SlowestNic
 from probes.live.model.settled import Lasting
 from probes.live.odd_ranks import (

@@ -29,9 +29,12 @@ def with_jobs(
     A rank that is proven to use GPUDirect RDMA makes it ACTIVE; a likely one is only named. Ranks that do not
     use it are conditions, which the checks report.
     """
+    ranks_of = list(_nccl_ranks(processes, jobs))
+    words = {rank.path.word for _, ranks in ranks_of for rank in ranks}
+    if seen := frozenset(path for word, path in _PATHS.items() if word in words):
+        usability = replace(usability, seen=seen)
     if usability.state is not State.READY:
         return usability
-    ranks_of = list(_nccl_ranks(processes, jobs))
     for job, ranks in ranks_of:
         proven = [rank.path.word for rank in ranks if rank.path.word in _PATHS and not rank.path.is_likely]
         if proven:

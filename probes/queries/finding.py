@@ -70,6 +70,7 @@ class Outcome:
     since: float | None = None  # seconds since 1970, where the time is known
     silence: Silence | None = None  # of the configuration; one that has expired if the status is FOUND
     gains: tuple[PairGain, ...] = ()  # what the fix should bring, where the limits of paths say it
+    refutes: tuple[GdrPath, ...] = ()  # paths that cannot work here because of it, whatever they require
 
 
 @frozen
@@ -115,7 +116,7 @@ class Finding:
     since: float | None = None
     silence: Silence | None = None  # as in Outcome, or that of its cause
     gains: tuple[PairGain, ...] = ()  # as in Outcome; without any, those of findings with this cause
-    refutes: tuple[GdrPath, ...] = ()
+    refutes: tuple[GdrPath, ...] = ()  # as in Outcome
 
     @property
     def marked(self) -> tuple[str, ...]:
@@ -142,11 +143,12 @@ def found(
     pids: frozenset[int] = frozenset(),
     since: float | None = None,
     gains: tuple[PairGain, ...] = (),
+    refutes: tuple[GdrPath, ...] = (),
 ) -> Outcome:
     """Return the outcome of a check that found its problem."""
     affected = (takes, ranks, jobs, pids, since)
     texts = (evidence, cause, fix, severity, devices, impact, data_path, part_of)
-    return Outcome(Status.FOUND, *texts, *affected, gains=gains)
+    return Outcome(Status.FOUND, *texts, *affected, gains=gains, refutes=refutes)
 
 
 def passed(*evidence: Evidence) -> Outcome:

@@ -21,6 +21,19 @@ def translated_types(examination: Examination) -> dict[str, Maybe[str]]:
     return {bdf: kind for bdf, kind in types.items() if isinstance(kind, Unknown) or kind.startswith("DMA")}
 
 
+def may_lose_writes(examination: Examination) -> bool:
+    """Return whether the kernel is one behind whose translating IOMMU writes to GPU memory may be lost.
+
+    The driver (nv-dma.c, nv_dma_use_map_resource, of 535 to 595.45.04) hands out the raw bus address of GPU
+    memory, whichever the path, where get_dma_ops() is NULL and there is no dma_is_direct(). Linux 6.12
+    ("dma-mapping: direct calls for dma-iommu") made it NULL behind an IOMMU. This was read, not tried. The
+    one report is open-gpu-kernel-modules issue 1324 (595.84, Linux 7.0). A distribution may have the change
+    in an older kernel.
+    """
+    version = map_known(examination.node.kernel, lambda kernel: kernel.version)
+    return known(version, (0, 0)) >= (6, 12)
+
+
 def type_of_group(examination: Examination, function: PciFunction) -> Maybe[str]:
     """Return the type of a group, from the command line if sysfs has none; "" where there is no group."""
     group, kind = function.iommu_group, function.iommu_type

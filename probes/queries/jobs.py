@@ -18,6 +18,7 @@ from probes.facts.system.platform import Environment
 from probes.host.nvml import NvmlLive
 from probes.queries.evidence_list import first_distinct
 from probes.queries.finding import Evidence, Outcome, Severity, end_with, found, needs, passed, unknown
+from probes.queries.kernel_log import is_dmabuf_refused
 from probes.snapshot.condition import Watched
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER, Nccl
@@ -362,7 +363,10 @@ def _unread(processes: Iterable[Process], facts: ProcessFacts) -> str:
 def usable_paths(examination: Examination) -> tuple[Maybe[bool], Maybe[bool]]:
     """Return whether the requirements of DMA-BUF and nvidia-peermem are met on this node."""
     direct = examination.node.gpudirect
-    return (direct, direct) if isinstance(direct, Unknown) else (direct.dmabuf.usable, direct.peermem.usable)
+    if isinstance(direct, Unknown):
+        return direct, direct
+    dmabuf = False if is_dmabuf_refused(examination) else direct.dmabuf.usable
+    return dmabuf, direct.peermem.usable
 
 
 def needs_environment(process: Process, why: Unknown) -> str:

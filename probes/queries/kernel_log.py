@@ -8,6 +8,7 @@ from dataclasses import replace
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan
 from probes.base.unknown import Unknown, known
+from probes.facts.gpudirect import GdrPath, hardware_of
 from probes.facts.kernel.log import KernelLogFacts, KernelMessage, LogKind
 from probes.facts.pci.functions import PciKind
 from probes.queries.evidence_list import KERNEL_LOG, first_distinct, first_n, join_limited
@@ -108,3 +109,39 @@ def found_in_log(
         severity=severity,
         devices=bdfs,
     )
+
+
+P2P_REFUSALS = (
+    *("p2p-topology-refused-old-importer", "p2p-topology-refused", "p2p-topology-refused-override"),
+)
+"""The findings that the GPU driver denies GPU memory to NICs: jobs then have no path."""
+IMPORTER = "importer unable to handle MMIO"  # nv-dmabuf.c: a NIC driver attached without peer-to-peer support
+IMPORTERS = ("nvidia", "mlx5_core")  # the drivers that end this, of those that log their start
+
+
+def age_of(examination: Examination, message: KernelMessage, drivers: Collection[str]) -> tuple[bool, str]:
+    """Return whether a driver was loaded again after a message, and a sentence on both moments."""
+    written, log = message.seconds, examination.kernel_log
+    if isinstance(written, Unknown) or isinstance(log, Unknown):
+        return False, "The log does not show when."
+    at = f"This was last logged {written:.0f} s after boot"
+    when, name = max((log.loaded.get(name, 0.0), name) for name in drivers)
+    if when > written:
+        return True, f"{at}; {name} was loaded again {when:.0f} s after boot, and has refused nothing since."
+    return False, f"{at}, and no driver concerned was loaded again since: it is still so."
+
+
+def nic_drivers(examination: Examination) -> tuple[str, ...]:
+    """Return the PCI drivers of the RDMA devices, each once."""
+    devices = hardware_of(examination.node.rdma)
+    return tuple(dict.fromkeys(known(device.driver, "a NIC driver") for device in devices))
+
+
+def is_dmabuf_refused(examination: Examination) -> bool:
+    """Return whether the GPU driver refuses every NIC's DMA-BUF, by the log, and no rank has one."""
+    log = examination.kernel_log
+    refused = () if isinstance(log, Unknown) else log.messages
+    messages = [each for each in refused if each.kind is LogKind.P2P_REFUSED and IMPORTER in each.text]
+    is_used = GdrPath.DMABUF in examination.usability.used
+    is_one = len(nic_drivers(examination)) == 1
+    return bool(messages) and is_one and not is_used and not age_of(examination, messages[-1], IMPORTERS)[0]

@@ -16,6 +16,7 @@ from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import PROC_MODULES, KernelModule
 from probes.queries.evidence_list import STAGED
 from probes.queries.finding import CheckEnded, Outcome, end_with, found, need, passed, unknown
+from probes.queries.kernel_log import is_dmabuf_refused
 from probes.queries.modules import (
     DMABUF,
     MODULES,
@@ -90,6 +91,8 @@ def need_of_peermem(examination: Examination) -> Maybe[Need]:
         module = module_of(examination, name)
         if not isinstance(module, Unknown) and not is_present(module):
             return Unknown(Reason.NOT_THERE, PROC_MODULES, f"{name}{_FIRST}")
+    if is_dmabuf_refused(examination):
+        return Need.NEEDED
     if isinstance(direct.dmabuf.usable, Unknown):
         return direct.dmabuf.usable
     if not direct.dmabuf.usable:

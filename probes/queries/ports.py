@@ -16,7 +16,6 @@ from probes.topology.endpoints import is_down
 from probes.topology.hops import Smi
 
 NO_PORTS = Evidence("/sys/class/infiniband", "no NIC has an RDMA device")
-ACTIVE = ("ACTIVE", "ACTIVE_DEFER")
 PORT_DOWN = (
     *("link-layer-wrong", "ib-port-not-active", "ib-port-not-active-disabled"),
     *("ib-port-not-active-netdev-down", "ib-port-not-active-no-subnet-manager"),
@@ -47,7 +46,7 @@ class Port:
     @property
     def is_active(self) -> bool:
         """Whether the port is known to carry traffic."""
-        return self.facts.state in ACTIVE
+        return self.facts.is_active
 
     @property
     def name(self) -> str:
@@ -182,7 +181,7 @@ def problem_of(port: Port) -> Maybe[PortProblem]:
     state, layer = port.facts.state, port.facts.link_layer
     if isinstance(state, Unknown):
         return state
-    if state in ACTIVE:
+    if port.is_active:
         return PortProblem.NONE
     if isinstance(layer, Unknown):
         return layer

@@ -1,7 +1,7 @@
 """Paths between GPUs and NICs on which GPU memory was seen to register and data to be wrong or lost.
 
 Sources: ai-dynamo/dynamo issue 12463 (a virtual machine whose GPU and NIC look adjacent);
-NVIDIA/open-gpu-kernel-modules issue 1324 (DMA-BUF under an IOMMU that translates);
+NVIDIA/open-gpu-kernel-modules issue 1324 (an IOMMU that translates);
 ofiwg/libfabric pull request 12864 (a DMA-BUF has one path, by PCIe or by C2C) and src/hmem_cuda.c,
 cuda_get_dmabuf_fd (libfabric asks for PCIe first, whichever NIC it is for).
 """
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from probes.base.unknown import Unknown, known, map_known
 from probes.facts.gpudirect import GdrPath
-from probes.queries.iommu_groups import translated_types
+from probes.queries.iommu_groups import may_lose_writes, translated_types
 from probes.queries.modules import efa_functions
 from probes.queries.pcie_paths import config_of, gpus_and_nics, is_grace, is_guest, near_paths, nic_ends
 from probes.snapshot.examination import Examination
 
 IN_GUEST = "in this virtual machine, data may be wrong although the transfer succeeds"
-BEHIND_IOMMU = "behind a translating IOMMU, writes by DMA-BUF may be lost without an error"
+BEHIND_IOMMU = "behind a translating IOMMU, from Linux 6.12 on, writes may be lost without an error"
 OVER_C2C = (
     "this EFA reaches the GPU over C2C, but libfabric exports GPU memory for PCIe first, so transfers may "
     "fail although it registers"
@@ -51,7 +51,7 @@ def _unproven_by_platform(examination: Examination) -> dict[tuple[str, str], str
     if in_guest is True:
         return dict.fromkeys(guest_pairs(examination), IN_GUEST)
     is_host = in_guest is False and not is_grace(examination)
-    if not is_host or examination.usability.path is not GdrPath.DMABUF:
+    if not is_host or not may_lose_writes(examination):
         return {}
     types = translated_types(examination)
     translated = {bdf for bdf, kind in types.items() if not isinstance(kind, Unknown)}

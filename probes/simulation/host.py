@@ -281,7 +281,7 @@ class SimulatedHost(HostBase):
 
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
         """Return what libcuda of the described driver reports, or the error of cuInit."""
-        from probes.simulation.bandwidth.cuda import devices, exports_dmabuf
+        from probes.simulation.bandwidth.cuda import devices
 
         for module in ("nvidia", "nvidia_uvm"):
             if module not in self.tree.live_modules:
@@ -292,7 +292,7 @@ class SimulatedHost(HostBase):
         found = devices(self.tree, {})
         if isinstance(found, int):
             return Unknown(Reason.DRIVER_ERROR, "libcuda", f"cuInit(0) returned {found}")
-        rdma, dmabuf = self._description.offers_gdr, exports_dmabuf(self.tree)
+        rdma, dmabuf = self._description.offers_gdr, self._description.exports_dmabuf
         return tuple(CudaGpu(device.bdf, rdma, dmabuf) for device in found)
 
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:

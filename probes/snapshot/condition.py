@@ -16,6 +16,7 @@ from probes.base.unknown import Maybe, Unknown
 
 # The checks that report them.
 STAGED, OVER_TCP = "job-staged", "job-over-tcp"
+CONTRADICTED = "path-contradicts-node"
 STOPPED, RANK_ENDED, ODD_RANK = "rank-stopped", "rank-ended", "rank-differs"
 SLOW_NIC, TRAFFIC_FELL, SILENT = "nic-slow-in-job", "job-traffic-fell", "job-silent"
 CONGESTED = "network-congested"

@@ -58,6 +58,18 @@ class Usability:
     nics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the NICs that serve each GPU
     unserved: Mapping[str, str] = field(default_factory=dict)  # GPU -> why no NIC serves it, as a clause
     paths: tuple[PathUsability, ...] = ()  # DMA-BUF, then peer memory; () where their facts are unknown
+    seen: frozenset[GdrPath] = frozenset()  # paths that ranks of running jobs use, certainly or likely
+
+    @property
+    def usable_paths(self) -> tuple[GdrPath, ...]:
+        """The path of the verdict, then the other one if it is usable."""
+        others = [row.path for row in self.paths if row.usable is True and row.path is not self.path]
+        return () if self.path is None else (self.path, *others)
+
+    @property
+    def used(self) -> frozenset[GdrPath]:
+        """The paths that are in use now, certainly or likely."""
+        return self.seen | {self.path} if self.state is State.ACTIVE and self.path else self.seen
 
 
 @frozen

@@ -8,7 +8,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, all_of, any_of
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, hardware_of
 from probes.facts.node import Node
-from probes.facts.rdma.devices import RdmaDevice
+from probes.facts.rdma.devices import ACTIVE, RdmaDevice
 from probes.snapshot.gdr_use import GdrUse
 from probes.snapshot.rates import Reading
 from probes.topology.nccl_paths import NEAR
@@ -65,9 +65,9 @@ def hardware_devices(node: Node) -> dict[str, RdmaDevice]:
 
 
 def has_active_port(device: RdmaDevice, reading: Reading | None) -> Maybe[bool]:
-    """Return whether a port is ACTIVE; NCCL uses no other (src/transport/net_ib/init.cc)."""
+    """Return whether a port is ACTIVE; NCCL uses no other."""
     states = _port_states(device, reading)
-    if "ACTIVE" in states:
+    if ACTIVE in states:
         return True
     return next((state for state in states if isinstance(state, Unknown)), False)
 
@@ -151,7 +151,7 @@ def _why_unserved(
         return support.reason
     if near:
         states = _port_states(devices[near[0]], reading)
-        if "ACTIVE" in states:
+        if ACTIVE in states:
             return f"{near[0]} cannot register GPU memory"
         return f"{near[0]} {f'is {states[0]}' if states else 'has no ports'}"
     up = [name for name in topology.best_nics.get(gpu, ()) if name in devices and reach.active[name] is True]

@@ -110,8 +110,7 @@ def is_down(device: RdmaDevice | None) -> bool:
     """
     if device is None:
         return True
-    states = [port.state for port in device.ports]
-    return bool(states) and all(not isinstance(state, Unknown) and state != "ACTIVE" for state in states)
+    return bool(device.ports) and all(port.is_down for port in device.ports)
 
 
 def port_gbps(device: RdmaDevice | None) -> float:

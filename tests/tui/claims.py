@@ -22,7 +22,6 @@ VERDICT = re.compile(
 )
 PATH = re.compile(r"\b(DMA-BUF|peermem|EFA|libfabric) +([✓✗–?])( not for new jobs)?")
 WITHOUT_GDR = re.compile(r"Path now +(?:likely )?(?:staged|TCP)")
-WORKS = re.compile(r"\b(DMA-BUF|nvidia-peermem) \(it works on this node")
 JOB = re.compile(r"^(?:Jobs )?([●▲✗?]) (\w[\w-]*\.py)\b(.*(?:\n  +\S.*)*)", re.MULTILINE)
 WORD = re.compile(r"GDR(?: \((?:DMA-BUF|peermem)\))?|staged|TCP|no NIC in use")
 SILENCE = re.compile(r"no traffic for (\d+) (s|min)")
@@ -57,9 +56,6 @@ class Claims:
             self.count += 1
             if is_for_running_jobs:
                 self.kept.add(path)
-        for path in WORKS.findall(text):
-            self.paths[path.removeprefix("nvidia-")][output] = "✓"
-            self.count += 1
         for mark, job, rest in JOB.findall(text):
             self.jobs[job][output] = mark, frozenset(WORD.findall(rest))
             self.count += 1

@@ -162,6 +162,7 @@ def _meaning(process: LiveProcess) -> str:
         PathWord.NO_NIC: "It has no connected queue pair: traffic stays on this node, or there is none.",
         PathWord.UNKNOWN: "The evidence is inconclusive.",
     }[word]
+    text = f"{text} {process.path.contradiction}".rstrip()
     if not process.path.is_likely:
         return text
     doubt = f" {process.path.doubt}" if process.path.doubt else ""

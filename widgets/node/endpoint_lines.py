@@ -13,7 +13,7 @@ from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu, GpuFacts
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts
-from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
+from probes.facts.rdma.devices import ACTIVE, RdmaDevice, RdmaFacts, RdmaPort
 from probes.host.nvml import NvmlLive
 from probes.snapshot.nic_roles import NicRole, Role
 from probes.snapshot.rates import PortRate
@@ -178,7 +178,7 @@ def nic_line(
         return _line(device.name, (label, tone), (" no port", Tone.WARNING))
     figures, trouble, words = "", NOTHING, ""
     state = port_state(device, port, live)
-    if state == "ACTIVE":
+    if state == ACTIVE:
         figures = f" {port_speed(port, detail >= Detail.FULL)}"
         rate = live.ports.get((device.name, port.number))
         if rate is not None:

@@ -8,7 +8,7 @@ from probes.base.history import History
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
-from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.rdma.devices import ACTIVE, RdmaFacts
 from probes.topology.paths import Topology
 from widgets.base.figures import gbps, in_gbps, share, short
 from widgets.base.graphs import graph
@@ -45,7 +45,7 @@ def line_rates(node: Node, topology: Topology, live: LiveFigures) -> dict[str, f
     rates = {"NIC": 0.0, "GPU": 0.0}
     for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
         for port in device.ports:
-            if port_state(device, port, live) == "ACTIVE" and not isinstance(port.rate_gbps, Unknown):
+            if port_state(device, port, live) == ACTIVE and not isinstance(port.rate_gbps, Unknown):
                 rates["NIC"] += port.rate_gbps
     for gpu in node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ():
         rates["GPU"] += gpu_link_gbps(topology, gpu.bdf)
@@ -136,9 +136,9 @@ def draw_ports(
         label = Run(f"{labels[key]:<{cells}}", Tone.NIC, device.name)
         mark = (marks or {}).get(device.name, Run(" "))
         state, rate = port_state(device, port, live), live.ports.get(key)
-        if state != "ACTIVE" or rate is None:
-            tone = Tone.DIM if state == "ACTIVE" else Tone.BAD
-            lines.append((label, mark, Run(state if state != "ACTIVE" else "no rate yet", tone)))
+        if state != ACTIVE or rate is None:
+            tone = Tone.DIM if state == ACTIVE else Tone.BAD
+            lines.append((label, mark, Run(state if state != ACTIVE else "no rate yet", tone)))
             continue
         top = port.rate_gbps if not isinstance(port.rate_gbps, Unknown) else None
         head: Line = (label, mark, Run(f"{short(port.rate_gbps):>4}G", Tone.DIM))

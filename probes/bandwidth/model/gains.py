@@ -14,7 +14,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.queries.acs_redirects import detours, redirects_of
 from probes.queries.finding import DETOUR, PairGain
 from probes.queries.pcie_paths import turning_ports
-from probes.queries.ports import ACTIVE, Port, by_board
+from probes.queries.ports import Port, by_board
 from probes.snapshot.examination import Examination
 
 
@@ -117,7 +117,7 @@ def _limits(examination: Examination) -> Iterator[tuple[str, str, str, Limit]]:
             if port is None:
                 continue
             limit = limit_of_pair(examination, gpu, nic, port.number)
-            if not isinstance(port.state, Unknown) and port.state not in ACTIVE:
+            if port.is_down:
                 limit = replace(limit, bounds=tuple(_nothing_by_port(bound) for bound in limit.bounds))
             yield labels[gpu], gpu, nic, limit
 

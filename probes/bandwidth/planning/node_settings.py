@@ -51,7 +51,7 @@ def gid_index(port: RdmaPort) -> Maybe[int | None]:
 
 def active_port(device: RdmaDevice) -> RdmaPort | None:
     """Return the first port that is ACTIVE; else the first whose state is unknown."""
-    ports = [port for port in device.ports if port.state == "ACTIVE"]
+    ports = [port for port in device.ports if port.is_active]
     return next(iter(ports or [port for port in device.ports if isinstance(port.state, Unknown)]), None)
 
 

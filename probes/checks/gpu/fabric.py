@@ -96,6 +96,7 @@ def gpu_fabric_not_registered(examination: Examination) -> Outcome:
             look,
         ),
         devices=bdfs_of(waiting),
+        takes=bdfs_of(waiting),
     )
 
 

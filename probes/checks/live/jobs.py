@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from probes.base.evidence import Evidence
-from probes.base.plan import Plan, instruction
+from probes.base.plan import Plan, instruction, make_plan
 from probes.checks.live.watched import report_conditions
 from probes.queries.finding import Area, Outcome, Severity, end_with, passed
 from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, STAGING_SETTINGS, TCP_SETTINGS, job_plan
 from probes.queries.jobs import OVER_TCP as TCP_IMPACT
 from probes.queries.jobs import STAGED as STAGED_IMPACT
+from probes.queries.kernel_log import P2P_REFUSALS
 from probes.queries.ports import PORT_DOWN
 from probes.snapshot.condition import (
+    CONTRADICTED,
     ODD_RANK,
     OVER_TCP,
     RANK_ENDED,
@@ -41,6 +43,7 @@ CAUSES_OF_STAGING = (
     *("no-gdr-path", "cuda-fails-to-start", *STAGING_SETTINGS, "memory-peers-missing-old-nccl"),
     *("job-log-gdr-disabled", "job-log-other-setting", "job-log-other-nics", "job-log-staged"),
     *("gpu-nic-cross-socket", "gpu-nic-through-cpu", "gpu-without-near-nic", "peermem-not-loaded"),
+    *P2P_REFUSALS,
 )
 CAUSES_OF_TCP = (*TCP_SETTINGS, "job-log-tcp", "dev-infiniband-missing", "no-gdr-path")
 
@@ -93,6 +96,27 @@ def job_over_tcp(examination: Examination) -> Outcome:
     """Find NCCL ranks that use TCP on a node with RDMA NICs; critical if it is certain of a whole job."""
     _end_by_design(examination)
     return report_conditions(examination, OVER_TCP, _OVER_TCP_FIX, needs_paths=True)
+
+
+_CONTRADICTED_FIX = make_plan(
+    "Find out which of both is true",
+    instruction("Run gdrtop as root, which sees the NICs that are attached to GPU memory"),
+    instruction("Run gdrtop prove, which registers GPU memory for a moment and shows what refuses it"),
+    instruction("Compare the evidence of the requirement with the node, and report what gdrtop misreads"),
+)
+
+
+@AREA.check(
+    CONTRADICTED,
+    Severity.WARNING,
+    "A running job seems to use a path that this node cannot have",
+    "Linux, RDMA netlink and proc_pid_status(5), VmPin; gdrtop help verdict",
+    ok="No running job uses a path that this node cannot have",
+    impact="Either the job's path or the state of this node is not what gdrtop shows.",
+)
+def path_contradicts_node(examination: Examination) -> Outcome:
+    """Find processes whose registered memory contradicts what DMA-BUF or nvidia_peermem requires."""
+    return report_conditions(examination, CONTRADICTED, _CONTRADICTED_FIX, needs_paths=True)
 
 
 _STOPPED_FIX = Plan(

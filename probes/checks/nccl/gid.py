@@ -53,7 +53,7 @@ def _chosen_gids(
         if index is None or index < 0:  # -1: NCCL chooses
             continue
         for device, port in selected_ports(examination, parse_hca_list(settings.get(HCA) or "")):
-            if port.link_layer == "Ethernet" and port.state == "ACTIVE":
+            if port.link_layer == "Ethernet" and port.is_active:
                 gids = port.gids
                 if isinstance(gids, Unknown):
                     yield settings, device, port, index, gids
@@ -153,7 +153,7 @@ def nccl_sparse_gid_table(examination: Examination) -> Outcome:
         hcas = parse_hca_list(settings.get(HCA) or "")
         for device, port in selected_ports(examination, hcas) if affected else ():
             gids = () if isinstance(port.gids, Unknown) else port.gids
-            is_roce = port.link_layer == "Ethernet" and port.state == "ACTIVE"
+            is_roce = port.link_layer == "Ethernet" and port.is_active
             if is_roce and gids and gids[0].index > 0:
                 place = f"{device.sysfs_path}/ports/{port.number}/gids"
                 evidence.append(Evidence(f"/proc/{process.pid}/maps", f"NCCL {affected[0][0].version}"))

@@ -26,6 +26,7 @@ from probes.queries.jobs import (
     job_plan,
     usable_paths,
 )
+from probes.queries.kernel_log import P2P_REFUSALS
 from probes.queries.modules import PLUGIN, plugin_only_driver
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State as NodeState
@@ -44,7 +45,7 @@ _OF_GDR = (
 _CAUSES_OF_STAGING = (
     *("no-gdr-path", *STAGING_SETTINGS),
     *("job-log-gdr-disabled", "job-log-other-setting", "job-log-other-nics"),
-    *("gpu-nic-cross-socket", "gpu-nic-through-cpu"),
+    *("gpu-nic-cross-socket", "gpu-nic-through-cpu", *P2P_REFUSALS),
 )
 
 

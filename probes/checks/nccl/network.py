@@ -215,7 +215,7 @@ def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
             continue
         for device, port in selected_ports(examination, hcas):
             states.append(port.state)
-            if not isinstance(port.state, Unknown) and port.state != "ACTIVE":
+            if port.is_down:
                 down.add(device.name)
                 evidence.append(settings.evidence(HCA, f"{device.name}:{port.number} is {port.state}"))
     if not evidence:
@@ -239,7 +239,7 @@ def nccl_ib_hca_mixed_layers(examination: Examination) -> Outcome:
     for settings, hcas in _lists(examination):
         layers: dict[str, str] = {}
         for device, port in selected_ports(examination, hcas):
-            if port.state == "ACTIVE" and not isinstance(port.link_layer, Unknown):
+            if port.is_active and not isinstance(port.link_layer, Unknown):
                 layers.setdefault(port.link_layer, device.name)
         if len(layers) > 1:
             shown = ", ".join(f"{name} is {layer}" for layer, name in layers.items())
@@ -262,7 +262,7 @@ def nccl_ib_hca_mixed_rates(examination: Examination) -> Outcome:
     for settings, hcas in _lists(examination):
         rates: dict[float, str] = {}
         for device, port in selected_ports(examination, hcas):
-            if port.state == "ACTIVE" and not isinstance(port.rate_gbps, Unknown):
+            if port.is_active and not isinstance(port.rate_gbps, Unknown):
                 rates.setdefault(port.rate_gbps, device.name)
         if len(rates) > 1:
             shown = ", ".join(f"{name} {rate:g} Gb/s" for rate, name in sorted(rates.items()))
@@ -281,7 +281,7 @@ def _rank(topology: Topology, gpu: str, nic: str) -> int | None:
 def used_devices(examination: Examination, settings: JobSettings) -> frozenset[str]:
     """Return the NICs that NCCL chooses for a job's GPUs among those it may use."""
     hcas = parse_hca_list(settings.get(HCA) or "")
-    chosen = {device.name for device, port in selected_ports(examination, hcas) if port.state == "ACTIVE"}
+    chosen = {device.name for device, port in selected_ports(examination, hcas) if port.is_active}
     used: set[str] = set()
     for gpu in gpus_of(examination, settings.process):
         nics = examination.topology.nics_of_nccl(gpu, chosen)
@@ -297,7 +297,7 @@ def nearest_left_out(
     `gpus`: BDFs. A GPU without a known path to a chosen NIC is left out.
     """
     topology = examination.topology
-    active = {device.name for device, port in all_ports(examination) if port.state == "ACTIVE"}
+    active = {device.name for device, port in all_ports(examination) if port.is_active}
     found: dict[str, str] = {}
     for gpu in topology.gpus:
         if gpu.id not in gpus:

@@ -49,6 +49,12 @@ _LOST = (
     " RDMA if there is none."
 )
 
+# Linux ib_verbs.h, IB_PORT_ACTIVE_DEFER; InfiniBand specification, link state machine.
+_LINK_LOST = (
+    "active, but without its link, and the port waits for the link to come back. If it does not, the cable, "
+    "optics or switch port is faulty."
+)
+
 
 def _ports_in(examination: Examination, wanted: PortProblem) -> list[Port]:
     """Return the ports with a problem; without any, end the check."""
@@ -82,10 +88,12 @@ def _add_check(
         ports = _ports_in(examination, problem)
         is_wrong_layer = problem is PortProblem.NO_SIGNAL and _have_wrong_layer(examination, ports)
         severity = cost_of_loss(examination, ports)
+        is_deferred = all(port.facts.state == "ACTIVE_DEFER" for port in ports)
+        shows_state = is_deferred or problem is PortProblem.NO_SUBNET_MANAGER
         return found(
-            f"{port_names(ports)}: {cause}",
+            f"{port_names(ports)}: {_LINK_LOST if is_deferred else cause}",
             *first_n(evidence(port) for port in ports),
-            *((_state(ports[0]),) if problem is PortProblem.NO_SUBNET_MANAGER else ()),
+            *((_state(ports[0]),) if shows_state else ()),
             fix=fix(ports),
             severity=severity,
             devices=devices_of(ports),

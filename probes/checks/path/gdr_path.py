@@ -113,12 +113,10 @@ def cuda_fails_to_start(examination: Examination) -> Outcome:
     failure = need(direct.cuda_failure, "CUDA's response")
     if not failure:
         return passed(Evidence("cuInit(0)", "no error caused by the node"))
-    # Programs that run already keep their GPUs.
-    is_used = examination.usability.state is State.ACTIVE
     return found(
         f"{failure}.",
         Evidence("cuInit(0)", failure.partition("cuInit(0) ")[2] or failure),
-        takes=() if is_used else examination.usability.gpus,
+        takes=examination.usability.gpus,
         devices=examination.usability.gpus,
     )
 

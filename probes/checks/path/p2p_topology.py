@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.gpudirect import GdrPath, parse_driver_version
+from probes.facts.gpudirect_requirements import TOPOLOGY_CHECK, why_topology_allowed
 from probes.facts.kernel.log import LogKind
 from probes.plans.common import driver_option_plan, reboot_plan
 from probes.queries.evidence_list import KERNEL_LOG, SHOWN, STAGED
@@ -18,6 +23,7 @@ from probes.queries.finding import (
     passed,
     unknown,
 )
+from probes.queries.kernel_log import IMPORTER, IMPORTERS, age_of, nic_drivers
 from probes.queries.module_need import loaded_peermem
 from probes.queries.modules import (
     DMABUF,
@@ -25,14 +31,19 @@ from probes.queries.modules import (
     message_evidence,
     module_messages,
 )
-from probes.queries.pcie_paths import is_guest
+from probes.queries.pcie_paths import is_grace, is_guest, near_paths
 from probes.snapshot.examination import Examination
 
 AREA = Area("path")
 
 _SOURCE = "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/"
 _PARAMS = "/proc/driver/nvidia/params"
-_OVERRIDE = "GrdmaPciTopoCheckOverride"
+# NCCL asks for a path by capability, and does not try another when the registration of a connection's buffers
+# fails (src/transport/net.cc, sendProxyConnect; misc/ibvwrap.cc).
+_FAILS = (
+    'Registering GPU memory fails. NCCL does not try another path then: the job ends with "Call to '
+    'ibv_reg_dmabuf_mr failed" or "ibv_reg_mr … failed" when it connects.'
+)
 _LIBRARIES = "the libraries of all processes"
 _MEMORY_PEERS = "/sys/kernel/mm/memory_peers"
 # The first release that looks for /sys/module/nvidia_peermem/version is 2.23.4.
@@ -45,57 +56,75 @@ _FIRST_NCCL = (2, 23, 4)
     "A driver option denies every NIC access to GPU memory",
     f"{_SOURCE}nv-reg.h, NVreg_GrdmaPciTopoCheckOverride; nv-pci.c, nv_grdma_pci_topology_supported",
     ok="No driver option denies GPU memory to NICs",
-    impact=STAGED,
+    impact=_FAILS,
     data_path=True,
 )
 def p2p_topology_refused_override(examination: Examination) -> Outcome:
-    """Check NVreg_GrdmaPciTopoCheckOverride; 2 blocks DMA-BUF and nvidia_peermem, but not with C2C.
-
-    What the driver lists decides, not its branch: 580.65.06 added the option, and R595 removed it.
-    """
-    gpus = examination.node.gpus
-    value = need(map_known(gpus, lambda gpus: gpus.driver.parameters), _PARAMS).get(_OVERRIDE)
-    if value != "2":
-        return passed(Evidence(_PARAMS, f"{_OVERRIDE}: {value or 'not listed'}"))
-    if not isinstance(gpus, Unknown) and gpus.gpus and all(known(gpu.c2c_links, 0) for gpu in gpus.gpus):
-        # nv_grdma_pci_topology_supported allows coherent platforms before it looks at the option.
-        coherent = Evidence("NVML, C2C links", "GPUs coherent with their CPU: the option has no effect")
-        return passed(Evidence(_PARAMS, f"{_OVERRIDE}: {value}"), coherent)
+    """Check NVreg_GrdmaPciTopoCheckOverride; 2 blocks DMA-BUF and nvidia_peermem from 580.65.06 on."""
+    gpus = need(examination.node.gpus, _PARAMS)
+    allowed = need(why_topology_allowed(gpus), _PARAMS)
+    if allowed:
+        return passed(Evidence(_PARAMS, allowed))
     return found(
         "NVreg_GrdmaPciTopoCheckOverride=2 denies every topology. Registering GPU memory fails with errno "
         "524, both with DMA-BUF and with nvidia_peermem.",
-        Evidence(_PARAMS, f"{_OVERRIDE}: {value}"),
+        Evidence(_PARAMS, f"{TOPOLOGY_CHECK}: 2"),
         fix=driver_option_plan(
             "Remove the option",
             "Delete NVreg_GrdmaPciTopoCheckOverride=2 from `options nvidia` in /etc/modprobe.d",
         ),
         devices=("nvidia",),
+        refutes=(GdrPath.DMABUF, GdrPath.PEERMEM),
     )
 
 
-def _allow_steps(examination: Examination, is_alternative: bool = True) -> tuple[Step, ...]:
+def _allow_steps(
+    examination: Examination, first_without: int, is_alternative: bool = True
+) -> tuple[Step, ...]:
     """Return the option that skips the check, or what to do with a driver that has no such option.
 
-    R595 removed it; GPU and NIC then need a common IOMMU group or root port. /proc/driver/nvidia/params lists
-    the options. Sources: nv-pci.c; https://github.com/NVIDIA/aicr/issues/2459.
+    `first_without`: the branch whose check does not ask for it. /proc/driver/nvidia/params lists the options.
+    Sources: nv-pci.c of 580.65.06 to 595.45.04; https://github.com/NVIDIA/aicr/issues/2459.
     """
     parameters = map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters)
-    if isinstance(parameters, Unknown) or _OVERRIDE in parameters:
+    version = known(map_known(examination.node.gpus, lambda gpus: gpus.driver.version), "")
+    branch = (parse_driver_version(version) or (0,))[0]
+    if branch < first_without and (isinstance(parameters, Unknown) or TOPOLOGY_CHECK in parameters):
         condition = f"{_PARAMS} lists it and " if isinstance(parameters, Unknown) else ""
         text = (
             f"{'Or, if' if is_alternative else 'If'} {condition}the machine is known to work, set"
-            f" `options nvidia NVreg_{_OVERRIDE}=1` in modprobe.d, rebuild the initramfs and reboot"
+            f" `options nvidia NVreg_{TOPOLOGY_CHECK}=1` in modprobe.d, rebuild the initramfs and reboot"
         )
         return (instruction(text),)
-    text = f"This driver has no NVreg_{_OVERRIDE} (R595 removed it). If the machine needs it, use branch R580"
+    why = "it came with 570.86.16" if 0 < branch < 570 else "R595 removed it"
+    text = f"This driver has no NVreg_{TOPOLOGY_CHECK} ({why}). If the machine needs it, use branch R580"
     return (instruction(text),)
 
 
-def _refused(examination: Examination, words: str, cause: str, fix: Plan) -> Outcome:
-    """Check the kernel log for a refusal of the driver."""
+def _refused(
+    examination: Examination,
+    words: str,
+    cause: str,
+    fix: Plan,
+    takes: tuple[str, ...] = (),
+    refutes: tuple[GdrPath, ...] = (),
+    drivers: Collection[str] = ("nvidia",),
+) -> Outcome:
+    """Check the kernel log for a refusal of the driver, which is over once one of `drivers` was loaded again.
+
+    It is a note then, for the log does not show whether programs have tried since.
+    """
     messages = need(module_messages(examination, (LogKind.P2P_REFUSED,), words=words), KERNEL_LOG)
     evidence = message_evidence(examination, messages)
-    return found(cause, *evidence, fix=fix) if messages else passed(*evidence)
+    if not messages:
+        return passed(*evidence)
+    is_over, when = age_of(examination, messages[-1], drivers)
+    if is_over:
+        return found(f"{cause} {when}", *evidence, fix=fix, severity=Severity.NOTE, data_path=False)
+    if examination.usability.used & {*refutes}:
+        used = "Now GPU memory is registered through this path, so not every attempt is refused."
+        return found(f"{cause} {when} {used}", *evidence, fix=fix)
+    return found(f"{cause} {when}", *evidence, fix=fix, takes=takes, refutes=refutes)
 
 
 @AREA.check(
@@ -104,22 +133,35 @@ def _refused(examination: Examination, words: str, cause: str, fix: Plan) -> Out
     "The driver denies a NIC access to GPU memory because of the chipset",
     f"{_SOURCE}nv-pci.c, nv_grdma_pci_topology_supported",
     ok="No NIC was denied GPU memory because of the chipset",
-    impact=STAGED,
+    impact=_FAILS,
     data_path=True,
 )
 def p2p_topology_refused(examination: Examination) -> Outcome:
-    """Check the log for `PCI topology not supported`; pairs below one switch are never refused."""
+    """Check the log for `PCI topology not supported`; pairs below one switch are never refused.
+
+    The chipset is the same for all other pairs, so the driver refuses each of them, but for GPUs coherent
+    with their CPU, and in a virtual machine.
+    """
+    is_exempt = is_grace(examination) or is_guest(examination) is not False
+    near = {path.a for path in near_paths(examination)}
+    far = () if is_exempt else tuple(gpu for gpu in examination.usability.gpus if gpu not in near)
     cause = (
         "GPU and NIC have no common PCIe switch, and the driver lists this chipset as unable to carry "
-        "peer-to-peer traffic (errno 524)."
+        "peer-to-peer traffic (errno 524, with DMA-BUF and with nvidia_peermem)."
     )
+    if far:
+        cause += f" {plural(len(far), 'GPU has', 'GPUs have')} no NIC below a common switch."
+    elif not is_exempt:
+        cause += " Every GPU also has a NIC below its own switch, which is not refused."
     plan = make_plan(
         "Pair GPUs and NICs below one switch",
         "Use the NIC below the same PCIe switch as the GPU (NCCL_IB_HCA; see gdrtop's matrix)",
-        *_allow_steps(examination),
+        *_allow_steps(examination, first_without=600),
         disturbs="jobs, which must be restarted",
     )
-    return _refused(examination, "PCI topology not supported", cause, plan)
+    is_all = bool(far) and set(far) == set(examination.usability.gpus)
+    refutes = (GdrPath.DMABUF, GdrPath.PEERMEM) if is_all else ()
+    return _refused(examination, "PCI topology not supported", cause, plan, far, refutes)
 
 
 @AREA.check(
@@ -128,22 +170,27 @@ def p2p_topology_refused(examination: Examination) -> Outcome:
     "The driver refuses the direct PCIe path: GPU and NIC are in different IOMMU groups",
     f"{_SOURCE}nv-dmabuf.c, FORCE_PCIE; rdma_topo(8) of rdma-core",
     ok="The driver did not refuse a direct PCIe path",
-    impact="Traffic uses the path through the CPU (C2C) or host memory instead of the direct PCIe path.",
+    impact="Programs that ask for the direct PCIe path fail to register GPU memory: those with Data Direct, "
+    "and libfabric with EFA. DMA-BUF over C2C is another mapping, which the driver does not refuse.",
     data_path=True,
 )
 def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
-    """Check the log for `mapping type FORCE_PCIE`: Grace with NICs at the GPU's own switch."""
+    """Check the log for `mapping type FORCE_PCIE`: Grace with NICs at the GPU's own switch.
+
+    It refutes no path: the mapping over C2C is allowed on coherent platforms.
+    """
     cause = "On Grace the direct PCIe path needs GPU and NIC in one IOMMU group."
     if known(is_guest(examination), False):
         cause += " In a virtual machine, the hypervisor determines the groups."
-        plan = reboot_plan("Allow the direct PCIe path", *_allow_steps(examination, is_alternative=False))
+        steps = _allow_steps(examination, first_without=595, is_alternative=False)
+        plan = reboot_plan("Allow the direct PCIe path", *steps)
     else:
         cause += " ACS settings determine the groups."
         plan = reboot_plan(
             "Set ACS as rdma_topo requires",
             Step("Show which ACS settings the paths need", ("rdma_topo", "check")),
             "Set ACS as rdma_topo prints it (in firmware, or with pci=config_acs= at boot), then reboot",
-            *_allow_steps(examination),
+            *_allow_steps(examination, first_without=595),
         )
     return _refused(examination, "FORCE_PCIE", cause, plan)
 
@@ -154,15 +201,26 @@ def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
     "The NIC driver does not support peer-to-peer DMA-BUF",
     f"{_SOURCE}nv-dmabuf.c, importer unable to handle MMIO",
     ok="The log shows no NIC driver without peer-to-peer DMA-BUF",
-    impact=STAGED,
+    impact=_FAILS,
     data_path=True,
 )
 def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
-    """Check the log for `importer unable to handle MMIO`."""
-    cause = "The NIC driver attached to the DMA-BUF without peer-to-peer support."
-    update = "Update the NIC driver with a newer kernel or a current OFED"
-    plan = make_plan("Update the NIC driver", update, disturbs="every RDMA program")
-    return _refused(examination, "importer unable to handle MMIO", cause, plan)
+    """Check the log for `importer unable to handle MMIO`, which the driver says of any GPU's memory."""
+    drivers = nic_drivers(examination)
+    cause = f"{' or '.join(drivers)} attached to the DMA-BUF without peer-to-peer support, which is refused."
+    plan = make_plan(
+        "Update the NIC driver",
+        "Update the NIC driver with a newer kernel or a current OFED",
+        instruction(
+            "Until then, set NCCL_DMABUF_ENABLE=0: NCCL uses nvidia_peermem where it is loaded, and else "
+            "copies through host memory",
+            needs_root=False,
+        ),
+        disturbs="every RDMA program",
+    )
+    # The message does not name the driver: of several, others may work.
+    refutes = (GdrPath.DMABUF,) if len(drivers) == 1 else ()
+    return _refused(examination, IMPORTER, cause, plan, refutes=refutes, drivers=IMPORTERS)
 
 
 def _numbers(version: Maybe[str]) -> tuple[int, ...] | None:

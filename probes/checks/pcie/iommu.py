@@ -5,7 +5,6 @@ from __future__ import annotations
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known, map_known
-from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.config_space import Acs
 from probes.facts.pci.functions import PciFunction, PciKind
@@ -14,7 +13,7 @@ from probes.plans.pcie import ats_steps, pass_through
 from probes.queries.acs_redirects import redirects_of
 from probes.queries.evidence_list import KERNEL_LOG, LIKE_THESE, first_distinct, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
-from probes.queries.iommu_groups import GROUPS, translated_types, type_of_group
+from probes.queries.iommu_groups import GROUPS, may_lose_writes, translated_types, type_of_group
 from probes.queries.kernel_log import bdfs_in, coverage, messages_about
 from probes.queries.pcie_paths import (
     DEVICES,
@@ -49,7 +48,7 @@ _NO_GROUPS = Evidence("/sys/class/iommu", "no IOMMU in use")
     "The IOMMU translates the DMA of GPUs or NICs",
     "Linux Documentation/ABI/testing/sysfs-kernel-iommu_groups; NCCL user guide, troubleshooting, IO "
     "virtualization, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html; "
-    "NVIDIA/open-gpu-kernel-modules issue 1324",
+    "NVIDIA/open-gpu-kernel-modules issue 1324 and kernel-open/nvidia/nv-dma.c, nv_dma_use_map_resource",
     ok="The IOMMU does not translate the DMA of GPUs and NICs",
     impact="GPU traffic detours through the CPU's IOMMU. Users report a half to a third of the bandwidth, "
     "and sometimes errors or hangs.",
@@ -82,16 +81,16 @@ def iommu_translated(examination: Examination) -> Outcome:
 
 
 def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
-    """Report the translation: critical if DMA was refused, the path is DMA-BUF, or ACS redirects too."""
+    """Report the translation: critical if DMA was refused, the kernel may lose it, or ACS redirects too."""
     refused = messages_about(examination, (LogKind.IOMMU_FAULT,), chains_of(examination))
     impact = ""
     if refused:
         impact = "The IOMMU has refused DMA from these devices: such transfers fail, or their data is lost."
-    elif examination.usability.path is GdrPath.DMABUF:
-        # The driver handed out raw BAR addresses: OGK issue 1324 (595.84, Linux 7.0).
+    elif may_lose_writes(examination):
         impact = (
-            "Data can be lost without an error: with DMA-BUF, an open driver was seen to hand out raw BAR "
-            "addresses, and the IOMMU discards writes to those. Otherwise bandwidth falls to a half or less."
+            "Data may be lost without an error: from Linux 6.12 on, the driver's source hands NICs addresses "
+            "of GPU memory that the IOMMU does not map, and one user has seen lost writes (OGK issue 1324). "
+            "Otherwise bandwidth falls to a half or less."
         )
     elif redirects_of(examination).ports:
         impact = "GPU traffic is redirected to the CPU's IOMMU: transfers are slow, fail or hang."

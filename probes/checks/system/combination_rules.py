@@ -75,7 +75,7 @@ def efa_without_override(examination: Examination) -> Iterator[Evidence]:
 
 def hang_on_infiniband(examination: Examination) -> Iterator[Evidence]:
     """Yield jobs on several nodes with NCCL 2.29.7 to 2.30.6 on InfiniBand, unless they disable PXN."""
-    layers = {port.link_layer for _, port in all_ports(examination) if port.state == "ACTIVE"}
+    layers = {port.link_layer for _, port in all_ports(examination) if port.is_active}
     if "InfiniBand" not in layers:
         return
     gpus = examination.node.gpus

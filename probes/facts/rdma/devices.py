@@ -25,6 +25,11 @@ class Gid:
     netdev: Maybe[str]
 
 
+ACTIVE = "ACTIVE"
+"""The state of a port that carries traffic. NCCL uses no other (src/transport/net_ib/init.cc): a port that is
+ACTIVE_DEFER has lost its link and waits for it."""
+
+
 @frozen
 class RdmaPort:
     """One port of an RDMA device."""
@@ -42,6 +47,16 @@ class RdmaPort:
     hw_counters: Maybe[tuple[str, ...]]
     bond: Bond | None = None  # that the port spans; None: no bond
     telemetry: Maybe[tuple[str, ...]] = ()  # names in device/telemetry, which only Slingshot NICs have
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the port is known to carry traffic."""
+        return self.state == ACTIVE
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the port is known not to carry traffic."""
+        return not isinstance(self.state, Unknown) and self.state != ACTIVE
 
 
 @frozen

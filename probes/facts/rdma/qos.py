@@ -64,7 +64,7 @@ def probe(host: Host, rdma: RdmaFacts) -> QosFacts:
         (device, port)
         for device in rdma.devices
         for port in device.ports
-        if port.link_layer == "Ethernet" and port.state == "ACTIVE" and device.driver == _DRIVER
+        if port.link_layer == "Ethernet" and port.is_active and device.driver == _DRIVER
     ]
     names = dict.fromkeys(name for _, port in ports for name in netdevs_of(port))
     netdevs: dict[str, NetdevQos] = {}

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.rdma.devices import RdmaFacts, RdmaPort
 from probes.host.protocol import Host
 
@@ -81,7 +81,7 @@ def _ask(host: Host, device: str, port: RdmaPort) -> Maybe[SwitchPort]:
     if port.link_layer != "InfiniBand":
         layer = port.link_layer
         return layer if isinstance(layer, Unknown) else Unknown(Reason.NOT_THERE, device, _ETHERNET)
-    if known(port.state, "ACTIVE") != "ACTIVE":
+    if port.is_down:
         return Unknown(Reason.NOT_THERE, device, f"the port is {port.state}")
     here = ("-C", device, "-P", str(port.number))
     route = f"0,{port.number}"

@@ -27,6 +27,7 @@ from probes.live.model.step_text import longer_step
 from probes.live.processes.job_summaries import path_summary
 from probes.snapshot.condition import (
     CONGESTED,
+    CONTRADICTED,
     ERRORS_RISING,
     FLAPPING,
     ODD_RANK,
@@ -45,7 +46,9 @@ from probes.snapshot.condition import (
     stage_of,
 )
 
-SEEN_AT_ONCE = frozenset({STAGED, OVER_TCP, STOPPED, ODD_RANK})  # in one sample; others need rates
+SEEN_AT_ONCE = frozenset(
+    {STAGED, OVER_TCP, CONTRADICTED, STOPPED, ODD_RANK}
+)  # in one sample; others need rates
 STOPPED_STATES = ("T", "t")
 _WITHOUT_GDR = {PathWord.STAGED: STAGED, PathWord.TCP: OVER_TCP}
 _MOST_EVIDENCE = 8
@@ -193,6 +196,9 @@ def _of_jobs(sample: LiveSample, is_stopped: Callable[[LiveProcess], bool]) -> I
         if job.role is Role.NCCL:
             ranks = [process for process in members.get(job.id, ()) if process.role is Role.NCCL]
             yield from _without_gdr(job, ranks, sample)
+        odd = [process for process in members.get(job.id, ()) if process.path.contradiction]
+        if odd:
+            yield _contradicted(job, odd, sample)
         stopped = [process for process in members.get(job.id, ()) if is_stopped(process)]
         if stopped and job.role is not Role.GPU:
             yield _stopped(job, stopped, sample)
@@ -220,6 +226,15 @@ def _without_gdr(job: LiveJob, ranks: Sequence[LiveProcess], sample: LiveSample)
         text = f"{_names(affected, ranks)} of {job.name} {likely}{path_phrase(word, len(affected) > 1)}"
         severity = Severity.CRITICAL if is_certain else Severity.WARNING
         yield _of_ranks(check, job, text, sample.taken_at, evidence, affected, severity)
+
+
+def _contradicted(job: LiveJob, odd: Sequence[LiveProcess], sample: LiveSample) -> Condition:
+    """Return that processes use a path that the node cannot have; a note where the use is certain."""
+    first = odd[0].path
+    text = f"{_names(odd, ())} of {job.name}: {first.contradiction[:1].lower()}{first.contradiction[1:]}"
+    is_certain = all(process.path.word is not PathWord.UNKNOWN for process in odd)
+    severity = Severity.NOTE if is_certain else Severity.WARNING
+    return _of_ranks(CONTRADICTED, job, text, sample.taken_at, first.evidence, odd, severity)
 
 
 def _stopped(job: LiveJob, stopped: Sequence[LiveProcess], sample: LiveSample) -> Condition:

@@ -10,6 +10,7 @@ from probes.base.latest import Latest
 from probes.base.text import minutes
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.pci.link_speed import generation
+from probes.facts.rdma.devices import ACTIVE
 from probes.live.model import explanations
 from probes.live.model.explanations import EXPLANATIONS
 from probes.live.model.sample import EventKind, LiveEvent, LiveProcess, LiveSample, PortSample
@@ -17,7 +18,6 @@ from probes.live.model.settled import Lasting, Settled
 from probes.queries.finding import Evidence, Severity
 from probes.snapshot.condition import FLAPPING, PAUSED, Condition
 
-ACTIVE = "ACTIVE"
 PAUSE_PERCENT = 5.0
 _PAUSE_SAMPLES = 3
 _QUIET_SAMPLES = 30  # without pauses, before the next event

@@ -156,7 +156,7 @@ class _Paths:
             return _NO_NIC, "this node has no RDMA device"
         direct = self._examination.node.gpudirect
         if uses_dmabuf and self._dmabuf is True:
-            return _DMABUF, "it works on this node"
+            return _DMABUF, "its requirements are met here"
         if uses_dmabuf and isinstance(self._dmabuf, Unknown):
             return UNKNOWN, f"whether DMA-BUF works here is unknown ({self._dmabuf})"
         without = "DMA-BUF does not work here" if uses_dmabuf else why_not

@@ -120,8 +120,8 @@ MESSAGES = {
     "libraries, then reload the module.",
     LogKind.PEERMEM: "The peer memory module logged a message. Without the module, jobs need DMA-BUF for "
     "GPUDirect RDMA.",
-    LogKind.P2P_REFUSED: "The GPU driver refused a peer-to-peer mapping, so this transfer is copied through "
-    "host memory.",
+    LogKind.P2P_REFUSED: "The GPU driver refused a NIC access to GPU memory. Registering that memory failed "
+    "(errno 524).",
     LogKind.SYMBOL_VERSION: "The module was built against different kernel or OFED headers. Rebuild it with "
     "DKMS.",
     LogKind.UNKNOWN_SYMBOL: "The module needs another module that is missing or too old. Run the doctor "

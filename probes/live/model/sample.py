@@ -51,8 +51,8 @@ class PathJudgment:
     is_likely: bool = False  # the evidence is no proof
     why: str = ""  # of UNKNOWN: what is missing, "needs root"
     evidence: tuple[Evidence, ...] = ()
+    contradiction: str = ""  # of what the node can do, and which of both gdrtop trusts; sentences
     doubt: str = ""  # if it is likely: why the evidence is no proof, and what would settle it, if anything
-    contradiction: str = ""
 
     @property
     def text(self) -> str:

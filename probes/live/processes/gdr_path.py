@@ -11,11 +11,11 @@ tests/probes/live/processes/test_gdr_path.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 
 from probes.base.frozen import frozen
-from probes.base.text import plural
+from probes.base.text import capitalized, plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect_probe import BUFINFO
 from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshmem
@@ -42,6 +42,10 @@ _WHOSE_PAIRS = "NCCL sends through sockets; the kernel does not list which libra
 _UNNAMED = "NCCL before 2.14 does not name its threads, which would show how it sends."
 _INHERITED = "Threads that have exited made some of its regions, so these may be another process's."
 _DEVICE_THREAD = "NCCL GIN"  # the GPU itself may post to DEVX queue pairs
+_TRUSTS_USE = "gdrtop trusts the use, and doubts what it has read of the requirement."
+_TRUSTS_NODE = (
+    "gdrtop trusts the requirement: on-demand paging and other devices' memory leave such regions, too."
+)
 _LIKELY_SHARE = 10  # at most a tenth of a rank's large regions may be DMA-BUF
 
 
@@ -84,6 +88,8 @@ class NodeEvidence:
     is_hidden: bool = False  # devices or their objects may be in other network namespaces
     kernel: Maybe[tuple[int, int]] = (6, 8)
     dmabuf_usable: Maybe[bool] = True
+    no_dmabuf: Mapping[str, str] = field(default_factory=dict)  # why a device cannot: "DMA-BUF needs …"
+    no_peermem: str = ""  # why nvidia_peermem cannot work on this node; "": it can, or that is unknown
     # RDMA devices that are attached to GPU memory as a DMA-BUF
     dmabuf_attached: Maybe[frozenset[str]] = _NOT_READ
     has_no_dmabuf: bool = False  # no device is attached to any, since the regions last changed
@@ -182,9 +188,28 @@ def _dmabuf(process: ProcessEvidence, node: NodeEvidence, *signs: Evidence) -> P
     if process.has_gpu is False:
         return _unknown(process, "it has DMA-BUF regions but no GPU", *signs)
     proof = _attached_alone(process, node)
+    used = [nic.device for nic in known(process.use, RdmaUse()).nics if nic.regions]
+    if used and all(device in node.no_dmabuf for device in used):
+        return _against_node(process, node, node.no_dmabuf[used[0]], proof, *signs)
     if isinstance(proof, str):
         return _judged(PathWord.DMABUF, process, *signs, doubt=proof)
     return _judged(PathWord.DMABUF, process, *signs, proof)
+
+
+def _against_node(
+    process: ProcessEvidence, node: NodeEvidence, lack: str, proof: Evidence | str, *signs: Evidence
+) -> PathJudgment:
+    """Judge DMA-BUF where the node cannot have it: a NIC that is attached refutes the requirement."""
+    signs = (*signs, Evidence("requirements of DMA-BUF", lack))
+    why = "its regions look like DMA-BUF, which this node cannot use"
+    text = f"{capitalized(why)}: {lack}."
+    if isinstance(proof, Evidence):
+        judged = _judged(PathWord.DMABUF, process, proof, *signs)
+    elif known(node.dmabuf_attached, frozenset()):  # the path works here, if not for this process
+        judged = _judged(PathWord.DMABUF, process, *signs, doubt=proof)
+    else:
+        return replace(_unknown(process, why, *signs), contradiction=f"{text} {_TRUSTS_NODE} {proof}")
+    return replace(judged, contradiction=f"{text} {_TRUSTS_USE}")
 
 
 def _attached_alone(process: ProcessEvidence, node: NodeEvidence) -> Evidence | str:
@@ -237,12 +262,16 @@ def _peermem(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment | Non
         return _unknown(
             process, "nvidia_peermem is in use, but not all memory regions have a visible owner", sign
         )
+    text = f"It uses nvidia_peermem, which should not work on this node: {node.no_peermem}. {_TRUSTS_USE}"
+    contradiction = text if node.no_peermem else ""
     if count == 1:
-        return _judged(PathWord.PEERMEM, process, sign, doubt=_gpu_doubt(process))
+        judged = _judged(PathWord.PEERMEM, process, sign, doubt=_gpu_doubt(process))
+        return replace(judged, contradiction=contradiction)
     if process.is_far:  # NCCL's default level does not reach so far
         return _unknown(process, "its NIC and its GPU are on different NUMA nodes", sign)
     if node.candidates_share_job and process.role is Role.NCCL and regions >= count:
-        return _judged(PathWord.PEERMEM, process, sign, doubt=_PEERMEM_DOUBT)
+        judged = _judged(PathWord.PEERMEM, process, sign, doubt=_PEERMEM_DOUBT)
+        return replace(judged, contradiction=contradiction)
     return _unknown(process, f"one of {count} processes uses nvidia_peermem", sign)
 
 

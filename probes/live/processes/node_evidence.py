@@ -12,7 +12,7 @@ from probes.base.frozen import frozen
 from probes.base.latest import Latest
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.gpudirect import GpuDirectFacts, PeermemReading
+from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PeermemReading
 from probes.facts.gpudirect_probe import AttachedDevices
 from probes.facts.jobs.processes import Process
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
@@ -23,6 +23,7 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.live.model.sample import LiveProcess
 from probes.live.processes.gdr_path import DMABUF_THRESHOLD, TRACKS_DMABUF, NodeEvidence, uncharged_bytes
 from probes.live.processes.ownership import RdmaUse, ResourceRound
+from probes.snapshot.gdr_use import first_unmet
 from probes.snapshot.path_verdict import usable_gpus
 from probes.snapshot.rates import Reading
 
@@ -125,10 +126,28 @@ def lasting_evidence(node: Node) -> NodeEvidence:
         other_peermem=tuple(name for name in _OTHER_PEERMEM if name in loaded),
         kernel=kernel,
         dmabuf_usable=direct.dmabuf.usable if isinstance(direct, GpuDirectFacts) else direct,
+        no_dmabuf=_without_dmabuf(direct) if isinstance(direct, GpuDirectFacts) else {},
+        no_peermem=_why_no_peermem(direct) if isinstance(direct, GpuDirectFacts) else "",
         drivers={device.name: device.driver for device in devices},
         has_small_pages=map_known(node.platform, lambda platform: platform.cpu_architecture) == "x86_64",
         numa_nodes=numa_nodes(node),
     )
+
+
+def _without_dmabuf(direct: GpuDirectFacts) -> dict[str, str]:
+    """Return why RDMA devices cannot register GPU memory through DMA-BUF: the node, or their drivers."""
+    if direct.dmabuf.usable is False:
+        return dict.fromkeys(direct.nic_dmabuf, first_unmet(direct.dmabuf))
+    return {
+        name: f"the driver of {name} does not support it"
+        for name, answer in direct.nic_dmabuf.items()
+        if answer is False
+    }
+
+
+def _why_no_peermem(direct: GpuDirectFacts) -> str:
+    is_impossible = direct.peermem.path is GdrPath.PEERMEM and direct.peermem.usable is False
+    return first_unmet(direct.peermem) if is_impossible else ""
 
 
 def current_evidence(

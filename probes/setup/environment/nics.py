@@ -33,7 +33,7 @@ def active_ports(examination: Examination) -> Iterator[tuple[RdmaDevice, RdmaPor
     """Yield the ports that NCCL opens: ACTIVE ones of hardware, InfiniBand or Ethernet."""
     for device in hardware_devices(examination.node).values():
         for port in device.ports:
-            if port.state == "ACTIVE" and port.link_layer in ("InfiniBand", "Ethernet"):
+            if port.is_active and port.link_layer in ("InfiniBand", "Ethernet"):
                 yield device, port
 
 

@@ -52,14 +52,6 @@ def devices(tree: Tree, environment: Mapping[str, str]) -> tuple[CudaDevice, ...
     return tuple(found) or _NO_DEVICE
 
 
-def exports_dmabuf(tree: Tree) -> bool:
-    """Return CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: open modules, new enough, and a GPU that they serve."""
-    node = tree.description
-    version = tuple(int(part) for part in node.driver.version.split(".") if part.isdecimal())
-    is_new = version >= (515, 43, 4) and node.gpu.capability >= (7, 5)
-    return node.offers_gdr and node.driver.flavor == "open" and is_new
-
-
 def _visible(wanted: str | None, numbers: list[int]) -> list[int]:
     """Return the visible numbers: a word that names no device ends the list (CUDA C programming guide)."""
     if wanted is None:

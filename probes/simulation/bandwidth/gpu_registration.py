@@ -71,7 +71,7 @@ def _answers(
         failed = answer if answer[1] in GPU_CALLS and answer[2] else failed
     if failed is not None:
         return
-    is_exported = cuda.exports_dmabuf(tree)
+    is_exported = tree.description.exports_dmabuf
     yield "", EXPORT, 0 if is_exported else _NOT_EXPORTED
     for nic in opened:
         if is_exported:
@@ -108,7 +108,7 @@ def _gpu_answers(tree: Tree, gpu: str) -> Iterator[tuple[str, str, int]]:
     if not is_listed:
         return
     yield "", COMPUTE_MODE, 0
-    supported = (tree.description.offers_gdr, cuda.exports_dmabuf(tree))
+    supported = (tree.description.offers_gdr, tree.description.exports_dmabuf)
     for name, is_supported in zip(SUPPORTED, supported, strict=True):
         yield "", name, int(is_supported)
     if any(supported):

@@ -22,7 +22,6 @@ from probes.simulation.bandwidth.node_pair import SimulatedNode
 from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended
 from probes.simulation.bandwidth.speeds import Place
 from probes.simulation.bandwidth.traffic import RECEIVED, SENT, Flow, stop
-from probes.simulation.node.jobs.processes import NCCL_VERSION
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down
@@ -96,7 +95,8 @@ def start(node: SimulatedNode, command: ParsedCommand, at: float) -> SimulatedTe
     chosen = devices[: run.gpus]
     ring = ring_of(node.examine(), node.tree, command.environment, [gpu.bdf for gpu in chosen])
     nccl = f"{host}:{pid}:{pid + 1}"
-    version = f"NCCL version {NCCL_VERSION}+cuda{node.tree.description.driver.cuda}"
+    here = node.tree.description
+    version = f"NCCL version {here.nccl}+cuda{here.driver.cuda}"
     ready = at + _SETS_UP
     head = [Line(at + _STARTS, text) for text in _head(command, chosen, host, pid)]
     head += [Line(ready, text) for text in (version, *ring.lines(nccl))]
@@ -257,7 +257,7 @@ def _network_ring(
     carried, routes, is_broken = [], [], False
     for gpu, nic, gdr in zip(gpus, chosen, direct, strict=True):
         device = speeds.device_of(examination, nic)
-        ports = [port.number for port in device.ports if port.state == "ACTIVE"] if device else []
+        ports = [port.number for port in device.ports if port.is_active] if device else []
         place = Place(examination, nic, next(iter(ports), 1), gpu if gdr else None, _QUEUE_PAIRS)
         # One port serves both neighbors of the ring.
         gbps = min(speeds.sustained(place, reads, True) for reads in (True, False))

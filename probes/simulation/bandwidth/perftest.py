@@ -202,7 +202,7 @@ def _used_port(
     if file not in node.tree.files or file in node.tree.denied:
         return (" Couldn't get context for the device",)
     port = next((port for port in device.ports if port.number == settings.port), None)
-    if port is None or (not isinstance(port.state, Unknown) and port.state != "ACTIVE"):
+    if port is None or port.is_down:
         state = known(port.state, "Unknown") if port else "Unknown"
         state = _STATES.get(state, state.capitalize())
         return f" Port number {settings.port} state is {state}", " Couldn't set the link layer"

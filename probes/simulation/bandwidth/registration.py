@@ -11,6 +11,7 @@ from typing import NamedTuple
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.base.unknown import Unknown
 from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.gpudirect_requirements import why_topology_allowed
 from probes.simulation.bandwidth import cuda, perftest_text
 from probes.simulation.bandwidth.command_line import ParsedCommand, program_bytes
 from probes.simulation.node.jobs.processes import library_directory
@@ -61,7 +62,7 @@ def register(
         return Registered((*lines, missing, *_NO_GPU), True)
     integrated = "GB10" in device.name
     lines = (*lines, *perftest_text.cuda_picks(device, pid, integrated))
-    if wanted.dmabuf and not cuda.exports_dmabuf(tree):
+    if wanted.dmabuf and not tree.description.exports_dmabuf:
         return Registered((*lines, "DMA-BUF is not supported on this GPU", *_NO_GPU), True)
     lines = (*lines, *perftest_text.cuda_buffer(size, integrated, wanted.dmabuf))
     if wanted.dmabuf:
@@ -90,7 +91,7 @@ def dmabuf_error(tree: Tree, examination: Examination, nic: str) -> int | None:
     direct = examination.node.gpudirect
     if tree.is_there(_OLD_VERBS) or isinstance(direct, Unknown) or direct.nic_dmabuf.get(nic) is False:
         return _EOPNOTSUPP
-    if _denies(tree, examination) or any("dma-buf attach failed" in line for line in tree.kernel_log):
+    if _denies(examination) or any("dma-buf attach failed" in line for line in tree.kernel_log):
         return _ENOTSUPP
     return None
 
@@ -99,14 +100,12 @@ def peermem_error(tree: Tree, examination: Examination) -> int | None:
     """Return the error of ibv_reg_mr with a GPU's address: without a peer-memory client it is EFAULT."""
     if not {"nvidia_peermem", "nv_peer_mem"}.intersection(tree.live_modules):
         return _EFAULT
-    if _denies(tree, examination):
+    if _denies(examination):
         return _ENOTSUPP
     return None if tree.description.offers_gdr else _EINVAL
 
 
-def _denies(tree: Tree, examination: Examination) -> bool:
-    """Return whether NVreg_GrdmaPciTopoCheckOverride=2 denies every NIC; chip-to-chip GPUs are exempt."""
+def _denies(examination: Examination) -> bool:
+    """Return whether the driver's option denies every NIC access to GPU memory."""
     gpus = examination.node.gpus
-    parameters = gpus.driver.parameters if isinstance(gpus, GpuFacts) else {}
-    is_set = not isinstance(parameters, Unknown) and parameters.get("GrdmaPciTopoCheckOverride") == "2"
-    return is_set and not tree.description.gpu.c2c
+    return isinstance(gpus, GpuFacts) and why_topology_allowed(gpus) == ""

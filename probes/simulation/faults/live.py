@@ -22,6 +22,7 @@ from probes.simulation.node.jobs.processes import (
     end_program,
     map_libraries,
 )
+from probes.simulation.node.jobs.programs import registers_dmabuf
 from probes.simulation.node.jobs.traffic import (
     ALL_STAGED_SHARE,
     HELD_SHARE,
@@ -71,9 +72,9 @@ def _compute_nics(tree: Tree) -> list[PlacedNic]:
 
 
 def _over_dmabuf(tree: Tree) -> None:
-    """Let all ranks use DMA-BUF, which shows the path of each even without root."""
+    """Let all ranks use DMA-BUF where they can, which shows the path of each even without root."""
     for program in tree.programs:
-        if program.via is Via.PEERMEM:
+        if program.via is Via.PEERMEM and registers_dmabuf(tree):
             program.via = Via.DMABUF
 
 
@@ -281,9 +282,10 @@ def _job_hung(tree: Tree) -> None:
 def _hold_all_up(tree: Tree, at: float) -> None:
     """End the traffic of all ranks, of an NCCL whose RAS service may be asked repeatedly."""
     _scale_all(tree, changes((at, 0.0)))
+    newer = max(NCCL_WITH_MONITOR, tree.description.nccl)
     for program in tree.programs:
         if program.is_nccl:
-            map_libraries(tree, program.pid, default_libraries(tree, NCCL_WITH_MONITOR))
+            map_libraries(tree, program.pid, default_libraries(tree, newer))
 
 
 @_fault(

@@ -7,7 +7,7 @@ from itertools import count
 
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.simulation.faults.fault import Fault, Faults, add_file, fault
-from probes.simulation.node.jobs.processes import FIRST_RANK, NCCL_VERSION, add_rank, default_libraries
+from probes.simulation.node.jobs.processes import FIRST_RANK, add_rank, default_libraries
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Program, Tree, Via
 from probes.simulation.node.modules.modules import end_rdma_traffic
@@ -27,7 +27,7 @@ def _job(
     variables: dict[str, str],
     on: str = "hgx-h100",
     libraries: tuple[str, ...] = (),
-    nccl: tuple[str, ...] = (NCCL_VERSION,),
+    nccl: tuple[str, ...] = ("",),
 ) -> Fault:
     """Return a fault that adds a job of one process. Each fault has its own pid, so that faults combine."""
     pid = next(_pids)

@@ -25,9 +25,15 @@ def _without_either(description: NodeDescription) -> NodeDescription:
 _PROPRIETARY = change_fields(driver={"flavor": "proprietary"})
 _WITHOUT_DMABUF = change_fields(gpudirect={"dmabuf": False})
 _DRIVER_510 = change_fields(driver={"version": "510.108.03", "cuda": "11.6"})
-_DRIVER_580 = change_fields(driver={"version": "580.95.05", "cuda": "13.0"})
 _VOLTA = change_fields(gpu={"name": "Tesla V100-SXM2-32GB", "id": "10de:1db5", "capability": (7, 0)})
 _KERNEL_OF_RHEL_8 = change_fields(gpudirect={"dmabuf": False}, kernel="4.18.0-553.16.1.el8_10.x86_64")
+
+
+def _driver_580(description: NodeDescription) -> NodeDescription:
+    """Return the node with a driver that checks the PCI topology: its own one, or 580."""
+    if description.driver.numbers >= (580, 65, 6):
+        return description
+    return change_fields(driver={"version": "580.95.05", "cuda": "13.0"})(description)
 
 
 @FAULTS.fault(
@@ -98,12 +104,23 @@ def _without_mlx4(tree: Tree) -> None:
 @FAULTS.fault(
     "p2p-topology-refused-override",
     "The driver option GrdmaPciTopoCheckOverride=2 denies GPU memory to NICs",
-    change_description=_DRIVER_580,
+    change_description=_driver_580,
     on="pcie-l40s",
 )
 def _denied(tree: Tree) -> None:
     tree.add("/etc/modprobe.d/nvidia-options.conf", "options nvidia NVreg_GrdmaPciTopoCheckOverride=2\n")
     tree.add("/proc/driver/nvidia/params", 'RegistryDwords: ""\nGrdmaPciTopoCheckOverride: 2\n')
+
+
+@FAULTS.fault(
+    "path-contradicts-node",
+    "The driver's version file says proprietary, and jobs use DMA-BUF",
+    finds=("path-contradicts-node", "dmabuf-needs-open-module"),
+    on="bare-roce",
+)
+def _misread_flavor(tree: Tree) -> None:
+    version = "/proc/driver/nvidia/version"
+    tree.add(version, tree.text(version).replace("Open Kernel Module for x86_64", "x86_64 Kernel Module"))
 
 
 def _refused(text: str) -> ChangeTree:
@@ -162,11 +179,12 @@ FAULTS += (
           _last_ofed_for_connectx_3, change_description=_connectx_3,
           finds=("dmabuf-nic-driver-lacks-support",), on="dgx-a100"),
     fault("p2p-topology-refused", "The driver denies a NIC access to GPU memory because of the chipset",
-          _refused("PCI topology not supported for dma-buf"), change_description=_DRIVER_580, on="pcie-l40s"),
+          _refused("PCI topology not supported for dma-buf"), change_description=_driver_580, on="pcie-l40s"),
     fault("p2p-topology-refused-force-pcie", "The driver refuses the direct PCIe path between GPU and NIC",
           _refused("topology not supported for mapping type FORCE_PCIE"), on="gb200"),
     fault("p2p-topology-refused-old-importer", "The NIC driver is too old for peer-to-peer DMA-BUF",
-          _refused("importer unable to handle MMIO without struct page"), on="gb200"),
+          _refused("importer unable to handle MMIO without struct page"),
+          change_description=_driver_580, on="bare-roce"),
     fault("data-direct-old-rdma-core", "rdma-core 50, whose libmlx5 cannot use Data Direct",
           change_description=change_fields(rdma_core=50), finds=("data-direct-unavailable",), on="gb300"),
     fault("data-direct-hidden", "The NICs' DMA functions (Data Direct) are not on the PCI bus",

@@ -27,6 +27,9 @@ def contradictions(
         left = set(usability.gpus) - taken
         if (verdict.gpus_served, verdict.gpus) != (len(left), len(usability.gpus)):
             wrong.append(f"{verdict.gpus_served} of {verdict.gpus} GPUs, but {len(left)} are not taken away")
+    refuted = {path for finding in findings if finding.is_present for path in finding.refutes}
+    if verdict.path in refuted:
+        wrong.append(f"via {verdict.path.value if verdict.path else None}, which a finding refutes")
     if sample is not None and verdict.state in GREEN and not isinstance(sample.processes, Unknown):
         wrong += [
             f"green, but pid {process.pid} is {process.path.word.value}"

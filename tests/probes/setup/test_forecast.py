@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -10,7 +10,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.boot import BootFacts, BootLoader, InitramfsTool, InstalledKernel
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Finding, Severity, Status
 from probes.setup.forecast import MAX_JUDGED, Forecast, KernelForecast, exit_status, forecast
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.modules.files import modinfo_of, set_modinfo
@@ -357,6 +357,17 @@ def test_options_of_modprobe_d_and_command_line_are_in_the_forecast() -> None:
     assert judged(node(newer, option)).verdict.path is not GdrPath.DMABUF
     assert "p2p-topology-refused-override" in found(judged(node(newer, option)))
     assert "p2p-topology-refused-override" not in found(judged(node(newer)))
+
+
+@pytest.mark.parametrize("name", ["hgx-h100", "bare-roce", "hgx-b300"])
+def test_a_configuration_is_as_severe_after_the_boot_as_now(name: str) -> None:
+    """Jobs use nvidia_peermem now, and NCCL prefers DMA-BUF after the boot: the IOMMU is the same."""
+    host = node(f"{name}+iommu-translated")
+
+    def severity(judged: Iterable[Finding]) -> Severity:
+        return next(finding.severity for finding in judged if finding.id == "iommu-translated")
+
+    assert severity(judged(host).findings) is severity(findings(examine(host)))
 
 
 def test_a_topology_that_the_driver_refuses_now_is_refused_after_the_boot() -> None:

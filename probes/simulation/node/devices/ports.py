@@ -69,7 +69,7 @@ def is_active(tree: Tree, nic: PlacedNic) -> bool:
     return nic.kind.driver == "cxi_ss1" or (
         tree.is_there(f"/sys/class/infiniband/{nic.name}")
         and content is not None
-        and (callable(content) or b"ACTIVE" in (content.encode() if isinstance(content, str) else content))
+        and (callable(content) or tree.text(path).strip().endswith(": ACTIVE"))
     )
 
 

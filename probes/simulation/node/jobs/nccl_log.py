@@ -1,7 +1,7 @@
-"""The output of a simulated training job: NCCL's lines of 2.27 as it connects, then a line every ten steps.
+"""The output of a simulated training job: NCCL's lines as it connects, then a line every ten steps.
 
-Every file descriptor 1 and 2 of the job is this file, as with `sbatch --output`. The path of a rank in the
-log is the one that the rank has had since its start.
+NCCL's lines are those of 2.27, or of 2.31. Every file descriptor 1 and 2 of the job is this file, as with
+`sbatch --output`. The path of a rank in the log is the one that the rank has had since its start.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from probes.simulation.node.jobs.programs import needs_plugin
 from probes.simulation.node.model.tree import PlacedNic, Program, Tree, Via
 
-_VERSION = "2.27.7"
 PLUGIN_VERSION, LIBFABRIC_VERSION = "1.13.2-aws", "1.22"  # awslabs/awsome-distributed-training, FSDP on P5
 _LEVEL = 5  # PXB, the default of NCCL_NET_GDR_LEVEL
 _NEAR, _FAR = 4, 9  # PIX and SYS in this version
@@ -56,7 +55,8 @@ def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: i
     head = f"{host}:{program.pid}:{program.pid + 600} [0] NCCL INFO "
     if rank == 0:
         cuda = ".".join(tree.description.driver.cuda.split(".")[:2])
-        yield f"{host}:{program.pid}:{program.pid} [0] NCCL INFO NCCL version {_VERSION}+cuda{cuda}"
+        about_itself = f"NCCL version {tree.description.nccl}+cuda{cuda}"
+        yield f"{host}:{program.pid}:{program.pid} [0] NCCL INFO {about_itself}"
     numbers = {nic.name: number for number, nic in enumerate(_listed(tree, program))}
     nics = [nic for nic in tree.nics if nic.name in program.nics]
     # A job may choose another network by NCCL_NET; NCCL's own code for IB then finds no NICs.
@@ -71,7 +71,8 @@ def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: i
     comm = f"comm 0x55{program.pid:010x} rank {rank}"
     about = f"{comm} nranks {world} cudaDev 0 nvmlDev {gpu} busId {bus} commId 0x7d1cf3a2b4e59686"
     yield f"{head}ncclCommInitRankConfig {about} - Init START"
-    if network != "Socket":
+    version = tuple(map(int, tree.description.nccl.split(".")))
+    if network != "Socket" and version < (2, 30):
         yield from (f"{head}{text}" for text in _distances(tree, program, nics, numbers))
     nodes = max(1, world // len(programs))
     yield f"{head}{comm} nRanks {world} nNodes {nodes} localRanks {len(programs)} localRank {local} MNNVL 0"
@@ -80,10 +81,11 @@ def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: i
         return
     number = numbers.get(nics[0].name, 0) if nics and network != "Socket" else 0
     path = f"via NET/{network}/{number}{'/GDRDMA' if program.path_in_log in _GDR else ''}"
+    flush = "/flush=None" if program.path_in_log in _GDR and version >= (2, 31) else ""
     next_rank, last_rank = (rank + len(programs)) % world, (rank - len(programs)) % world
     for channel in range(_CHANNELS):
         name = f"Channel {channel:02d}/0 : "
-        yield f"{head}{name}{last_rank}[{gpu}] -> {rank}[{gpu}] [receive] {path}"
+        yield f"{head}{name}{last_rank}[{gpu}] -> {rank}[{gpu}] [receive] {path}{flush}"
         yield f"{head}{name}{rank}[{gpu}] -> {next_rank}[{gpu}] [send] {path}"
         if local + 1 < len(programs):
             yield f"{head}{name}{rank}[{gpu}] -> {rank + 1}[{gpu + 1}] via P2P/CUMEM"

@@ -13,7 +13,6 @@ from probes.simulation.node.model.tree import Content, Program, Tree, Via
 
 FIRST_RANK = 41000
 _OWN = 40000
-NCCL_VERSION = "2.27.7"
 _RESIDENT_KB = 18 << 20
 _STATES = {"R": "R (running)", "T": "T (stopped)", "D": "D (disk sleep)"}
 
@@ -275,13 +274,13 @@ def verbs_libraries(tree: Tree) -> dict[str, str]:
     return {"libibverbs.so.1": f"libibverbs.so.1.14.{release}.0", provider[0]: provider[1]}
 
 
-def default_libraries(tree: Tree, nccl: str = NCCL_VERSION) -> list[str]:
-    """Return the libraries that a rank maps."""
+def default_libraries(tree: Tree, nccl: str = "") -> list[str]:
+    """Return the libraries that a rank maps; `nccl`: another version than the node's."""
     directory = library_directory(tree)
     verbs = () if uses_cxi(tree) else verbs_libraries(tree).values()
     plugin = tree.description.system.plugin
     return [
-        f"{directory}/libnccl.so.{nccl}",
+        f"{directory}/libnccl.so.{nccl or tree.description.nccl}",
         *(f"{directory}/{name}" for name in verbs),
         *filter(None, [plugin]),
         f"{directory}/libcuda.so.{tree.description.driver.version}",

@@ -22,19 +22,45 @@ def path_of(tree: Tree, program: Program) -> Via:
 
 
 def settle_paths(tree: Tree) -> None:
-    """Give ranks that started without nvidia_peermem the other path from their start on."""
+    """Give ranks the path that they could take at their start, on this node with all its faults."""
+    nics = {nic.name: nic for nic in tree.nics}
     for program in tree.programs:
-        if program.via is Via.PEERMEM and "nvidia" in tree.live_modules:
-            program.via = path_of(tree, program)
+        if program.via not in (Via.PEERMEM, Via.DMABUF) or "nvidia" not in tree.live_modules:
+            continue
+        via = path_of(tree, program)
+        used = [nics[name] for name in program.nics]
+        if via is Via.PEERMEM and not all(takes_peer_memory(tree, nic) for nic in used):
+            via = without_peermem(tree)
+        if via is Via.DMABUF and not all(registers_dmabuf(tree, nic) for nic in used):
+            via = Via.HOST
+        program.via = via
 
 
 def without_peermem(tree: Tree) -> Via:
     """Return the path that NCCL takes on this node without nvidia_peermem."""
-    node = tree.description
-    if uses_cxi(tree) and node.offers_gdr:
+    if uses_cxi(tree) and tree.description.offers_gdr:
         return Via.PLUGIN
-    has_dmabuf = node.gpudirect.dmabuf and node.driver.flavor == "open" and node.offers_gdr
-    return Via.DMABUF if has_dmabuf else Via.HOST
+    return Via.DMABUF if registers_dmabuf(tree) else Via.HOST
+
+
+def registers_dmabuf(tree: Tree, nic: PlacedNic | None = None) -> bool:
+    """Return whether the NIC registers GPU memory through DMA-BUF, and the driver lets it; None: any NIC."""
+    node = tree.description
+    is_refused = any("importer unable to handle MMIO" in line for line in tree.kernel_log)
+    refuses = nic is not None and nic.name in node.gpudirect.refusing
+    return node.gpudirect.dmabuf and node.exports_dmabuf and not (is_refused or refuses or _is_denied(tree))
+
+
+def takes_peer_memory(tree: Tree, nic: PlacedNic) -> bool:
+    """Return whether the NIC's driver calls nvidia_peermem, and the GPU driver lets it."""
+    drivers = ("mlx5_core", "mlx4_core", *(("erdma",) if tree.description.modules.ofed else ()))
+    return nic.kind.driver in drivers and tree.description.offers_gdr and not _is_denied(tree)
+
+
+def _is_denied(tree: Tree) -> bool:
+    """Return whether NVreg_GrdmaPciTopoCheckOverride=2 denies every NIC; GPUs with C2C links are exempt."""
+    is_set = "GrdmaPciTopoCheckOverride: 2" in tree.text("/proc/driver/nvidia/params")
+    return is_set and tree.description.driver.numbers >= (580, 65, 6) and not tree.description.gpu.c2c
 
 
 def uses_cxi(tree: Tree) -> bool:
@@ -56,7 +82,7 @@ def path_between(tree: Tree, gpu: int, nic: PlacedNic) -> Via:
         return Via.TCP
     if tree.gpus[gpu].numa != nic.numa and not node.gpu.c2c:
         return Via.HOST
-    if PEERMEM in tree.live_modules and node.offers_gdr and node.gpudirect.regions:
+    if PEERMEM in tree.live_modules and takes_peer_memory(tree, nic) and node.gpudirect.regions:
         return Via.PEERMEM
     return without_peermem(tree)
 

@@ -29,6 +29,11 @@ class DriverDescription:
     flavor: Literal["open", "proprietary"]
     cuda: str
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The version as numbers."""
+        return tuple(int(part) for part in self.version.split(".") if part.isdecimal())
+
 
 @frozen
 class GpuDescription:
@@ -231,6 +236,7 @@ class NodeDescription:
     system: SystemDescription
     root_port: str = "8086:352a"
     rdma_core: int = 39
+    nccl: str = "2.27.7"  # of the jobs, and installed
     gpu_memory_mode: str = ""  # NVreg_CoherentGPUMemoryMode: "driver" or "numa"; "": not set
     iommu: str = ""
     iommu_kind: str = "dmar"
@@ -249,6 +255,12 @@ class NodeDescription:
         """Return whether the GPUs support GPUDirect RDMA (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED)."""
         by_name = "GeForce" in self.gpu.name or "GB10" in self.gpu.name
         return not (by_name or self.nvml.is_vgpu or self.nvml.confidential_computing)
+
+    @property
+    def exports_dmabuf(self) -> bool:
+        """Return CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: open modules, new enough, and a GPU they serve."""
+        is_new = self.driver.numbers >= (515, 43, 4) and tuple(self.gpu.capability) >= (7, 5)
+        return self.offers_gdr and self.driver.flavor == "open" and is_new
 
 
 def simulated_names() -> tuple[str, ...]:

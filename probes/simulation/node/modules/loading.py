@@ -38,9 +38,14 @@ _PATHS = {
 }
 _PARAMS = f"{_DRIVER_PROC}/params"
 # Compute capability -> the first branch of the open driver whose source knows the chip (gb100, gb110, gb202
-# and gb20b in src/common/inc/swref/published/blackwell).
-_FIRST_BRANCHES = {(10, 0): 560, (10, 3): 575, (12, 0): 570, (12, 1): 575}
+# and gb20b in src/common/inc/swref/published/blackwell); 595.45.04 does not know Rubin.
+_FIRST_BRANCHES = {(10, 0): 560, (10, 3): 575, (10, 7): 610, (12, 0): 570, (12, 1): 575}
 _OPTIONS = {"GrdmaPciTopoCheckOverride": "0", "DmaRemapPeerMmio": "1"}  # their values without an option
+# The versions of the driver from and before which it has an option (nv-reg.h; NVIDIA/aicr issue 2459).
+OPTION_VERSIONS = {
+    "GrdmaPciTopoCheckOverride": ((570, 86, 16), (595, 58, 0)),
+    "CoherentGPUMemoryMode": ((580, 65, 6), (10_000, 0, 0)),
+}
 _NIC_DRIVERS = ("mlx4_core", "mlx5_core", "efa", "cxi_ss1")
 _PCI_DRIVERS = ("nvidia", *_NIC_DRIVERS)
 
@@ -267,12 +272,19 @@ def _unbind(tree: Tree, driver: str) -> list[Removed]:
 def _set_options(tree: Tree, parameters: Mapping[str, str]) -> None:
     """Show the options that the driver was loaded with: NVreg_NAME=VALUE as "NAME: VALUE"."""
     options = {name.removeprefix("NVreg_"): value for name, value in parameters.items()}
+    options = {name: value for name, value in options.items() if has_option(tree, name)}
     shown = dict(line.split(": ", 1) for line in tree.text(_PARAMS).splitlines() if ": " in line)
     usual = {name: value for name, value in _OPTIONS.items() if name in shown}
     for name, value in options.items():
         options[name] = f'"{value}"' if shown.get(name, "").startswith('"') else value
     lines = {**shown, **usual, **options}.items()
     tree.add(_PARAMS, "".join(f"{name}: {value}\n" for name, value in lines))
+
+
+def has_option(tree: Tree, name: str) -> bool:
+    """Return whether the driver of this node has an option; one of no known version is in all."""
+    first, removed = OPTION_VERSIONS.get(name, ((0, 0, 0), (10_000, 0, 0)))
+    return first <= tree.description.driver.numbers < removed
 
 
 def add_driver_proc(tree: Tree, version: str) -> None:
@@ -287,8 +299,13 @@ def add_driver_proc(tree: Tree, version: str) -> None:
     tree.add(f"{_DRIVER_PROC}/version", f"NVRM version: {banner}  {version}  Release Build  (simulated)\n")
     if tree.is_there(_PARAMS):
         return
-    mode = tree.description.gpu_memory_mode
-    tree.add(_PARAMS, f'RegistryDwords: ""\nGrdmaPciTopoCheckOverride: 0\nCoherentGPUMemoryMode: "{mode}"\n')
+    options = {
+        "RegistryDwords": '""',
+        "GrdmaPciTopoCheckOverride": "0",
+        "CoherentGPUMemoryMode": f'"{tree.description.gpu_memory_mode}"',
+    }
+    shown = (f"{name}: {value}\n" for name, value in options.items() if has_option(tree, name))
+    tree.add(_PARAMS, "".join(shown))
     for number, gpu in enumerate(tree.gpus):
         tree.add(
             f"{_DRIVER_PROC}/gpus/{gpu.bdf}/information",

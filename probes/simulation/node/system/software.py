@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.system.tool_names import GDRCOPY, PERFTEST, programs_of
 from probes.nccl.topology_xml import GPU_CLASS, VERSION, Element, xml_text
-from probes.simulation.node.jobs.processes import NCCL_VERSION, library_directory, verbs_libraries
+from probes.simulation.node.jobs.processes import library_directory, verbs_libraries
 from probes.simulation.node.model.description import TopologyFileDescription
 from probes.simulation.node.model.tree import VERBS_DRIVERS, Tree
 
@@ -47,7 +47,7 @@ def add_software(tree: Tree) -> None:
         if file != "libnccl-net.so":
             tree.link(f"{folder}/libnccl-net.so", file)
     for soname, file in (
-        ("libnccl.so.2", f"libnccl.so.{NCCL_VERSION}"),
+        ("libnccl.so.2", f"libnccl.so.{tree.description.nccl}"),
         *verbs_libraries(tree).items(),
         *((("libgdrapi.so.2", "libgdrapi.so.2.5"),) if "gdrdrv" in tree.live_modules else ()),
     ):

@@ -5,10 +5,15 @@ from dataclasses import replace
 import pytest
 
 from probes.base.unknown import Reason, Unknown
+from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS
 from probes.facts.rdma.devices import RdmaPort
 from probes.queries.finding import Severity, Status
-from probes.snapshot.examination import Examination
+from probes.queries.ports import PORT_DOWN
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.devices.ports import port_of
+from probes.snapshot.examination import Examination, examine
+from probes.snapshot.verdict import State
 from tests.probes.checks.changed import found_in, said, status, with_devices, with_health, with_ports
 from tests.probes.checks.doctor import examination_of, findings_on
 
@@ -20,6 +25,8 @@ PORT_CHECKS = (
     "ib-port-not-active-no-subnet-manager",
     "ib-port-not-active-subnet-manager-stalled",
 )
+# Linux, include/rdma/ib_verbs.h, enum ib_port_state.
+STATES = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
 # They read the PCI bus or the kernel log, and so need no RDMA device.
 WITHOUT_RDMA = {
     "nic-without-driver",
@@ -50,6 +57,18 @@ def test_without_the_rdma_devices_the_checks_are_unknown(name: str) -> None:
 def test_a_node_without_rdma_has_no_findings_about_ports(name: str) -> None:
     without = replace(HGX, node=replace(HGX.node, rdma=Unknown(Reason.NOT_THERE, "/sys/class/infiniband")))
     assert (status(name, without) is Status.FOUND) == (name == "nic-without-rdma-device")
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("name", ["hgx-h100", "bare-roce"])
+def test_ports_that_carry_nothing_are_found_and_break_the_node(name: str, state: str) -> None:
+    """The checks, the verdict and NCCL agree on which ports are active: those that are ACTIVE."""
+    host = SimulatedHost(name)
+    for nic in host.tree.nics:
+        host.tree.add(f"{port_of(nic)}/state", f"{STATES.index(state)}: {state}\n")
+    judgment = judge(examine(host))
+    found = {finding.id for finding in judgment.found} & set(PORT_DOWN)
+    assert bool(found) == (judgment.verdict.state is State.BROKEN) == (state != "ACTIVE")
 
 
 @pytest.mark.parametrize("name", PORT_CHECKS)

@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 
 from probes.base.unknown import Reason, Unknown
+from probes.checks.judgment import judge
 from probes.checks.registry import findings
 from probes.facts.gpu.gpus import Flavor, GpuFacts
-from probes.facts.gpudirect import GpuDirectFacts
+from probes.facts.gpudirect import GdrPath, GpuDirectFacts
 from probes.facts.jobs.process_files import MappedLibrary
 from probes.facts.jobs.processes import Process, ProcessFacts
 from probes.facts.kernel.log import parse_log
 from probes.facts.pci.functions import PciKind
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.examination import Examination
+from probes.snapshot.verdict import State
 from tests.probes.checks.changed import with_devices, with_module
 from tests.probes.checks.doctor import examination_of, findings_on, found_on
 
@@ -337,6 +339,64 @@ def test_a_virtual_machine_is_not_asked_to_set_acs() -> None:
     guest = replace(node, node=replace(node.node, platform=examination_of("cloud-vm").node.platform))
     assert "ACS" not in fix_of(guest, name)
     assert "ACS" not in says(guest, name).cause
+
+
+# DMA-BUF alone; both, with jobs that use nvidia_peermem; no path that the message refutes.
+@pytest.mark.parametrize(
+    ("name", "state", "path"),
+    [
+        ("bare-roce+p2p-topology-refused-old-importer", State.BROKEN, None),
+        ("hgx-h100+p2p-topology-refused-old-importer", State.DEGRADED, GdrPath.PEERMEM),
+        ("gb200+p2p-topology-refused-force-pcie", State.DEGRADED, GdrPath.DMABUF),
+        ("pcie-l40s+p2p-topology-refused", State.DEGRADED, GdrPath.DMABUF),
+    ],
+)
+def test_a_path_that_the_driver_refuses_is_not_usable(name: str, state: State, path: GdrPath | None) -> None:
+    node = examination_of(name)
+    verdict = judge(node).verdict
+    assert (verdict.state, verdict.path) == (state, path)
+    finding = says(node, name.partition("+")[2])
+    assert path not in finding.refutes
+    assert "612 s after boot" in finding.cause
+    assert "still so" in finding.cause
+
+
+def test_a_refusal_takes_the_gpus_without_a_nic_below_their_switch() -> None:
+    node = examination_of("pcie-l40s+p2p-topology-refused")
+    assert set(says(node, "p2p-topology-refused").takes) == set(node.usability.unserved)
+    assert not says(examination_of("hgx-h100+p2p-topology-refused"), "p2p-topology-refused").takes
+
+
+@pytest.mark.parametrize(
+    "load", ["NVRM: loading NVIDIA UNIX Open Kernel", "mlx5_core 0000:41:00.0: firmware version: 28.43.2026"]
+)
+def test_a_refusal_before_the_driver_was_loaded_again_is_over(load: str) -> None:
+    name = "p2p-topology-refused-old-importer"
+    node = examination_of(f"bare-roce+{name}")
+    refusal = "<3>[  612.4] NVRM: dma-buf attach failed: importer unable to handle MMIO without struct page\n"
+    log = replace(node, kernel_log=parse_log(f"{refusal}<5>[ 1200.0] {load}\n", "dmesg"))
+    finding = says(log, name)
+    assert (finding.severity, finding.refutes) == (Severity.NOTE, ())
+    assert "loaded again 1200 s after boot" in finding.cause
+    assert judge(log).verdict.state is not State.BROKEN
+
+
+def test_a_path_in_use_is_not_refuted_by_an_older_refusal() -> None:
+    name = "p2p-topology-refused-old-importer"
+    node = examination_of(f"bare-roce+{name}")
+    used = replace(node, usability=replace(node.usability, seen=frozenset({GdrPath.DMABUF})))
+    assert not says(used, name).refutes
+    assert judge(used).verdict.state is State.DEGRADED
+
+
+def test_the_override_denies_only_since_580() -> None:
+    """570.86.16 to 575.64.05 have the option, and 2 allows there, as 1 does (nv-pci.c)."""
+    name = "p2p-topology-refused-override"
+    denied = examination_of(f"pcie-l40s+{name}")
+    assert says(with_driver(denied, version="580.65.06"), name).status is Status.FOUND
+    finding = says(with_driver(denied, version="575.64.05"), name)
+    assert finding.status is Status.PASSED
+    assert "580.65.06" in finding.evidence[-1].value
 
 
 def test_a_log_of_other_things_is_no_refusal() -> None:

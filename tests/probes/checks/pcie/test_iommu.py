@@ -51,15 +51,24 @@ def test_an_iommu_that_translates_is_found(kind: str) -> None:
     assert function.fix.needs_reboot
 
 
-def test_translation_on_the_path_of_dmabuf_is_critical() -> None:
-    """OGK issue 1324: raw BAR addresses are handed out, and writes are lost without an error."""
+@pytest.mark.parametrize("path", [GdrPath.DMABUF, GdrPath.PEERMEM])
+@pytest.mark.parametrize(
+    ("kernel", "severity"),
+    [((5, 15), Severity.WARNING), ((6, 11), Severity.WARNING), ((6, 12), Severity.CRITICAL)],
+)
+def test_translation_is_critical_from_linux_6_12_on_whichever_path(
+    kernel: tuple[int, int], severity: Severity, path: GdrPath
+) -> None:
+    """OGK issue 1324 and nv-dma.c: raw BAR addresses are handed out, and writes are lost without an error."""
     translated = with_functions(healthy(), iommu_type="DMA-FQ")
-    for path, severity in ((GdrPath.DMABUF, Severity.CRITICAL), (GdrPath.PEERMEM, Severity.WARNING)):
-        usability = replace(translated.usability, path=path)
-        result = finding(replace(translated, usability=usability), "iommu-translated")
-        assert result.severity is severity
-        assert result.data_path
-        assert ("lost without an error" in result.impact) == (path is GdrPath.DMABUF)
+    facts = translated.node.kernel
+    assert not isinstance(facts, Unknown)
+    translated = with_node(translated, kernel=replace(facts, version=kernel))
+    usability = replace(translated.usability, path=path)
+    result = finding(replace(translated, usability=usability), "iommu-translated")
+    assert result.severity is severity
+    assert result.data_path
+    assert ("lost without an error" in result.impact) == (severity is Severity.CRITICAL)
 
 
 def test_iommu_faults_of_the_path_are_quoted_and_those_of_others_not() -> None:

@@ -54,9 +54,9 @@ def test_usual_nodes_are_silent(node: str) -> None:
     [
         ("hgx-h100+vm-pair-unproven", 16, IN_GUEST),
         ("hgx-h100", 0, ""),
-        ("pcie-l40s+iommu-translated", 8, BEHIND_IOMMU),
-        ("pcie-l40s", 0, ""),
-        ("hgx-h100+iommu-translated", 0, ""),  # by nvidia_peermem
+        ("hgx-b300+iommu-translated", 64, BEHIND_IOMMU),
+        ("hgx-b300", 0, ""),
+        ("hgx-h100+iommu-translated", 0, ""),  # Linux 6.8
         ("gb200", 0, ""),
     ],
 )
@@ -83,7 +83,7 @@ def test_the_topology_draws_no_such_path_as_good() -> None:
 
 def test_wrong_data_is_marked_before_a_detour() -> None:
     """A path that does both has the mark of the worse."""
-    examination = examine(SimulatedHost("pcie-l40s+iommu-translated", clock=lambda: 1000.0))
+    examination = examine(SimulatedHost("hgx-b300+iommu-translated", clock=lambda: 1000.0))
     topology, unproven = examination.topology, unproven_pairs(examination)
     both = Highlights(unproven=unproven, detours=frozenset(unproven))
     gpu, nic = next(iter(unproven))
@@ -95,7 +95,7 @@ def test_wrong_data_is_marked_before_a_detour() -> None:
 
 @pytest.mark.parametrize("change", ["passthrough", "platform"])
 def test_a_translation_that_no_check_finds_marks_no_path(change: str) -> None:
-    examination = examine(SimulatedHost("pcie-l40s+iommu-translated", clock=lambda: 1000.0))
+    examination = examine(SimulatedHost("hgx-b300+iommu-translated", clock=lambda: 1000.0))
     node = examination.node
     assert unproven_pairs(examination)
     if change == "platform":

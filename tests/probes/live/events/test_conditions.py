@@ -17,6 +17,7 @@ from probes.snapshot import condition
 from probes.snapshot.condition import (
     BELOW_LIMIT,
     CONGESTED,
+    CONTRADICTED,
     ODD_RANK,
     OVER_TCP,
     RANK_ENDED,
@@ -89,7 +90,7 @@ def test_no_condition_is_ok_while_its_figures_are_unknown() -> None:
     sample = a_sample(ports=(port,), gpus=(gpu,), processes=(process,))
     ids = {value for name, value in vars(condition).items() if name.isupper() and isinstance(value, str)}
     # Seen by the path of ranks, by processes that come and go, by RAS and by bandwidth tests.
-    without_figures = {STAGED, OVER_TCP, RANK_ENDED, ODD_RANK, RAS_PROBLEM, BELOW_LIMIT}
+    without_figures = {STAGED, OVER_TCP, CONTRADICTED, RANK_ENDED, ODD_RANK, RAS_PROBLEM, BELOW_LIMIT}
     missing = sorted(ids - without_figures - Conditions().update(sample).unread.keys())
     assert not missing, f"add the figures of {missing} to _unread() in probes/live/events/conditions.py"
 

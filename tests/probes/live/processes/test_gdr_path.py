@@ -464,3 +464,50 @@ def test_a_likely_path_says_what_would_settle_it(node: NodeEvidence, doubt: str)
 def test_a_nic_that_is_listed_has_no_process_in_another_namespace() -> None:
     node = replace(NODE, dmabuf_attached=MLX5_0, dmabuf_candidates={42: MLX5_0}, is_hidden=True)
     assert judge(DMABUF_RANK, node).text == "GDR (DMA-BUF)"
+
+
+LACK = "DMA-BUF needs the open kernel modules"
+UNPROVEN = "unknown: its regions look like DMA-BUF, which this node cannot use"
+WITH_REGIONS = replace(
+    DMABUF_RANK,
+    use=replace(use_of(regions(*[4 * MIB] * 8, 512 * KIB)), nics=(NicUse("mlx5_0", 2, 2, 9, 0),)),
+)
+
+
+@pytest.mark.parametrize(
+    ("attached", "others", "text", "trusts"),
+    [
+        (NEEDS_ROOT, {}, UNPROVEN, "requirement"),
+        (
+            frozenset(),
+            {},
+            "unknown: its regions look like DMA-BUF, which this node cannot use",
+            "requirement",
+        ),
+        (MLX5_0, {}, "GDR (DMA-BUF)", "use"),
+        (MLX5_0, {43: MLX5_0}, "likely GDR (DMA-BUF)", "use"),
+    ],
+)
+def test_a_path_that_the_node_cannot_have_says_which_fact_is_trusted(
+    attached: Maybe[frozenset[str]], others: dict[int, frozenset[str]], text: str, trusts: str
+) -> None:
+    """A NIC that is attached to GPU memory proves the path; regions beyond VmPin alone do not."""
+    candidates = {42: MLX5_0, **others}
+    without = replace(
+        NODE, no_dmabuf={"mlx5_0": LACK}, dmabuf_attached=attached, dmabuf_candidates=candidates
+    )
+    path = judge(WITH_REGIONS, without)
+    assert path.text == text
+    assert LACK in path.contradiction
+    assert f"gdrtop trusts the {trusts}" in path.contradiction
+    assert any(line.value == LACK for line in path.evidence)
+    other_nic = replace(without, no_dmabuf={"mlx5_1": LACK})
+    assert not judge(WITH_REGIONS, other_nic).contradiction
+
+
+def test_a_refcnt_proves_nvidia_peermem_against_its_requirements() -> None:
+    node = replace(NODE, peermem_regions=9, no_peermem="nvidia_peermem needs OFED")
+    path = judge(HOST_RANK, node)
+    assert path.word is PathWord.PEERMEM
+    assert "nvidia_peermem needs OFED. gdrtop trusts the use" in path.contradiction
+    assert not judge(HOST_RANK, replace(node, no_peermem="")).contradiction
