@@ -68,7 +68,7 @@ def marks_of(findings: Sequence[Finding]) -> dict[str, Run]:
     for severity in (Severity.CRITICAL, Severity.WARNING):
         for finding in findings:
             if finding.status is Status.FOUND and finding.severity is severity:
-                for device in finding.devices:
+                for device in finding.marked:
                     marks.setdefault(device, mark_of(finding))
     return marks
 
@@ -78,7 +78,7 @@ def words_of(findings: Sequence[Finding]) -> dict[str, str]:
     words: dict[str, str] = {}
     found = (finding for finding in findings if finding.status is Status.FOUND and finding.id in _WORDS)
     for finding in sorted(found, key=lambda finding: bool(finding.part_of)):  # the cause first
-        for device in finding.devices:
+        for device in finding.marked:
             words.setdefault(device, _WORDS[finding.id])
     return words
 
@@ -295,7 +295,8 @@ def devices_text(finding: Finding, labels: Mapping[str, str] = _NO_LABELS) -> st
     """Return "GPU0 (0000:0f:00.0), mlx5_0, mlx5_1, mlx5_2 and 4 more"."""
     shown = _named_first(finding, labels)[:_MOST_DEVICES]
     more = len(finding.devices) - len(shown)
-    names = (f"{labels[device]} ({device})" if device in labels else device for device in shown)
+    labelled = ((device, labels.get(device, device)) for device in shown)
+    names = (device if label == device else f"{label} ({device})" for device, label in labelled)
     return ", ".join(names) + (f" and {more} more" if more else "")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.evidence import Evidence
 from probes.base.plan import Plan, instruction
 from probes.checks.live.watched import report_conditions
-from probes.queries.finding import Area, Outcome, Severity, end_with, passed
+from probes.queries.finding import Area, Outcome, Scope, Severity, end_with, passed
 from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, STAGING_SETTINGS, TCP_SETTINGS, job_plan
 from probes.queries.jobs import OVER_TCP as TCP_IMPACT
 from probes.queries.jobs import STAGED as STAGED_IMPACT
@@ -38,10 +38,9 @@ _SLOW_LINKS = (
 _LOST_GPUS = ("xid-79-fell-off-bus", "gpu-missing-from-nvml", "xid-119-gsp-timeout", "gpu-recovery-action")
 CAUSES_OF_STAGING = (
     *("no-gdr-path", "cuda-fails-to-start", *STAGING_SETTINGS, "memory-peers-missing-old-nccl"),
-    *("job-log-gdr-disabled", "job-log-other-setting", "job-log-other-nics", "job-log-staged"),
     *("gpu-nic-cross-socket", "gpu-nic-through-cpu", "gpu-without-near-nic", "peermem-not-loaded"),
 )
-CAUSES_OF_TCP = (*TCP_SETTINGS, "job-log-tcp", "dev-infiniband-missing", "no-gdr-path")
+CAUSES_OF_TCP = (*TCP_SETTINGS, "dev-infiniband-missing", "no-gdr-path")
 
 
 def _end_by_design(examination: Examination) -> None:
@@ -189,6 +188,7 @@ _SLOW_NIC_FIX = Plan(
     ok="The NICs of each running job carry similar traffic",
     impact="A collective is as slow as its slowest NIC: the whole job loses bandwidth.",
     data_path=True,
+    scope=Scope.DEVICES,
     part_of=(*PORT_DOWN, "port-flapping", *_SLOW_LINKS, STAGED, "network-congested"),
 )
 def nic_slow_in_job(examination: Examination) -> Outcome:

@@ -21,6 +21,7 @@ from probes.queries.ports import (
     port_names,
     problem_of,
 )
+from probes.snapshot.condition import FLAPPING
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
@@ -89,7 +90,7 @@ def _add_check(
             fix=fix(ports),
             severity=severity,
             devices=devices_of(ports),
-            part_of=("link-layer-wrong",) if is_wrong_layer else (),
+            part_of=("link-layer-wrong", FLAPPING) if is_wrong_layer else (FLAPPING,),
             gains=_gains(examination, ports, severity),
         )
 

@@ -61,7 +61,9 @@ def judged(sample: LiveSample) -> LiveSample:
     examination: Any = SimpleNamespace(
         usability=usability, watched=watched, distribution=unread, component_history=unread
     )
-    return replace(sample, verdict=conclude(usability, findings_of(run_checks(examination, AREA.checks))))
+    return replace(
+        sample, verdict=conclude(usability, findings_of(run_checks(examination, AREA.checks), examination))
+    )
 
 
 def test_a_job_is_one_line_with_ranks_path_rates_and_nics(scripted: Scripted) -> None:
