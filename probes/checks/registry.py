@@ -152,6 +152,8 @@ def _group_by_cause(all_findings: list[Finding], outcomes: Outcomes, names: Devi
     """
     found = {finding.id: number for number, finding in enumerate(all_findings) if finding.is_present}
     explains = {check.id for check, _ in outcomes if check.explains}
+    of_node = {check.id for check, _ in outcomes if check.scope is Scope.NODE}
+    effects = {check.id for check, outcome in outcomes if outcome.title}
     roots = _roots([pair for pair in outcomes if pair[0].id in found], names)
     for finding in all_findings:
         if finding.id not in found:
@@ -160,7 +162,12 @@ def _group_by_cause(all_findings: list[Finding], outcomes: Outcomes, names: Devi
             root = all_findings[found[roots[finding.id]]]
             if root.status is Status.SILENCED:
                 finding = replace(finding, status=root.status, silence=root.silence)
-            yield replace(finding, part_of=root.id)
+            # What is at fault is marked, and not what it affects.
+            at_fault = {name for device in root.marked for name in names.of(device)}
+            marked = finding.marked
+            if at_fault or root.id in of_node:
+                marked = tuple(device for device in marked if not names.of(device).isdisjoint(at_fault))
+            yield replace(finding, part_of=root.id, marked=marked)
         else:
             parts = [all_findings[found[name]] for name, root in roots.items() if root == finding.id]
             if finding.status is Status.FOUND:
@@ -171,8 +178,9 @@ def _group_by_cause(all_findings: list[Finding], outcomes: Outcomes, names: Devi
             gains = finding.gains or next((part.gains for part in parts if part.gains), ())
             pids = finding.pids.union(*(part.pids for part in parts))
             finding = replace(finding, severity=severity, data_path=data_path, gains=gains, pids=pids)
-            why = next((part for part in parts if part.id in explains), finding)
-            yield finding if why.id == finding.id else replace(finding, fix=why.fix, explained_by=why.title)
+            if finding.id in effects and (why := next((p for p in parts if p.id in explains), None)):
+                finding = replace(finding, fix=why.fix or finding.fix, explained_by=why.title)
+            yield finding
 
 
 def _roots(present: Outcomes, names: DeviceNames) -> dict[str, str]:

@@ -128,7 +128,10 @@ class ProcessEvents:
                 ranks=tuple(map(rank_name, ranks)),
                 job=name,
                 job_name=jobs[name].name,
-                subjects=tuple(frozenset((pid_name(rank.pid), *rank.gpus)) for rank in ranks),
+                # A GPU that is lost has no processes.
+                subjects=tuple(
+                    frozenset((pid_name(rank.pid), *(rank.gpus or jobs[name].gpus))) for rank in ranks
+                ),
             )
 
     def is_stopped(self, process: LiveProcess) -> bool:
