@@ -251,6 +251,7 @@ def _finding(check: Check, outcome: Outcome, names: DeviceNames) -> Finding:
         severity=outcome.severity or check.severity,
         status=outcome.status,
         title=outcome.title or check.title,
+        check_title=check.title if outcome.title else "",
         evidence=outcome.evidence,
         cause=outcome.cause,
         fix=outcome.fix,

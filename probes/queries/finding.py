@@ -135,8 +135,14 @@ class Finding:
     since: float | None = None
     silence: Silence | None = None  # as in Outcome, or that of its cause
     gains: tuple[PairGain, ...] = ()  # as in Outcome; without any, those of findings with this cause
+    check_title: str = ""  # where the title is an effect on a job
     explained_by: str = ""  # title of the finding with this cause that says why, and whose fix this one has
     marked: tuple[str, ...] = ()  # those of `devices` that are themselves at fault, and not only affected
+
+    @property
+    def problem(self) -> str:
+        """The title of the check, which is the same on each node and at any time."""
+        return self.check_title or self.title
 
     @property
     def is_present(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
@@ -53,9 +53,14 @@ class DeviceNames:
         """Return the names of a device; none for what is no device, such as a module."""
         return self._nics.get(device) or frozenset((device,) if is_bdf(device) else ())
 
-    def once(self, devices: Iterable[str]) -> tuple[str, ...]:
+    def once(self, devices: tuple[str, ...]) -> tuple[str, ...]:
         """Return each device once, by the first of its names."""
-        return tuple({self.of(device) or device: device for device in reversed(list(devices))}.values())[::-1]
+        if len(devices) < 2:
+            return devices
+        firsts: dict[object, str] = {}
+        for device in devices:
+            firsts.setdefault(self.of(device) or device, device)
+        return tuple(firsts.values())
 
     def on_path(self, device: str) -> frozenset[str]:
         """Return the names of a device, and the addresses of the bridges above it."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from probes.base.evidence import Evidence, Severity
-from probes.base.text import capitalized, plural
+from probes.base.text import capitalized, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.live.model.sample import (
     STEP_ROLES,
@@ -46,6 +46,7 @@ STOPPED_STATES = ("T", "t")
 _WITHOUT_GDR = {PathWord.STAGED: STAGED, PathWord.TCP: OVER_TCP}
 _INSTEAD = {PathWord.TCP: " instead of RDMA"}
 _MOST_EVIDENCE = 8
+_MOST_NAME = 64  # characters of a program's name in a title
 _NEWEST_TEXT = frozenset({STEP_LONGER})  # its figures are medians: the newest ones count
 _STATE, _PAUSE, _SENT = attrgetter("state"), attrgetter("pause_percent"), attrgetter("sent_gbps")
 Key = tuple[str, str]
@@ -212,7 +213,7 @@ def _without_gdr(job: LiveJob, ranks: Sequence[LiveProcess], sample: LiveSample)
         text = f"{_names(affected, ranks)} of {job.name} {likely}{path_phrase(word, len(affected) > 1)}"
         severity = Severity.CRITICAL if is_certain else Severity.WARNING
         condition = _of_ranks(check, job, text, sample.taken_at, evidence, affected, severity)
-        program = program_of(job.name)
+        program = printable(program_of(job.name), _MOST_NAME)
         who = f"{capitalized(_names(affected, ranks))} of {program}"
         who = program if len(affected) == len(ranks) else who
         is_many = 1 < len(affected) < len(ranks)
