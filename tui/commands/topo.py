@@ -318,7 +318,7 @@ def marked_graph(topology: Topology, found: Sequence[Finding]) -> nx.Graph[str]:
         for finding in found:
             if finding.status is not Status.FOUND or finding.severity is not severity:
                 continue
-            for device in dict.fromkeys(bdfs.get(device, device) for device in finding.devices):
+            for device in dict.fromkeys(bdfs.get(device, device) for device in finding.marked):
                 mark = marks.get(device, Mark(severity.value, ()))
                 marks[device] = Mark(mark.severity, (*mark.findings, finding.id))
     return plain_graph(topology.graph, marks)

@@ -45,6 +45,7 @@ SEEN_AT_ONCE = frozenset({STAGED, OVER_TCP, STOPPED, ODD_RANK})  # in one sample
 STOPPED_STATES = ("T", "t")
 _WITHOUT_GDR = {PathWord.STAGED: STAGED, PathWord.TCP: OVER_TCP}
 _INSTEAD = {PathWord.TCP: " instead of RDMA"}
+_SEEN_SECONDS = 10.0  # by then everything has been seen that was there when the watching began
 _MOST_EVIDENCE = 8
 _MOST_NAME = 64  # characters of a program's name in a title
 _NEWEST_TEXT = frozenset({STEP_LONGER})  # its figures are medians: the newest ones count
@@ -79,7 +80,7 @@ class Conditions:
         for condition in (*_of_jobs(sample, is_stopped or _is_stopped), *detected):
             key = condition.check, condition.subject
             before = self._known.get(key)
-            if before is None and sample.at > self._began_at:
+            if before is None and sample.at - self._began_at > _SEEN_SECONDS:
                 condition = replace(condition, is_begun=True)
             found.setdefault(key, _continued(before, condition))
         self._known = found

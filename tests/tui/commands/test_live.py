@@ -94,7 +94,7 @@ def test_a_staged_rank_and_a_slow_nic_are_findings_as_they_begin_and_end(scripte
     assert status == 1
     words = " ".join(text.split())
     assert "GDR (DMA-BUF) on 2 of 3 ranks, staged on rank 2" in words
-    assert "Rank 2 of train.py copies through host memory since" in words
+    assert "Rank 2 of train.py copies through host memory" in words
     odd = OddOne("mlx5_1", "mlx5_1 carries 148 Gb/s", device="mlx5_1", aspect="rate")
     slow = replace(fine, jobs=(replace(fine.jobs[0], odd=(odd,)),))
     scripted(lambda second: slow if 2 <= second < 5 else fine)
