@@ -216,7 +216,6 @@ class GdrtopApp(TerminalApp[None]):
         """Show what is wrong with the node."""
         from tui.screens.doctor.screen import DoctorScreen
 
-        self._shared.doctor.begin_at_first()
         self._shared.show(DoctorScreen, lambda: DoctorScreen(self._shared.doctor))
 
     def action_live(self) -> None:

@@ -79,7 +79,7 @@ def _judgment(
 
 
 def _findings(outcomes: Outcomes, examination: Examination) -> tuple[Finding, ...]:
-    return findings_of(with_silences(with_recorded(outcomes, examination), examination))
+    return findings_of(with_silences(with_recorded(outcomes, examination), examination), examination)
 
 
 def with_severity(findings: Iterable[Finding], severity: Severity) -> tuple[Finding, ...]:
@@ -134,7 +134,8 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
         state = State.BROKEN if is_lost else State.DEGRADED
         others = len(reasons) - 1
         more = f", and {others} other finding{'s' if others > 1 else ''}" if others else ""
-        reason = f"{reasons[0].title}{more}"
+        title, why = reasons[0].title, reasons[0].explained_by
+        reason = f"{joined_sentences(title, why) if why else title}{more}"
     elif state is State.BROKEN and reasons:
         reason = _with_lack(reasons[0].title, reason)
     return Verdict(

@@ -29,7 +29,7 @@ def only_in_logs(examination: Examination, findings: Iterable[Finding]) -> tuple
         return ()
     present = {finding.id: finding for finding in findings if finding.is_present}
     without = replace(examination, job_logs=Unknown(Reason.NOT_RECORDED, "job logs"))
-    again = findings_of(run_checks(without, [check for check in CHECKS if check.id in present]))
+    again = findings_of(run_checks(without, [check for check in CHECKS if check.id in present]), without)
     kept = {finding.id for finding in again if finding.is_present}
     lost = [finding for name, finding in present.items() if name not in kept]
     return tuple(
@@ -70,4 +70,5 @@ def _with_recorded(outcome: Outcome, recorded: LogFinding | None) -> Outcome:
         part_of=(recorded.part_of,) if recorded.part_of else (),
         takes=recorded.takes,
         ranks=recorded.ranks,
+        subjects=(),  # the node has compared
     )

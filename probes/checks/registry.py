@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -64,7 +64,19 @@ from probes.checks.system import (
     rdma_cgroup,
 )
 from probes.plans.packages import with_initramfs_command
-from probes.queries.finding import Area, Check, CheckEnded, Finding, Outcome, Status, end_with, unknown
+from probes.queries.finding import (
+    Area,
+    Check,
+    CheckEnded,
+    Finding,
+    Outcome,
+    Scope,
+    Status,
+    end_with,
+    pid_name,
+    unknown,
+)
+from probes.queries.pcie_paths import DeviceNames
 from probes.snapshot.examination import Examination
 
 VARIABLE_AREAS: tuple[Area, ...] = (
@@ -89,7 +101,7 @@ AREAS: tuple[Area, ...] = (
     combinations.AREA,
     *VARIABLE_AREAS,
     *(nvshmem.AREA, engines.AREA, expandable_segments.AREA, ucx_distance.AREA),
-    *(log_network.AREA, log_path.AREA, log_settings.AREA),
+    *(log_network.AREA, log_settings.AREA, log_path.AREA),
     *(live_jobs.AREA, live_ports.AREA, live_ports.BANDWIDTH),
     *(next_boot.AREA, perftest.AREA, libraries.AREA),
 )
@@ -109,9 +121,12 @@ def run_checks(examination: Examination, checks: Iterable[Check]) -> Outcomes:
     return tuple((check, _outcome(check, examination)) for check in checks)
 
 
-def findings_of(outcomes: Outcomes) -> tuple[Finding, ...]:
+def findings_of(outcomes: Outcomes, examination: Examination) -> tuple[Finding, ...]:
     """Return found, unknown and passed findings, in the order in which every list shows them."""
-    grouped = _group_by_cause([_finding(check, outcome) for check, outcome in outcomes], outcomes)
+    names = DeviceNames(examination)
+    grouped = _group_by_cause(
+        [_finding(check, outcome, names) for check, outcome in outcomes], outcomes, names
+    )
     return tuple(sorted(grouped, key=_rank))
 
 
@@ -120,7 +135,7 @@ def findings(
 ) -> tuple[Finding, ...]:
     """Run all checks, or those whose ids are chosen; return found, unknown and passed, by severity."""
     chosen = [check for check in CHECKS if (not only or check.id in only) and check.id not in skip]
-    return findings_of(run_checks(examination, chosen))
+    return findings_of(run_checks(examination, chosen), examination)
 
 
 def _rank(finding: Finding) -> tuple[int, int, bool, bool]:
@@ -129,19 +144,17 @@ def _rank(finding: Finding) -> tuple[int, int, bool, bool]:
     return status, severity, bool(finding.part_of), not finding.data_path
 
 
-def _group_by_cause(all_findings: list[Finding], outcomes: Outcomes) -> Iterable[Finding]:
+def _group_by_cause(all_findings: list[Finding], outcomes: Outcomes, names: DeviceNames) -> Iterable[Finding]:
     """Put each finding under the root of its chain of causes; the root gets the highest severity below it.
 
-    In a circle of causes the check that is registered first is the root. What has a silenced cause is
-    silenced, too: findings with one cause are one finding.
+    What has a silenced cause is silenced, too: findings with one cause are one finding. A root that says what
+    a job loses gets the fix of the finding that explains it.
     """
     found = {finding.id: number for number, finding in enumerate(all_findings) if finding.is_present}
-    causes = {}
-    for check, outcome in outcomes:
-        if check.id in found:
-            candidates = (*outcome.part_of, *check.part_of)
-            causes[check.id] = next((name for name in candidates if name in found and name != check.id), "")
-    roots = {name: _root(name, causes, found) for name in found}
+    explains = {check.id for check, _ in outcomes if check.explains}
+    of_node = {check.id for check, _ in outcomes if check.scope is Scope.NODE}
+    effects = {check.id for check, outcome in outcomes if outcome.title}
+    roots = _roots([pair for pair in outcomes if pair[0].id in found], names)
     for finding in all_findings:
         if finding.id not in found:
             yield finding
@@ -149,7 +162,12 @@ def _group_by_cause(all_findings: list[Finding], outcomes: Outcomes) -> Iterable
             root = all_findings[found[roots[finding.id]]]
             if root.status is Status.SILENCED:
                 finding = replace(finding, status=root.status, silence=root.silence)
-            yield replace(finding, part_of=root.id)
+            # What is at fault is marked, and not what it affects.
+            at_fault = {name for device in root.marked for name in names.of(device)}
+            marked = finding.marked
+            if at_fault or root.id in of_node:
+                marked = tuple(device for device in marked if not names.of(device).isdisjoint(at_fault))
+            yield replace(finding, part_of=root.id, marked=marked)
         else:
             parts = [all_findings[found[name]] for name, root in roots.items() if root == finding.id]
             if finding.status is Status.FOUND:
@@ -159,17 +177,54 @@ def _group_by_cause(all_findings: list[Finding], outcomes: Outcomes) -> Iterable
             data_path = data_path or (finding.data_path and finding.severity is severity)
             gains = finding.gains or next((part.gains for part in parts if part.gains), ())
             pids = finding.pids.union(*(part.pids for part in parts))
-            yield replace(finding, severity=severity, data_path=data_path, gains=gains, pids=pids)
+            finding = replace(finding, severity=severity, data_path=data_path, gains=gains, pids=pids)
+            if finding.id in effects and (why := next((p for p in parts if p.id in explains), None)):
+                finding = replace(finding, fix=why.fix or finding.fix, explained_by=why.title)
+            yield finding
 
 
-def _root(name: str, causes: Mapping[str, str], order: Mapping[str, int]) -> str:
-    chain = [name]
-    while causes[chain[-1]]:
-        cause = causes[chain[-1]]
-        if cause in chain:
-            return min(chain[chain.index(cause) :], key=lambda name: order[name])
-        chain.append(cause)
-    return chain[-1]
+def _roots(present: Outcomes, names: DeviceNames) -> dict[str, str]:
+    """Return the root of each finding by id, its own id for a root.
+
+    A cause shares a device, a job or a process with each subject of its consequence, or concerns the whole
+    node. No cause is taken that would close a circle: in one, the check that is registered first is the root.
+    """
+    by_id = {check.id: (check, outcome) for check, outcome in present}
+    roots = {name: name for name in by_id}
+    for check, outcome in reversed(present):
+        parts = [name for name, root in roots.items() if root == check.id]
+        candidates = dict.fromkeys((*outcome.part_of, *check.part_of))
+        causes = [name for name in candidates if name in by_id and roots[name] != check.id]
+        if causes and (cause := _cause(outcome, [by_id[name] for name in causes], names)):
+            roots.update(dict.fromkeys(parts, roots[cause]))
+    return roots
+
+
+def _cause(outcome: Outcome, candidates: Outcomes, names: DeviceNames) -> str:
+    """Return the id of the first candidate that explains all of an outcome; "" for none."""
+    subjects = _subjects(outcome, names)
+    for check, cause in candidates:
+        about = _about(check, cause, names)
+        if not about or all(not about.isdisjoint(subject) for subject in subjects):
+            return check.id
+    return ""
+
+
+def _about(check: Check, outcome: Outcome, names: DeviceNames) -> frozenset[str]:
+    """Return by all their names the devices, jobs and processes of a cause; nothing: the whole node."""
+    if check.scope is Scope.NODE:
+        return frozenset()
+    ends = frozenset(name for device in outcome.devices for name in names.of(device))
+    return ends.union(outcome.jobs, map(pid_name, outcome.pids))
+
+
+def _subjects(outcome: Outcome, names: DeviceNames) -> list[frozenset[str]]:
+    """Return what a cause of this outcome has to share, with the bridges above the devices."""
+    subjects = outcome.subjects
+    if subjects is None:
+        each = [device for device in outcome.devices if names.of(device)]
+        subjects = tuple(frozenset((name,)) for name in each or [*map(pid_name, outcome.pids), *outcome.jobs])
+    return [subject.union(*(names.on_path(name) for name in subject)) for subject in subjects]
 
 
 def _outcome(check: Check, examination: Examination) -> Outcome:
@@ -187,18 +242,21 @@ def _outcome(check: Check, examination: Examination) -> Outcome:
         return unknown(FAILED_BY_A_BUG, Evidence("gdrtop", message))
 
 
-def _finding(check: Check, outcome: Outcome) -> Finding:
+def _finding(check: Check, outcome: Outcome, names: DeviceNames) -> Finding:
+    devices = names.once(outcome.devices)
+    modules = tuple(device for device in devices if not names.of(device))
     return Finding(
         id=check.id,
         area=check.area,
         severity=outcome.severity or check.severity,
         status=outcome.status,
-        title=check.title,
+        title=outcome.title or check.title,
+        check_title=check.title if outcome.title else "",
         evidence=outcome.evidence,
         cause=outcome.cause,
         fix=outcome.fix,
         reference=check.reference,
-        devices=outcome.devices,
+        devices=devices,
         ok=check.ok,
         impact=outcome.impact or check.impact,
         data_path=check.data_path if outcome.data_path is None else outcome.data_path,
@@ -210,4 +268,5 @@ def _finding(check: Check, outcome: Outcome) -> Finding:
         silence=outcome.silence,
         gains=outcome.gains,
         refutes=outcome.refutes,
+        marked=(modules or devices) if check.scope is Scope.DEVICES else modules,
     )

@@ -93,7 +93,7 @@ def _findings(findings: tuple[Finding, ...]) -> _Values:
     firsts = ((finding, next(iter(finding.devices), "")) for finding in active)
     others = ((finding, device) for finding in active for device in finding.devices[1:])
     for finding, device in chain(firsts, others):
-        labels = {"id": finding.id, "severity": finding.severity.value, "title": finding.title}
+        labels = {"id": finding.id, "severity": finding.severity.value, "title": finding.problem}
         yield {**labels, "device": device, "pci_bus_id": _bus_id(device)}, 1
 
 

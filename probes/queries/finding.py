@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -35,6 +36,20 @@ class Status(Enum):
     UNKNOWN = "unknown"  # the check could not run; the cause says what it needs
 
 
+AREAS_OF_JOBS = ("nccl", "jobs")
+"""Areas whose findings are about jobs and their settings."""
+
+
+class Scope(Enum):
+    """What is at fault where a check finds something, beside the devices that are affected."""
+
+    DEVICES = "devices"  # the devices that it names
+    JOB = "job"  # a job or its settings; the devices are those that it uses
+    NODE = (
+        "node"  # software or a setting of the node, so it may be the cause of what is wrong with any device
+    )
+
+
 DETOUR = Unknown(Reason.NOT_THERE, "", "the traffic uses the CPU, and no source says how fast that is")
 """Gb/s of a pair that ACS redirects."""
 
@@ -59,10 +74,11 @@ class Outcome:
     cause: str = ""  # what is wrong on this node, in one or two sentences; or what the check needs
     fix: Plan | None = None
     severity: Severity | None = None  # where this node's case differs from the check's usual severity
-    devices: tuple[str, ...] = ()  # BDFs, RDMA device names and module names that the finding marks
+    devices: tuple[str, ...] = ()  # BDFs, RDMA device names and module names that it affects
     impact: str = ""  # what the user loses on this node; empty: the check's own text
     data_path: bool | None = None  # None: the check's own value
-    part_of: tuple[str, ...] = ()  # ids of findings that, where found, have the same cause as this one
+    # Ids of findings that, where found and about the same devices or jobs, have the same cause as this one.
+    part_of: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()  # GPUs (BDF) and NICs that cannot use GPUDirect RDMA because of it
     ranks: tuple[str, ...] = ()  # "rank 5", "pid 4716"
     jobs: tuple[str, ...] = ()  # names of the jobs that it affects
@@ -71,6 +87,10 @@ class Outcome:
     silence: Silence | None = None  # of the configuration; one that has expired if the status is FOUND
     gains: tuple[PairGain, ...] = ()  # what the fix should bring, where the limits of paths say it
     refutes: tuple[GdrPath, ...] = ()  # paths that cannot work here because of it, whatever they require
+    # What it is about, each thing by all names by which a cause may know it: devices, pid_name(), jobs.
+    # None: each of its devices or, without any, processes or jobs. Empty: anything.
+    subjects: tuple[frozenset[str], ...] | None = None
+    title: str = ""  # the effect in an admin's words, "train.py copies …"; empty: the check's own title
 
 
 @frozen
@@ -89,6 +109,8 @@ class Check:
     part_of: tuple[str, ...] = ()  # as in Outcome, on every node
     requires: tuple[Precondition, ...] = ()
     is_moving: bool = False  # what it looks at may change with every reading
+    scope: Scope = Scope.DEVICES
+    explains: bool = False  # it says why a job does what another finding says, which then takes its fix
 
 
 @frozen
@@ -117,10 +139,14 @@ class Finding:
     silence: Silence | None = None  # as in Outcome, or that of its cause
     gains: tuple[PairGain, ...] = ()  # as in Outcome; without any, those of findings with this cause
     refutes: tuple[GdrPath, ...] = ()  # as in Outcome
+    check_title: str = ""  # where the title is an effect on a job
+    explained_by: str = ""  # title of the finding with this cause that says why, and whose fix this one has
+    marked: tuple[str, ...] = ()  # those of `devices` that are themselves at fault, and not only affected
 
     @property
-    def marked(self) -> tuple[str, ...]:
-        return self.devices
+    def problem(self) -> str:
+        """The title of the check, which is the same on each node and at any time."""
+        return self.check_title or self.title
 
     @property
     def is_present(self) -> bool:
@@ -144,11 +170,20 @@ def found(
     since: float | None = None,
     gains: tuple[PairGain, ...] = (),
     refutes: tuple[GdrPath, ...] = (),
+    subjects: tuple[frozenset[str], ...] | None = None,
+    title: str = "",
 ) -> Outcome:
     """Return the outcome of a check that found its problem."""
     affected = (takes, ranks, jobs, pids, since)
     texts = (evidence, cause, fix, severity, devices, impact, data_path, part_of)
-    return Outcome(Status.FOUND, *texts, *affected, gains=gains, refutes=refutes)
+    return Outcome(
+        Status.FOUND, *texts, *affected, gains=gains, refutes=refutes, subjects=subjects, title=title
+    )
+
+
+def pid_name(pid: int) -> str:
+    """Return the name of a process among the names of `Outcome.subjects`."""
+    return f"pid {pid}"
 
 
 def passed(*evidence: Evidence) -> Outcome:
@@ -215,12 +250,21 @@ class Area:
 
     A check runs only where every precondition in `requires` returns None. With `is_moving` the checks look at
     what changes with every reading, so they are run again each second; all others run in an examination.
+    `explains` is as in Check.
     """
 
-    def __init__(self, name: str, requires: tuple[Precondition, ...] = (), is_moving: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        requires: tuple[Precondition, ...] = (),
+        is_moving: bool = False,
+        explains: bool = False,
+    ) -> None:
         self.name = name
         self.requires = requires
         self.is_moving = is_moving
+        self.scope = Scope.JOB if name in AREAS_OF_JOBS else Scope.DEVICES
+        self.explains = explains
         self.checks: list[Check] = []
 
     def check(
@@ -235,6 +279,7 @@ class Area:
         data_path: bool = False,
         part_of: tuple[str, ...] = (),
         requires: tuple[Precondition, ...] | None = None,
+        scope: Scope | None = None,
     ) -> Callable[[Callable[[Examination], Outcome]], Callable[[Examination], Outcome]]:
         """Register a function over an Examination as the area's check with this id."""
         conditions = self.requires if requires is None else requires
@@ -242,7 +287,7 @@ class Area:
         def add(judge: Callable[[Examination], Outcome]) -> Callable[[Examination], Outcome]:
             texts = (name, self.name, severity, title, reference)
             added = Check(*texts, judge, ok, impact, data_path, part_of, conditions, self.is_moving)
-            self.checks.append(added)
+            self.checks.append(replace(added, scope=scope or self.scope, explains=self.explains))
             return judge
 
         return add
@@ -259,7 +304,12 @@ def names_of(finding: Finding, labels: Mapping[str, str]) -> list[str]:
 
 def has_name(device: str, labels: Mapping[str, str]) -> bool:
     """Return whether people know a device by a name, unlike a switch, which has only an address."""
-    return device in labels or not _BDF.fullmatch(device)
+    return device in labels or not is_bdf(device)
+
+
+def is_bdf(device: str) -> bool:
+    """Return whether this is the address of a PCI function."""
+    return _BDF.fullmatch(device) is not None
 
 
 def costs_bandwidth(finding: Finding) -> bool:

@@ -8,13 +8,23 @@ from typing import TYPE_CHECKING
 from probes.base.plan import Plan
 from probes.base.unknown import Reason, Unknown
 from probes.queries.evidence_list import first_distinct
-from probes.queries.finding import CheckEnded, Evidence, Outcome, Severity, found, needs, passed, unknown
+from probes.queries.finding import (
+    CheckEnded,
+    Evidence,
+    Outcome,
+    Severity,
+    found,
+    needs,
+    passed,
+    pid_name,
+    unknown,
+)
 from probes.queries.jobs import JobSettings, jobs_of, need_all_processes, no_fault
 from probes.snapshot.examination import Examination
 
 if TYPE_CHECKING:
     from probes.nccl.log.facts import Place
-    from probes.nccl.log.job_log import JobLogReading
+    from probes.nccl.log.job_log import JobLogReading, RankPath
 
 _LOGS = "the NCCL logs of the jobs"
 _NEXT_RUN = "no log has lines of a running process; to get them, start the job with NCCL_DEBUG=INFO"
@@ -47,17 +57,37 @@ def conclude_logs(
     part_of: tuple[str, ...] = (),
     devices: tuple[str, ...] = (),
     ranks: tuple[str, ...] = (),
+    subjects: tuple[frozenset[str], ...] = (),
 ) -> Outcome:
-    """Return found if a job is affected; else passed, or unknown if a log could not be read."""
+    """Return found if a job is affected; else passed, or unknown if a log could not be read.
+
+    `subjects`: as in Outcome; by default each job.
+    """
     if affected:
         text = f"{affected[0].name}: {cause}"
         more = len(affected) - 1
         if more:
             text += f" The same problem affects {more} more job{'s' * (more > 1)}."
         shown = first_distinct(evidence)
-        return found(text, *shown, fix=fix, severity=severity, part_of=part_of, devices=devices, ranks=ranks)
+        return found(
+            text,
+            *shown,
+            fix=fix,
+            severity=severity,
+            part_of=part_of,
+            devices=devices,
+            ranks=ranks,
+            jobs=tuple(dict.fromkeys(reading.name for reading in affected)),
+            subjects=subjects or tuple(names_of_ranks(reading, reading.ranks) for reading in affected),
+        )
     readings = examination.job_logs
     return _without_fault(examination, () if isinstance(readings, Unknown) else readings)
+
+
+def names_of_ranks(reading: JobLogReading, ranks: Iterable[RankPath]) -> frozenset[str]:
+    """Return the names of a job, and of these ranks with their devices, as in `Outcome.subjects`."""
+    ends = ((pid_name(rank.pid), *rank.gpus, *rank.nics) for rank in ranks)
+    return frozenset((reading.name, *(name for names in ends for name in names)))
 
 
 def _without_fault(examination: Examination, readings: tuple[JobLogReading, ...]) -> Outcome:

@@ -43,8 +43,7 @@ STAGING_SETTINGS = (
 )
 TCP_SETTINGS = (
     *("nccl-ib-disabled", "nccl-net-socket", "nccl-ib-hca-mismatch"),
-    *("nccl-net-plugin-not-found", "nccl-net-plugin-absent", "job-log-plugin-missing"),
-    "job-log-other-setting",
+    *("nccl-net-plugin-not-found", "nccl-net-plugin-absent"),
 )
 _GPU = re.compile(r"/dev/nvidia[0-9]{1,4}")
 _OF_PROCESS = re.compile(r"/proc/([0-9]{1,10})/")
@@ -168,6 +167,7 @@ def conclude(
     impact: str = "",
     data_path: bool | None = None,
     part_of: tuple[str, ...] = (),
+    subjects: tuple[frozenset[str], ...] | None = None,
 ) -> Outcome:
     """Return found if there is evidence, passed if gdrtop has read all jobs, unknown otherwise."""
     seen = tuple(evidence)
@@ -183,6 +183,7 @@ def conclude(
         data_path=data_path,
         part_of=part_of,
         pids=frozenset(pid for pid in map(pid_in, seen) if pid is not None),
+        subjects=subjects,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 from probes.base.evidence import Evidence
@@ -14,7 +15,7 @@ from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.system import platform
 from probes.host.protocol import TREE_ONLY
 from probes.queries.evidence_list import LIKE_THESE, first_distinct
-from probes.queries.finding import CheckEnded, Outcome, end_with, found, need, needs, passed, unknown
+from probes.queries.finding import CheckEnded, Outcome, end_with, found, is_bdf, need, needs, passed, unknown
 from probes.snapshot.examination import Examination
 from probes.topology.paths import Path
 
@@ -30,6 +31,41 @@ def functions_of(examination: Examination) -> dict[str, PciFunction]:
     """Return all PCI functions by BDF; empty where they could not be read."""
     pci = examination.node.pci
     return {} if isinstance(pci, Unknown) else pci.functions
+
+
+class DeviceNames:
+    """All names of each device of a node: a NIC's PCI function and its RDMA device are the same device."""
+
+    def __init__(self, examination: Examination) -> None:
+        self._examination = examination
+
+    @cached_property
+    def _nics(self) -> dict[str, frozenset[str]]:
+        rdma = self._examination.node.rdma
+        names: dict[str, frozenset[str]] = {}
+        for device in () if isinstance(rdma, Unknown) else rdma.devices:
+            bdf = known(device.bdf, device.name)
+            same = names.get(bdf, frozenset()) | {bdf, device.name}
+            names |= dict.fromkeys(same, same)
+        return names
+
+    def of(self, device: str) -> frozenset[str]:
+        """Return the names of a device; none for what is no device, such as a module."""
+        return self._nics.get(device) or frozenset((device,) if is_bdf(device) else ())
+
+    def once(self, devices: tuple[str, ...]) -> tuple[str, ...]:
+        """Return each device once, by the first of its names."""
+        if len(devices) < 2:
+            return devices
+        firsts: dict[object, str] = {}
+        for device in devices:
+            firsts.setdefault(self.of(device) or device, device)
+        return tuple(firsts.values())
+
+    def on_path(self, device: str) -> frozenset[str]:
+        """Return the names of a device, and the addresses of the bridges above it."""
+        names, functions = self.of(device), functions_of(self._examination)
+        return names.union(*(functions[name].chain for name in names if name in functions))
 
 
 def unknown_devices(examination: Examination) -> Outcome | None:

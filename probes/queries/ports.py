@@ -11,6 +11,7 @@ from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
 from probes.facts.rdma.port_health import PortHealth, PortHealthFacts
 from probes.queries.evidence_list import RDMA_DEVICES, join_limited
 from probes.queries.finding import Evidence, Severity, need
+from probes.snapshot.condition import FLAPPING
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down
 from probes.topology.hops import Smi
@@ -22,6 +23,8 @@ PORT_DOWN = (
     "ib-port-not-active-subnet-manager-stalled",
 )
 """The checks that find ports that are down. At least one of them finds each such port."""
+LINK_CAUSES = (FLAPPING, *PORT_DOWN)
+"""What explains the errors of a port and its downs: a port that flaps is down again and again."""
 _NEAR = (Smi.PIX, Smi.PXB)
 
 

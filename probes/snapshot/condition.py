@@ -39,6 +39,10 @@ class Condition:
     ranks: tuple[str, ...] = ()  # "rank 5", "pid 4716"
     job: str = ""  # the job's id
     job_name: str = ""
+    # What it is about if not each of its devices alone, as in Outcome.
+    subjects: tuple[frozenset[str], ...] = ()
+    effect: str = ""  # in an admin's words, "train.py copies GPU memory through host memory"
+    is_begun: bool = False  # gdrtop saw it begin
 
 
 @frozen

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import pytest
@@ -114,15 +114,23 @@ def test_no_fault_makes_a_contradiction_on_another_node(fault: str) -> None:
             continue
 
 
-def wrong_while_watching(name: str, seconds: int) -> None:
+def watched(name: str, seconds: int) -> Iterator[NodeMonitor]:
+    """Yield the monitor of a node at each second."""
     clock = SteppedClock()
     monitor = NodeMonitor(SimulatedHost(name, clock=clock))
     evenly_paced(monitor._live)
-    for second in range(seconds):
-        sample = monitor.read()
+    for _ in range(seconds):
+        monitor.read()
         if monitor.needs_check:
             monitor.check()
-        judgment, examination = monitor.judgment, monitor.examination
+        yield monitor
+        clock.now += 1.0
+
+
+def wrong_while_watching(name: str, seconds: int) -> None:
+    for second, monitor in enumerate(watched(name, seconds)):
+        judgment, examination, sample = monitor.judgment, monitor.examination, monitor.sample
+        assert sample is not None
         assert examination is not None
         wrong = contradictions(judgment.verdict, judgment.findings, examination.usability)
         assert not wrong, (name, second)
@@ -130,7 +138,6 @@ def wrong_while_watching(name: str, seconds: int) -> None:
         if judgment.verdict == sample.verdict:
             wrong = contradictions(sample.verdict, judgment.findings, examination.usability, sample)
             assert not wrong, (name, second)
-        clock.now += 1.0
 
 
 @pytest.mark.parametrize(
@@ -148,6 +155,38 @@ def test_no_second_contradicts_itself_on_another_node(fault: str) -> None:
             wrong_while_watching(f"{node}+{fault}", SECONDS)
         except NoSuchFault:
             continue
+
+
+@pytest.mark.parametrize(("node", "slow"), [("cloud-vm", "mlx5_6"), ("hgx-h100", "0000:bc:00.0")])
+def test_the_faults_of_two_nics_are_two_findings(node: str, slow: str) -> None:
+    """One has no link from the start, and the PCIe link of the other becomes slower."""
+    *_, monitor = watched(f"{node}+nic-link-retrained,port-disabled", 45)
+    about = {device for finding in monitor.judgment.listed for device in finding.devices}
+    assert {"mlx5_3", slow} <= about
+    parts = [finding for finding in monitor.judgment.found if "disabled" in finding.part_of]
+    assert [finding.id for finding in parts] == ["nccl-ib-hca-port-down"]
+
+
+def test_one_bad_cable_is_one_finding_that_follows_the_port() -> None:
+    listed_ids = []
+    for monitor in watched("hgx-h100+nic-flapping", 100):
+        listed_ids += [finding.id for finding in monitor.judgment.listed]
+        assert len(monitor.judgment.listed) <= 1
+    assert list(dict.fromkeys(listed_ids)) == ["ib-port-not-active", "link-flaps", "port-flapping"]
+
+
+def test_a_lost_gpu_is_one_finding_and_marks_no_nic_of_its_job() -> None:
+    *_, monitor = watched("hgx-h100+gpu-off-bus-live", 60)
+    assert [finding.id for finding in monitor.judgment.listed] == ["xid-79-fell-off-bus"]
+    assert "job-traffic-fell" in {finding.id for finding in monitor.judgment.found}
+    assert {device for finding in monitor.judgment.found for device in finding.marked} == {"0000:9b:00.0"}
+
+
+def test_a_job_that_was_restarted_without_gpudirect_rdma_is_the_headline() -> None:
+    *_, monitor = watched("hgx-h100+job-restarted-staged", 45)
+    (finding,) = monitor.judgment.listed
+    assert re.fullmatch(r"train\.py copies through host memory since \d\d:\d\d:\d\d", finding.title)
+    assert monitor.judgment.verdict.reason == f"{finding.title}. {finding.explained_by}"
 
 
 def without_numbers(reason: str) -> str:

@@ -168,7 +168,7 @@ def test_no_fault_makes_outputs_contradict_each_other_on_another_node(fault: str
 def test_contradictions_are_seen() -> None:
     """The other side of the tests above: they do not pass because nothing is compared."""
     claims = claims_about("hgx-h100", 0, COMMANDS)
-    assert claims.count >= 20
+    assert claims.count > 15
     assert not list(claims.contradictions())
     claims.read("gpudirect", "DMA-BUF   ✗ not usable\npeermem   ✗ not usable")
     claims.read("jobs", "● train.py (alice) staged on all 8 ranks")

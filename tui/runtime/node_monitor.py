@@ -162,7 +162,8 @@ class NodeMonitor:
         for event in sample.events:
             is_often = event.severity is Severity.NOTE and event.kind in _OFTEN_NOTES
             if event.kind in _CHANGES and not is_often:
-                self._schedule.note_change(event.kind)
+                # That something is well again is seen as soon as that it failed.
+                self._schedule.note_change((event.kind, event.severity is Severity.NOTE))
                 self._is_outdated = True
         examined = self._judge.examined
         files = None if examined is None else examined.topology_files

@@ -292,7 +292,8 @@ def devices_text(finding: Finding, labels: Mapping[str, str] = _NO_LABELS) -> st
     """Return "GPU0 (0000:0f:00.0), mlx5_0, mlx5_1, mlx5_2 and 4 more"."""
     shown = _named_first(finding, labels)[:_MOST_DEVICES]
     more = len(finding.devices) - len(shown)
-    names = (f"{labels[device]} ({device})" if device in labels else device for device in shown)
+    labelled = ((device, labels.get(device, device)) for device in shown)
+    names = (device if label == device else f"{label} ({device})" for device, label in labelled)
     return ", ".join(names) + (f" and {more} more" if more else "")
 
 

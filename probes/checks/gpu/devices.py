@@ -234,7 +234,7 @@ def xid_79_fell_off_bus(examination: Examination) -> Outcome:
     "NVIDIA Management Library, https://docs.nvidia.com/deploy/nvml-api/",
     ok="NVML lists every GPU that has a driver",
     impact="CUDA does not see this GPU.",
-    part_of=("xid-79-fell-off-bus", "gpu-driver-start-failed"),
+    part_of=(LOST_GPU, GSP_TIMEOUT, "gpu-driver-start-failed"),
 )
 def gpu_missing_from_nvml(examination: Examination) -> Outcome:
     """Find GPUs with the nvidia driver that NVML does not list or that answer with an error."""
@@ -267,29 +267,11 @@ def gpu_missing_from_nvml(examination: Examination) -> Outcome:
                 disturbs="every job on this node",
             ),
             devices=bdfs_of(silent),
-            part_of=reported_in_log(examination, bdfs_of(silent)),
         )
     for gpu in driven:
         need_nvml(gpu, gpu.nvml)
     need(first_unread(gpu.driver for gpu in facts.gpus), "the GPUs' drivers")
     return passed(*first_n(Evidence(f"NVML, GPU{gpu.index}", "responds") for gpu in driven) or (NO_GPU,))
-
-
-def reported_in_log(examination: Examination, bdfs: Collection[str]) -> tuple[str, ...]:
-    """Return the finding that explains why none of these GPUs answers: off the bus, or a GSP timeout."""
-    lost = {
-        gpu.bdf
-        for gpu in known(gpus_of(examination), ())
-        if isinstance(gpu.nvml, Unknown) and _OFF_THE_BUS in gpu.nvml.detail
-    }
-    log = examination.kernel_log
-    messages = () if isinstance(log, Unknown) else log.messages
-    xids = [message for message in messages if message.kind is LogKind.XID]
-    lost |= {xid.bdf for xid in xids if xid.bdf and xid.number == 79}
-    timed_out = {xid.bdf for xid in xids if xid.number in (119, 120)}
-    if bdfs and set(bdfs) <= lost:
-        return (LOST_GPU,)
-    return (GSP_TIMEOUT,) if bdfs and set(bdfs) <= timed_out else ()
 
 
 _NEAR = ("PIX", "PXB")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from probes.base.plan import make_plan, plan_or_none
 from probes.base.unknown import Maybe, Unknown, is_there, known, map_known
-from probes.checks.gpu.devices import answer_now, bdfs_of, gpus_of, gpus_with, names_of, reported_in_log
+from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU, answer_now, bdfs_of, gpus_with, names_of
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.kernel.log import UNSUPPORTED_GPU, LogKind
 from probes.facts.system.services import ServiceState
@@ -159,6 +159,7 @@ def _nvml_libraries(examination: Examination) -> tuple[tuple[str, str], ...]:
     DRIVER_README + "commonproblems.html",
     ok="The driver has initialized every GPU",
     impact="CUDA does not see this GPU.",
+    part_of=(LOST_GPU, GSP_TIMEOUT, "gpu-missing-from-nvml"),
 )
 def gpu_driver_start_failed(examination: Examination) -> Outcome:
     """Find failures of RmInitAdapter and probe in the kernel log, and GPUs that the driver does not know."""
@@ -183,11 +184,7 @@ def gpu_driver_start_failed(examination: Examination) -> Outcome:
         cause += " once. The GPU responds now."
         return replace(found_in_log(examination, messages, cause, fix, Severity.NOTE), impact="None now.")
     cause += ". The numbers in the message show where."
-    gpus = known(gpus_of(examination), ())
-    silent = {gpu.bdf for gpu in gpus if not answer_now(examination, {gpu.bdf})}
-    causes = reported_in_log(examination, named) or ("gpu-missing-from-nvml",)
-    outcome = found_in_log(examination, messages, cause, fix)
-    return replace(outcome, part_of=causes if named <= silent else ())
+    return found_in_log(examination, messages, cause, fix)
 
 
 def _daemon_runs(examination: Examination) -> bool:

@@ -21,7 +21,18 @@ from probes.facts.system.platform import in_container
 from probes.plans.common import modprobe_step
 from probes.plans.packages import FABRIC_MANAGER, nvlsm_steps
 from probes.queries.evidence_list import first_n
-from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
+from probes.queries.finding import (
+    Area,
+    Evidence,
+    Outcome,
+    Scope,
+    Severity,
+    end_with,
+    found,
+    need,
+    passed,
+    unknown,
+)
 from probes.queries.jobs import conclude, jobs_of
 from probes.queries.nvlink_fabric import nvswitches_of
 from probes.snapshot.examination import Examination
@@ -175,6 +186,7 @@ def _nvlsm_facts(examination: Examination) -> FabricServiceFacts:
     ok="NVLSM is running, or no NVSwitch needs it",
     impact=NO_CUDA,
     part_of=("fabric-manager-down", "fabric-manager-down-absent", "ib-umad-missing", "nvlsm-missing"),
+    scope=Scope.NODE,
 )
 def nvlsm_down(examination: Examination) -> Outcome:
     """Check that NVLSM runs where NVSwitches are managed through a ConnectX."""
@@ -220,6 +232,7 @@ def _missing(
     ok="NVLSM is installed, or no NVSwitch needs it",
     impact=NO_CUDA,
     part_of=("fabric-manager-down-absent",),
+    scope=Scope.NODE,
 )
 def nvlsm_missing(examination: Examination) -> Outcome:
     """Check that the program of package nvlsm is there, unless it runs from a driver container."""
@@ -251,6 +264,7 @@ def nvlsm_missing(examination: Examination) -> Outcome:
     + FABRIC_GUIDE,
     ok="ib_umad is loaded, or no NVSwitch needs it",
     impact=NO_CUDA,
+    scope=Scope.NODE,
 )
 def ib_umad_missing(examination: Examination) -> Outcome:
     """Check that ib_umad is loaded and has created its files: NVLSM reaches the NVSwitches through them."""

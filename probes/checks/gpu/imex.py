@@ -11,7 +11,18 @@ from probes.facts.gpu.fabric import CHANNELS, NODES_CONFIG, NOT_SUPPORTED
 from probes.facts.system.platform import in_container
 from probes.facts.system.services import Service, ServiceState
 from probes.plans.services import start_imex
-from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
+from probes.queries.finding import (
+    Area,
+    Evidence,
+    Outcome,
+    Scope,
+    Severity,
+    end_with,
+    found,
+    need,
+    passed,
+    unknown,
+)
 from probes.queries.jobs import has_pods
 from probes.snapshot.examination import Examination
 
@@ -87,6 +98,7 @@ def imex_down(examination: Examination) -> Outcome:
     "https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/imexchannels.html",
     ok="An IMEX channel exists, or something else creates one for jobs",
     impact=_NO_MNNVL,
+    scope=Scope.NODE,
 )
 def imex_channels_missing(examination: Examination) -> Outcome:
     """Check that jobs find a channel where the node's own IMEX service runs.

@@ -11,7 +11,18 @@ from probes.facts.system.services import Service, ServiceState
 from probes.plans.common import start_at_boot_step
 from probes.plans.packages import FABRIC_MANAGER, fabric_manager_steps, nvlsm_steps
 from probes.queries.evidence_list import PCI_FUNCTIONS, first_n
-from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
+from probes.queries.finding import (
+    Area,
+    Evidence,
+    Outcome,
+    Scope,
+    Severity,
+    end_with,
+    found,
+    need,
+    passed,
+    unknown,
+)
 from probes.queries.nvlink_fabric import NvSwitches, nvswitches_of
 from probes.snapshot.examination import Examination
 
@@ -58,6 +69,7 @@ def state_of(name: str, value: str) -> Evidence:
     FABRIC_GUIDE,
     ok="Fabric Manager is running, or there is no NVSwitch",
     impact=NO_CUDA,
+    scope=Scope.NODE,
 )
 def fabric_manager_down(examination: Examination) -> Outcome:
     """Check that Fabric Manager runs on a machine with NVSwitches."""
@@ -86,6 +98,7 @@ def fabric_manager_down(examination: Examination) -> Outcome:
     FABRIC_GUIDE,
     ok="Fabric Manager is installed, or there is no NVSwitch",
     impact=NO_CUDA,
+    scope=Scope.NODE,
 )
 def fabric_manager_down_absent(examination: Examination) -> Outcome:
     """Check that Fabric Manager is installed on a machine with NVSwitches."""
@@ -119,6 +132,7 @@ def fabric_manager_down_absent(examination: Examination) -> Outcome:
     FABRIC_GUIDE,
     ok="Fabric Manager matches the driver's version, or there is no NVSwitch",
     impact=NO_CUDA,
+    scope=Scope.NODE,
 )
 def fabric_manager_down_version(examination: Examination) -> Outcome:
     """Compare Fabric Manager's version with the driver's."""

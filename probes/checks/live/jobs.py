@@ -5,12 +5,12 @@ from __future__ import annotations
 from probes.base.evidence import Evidence
 from probes.base.plan import Plan, instruction, make_plan
 from probes.checks.live.watched import report_conditions
-from probes.queries.finding import Area, Outcome, Severity, end_with, passed
+from probes.queries.finding import Area, Outcome, Scope, Severity, end_with, passed
 from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, STAGING_SETTINGS, TCP_SETTINGS, job_plan
 from probes.queries.jobs import OVER_TCP as TCP_IMPACT
 from probes.queries.jobs import STAGED as STAGED_IMPACT
 from probes.queries.kernel_log import P2P_REFUSALS
-from probes.queries.ports import PORT_DOWN
+from probes.queries.ports import LINK_CAUSES
 from probes.snapshot.condition import (
     CONTRADICTED,
     ODD_RANK,
@@ -38,14 +38,14 @@ _SLOW_LINKS = (
     *("pcie-link-below-port-rate", "pcie-link-limited-by-slot"),
     *("single-rail-or-half-rate", "single-rail-or-half-rate-one-lane", "mtu-mismatch", "mtu-mismatch-small"),
 )
+_PORT_FAULTS = (*LINK_CAUSES, *_SLOW_LINKS)
 _LOST_GPUS = ("xid-79-fell-off-bus", "gpu-missing-from-nvml", "xid-119-gsp-timeout", "gpu-recovery-action")
 CAUSES_OF_STAGING = (
     *("no-gdr-path", "cuda-fails-to-start", *STAGING_SETTINGS, "memory-peers-missing-old-nccl"),
-    *("job-log-gdr-disabled", "job-log-other-setting", "job-log-other-nics", "job-log-staged"),
     *("gpu-nic-cross-socket", "gpu-nic-through-cpu", "gpu-without-near-nic", "peermem-not-loaded"),
     *P2P_REFUSALS,
 )
-CAUSES_OF_TCP = (*TCP_SETTINGS, "job-log-tcp", "dev-infiniband-missing", "no-gdr-path")
+CAUSES_OF_TCP = (*TCP_SETTINGS, "dev-infiniband-missing", "no-gdr-path")
 
 
 def _end_by_design(examination: Examination) -> None:
@@ -214,7 +214,8 @@ _SLOW_NIC_FIX = Plan(
     ok="The NICs of each running job carry similar traffic",
     impact="A collective is as slow as its slowest NIC: the whole job loses bandwidth.",
     data_path=True,
-    part_of=(*PORT_DOWN, "port-flapping", *_SLOW_LINKS, STAGED, "network-congested"),
+    scope=Scope.DEVICES,
+    part_of=(*_PORT_FAULTS, STAGED, "network-congested", ODD_RANK),
 )
 def nic_slow_in_job(examination: Examination) -> Outcome:
     """Find NICs below half the median of their job's NICs while the job sends."""
@@ -247,15 +248,7 @@ _SILENT_FIX = Plan(
     impact="The job makes no progress. It hangs, or waits for a rank that writes a checkpoint, compiles or "
     "loads data.",
     data_path=True,
-    part_of=(
-        *_LOST_GPUS,
-        "task-hung-in-driver",
-        RANK_ENDED,
-        STOPPED,
-        RAS_PROBLEM,
-        *PORT_DOWN,
-        "port-flapping",
-    ),
+    part_of=(*_LOST_GPUS, "task-hung-in-driver", RANK_ENDED, STOPPED, RAS_PROBLEM, *LINK_CAUSES),
 )
 def job_silent(examination: Examination) -> Outcome:
     """Find jobs without traffic for a minute, whose GPUs were busy or whose ranks were blocked meanwhile."""
@@ -281,8 +274,8 @@ _TRAFFIC_FELL_FIX = Plan(
     impact="The job waits for a rank, a NIC, a peer or the network. Its GPUs are idle.",
     data_path=True,
     part_of=(
-        *(*_LOST_GPUS, RANK_ENDED, STOPPED, RAS_PROBLEM, SILENT, *PORT_DOWN, "port-flapping"),
-        *(*_SLOW_LINKS, "network-congested", SLOW_NIC),
+        *(*_LOST_GPUS, RANK_ENDED, STOPPED, RAS_PROBLEM, SILENT),
+        *(*_PORT_FAULTS, "network-congested", SLOW_NIC),
     ),
 )
 def job_traffic_fell(examination: Examination) -> Outcome:
@@ -307,10 +300,7 @@ _STEP_LONGER_FIX = Plan(
     "FALCON, https://arxiv.org/abs/2410.12588 (the step by the period of its communication)",
     ok="No step of a running job is known to take longer than before",
     impact="The job gets less done in the same time. The evidence has the GPU-hours a day that this costs.",
-    part_of=(
-        *(*PORT_DOWN, "port-flapping", *_SLOW_LINKS, STAGED, "network-congested"),
-        *(SLOW_NIC, ODD_RANK, "gpu-throttled"),
-    ),
+    part_of=(*_PORT_FAULTS, STAGED, "network-congested", SLOW_NIC, ODD_RANK, "gpu-throttled"),
 )
 def job_step_longer(examination: Examination) -> Outcome:
     """Find jobs whose traffic repeats more slowly than when gdrtop began to look, with the same bytes."""
@@ -335,7 +325,7 @@ _ODD_RANK_FIX = Plan(
     ok="No rank or NIC of a running job stands out",
     impact="The slowest rank sets the pace of the whole job.",
     data_path=True,
-    part_of=(*PORT_DOWN, *_SLOW_LINKS, "gpu-nic-cross-socket", "gpu-nic-through-cpu", "gpu-without-near-nic"),
+    part_of=(*_PORT_FAULTS, "gpu-nic-cross-socket", "gpu-nic-through-cpu", "gpu-without-near-nic"),
 )
 def rank_differs(examination: Examination) -> Outcome:
     """Find ranks whose NICs, distance, CPUs or PCIe link differ from an otherwise uniform job."""

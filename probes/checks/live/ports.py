@@ -6,7 +6,7 @@ from probes.base.evidence import Evidence
 from probes.base.plan import Plan, Step, instruction
 from probes.checks.live.watched import report_conditions
 from probes.queries.finding import Area, Outcome, Severity
-from probes.queries.ports import PORT_DOWN
+from probes.queries.ports import LINK_CAUSES
 from probes.snapshot.condition import BELOW_LIMIT, CONGESTED, ERRORS_RISING, FLAPPING, PAUSED, THROTTLED
 from probes.snapshot.examination import Examination
 
@@ -33,7 +33,6 @@ _FLAPPING_FIX = Plan(
     ok="No port's link is flapping",
     impact="Jobs on the port stall, and fail when NCCL's retries are used up.",
     data_path=True,
-    part_of=PORT_DOWN,
 )
 def port_flapping(examination: Examination) -> Outcome:
     """Find ports that went down three times in ten minutes, until they are quiet for a minute."""
@@ -59,8 +58,7 @@ _ERRORS_RISING_FIX = Plan(
     impact="Packets are lost or damaged and sent again, which costs bandwidth.",
     data_path=True,
     part_of=(
-        *PORT_DOWN,
-        FLAPPING,
+        *LINK_CAUSES,
         "link-flaps",
         "symbol-errors-rising",
         "out-of-sequence-rising",
@@ -147,7 +145,7 @@ _REASONS = (
     *("iommu-translated", "vm-without-p2p-ats"),
     *("pcie-link-degraded-width", "pcie-link-degraded-speed", "pcie-link-degraded-gpu-speed"),
     *("pcie-link-below-port-rate", "pcie-devctl-relaxed-ordering", "pcie-devctl-payload-differs"),
-    *("single-rail-or-half-rate", "single-rail-or-half-rate-one-lane", *PORT_DOWN, "link-flaps", FLAPPING),
+    *("single-rail-or-half-rate", "single-rail-or-half-rate-one-lane", *LINK_CAUSES, "link-flaps"),
     *("symbol-errors-rising", "out-of-sequence-rising", "local-ack-timeout", ERRORS_RISING),
     *("mtu-mismatch", "mtu-mismatch-small", "port-discards-rising", CONGESTED, PAUSED, THROTTLED),
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
+
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan
 from probes.base.text import capitalized
@@ -92,4 +95,22 @@ def _found(conditions: list[Condition], fix: Plan, past: list[Evidence]) -> Outc
         ranks=tuple(dict.fromkeys(rank for condition in conditions for rank in condition.ranks)),
         jobs=tuple(dict.fromkeys(condition.job_name for condition in conditions if condition.job_name)),
         since=min(condition.since for condition in conditions),
+        subjects=tuple(subject for condition in conditions for subject in _subjects(condition)),
+        title=_title(conditions),
     )
+
+
+def _subjects(condition: Condition) -> Iterable[frozenset[str]]:
+    alone = [frozenset((device,)) for device in condition.devices] or [frozenset((condition.job_name,))]
+    return condition.subjects or alone
+
+
+def _title(conditions: list[Condition]) -> str:
+    """Return the effect on the first job, and since when if gdrtop saw it begin; "" for the check's title."""
+    first = conditions[0]
+    if not first.effect:
+        return ""
+    since = time.strftime(" since %H:%M:%S", time.localtime(first.since)) if first.is_begun else ""
+    more = len({condition.job for condition in conditions}) - 1
+    others = f", and {more} more job{'s' * (more > 1)}" if more else ""
+    return f"{first.effect}{since}{others}"

@@ -194,7 +194,7 @@ def _not_loaded(row: _Module, examination: Examination) -> Outcome:
         state,
         Evidence("/sys/bus/pci/devices", join_limited(devices)),
         fix=_load_or_install(examination, module, row.package),
-        devices=(row.name, *devices[:SHOWN]),
+        devices=(row.name, *devices),
         part_of=(*row.part_of, *refused_by(examination, row.name)),
     )
 

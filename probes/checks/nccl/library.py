@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from probes.base.text import version_numbers
 from probes.base.unknown import Unknown, known
@@ -10,7 +10,7 @@ from probes.facts.jobs.process_files import WORLD_SIZES, MappedLibrary
 from probes.facts.jobs.processes import Process
 from probes.nccl.settings import parse_number
 from probes.queries.evidence_list import RDMA_DEVICES
-from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed, unknown
+from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed, pid_name, unknown
 from probes.queries.jobs import (
     GDR_PATHS,
     NCCL_VARIABLES,
@@ -22,6 +22,7 @@ from probes.queries.jobs import (
     jobs_of,
     maps,
     no_fault,
+    pid_in,
     usable_paths,
     values_of,
     without_variable,
@@ -166,7 +167,12 @@ def nccl_versions_differ(examination: Examination) -> Outcome:
     if not evidence and (missing := _version_unknown(examination)):
         return unknown(missing)
     cause = "All ranks of one job need the same NCCL. Two jobs of one user may differ."
-    return conclude(jobs, evidence, cause, part_of=("nccl-twice-in-process",))
+    users = tuple(_processes(versions.values()) for versions in by_user.values() if len(versions) > 1)
+    return conclude(jobs, evidence, cause, part_of=("nccl-twice-in-process",), subjects=users)
+
+
+def _processes(evidence: Iterable[Evidence]) -> frozenset[str]:
+    return frozenset(pid_name(pid) for pid in map(pid_in, evidence) if pid is not None)
 
 
 def _plugins(process: Process) -> list[str]:

@@ -10,13 +10,15 @@ from probes.queries.finding import Area, Evidence, Outcome, Severity
 from probes.queries.job_logs import conclude_logs, environment_evidence, environment_sentence, readings_of
 from probes.queries.jobs import FAR_NIC, NCCL_VARIABLES, STAGED, job_plan, usable_paths
 from probes.queries.modules import driver_with_plugin
+from probes.snapshot.condition import OVER_TCP as JOB_OVER_TCP
+from probes.snapshot.condition import STAGED as JOB_STAGED
 from probes.snapshot.examination import Examination
 
 if TYPE_CHECKING:
     from probes.nccl.log.facts import LogFacts
     from probes.nccl.log.job_log import JobLogReading
 
-AREA = Area("nccl")
+AREA = Area("nccl", explains=True)
 _DMABUF = "NCCL_DMABUF_ENABLE"
 _PLUGIN = "NCCL_NET_PLUGIN"
 _FEW = 3
@@ -31,7 +33,7 @@ _NOT_LOADED = ("Could not find", "No plugin found")
     ok="No job's NCCL log shows GPUDirect RDMA disabled on a capable NIC",
     impact=f"No GPUDirect RDMA for this job. {STAGED}",
     data_path=True,
-    part_of=("nccl-dmabuf-disabled", "nccl-too-old-for-dmabuf"),
+    part_of=(JOB_STAGED, "nccl-dmabuf-disabled", "nccl-too-old-for-dmabuf"),
 )
 def job_log_gdr_disabled(examination: Examination) -> Outcome:
     """Find `GPU Direct RDMA Disabled for HCA` on a node with a usable path."""
@@ -76,6 +78,7 @@ def job_log_gdr_disabled(examination: Examination) -> Outcome:
     impact=FAR_NIC,
     data_path=True,
     part_of=(
+        JOB_STAGED,
         "nccl-ib-hca-leaves-out-nearest",
         "nccl-ib-hca-port-down",
         "nccl-ib-hca-entry-without-device",
@@ -129,7 +132,7 @@ def nic_names(facts: LogFacts) -> set[str]:
     ok="No job's NCCL log reports a missing network plugin",
     impact="NCCL uses its own network code. On EFA and Slingshot that is TCP.",
     data_path=True,
-    part_of=("nccl-net-plugin-not-found",),
+    part_of=(JOB_OVER_TCP, "nccl-net-plugin-not-found"),
 )
 def job_log_plugin_missing(examination: Examination) -> Outcome:
     """Find plugins that NCCL did not find, where the job names one or the NICs need one.

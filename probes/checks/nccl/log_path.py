@@ -14,6 +14,7 @@ from probes.queries.job_logs import (
     environment_evidence,
     environment_sentence,
     line_of,
+    names_of_ranks,
     place_of,
     readings_of,
 )
@@ -28,6 +29,8 @@ from probes.queries.jobs import (
 )
 from probes.queries.kernel_log import P2P_REFUSALS
 from probes.queries.modules import PLUGIN, plugin_only_driver
+from probes.snapshot.condition import OVER_TCP as JOB_OVER_TCP
+from probes.snapshot.condition import STAGED as JOB_STAGED
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State as NodeState
 
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     from probes.nccl.log.facts import Place, Rank
     from probes.nccl.log.job_log import JobLogReading, RankPath
 
-AREA = Area("nccl")
+AREA = Area("nccl", explains=True)
 _TO_TCP = ("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_PLUGIN")
 _OF_NETWORK = (*_TO_TCP, "NCCL_IB_HCA")
 _OF_GDR = (
@@ -43,7 +46,7 @@ _OF_GDR = (
     *("NCCL_DMABUF_ENABLE", "NCCL_IB_CUDA_SUPPORT"),
 )
 _CAUSES_OF_STAGING = (
-    *("no-gdr-path", *STAGING_SETTINGS),
+    *(JOB_STAGED, "no-gdr-path", *STAGING_SETTINGS),
     *("job-log-gdr-disabled", "job-log-other-setting", "job-log-other-nics"),
     *("gpu-nic-cross-socket", "gpu-nic-through-cpu", *P2P_REFUSALS),
 )
@@ -81,7 +84,7 @@ def _reason_lines(reading: JobLogReading) -> Iterator[Evidence]:
     ok="No job's NCCL log shows TCP",
     impact=OVER_TCP,
     data_path=True,
-    part_of=(*TCP_SETTINGS, "no-gdr-path"),
+    part_of=(JOB_OVER_TCP, *TCP_SETTINGS, "job-log-plugin-missing", "job-log-other-setting", "no-gdr-path"),
 )
 def job_log_tcp(examination: Examination) -> Outcome:
     """Find logs with `via NET/Socket` on a node that has RDMA devices."""
@@ -135,9 +138,11 @@ def job_log_staged(examination: Examination) -> Outcome:
     evidence: list[Evidence] = []
     devices: list[str] = []
     names: list[str] = []
+    subjects: list[frozenset[str]] = []
     cause = ""
     for reading in affected:
         ranks = _staged_here(reading)
+        subjects += [names_of_ranks(reading, (rank,)) for rank in ranks]
         evidence.append(Evidence(place_of(reading), f"GPUDirect RDMA: {reading.verdict.text}"))
         evidence.extend(_reason_lines(reading))
         evidence.extend(environment_evidence(examination, reading, _OF_GDR))
@@ -162,7 +167,12 @@ def job_log_staged(examination: Examination) -> Outcome:
     )
     severity = Severity.WARNING if is_partly else None
     ends, whom = tuple(dict.fromkeys(devices)), tuple(dict.fromkeys(names))
-    return conclude_logs(examination, affected, cause, evidence, fix, severity, devices=ends, ranks=whom)
+    return conclude_logs(
+        *(examination, affected, cause, evidence, fix, severity),
+        devices=ends,
+        ranks=whom,
+        subjects=tuple(subjects),
+    )
 
 
 def _staged_here(reading: JobLogReading) -> list[RankPath]:

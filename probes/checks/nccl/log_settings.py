@@ -10,13 +10,14 @@ from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, unknown
 from probes.queries.job_logs import conclude_logs, environment_is_read, readings_of, settings_of
 from probes.queries.jobs import NCCL_VARIABLES, job_plan, jobs_of
+from probes.snapshot.condition import OVER_TCP, STAGED
 from probes.snapshot.examination import Examination
 
 if TYPE_CHECKING:
     from probes.nccl.log.facts import Problem, Setting
     from probes.nccl.log.job_log import JobLogReading
 
-AREA = Area("nccl")
+AREA = Area("nccl", explains=True)
 _LEVELS = ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL")
 
 
@@ -27,6 +28,7 @@ _LEVELS = ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL")
     NCCL_VARIABLES,
     ok="The settings in jobs' NCCL logs match their environment",
     impact="Checks of the environment cannot see what the job really uses.",
+    part_of=(STAGED, OVER_TCP),
 )
 def job_log_other_setting(examination: Examination) -> Outcome:
     """Compare `NCCL_… set by environment to …` with environment and nccl.conf.

@@ -9,7 +9,7 @@ from probes.base.unknown import Maybe, Unknown, first_unread
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.nccl.settings import HcaList, parse_hca_list, parse_number
 from probes.queries.evidence_list import NAMESPACE_OF_DEVICES, RDMA_DEVICES, SHOWN, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, need, unknown
+from probes.queries.finding import Area, Evidence, Outcome, Severity, need, pid_name, unknown
 from probes.queries.jobs import (
     FAR_NIC,
     FEWER_RAILS,
@@ -104,7 +104,12 @@ def _selected(ports: tuple[tuple[str, int], ...], hcas: HcaList) -> tuple[int, .
 
 
 def _conclude_lists(
-    examination: Examination, evidence: list[Evidence], cause: str, fix: str, part_of: tuple[str, ...] = ()
+    examination: Examination,
+    evidence: list[Evidence],
+    cause: str,
+    fix: str,
+    part_of: tuple[str, ...] = (),
+    subjects: tuple[frozenset[str], ...] | None = None,
 ) -> Outcome:
     """Conclude like `conclude`, but as unknown if the NICs to compare a list with are unknown."""
     if any(True for _ in _lists(examination)):
@@ -112,7 +117,8 @@ def _conclude_lists(
         if rdma.devices_elsewhere:
             return unknown(NAMESPACE_OF_DEVICES)
     jobs = jobs_of(examination)
-    return conclude(jobs, evidence, cause, fix=without_variable(HCA, fix), part_of=part_of)
+    plan = without_variable(HCA, fix)
+    return conclude(jobs, evidence, cause, fix=plan, part_of=part_of, subjects=subjects)
 
 
 @AREA.check(
@@ -164,7 +170,8 @@ def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
         if missing and selected_ports(examination, hcas):
             evidence.append(settings.evidence(HCA, f"no such port: {', '.join(missing[:SHOWN])}"))
     cause = "NCCL silently ignores entries that match no port."
-    return _conclude_lists(examination, evidence, cause, f"or correct the names {_EXACT}")
+    # A name without a device may be that of any NIC without one.
+    return _conclude_lists(examination, evidence, cause, f"or correct the names {_EXACT}", subjects=())
 
 
 @AREA.check(
@@ -221,8 +228,8 @@ def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
     if not evidence:
         need(first_unread(states), "the state of the ports")
     cause = "NCCL uses ACTIVE ports only and skips the others."
-    part_of = same_cause_as_down(examination, down)
-    return _conclude_lists(examination, evidence, cause, "or bring the port up", part_of)
+    part_of, ports = same_cause_as_down(examination, down), tuple(frozenset((name,)) for name in down)
+    return _conclude_lists(examination, evidence, cause, "or bring the port up", part_of, ports)
 
 
 @AREA.check(
@@ -258,7 +265,7 @@ def nccl_ib_hca_mixed_layers(examination: Examination) -> Outcome:
 )
 def nccl_ib_hca_mixed_rates(examination: Examination) -> Outcome:
     """Find ACTIVE ports of different rates in one list."""
-    evidence = []
+    evidence, subjects = [], []
     for settings, hcas in _lists(examination):
         rates: dict[float, str] = {}
         for device, port in selected_ports(examination, hcas):
@@ -267,9 +274,11 @@ def nccl_ib_hca_mixed_rates(examination: Examination) -> Outcome:
         if len(rates) > 1:
             shown = ", ".join(f"{name} {rate:g} Gb/s" for rate, name in sorted(rates.items()))
             evidence.append(settings.evidence(HCA, shown))
+            job = () if settings.process is None else (pid_name(settings.process.pid),)
+            subjects.append(frozenset((rates[min(rates)], *job)))
     cause, fix = "The list may contain a storage or management NIC.", f"or list only the fast NICs {_EXACT}"
     part_of = ("nccl-ib-hca-prefix", "nccl-ib-hca-mixed-layers", "roce-bond-port-down")
-    return _conclude_lists(examination, evidence, cause, fix, part_of)
+    return _conclude_lists(examination, evidence, cause, fix, part_of, tuple(subjects))
 
 
 def _rank(topology: Topology, gpu: str, nic: str) -> int | None:

@@ -11,7 +11,7 @@ from probes.checks.nic.counter_readings import CounterReading, all_fine, health_
 from probes.facts.rdma.counters import PORT_COUNTERS, Harm, Place
 from probes.queries.evidence_list import first_n
 from probes.queries.finding import Area, Outcome, Severity, found, unknown_without
-from probes.queries.ports import devices_of, need_ports, port_names
+from probes.queries.ports import LINK_CAUSES, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
@@ -91,7 +91,6 @@ def _found(
     cause: str,
     fix: Plan | None,
     severity: Severity,
-    part_of: tuple[str, ...] = (),
     impact: str = "",
 ) -> Outcome:
     ports = list({reading.port.name: reading.port for reading in readings}.values())
@@ -101,7 +100,6 @@ def _found(
         fix=fix,
         severity=severity,
         devices=devices_of(ports),
-        part_of=part_of,
         impact=impact,
     )
 
@@ -114,6 +112,7 @@ AREA.check(
     ok="No signal errors on the ports",
     impact="Retransmissions slow the port down, and the link often goes down later.",
     data_path=True,
+    part_of=LINK_CAUSES,
 )(
     _Counters(
         tuple(_SIGNAL_PER_HOUR),
@@ -132,6 +131,7 @@ AREA.check(
     ok="No link has gone down since the last counter reset",
     impact="A job on the port fails with completion error 12.",
     data_path=True,
+    part_of=LINK_CAUSES,
 )(
     _Counters(
         ("link_downed",),
@@ -152,6 +152,7 @@ AREA.check(
     ok="No NIC's netdev keeps losing carrier",
     impact="A job on the port fails with completion error 12.",
     data_path=True,
+    part_of=(*LINK_CAUSES, "link-flaps"),
 )
 def link_flaps_carrier(examination: Examination) -> Outcome:
     """Judge how often each netdev has gone up or down since it was created."""
@@ -169,23 +170,14 @@ def link_flaps_carrier(examination: Examination) -> Outcome:
         before = None if isinstance(before, Unknown) else before
         source = f"/sys/class/net/{known(port.facts.netdev, '?')}/carrier_changes"
         readings.append(CounterReading(port, source, changes, rise_of(changes, before)))
-    downs, _ = read_counters(examination, ("link_downed",), False)
     risen = [reading for reading in readings if reading.rises]
     if risen:
-        same = _same_flaps(risen, [reading for reading in downs if reading.rises])
-        return _found(risen, "the carrier changed since the last check.", _CABLE, Severity.WARNING, same)
+        return _found(risen, "the carrier changed since the last check.", _CABLE, Severity.WARNING)
     often = [reading for reading in readings if reading.value > FEW_CARRIER_CHANGES]
     if often:
-        same = _same_flaps(often, [reading for reading in downs if reading.value])
         cause = f"the carrier has changed often since boot. {_since_when(often)}"
-        return _found(often, cause, _CABLE, Severity.NOTE, same)
+        return _found(often, cause, _CABLE, Severity.NOTE)
     return missing or all_fine(readings)
-
-
-def _same_flaps(carriers: list[CounterReading], downs: list[CounterReading]) -> tuple[str, ...]:
-    """Return the id of link-flaps if it finds all of these ports too."""
-    down = {reading.port.name for reading in downs}
-    return ("link-flaps",) if all(reading.port.name in down for reading in carriers) else ()
 
 
 @AREA.check(
@@ -196,6 +188,7 @@ def _same_flaps(carriers: list[CounterReading], downs: list[CounterReading]) -> 
     ok="No packets arrive out of order",
     impact="Lost packets are sent again, so jobs slow down and vary in speed.",
     data_path=True,
+    part_of=LINK_CAUSES,
 )
 def out_of_sequence_rising(examination: Examination) -> Outcome:
     """Judge packets out of order; warn only together with timeouts, because adaptive routing reorders too."""
@@ -223,6 +216,7 @@ AREA.check(
     impact="Transfers stall for seconds. When the retries are used up, the job fails with completion error "
     "12.",
     data_path=True,
+    part_of=(*LINK_CAUSES, "link-flaps"),
 )(
     _Counters(
         _TIMEOUTS,
@@ -277,6 +271,7 @@ _DISCARDS = (
     ok="No port discards packets",
     impact="Discarded packets are sent again, so jobs slow down and vary in speed.",
     data_path=True,
+    part_of=LINK_CAUSES,
 )
 def port_discards_rising(examination: Examination) -> Outcome:
     """Judge packets discarded at the port: when sending, when receiving, or management packets."""

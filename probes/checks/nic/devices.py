@@ -72,7 +72,6 @@ def nic_without_driver(examination: Examination) -> Outcome:
             ),
             severity=_lost(examination, bdfs),
             devices=tuple(bdfs),
-            part_of=tuple(f"{driver.replace('_', '-')}-not-loaded" for driver in drivers),
         )
     for nic in functions:
         need(nic.driver, "the NICs' drivers")
@@ -110,7 +109,7 @@ def nic_without_driver_passed_through(examination: Examination) -> Outcome:
     impact="The NIC carries only Ethernet or IPoIB traffic. NCCL does not use it for RDMA, so one rail is "
     "missing.",
     data_path=True,
-    part_of=("mlx5-ib-not-loaded", "mlx4-ib-not-loaded"),
+    part_of=("ib-core-not-loaded", "mlx5-ib-not-loaded", "mlx4-ib-not-loaded"),
 )
 def nic_without_rdma_device(examination: Examination) -> Outcome:
     """Find NICs with their driver and without an RDMA device; one in another namespace is not missing."""
@@ -148,7 +147,6 @@ def nic_without_rdma_device(examination: Examination) -> Outcome:
             ),
             severity=_lost(examination, bdfs),
             devices=tuple(bdfs),
-            part_of=("ib-core-not-loaded", "mlx5-ib-not-loaded"),
         )
     if moved and not isinstance(rdma, Unknown):
         return unknown(

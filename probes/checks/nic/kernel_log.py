@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from probes.base.plan import Step, make_plan
-from probes.base.unknown import Unknown, known
-from probes.checks.nic.counters import FEW_CARRIER_CHANGES
+from probes.base.unknown import Unknown
 from probes.facts.kernel.log import KernelMessage, LogKind
-from probes.facts.rdma.port_health import ErrorCounter
 from probes.queries.finding import Area, Outcome, Severity
 from probes.queries.kernel_log import Filter, bdfs_in, found_in_log, log_messages
-from probes.queries.ports import ports_of
+from probes.queries.ports import LINK_CAUSES
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
@@ -71,6 +67,7 @@ def nic_power_or_heat(examination: Examination) -> Outcome:
     _DRIVER,
     ok="The kernel log shows no link or optics going down",
     impact="Jobs on the port failed at that moment (NCCL: completion error 12).",
+    part_of=(*LINK_CAUSES, "link-flaps", "link-flaps-carrier"),
 )
 def link_flaps_log(examination: Examination) -> Outcome:
     """Find messages of ports that went down, and mlx5's of failed optics."""
@@ -80,29 +77,13 @@ def link_flaps_log(examination: Examination) -> Outcome:
         "Show optics and errors: mlxlink -d BDF -m -c. Clean, reseat or replace the cable and optics.",
         disturbs="jobs that use this port while the cable is out",
     )
-    outcome = found_in_log(examination, messages, "the link or its optics went down since boot.", fix)
-    return replace(outcome, part_of=_counter_checks(examination, set(bdfs_in(messages))))
+    return found_in_log(examination, messages, "the link or its optics went down since boot.", fix)
 
 
 def _is_empty_cage(message: KernelMessage) -> bool:
     """Say whether a port without an optical module logged this when its driver started."""
     at = message.seconds
     return "unplugged" in message.text and (isinstance(at, Unknown) or at < _BOOT_SECONDS)
-
-
-def _counter_checks(examination: Examination, bdfs: set[str]) -> tuple[str, ...]:
-    """Return the checks of counters that find flaps on all of these NICs."""
-    ports = ports_of(examination)
-    flapped: dict[str, set[str]] = {"link-flaps": set(), "link-flaps-carrier": set()}
-    for port in () if isinstance(ports, Unknown) else ports:
-        if isinstance(port.health, Unknown) or isinstance(port.device.bdf, Unknown):
-            continue
-        downs = known(port.health.errors, {}).get("link_downed")
-        if isinstance(downs, ErrorCounter) and downs.value:
-            flapped["link-flaps"].add(port.device.bdf)
-        if known(port.health.carrier_changes, 0) > FEW_CARRIER_CHANGES:
-            flapped["link-flaps-carrier"].add(port.device.bdf)
-    return tuple(name for name, nics in flapped.items() if bdfs <= nics)
 
 
 def _is_about(*phrases: str) -> Filter:

@@ -76,13 +76,6 @@ def _with_four_lanes(port: Port) -> Port:
     return replace(port, facts=replace(port.facts, rate_gbps=rate))
 
 
-def _causes(slow: list[Port]) -> tuple[str, ...]:
-    """Return the findings that say why these ports are slow."""
-    if all(map(_is_one_lane, slow)):
-        return ("single-rail-or-half-rate-one-lane",)
-    return ("roce-bond-port-down",) if all(lost_members(port.device) for port in slow) else ()
-
-
 def _rate(port: Port) -> Evidence:
     rate = port.facts.rate_gbps
     bond = port.facts.bond
@@ -101,6 +94,7 @@ def _rate(port: Port) -> Evidence:
     ok="Ports of the same NIC model run at the same rate",
     impact="A job runs at the pace of its slowest port.",
     data_path=True,
+    part_of=("single-rail-or-half-rate-one-lane", "roce-bond-port-down"),
 )
 def single_rail_or_half_rate(examination: Examination) -> Outcome:
     """Find active ports whose rate is below the fastest of the same board and link layer."""
@@ -134,7 +128,6 @@ def single_rail_or_half_rate(examination: Examination) -> Outcome:
             devices=devices_of(slow),
             impact=f"The slowest port loses {lost:g} of {best:g} Gb/s. A job runs at the pace of its slowest "
             "port.",
-            part_of=_causes(slow),
             gains=gains_of_ports(examination, (as_fast_as_its_board(port, active) for port in slow)),
         )
     for port in active:

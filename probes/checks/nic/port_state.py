@@ -21,6 +21,7 @@ from probes.queries.ports import (
     port_names,
     problem_of,
 )
+from probes.snapshot.condition import FLAPPING
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
@@ -82,11 +83,13 @@ def _add_check(
     fix: Callable[[list[Port]], Plan],
 ) -> None:
     """Add a check that finds ports with a problem; its severity depends on the GPUs that need them."""
+    part_of = ("link-layer-wrong", FLAPPING) if problem is PortProblem.NO_SIGNAL else (FLAPPING,)
 
-    @AREA.check(name, Severity.CRITICAL, title, reference, ok=ok, impact=_LOST, data_path=True)
+    @AREA.check(
+        name, Severity.CRITICAL, title, reference, ok=ok, impact=_LOST, data_path=True, part_of=part_of
+    )
     def judge(examination: Examination) -> Outcome:
         ports = _ports_in(examination, problem)
-        is_wrong_layer = problem is PortProblem.NO_SIGNAL and _have_wrong_layer(examination, ports)
         severity = cost_of_loss(examination, ports)
         is_deferred = all(port.facts.state == "ACTIVE_DEFER" for port in ports)
         shows_state = is_deferred or problem is PortProblem.NO_SUBNET_MANAGER
@@ -97,7 +100,6 @@ def _add_check(
             fix=fix(ports),
             severity=severity,
             devices=devices_of(ports),
-            part_of=("link-layer-wrong",) if is_wrong_layer else (),
             gains=_gains(examination, ports, severity),
         )
 
@@ -108,12 +110,6 @@ def _gains(examination: Examination, down: Iterable[Port], loss: Severity) -> tu
         return ()
     ports = need_ports(examination)
     return gains_of_ports(examination, (as_fast_as_its_board(port, ports) for port in down))
-
-
-def _have_wrong_layer(examination: Examination, ports: list[Port]) -> bool:
-    """Say whether all of these ports are down because they use the wrong link layer."""
-    wrong = {port.name for port in _ports_of_wrong_layer(need_ports(examination))}
-    return {port.name for port in ports} <= wrong
 
 
 def _check_cable(ports: list[Port]) -> Plan:

@@ -129,6 +129,7 @@ def _smaller(ports: Sequence[Port], mtus: Mapping[str, int]) -> tuple[list[Port]
     impact="The same data needs more packets, so headers take a larger share of the rate and the NIC has "
     "more work.",
     data_path=True,
+    part_of=("mtu-mismatch",),
 )
 def mtu_mismatch_small(examination: Examination) -> Outcome:
     """Judge the RDMA MTU of active RoCE ports, which follows from the netdev's."""
@@ -137,7 +138,6 @@ def mtu_mismatch_small(examination: Examination) -> Outcome:
     small = [port for port in ports if mtus.get(port.name, _FULL_MTU) < _FULL_MTU]
     if small:
         least = min(mtus[port.name] for port in small)
-        differs = {port.name for port in _smaller(ports, mtus)[0]}
         return found(
             f"{port_names(small)}: RDMA uses the next power of two below the netdev's MTU, here {least} "
             "bytes.",
@@ -146,7 +146,6 @@ def mtu_mismatch_small(examination: Examination) -> Outcome:
             devices=devices_of(small),
             impact=f"RDMA sends {least} instead of 4096 bytes per packet: {_share_lost(least)} % of the "
             "rate goes to headers instead of 2 %.",
-            part_of=("mtu-mismatch",) if {port.name for port in small} <= differs else (),
             gains=gains_of_ports(examination, map(_with_full_mtu, small)),
         )
     return missing or passed(*first_n(_mtu_evidence(port) for port in ports) or (NO_ROCE,))

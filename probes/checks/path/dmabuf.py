@@ -10,7 +10,7 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import SWAP_ENDS_JOBS, reboot_plan, reboot_step
 from probes.plans.packages import open_driver_steps
 from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, STAGED, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
+from probes.queries.finding import Area, Evidence, Outcome, Scope, Severity, found, need, passed, unknown
 from probes.queries.module_need import OLDEST_OPEN_GPU, PEERMEM_MISSING, dmabuf_comes_first
 from probes.queries.modules import (
     DMABUF,
@@ -150,7 +150,7 @@ def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
         *(Evidence(source, text) for _, text in old[:SHOWN]),
         fix=make_plan("Use nvidia-peermem", only, disturbs=SWAP_ENDS_JOBS),
         severity=_severity(examination),
-        devices=tuple(bdf for bdf, _ in old[:SHOWN]),
+        devices=tuple(bdf for bdf, _ in old),
         impact=_impact(examination),
         part_of=("gpu-too-old-for-gdr", *PEERMEM_MISSING),
     )
@@ -279,6 +279,7 @@ def _until_then(examination: Examination) -> tuple[Step, ...]:
     ok="No NIC driver is missing DMA-BUF support",
     impact="GPUs near this NIC send and receive through host memory or through another NIC.",
     data_path=True,
+    scope=Scope.NODE,
 )
 def dmabuf_nic_driver_lacks_support(examination: Examination) -> Outcome:
     """Check each NIC's answer to the DMA-BUF probe of NCCL; the kernel config explains it for mlx5."""

@@ -14,7 +14,7 @@ from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
 from probes.plans.load_modules import load_step
 from probes.plans.packages import open_driver_steps
 from probes.queries.evidence_list import RDMA_DEVICES, STAGED, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
+from probes.queries.finding import Area, Evidence, Outcome, Scope, Severity, end_with, found, need, passed
 from probes.queries.modules import (
     MODULES,
     gpu_functions,
@@ -84,6 +84,7 @@ def _by_dmabuf(
     ok="EFA finds NVIDIA peer memory, or there is no EFA",
     impact=f"No GPUDirect RDMA over EFA. {STAGED}",
     part_of=("nvidia-not-loaded", "efa-not-loaded"),
+    scope=Scope.NODE,
 )
 def efa_peermem_unusable(examination: Examination) -> Outcome:
     """Check what each EFA says of its peer-memory provider; milder where DMA-BUF works."""
@@ -193,6 +194,7 @@ def efa_peermem_symbol_mismatch(examination: Examination) -> Outcome:
     ok="The Slingshot driver, if any, can reach GPU memory",
     impact=f"No GPUDirect RDMA over Slingshot. {STAGED}",
     part_of=("nvidia-not-loaded",),
+    scope=Scope.NODE,
 )
 def cxi_without_gpu_support(examination: Examination) -> Outcome:
     """Check for NVIDIA's P2P interface in cxi_ss1, and for open NVIDIA modules, which export DMA-BUFs."""

@@ -108,6 +108,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
             part_of=("iommu-translated",),
             gains=gains_of_straight_paths(examination),
         )
+    is_without_ats = all(acs.on.direct_translated for acs in bad.values())
     return found(
         "The switch ports redirect peer-to-peer requests or completions to the root complex. Virtualization "
         "settings in the BIOS enable this.",
@@ -115,7 +116,8 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
         fix=fix_redirects(examination, bad),
         severity=Severity.WARNING,
         devices=devices,
-        part_of=(_WITHOUT_ATS,) if all(acs.on.direct_translated for acs in bad.values()) else (),
+        part_of=(_WITHOUT_ATS,) if is_without_ats else (),
+        subjects=() if is_without_ats else None,
         gains=gains_of_straight_paths(examination),
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from probes.base.plan import instruction, make_plan
 from probes.base.unknown import known
 from probes.facts.pci.functions import PciFunction
@@ -67,7 +69,7 @@ def p2p_host_bridge_unlisted(examination: Examination) -> Outcome:
             text = f"8086:{known(bridge.device_id, 0):04x}, between {named[gpu.bdf]} and {named[nic.bdf]}"
             tally.fault(Evidence(f"lspci -n -s {bridge.bdf}", text), gpu.bdf, nic.bdf)
             break
-    return tally.outcome(
+    outcome = tally.outcome(
         "GPU and NIC have no PCIe switch in common, so the CPU must forward their traffic. Some "
         "desktop processors forward writes but not reads.",
         Evidence("lspci -n", "the host bridges between GPUs and NICs are listed, or hidden by the firmware"),
@@ -79,6 +81,8 @@ def p2p_host_bridge_unlisted(examination: Examination) -> Outcome:
             disturbs=OUT_OF_SERVICE,
         ),
     )
+    gpus = (gpu.bdf for gpu, _ in crossing if gpu.bdf in outcome.devices)
+    return replace(outcome, subjects=tuple(frozenset((gpu,)) for gpu in gpus))
 
 
 def _crossing(

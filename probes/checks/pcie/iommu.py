@@ -12,7 +12,7 @@ from probes.plans.common import driver_option_plan, reboot_plan
 from probes.plans.pcie import ats_steps, pass_through
 from probes.queries.acs_redirects import redirects_of
 from probes.queries.evidence_list import KERNEL_LOG, LIKE_THESE, first_distinct, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
+from probes.queries.finding import Area, Evidence, Outcome, Scope, Severity, found, need, passed
 from probes.queries.iommu_groups import GROUPS, may_lose_writes, translated_types, type_of_group
 from probes.queries.kernel_log import bdfs_in, coverage, messages_about
 from probes.queries.pcie_paths import (
@@ -53,6 +53,7 @@ _NO_GROUPS = Evidence("/sys/class/iommu", "no IOMMU in use")
     impact="GPU traffic detours through the CPU's IOMMU. Users report a half to a third of the bandwidth, "
     "and sometimes errors or hangs.",
     data_path=True,
+    scope=Scope.NODE,
 )
 def iommu_translated(examination: Examination) -> Outcome:
     """Check the type of the IOMMU groups of GPUs and NICs: DMA or DMA-FQ; identity (iommu=pt) is fine."""
@@ -151,6 +152,7 @@ def iommu_fault(examination: Examination) -> Outcome:
     impact="The IOMMU refuses NIC writes to GPU memory: transfers fail, or their data is lost.",
     data_path=True,
     part_of=("iommu-translated",),
+    scope=Scope.NODE,
 )
 def peer_mmio_not_remapped(examination: Examination) -> Outcome:
     """Check NVreg_DmaRemapPeerMmio=0 where an IOMMU translates the DMA of a NIC."""

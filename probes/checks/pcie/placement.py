@@ -102,7 +102,10 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
             tally.fault(Evidence(source, shown), gpu)
     if not tally.faults:
         return tally.outcome("", Evidence(source, good))
-    lost = set(tally.devices) <= {path.a for path in near_paths(examination)}
+    near = {gpu: {gpu} for gpu in tally.devices}
+    for each in near_paths(examination):
+        near.get(each.a, set()).add(each.b)
+    lost = all(len(ends) > 1 for ends in near.values())
     if len(tally.faults) == len(nearest):
         cause = "No GPU on this node has a nearer NIC."
     elif lost:
@@ -116,6 +119,7 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
         severity=Severity.NOTE if len(tally.faults) == len(nearest) else None,
         devices=tuple(tally.devices),
         part_of=_LOSSES if lost else (),
+        subjects=tuple(map(frozenset, near.values())),
     )
 
 

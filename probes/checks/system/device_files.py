@@ -11,7 +11,7 @@ from probes.facts.system.device_nodes import DeviceNode
 from probes.facts.system.platform import in_container
 from probes.plans.device_files import CONTROL, INFINIBAND, UNIFIED, nvidia_files, verbs_files
 from probes.queries.evidence_list import RDMA_DEVICES, first_distinct
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
+from probes.queries.finding import Area, Evidence, Outcome, Scope, Severity, found, need, passed, unknown
 from probes.queries.jobs import (
     FAR_NIC,
     OVER_TCP,
@@ -61,6 +61,7 @@ def _need_rdma(examination: Examination) -> RdmaFacts:
     _VERBS,
     ok="The RDMA device files exist",
     impact="No program here can use a NIC for RDMA.",
+    scope=Scope.NODE,
 )
 def dev_infiniband_missing(examination: Examination) -> Outcome:
     """Look for /dev/infiniband/uverbsN if sysfs shows RDMA devices; critical if GPUs need them."""

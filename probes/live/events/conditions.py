@@ -8,7 +8,7 @@ from operator import attrgetter
 from statistics import median
 
 from probes.base.evidence import Evidence, Severity
-from probes.base.text import plural
+from probes.base.text import capitalized, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.host.nvml import NvmlLive
 from probes.live.activity import waiting_text
@@ -21,10 +21,12 @@ from probes.live.model.sample import (
     Role,
     Standstill,
     path_phrase,
+    program_of,
     ranks_wait,
 )
 from probes.live.model.step_text import longer_step
 from probes.live.processes.job_summaries import path_summary
+from probes.queries.finding import pid_name
 from probes.snapshot.condition import (
     CONGESTED,
     CONTRADICTED,
@@ -51,8 +53,11 @@ SEEN_AT_ONCE = frozenset(
 )  # in one sample; others need rates
 STOPPED_STATES = ("T", "t")
 _WITHOUT_GDR = {PathWord.STAGED: STAGED, PathWord.TCP: OVER_TCP}
+_INSTEAD = {PathWord.TCP: " instead of RDMA"}
+_SEEN_SECONDS = 10.0  # by then everything has been seen that was there when the watching began
 _MOST_EVIDENCE = 8
 _PAIRS = "queue pair"
+_MOST_NAME = 64  # characters of a program's name in a title
 _NEWEST_TEXT = frozenset({STEP_LONGER})  # its figures are medians: the newest ones count
 _STATE, _PAUSE, _SENT = attrgetter("state"), attrgetter("pause_percent"), attrgetter("sent_gbps")
 Key = tuple[str, str]
@@ -84,7 +89,10 @@ class Conditions:
         found: dict[Key, Condition] = {}
         for condition in (*_of_jobs(sample, is_stopped or _is_stopped), *detected):
             key = condition.check, condition.subject
-            found.setdefault(key, _continued(self._known.get(key), condition))
+            before = self._known.get(key)
+            if before is None and sample.at - self._began_at > _SEEN_SECONDS:
+                condition = replace(condition, is_begun=True)
+            found.setdefault(key, _continued(before, condition))
         self._known = found
         watched = Watched(
             seconds=stage_of(sample.at - self._began_at),
@@ -117,7 +125,7 @@ def _continued(before: Condition | None, now: Condition) -> Condition:
         now.ranks,
         now.severity,
     )
-    return before if is_same else replace(now, since=before.since)
+    return before if is_same else replace(now, since=before.since, is_begun=before.is_begun)
 
 
 def _network_jobs(sample: LiveSample) -> list[LiveJob]:
@@ -225,7 +233,13 @@ def _without_gdr(job: LiveJob, ranks: Sequence[LiveProcess], sample: LiveSample)
                 evidence.append(Evidence(shown.source, f"{rank.rank_name}: {shown.value}"))
         text = f"{_names(affected, ranks)} of {job.name} {likely}{path_phrase(word, len(affected) > 1)}"
         severity = Severity.CRITICAL if is_certain else Severity.WARNING
-        yield _of_ranks(check, job, text, sample.taken_at, evidence, affected, severity)
+        condition = _of_ranks(check, job, text, sample.taken_at, evidence, affected, severity)
+        program = printable(program_of(job.name), _MOST_NAME)
+        who = f"{capitalized(_names(affected, ranks))} of {program}"
+        who = program if len(affected) == len(ranks) else who
+        is_many = 1 < len(affected) < len(ranks)
+        does = path_phrase(word, is_many).removesuffix(" (staged)") + _INSTEAD.get(word, "")
+        yield replace(condition, effect=f"{who} {likely}{does}")
 
 
 def _contradicted(job: LiveJob, odd: Sequence[LiveProcess], sample: LiveSample) -> Condition:
@@ -291,7 +305,13 @@ def _of_ranks(
 ) -> Condition:
     """Return a condition of some ranks of a job."""
     names, shown = tuple(rank.rank_name for rank in ranks), tuple(evidence)
-    return Condition(check, job.id, text, at, severity, shown, _devices(ranks), names, job.id, job.name)
+    devices, subjects = _devices(ranks), tuple(_subject(rank, job.name) for rank in ranks)
+    about = (devices, names, job.id, job.name)
+    return Condition(check, job.id, text, at, severity, shown, *about, subjects=subjects)
+
+
+def _subject(process: LiveProcess, *more: str) -> frozenset[str]:
+    return frozenset((pid_name(process.pid), *process.gpus, *process.ready_nics, *more))
 
 
 def _odd(job: LiveJob, sample: LiveSample) -> Iterator[Condition]:
@@ -311,6 +331,7 @@ def _odd(job: LiveJob, sample: LiveSample) -> Iterator[Condition]:
             ranks=() if process is None else (process.rank_name,),
             job=job.id,
             job_name=job.name,
+            subjects=() if odd.device or process is None else (_subject(process),),
         )
 
 

@@ -93,6 +93,9 @@ class PortEvents:
             if not is_up and not known.is_up:
                 text = f"{port.name} is still down"
                 return [_event(port, sample, _down(is_used), text, explanations.PORT_DOWN)]
+            if is_up and known.is_up:
+                text = f"{port.name} has stopped flapping"
+                return [_event(port, sample, Severity.NOTE, text, explanations.PORT_UP)]
         if is_up == known.is_up:
             known.state = state
             return []

@@ -19,7 +19,7 @@ from probes.live.model.sample import (
     path_phrase,
 )
 from probes.live.model.settled import Settled
-from probes.queries.finding import Evidence, Severity
+from probes.queries.finding import Evidence, Severity, pid_name
 from probes.snapshot.condition import RANK_ENDED, Condition
 
 _MISSED = 2  # samples without a process before it has ended: the sources are not read at one moment
@@ -127,6 +127,10 @@ class ProcessEvents:
                 ranks=tuple(rank.rank_name for rank in ranks),
                 job=name,
                 job_name=jobs[name].name,
+                # A GPU that is lost has no processes.
+                subjects=tuple(
+                    frozenset((pid_name(rank.pid), *(rank.gpus or jobs[name].gpus))) for rank in ranks
+                ),
             )
 
     def is_stopped(self, process: LiveProcess) -> bool:

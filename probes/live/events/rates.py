@@ -145,6 +145,8 @@ class _Fall:
             devices=tuple(self.low),
             job=self.job.id,
             job_name=self.job.name,
+            # All NICs of a job wait for its slowest part.
+            subjects=() if self.nic else (self.job.subject.union(self.low),),
         )
 
 

@@ -27,6 +27,7 @@ from probes.snapshot.examination import Examination
 
 STAGED, TCP, NO_PATH, UNKNOWN = "copies through host memory", "TCP", "none", "unknown"
 _NO_NIC = "no NIC"
+_TCP_LOGS = ("job-log-tcp", "job-log-plugin-missing")
 _DMABUF, _PEERMEM = GdrPath.DMABUF.value, GdrPath.PEERMEM.value
 _NVSHMEM = "libnvshmem_host"
 _FIRST_UCX_WITH_DMABUF = (1, 14)
@@ -70,7 +71,7 @@ class _Paths:
     def nccl(self, library: MappedLibrary) -> tuple[str, str]:
         """NCCL: the checks of the doctor decide, then DMA-BUF before nvidia-peermem."""
         del library
-        for ids, path in ((TCP_SETTINGS, TCP), (STAGING_SETTINGS, STAGED)):
+        for ids, path in (((*TCP_SETTINGS, *_TCP_LOGS), TCP), (STAGING_SETTINGS, STAGED)):
             for name in ids:
                 finding = self._findings.get(name)
                 if finding is not None and (name != "nccl-dmabuf-disabled" or self._peermem is not True):

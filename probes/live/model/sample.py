@@ -15,7 +15,7 @@ from probes.facts.rdma.devices import port_name
 from probes.host.collectives import CollectiveSpeed
 from probes.host.nvml import NvmlLive
 from probes.live.model.step import JobStep
-from probes.queries.finding import Evidence, Finding, Severity
+from probes.queries.finding import Evidence, Finding, Severity, pid_name
 from probes.snapshot.condition import Watched
 from probes.snapshot.verdict import Verdict
 
@@ -245,6 +245,11 @@ class LiveJob:
     shared_nics: frozenset[str] = frozenset()  # other jobs use these too: their rates are not only its own
     silent_seconds: float = 0.0  # for how long it has moved no data; 0: for less than 10 s
     standstill: Maybe[Standstill | None] = None  # None: it moves data, or may pause for as long as it likes
+
+    @cached_property
+    def subject(self) -> frozenset[str]:
+        """The job, its processes and its devices by name, as in `Outcome.subjects`."""
+        return frozenset((self.name, *map(pid_name, self.pids), *self.gpus, *self.nics))
 
     @cached_property
     def own_nics(self) -> tuple[str, ...]:

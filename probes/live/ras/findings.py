@@ -174,7 +174,7 @@ def conditions_of(
         job = next((job for job in jobs if finding.pid in job.pids), jobs[0] if len(jobs) == 1 else None)
         evidence = (Evidence(f"NCCL RAS at {address}", finding.text),)
         ranks = () if finding.pid is None else (f"pid {finding.pid}",)
-        about = ("", "") if job is None else (job.id, job.name)
+        about = ("", "", ()) if job is None else (job.id, job.name, (job.subject,))
         subject = f"{address} {number}"
         conditions.append(
             Condition(RAS_PROBLEM, subject, finding.text, at, finding.severity, evidence, (), ranks, *about)

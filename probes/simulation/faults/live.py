@@ -311,14 +311,17 @@ def _gpu_lost(tree: Tree) -> None:
     tree.plan(OPENED + ENDED_AFTER, lambda tree: end_program(tree, pid))
 
 
-@_fault("congestion", "After 10 s the network is congested", shows=("network-congested", "port-paused"))
+@_fault(
+    "congestion",
+    "After 10 s the network is congested",
+    shows=("network-congested", "port-paused"),
+    on="oci-h100",  # its NICs use Ethernet, which has PFC
+)
 def _congestion(tree: Tree) -> None:
     _scale_all(tree, changes((OPENED + CONGESTED_AFTER, _CONGESTED)))
-    used = _compute_nics(tree)
-    for nic in tree.nics:
+    for nic in _compute_nics(tree):
         port = port_of(nic)
-        if nic in used:
-            replace_content(tree, f"{port}/counters/port_xmit_wait", _rising(200_000))
+        replace_content(tree, f"{port}/counters/port_xmit_wait", _rising(200_000))
         if nic.kind.layer != "Ethernet":
             continue
         replace_content(tree, f"{port}/hw_counters/np_ecn_marked_roce_packets", _rising(1200))

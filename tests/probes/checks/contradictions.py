@@ -8,6 +8,7 @@ from probes.base.unknown import Unknown
 from probes.checks.judgment import degrading, exit_status, listed
 from probes.live.model.sample import LiveSample, PathWord
 from probes.queries.finding import Finding, Severity, Status
+from probes.queries.ports import PORT_DOWN
 from probes.snapshot.verdict import State, Usability, Verdict
 
 GREEN = (State.ACTIVE, State.READY)
@@ -35,6 +36,12 @@ def contradictions(
             f"green, but pid {process.pid} is {process.path.word.value}"
             for process in sample.processes
             if process.path.word in WITHOUT_GDR
+        ]
+    if sample is not None:
+        up = {port.device for port in sample.ports if port.state == "ACTIVE"}
+        down = (finding for finding in listed(findings) if finding.id in PORT_DOWN)
+        wrong += [
+            f"{finding.title}, but {finding.devices} are up" for finding in down if up >= {*finding.devices}
         ]
     return wrong
 

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS
 from probes.live.verdict import examine_with_jobs
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Scope, Severity, Status
+from probes.queries.pcie_paths import DeviceNames
 from probes.simulation.faults.catalogue import AREAS, FAULTS, HIDES
 from probes.simulation.faults.fault import Fault
 from probes.simulation.faults.fault import __file__ as fault_file
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.names import SIMULATED_NAMES
 from tests.probes.checks.contradictions import contradictions
-from tests.probes.checks.doctor import findings_on, found_on, place_of_check, place_of_fault
+from tests.probes.checks.doctor import examination_of, findings_on, found_on, place_of_check, place_of_fault
 from tests.tiers import USUAL_FAULTS, usual
 
 # Findings on healthy nodes, and why they are correct.
@@ -140,6 +141,24 @@ def test_faults_are_found_together(faults: list) -> None:  # type: ignore[type-a
             f"{place_of_fault(fault.name)}: another of {sorted(names)} hides {hidden}; add it to excludes of "
             "the fault, or to HIDES in probes/simulation/faults/catalogue.py"
         )
+
+
+@pytest.mark.slow
+@given(st.lists(st.sampled_from(COMBINED), min_size=2, max_size=3, unique_by=lambda fault: fault.name))
+@settings(max_examples=60)
+def test_no_fault_is_listed_below_one_of_another_device(faults: list) -> None:  # type: ignore[type-arg]
+    """What is below another finding shares a device with it, or that one is about no device."""
+    name = "hgx-h100+" + ",".join(fault.name for fault in faults)
+    found, names = findings_on(name), DeviceNames(examination_of(name))
+    of_node = {check.id for check in CHECKS if check.scope is Scope.NODE}
+    for finding in found.values():
+        if not finding.is_present or not finding.part_of or finding.part_of in of_node:
+            continue
+        root = found[finding.part_of]
+        ends = {end for device in finding.devices for end in names.on_path(device)}
+        about = {end for device in root.devices for end in names.of(device)}
+        assert not root.part_of
+        assert not ends or not about or ends & about, (name, finding.id, root.id)
 
 
 def test_every_check_has_a_fault() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from probes.checks import registry
-from probes.checks.registry import CHECKS, findings
+from probes.checks.registry import CHECKS, findings, findings_of, run_checks
 from probes.host.local import LocalHost
 from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Area, Check, Evidence, Finding, Outcome, Severity, Status, found, passed
@@ -153,6 +156,73 @@ def test_the_root_is_as_severe_as_its_worst_consequence(monkeypatch: pytest.Monk
     found = checks_of(monkeypatch, a=(Severity.NOTE, ()), b=(Severity.CRITICAL, ("a",)))
     assert found["a"].severity is Severity.CRITICAL
     assert found["b"].part_of == "a"
+
+
+_DEVICES = [f"0000:0{number}:00.0" for number in range(4)]
+_FOUND = st.tuples(st.sets(st.sampled_from(_DEVICES), min_size=1), st.lists(st.sampled_from("abcdef")))
+
+
+@given(st.lists(_FOUND, min_size=2, max_size=6))
+@settings(max_examples=200)
+def test_no_finding_hides_a_device_with_another_fault(chosen: list[tuple[set[str], list[str]]]) -> None:
+    """Whatever may be the cause of what: the findings that are counted name every device."""
+    area = Area("gpu")
+    for name, (devices, part_of) in zip("abcdef", chosen, strict=False):
+        outcome = found(
+            "it is", Evidence("here", "seen"), devices=tuple(sorted(devices)), part_of=tuple(part_of)
+        )
+        area.check(name, Severity.WARNING, name, "nowhere")(partial(_return, outcome))
+    node = examination_of("hgx-h100")
+    every = {finding.id: finding for finding in findings_of(run_checks(node, area.checks), node)}
+    roots = [finding for finding in every.values() if not finding.part_of]
+    assert {finding.part_of for finding in every.values()} - {""} <= {root.id for root in roots}
+    for finding in every.values():
+        assert set(finding.devices) <= set(every.get(finding.part_of, finding).devices)
+
+
+def _return(outcome: Outcome, _: object) -> Outcome:
+    return outcome
+
+
+def by_device(*named: tuple[str, tuple[str, ...], tuple[str, ...]]) -> dict[str, str]:
+    """Return the root of each finding (id, devices, possible causes) on hgx-h100."""
+    area = Area("nic")
+    for name, devices, part_of in named:
+        outcome = found("it is", Evidence("here", "seen"), devices=devices)
+        area.check(name, Severity.WARNING, name, "nowhere", part_of=part_of)(partial(_return, outcome))
+    node = examination_of("hgx-h100")
+    return {finding.id: finding.part_of for finding in findings_of(run_checks(node, area.checks), node)}
+
+
+def test_a_cause_shares_each_device_by_any_name_or_is_above_it() -> None:
+    """mlx5_3 is 0000:3d:00.0, below the bridge 0000:38:00.0."""
+    slow = ("slow", ("mlx5_3",), ("link",))
+    for cause in ("mlx5_3", "0000:3d:00.0", "0000:38:00.0", "mlx5_core"):
+        assert by_device(slow, ("link", (cause,), ()))["slow"] == "link", cause
+    for other in ("mlx5_2", "0000:3b:00.0", "0000:9c:00.0"):  # another NIC, the GPU near it, another switch
+        assert by_device(slow, ("link", (other,), ()))["slow"] == "", other
+    both = ("slow", ("mlx5_3", "mlx5_6"), ("link", "port"))
+    assert by_device(both, ("link", ("mlx5_3",), ()), ("port", ("mlx5_6",), ()))["slow"] == ""
+    assert by_device(both, ("link", ("mlx5_3",), ()), ("port", ("mlx5_3", "mlx5_6"), ()))["slow"] == "port"
+
+
+def test_a_device_with_two_names_is_listed_once() -> None:
+    assert findings_on("dgx-spark")["pcie-link-below-port-rate"].devices == (
+        *("roceP2p1s0f0", "roceP2p1s0f1"),
+        *("rocep1s0f0", "rocep1s0f1"),
+    )
+
+
+def test_a_fault_of_a_job_or_of_software_marks_no_hardware() -> None:
+    for name in (
+        "azure-nd-h100+nccl-net-socket",
+        "hgx-h100+job-log-gdr-disabled",
+        "hgx-h100+fabric-manager-down",
+    ):
+        loud = [finding for finding in findings_on(name).values() if finding.severity is not Severity.NOTE]
+        assert not [finding.id for finding in loud if finding.is_present and finding.marked], name
+    assert findings_on("pcie-l40s+ib-uverbs-not-loaded")["ib-uverbs-not-loaded"].marked == ("ib_uverbs",)
+    assert findings_on("hgx-h100+port-down")["ib-port-not-active"].marked == ("mlx5_1",)
 
 
 def test_a_note_with_a_warning_off_the_data_path_does_not_degrade(

@@ -79,7 +79,7 @@ def judged(node: Node, usability: Usability) -> Verdict:
     """Return the verdict, with the cause of a finding about GPUs without a NIC as its reason."""
     examination: Any = SimpleNamespace(node=node, usability=usability, distribution=ABSENT)
     starts = [check for check in AREA.checks if check.id == "cuda-fails-to-start"]
-    found = findings_of(run_checks(examination, [*starts, *GPUS.checks]))
+    found = findings_of(run_checks(examination, [*starts, *GPUS.checks]), examination)
     verdict = conclude(usability, found)
     causes = [finding.cause for finding in found if finding.status is Status.FOUND]
     return replace(verdict, reason=causes[0]) if causes and usability.state is not State.UNKNOWN else verdict

@@ -58,10 +58,12 @@ def judged(sample: LiveSample) -> LiveSample:
     """The sample with the verdict on a node whose path is usable."""
     usability = Usability(State.READY, GdrPath.DMABUF, "", ("gpu",), {"gpu": ("mlx5_0",)})
     watched, unread = Conditions().update(sample), Unknown(Reason.NOT_THERE, "/etc/os-release")
+    node = SimpleNamespace(rdma=unread, pci=unread)
     examination: Any = SimpleNamespace(
-        usability=usability, watched=watched, distribution=unread, component_history=unread
+        node=node, usability=usability, watched=watched, distribution=unread, component_history=unread
     )
-    return replace(sample, verdict=conclude(usability, findings_of(run_checks(examination, AREA.checks))))
+    found = findings_of(run_checks(examination, AREA.checks), examination)
+    return replace(sample, verdict=conclude(usability, found))
 
 
 def test_a_job_is_one_line_with_ranks_path_rates_and_nics(scripted: Scripted) -> None:
@@ -92,7 +94,7 @@ def test_a_staged_rank_and_a_slow_nic_are_findings_as_they_begin_and_end(scripte
     assert status == 1
     words = " ".join(text.split())
     assert "GDR (DMA-BUF) on 2 of 3 ranks, staged on rank 2" in words
-    assert "A running job copies GPU memory through host memory" in words
+    assert "Rank 2 of train.py copies through host memory" in words
     odd = OddOne("mlx5_1", "mlx5_1 carries 148 Gb/s", device="mlx5_1", aspect="rate")
     slow = replace(fine, jobs=(replace(fine.jobs[0], odd=(odd,)),))
     scripted(lambda second: slow if 2 <= second < 5 else fine)

@@ -179,3 +179,9 @@ def test_a_part_of_another_finding_leaves_the_gain_to_it() -> None:
     assert any("397 Gb/s" in line for line in text(draw_details(root, 200)))
     part = replace(root, part_of="cause")
     assert not any("397 Gb/s" in line for line in text(draw_details(part, 200)))
+
+
+def test_a_device_without_a_name_is_not_named_twice() -> None:
+    bare = replace(finding("a"), devices=("ib_uverbs", "0000:1a:00.0", "0000:18:00.0"))
+    shown = text(draw_details(bare, 120, {"0000:1a:00.0": "0000:1a:00.0", "0000:18:00.0": "GPU0"}))
+    assert "  a · critical · ib_uverbs, 0000:1a:00.0, GPU0 (0000:18:00.0)" in shown

@@ -64,7 +64,7 @@ def _message(text: str) -> dict[str, str]:
 def _rule(finding: Finding) -> dict[str, Any]:
     return {
         "id": finding.id,
-        "shortDescription": _message(finding.title),
+        "shortDescription": _message(finding.problem),
         "help": _message(finding.reference),
     }
 

@@ -50,15 +50,9 @@ class DoctorState(ExaminedListState):
             self._keep_selection()
         return judgment != before or is_older
 
-    def begin_at_first(self) -> None:
-        """Select the first row, the worst finding, unless a person has chosen another one."""
-        if not self._is_chosen:
-            self.selected = ""
-            self._keep_selection()
-
     def _keep_selection(self) -> None:
-        """Keep the selected row. A row that is no finding, and only the default, gives way to a finding."""
-        if not self._is_chosen and not self.is_finding:
+        """Keep the row that a person has chosen; else select the first row, the worst finding."""
+        if not self._is_chosen:
             self.selected = ""
         super()._keep_selection()
 
@@ -73,6 +67,7 @@ class DoctorState(ExaminedListState):
     def show(self, what: str) -> None:
         """Show "finding" or "explanation"; if that is already shown, the finding."""
         self.shows = "finding" if self.shows == what else what
+        self._is_chosen = True  # it is being read
 
     def toggle_all(self) -> None:
         """List or hide the checks that are ok."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.checks.judgment import judge
+from probes.checks.judgment import judge, listed
 from probes.checks.nccl.log_network import nic_names
 from probes.checks.registry import CHECKS, findings
 from probes.live.verdict import examine_with_jobs
@@ -88,7 +88,7 @@ def test_a_setting_in_the_environment_is_the_cause_of_what_the_log_says() -> Non
 
 def test_the_environment_is_said_where_it_does_not_explain_tcp() -> None:
     finding = findings_on("hgx-h100+job-tcp")["job-log-tcp"]
-    assert not finding.part_of
+    assert finding.part_of == "job-over-tcp"
     assert "NCCL found no InfiniBand or RoCE device" in finding.cause
     assert finding.cause.endswith("The environment sets no variable that selects TCP.")
 
@@ -111,7 +111,20 @@ def test_nccl_cannot_register_gpu_memory_although_the_node_can() -> None:
     finding = findings_on("hgx-h100+job-log-gdr-disabled")["job-log-gdr-disabled"]
     assert "This node supports DMA-BUF and nvidia-peermem, but" in finding.cause
     assert 'no line "DMA-BUF is available"' in finding.cause
-    assert findings_on("hgx-h100+job-log-gdr-disabled")["job-log-staged"].part_of == finding.id
+    found = findings_on("hgx-h100+job-log-gdr-disabled")
+    assert {found[name].part_of for name in ("job-log-gdr-disabled", "job-log-staged")} == {"job-staged"}
+
+
+def test_the_effect_on_a_job_is_the_headline_and_its_log_says_why_and_what_to_do() -> None:
+    node = examination_of("hgx-h100+job-log-gdr-disabled")
+    found = findings_on("hgx-h100+job-log-gdr-disabled")
+    why = found["job-log-gdr-disabled"]
+    assert found["job-staged"].title == "train.py copies through host memory"
+    assert found["job-staged"].fix == why.fix
+    assert judge(node).verdict.reason == f"train.py copies through host memory. {why.title}"
+    (rank,) = (finding.title for finding in listed(findings_on("hgx-h100+job-rank-staged").values()))
+    assert rank == "Rank 5 of train.py copies through host memory"
+    assert findings_on("hgx-h100+job-tcp")["job-over-tcp"].title == "train.py uses TCP instead of RDMA"
 
 
 def test_a_node_that_cannot_do_it_does_not_contradict_the_log() -> None:
