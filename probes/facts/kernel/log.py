@@ -277,6 +277,12 @@ def _refusal(host: Host, name: str, stderr: str) -> Unknown:
     return Unknown(Reason.NEEDS_ROOT, name, f"{why}root and the adm and systemd-journal groups can read it")
 
 
+def loaded_driver(line: str) -> str:
+    """Return the module of the driver whose start a line logs; "" for other lines."""
+    match = _LOADS.match(line)
+    return "" if match is None else match[1] or "nvidia"
+
+
 def parse_log(text: str, source: str = "", only_warnings: bool = False) -> KernelLogFacts:
     """Parse a kernel log as dmesg or journalctl prints it."""
     counts: dict[LogKind, int] = {}
@@ -289,8 +295,8 @@ def parse_log(text: str, source: str = "", only_warnings: bool = False) -> Kerne
             since = seconds
         message = recognize(line, seconds)
         if message is None:
-            if not isinstance(seconds, Unknown) and (match := _LOADS.match(line)):
-                loaded[match[1] or "nvidia"] = seconds
+            if not isinstance(seconds, Unknown) and (driver := loaded_driver(line)):
+                loaded[driver] = seconds
             if hung and (match := _IN_DRIVER.search(line)) and number - hung[-1][0] <= _TRACE_LINES:
                 hung[-1] = hung[-1][0], replace(hung[-1][1], module=match[1])
                 hung = []
