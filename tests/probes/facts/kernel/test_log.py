@@ -302,7 +302,7 @@ def test_the_last_start_of_each_driver_is_known() -> None:
         "<6>[   11.0] mlx5_core 0000:41:00.0: firmware version: 28.43.2026",
         "<6>[  950.0] mlx5_core 0000:41:00.0: Port module event: module 0, Cable plugged",
     )
-    assert parse_log("\n".join(lines)).loaded == {"nvidia": 900.5, "mlx5_core": 11.0}
+    assert parse_log("\n".join(lines)).started == {"nvidia": 900.5, "0000:41:00.0": 11.0}
 
 
 def test_dmesg_is_read_with_the_time_since_boot(tmp_path: Path) -> None:
