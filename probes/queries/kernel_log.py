@@ -116,19 +116,27 @@ P2P_REFUSALS = (
 )
 """The findings that the GPU driver denies GPU memory to NICs: jobs then have no path."""
 IMPORTER = "importer unable to handle MMIO"  # nv-dmabuf.c: a NIC driver attached without peer-to-peer support
-IMPORTERS = ("nvidia", "mlx5_core")  # the drivers that end this, of those that log their start
 
 
-def age_of(examination: Examination, message: KernelMessage, drivers: Collection[str]) -> tuple[bool, str]:
-    """Return whether a driver was loaded again after a message, and a sentence on both moments."""
+def age_of(examination: Examination, message: KernelMessage, of_nics: bool) -> tuple[bool, str]:
+    """Return whether the driver was loaded again after a message, and a sentence on both moments.
+
+    `of_nics`: a new NIC driver ends it, too. Virtual functions start alone, so all NICs must have.
+    """
     written, log = message.seconds, examination.kernel_log
     if isinstance(written, Unknown) or isinstance(log, Unknown):
         return False, "The log does not show when."
+    starts = {"nvidia": log.started.get("nvidia", 0.0)}
+    if of_nics:
+        bdfs = [known(device.bdf, "") for device in hardware_of(examination.node.rdma)]
+        starts["the NIC driver"] = min((log.started.get(bdf, 0.0) for bdf in bdfs), default=0.0)
+    name = max(starts, key=starts.__getitem__)
     at = f"This was last logged {written:.0f} s after boot"
-    when, name = max((log.loaded.get(name, 0.0), name) for name in drivers)
-    if when > written:
-        return True, f"{at}; {name} was loaded again {when:.0f} s after boot, and has refused nothing since."
-    return False, f"{at}, and no driver concerned was loaded again since: it is still so."
+    if starts[name] > written:
+        later = f"{name} was loaded again {starts[name]:.0f} s after boot, and has refused nothing since"
+        return True, f"{at}; {later}."
+    verb = "were" if of_nics else "was"
+    return False, f"{at}, and {' and '.join(starts)} {verb} not loaded again since: it is still so."
 
 
 def nic_drivers(examination: Examination) -> tuple[str, ...]:
@@ -144,4 +152,6 @@ def is_dmabuf_refused(examination: Examination) -> bool:
     messages = [each for each in refused if each.kind is LogKind.P2P_REFUSED and IMPORTER in each.text]
     is_used = GdrPath.DMABUF in examination.usability.used
     is_one = len(nic_drivers(examination)) == 1
-    return bool(messages) and is_one and not is_used and not age_of(examination, messages[-1], IMPORTERS)[0]
+    return (
+        bool(messages) and is_one and not is_used and not age_of(examination, messages[-1], of_nics=True)[0]
+    )

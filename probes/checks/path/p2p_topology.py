@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
@@ -23,7 +21,7 @@ from probes.queries.finding import (
     passed,
     unknown,
 )
-from probes.queries.kernel_log import IMPORTER, IMPORTERS, age_of, nic_drivers
+from probes.queries.kernel_log import IMPORTER, age_of, nic_drivers
 from probes.queries.module_need import loaded_peermem
 from probes.queries.modules import (
     DMABUF,
@@ -108,17 +106,17 @@ def _refused(
     fix: Plan,
     takes: tuple[str, ...] = (),
     refutes: tuple[GdrPath, ...] = (),
-    drivers: Collection[str] = ("nvidia",),
+    of_nics: bool = False,
 ) -> Outcome:
-    """Check the kernel log for a refusal of the driver, which is over once one of `drivers` was loaded again.
+    """Check the kernel log for a refusal of the driver, which is over once the driver was loaded again.
 
-    It is a note then, for the log does not show whether programs have tried since.
+    It is a note then, for the log does not show whether programs have tried since. `of_nics`: as in age_of.
     """
     messages = need(module_messages(examination, (LogKind.P2P_REFUSED,), words=words), KERNEL_LOG)
     evidence = message_evidence(examination, messages)
     if not messages:
         return passed(*evidence)
-    is_over, when = age_of(examination, messages[-1], drivers)
+    is_over, when = age_of(examination, messages[-1], of_nics)
     if is_over:
         return found(f"{cause} {when}", *evidence, fix=fix, severity=Severity.NOTE, data_path=False)
     if examination.usability.used & {*refutes}:
@@ -220,7 +218,7 @@ def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
     )
     # The message does not name the driver: of several, others may work.
     refutes = (GdrPath.DMABUF,) if len(drivers) == 1 else ()
-    return _refused(examination, IMPORTER, cause, plan, refutes=refutes, drivers=IMPORTERS)
+    return _refused(examination, IMPORTER, cause, plan, refutes=refutes, of_nics=True)
 
 
 def _numbers(version: Maybe[str]) -> tuple[int, ...] | None:

@@ -71,7 +71,7 @@ class KernelLogFacts:
     since_seconds: Maybe[float]  # time since boot of the oldest line
     messages: tuple[KernelMessage, ...]
     counts: dict[LogKind, int] = field(default_factory=dict)
-    loaded: dict[str, float] = field(default_factory=dict)  # when a driver last started, by its module
+    started: dict[str, float] = field(default_factory=dict)  # when a driver last did: of "nvidia", by NIC
     only_warnings: bool = False  # of a long log, only warnings and errors are complete since `since_seconds`
 
 
@@ -206,7 +206,7 @@ _IN_DRIVER = re.compile(
     r"\[(nvidia\w{0,40}|mlx[45]_\w{1,20}|ib_\w{1,20}|rdma_\w{1,20}|gdrdrv)\b"
 )
 # A driver starts: OGK kernel-open/nvidia/nv.c; mlx5/core/main.c, for each NIC.
-_LOADS = re.compile(r"NVRM: loading (?:NVIDIA|nvidia) |(mlx5_core) \S{1,16}: firmware version: ")
+_STARTS = re.compile(r"NVRM: loading (?:NVIDIA|nvidia) |mlx5_core (\S{1,16}): firmware version: ")
 _TRACE_LINES = 80  # of a blocked task, with its registers
 # drivers/pci/pcie/aer.c: "severity=Corrected", in newer kernels "Correctable"; "AER: Multiple Corrected …".
 _CORRECTED = re.compile(r"severity=Correct|AER: (?:Multiple )?Correct")
@@ -277,20 +277,26 @@ def _refusal(host: Host, name: str, stderr: str) -> Unknown:
     return Unknown(Reason.NEEDS_ROOT, name, f"{why}root and the adm and systemd-journal groups can read it")
 
 
+def started_driver(line: str) -> str:
+    """Return whose start a line logs: "nvidia", or a NIC's BDF for mlx5_core; "" for other lines."""
+    match = _STARTS.match(line)
+    return "" if match is None else match[1] or "nvidia"
+
+
 def parse_log(text: str, source: str = "", only_warnings: bool = False) -> KernelLogFacts:
     """Parse a kernel log as dmesg or journalctl prints it."""
     counts: dict[LogKind, int] = {}
     kept: dict[tuple[LogKind, int | None], list[tuple[int, KernelMessage]]] = {}
     since: Maybe[float] = Unknown(Reason.NOT_THERE, source, "no line has a boot-relative timestamp")
-    loaded: dict[str, float] = {}
+    started: dict[str, float] = {}
     hung: list[tuple[int, KernelMessage]] = []  # with the latest blocked task, until its driver is known
     for number, (seconds, line) in enumerate(_joined(_lines(text))):
         if isinstance(since, Unknown) and not isinstance(seconds, Unknown):
             since = seconds
         message = recognize(line, seconds)
         if message is None:
-            if not isinstance(seconds, Unknown) and (match := _LOADS.match(line)):
-                loaded[match[1] or "nvidia"] = seconds
+            if not isinstance(seconds, Unknown) and (driver := started_driver(line)):
+                started[driver] = seconds
             if hung and (match := _IN_DRIVER.search(line)) and number - hung[-1][0] <= _TRACE_LINES:
                 hung[-1] = hung[-1][0], replace(hung[-1][1], module=match[1])
                 hung = []
@@ -304,7 +310,7 @@ def parse_log(text: str, source: str = "", only_warnings: bool = False) -> Kerne
         del of_kind[:-KEPT_OF_EACH_KIND]
     ordered = sorted((pair for pairs in kept.values() for pair in pairs), key=lambda pair: pair[0])
     messages = tuple(message for _, message in ordered)
-    return KernelLogFacts(source, since, messages, counts, loaded, only_warnings)
+    return KernelLogFacts(source, since, messages, counts, started, only_warnings)
 
 
 def _lines(text: str) -> Iterator[tuple[Maybe[float], str]]:

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from probes.base.unknown import Unknown
-from probes.facts.kernel.log import recognize
+from probes.facts.kernel.log import recognize, started_driver
 from probes.facts.system.kubernetes import known_phrases
 from probes.facts.system.kubernetes_objects import kept_fields, objects
 from probes.host.answers import ETHTOOL_COUNTERS, KernelMessage
@@ -60,7 +60,7 @@ def kernel_log(tokens: Tokens, text: str) -> str:
         prefix, message = (match[1], match[2]) if match else ("", line[:1000])
         if not re.fullmatch(r"(?:<\d+>)?\[[ \d.]+\](?:\[[ TC\d]+\])? ?", prefix):
             prefix = tokens.text(prefix)
-        if recognize(message, 0.0) is not None:
+        if recognize(message, 0.0) is not None or started_driver(message):
             kept.append(prefix + _message(tokens, message))
         elif not kept and match:
             kept.append(prefix)

@@ -241,6 +241,7 @@ def test_known_kernel_messages_are_kept() -> None:
         "-- Boot 0123456789abcdef0123456789abcdef --\n"
         "<4>[    3.000000] NVRM: Xid (PCI:0000:1b:00): 79, pid=4242, name=solver-9, GPU has fallen off"
         " the bus.\n"
+        "<5>[ 1200.000000] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.124.06\n"
     )
     question = Question("run", ("dmesg",))
     output = CommandOutput(("dmesg",), 0, log, "")
@@ -248,7 +249,8 @@ def test_known_kernel_messages_are_kept() -> None:
     assert isinstance(recorded, CommandOutput)
     assert recorded.stdout.splitlines() == [
         "<6>[    0.000000] ",
-        log.splitlines()[-1].replace("solver-9", "program-1"),
+        log.splitlines()[-2].replace("solver-9", "program-1"),
+        log.splitlines()[-1],
     ]
 
 

@@ -11,7 +11,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import judge
 from probes.checks.registry import findings
 from probes.facts.gpu.gpus import Flavor, GpuFacts
-from probes.facts.gpudirect import GdrPath, GpuDirectFacts
+from probes.facts.gpudirect import GdrPath, GpuDirectFacts, hardware_of
 from probes.facts.jobs.process_files import MappedLibrary
 from probes.facts.jobs.processes import Process, ProcessFacts
 from probes.facts.kernel.log import parse_log
@@ -367,18 +367,26 @@ def test_a_refusal_takes_the_gpus_without_a_nic_below_their_switch() -> None:
     assert not says(examination_of("hgx-h100+p2p-topology-refused"), "p2p-topology-refused").takes
 
 
-@pytest.mark.parametrize(
-    "load", ["NVRM: loading NVIDIA UNIX Open Kernel", "mlx5_core 0000:41:00.0: firmware version: 28.43.2026"]
-)
-def test_a_refusal_before_the_driver_was_loaded_again_is_over(load: str) -> None:
+@pytest.mark.parametrize("started", ["nvidia", "all NICs", "one NIC"])
+def test_a_refusal_before_the_driver_was_loaded_again_is_over(started: str) -> None:
+    """A virtual function that starts is no new NIC driver."""
     name = "p2p-topology-refused-old-importer"
     node = examination_of(f"bare-roce+{name}")
-    refusal = "<3>[  612.4] NVRM: dma-buf attach failed: importer unable to handle MMIO without struct page\n"
-    log = replace(node, kernel_log=parse_log(f"{refusal}<5>[ 1200.0] {load}\n", "dmesg"))
-    finding = says(log, name)
+    lines = ["<3>[  612.4] NVRM: dma-buf attach failed: importer unable to handle MMIO without struct page"]
+    if started == "nvidia":
+        lines.append("<5>[ 1200.0] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05")
+    else:
+        bdfs = [str(device.bdf) for device in hardware_of(node.node.rdma)]
+        for bdf in bdfs if started == "all NICs" else bdfs[:1]:
+            lines.append(f"<6>[ 1200.0] mlx5_core {bdf}: firmware version: 28.43.2026")
+    node = replace(node, kernel_log=parse_log("\n".join(lines), "dmesg"))
+    finding = says(node, name)
+    if started == "one NIC":
+        assert finding.refutes == (GdrPath.DMABUF,)
+        return
     assert (finding.severity, finding.refutes) == (Severity.NOTE, ())
     assert "loaded again 1200 s after boot" in finding.cause
-    assert judge(log).verdict.state is not State.BROKEN
+    assert judge(node).verdict.state is not State.BROKEN
 
 
 def test_a_path_in_use_is_not_refuted_by_an_older_refusal() -> None:

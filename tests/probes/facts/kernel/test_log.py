@@ -295,6 +295,16 @@ def test_harmless_lines_are_not_reported(line: str) -> None:
     assert recognize(line, 1.0) is None
 
 
+def test_the_last_start_of_each_driver_is_known() -> None:
+    lines = (
+        "<5>[   12.0] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.183.01",
+        "<5>[  900.5] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.124.06",
+        "<6>[   11.0] mlx5_core 0000:41:00.0: firmware version: 28.43.2026",
+        "<6>[  950.0] mlx5_core 0000:41:00.0: Port module event: module 0, Cable plugged",
+    )
+    assert parse_log("\n".join(lines)).started == {"nvidia": 900.5, "0000:41:00.0": 11.0}
+
+
 def test_dmesg_is_read_with_the_time_since_boot(tmp_path: Path) -> None:
     found = facts(probe(Logging(tmp_path, dmesg=(0, LOG))))
     assert found.source.startswith("dmesg")
