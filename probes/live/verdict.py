@@ -26,8 +26,8 @@ def with_jobs(
 ) -> Usability:
     """Return whether a usable path is in use, as NCCL's ranks show it.
 
-    A rank that is proven to use GPUDirect RDMA makes it ACTIVE; a likely one is only named. Ranks that do not
-    use it are conditions, which the checks report.
+    A rank that is proven to use GPUDirect RDMA makes it ACTIVE; one that likely does, READY and likely in use.
+    Ranks that do not use it are conditions, which the checks report.
     """
     if usability.state is not State.READY:
         return usability
@@ -37,8 +37,10 @@ def with_jobs(
         if proven:
             return replace(usability, state=State.ACTIVE, path=_PATHS[proven[0]], reason=_text(job, ranks))
     for job, ranks in ranks_of:
-        if any(rank.path.word in _PATHS for rank in ranks):
-            return replace(usability, reason=joined_sentences(_text(job, ranks), "run as root to confirm"))
+        paths = {_PATHS[rank.path.word] for rank in ranks if rank.path.word in _PATHS}
+        if paths:
+            reason = joined_sentences(_text(job, ranks), "run as root to confirm" * usability.hides_use)
+            return replace(usability, reason=reason, likely_in_use=usability.hides_use and usability.path in paths)
     return usability
 
 

@@ -28,7 +28,7 @@ class State(Enum):
     """The word of the verdict."""
 
     ACTIVE = "ACTIVE"  # usable, in use now, and no finding degrades it
-    READY = "READY"  # the same, not in use now
+    READY = "READY"  # the same, not in use now as far as gdrtop can see
     DEGRADED = "DEGRADED"  # usable, but a finding takes GPUs away or costs bandwidth
     BROKEN = "BROKEN"  # no usable path, or no program here can use one
     UNKNOWN = "UNKNOWN"  # what decides could not be read
@@ -48,6 +48,8 @@ class Usability:
     gpus: tuple[str, ...] = ()  # GPUs that could use GPUDirect RDMA, by BDF
     nics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the NICs that serve each GPU
     unserved: Mapping[str, str] = field(default_factory=dict)  # GPU -> why no NIC serves it, as a clause
+    hides_use: bool = False  # READY: whether the path is in use could not be read
+    likely_in_use: bool = False  # and running jobs seem to use it
 
 
 @frozen

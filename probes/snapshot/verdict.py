@@ -45,6 +45,12 @@ class Verdict:
     critical: int | None = None  # findings, those with the same cause counted once; None: not checked yet
     warnings: int | None = None
     silenced: int = 0  # findings that an admin has silenced, those with the same cause counted once
+    likely_in_use: bool = False  # READY: running jobs likely use the path, which only root can tell
+
+    @property
+    def word(self) -> str:
+        """The state as every output shows it to a reader: "READY, likely in use"."""
+        return f"{self.state.value}, likely in use" if self.likely_in_use else self.state.value
 
     @property
     def is_green(self) -> bool:
@@ -85,7 +91,7 @@ def assess(
     hidden = use.path is GdrPath.DMABUF and isinstance(direct.dmabuf_in_use, Unknown)
     if usability.state is State.READY and hidden:
         reason = joined_sentences(signs_of_use(node, reading, before), usability.reason)
-        return replace(usability, reason=reason)
+        return replace(usability, reason=reason, hides_use=True)
     return usability
 
 
