@@ -118,6 +118,15 @@ class LiveProcess:
         """The devices on which it has connected queue pairs."""
         return tuple(nic.device for nic in self.nics if nic.ready)
 
+    @property
+    def used_nics(self) -> Maybe[tuple[str, ...]]:
+        """The same devices; unknown where queue pairs may exist that the kernel does not list here."""
+        if not self.is_listed:
+            return Unknown(Reason.NEEDS_ROOT, "RDMA netlink", "its queue pairs are not listed")
+        if self.has_queue_pairs or self.path.word is not PathWord.UNKNOWN:
+            return self.ready_nics
+        return Unknown(Reason.NOT_RECORDED, "RDMA netlink", self.path.why)
+
     @cached_property
     def has_queue_pairs(self) -> bool:
         """Whether it has a queue pair, connected or not."""
