@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.origin import Source
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.probe_thread import RunningProbe, start_probe
 from probes.host.protocol import Host
 
@@ -109,7 +109,9 @@ class Probing:
     def _ask(self, probe: Probe[Any]) -> Any:
         if self.host.origin.source is Source.TREE:
             for directory in probe.directories:
-                if isinstance(self.host.names(directory), Unknown):
+                if not known(
+                    self.host.names(directory), ()
+                ):  # an image has empty ones for the kernel to fill
                     return Unknown(Reason.NOT_RECORDED, directory, f"this tree has no {directory}")
         if probe.recall_by is not None and isinstance(self.host, Recalling):
             return self.host.recall((probe.name, probe.recall_by(self)), partial(probe.ask, self))

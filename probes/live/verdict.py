@@ -26,7 +26,7 @@ def with_jobs(
 ) -> Usability:
     """Return whether a usable path is in use, as NCCL's ranks show it.
 
-    A rank that is proven to use GPUDirect RDMA makes it ACTIVE; one that likely does, READY and likely in use.
+    A rank that is proven to use GPUDirect RDMA makes it ACTIVE; one that likely does, "READY, likely in use".
     Ranks that do not use it are conditions, which the checks report.
     """
     if usability.state is not State.READY:
@@ -40,7 +40,9 @@ def with_jobs(
         paths = {_PATHS[rank.path.word] for rank in ranks if rank.path.word in _PATHS}
         if paths:
             reason = joined_sentences(_text(job, ranks), "run as root to confirm" * usability.hides_use)
-            return replace(usability, reason=reason, likely_in_use=usability.hides_use and usability.path in paths)
+            return replace(
+                usability, reason=reason, likely_in_use=usability.hides_use and usability.path in paths
+            )
     return usability
 
 

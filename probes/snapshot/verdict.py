@@ -138,10 +138,11 @@ def _missing_gpus(node: Node, verdict_for: Callable[[State, str], Usability], ha
         gpus = f"{len(unplaced)} GPU{'s' if len(unplaced) > 1 else ''}"
         reason = f"the NVIDIA driver lists {gpus}, but /sys/bus/pci/devices shows none"
         return verdict_for(State.UNKNOWN, reason)
-    if has_nics:
-        return verdict_for(State.NOT_APPLICABLE, "no NVIDIA GPU")
-    hint = "; see `gdrtop --demo`" if node.origin.source is Source.LIVE else ""
-    return verdict_for(State.NOT_APPLICABLE, f"no NVIDIA GPU and no RDMA NIC{hint}")
+    lack = "no NVIDIA GPU" if has_nics else "no NVIDIA GPU and no RDMA NIC"
+    if node.pci.other_gpus:
+        return verdict_for(State.NOT_APPLICABLE, f"{lack}; this node has {node.pci.other_gpus}")
+    hint = "; see `gdrtop --demo`" if node.origin.source is Source.LIVE and not has_nics else ""
+    return verdict_for(State.NOT_APPLICABLE, f"{lack}{hint}")
 
 
 def _nics_without_verbs(pci: PciFacts) -> str:

@@ -64,7 +64,7 @@ def draw(verdict: Verdict, key: str = "") -> Line:
 
 
 def forms(verdict: Verdict | None, key: str = "") -> tuple[Line, ...]:
-    """Return the verdict in full, then its word with the counts of findings, then its word, then the state."""
+    """Return the verdict in full, its word with the counts of findings, its word, and its state."""
     if verdict is None:
         return ((),)
     full = draw(verdict, key)

@@ -217,9 +217,7 @@ def _unexpected(path: PathJudgment, libraries: Maybe[tuple[LibraryPath, ...]]) -
     if seen is None or nccl not in _GDR.values() or nccl == seen:
         return ""
     if PathWord.TCP in (path.word, _WORDS.get(nccl)):
-        return (
-            f"with these settings NCCL takes {nccl}, but Live sees {path.text}; the program may have set others"
-        )
+        return f"with these settings NCCL takes {nccl}, but Live sees {path.text}; the program may set others"
     return (
         f"NCCL takes {nccl} for a process that starts now with these settings. This one may have started "
         f"before {nccl} worked here, or set NCCL_DMABUF_ENABLE itself. Both paths are GPUDirect RDMA."

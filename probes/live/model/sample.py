@@ -298,6 +298,7 @@ class LiveSample:
     events: tuple[LiveEvent, ...] = ()  # new in this sample
     downs: tuple[str, ...] = ()  # ports that went down in this sample; events report a flapping one once
     no_ports: str = ""  # why there are no ports, as a sentence; "" if there are
+    no_gpus: str = ""  # the same of GPUs
     nic_names: Mapping[str, str] = field(default_factory=dict)  # by BDF, which findings about PCIe have
     # Storage and other clients in the kernel, by device: the rates of its ports are theirs, too.
     kernel_clients: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -63,6 +63,7 @@ def stuck() -> Iterator[Stuck]:
 @pytest.fixture
 def host(tmp_path: Path) -> LocalHost:
     (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
+    (tmp_path / "proc/driver").mkdir(parents=True)
     return LocalHost(str(tmp_path))
 
 

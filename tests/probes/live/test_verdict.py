@@ -48,7 +48,8 @@ def test_without_root_every_output_says_that_a_path_is_likely_in_use(
     name: str, word: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     verdict = judge(examine_with_jobs(SimulatedHost(name))).verdict
-    assert verdict.word == word and said in verdict.reason
+    assert verdict.word == word
+    assert said in verdict.reason
     assert exit_status(verdict) == 0
     for command in ("check", "check --for nagios", "topo", "live --seconds 1", "fleet check"):
         main([*command.split(), "--demo", name])
@@ -62,7 +63,8 @@ def test_without_root_every_output_says_that_a_path_is_likely_in_use(
 def test_the_line_of_a_path_that_is_likely_in_use_fits_a_narrow_terminal() -> None:
     verdict = replace(judge(examine_with_jobs(SimulatedHost("bare-roce"))).verdict, critical=12, warnings=34)
     widths = [width_of(form) for form in forms(verdict, "d")]
-    assert widths == sorted(widths, reverse=True) and widths[1] <= 60
+    assert widths == sorted(widths, reverse=True)
+    assert widths[1] <= 60
 
 
 def test_unknown_processes_change_nothing() -> None:

@@ -45,8 +45,8 @@ def drawn(answer: object, *questions: str) -> str:
 def test_the_sources_stand_on_stderr_with_their_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("proc", "sys"):
-        (tmp_path / name).mkdir()
+    for name in ("proc/driver", "sys/class"):
+        (tmp_path / name).mkdir(parents=True)
     tree = ("--root", str(tmp_path))
     status = main(["check", *tree])
     without = capsys.readouterr()

@@ -14,6 +14,7 @@ from functools import partial
 from probes.base.history import History
 from probes.base.latest import Latest
 from probes.base.origin import Origin
+from probes.base.unknown import Unknown
 from probes.checks.judgment import Judgment
 from probes.live.model.sample import LiveEvent, LiveSample
 from probes.live.timeline import KEPT_SECONDS, Timeline
@@ -296,6 +297,8 @@ class LiveState:
                 return nics.draw(sample, width, selected, graph, widths=widths, hidden=hidden, sort=sort)
             case "gpus":
                 return gpus.draw(sample, width, selected, widths=widths, hidden=hidden, sort=sort)
+        if not self.events and not sample.ports and isinstance(sample.processes, Unknown):
+            return wrapped("Changes are unknown: neither processes nor ports can be read.", width, Tone.DIM)
         shown_at = sample.taken_at if self.is_past else 0.0
         return changes.draw(self.listed_changes, width, selected, self.word, self.timeline.began_at, shown_at)
 
