@@ -30,7 +30,7 @@ CLAIM = re.compile(
 )
 # What may stand there all the same: a claim that says what it does not cover, or one about gdrtop itself.
 ALLOWED = (
-    r"this tree has no ?(?:/\w*)?…?|a (?:directory tree|tree of files) has no [\w, ]+",  # reasons
+    r"this tree has no(?: /\w*)?…?|a (?:directory tree|tree of files) has no [\w, ]+",  # reasons
     r"unknown(?: \(|: )not there|\| not there \||The recording has no kernel messages",
     r"\(not there\)|not there: this kernel's config was not found|[Nn]o installed kernel can be read",
     r"no findings; \d+ checks could not run, \d are ok or not applicable|found nothing by the checks",
