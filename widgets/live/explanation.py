@@ -87,8 +87,8 @@ def draw_changes(
     if lines or all(each.is_clear for each in explained):
         return lines or [(), *wrapped("✓ gdrtop finds nothing to change for this job.", width, Tone.GOOD)]
     pids = [f"pid {each.pid}" for each in explained if not each.is_clear]
-    of = pids[0] if len(pids) == 1 else f"{len(pids)} of {len(explained)} processes"
-    text = f"? gdrtop cannot tell whether something has to change: too little is known of {of}."
+    unclear = pids[0] if len(pids) == 1 else f"{len(pids)} of {len(explained)} processes"
+    text = f"? gdrtop cannot tell whether something has to change: too little is known of {unclear}."
     return [(), *wrapped(text, width, Tone.WARNING)]
 
 
