@@ -377,6 +377,7 @@ REQUESTS: dict[str, Callable[[GdrtopApp, Any], object]] = {
     "_on_live_screen_moment_requested": lambda app, message: (
         app.readings.move_to_end(message.end) if message.end else app.readings.move(message.step)
     ),
+    "_on_live_screen_events_requested": lambda app, _: app.readings.read_ahead(),
     "_on_live_screen_time_requested": lambda app, message: app.readings.move_to_time(message.at),
     "_on_live_screen_log_requested": lambda app, message: app.nccl.show(message.job),
     "_on_nccl_screen_open_requested": lambda app, message: app.nccl.open(message.key),

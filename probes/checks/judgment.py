@@ -148,6 +148,7 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
         None if findings is None else len(with_severity(loud, Severity.CRITICAL)),
         None if findings is None else len(with_severity(loud, Severity.WARNING)),
         sum(finding.status is Status.SILENCED and not finding.part_of for finding in present),
+        usability.likely_in_use and state is State.READY,
     )
 
 

@@ -42,6 +42,7 @@ class PathStatement:
     usable: Maybe[bool]
     standing: Standing  # PLAIN: not usable, but the other path is, or by design
     why: str = ""  # of a path that is not usable, or not known to be
+    is_seen: bool = False  # running jobs use it, certainly or likely
     is_for_running_jobs: bool = False  # only new programs cannot use it: the driver or /dev refuses them
     is_preferred: bool = False  # what NCCL takes: DMA-BUF before peer memory
 
@@ -64,6 +65,7 @@ def path_statements(
             answer,
             _path_standing(answer, bool(usable), verdict),
             why,
+            is_seen=row.path in usability.used,
             is_for_running_jobs=verdict.state is State.BROKEN
             and row.usable is True
             and row.path not in refuted,

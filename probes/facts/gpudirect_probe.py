@@ -93,13 +93,10 @@ def dmabuf_verdict(number: Maybe[int]) -> Maybe[bool]:
     return map_known(number, lambda found: found not in (errno.EOPNOTSUPP, errno.EPROTONOSUPPORT))
 
 
-_NOT_ASKED = (Reason.NEEDS_ROOT, Reason.TIMED_OUT, Reason.NOT_RECORDED, Reason.NOT_YET)
-
-
 def _cuda_failure(cuda: Maybe[tuple[CudaGpu, ...]]) -> Maybe[str]:
     """Return the error of cuInit that every CUDA program gets; "" if it is not caused by the node's state."""
     match = re.search(r"cuInit\(0\) returned (\d{1,4})", cuda.detail) if isinstance(cuda, Unknown) else None
-    if match is None and isinstance(cuda, Unknown) and cuda.reason in _NOT_ASKED:
+    if match is None and isinstance(cuda, Unknown) and cuda.reason is not Reason.NOT_THERE:
         return cuda
     if match is None or match[1] not in CUDA_START_ERRORS:
         return ""

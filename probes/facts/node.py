@@ -80,19 +80,23 @@ class Node:
     origin: Origin
     taken_at: float  # seconds since 1970, the host's clock
     platform: Maybe[PlatformFacts] = _probed("platform", lambda run: platform.probe(run.host))
-    kernel: Maybe[KernelFacts] = _probed("kernel", lambda run: kernel.probe(run.host))
-    numa: Maybe[NumaFacts] = _probed("numa", lambda run: numa.probe(run.host))
+    kernel: Maybe[KernelFacts] = _probed(
+        "kernel", lambda run: kernel.probe(run.host), directories=("/proc", "/sys")
+    )
+    numa: Maybe[NumaFacts] = _probed("numa", lambda run: numa.probe(run.host), directories=("/sys",))
     pci: Maybe[PciFacts] = _probed(
         "pci",
         lambda run: map_known(pci.probe(run.host), lambda found: with_management(run.host, found)),
+        directories=("/sys",),
         recall_by=lambda run: (),
     )
     gpus: Maybe[GpuFacts] = _probed("gpus", _gpus, needs=("pci", "nvml"))
-    rdma: Maybe[RdmaFacts] = _probed("rdma", _rdma, needs=("pci",))
+    rdma: Maybe[RdmaFacts] = _probed("rdma", _rdma, needs=("pci",), directories=("/sys",))
     modules: Maybe[ModuleFacts] = _probed(
         "modules",
         lambda run: modules.for_cards(modules.probe(run.host), run.answer("pci", PciFacts)),
         needs=("pci",),
+        directories=("/proc",),
     )
     data_direct: Maybe[DataDirectFacts] = _probed(
         "Data Direct",
@@ -102,7 +106,9 @@ class Node:
     gpudirect: Maybe[GpuDirectFacts] = _probed(
         "gpudirect", _gpudirect, needs=("kernel", "modules", "gpus", "rdma", "data_direct")
     )
-    network: Maybe[NetworkUse] = _probed("network", lambda run: network_use.probe(run.host))
+    network: Maybe[NetworkUse] = _probed(
+        "network", lambda run: network_use.probe(run.host), directories=("/proc",)
+    )
 
     @property
     def kernel_release(self) -> Maybe[str]:

@@ -183,7 +183,7 @@ def _groups(nodes: Sequence[NodeSummary]) -> tuple[Group, ...]:
         counts = verdict.path, verdict.gpus_served, verdict.gpus, verdict.nics
         reason = "" if verdict.is_green or node.findings else verdict.reason
         problems = tuple((problem.id, problem.severity, problem.title) for problem in node.findings)
-        found.setdefault((verdict.state, counts, reason, problems), []).append(node)
+        found.setdefault((verdict.word, counts, reason, problems), []).append(node)
     groups = [
         Group(members[0].verdict, _common(members), tuple(member.name for member in members))
         for members in found.values()

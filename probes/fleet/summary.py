@@ -103,17 +103,7 @@ def summarize(
     return NodeSummary(
         name=printable(name or known(hostname, "?"), MOST_CHARACTERS),
         taken_at=round(examination.taken_at, 3),
-        verdict=Verdict(
-            verdict.state,
-            verdict.path,
-            verdict.gpus_served,
-            verdict.gpus,
-            printable(verdict.reason, _TEXT),
-            verdict.nics,
-            verdict.critical,
-            verdict.warnings,
-            verdict.silenced,
-        ),
+        verdict=replace(verdict, reason=printable(verdict.reason, _TEXT)),
         role=_role(examination),
         findings=tuple(
             FoundProblem(

@@ -20,6 +20,7 @@ from probes.host.protocol import Host
 # Threads that read many small files at once compete for the interpreter's lock (a third slower on 517 PCI
 # functions), so the next probe starts in parallel only if the one before is slow.
 PATIENCE_SECONDS = 0.1
+_FILLED_WHILE_RUNNING = ("/dev", "/proc", "/run", "/sys")  # empty in an image
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Probing")
@@ -109,7 +110,8 @@ class Probing:
     def _ask(self, probe: Probe[Any]) -> Any:
         if self.host.origin.source is Source.TREE:
             for directory in probe.directories:
-                if isinstance(self.host.names(directory), Unknown):
+                names = self.host.names(directory)
+                if isinstance(names, Unknown) or (directory in _FILLED_WHILE_RUNNING and not names):
                     return Unknown(Reason.NOT_RECORDED, directory, f"this tree has no {directory}")
         if probe.recall_by is not None and isinstance(self.host, Recalling):
             return self.host.recall((probe.name, probe.recall_by(self)), partial(probe.ask, self))

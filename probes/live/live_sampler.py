@@ -124,6 +124,7 @@ class LiveSampler:
             missing=found.missing,
             kernel_clients=found.kernel_clients,
             no_ports="" if ports else _no_ports(node),
+            no_gpus="" if gpus else _no_gpus(node),
         )
         if self._events is None:
             return part("what lasts", lambda: replace(sample, watched=Conditions().update(sample)), sample)
@@ -195,6 +196,14 @@ def _no_ports(node: Node) -> str:
     if rdma.devices_elsewhere:
         return "The RDMA devices are in another network namespace."
     return "This node has no RDMA device."
+
+
+def _no_gpus(node: Node) -> str:
+    """Return why there are no GPUs to show, as a sentence."""
+    if isinstance(node.gpus, Unknown):
+        return f"GPUs are unknown ({node.gpus})."
+    others = "" if isinstance(node.pci, Unknown) else node.pci.other_gpus
+    return f"No NVIDIA GPU; this node has {others}." if others else "No NVIDIA GPU."
 
 
 def _modules(node: Node) -> dict[str, str]:

@@ -26,8 +26,8 @@ def with_jobs(
 ) -> Usability:
     """Return whether a usable path is in use, as NCCL's ranks show it.
 
-    A rank that is proven to use GPUDirect RDMA makes it ACTIVE; a likely one is only named. Ranks that do not
-    use it are conditions, which the checks report.
+    A rank that is proven to use GPUDirect RDMA makes it ACTIVE; one that likely does, "READY, likely in use".
+    Ranks that do not use it are conditions, which the checks report.
     """
     ranks_of = list(_nccl_ranks(processes, jobs))
     words = {rank.path.word for _, ranks in ranks_of for rank in ranks}
@@ -41,7 +41,8 @@ def with_jobs(
             return replace(usability, state=State.ACTIVE, path=_PATHS[proven[0]], reason=_text(job, ranks))
     for job, ranks in ranks_of:
         if any(rank.path.word in _PATHS for rank in ranks):
-            return replace(usability, reason=joined_sentences(_text(job, ranks), "run as root to confirm"))
+            reason = joined_sentences(_text(job, ranks), "run as root to confirm" * usability.hides_use)
+            return replace(usability, reason=reason)
     return usability
 
 

@@ -120,14 +120,20 @@ class Examination:
     config_space: Maybe[ConfigSpaceFacts] = _probed(
         "config space",
         lambda run: config_space.probe(run.host, run.functions),
+        directories=("/sys",),
         recall_by=lambda run: run.functions,
     )
     pcie_errors: Maybe[PcieErrorFacts] = _probed(
-        "PCIe errors", lambda run: aer.probe(run.host, run.functions), recall_by=lambda run: run.functions
+        "PCIe errors",
+        lambda run: aer.probe(run.host, run.functions),
+        directories=("/sys",),
+        recall_by=lambda run: run.functions,
     )
     kernel_log: Maybe[KernelLogFacts] = _probed("kernel log", lambda run: kernel_log.probe(run.host))
     processes: Maybe[ProcessFacts] = _probed(
-        "processes", lambda run: processes.probe(run.host, run.pids, run.with_jobs)
+        "processes",
+        lambda run: processes.probe(run.host, run.pids, run.with_jobs),
+        directories=("/proc",),
     )
     cpu_model: Maybe[CpuModel] = _probed(
         "CPU model",
@@ -138,11 +144,13 @@ class Examination:
         "memlock", lambda run: memlock.probe(run.host), directories=("/etc",)
     )
     cpuset: Maybe[CpusetFacts] = _probed("cpuset", lambda run: numa.probe_cpuset(run.host))
-    rdma_cgroup: Maybe[RdmaCgroupFacts] = _probed("RDMA control groups", _rdma_cgroup, needs=("processes",))
+    rdma_cgroup: Maybe[RdmaCgroupFacts] = _probed(
+        "RDMA control groups", _rdma_cgroup, needs=("processes",), directories=("/sys",)
+    )
     services: Maybe[ServiceFacts] = _probed(
         "services", lambda run: services.probe(run.host), directories=("/etc", "/usr")
     )
-    dkms: Maybe[DkmsFacts] = _probed("DKMS", lambda run: dkms.probe(run.host))
+    dkms: Maybe[DkmsFacts] = _probed("DKMS", lambda run: dkms.probe(run.host), directories=("/var",))
     tools: Maybe[ToolFacts] = _probed("tools", lambda run: tools.probe(run.host), directories=("/usr",))
     libraries: Maybe[LibraryFacts] = _probed(
         "libraries", lambda run: libraries.probe(run.host), directories=("/usr",)
@@ -172,10 +180,12 @@ class Examination:
         "rdma_topo", lambda run: map_known(run.node.pci, lambda pci: rdma_topo.probe(run.host, pci))
     )
     driver_container: Maybe[DriverContainerFacts] = _probed(
-        "driver container", lambda run: driver_container.probe(run.host)
+        "driver container", lambda run: driver_container.probe(run.host), directories=("/run",)
     )
     distribution: Maybe[Distribution] = _probed("distribution", lambda run: distribution.probe(run.host))
-    interfaces: Maybe[InterfaceFacts] = _probed("interfaces", lambda run: routes.probe(run.host))
+    interfaces: Maybe[InterfaceFacts] = _probed(
+        "interfaces", lambda run: routes.probe(run.host), directories=("/proc",)
+    )
     qos: Maybe[QosFacts] = _probed(
         "RoCE QoS", lambda run: map_known(run.node.rdma, lambda rdma: qos.probe(run.host, rdma))
     )

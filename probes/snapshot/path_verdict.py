@@ -28,7 +28,7 @@ class State(Enum):
     """The word of the verdict."""
 
     ACTIVE = "ACTIVE"  # usable, in use now, and no finding degrades it
-    READY = "READY"  # the same, not in use now
+    READY = "READY"  # the same, not in use now as far as gdrtop can see
     DEGRADED = "DEGRADED"  # usable, but a finding takes GPUs away or costs bandwidth
     BROKEN = "BROKEN"  # no usable path, or no program here can use one
     UNKNOWN = "UNKNOWN"  # what decides could not be read
@@ -59,6 +59,7 @@ class Usability:
     unserved: Mapping[str, str] = field(default_factory=dict)  # GPU -> why no NIC serves it, as a clause
     paths: tuple[PathUsability, ...] = ()  # DMA-BUF, then peer memory; () where their facts are unknown
     seen: frozenset[GdrPath] = frozenset()  # paths that ranks of running jobs use, certainly or likely
+    hides_use: bool = False  # READY: whether the path is in use could not be read
 
     @property
     def usable_paths(self) -> tuple[GdrPath, ...]:
@@ -70,6 +71,11 @@ class Usability:
     def used(self) -> frozenset[GdrPath]:
         """The paths that are in use now, certainly or likely."""
         return self.seen | {self.path} if self.state is State.ACTIVE and self.path else self.seen
+
+    @property
+    def likely_in_use(self) -> bool:
+        """Whether running jobs seem to use the path, and only root could tell."""
+        return self.hides_use and self.path in self.seen
 
 
 @frozen

@@ -53,6 +53,12 @@ class Verdict:
     critical: int | None = None  # findings, those with the same cause counted once; None: not checked yet
     warnings: int | None = None
     silenced: int = 0  # findings that an admin has silenced, those with the same cause counted once
+    likely_in_use: bool = False  # READY: running jobs likely use the path, which only root can tell
+
+    @property
+    def word(self) -> str:
+        """The state as every output shows it to a reader: "READY, likely in use"."""
+        return f"{self.state.value}, likely in use" if self.likely_in_use else self.state.value
 
     @property
     def is_green(self) -> bool:
@@ -108,7 +114,7 @@ def _assess(
     hidden = use.path is GdrPath.DMABUF and isinstance(direct.dmabuf_in_use, Unknown)
     if usability.state is State.READY and hidden:
         reason = joined_sentences(signs_of_use(node, reading, before), usability.reason)
-        return replace(usability, reason=reason)
+        return replace(usability, reason=reason, hides_use=True)
     return usability
 
 
@@ -155,10 +161,11 @@ def _missing_gpus(node: Node, verdict_for: Callable[[State, str], Usability], ha
         gpus = f"{len(unplaced)} GPU{'s' if len(unplaced) > 1 else ''}"
         reason = f"the NVIDIA driver lists {gpus}, but /sys/bus/pci/devices shows none"
         return verdict_for(State.UNKNOWN, reason)
-    if has_nics:
-        return verdict_for(State.NOT_APPLICABLE, "no NVIDIA GPU")
-    hint = "; see `gdrtop --demo`" if node.origin.source is Source.LIVE else ""
-    return verdict_for(State.NOT_APPLICABLE, f"no NVIDIA GPU and no RDMA NIC{hint}")
+    lack = "no NVIDIA GPU" if has_nics else "no NVIDIA GPU and no RDMA NIC"
+    if node.pci.other_gpus:
+        return verdict_for(State.NOT_APPLICABLE, f"{lack}; this node has {node.pci.other_gpus}")
+    hint = "; see `gdrtop --demo`" if node.origin.source is Source.LIVE and not has_nics else ""
+    return verdict_for(State.NOT_APPLICABLE, f"{lack}{hint}")
 
 
 def _nics_without_verbs(pci: PciFacts) -> str:

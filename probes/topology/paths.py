@@ -80,6 +80,14 @@ class Topology:
     nics: tuple[Endpoint, ...]
     file: FileTree | None = None  # the topology file from which NCCL's words come, not sysfs
 
+    @property
+    def unread(self) -> Unknown | None:
+        """Why GPUs or NICs are missing here although the node may have some; None: these are all."""
+        rdma = self.node.rdma
+        if isinstance(self.node.pci, Unknown):
+            return self.node.pci
+        return rdma if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE else None
+
     @cached_property
     def parts(self) -> Parts:
         """Everything between the endpoints, as `probes.topology.graph` describes it."""

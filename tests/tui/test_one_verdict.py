@@ -163,11 +163,11 @@ def test_before_the_checks_ran_no_word_is_green(name: str) -> None:
     state.apply(Probed(examination.node, examination.topology))
     unchecked = Judgment(conclude(examination.usability, None))
     state.apply(Sampled(examination.reading, unchecked, 0.0))
-    line = state.verdict_line()
+    line = state.verdict_line(120)
     assert not any(run.tone is Tone.GOOD for run in line)
     assert "checking…" in "".join(run.text for run in line)
     state.apply_check(examination, Judgment(conclude(examination.usability, ())))
-    assert "checking…" not in "".join(run.text for run in state.verdict_line())
+    assert "checking…" not in "".join(run.text for run in state.verdict_line(120))
 
 
 @pytest.mark.slow

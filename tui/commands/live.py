@@ -236,7 +236,7 @@ def _state(sample: LiveSample) -> object:
     """Return the sample without its figures: the verdict, the findings, and the jobs with their paths."""
     verdict = sample.verdict
     return (
-        verdict and (verdict.state, verdict.path, verdict.gpus_served, verdict.nics),
+        verdict and (verdict.word, verdict.path, verdict.gpus_served, verdict.nics),
         [(finding.id, finding.severity, finding.devices, finding.ranks) for finding in sample.findings],
         [
             (job.id, job.pids, job.nics, [process.path.word for process in members(sample, job)])
@@ -403,7 +403,7 @@ class JobText:
 
 def _counts(verdict: Verdict) -> object:
     """Return what of a verdict is worth a line when it changes."""
-    return verdict.state, verdict.gpus_served, verdict.critical, verdict.warnings
+    return verdict.word, verdict.gpus_served, verdict.critical, verdict.warnings
 
 
 def _differ(before: LiveJob, now: LiveJob) -> bool:

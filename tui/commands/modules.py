@@ -8,6 +8,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, TextIO
 
+from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel import log as kernel_log
 from probes.facts.kernel.log import KernelLogFacts
@@ -83,7 +84,8 @@ def _text(node: Node, log: Maybe[KernelLogFacts], is_wide: bool) -> list[Line]:
     (state,) = states if len(states) == 1 else (None,)
     if isinstance(state, Unknown):
         unread = f"The state of every module is unknown: {state.detail or state} ({state.source})"
-        return [(), line(unread), line("To try a simulated node: gdrtop modules --demo")]
+        hint = [line("To try a simulated node: gdrtop modules --demo")]
+        return [(), line(unread), *(hint if node.origin.source is Source.LIVE else [])]
     lines = [modules_drawing.summary(node, facts), (), *_table(node, facts, is_wide)]
     for rung in facts.ladder:
         mark, _ = modules_drawing.mark_of(node, rung, facts.modules[rung.module])

@@ -212,7 +212,7 @@ class Ras:
             if self._options.as_json:
                 self._print_json(sample, answers, status)
             elif not answers:
-                self._print([no_job(self._host.is_root())])
+                self._print([no_job(self._host.is_root(), processes=sample.processes)])
             if not self._questions.has_asked and not self._is_recorded:  # the policy or the user refuses
                 break
         return status
@@ -303,7 +303,7 @@ class Ras:
         # Only one connection is open at a time.
         target = next(iter(self._targets(sample)), None)
         if target is None:
-            self._print([no_job(self._host.is_root())])
+            self._print([no_job(self._host.is_root(), processes=sample.processes)])
             return EXIT_UNKNOWN
         answer = RasAnswer(target, MONITOR)
         self._title(target)

@@ -117,7 +117,10 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     elif options.nccl_xml:
         show_nccl_xml(open_host(options), options.nccl_xml, out, options.ascii)
     else:
-        out.write(xml_text(system_of(build(probe_node(open_host(options))))))
+        topology = build(probe_node(open_host(options)))
+        if topology.unread is not None:
+            raise UsageError(f"no topology file: GPUs or NICs are unknown ({topology.unread})")
+        out.write(xml_text(system_of(topology)))
     return 0
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from probes.host.probe_thread import quiet_seconds
+from tui.runtime.background_task import BackgroundTask
 from tui.runtime.reading_thread import (
     Failed,
     Probed,
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from probes.host.protocol import Host
+    from probes.live.model.sample import LiveEvent
     from tui.controllers.context import AppContext
     from tui.runtime.live_source import LiveSource
     from tui.runtime.recorder import Recorded
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 LONGEST_INTERVAL_SECONDS = 60.0
 SHORTEST_INTERVAL_SECONDS = 0.1
 SILENCE_SECONDS = 3.0
+_MOST_EVENTS = 20_000  # of a recording, read ahead
 
 
 class ReadingsController:
@@ -50,6 +55,7 @@ class ReadingsController:
         self._needs_check = False
         self._reading_schedule = ReadingSchedule()
         self._asked_at = -LONGEST_INTERVAL_SECONDS
+        self._ahead: BackgroundTask[tuple[Sequence[LiveEvent], float]] | None = None  # reads ahead
 
     def source(self, host: Host) -> ReadingSource:
         """Return what the reading thread reads: the recording, or the node; called in the reading thread."""
@@ -206,6 +212,40 @@ class ReadingsController:
         """Move in a recording to the moment at this time, in seconds since 1970, and pause there."""
         if self._replay is not None:
             self._move_to(self._replay, self._replay.moment_at(taken_at))
+
+    def read_ahead(self) -> None:
+        """Read the events of the whole recording in a thread, once."""
+        replay, app = self._replay, self._context.app
+        if replay is None or self._ahead is not None:
+            return
+        ahead = self._ahead = BackgroundTask(app.call_later, "reading ahead")
+
+        def warn(message: str) -> None:
+            app.call_later(self._context.notify, f"The recording could not be read to its end: {message}")
+
+        def work() -> None:
+            count = 0
+            try:
+                for events, at in replay.events():
+                    ahead.put((events, at))
+                    count += len(events)
+                    if count > _MOST_EVENTS:
+                        warn(f"more than {_MOST_EVENTS} events")
+                        break
+                    if not app.is_running:
+                        break
+            finally:
+                ahead.put(((), math.inf))
+
+        ahead.run_in_background(self._take_events, work, warn)
+
+    def _take_events(self) -> None:
+        from tui.screens.live.screen import LiveScreen
+
+        for events, read_to in [] if self._ahead is None else self._ahead.drain():
+            self._context.live.add_recorded(events, read_to)
+        for screen in self._context.shown(LiveScreen):
+            screen.events_read()
 
     def _move_to(self, replay: ReplaySource, moment: int) -> None:
         replay.move(moment)

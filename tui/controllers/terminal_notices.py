@@ -32,7 +32,7 @@ class TerminalNotices:
     def note(self, hostname: str, judgment: Judgment) -> None:
         """Take the newest judgment of the node."""
         if judgment.is_checked:
-            self._show_title(f"{hostname} {judgment.verdict.state.value}")
+            self._show_title(f"{hostname} {judgment.verdict.word}")
             self._ring({found for finding in judgment.listed for found in _critical("", finding)})
 
     def note_fleet(self, watch: FleetWatch) -> None:

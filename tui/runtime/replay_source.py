@@ -13,6 +13,7 @@ from tui.runtime.reading_thread import Probed, Replayed, Report, Sampled
 
 if TYPE_CHECKING:
     from probes.checks.judgment import Judgment
+    from probes.live.model.sample import LiveEvent
     from probes.snapshot.examination import Examination
 
 _MOST_MOMENTS = 512  # of the histories
@@ -83,6 +84,20 @@ class ReplaySource:
             self._shown = None  # the paths are others, by NCCL's topology file
         self._moments[moment] = _Shown(probed, sampled)
         return examination, judgment
+
+    def events(self) -> Iterator[tuple[tuple[LiveEvent, ...], float]]:
+        """Yield the events of each moment of the recording, as playing finds them, and its time.
+
+        It has a host of its own: another thread may read ahead while the recording is played.
+        """
+        host = ReplayHost(self._host.recording)
+        monitor = NodeMonitor(host)
+        for number, moment in enumerate(host.recording.moments):
+            if number and monitor.needs_check:
+                monitor.check()
+            host.seek(number)
+            live = monitor.read(moment.probed)
+            yield live.events, live.taken_at
 
     def release(self) -> None:
         """Do nothing: a recording uses no driver."""

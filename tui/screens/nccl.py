@@ -11,6 +11,7 @@ from textual.widgets import Input
 
 from probes.base.origin import Origin
 from probes.base.text import plural
+from probes.base.unknown import Unknown
 from probes.live.processes.job_logs import NEXT_RUN, FoundLogs, JobLog
 from tui.runtime.log_follower import Followed
 from tui.screens import save_and_copy
@@ -151,8 +152,13 @@ class NcclState(ListState):
         if self._found is None:
             text = f"✗ {self._failure}" if self._failure else "Searching for NCCL logs …"
             return wrapped(text, width, Tone.BAD if self._failure else Tone.DIM)
-        found = "No NCCL log was found." if self._found.jobs else "No job on this node uses NCCL yet."
-        tone = Tone.WARNING if self._found.jobs else Tone.DIM
+        jobs = self._found.jobs
+        if isinstance(jobs, Unknown):
+            return wrapped(
+                f"Jobs are unknown ({jobs}). O opens a file, r searches again.", width, Tone.WARNING
+            )
+        found = "No NCCL log was found." if jobs else "No job on this node uses NCCL yet."
+        tone = Tone.WARNING if jobs else Tone.DIM
         return wrapped(f"{found} O opens a file, r searches again.", width, tone)
 
     def detail_title(self) -> str:

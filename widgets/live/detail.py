@@ -85,7 +85,9 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
         what = "no queue pairs or memory regions" if process.is_listed else unread
         uses.append(f"{what}: {', '.join(idle)}")
     lines += _bus(process, sample, width)
-    for number, use in enumerate(uses or ["none"]):
+    used = process.used_nics
+    unlisted = f"unknown: {used.detail}" if isinstance(used, Unknown) else ""
+    for number, use in enumerate(uses or [unlisted or "none"]):
         lines += _field("" if number else "NICs", use, width)
     pinned = process.pinned_bytes
     pinned_text = _why(pinned) if isinstance(pinned, Unknown) else gibibytes(pinned)
@@ -93,7 +95,7 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     if process.nics:
         lines += _field("Memory", f"{registered} registered, {pinned_text} pinned (VmPin)", width)
     else:
-        lines += _field("Memory", "none registered", width)
+        lines += _field("Memory", "unknown" if unlisted else "none registered", width)
     lines += _field("peermem", _peermem(sample.peermem), width)
     labels = gpu_labels(sample)
     lives = {gpu.bdf: gpu for gpu in sample.gpus}

@@ -27,11 +27,12 @@ def draw_process(explained: ProcessExplanation, width: int) -> list[Line]:
     lines: list[Line] = [line(Run(explained.name, Tone.TITLE))]
     lines += _field("Path now", path.text, width, TONES[use_standing(path)])
     if explained.unexpected:
-        lines += _field("", f"▲ {explained.unexpected}", width, Tone.WARNING)
-    for number, gpu in enumerate(explained.gpus):
-        lines += _field("" if number else "GPUs", _gpu_text(gpu), width)
-    if not explained.gpus:
-        lines += _field("GPUs", "none in use", width)
+        mark, tone = ("• ", Tone.DIM) if explained.is_gdr else ("▲ ", Tone.WARNING)
+        lines += _field("", f"{mark}{explained.unexpected}", width, tone)
+    gpus = explained.gpus
+    texts = [f"unknown ({gpus})"] if isinstance(gpus, Unknown) else [_gpu_text(gpu) for gpu in gpus]
+    for number, text in enumerate(texts or ["none in use"]):
+        lines += _field("" if number else "GPUs", text, width)
     lines += _field("NICs", _nics_text(explained), width)
     for number, limit in enumerate(explained.limits):
         lines += _field("" if number else "Limits", limit, width)
@@ -60,14 +61,21 @@ def _gpu_text(gpu: ProcessGpu) -> str:
 
 def _nics_text(explained: ProcessExplanation) -> str:
     used, visible = explained.nics, explained.visible_nics
-    uses = f"use unknown ({used})" if isinstance(used, Unknown) else f"uses {', '.join(used) or 'none'}"
-    if isinstance(visible, Unknown):
-        return f"{uses}; whether it sees all is unknown ({visible})"
+    uses = "use unknown"
+    if not isinstance(used, Unknown):
+        uses = f"uses {', '.join(used) or 'none'}"
+    elif used.detail != explained.path.why:  # which stands above
+        uses += f" ({used.detail})"
+    unread = next((each for each in (visible, explained.all_nics) if isinstance(each, Unknown)), None)
+    if isinstance(visible, Unknown) or isinstance(explained.all_nics, Unknown):
+        return f"{uses}; which ones it sees is unknown ({unread})"
     sees = ", ".join(visible) if 0 < len(visible) < explained.all_nics else str(len(visible))
     return f"{uses}; sees {sees} of {explained.all_nics}"
 
 
-def draw_changes(findings: Sequence[Finding], width: int) -> list[Line]:
+def draw_changes(
+    findings: Sequence[Finding], explained: Sequence[ProcessExplanation], width: int
+) -> list[Line]:
     """Return what is wrong: what the user can change, and what to ask an admin for."""
     own = [finding for finding in findings if not needs_admin(finding)]
     others = [finding for finding in findings if needs_admin(finding)]
@@ -77,7 +85,12 @@ def draw_changes(findings: Sequence[Finding], width: int) -> list[Line]:
             lines += [(), line(Run(title, Tone.TITLE))]
             for finding in part:
                 lines += _finding(finding, width)
-    return lines or [(), *wrapped("✓ gdrtop finds nothing to change for this job.", width, Tone.GOOD)]
+    if lines or all(each.is_clear for each in explained):
+        return lines or [(), *wrapped("✓ gdrtop finds nothing to change for this job.", width, Tone.GOOD)]
+    pids = [f"pid {each.pid}" for each in explained if not each.is_clear]
+    unclear = pids[0] if len(pids) == 1 else f"{len(pids)} of {len(explained)} processes"
+    text = f"? gdrtop cannot tell whether something has to change: too little is known of {unclear}."
+    return [(), *wrapped(text, width, Tone.WARNING)]
 
 
 def needs_admin(finding: Finding) -> bool:

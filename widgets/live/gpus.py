@@ -10,7 +10,7 @@ from probes.host.nvml import NvmlLive
 from probes.live.model.sample import GpuSample, LiveSample
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, in_gbps, short
-from widgets.base.lines import LazyLines, Line, Run, Tone
+from widgets.base.lines import LazyLines, Line, Run, Tone, wrapped
 from widgets.live.columns import sorted_title
 from widgets.live.figures import gpu_labels
 from widgets.live.order import FINE, SortKeys, badness_of_devices, falling, sorted_by_column
@@ -31,7 +31,7 @@ def draw(
     click on a head changes; None: by index.
     """
     if not sample.gpus:
-        return [(Run("No NVIDIA GPU.", Tone.DIM),)]
+        return wrapped(sample.no_gpus or "No NVIDIA GPU.", width, Tone.DIM)
     labels = gpu_labels(sample)
     rows = sample.gpus if sort is None else sorted_rows(sample, sort)
     shown = [gpu for gpu in rows if not only or gpu.bdf == only]

@@ -63,7 +63,8 @@ def draw(
                 lines.extend(_requirement_lines(need, width))
         if stated.why and (stated.path is GdrPath.DMABUF or stated.standing is not Standing.PLAIN):
             lines.extend(wrapped(stated.why, width, Tone.DIM, "  "))
-    lines.extend(_in_use(facts, width))
+    if paths:
+        lines.extend(_in_use(facts, paths[0], width))
     lines.extend(_live(peermem, history, width))
     return lines
 
@@ -81,16 +82,18 @@ def _nics(facts: GpuDirectFacts, path: GdrPath) -> Run:
     return Run(f" · {len(able)}/{len(facts.nic_dmabuf)} NICs{asked}")
 
 
-def _in_use(facts: GpuDirectFacts, width: int) -> list[Line]:
+def _in_use(facts: GpuDirectFacts, stated: PathStatement, width: int) -> list[Line]:
     in_use = facts.dmabuf_in_use
-    if isinstance(in_use, Unknown):
-        if facts.dmabuf.usable is False:
-            return []
-        text = f"DMA-BUF in use: unknown ({in_use.reason.value})"
-        if in_use.reason is Reason.NEEDS_ROOT:
-            text = "Only root can tell whether DMA-BUF is in use."
-        return wrapped(text, width, Tone.DIM)
-    return [(Run("DMA-BUF in use now: "), Run("yes", Tone.GOOD) if in_use else Run("no"))]
+    if not isinstance(in_use, Unknown):
+        return [(Run("DMA-BUF in use now: "), Run("yes", Tone.GOOD) if in_use else Run("no"))]
+    if stated.usable is False and not stated.is_seen:
+        return []
+    text = f"DMA-BUF in use: unknown ({in_use.reason.value})"
+    if in_use.reason is Reason.NEEDS_ROOT:
+        text = "Only root can tell whether DMA-BUF is in use."
+        if stated.is_seen:
+            text = "DMA-BUF is likely in use. Only root can prove it."
+    return wrapped(text, width, Tone.DIM)
 
 
 def _live(peermem: PeermemReading | None, history: History | None, width: int) -> list[Line]:

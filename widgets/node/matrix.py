@@ -57,6 +57,13 @@ def both_words(path: Path) -> str:
     return smi if same else f"{smi} (NCCL {nccl})"
 
 
+def no_pairs(topology: Topology, width: int) -> list[Line]:
+    """Say that there is nothing between a GPU and a NIC to show, or why it is unknown."""
+    unread = topology.unread
+    text = "No GPU–NIC pairs." if unread is None else f"GPU–NIC pairs unknown ({unread})."
+    return wrapped(text, width, Tone.DIM)
+
+
 def path_tone(path: Path) -> Tone:
     """Return good below a switch or over NVLink, warning through the CPU, bad across sockets."""
     # PIX and PXB of a topology file, where nvidia-smi sees the virtual machine's own tree.
@@ -116,7 +123,7 @@ def draw(
     ends = topology.gpus if rows is None else rows
     columns = (topology.nics or topology.gpus) if columns is None else columns
     if not ends or not columns:
-        return LazyLines.from_lines(wrapped("No GPU–NIC pairs.", width, Tone.DIM))
+        return LazyLines.from_lines(no_pairs(topology, width))
     prefix, headings = column_headings([end.label for end in columns])
     label_width = max(len(prefix), *(len(end.label) for end in ends))
     cell = _cell_width(headings)

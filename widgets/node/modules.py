@@ -146,7 +146,7 @@ def draw(
             lines.extend(wrapped(rung.why, width, Tone.DIM, "     "))
         if full and module.used_by:
             lines.extend(wrapped(f"used by {', '.join(module.used_by)}", width, Tone.DIM, "     "))
-    if not full:
+    if not full and (ok or not _marked(node, facts, UNKNOWN_MARK)):
         lines.append(_folded(ok, bool(lines)))
     if facts.rules_unread:
         lines.extend(wrapped(unread_rules(facts), width, Tone.WARNING))

@@ -9,6 +9,7 @@ from functools import cache
 
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
+from probes.base.origin import Source
 from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.facts.node import Node
@@ -293,5 +294,8 @@ def _nothing_here(node: Node, width: int) -> list[Line]:
         return [*wrapped(text, width), *_apart(node, width)]
     count = len(node.pci.functions)
     text = f"This node has no NVIDIA GPU and no RDMA NIC among its {count} PCI functions."
+    if node.pci.other_gpus:
+        text += f" It has {node.pci.other_gpus}."
     hint = wrapped("To try gdrtop on a simulated node: gdrtop --demo", width, Tone.DIM)
-    return [*wrapped(text, width), (), *hint, *_apart(node, width)]
+    hint = [(), *hint] if node.origin.source is Source.LIVE else []
+    return [*wrapped(text, width), *hint, *_apart(node, width)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from probes.base.origin import Origin, Source
 from probes.base.text import plural
 from probes.facts.gpudirect import GdrPath
@@ -51,7 +53,7 @@ def draw(verdict: Verdict, key: str = "") -> Line:
     mark, tone = _MARKS[verdict.state]
     if verdict.critical is None and tone is Tone.GOOD:
         mark, tone = _UNCHECKED
-    runs = [Run(f"{mark} {verdict.state.value}", tone)]
+    runs = [Run(f"{mark} {verdict.word}", tone)]
     if verdict.path is not None and verdict.state not in WITHOUT_NUMBERS:
         runs.append(Run(f" via {path_name(verdict.path)}"))
     if verdict.gpus and verdict.state not in WITHOUT_NUMBERS:
@@ -62,11 +64,12 @@ def draw(verdict: Verdict, key: str = "") -> Line:
 
 
 def forms(verdict: Verdict | None, key: str = "") -> tuple[Line, ...]:
-    """Return the verdict in full, then its word with the counts of findings, then its word alone."""
+    """Return the verdict in full, its word with the counts of findings, its word, and its state."""
     if verdict is None:
         return ((),)
     full = draw(verdict, key)
-    return full, (full[0], *_findings(verdict, key)), full[:1]
+    state = draw(replace(verdict, likely_in_use=False))[:1]
+    return full, (full[0], *_findings(verdict, key)), full[:1], state
 
 
 def _findings(verdict: Verdict, key: str) -> list[Run]:

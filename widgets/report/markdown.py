@@ -73,7 +73,7 @@ def markdown_of(report: Report, version: str) -> str:
         *("", "## Topology", "", *_topology(report)),
         *([] if page.matrix is None else ["", "## GPU–NIC matrix", "", *_matrix(page.matrix)]),
         *("", "## Findings", ""),
-        *(["No findings."] if not page.findings else []),
+        *([page.nothing_found] if not page.findings else []),
         *(line for finding in page.findings for line in _finding(finding)),
         *_not_run(page),
         *("", "## Measured bandwidth", "", *_measured(report)),

@@ -20,6 +20,7 @@ from probes.queries.unproven_paths import unproven_pairs
 from probes.queries.usable_here import usable_here
 from probes.setup.report import Change, Measured, Report
 from probes.snapshot.nic_roles import roles_of
+from probes.snapshot.verdict import State
 from widgets.bandwidth import result as result_drawing
 from widgets.base.figures import local_time
 from widgets.base.lines import Tone, plain, sentence
@@ -120,6 +121,7 @@ class Page:
     reason: str
     counts: str
     findings: tuple[FindingText, ...]
+    nothing_found: str  # what stands there if there is none
     not_run: tuple[str, ...]
     matrix: MatrixText | None
     jobs: tuple[str, ...]
@@ -146,6 +148,9 @@ def page_of(report: Report, version: str) -> Page:
         reason=printable(report.verdict.reason),
         counts=counted(report.findings),
         findings=tuple(_finding(entry.first, names) for entry in entries if entry.first.is_present),
+        nothing_found="The checks that could run found nothing."
+        if report.verdict.state is State.UNKNOWN
+        else "No findings.",
         not_run=tuple(
             printable(needs_text(entry)) for entry in entries if entry.first.status is Status.UNKNOWN
         ),

@@ -24,7 +24,7 @@ from probes.checks.system.combination_rules import (
     unlimited_stack,
 )
 from probes.checks.system.site_combinations import devices_on_site, seen_on_site
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown_without
 from probes.snapshot.examination import Examination
 
 AREA = Area("environment")
@@ -226,6 +226,7 @@ def known_bad_combination(examination: Examination) -> Outcome:
     if not matches:
         for row, why in unread[:1]:
             return unknown_without(f"all versions and settings of “{row.components}”", why)
+        need(examination.processes, "the processes")
         count = len(table)
         return passed(Evidence("gdrtop help versions", f"none of {count} combinations is here"))
     rows = [row for row, _ in matches]

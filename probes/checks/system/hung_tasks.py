@@ -27,6 +27,7 @@ _STATE_NOW = "Run ps -eo pid,stat,wchan:32,comm to see if it still waits (state 
 )
 def task_hung_in_driver(examination: Examination) -> Outcome:
     """Find blocked tasks whose stack is in a driver of GPUs or RDMA, or that have their devices open."""
+    need(examination.node.pci, "the PCI devices")
     if not examination.topology.gpus and not examination.topology.nics:
         return passed(Evidence("/sys/bus/pci/devices", "no GPU and no RDMA NIC"))
     log = need(examination.kernel_log, KERNEL_LOG)

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from probes.base.frozen import frozen
 from probes.base.origin import Source
-from probes.base.text import printable
+from probes.base.text import plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known, not_found
 from probes.facts.pci.names import names_of
 from probes.facts.system import numa
@@ -93,6 +93,15 @@ class PciFacts:
         return tuple(function for function in self.functions.values() if function.kind is PciKind.GPU)
 
     @cached_property
+    def other_gpus(self) -> str:
+        """Return "8 AMD GPUs, which gdrtop does not read"; "" if there are none."""
+        count = sum(
+            function.vendor_id == _AMD and known(function.class_code, 0) >> 8 in _AMD_CLASSES
+            for function in self.functions.values()
+        )
+        return f"{plural(count, 'AMD GPU')}, which gdrtop does not read" if count else ""
+
+    @cached_property
     def nics(self) -> tuple[PciFunction, ...]:
         """The functions that are NICs."""
         return tuple(function for function in self.functions.values() if function.kind is PciKind.NIC)
@@ -117,7 +126,8 @@ _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _WITHOUT_FILE = (Reason.NOT_THERE, Reason.MALFORMED)  # an odd tree: the function counts as any other
 _HEX = re.compile(r"(?:0x)?[0-9a-fA-F]{1,6}")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
-_NVIDIA, _MELLANOX = 0x10DE, 0x15B3
+_NVIDIA, _MELLANOX, _AMD = 0x10DE, 0x15B3, 0x1002
+_AMD_CLASSES = (0x1200, 0x0380)  # Instinct: processing accelerators, and display controllers without VGA
 # rdma-core kernel-boot/rdma_topo, pci_device_types.
 _GRACE_ROOT_PORTS, _VERA_ROOT_PORTS = (0x22B1, 0x22B2, 0x22B8), (0x2F95, 0x2F96)
 _NOT_READ = Unknown(Reason.NOT_THERE, "", "not read for this kind of function")

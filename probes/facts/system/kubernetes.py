@@ -12,7 +12,7 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, any_of, is_there, known, map_known
 from probes.facts.system.kubectl import Kubectl
 from probes.facts.system.kubernetes_objects import (
     LABELS,
@@ -109,7 +109,10 @@ _DISTRIBUTIONS = (
 def probe(host: Host, hostname: Maybe[str]) -> Maybe[KubernetesFacts]:
     """Read the traces on the node, then ask the API server; NOT_THERE: the node is not in a cluster."""
     markers = _markers(host)
-    if isinstance(markers, Unknown) and all(is_there(host.access(path)) is False for path in _KUBELET):
+    kubelet = any_of(is_there(host.access(path)) for path in _KUBELET)
+    if isinstance(markers, Unknown) and isinstance(kubelet, Unknown):
+        return kubelet
+    if isinstance(markers, Unknown) and not kubelet:
         return Unknown(Reason.NOT_THERE, _KUBELET[0], "no Kubernetes on this node")
     distribution = _distribution(host)
     kubectl = Kubectl(host, ("oc", "kubectl") if distribution == "OpenShift" else ("kubectl", "oc"))

@@ -7,7 +7,7 @@ import re
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, first_known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, first_known, first_unread, map_known
 from probes.facts.system.memlock import parse_unit_limit
 from probes.facts.system.packages import packages_of
 from probes.facts.system.systemd_units import manager_setting, unit_setting
@@ -48,11 +48,11 @@ def probe(host: Host) -> Maybe[SlurmFacts]:
     config = config_path(host)
     limit = unit_setting(host, UNIT, "Service", "LimitMEMLOCK")
     has_unit = not (isinstance(limit, Unknown) and limit.detail == "no such unit")
-    has_program = not isinstance(host.size(_PROGRAM), Unknown)
-    if not has_unit and not has_program and isinstance(config, Unknown):
-        if config.reason is Reason.NOT_THERE:
-            return Unknown(Reason.NOT_THERE, UNIT, "no Slurm on this node")
-        return config
+    program = host.size(_PROGRAM)
+    has_program = not isinstance(program, Unknown)
+    unread = first_unread((limit, config, program))
+    if not has_program and isinstance(config, Unknown) and (unread is not None or not has_unit):
+        return Unknown(Reason.NOT_THERE, UNIT, "no Slurm on this node") if unread is None else unread
     text = config if isinstance(config, Unknown) else read_with_includes(host, config)
     return SlurmFacts(
         version=_version(host) if has_program else Unknown(Reason.NOT_THERE, _PROGRAM),

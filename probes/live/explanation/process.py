@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.text import plural
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import hardware_of
 from probes.facts.jobs.processes import Process, name_of
+from probes.facts.rdma.devices import RDMA_CLASS
 from probes.facts.system.rdma_cgroup import RdmaLimit
 from probes.live.explanation.libraries import LibraryPath, library_paths
-from probes.live.model.sample import LiveProcess, LiveSample, PathJudgment, PathWord
+from probes.live.model.sample import LiveProcess, PathJudgment, PathWord
+from probes.live.processes.node_evidence import gpu_users
 from probes.queries.finding import Finding, concerns, costs_bandwidth
 from probes.queries.jobs import far_from_gpu, gpus_of, pid_in
 from probes.snapshot.examination import Examination
@@ -19,6 +22,7 @@ from probes.topology.paths import Topology
 
 _MOST_NICS = 4
 _GDR = {PathWord.DMABUF: "DMA-BUF", PathWord.PEERMEM: "nvidia-peermem", PathWord.TCP: "TCP"}
+_WORDS = {name: word for word, name in _GDR.items()}
 _NCCL = "NCCL"
 
 
@@ -46,13 +50,24 @@ class ProcessExplanation:
     pid: int
     name: str  # "train.py (alice, Slurm job 4711, pid 41000)"
     path: PathJudgment  # as Live sees it now
-    gpus: tuple[ProcessGpu, ...]
+    gpus: Maybe[tuple[ProcessGpu, ...]]
     nics: Maybe[tuple[str, ...]]  # with connected queue pairs
     visible_nics: Maybe[tuple[str, ...]]  # whose device files the process sees
-    all_nics: int  # of the node, with verbs
+    all_nics: Maybe[int]  # of the node, with verbs, also in other network namespaces
     limits: tuple[str, ...]  # a phrase each
     libraries: Maybe[tuple[LibraryPath, ...]]
     unexpected: str  # how the path of now differs from what NCCL takes; "": it does not, or is unknown
+
+    @property
+    def is_gdr(self) -> bool:
+        """Whether it uses GPUDirect RDMA now, maybe another kind than NCCL takes."""
+        return self.path.word in (PathWord.DMABUF, PathWord.PEERMEM)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether enough is known of the process to say that nothing has to change."""
+        is_odd = bool(self.unexpected) and not self.is_gdr
+        return not (self.path.word is PathWord.UNKNOWN or isinstance(self.gpus, Unknown) or is_odd)
 
 
 def explain_process(
@@ -67,11 +82,11 @@ def explain_process(
         name=name_of(process),
         path=live.path,
         gpus=_gpus(live, examination),
-        nics=live.ready_nics
-        if live.is_listed
-        else Unknown(Reason.NEEDS_ROOT, "RDMA netlink", "its queue pairs are not listed"),
+        nics=live.used_nics,
         visible_nics=_visible_nics(process, examination),
-        all_nics=len(hardware_of(examination.node.rdma)),
+        all_nics=map_known(
+            examination.node.rdma, lambda rdma: len(hardware_of(rdma)) + len(rdma.devices_elsewhere)
+        ),
         limits=tuple(_limits(process, examination)),
         libraries=libraries,
         unexpected=_unexpected(live.path, libraries),
@@ -94,9 +109,10 @@ def concerning(
     topology: Topology,
 ) -> tuple[Finding, ...]:
     """Return the findings that these processes feel: their own, and the node's on their data path."""
-    devices = {gpu.bdf for each in explained for gpu in each.gpus}
+    gpus = [gpu for each in explained for gpu in known(each.gpus, ())]
+    devices = {gpu.bdf for gpu in gpus}
     devices |= {nic for each in explained if isinstance(each.nics, tuple) for nic in each.nics}
-    devices |= {nic.name for each in explained for gpu in each.gpus for nic in gpu.nics[:1]}
+    devices |= {nic.name for gpu in gpus for nic in gpu.nics[:1]}
     every = {end.id for end in (*topology.gpus, *topology.nics)}
     own = {finding.id for finding in findings if any(is_about(finding, each.process) for each in processes)}
     # What a finding about these ranks is part of is the reason for it.
@@ -112,28 +128,30 @@ def concerning(
     return tuple(finding for finding in present if finding.id in own or is_felt(finding))
 
 
-def live_processes(sample: LiveSample) -> tuple[LiveProcess, ...]:
-    """Return the processes with GPUs or RDMA; none if they are unknown."""
-    return sample.processes if isinstance(sample.processes, tuple) else ()
-
-
-def _gpus(live: LiveProcess, examination: Examination) -> tuple[ProcessGpu, ...]:
+def _gpus(live: LiveProcess, examination: Examination) -> Maybe[tuple[ProcessGpu, ...]]:
+    bdfs = _bdfs(live, examination)
+    if isinstance(bdfs, Unknown):
+        return bdfs
     facts, topology = examination.node.gpus, examination.topology
     labels = {gpu.bdf: f"GPU{gpu.index}" for gpu in facts.gpus} if isinstance(facts, GpuFacts) else {}
     found = []
-    for bdf in _bdfs(live, examination):
+    for bdf in bdfs:
         nics = topology.best_nics.get(bdf, ())[:_MOST_NICS]
         near = tuple(NearNic(nic, _word(examination, bdf, nic)) for nic in nics)
         found.append(ProcessGpu(labels.get(bdf, bdf), bdf, near))
     return tuple(found)
 
 
-def _bdfs(live: LiveProcess, examination: Examination) -> Sequence[str]:
+def _bdfs(live: LiveProcess, examination: Examination) -> Maybe[Sequence[str]]:
     """Return the GPUs on which NVML lists the process, else those that it has open."""
-    files = live.process.gpu_files
-    if live.gpus or isinstance(files, Unknown):
+    files, node = live.process.gpu_files, examination.node
+    if live.gpus:
         return live.gpus
-    return sorted(gpus_of(examination, live.process))
+    if isinstance(files, Unknown):
+        return () if gpu_users(node, examination.reading).is_complete else files
+    if files and isinstance(node.gpus, Unknown):
+        return node.gpus
+    return sorted(gpus_of(examination, live.process)) if files else ()
 
 
 def _word(examination: Examination, gpu: str, nic: str) -> str:
@@ -146,9 +164,16 @@ def _word(examination: Examination, gpu: str, nic: str) -> str:
 
 def _visible_nics(process: Process, examination: Examination) -> Maybe[tuple[str, ...]]:
     """Return the NICs whose device files a process sees; () if none was passed into its container."""
-    nodes = process.rdma_nodes
+    nodes, rdma = process.rdma_nodes, examination.node.rdma
     if isinstance(nodes, Unknown):
         return () if nodes.reason is Reason.NOT_THERE else nodes
+    if isinstance(rdma, Unknown):
+        return rdma
+    if rdma.devices_elsewhere:
+        nics = plural(len(rdma.devices_elsewhere), "NIC")
+        return Unknown(Reason.NEEDS_ROOT, RDMA_CLASS, f"{nics} in another network namespace")
+    if (unread := first_unread(device.uverbs for device in hardware_of(rdma))) is not None:
+        return unread
     return tuple(
         device.name
         for device in hardware_of(examination.node.rdma)
@@ -196,6 +221,9 @@ def _unexpected(path: PathJudgment, libraries: Maybe[tuple[LibraryPath, ...]]) -
     nccl = next((each.path for each in named if each.library.split(" ")[0] == _NCCL), "")
     if seen is None or nccl not in _GDR.values() or nccl == seen:
         return ""
+    if PathWord.TCP in (path.word, _WORDS.get(nccl)):
+        return f"with these settings NCCL takes {nccl}, but Live sees {path.text}; the program may set others"
     return (
-        f"with these settings NCCL takes {nccl}, but Live sees {path.text}; the program may have set others"
+        f"NCCL takes {nccl} for a process that starts now with these settings. This one may have started "
+        f"before {nccl} worked here, or set NCCL_DMABUF_ENABLE itself. Both paths are GPUDirect RDMA."
     )

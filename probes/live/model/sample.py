@@ -124,6 +124,15 @@ class LiveProcess:
         """Its rank as shown, "rank 5", or its pid where the rank is unknown."""
         return f"pid {self.pid}" if isinstance(self.rank, Unknown) else f"rank {self.rank}"
 
+    @property
+    def used_nics(self) -> Maybe[tuple[str, ...]]:
+        """The same devices; unknown where queue pairs may exist that the kernel does not list here."""
+        if not self.is_listed:
+            return Unknown(Reason.NEEDS_ROOT, "RDMA netlink", "its queue pairs are not listed")
+        if self.has_queue_pairs or self.path.word is not PathWord.UNKNOWN:
+            return self.ready_nics
+        return Unknown(Reason.NOT_RECORDED, "RDMA netlink", self.path.why)
+
     @cached_property
     def has_queue_pairs(self) -> bool:
         """Whether it has a queue pair, connected or not."""
@@ -325,6 +334,7 @@ class LiveSample:
     events: tuple[LiveEvent, ...] = ()  # new in this sample
     downs: tuple[str, ...] = ()  # ports that went down in this sample; events report a flapping one once
     no_ports: str = ""  # why there are no ports, as a sentence; "" if there are
+    no_gpus: str = ""  # the same of GPUs
     nic_names: Mapping[str, str] = field(default_factory=dict)  # by BDF, which findings about PCIe have
     # Storage and other clients in the kernel, by device: the rates of its ports are theirs, too.
     kernel_clients: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -76,14 +76,16 @@ class FoundLogs:
 
     logs: tuple[JobLog, ...] = ()
     missing: tuple[str, ...] = ()
-    jobs: int = 0  # that use NCCL
+    jobs: Maybe[int] = 0  # that use NCCL
     need_root: frozenset[str] = frozenset()  # ids of jobs with a log that only root may see
 
 
 def find_logs(host: Host, sample: LiveSample | None) -> FoundLogs:
     """Find the logs of the jobs in a sample that use NCCL; nothing is opened."""
-    if sample is None or isinstance(sample.processes, Unknown):
+    if sample is None:
         return FoundLogs()
+    if isinstance(sample.processes, Unknown):
+        return FoundLogs(jobs=sample.processes)
     return find_logs_of(host, sample.processes, [job for job in sample.jobs if job.role is Role.NCCL])
 
 

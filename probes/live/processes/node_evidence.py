@@ -92,6 +92,12 @@ def has_devices(node: Node) -> bool:
     return bool(node.rdma.devices or node.rdma.devices_elsewhere)
 
 
+def unread_devices(node: Node, reading: Reading, found: object) -> Unknown | None:
+    """Return why no process means nothing: the node's GPUs or NICs are unknown, and who uses them too."""
+    is_read = not isinstance(found, Unknown) and not isinstance(reading.gpus, Unknown)
+    return node.pci if isinstance(node.pci, Unknown) and not is_read else None
+
+
 def peermem_regions(peermem: PeermemReading) -> Maybe[int]:
     """Return the regions that are registered through nvidia-peermem: its refcnt, else memory_peers."""
     if not isinstance(peermem.refcnt, Unknown) or peermem.refcnt.reason is not Reason.NOT_THERE:

@@ -34,6 +34,7 @@ from probes.live.processes.node_evidence import (
     lasting_evidence,
     limits_of,
     peermem_regions,
+    unread_devices,
 )
 from probes.live.processes.ownership import Ownership, RdmaUse, ResourceRound, read_round
 from probes.live.processes.process_cache import ProcessCache
@@ -154,6 +155,7 @@ class _HostReader:
         host, now = self.host, reading.at
         users, found = self._users, self._resources.answer
         unlisted = found if isinstance(found, Unknown) and has_devices(node) else None
+        unread = unlisted if unlisted is not None else unread_devices(node, reading, found)
         rdma = ResourceRound(Ownership()) if isinstance(found, Unknown) else found
         pids = self._pids(found, users)
         left_out, pids = len(pids) - MAX_PROCESSES, pids[:MAX_PROCESSES]
@@ -181,8 +183,8 @@ class _HostReader:
             self._cache.unread,
             [source.name for source in sources if source.is_late],
         )
-        if unlisted is not None and not processes:
-            return ProcessSnapshot(unlisted, limits, missing)
+        if unread is not None and not processes:
+            return ProcessSnapshot(unread, limits, missing)
         clients = self._clients.get(lambda: kernel_clients(rdma.resources), same=(rdma.resources,))
         return ProcessSnapshot(processes, limits, missing, clients)
 

@@ -44,8 +44,10 @@ class RasTarget:
         return f"port {self.addresses[0].rpartition(':')[2]}" if self.addresses else "RAS"
 
 
-def no_job(sees_all: bool, wanted: str = "") -> str:
+def no_job(sees_all: bool, wanted: str = "", processes: object = ()) -> str:
     """Return the sentence for nodes without a job that matches; `sees_all`: as root."""
+    if isinstance(processes, Unknown):
+        return f"jobs are unknown ({processes})"
     text = f"no NCCL job is {wanted!r}" if wanted else "no NCCL job found"
     return text if sees_all else f"{text}; only root sees other users' jobs"
 

@@ -51,6 +51,7 @@ class Advice:
     vendor: str = ""  # "AWS with EFA": its own settings come first
     source_script: str = ""  # a script of the vendor to source before anything else
     nothing: str = ""  # why nothing can be said: no GPU, no NIC
+    is_unread: bool = False  # because the GPUs or NICs are unknown
 
     @property
     def is_complete(self) -> bool:

@@ -35,6 +35,8 @@ def lines_of(advice: Advice, node: str, form: str) -> list[str]:
 def _heading(advice: Advice, node: str) -> str:
     """Return the first sentences: what is needed, and by which version of NCCL."""
     if advice.nothing:
+        if advice.is_unread:
+            return f"What {node} needs is unknown: {advice.nothing}."
         return f"Nothing to recommend for {node}: {advice.nothing}."
     count = len(advice.settings)
     if advice.vendor and not count:

@@ -18,6 +18,7 @@ from probes.setup.environment.advice import Note, Setting, State
 from probes.snapshot.examination import Examination
 from probes.snapshot.nic_roles import Role, roles_of
 from probes.snapshot.served_gpus import hardware_devices
+from probes.snapshot.verdict import State as VerdictState
 from probes.topology.endpoints import is_down, port_gbps
 from probes.topology.nccl_words import Nccl
 
@@ -165,6 +166,10 @@ def level_settings(examination: Examination, version: Version) -> tuple[list[Set
     """
     dmabuf, peermem = usable_paths(examination)
     if dmabuf is False and peermem is False:
+        if examination.usability.state is VerdictState.NOT_APPLICABLE:
+            return [], [
+                Note(LEVEL, State.NOT_NEEDED, f"no variable can help, {examination.usability.reason}")
+            ]
         return [], [Note(LEVEL, State.FIX_FIRST, "no GPUDirect RDMA path is usable; see gdrtop check")]
     # All checks, because other findings explain why a near NIC is lost.
     wanted = {*_FAR, *_REFUSED}

@@ -41,7 +41,8 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
     """Return what jobs on this node need; `nccl`: a version, if not that of the running jobs."""
     version, version_from = version_of(examination, nccl)
     if not has_gpus_and_nics(examination):
-        return Advice(version, version_from, nothing=_why_nothing(examination))
+        unread = any(isinstance(each, Unknown) for each in (examination.node.gpus, examination.node.rdma))
+        return Advice(version, version_from, nothing=_why_nothing(examination), is_unread=unread)
     if (stack := stack_of(examination, cloud)) is not None:
         script = GIB_SCRIPT if stack is Stack.GIB else ""
         from_stack = (*stack_notes(stack), *_conf_on_stack(examination, stack))

@@ -31,7 +31,7 @@ def situation_rows(situation: Situation) -> tuple[tuple[str, str], ...]:
     return (
         ("Distribution", _shown(situation.distribution, lambda value: value.name)),
         ("Kernel", _shown(node.kernel_release, str)),
-        ("Runs on", _shown(where, _value)),
+        ("Runs on", _shown(where, _value, "unknown")),
         ("Cloud", _shown(situation.cloud, lambda value: f"{value.provider.value} {value.machine}".strip())),
         ("GPUs", _shown(node.pci, lambda pci: _models(pci.gpus, pci, _gpu_names(node.gpus)) or "none")),
         ("NICs", _nics(node)),

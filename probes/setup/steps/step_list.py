@@ -19,6 +19,7 @@ from probes.setup.steps.environment import environment_step
 from probes.setup.steps.handover import reboot_step, report_step
 from probes.setup.steps.measured import MeasuredStep
 from probes.setup.steps.module_loading import complete_boot, complete_modules
+from probes.snapshot.verdict import State
 
 HARDWARE, REBOOT = "hardware", "reboot"
 _NO_VERBS = "perftest needs verbs, which Slingshot NICs do not have"
@@ -41,6 +42,14 @@ class _OtherFindings(CheckedStep):
             and finding.part_of not in facts.findings  # it ends with its cause
             and not any(step.covers(finding.id) for step in others)
         ]
+
+
+def _if_judged(facts: SetupFacts, step: SetupStep) -> SetupStep:
+    """Leave the other findings unknown while the node cannot be judged."""
+    verdict = facts.examination.usability
+    if verdict.state is not State.UNKNOWN or step.state is not StepState.DONE:
+        return step
+    return replace(step, state=StepState.UNKNOWN, reason=f"the node cannot be judged: {verdict.reason}")
 
 
 def _with_impossibility(facts: SetupFacts, step: SetupStep) -> SetupStep:
@@ -298,6 +307,7 @@ STEPS: tuple[StepDefinition, ...] = (
         why="A node that is set up can still have a fault that slows jobs down.",
         done="the doctor has no other critical finding or warning",
         checks=(),
+        complete=_if_judged,
     ),
     BuiltStep(
         id=REBOOT,

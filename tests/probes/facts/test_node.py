@@ -63,6 +63,7 @@ def stuck() -> Iterator[Stuck]:
 @pytest.fixture
 def host(tmp_path: Path) -> LocalHost:
     (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
+    (tmp_path / "proc/driver").mkdir(parents=True)
     return LocalHost(str(tmp_path))
 
 
@@ -130,7 +131,7 @@ def test_a_probe_that_hangs_is_reported_and_the_others_answer(
     spoilt = getattr(node, name)
     assert isinstance(spoilt, Unknown)
     assert spoilt.reason is Reason.TIMED_OUT
-    assert "no answer for" in str(spoilt)
+    assert "no answer" in str(spoilt)
 
 
 def test_a_stuck_probe_is_not_started_again_and_comes_back_when_it_can(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from probes.facts.gpudirect import (
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.devices import RdmaFacts
+from probes.host.local import LocalHost
 from probes.nccl.topology_file import TopologyFile, TopologyFileFacts
 from probes.simulation.host import SimulatedHost
+from probes.snapshot.examination import examine
 from probes.snapshot.rates import read
 from probes.snapshot.verdict import State, assess
 from probes.topology.paths import build
@@ -242,3 +245,14 @@ def test_gpus_that_only_the_driver_lists_are_unknown(listed: tuple[str, ...]) ->
     assert verdict.state is State.UNKNOWN
     assert f"lists {len(listed)} GPU" in verdict.reason
     assert "/sys/bus/pci/devices" in verdict.reason
+
+
+@pytest.mark.parametrize("class_code", ["120000", "38000"])
+def test_amd_gpus_are_named(tmp_path: Path, class_code: str) -> None:
+    for place in range(8):
+        device = tmp_path / f"sys/bus/pci/devices/0000:{place:02x}:00.0"
+        device.mkdir(parents=True)
+        (device / "uevent").write_text(f"PCI_CLASS={class_code}\nPCI_ID=1002:74A1\n")
+    usability = examine(LocalHost(str(tmp_path))).usability
+    assert usability.state is State.NOT_APPLICABLE
+    assert usability.reason.endswith("this node has 8 AMD GPUs, which gdrtop does not read")

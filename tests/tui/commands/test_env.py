@@ -39,6 +39,12 @@ def test_a_shell_can_source_it() -> None:
     assert (done.stdout, done.stderr) == (" 3\n", "")
 
 
+def test_what_the_hardware_cannot_do_is_nothing_to_fix() -> None:
+    text = " ".join(printed("shell", "dgx-spark", "").replace("#", "").split())
+    assert "NCCL_NET_GDR_LEVEL: no variable can help, by design: GB10" in text
+    assert "Fix the node first" not in text
+
+
 def test_values_that_zsh_would_expand_are_quoted() -> None:
     advice = Advice(
         (2, 27), "stated", (Setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1", "a"), Setting("NCCL_DEBUG", "it's", "b"))

@@ -233,6 +233,7 @@ def test_a_gpu_of_which_only_the_bus_is_known_keeps_its_keys(hgx: SimulatedHost)
 
 
 def test_a_node_without_devices_has_empty_lists(tmp_path: Path) -> None:
+    (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
     told = told_of(probe_node(LocalHost(str(tmp_path))))
     assert (told["gpus"], told["nics"], told["paths"]) == ([], [], [])
 

@@ -45,8 +45,8 @@ def drawn(answer: object, *questions: str) -> str:
 def test_the_sources_stand_on_stderr_with_their_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("proc", "sys"):
-        (tmp_path / name).mkdir()
+    for name in ("proc/driver", "sys/class"):
+        (tmp_path / name).mkdir(parents=True)
     tree = ("--root", str(tmp_path))
     status = main(["check", *tree])
     without = capsys.readouterr()
@@ -57,7 +57,7 @@ def test_the_sources_stand_on_stderr_with_their_reason(
     first, *_ = shown.err.splitlines()
     assert first == f"Sources read on {tmp_path}, the slowest first"
     found = rows(shown.err)
-    assert found["pci"][2:] == ["/sys/bus/pci", "– not there (/sys/bus/pci/devices)"]
+    assert found["pci"][2:] == ["/sys, /sys/bus/pci", "– not there (/sys/bus/pci/devices)"]
     assert found["memlock"][3] == "✗ not recorded: this tree has no /etc (/etc)"
     assert all(re.fullmatch(r"\d+\.\d{3}", cells[0]) for cells in list(found.values())[1:])
     assert {"counters and GPU state", "running jobs"} <= found.keys()

@@ -13,15 +13,17 @@ from probes.recording.archive import read_archive
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
-from tests.probes.recording.recordings import archive_of, moments_of, read
+from tests.probes.recording.recordings import archive_of, moments_of, read, recorded
 from tests.tiers import usual
 from tests.tui.pilot import SteppedClock, overview, readings, settled, shown, stepped_app, until
 from tui.app import GdrtopApp
 from tui.files.new_file import chunks_of
 from tui.runtime.reading_thread import Replayed, Sampled
 from tui.runtime.replay_source import ReplaySource
+from tui.screens.live.screen import LiveScreen
 from tui.screens.live.state import LiveState
 from tui.screens.overview.panel_grid import PANELS
+from widgets.base.lines_view import LinesView
 
 SIZES = [(80, 24), (120, 40)]
 
@@ -41,6 +43,11 @@ async def at(pilot: Pilot[None], moment: int, total: int = 8) -> None:
     await until(pilot, lambda: f"{moment}/{total}" in shown(pilot, "verdict"))
     await until(pilot, lambda: "Reading the node" not in shown(pilot, "topology"))
     await settled(pilot)
+
+
+def lines_of(pilot: Pilot[None], pane: str) -> str:
+    view = pilot.app.screen.query_one(f"#{pane}", LinesView)
+    return "\n".join("".join(run.text for run in line) for line in view.lines)
 
 
 def screen(pilot: Pilot[None]) -> dict[str, str]:
@@ -254,3 +261,21 @@ async def test_an_unwritable_directory_is_reported_on_screen(
         monkeypatch.undo()
         await readings(pilot, clock, 2)
     assert not list(tmp_path.iterdir())
+
+
+async def test_the_next_event_of_a_recording_is_found_before_it_was_played() -> None:
+    clock = SteppedClock()
+    host = recorded(SimulatedHost("hgx-h100+job-restarted-staged", clock=clock), clock, 50)
+    found = [event for events, _ in ReplaySource(host).events() for event in events]
+    moments = [host.recording.moment_at(event.at) + 1 for event in found]
+    assert "were restarted and now copy" in found[-1].text
+    app = GdrtopApp(lambda: host, host.origin, None, ReplaySource(host))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await at(pilot, 1, 50)
+        await pilot.press("t")
+        await until(pilot, lambda: isinstance(app.screen, LiveScreen))
+        steps = [(")", moment) for moment in moments] + [("(", moment) for moment in reversed(moments[:-1])]
+        for key, moment in steps:
+            await pilot.press(key)
+            await until(pilot, lambda moment=moment: f"{moment}/50" in lines_of(pilot, "summary"))
+        assert "copy through host memory" in lines_of(pilot, "changes")  # what is still to come

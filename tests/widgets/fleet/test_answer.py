@@ -25,7 +25,9 @@ FAULTY = compare(
 
 def test_the_first_lines_are_the_answer_with_the_faulty_node_and_its_fault() -> None:
     lines = text(FAULTY).splitlines()
-    assert lines[0] == "66 nodes: 62 ACTIVE, 2 READY, 1 DEGRADED, 1 BROKEN · 2 do not answer"
+    assert (
+        lines[0] == "66 nodes: 62 ACTIVE, 2 READY (2 likely in use), 1 DEGRADED, 1 BROKEN · 2 do not answer"
+    )
     assert lines[2] == "✗ BROKEN · 0 of 8 GPUs · 1 critical  gpu064"
     assert "The nvidia driver is not loaded" in lines[3]
     assert "ACS redirect is enabled between GPU and NIC" in lines[5]

@@ -111,6 +111,6 @@ def in_short(judgment: Judgment) -> str:
     """Return "DEGRADED (1 critical): A GPU has fallen off the bus", or "READY via DMA-BUF, 8 of 8 GPUs"."""
     verdict, problem = judgment.verdict, first_problem(judgment)
     if not problem:
-        return f"{verdict.state.value} {served(verdict)}".rstrip()
+        return f"{verdict.word} {served(verdict)}".rstrip()
     counts = counts_of(verdict)
-    return f"{verdict.state.value}{f' ({counts})' if counts else ''}: {problem}"
+    return f"{verdict.word}{f' ({counts})' if counts else ''}: {problem}"

@@ -50,7 +50,7 @@ def junit(node: CheckedNode) -> Answer:
 
 def _verdict_case(suite: ElementTree.Element, verdict: Verdict) -> None:
     case = ElementTree.SubElement(suite, "testcase", classname="gdrtop", name="verdict")
-    message = printable(": ".join(filter(None, (verdict.state.value, verdict.reason))))
+    message = printable(": ".join(filter(None, (verdict.word, verdict.reason))))
     if verdict.state in (State.DEGRADED, State.BROKEN):
         ElementTree.SubElement(case, _FAILURE, message=message, type=verdict.state.value)
     elif not verdict.is_green:

@@ -32,7 +32,7 @@ def nagios(node: CheckedNode) -> Answer:
     """Return one line with performance data, then a line for each finding; the status is that of check."""
     verdict = node.judgment.verdict
     status = exit_status(verdict)
-    parts = (verdict.state.value, served(verdict), counts_of(verdict))
+    parts = (verdict.word, served(verdict), counts_of(verdict))
     problem = first_problem(node.judgment)
     summary = ", ".join(filter(None, parts)).replace(", via", " via", 1)
     text = f"{node.source}{summary}{f': {problem}' if problem else ''}"

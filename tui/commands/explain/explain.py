@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from probes.base.text import printable
-from probes.base.unknown import Unknown
+from probes.base.unknown import Unknown, known
 from probes.checks.judgment import judge
 from probes.facts.jobs.processes import name_of
 from probes.facts.system import cloud as cloud_facts
@@ -16,7 +16,6 @@ from probes.live.explanation.process import (
     ProcessExplanation,
     concerning,
     explain_process,
-    live_processes,
 )
 from probes.live.model.sample import LiveProcess, LiveSample
 from probes.live.verdict import examine_and_sample
@@ -31,14 +30,15 @@ from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.live.explanation import draw_changes, draw_process, needs_admin
 
-EXIT_FINDINGS, EXIT_NOT_THERE = 1, 2
+EXIT_FINDINGS, EXIT_NOT_THERE, EXIT_UNKNOWN = 1, 2, 3
 _MOST_PID = 1 << 22  # PID_MAX_LIMIT of 64-bit kernels
 _STATUS_HELP = """\
 exit status:
   0    nothing to change
   1    something to change, by you or by an admin
   2    no such process or job with a GPU or RDMA is visible here
-  3    usage error
+  3    unknown: nothing to change was found, and the path or the GPUs of a process could not
+       be read, or the processes could not; usage error
 """
 
 
@@ -81,7 +81,7 @@ def write_explanation(
     examination, sample = examine_and_sample(host)
     chosen = [
         process
-        for process in live_processes(sample)
+        for process in known(sample.processes, ())
         if (process.pid == pid if pid is not None else process.process.job == job or not job)
     ]
     findings = judge(examination).findings
@@ -89,7 +89,10 @@ def write_explanation(
     felt = concerning(findings, explained, chosen, examination.topology)
     advice = recommend(examination, cloud_facts.probe(host))
     why = "" if chosen else _why_none(sample, pid, job)
-    status = EXIT_NOT_THERE if why else EXIT_FINDINGS if felt else 0
+    if why:
+        status = EXIT_UNKNOWN if isinstance(sample.processes, Unknown) else EXIT_NOT_THERE
+    else:
+        status = EXIT_FINDINGS if felt else 0 if all(each.is_clear for each in explained) else EXIT_UNKNOWN
     if as_json:
         content = _content(explained, felt, advice, why, status)
         write_json(
@@ -125,7 +128,7 @@ def _text(
     lines: list[Line] = []
     for each in explained:
         lines += [(), *draw_process(each, width)]
-    lines += draw_changes(findings, width)
+    lines += draw_changes(findings, explained, width)
     if advice.settings:
         lines += [(), line(Run("What jobs on this node need", Tone.TITLE))]
         for setting in advice.settings:
@@ -139,9 +142,10 @@ def _why_none(sample: LiveSample, pid: int | None, job: str) -> str:
     """Return why nothing is explained, as a sentence."""
     what = f"Process {pid}" if pid is not None else printable(job, 80) if job else "No process"
     does = "uses a GPU or RDMA here" if not (pid or job) else "is not among the processes with a GPU or RDMA"
-    unseen = f" ({sample.processes})" if isinstance(sample.processes, Unknown) else ""
+    if isinstance(sample.processes, Unknown):
+        return f"Processes are unknown ({sample.processes})."
     missing = f" {sample.missing}" if sample.missing else ""
-    return f"{what} {does}{unseen}.{missing}"
+    return f"{what} {does}.{missing}"
 
 
 def _content(

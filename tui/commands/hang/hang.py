@@ -100,7 +100,9 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         return status
     lines = [heading(node)]
     if not found:
-        lines.append(line(f"{no_job(host.is_root(), options.job)}; gdrtop live lists the jobs"))
+        sample = search.monitor.sample
+        processes = () if sample is None else sample.processes
+        lines.append(line(f"{no_job(host.is_root(), options.job, processes)}; gdrtop live lists the jobs"))
     for diagnosis in found:
         lines += draw_hang(diagnosis, text_width(out))
     print_lines(lines, out, options.ascii)

@@ -67,6 +67,9 @@ class LiveScreen(PanesScreen):
 
         at: float
 
+    class EventsRequested(Message):
+        """Read the events of the whole recording, and call `events_read` for each part."""
+
     @dataclass
     class LogRequested(Message):
         """Show a job's log, "" for all jobs."""
@@ -79,6 +82,7 @@ class LiveScreen(PanesScreen):
         self._is_replay = is_replay
         self._pane = "ranks"
         self._status: Line = ()
+        self._wanted_event = 0  # the side of the event that the recording is read ahead for
         self._arranged: object = None
 
     def compose(self) -> ComposeResult:
@@ -348,6 +352,23 @@ class LiveScreen(PanesScreen):
 
     def action_event(self, side: int) -> None:
         """Go to the next event (1) or the one before (-1), and select it."""
+        if self._is_replay and not self._state.knows_event(side):
+            self._wanted_event = side
+            self.notify("Reading ahead…")
+            self.post_message(self.EventsRequested())
+        else:
+            self._go_to_event(side)
+
+    def events_read(self) -> None:
+        """Go to the event that was asked for, if the recording was read as far as that."""
+        side = self._wanted_event
+        if side and self._state.knows_event(side):
+            self._wanted_event = 0
+            self._go_to_event(side)
+        else:
+            self.draw()
+
+    def _go_to_event(self, side: int) -> None:
         event = self._state.next_event(side, is_local=not self._is_replay)
         if event is None:
             self.notify("There is no later event." if side > 0 else "There is no earlier event.")

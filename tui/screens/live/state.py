@@ -6,6 +6,7 @@ It does not use Textual. It is loaded with the first sample, because it imports 
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from functools import partial
 from probes.base.history import History
 from probes.base.latest import Latest
 from probes.base.origin import Origin
+from probes.base.unknown import Unknown
 from probes.checks.judgment import Judgment
 from probes.live.model.sample import LiveEvent, LiveSample
 from probes.live.timeline import KEPT_SECONDS, Timeline
@@ -49,6 +51,8 @@ class LiveState:
         self._shown_at: float | None = None  # a moment of the past, seconds since 1970; None: now
         self._past: LiveSample | None = None
         self._later: list[LiveEvent] = []  # of a recording that was rewound
+        self._recorded: list[LiveEvent] = []  # of a recording, also of moments that were not played yet
+        self._read_to = 0.0  # until when, seconds since 1970; 0: it was not read ahead
         self._graphs: dict[str, History] = {}
         self._traffic: dict[str, tuple[History, History]] = {}  # sent and received, by job
         self._drawn: defaultdict[str, Latest[Sequence[Line]]] = defaultdict(Latest)  # by pane
@@ -133,6 +137,18 @@ class LiveState:
             self.selected["changes"] = changes.key_of(event if row is None else row.first)
         return event
 
+    def add_recorded(self, events: Sequence[LiveEvent], read_to: float) -> None:
+        """Append events of a recording that is read ahead; `read_to`: infinite at its end."""
+        self._recorded += events
+        self._read_to = read_to
+
+    def knows_event(self, side: int) -> bool:
+        """Return whether the recording was read as far as the next event (1), or the one before (-1)."""
+        if side < 0:
+            return self.shown_at <= self._read_to
+        is_next = any(self.shown_at < event.at <= self._read_to for event in self.events)
+        return is_next or self._read_to == math.inf
+
     def _event_beside(self, times: tuple[float, ...], side: int, is_local: bool) -> LiveEvent | None:
         """Return the first event after the sample that is shown, or the last one of the samples before."""
         if side > 0:
@@ -166,7 +182,10 @@ class LiveState:
 
     @property
     def _all_events(self) -> list[LiveEvent]:
-        return [*self.timeline.events, *self._later]
+        played = [*self.timeline.events, *self._later]
+        if not self._read_to:
+            return played
+        return [*self._recorded, *(event for event in played if event.at > self._read_to)]
 
     @property
     def events(self) -> list[LiveEvent]:
@@ -261,7 +280,7 @@ class LiveState:
         if sample is None:
             return [(Run("reading…", Tone.DIM),)] if pane == "ranks" else []
         selected = self.selected[pane]
-        at = None if pane == "changes" and not self.is_past else sample.at
+        at = None if pane == "changes" and not self.is_past and not self._read_to else sample.at
         key: tuple[object, ...] = (at, self.is_past, width, selected, self.hidden.get(pane))
         key = (*key, self.sorts.get(pane))
         if pane in ("ranks", "changes"):
@@ -296,7 +315,9 @@ class LiveState:
                 return nics.draw(sample, width, selected, graph, widths=widths, hidden=hidden, sort=sort)
             case "gpus":
                 return gpus.draw(sample, width, selected, widths=widths, hidden=hidden, sort=sort)
-        shown_at = sample.taken_at if self.is_past else 0.0
+        if not self.events and not sample.ports and isinstance(sample.processes, Unknown):
+            return wrapped("Changes are unknown: neither processes nor ports can be read.", width, Tone.DIM)
+        shown_at = sample.taken_at if self.is_past or self._read_to else 0.0
         return changes.draw(self.listed_changes, width, selected, self.word, self.timeline.began_at, shown_at)
 
     @property

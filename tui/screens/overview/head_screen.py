@@ -73,8 +73,8 @@ class HeadScreen(Screen[None]):
         """Draw the head and return how many rows it has, at most two."""
         if not self.children:  # not composed yet, or removed while a last reading came in
             return 0
-        state = self._state
-        verdict, line = (state.verdict, state.verdict_line()) if state is not None else (None, ())
-        lines = head_drawing.draw(self._head.head(self.hostname, verdict, line), self.size.width)
+        state, width = self._state, self.size.width
+        verdict, line = (state.verdict, state.verdict_line(width)) if state is not None else (None, ())
+        lines = head_drawing.draw(self._head.head(self.hostname, verdict, line), width)
         self.query_one("#verdict", LinesView).show(lines)
         return len(lines)

@@ -263,7 +263,7 @@ class Panels:
         path, end = self._selection.path(self.checked.detours), self._selection.end
         detail = self._detail(end, width, alone)
         if path is None:
-            return detail or wrapped("No GPU–NIC pairs.", width, Tone.DIM)
+            return detail or matrix.no_pairs(topology, width)
         unproven = self.checked.unproven
         doubt = unproven.get((path.a, path.b)) or unproven.get((path.b, path.a), "")
         lines = path_drawing.draw(topology, path, width, self._is_detour(path), doubt)

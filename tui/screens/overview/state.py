@@ -23,7 +23,7 @@ from tui.screens.overview.panels import Panels
 from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection, stepped
 from tui.settings.current import current, is_configured
-from widgets.base.lines import Line, cut, rows_of
+from widgets.base.lines import Line, cut, rows_of, width_of
 from widgets.doctor.findings import marks_of, words_of
 from widgets.live import changes
 from widgets.node import topology as topology_drawing
@@ -386,9 +386,10 @@ class OverviewState:
             return ""
         return topology_drawing.heading(node, topology, self._fit(width, rows).form.has_graphs)
 
-    def verdict_line(self) -> Line:
-        """Return the verdict without its reason; nothing before the first reading."""
-        return verdict.draw(self.verdict, key="d") if self.verdict else ()
+    def verdict_line(self, width: int) -> Line:
+        """Return as much of the verdict as fits, without its reason; nothing before the first reading."""
+        forms = verdict.forms(self.verdict, key="d")
+        return next((form for form in forms if width_of(form) < width), forms[-1])
 
 
 def _words(setting: str) -> list[str]:

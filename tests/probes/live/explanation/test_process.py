@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from probes.base.unknown import known
 from probes.checks.judgment import judge
-from probes.live.explanation.process import ProcessExplanation, explain_process, live_processes
+from probes.live.explanation.process import ProcessExplanation, explain_process
 from probes.live.verdict import examine_and_sample
 from probes.simulation.host import SimulatedHost
 from tests.tui.pilot import SteppedClock
@@ -14,7 +15,7 @@ from tests.tui.pilot import SteppedClock
 def explained(name: str) -> dict[int, ProcessExplanation]:
     examination, sample = examine_and_sample(SimulatedHost(name, clock=SteppedClock()))
     findings = judge(examination).findings
-    processes = live_processes(sample)
+    processes = known(sample.processes, ())
     return {process.pid: explain_process(process, findings, examination) for process in processes}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 
@@ -71,9 +72,30 @@ def test_without_a_choice_the_processes_are_listed() -> None:
     assert "gdrtop explain PID" in text
 
 
-def test_a_path_that_contradicts_the_settings_is_named() -> None:
-    _, text = explained("hgx-h100", 41000)
-    assert "with these settings NCCL takes DMA-BUF, but Live sees likely GDR (peermem)" in text
+def test_a_path_other_than_that_of_the_settings_is_explained() -> None:
+    status, text = explained("hgx-h100", 41000)
+    assert "NCCL takes DMA-BUF for a process that starts now" in text
+    assert "▲" not in text
+    assert (status, "nothing to change" in text) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "pid", "why", "expected"),
+    [
+        ("pcie-l40s+rdma-devices-in-pods", 41000, "may be in another network namespace", 3),
+        ("hgx-h100+nvshmem-ibgda-driver-options", 43035, "GPUs may post to DEVX queues", 1),
+    ],
+)
+def test_nics_that_gdrtop_cannot_see_are_unknown_and_not_none(
+    name: str, pid: int, why: str, expected: int
+) -> None:
+    status, text = explained(name, pid)
+    assert "Path now    unknown: " in text
+    assert why in text
+    assert "NICs        use unknown" in text
+    assert not re.search("uses none|sees 0|✓|nothing to change", text)
+    assert status == expected
+    assert ("cannot tell whether something has to change" in text) == (expected == 3)
 
 
 @pytest.mark.parametrize(("pid", "job"), [(5, ""), (None, "Slurm job 1")])
