@@ -193,7 +193,7 @@ def _finding(check: Check, outcome: Outcome) -> Finding:
         area=check.area,
         severity=outcome.severity or check.severity,
         status=outcome.status,
-        title=check.title,
+        title=outcome.title or check.title,
         evidence=outcome.evidence,
         cause=outcome.cause,
         fix=outcome.fix,

@@ -68,6 +68,7 @@ class Outcome:
     since: float | None = None  # seconds since 1970, where the time is known
     silence: Silence | None = None  # of the configuration; one that has expired if the status is FOUND
     gains: tuple[PairGain, ...] = ()  # what the fix should bring, where the limits of paths say it
+    title: str = ""  # the problem where it is more precise than the check's own title; empty: that one
 
 
 @frozen
@@ -135,11 +136,12 @@ def found(
     pids: frozenset[int] = frozenset(),
     since: float | None = None,
     gains: tuple[PairGain, ...] = (),
+    title: str = "",
 ) -> Outcome:
     """Return the outcome of a check that found its problem."""
     affected = (takes, ranks, jobs, pids, since)
     texts = (evidence, cause, fix, severity, devices, impact, data_path, part_of)
-    return Outcome(Status.FOUND, *texts, *affected, gains=gains)
+    return Outcome(Status.FOUND, *texts, *affected, gains=gains, title=title)
 
 
 def passed(*evidence: Evidence) -> Outcome:

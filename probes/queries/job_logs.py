@@ -47,6 +47,7 @@ def conclude_logs(
     part_of: tuple[str, ...] = (),
     devices: tuple[str, ...] = (),
     ranks: tuple[str, ...] = (),
+    title: str = "",
 ) -> Outcome:
     """Return found if a job is affected; else passed, or unknown if a log could not be read."""
     if affected:
@@ -55,7 +56,16 @@ def conclude_logs(
         if more:
             text += f" The same problem affects {more} more job{'s' * (more > 1)}."
         shown = first_distinct(evidence)
-        return found(text, *shown, fix=fix, severity=severity, part_of=part_of, devices=devices, ranks=ranks)
+        return found(
+            text,
+            *shown,
+            fix=fix,
+            severity=severity,
+            part_of=part_of,
+            devices=devices,
+            ranks=ranks,
+            title=title,
+        )
     readings = examination.job_logs
     return _without_fault(examination, () if isinstance(readings, Unknown) else readings)
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from probes.base.unknown import Unknown, known, map_known
 from probes.checks.nccl.network import HCA, nearest_left_out
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity
-from probes.queries.job_logs import conclude_logs, environment_evidence, environment_sentence, readings_of
+from probes.queries.job_logs import (
+    conclude_logs,
+    environment_evidence,
+    environment_is_read,
+    environment_sentence,
+    readings_of,
+    settings_of,
+)
 from probes.queries.jobs import FAR_NIC, NCCL_VARIABLES, STAGED, job_plan, usable_paths
-from probes.queries.modules import driver_with_plugin
+from probes.queries.modules import PEERMEM, driver_with_plugin
 from probes.snapshot.examination import Examination
 
 if TYPE_CHECKING:
@@ -31,7 +41,7 @@ _NOT_LOADED = ("Could not find", "No plugin found")
     ok="No job's NCCL log shows GPUDirect RDMA disabled on a capable NIC",
     impact=f"No GPUDirect RDMA for this job. {STAGED}",
     data_path=True,
-    part_of=("nccl-dmabuf-disabled", "nccl-too-old-for-dmabuf"),
+    part_of=("nccl-dmabuf-disabled", "nccl-too-old-for-dmabuf", "memory-peers-missing-old-nccl"),
 )
 def job_log_gdr_disabled(examination: Examination) -> Outcome:
     """Find `GPU Direct RDMA Disabled for HCA` on a node with a usable path."""
@@ -40,7 +50,8 @@ def job_log_gdr_disabled(examination: Examination) -> Outcome:
     affected: list[JobLogReading] = []
     evidence: list[Evidence] = []
     devices: list[str] = []
-    cause = ""
+    steps: dict[str, None] = {}
+    cause = title = ""
     for reading in readings_of(examination):
         off = [nic for nic in reading.facts.capabilities if not nic.is_enabled and nic.network == "IB"]
         if not off or not usable or reading.facts.channels.gdr:
@@ -48,23 +59,45 @@ def job_log_gdr_disabled(examination: Examination) -> Outcome:
         affected.append(reading)
         devices.extend(nic.name for nic in off)
         names = join_limited((nic.name for nic in off), _FEW)
-        is_absent = reading.facts.dmabuf is None
         evidence.append(Evidence(str(off[0].seen.first), f"GPU Direct RDMA Disabled for {names}"))
         evidence.append(Evidence("this node", f"{' and '.join(usable)} can be used"))
+        if dmabuf is False:
+            likely = "" if _was_older(examination, reading) else "likely "
+            title = title or f"A job {likely}started before nvidia_peermem was loaded"
+            cause = cause or (
+                "NCCL looks for nvidia_peermem when a job starts, and found none. It is loaded now, so "
+                f"the job {likely}started before. DMA-BUF cannot be used on this node. Restart the job."
+            )
+            continue
         evidence.extend(environment_evidence(examination, reading, (_DMABUF,)))
         environment = environment_sentence(examination, reading, (_DMABUF,), "disables DMA-BUF")
-        line = ' and has no line "DMA-BUF is available"' if is_absent else ""
+        line = ' and has no line "DMA-BUF is available"' if reading.facts.dmabuf is None else ""
         cause = cause or (
             f"This node supports {' and '.join(usable)}, but the job's log says GPUDirect RDMA is "
             f"disabled for {names}{line}. {environment}"
         )
-    fix = job_plan(
-        "Let the job register GPU memory",
-        "If a module was loaded after the job started, restart the job",
-        "In a container, use versions of rdma-core and CUDA that support DMA-BUF",
-        f"Remove {_DMABUF}=0 from the job and its code",
+        steps |= dict.fromkeys(_use_dmabuf(examination, reading))
+    fix = (
+        job_plan("Let NCCL use GPUDirect RDMA in this job", *steps) if steps else job_plan("Restart the job")
     )
-    return conclude_logs(examination, affected, cause, evidence, fix, devices=tuple(dict.fromkeys(devices)))
+    ends = tuple(dict.fromkeys(devices))
+    return conclude_logs(examination, affected, cause, evidence, fix, devices=ends, title=title)
+
+
+def _was_older(examination: Examination, reading: JobLogReading) -> bool:
+    """Return whether gdrtop saw nvidia_peermem being loaded while all ranks of a job ran already."""
+    older = examination.older_pids.get(PEERMEM, frozenset())
+    return bool(reading.ranks) and older.issuperset(rank.pid for rank in reading.ranks)
+
+
+def _use_dmabuf(examination: Examination, reading: JobLogReading) -> Iterator[str]:
+    """Yield what keeps a job from DMA-BUF, which this node can use."""
+    if environment_evidence(examination, reading, (_DMABUF,)):
+        yield f"Remove {_DMABUF} from the job and its code"
+        return
+    if not environment_is_read(examination, reading):
+        yield f"Look for {_DMABUF}=0 in the job and its code: only root can read its environment"
+    yield "Use versions of NCCL, CUDA and rdma-core that support DMA-BUF in the job's image or environment"
 
 
 @AREA.check(
@@ -86,6 +119,7 @@ def job_log_other_nics(examination: Examination) -> Outcome:
     """Find GPUs of a job with no nearest NIC in `NET/IB : Using`, though its port is ACTIVE."""
     affected: list[JobLogReading] = []
     evidence: list[Evidence] = []
+    steps: dict[str, None] = {}
     cause = ""
     for reading in readings_of(examination):
         used = nic_names(reading.facts)
@@ -101,12 +135,33 @@ def job_log_other_nics(examination: Examination) -> Outcome:
         evidence.extend(environment_evidence(examination, reading, (HCA,)))
         environment = environment_sentence(examination, reading, (HCA,), "excludes NICs")
         cause = cause or f"The log says NCCL uses {listed}, without {missing}. {environment}"
-    fix = job_plan(
-        "Let NCCL use the nearest NICs",
-        f"Add the NICs to {HCA} or unset it, and make their devices visible in the job's container",
-        "If a port came up after the job started, restart the job",
-    )
+        steps |= dict.fromkeys(_use_nics(examination, reading, sorted(set(left_out.values()))))
+    fix = job_plan("Let NCCL use the nearest NICs", *steps)
     return conclude_logs(examination, affected, cause, evidence, fix)
+
+
+def _use_nics(examination: Examination, reading: JobLogReading, nics: Sequence[str]) -> Iterator[str]:
+    """Yield what keeps a job from NICs whose ports are ACTIVE now; nothing: they came up after its start."""
+    if environment_evidence(examination, reading, (HCA,)):
+        values = [settings.get(HCA) or "" for settings in settings_of(examination, reading)]
+        is_named = all(re.search(rf"\b{re.escape(nic)}\b", value) for nic in nics for value in values)
+        yield (
+            f"Remove the code of the job that changes {HCA}: its environment names these NICs"
+            if is_named
+            else f"Add {join_limited(nics, _FEW)} to {HCA} in the job, or unset it"
+        )
+        return
+    if not environment_is_read(examination, reading):
+        yield f"Look for {HCA} in the job, and add {join_limited(nics, _FEW)}: only root can read it"
+    rdma = examination.node.rdma
+    files = {
+        known(nic.uverbs, "")
+        for nic in known(map_known(rdma, lambda facts: facts.devices), ())
+        if nic.name in nics
+    }
+    seen = [settings.process.rdma_nodes for settings in settings_of(examination, reading) if settings.process]
+    if any(isinstance(nodes, Unknown) or not files.issubset(nodes) for nodes in seen):
+        yield f"Make {join_limited(sorted(files), _FEW)} visible in the job's container"
 
 
 def nic_names(facts: LogFacts) -> set[str]:

@@ -156,8 +156,9 @@ def job_log_staged(examination: Examination) -> Outcome:
     fix = job_plan(
         "Find out why NCCL does not use GPUDirect RDMA",
         *([compare] if devices else []),
-        "Check the reasons in the evidence. The log shows distances, disabled NICs and settings",
-        "If the log gives no reason, set NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run",
+        "Check the reasons in the evidence. The log shows distances, disabled NICs and settings"
+        if all(reading.verdict.reasons for reading in affected)
+        else "Set NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run: the log gives no reason",
     )
     severity = Severity.WARNING if is_partly else None
     ends, whom = tuple(dict.fromkeys(devices)), tuple(dict.fromkeys(names))

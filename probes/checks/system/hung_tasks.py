@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from probes.base.plan import instruction, make_plan
+from collections.abc import Set
+
+from probes.base.plan import Step, instruction, make_plan
 from probes.base.unknown import Unknown
 from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU
 from probes.facts.jobs.processes import ProcessFacts
@@ -45,10 +47,23 @@ def task_hung_in_driver(examination: Examination) -> Outcome:
         fix=make_plan(
             "Find what the process waits for",
             instruction("Look for earlier GPU, NIC and storage errors in the kernel log", False),
-            instruction("Run ps -eo pid,stat,wchan:32,comm to see if it still waits (state D)", False),
-            "If it does, drain the node and reboot it",
+            *_after_wait(examination, {message.number for message in hung}),
         ),
         devices=modules,
+    )
+
+
+def _after_wait(examination: Examination, pids: Set[int | None]) -> tuple[Step, ...]:
+    """Return what to do now: a process that still waits can only be ended by a reboot."""
+    facts = examination.processes
+    states = {each.pid: each.state for each in facts.processes} if isinstance(facts, ProcessFacts) else {}
+    waiting = sorted(pid for pid in states if pid in pids and states[pid] == "D")
+    if waiting:
+        named = join_limited(map(str, waiting))
+        return (instruction(f"Drain the node and reboot it: pid {named} still waits (state D)"),)
+    return (
+        instruction("Run ps -eo pid,stat,wchan:32,comm to see if it still waits (state D)", False),
+        instruction("If it does, drain the node and reboot it"),
     )
 
 
