@@ -161,7 +161,7 @@ def bind_steps(examination: Examination, name: str, bdfs: Sequence[str]) -> tupl
     pattern = "|".join(bdfs[:4])
     if not isinstance(module, Unknown) and not is_present(module):
         return (load_step(examination, name),)
-    search = f"Search the kernel log for the reason (dmesg | grep -E '{pattern}'), then reboot the node"
+    search = f"Search the kernel log for the reason (dmesg | grep -E '{pattern}')"
     if isinstance(module, Unknown):
         load = Step(f"Load {name}; this does nothing if it is loaded, which is unknown", ("modprobe", name))
         return load, instruction(search)

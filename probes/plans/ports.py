@@ -86,8 +86,8 @@ def link_type_plan(examination: Examination, ports: Sequence[Port], kind: str) -
         "Set the link type and reset the NIC",
         tuple(steps),
         disturbs=f"every connection over {'; '.join(interrupted)} (the reset takes down all ports of a card)",
-        note="gdrtop lists SSH sessions over these ports before it runs this. It cannot see the other end of a "
-        "cable. If that is in the wrong switch, move it instead.",
+        note="SSH sessions over these ports are listed before this runs. gdrtop cannot see where a cable "
+        "ends: move one that is plugged into the wrong switch instead.",
     )
 
 

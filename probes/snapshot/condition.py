@@ -37,6 +37,7 @@ class Condition:
     ranks: tuple[str, ...] = ()  # "rank 5", "pid 4716"
     job: str = ""  # the job's id
     job_name: str = ""
+    grown: str = ""  # of a step: "network", "rest", "both", "unclear"
 
 
 @frozen

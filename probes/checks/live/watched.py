@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan
 from probes.base.text import capitalized
@@ -29,7 +31,7 @@ _NOT_SEEN_WATCHING = passed(Evidence("live view", "not seen while watching"))
 def report_conditions(
     examination: Examination,
     check: str,
-    fix: Plan,
+    fix: Plan | Callable[[Examination], Plan],
     seconds: float = 0.0,
     is_about_jobs: bool = True,
     needs_paths: bool = False,
@@ -44,9 +46,10 @@ def report_conditions(
     """
     assert seconds in WATCH_STAGES
     watched = need(examination.watched, "running jobs")
-    conditions = [condition for condition in watched.conditions if condition.check == check]
+    conditions = conditions_of(examination, check)
     if conditions:
-        return _found(conditions, fix, _past(examination, conditions))
+        plan = fix if isinstance(fix, Plan) else fix(examination)
+        return _found(conditions, plan, _past(examination, conditions))
     jobs = watched.jobs
     if is_about_jobs or (isinstance(jobs, Unknown) and TREE_ONLY in str(jobs)):
         jobs = need(jobs, "job processes")
@@ -63,6 +66,13 @@ def report_conditions(
     if none is not None:
         return passed(none)
     return _NOT_SEEN_WATCHING if seconds else _NOT_SEEN
+
+
+def conditions_of(examination: Examination, check: str) -> list[Condition]:
+    """Return the conditions of a check that were seen."""
+    watched = examination.watched
+    seen = () if isinstance(watched, Unknown) else watched.conditions
+    return [condition for condition in seen if condition.check == check]
 
 
 def _past(examination: Examination, conditions: list[Condition]) -> list[Evidence]:

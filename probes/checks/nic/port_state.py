@@ -119,7 +119,7 @@ def _check_cable(ports: list[Port]) -> Plan:
         *steps[:2],
         "Reseat or replace the cable, and check the switch port",
         needs_root=False,
-        note="gdrtop cannot know which ports are spare. Exclude the check of a spare port with --skip.",
+        note="Exclude this check for a spare port with --skip: gdrtop cannot know which ports are spare.",
     )
 
 

@@ -305,7 +305,7 @@ def bar1_too_small(examination: Examination) -> Outcome:
         "Give the virtual machine more 64-bit MMIO space (pciPassthru.64bitMMIOSizeGB)"
         if in_guest is not False
         else "",
-        "" if resizable else f"Else register less memory at a time in the job: {_no_larger(offers)}",
+        "" if resizable else f"Register less memory at a time in the job: {_no_larger(offers)}",
     ]
     return tally.outcome(
         cause,

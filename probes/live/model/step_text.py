@@ -59,6 +59,7 @@ def longer_step(job: LiveJob, at: float) -> Condition | None:
         evidence=tuple(evidence),
         job=job.id,
         job_name=job.name,
+        grown=usual.grown.value,
     )
 
 

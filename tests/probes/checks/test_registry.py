@@ -189,3 +189,20 @@ def test_steps_begin_with_a_capital_and_disturbs_has_no_period(name: str) -> Non
             for text in (plan.title, *(step.why for step in plan.steps), plan.note):
                 assert text[:1].upper() == text[:1], text
             assert not plan.disturbs.endswith("."), plan.disturbs
+
+
+@pytest.mark.parametrize(
+    ("node", "check", "decided"),
+    [
+        ("hgx-h100+gpu-without-driver", "gpu-without-driver", "nvidia is loaded. Search the kernel log"),
+        ("hgx-h100+nic-without-driver", "nic-without-driver", "mlx5_core is loaded. Search the kernel log"),
+        ("hgx-h100+bar1-too-small", "bar1-too-small", "In the BIOS"),
+        ("cloud-vm+bar1-too-small", "bar1-too-small", "Give the virtual machine more 64-bit MMIO space"),
+        ("hgx-h100+job-rank-staged", "job-log-staged", "Check the reasons in the evidence"),
+        ("hgx-h100+iommu-fault,iommu-translated", "iommu-fault", "Fix iommu-translated first"),
+    ],
+)
+def test_a_fix_decides_what_gdrtop_has_read(node: str, check: str, decided: str) -> None:
+    fix = findings_on(node)[check].fix
+    assert fix is not None
+    assert any(decided in step.why for step in fix.steps), [step.why for step in fix.steps]
