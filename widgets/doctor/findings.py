@@ -76,7 +76,9 @@ def marks_of(findings: Sequence[Finding]) -> dict[str, Run]:
 def words_of(findings: Sequence[Finding]) -> dict[str, str]:
     """Return in a word what is wrong with each device that is slow or fails now: "slow", "flapping"."""
     words: dict[str, str] = {}
-    found = (finding for finding in findings if finding.status is Status.FOUND and finding.id in _WORDS)
+    # A note is about the past: its count does not rise.
+    now = (finding for finding in findings if finding.severity is not Severity.NOTE)
+    found = (finding for finding in now if finding.status is Status.FOUND and finding.id in _WORDS)
     for finding in sorted(found, key=lambda finding: bool(finding.part_of)):  # the cause first
         for device in finding.devices:
             words.setdefault(device, _WORDS[finding.id])

@@ -18,7 +18,7 @@ from probes.snapshot.condition import WATCH_STAGES, Condition
 from probes.snapshot.examination import Examination
 
 WATCH_SECONDS = round(WATCH_STAGES[-1])  # after which every condition that is there has been seen
-NOT_LONG_ENOUGH = f"needs up to {WATCH_SECONDS} s of watching (check --seconds {WATCH_SECONDS})"
+NOT_LONG_ENOUGH = f"needs up to {WATCH_SECONDS} s of watching"
 _MOST_EVIDENCE, _MOST_PAST = 12, 4
 _SEVERITIES = tuple(Severity)
 # The same objects in each second, for most of these checks never find anything.

@@ -157,12 +157,18 @@ def job_log_staged(examination: Examination) -> Outcome:
         "Find out why NCCL does not use GPUDirect RDMA",
         *([compare] if devices else []),
         "Check the reasons in the evidence. The log shows distances, disabled NICs and settings"
-        if all(reading.verdict.reasons for reading in affected)
+        if all(map(_says_why, affected))
         else "Set NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run: the log gives no reason",
     )
     severity = Severity.WARNING if is_partly else None
     ends, whom = tuple(dict.fromkeys(devices)), tuple(dict.fromkeys(names))
     return conclude_logs(examination, affected, cause, evidence, fix, severity, devices=ends, ranks=whom)
+
+
+def _says_why(reading: JobLogReading) -> bool:
+    from probes.nccl.log.verdict import NO_REASON
+
+    return any(reason.text != NO_REASON for reason in reading.verdict.reasons)
 
 
 def _staged_here(reading: JobLogReading) -> list[RankPath]:

@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.unknown import Reason, Unknown, known, map_known
-from probes.checks.nic.counter_readings import CounterReading, all_fine, health_before, read_counters, rise_of
+from probes.checks.nic.counter_readings import (
+    NEXT_CHECK,
+    CounterReading,
+    all_fine,
+    health_before,
+    read_counters,
+    rise_of,
+)
 from probes.facts.rdma.counters import PORT_COUNTERS, Harm, Place
 from probes.queries.evidence_list import first_n
 from probes.queries.finding import Area, Outcome, Severity, found, unknown_without
@@ -83,7 +90,7 @@ def _since_when(readings: list[CounterReading]) -> str:
         return "A counter is full, so new events do not show up."
     if all(reading.rise == 0 for reading in readings):
         return "None since the last check."
-    return "Check again to see whether the count is still rising."
+    return NEXT_CHECK
 
 
 def _found(
@@ -92,6 +99,7 @@ def _found(
     fix: Plan | None,
     severity: Severity,
     part_of: tuple[str, ...] = (),
+    title: str = "",
     impact: str = "",
 ) -> Outcome:
     ports = list({reading.port.name: reading.port for reading in readings}.values())
@@ -103,6 +111,7 @@ def _found(
         devices=devices_of(ports),
         part_of=part_of,
         impact=impact,
+        title=title,
     )
 
 
@@ -147,9 +156,9 @@ AREA.check(
 @AREA.check(
     "link-flaps-carrier",
     Severity.WARNING,
-    "A NIC's netdev keeps losing carrier",
+    "A NIC's network interface has lost its link many times",
     "Linux, Documentation/ABI/testing/sysfs-class-net: carrier_changes",
-    ok="No NIC's netdev keeps losing carrier",
+    ok="No NIC's network interface has lost its link many times",
     impact="A job on the port fails with completion error 12.",
     data_path=True,
 )
@@ -173,12 +182,17 @@ def link_flaps_carrier(examination: Examination) -> Outcome:
     risen = [reading for reading in readings if reading.rises]
     if risen:
         same = _same_flaps(risen, [reading for reading in downs if reading.rises])
-        return _found(risen, "the carrier changed since the last check.", _CABLE, Severity.WARNING, same)
+        title = "A NIC's network interface loses its link now"
+        return _found(
+            risen, "the carrier changed since the last check.", _CABLE, Severity.WARNING, same, title
+        )
     often = [reading for reading in readings if reading.value > FEW_CARRIER_CHANGES]
     if often:
         same = _same_flaps(often, [reading for reading in downs if reading.value])
         cause = f"the carrier has changed often since boot. {_since_when(often)}"
-        return _found(often, cause, _CABLE, Severity.NOTE, same)
+        downs_since_boot = max(reading.value for reading in often) // 2  # the link also came up each time
+        title = f"A NIC's network interface lost its link {downs_since_boot} times since boot"
+        return _found(often, cause, _CABLE, Severity.NOTE, same, title)
     return missing or all_fine(readings)
 
 
