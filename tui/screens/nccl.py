@@ -15,7 +15,7 @@ from probes.live.processes.job_logs import NEXT_RUN, FoundLogs, JobLog
 from tui.runtime.log_follower import Followed
 from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
-from tui.screens.keys import bind, leave_keys
+from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ListScreen, static_view
 from tui.screens.list_state import ListState
 from widgets.base.lines import Line, Run, Tone, fit, line, plain, wrapped
@@ -153,7 +153,8 @@ class NcclState(ListState):
             return wrapped(text, width, Tone.BAD if self._failure else Tone.DIM)
         found = "No NCCL log was found." if self._found.jobs else "No job on this node uses NCCL yet."
         tone = Tone.WARNING if self._found.jobs else Tone.DIM
-        return wrapped(f"{found} O opens a file, r searches again.", width, tone)
+        keys = f"{KEYS['file'].display} opens a file, {KEYS['refresh'].display} searches again."
+        return wrapped(f"{found} {keys}", width, tone)
 
     def detail_title(self) -> str:
         """Return the title of the lower pane; no name of a file, because Textual would read it as markup."""

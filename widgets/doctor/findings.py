@@ -412,12 +412,12 @@ def draw_rows(
     rows = judgment.listed
     if not rows and judgment.verdict.state in WITHOUT_NUMBERS:  # it could not be judged: nothing is green
         mark = verdict_drawing.draw(judgment.verdict)[0]
-        text = wrapped(f"{counted(judgment.findings)} (d)", width - 2)
+        text = wrapped(f"{counted(judgment.findings)} (Doctor)", width - 2)
         marks = (mark._replace(text=mark.text[:1]), *[Run(" ")] * len(text))
         return [(first, Run(" "), *line) for first, line in zip(marks, text, strict=False)]
     if not rows:
         notes = len(with_severity(judgment.findings, Severity.NOTE))
-        more = f", {notes} note{'s' if notes > 1 else ''} (d)" if notes else ""
+        more = f", {notes} note{'s' if notes > 1 else ''} (Doctor)" if notes else ""
         return [(Run("✓", Tone.GOOD), Run(" no critical findings or warnings"), Run(more, Tone.DIM))]
     devices = {finding.id: device_of(finding, labels, gpus) for finding in rows}
     cells = min(_MOST_DEVICE_CELLS, max(map(len, devices.values())))

@@ -153,7 +153,7 @@ _RAS_PROBLEM_FIX = Plan(
     (
         instruction("Look at the process in the RAS report: log, stacks (py-spy dump), node", False),
         instruction(
-            "Query RAS again to see whether the process has progressed: gdrtop ras (R on the Live screen)",
+            "Query RAS again to see whether the process has progressed: gdrtop ras, or Query RAS in Live",
             False,
         ),
     ),
@@ -179,7 +179,7 @@ _SLOW_NIC_FIX = Plan(
     "Find out what slows the NIC",
     (
         instruction("Measure the NIC alone when it is idle: gdrtop bench --nic NIC", needs_root=False),
-        instruction("Compare PCIe link, errors and PCIe stalls of the NICs in the live view (t)", False),
+        instruction("Compare PCIe link, errors and PCIe stalls of the NICs in Live", False),
         instruction("Check the NIC's cable and switch port, and the settings of its rail"),
     ),
 )
@@ -203,9 +203,9 @@ def nic_slow_in_job(examination: Examination) -> Outcome:
 _TRAFFIC_FELL_FIX = Plan(
     "Find out what the job waits for",
     (
-        instruction("Ask NCCL which rank the others wait for: gdrtop ras (R on the Live screen)", False),
+        instruction("Ask NCCL which rank the others wait for: gdrtop ras, or Query RAS in Live", False),
         instruction("Look at the job's log and the peers: a rank on another node may have exited", False),
-        instruction("Look for pauses, retransmits and ports that went down in the live view (t)", False),
+        instruction("Look for pauses, retransmits and ports that went down in Live", False),
     ),
 )
 
@@ -261,7 +261,7 @@ def job_step_longer(examination: Examination) -> Outcome:
 _ODD_RANK_FIX = Plan(
     "Make the ranks alike",
     (
-        instruction("Compare the rank's NICs, CPUs and environment with another rank's (Live, Enter)", False),
+        instruction("Compare the rank's NICs, CPUs and environment with another rank's in Live", False),
         instruction("Give every rank the GPU, NIC and CPUs of one NUMA node, then restart the job", False),
     ),
     disturbs=RESTARTS,

@@ -151,7 +151,7 @@ def job_log_staged(examination: Examination) -> Outcome:
     is_partly = all(reading.facts.channels.gdr for reading in affected)
     compare = (
         "Compare the ranks without GPUDirect RDMA with the others of their job: NIC, distance, CPUs and "
-        "environment (live view: t, then Enter on the rank)"
+        "environment. Live shows them for each rank"
     )
     fix = job_plan(
         "Find out why NCCL does not use GPUDirect RDMA",
@@ -233,7 +233,7 @@ def job_log_differs(examination: Examination) -> Outcome:
     fix = job_plan(
         "Find out which one is right",
         "Compare the rank's pid and the time of the log with the running job",
-        "Watch PCIe and NIC rates of the rank in the live view (t)",
+        "Watch PCIe and NIC rates of the rank in Live",
     )
     severity = None if is_proven else Severity.NOTE
     part_of = ("no-gdr-path",)

@@ -16,9 +16,7 @@ from probes.snapshot.examination import Examination
 _SHORTEST_SECONDS = 60.0  # a single error says nothing about the rate
 
 
-NEXT_CHECK = (
-    "The next check shows whether the count still rises."
-)
+NEXT_CHECK = "The next check shows whether the count still rises."
 
 
 @frozen

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from probes.base.origin import Origin, Source
+from tui.screens.keys import KEYS
 from widgets.base.lines import Line, Run, Tone, wrapped
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 _DETACHED = (
     "The steps run detached from this terminal and finish even if the connection drops. "
-    "Log in again and press H to see how they ended."
+    f"Log in again and press {KEYS['history'].display} to see how they ended."
 )
 
 
