@@ -160,6 +160,8 @@ def needs(what: str, why: Unknown | str) -> str:
         return "needs a running node (this is a tree of files)"
     if isinstance(why, Unknown) and why.reason is Reason.NEEDS_ROOT:
         return f"needs root: {what}"
+    if isinstance(why, Unknown) and why.reason is Reason.NOT_THERE and why.detail:
+        why = why.detail
     return f"needs {what} ({why})"
 
 

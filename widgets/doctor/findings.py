@@ -86,7 +86,7 @@ def words_of(findings: Sequence[Finding]) -> dict[str, str]:
 
 
 def counted(findings: Iterable[Finding]) -> str:
-    """Return "1 critical, 2 warnings, 3 notes; 4 checks could not run, 50 are ok or not applicable"."""
+    """Return "1 critical, 2 warnings, 3 notes; 50 checks passed, 4 could not run"."""
     counted_findings = list(findings)
     severities = Counter(
         finding.severity
@@ -103,9 +103,7 @@ def counted(findings: Iterable[Finding]) -> str:
     silenced = sum(f.status is Status.SILENCED and not f.part_of for f in counted_findings)
     counts += [f"{silenced} silenced"] if silenced else []
     unknown, passed = statuses[Status.UNKNOWN], statuses[Status.PASSED]
-    rest = [f"{plural(unknown, 'check')} could not run"] if unknown else []
-    quantity = str(passed) if unknown else plural(passed, "check")
-    rest.append(f"{quantity} {'is' if passed == 1 else 'are'} ok or not applicable")
+    rest = [f"{plural(passed, 'check')} passed", *([f"{unknown} could not run"] if unknown else [])]
     return f"{', '.join(counts) or 'no findings'}; {', '.join(rest)}"
 
 
@@ -281,13 +279,13 @@ def draw_details(finding: Finding, width: int, labels: Mapping[str, str] = _NO_L
 
 
 def affected_text(finding: Finding) -> str:
-    """Return "affects rank 5 of train.py (alice) · takes 1 GPU away · since 14:03:11 EST"."""
+    """Return "affects rank 5 of train.py (alice) · leaves 1 GPU without GPUDirect RDMA · since 14:03 EST"."""
     ranks = f"{', '.join(finding.ranks[:_MOST_DEVICES])}{' …' if len(finding.ranks) > _MOST_DEVICES else ''}"
     jobs = ", ".join(finding.jobs)
     whom = f"{ranks} of {jobs}" if ranks and jobs else ranks or jobs
     parts = [f"affects {whom}"] if whom else []
     if finding.takes:
-        parts.append(f"takes {plural(len(finding.takes), 'GPU')} away")
+        parts.append(f"leaves {plural(len(finding.takes), 'GPU')} without GPUDirect RDMA")
     if finding.since is not None:
         parts.append(f"since {local_time(finding.since)}")
     return " · ".join(parts)
@@ -369,7 +367,7 @@ def explain_path(verdict: Verdict, width: int) -> list[Line]:
     lines: list[Line] = [
         (Run("Without GPUDirect RDMA", Tone.TITLE),),
         (Run("  wire ══ "), Run("NIC", Tone.NIC), Run(" ──▸ host memory ──▸ "), Run("GPU", Tone.GPU)),
-        (Run("              copied twice, through host memory", Tone.DIM),),
+        (Run("              two copies through host memory", Tone.DIM),),
         (),
         (Run("With GPUDirect RDMA", Tone.TITLE),),
         (Run("  wire ══ "), Run("NIC", Tone.NIC), Run(" ──────────────────▸ "), Run("GPU", Tone.GPU)),

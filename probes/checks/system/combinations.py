@@ -75,7 +75,7 @@ COMBINATIONS = (
         "Use NCCL 2.30.7 or newer, or set NCCL_PXN_DISABLE=1",
         "https://docs.nvidia.com/cuda/cuest/troubleshooting/index.html",
         seen=hang_on_infiniband,
-        title="This NCCL version has a known hang on several nodes",
+        title="This NCCL version has a known hang with several nodes",
         severity=Severity.NOTE,
     ),
     Combination(

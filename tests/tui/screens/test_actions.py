@@ -217,7 +217,7 @@ async def test_a_fix_of_the_doctor_is_an_action() -> None:
     async with stepped_app(QuickHost("hgx-h100+no-gdr-path", clock=clock)).run_test(size=(120, 40)) as pilot:
         await readings(pilot, clock, 2)
         await pilot.press("d")
-        await until(pilot, lambda: is_on(pilot, DoctorScreen) and "applicable" in seen(pilot, "summary"))
+        await until(pilot, lambda: is_on(pilot, DoctorScreen) and " passed" in seen(pilot, "summary"))
         assert "modprobe nvidia_peermem" in seen(pilot, "details")
         await pilot.press("f")
         await on(pilot, ConfirmScreen)

@@ -105,8 +105,8 @@ class ConfirmState:
             if not left[0].is_instruction:
                 why = why_manual(left[0], plan.is_simulated)
                 lines.extend(wrapped(f"{left[0].argv[0]}: {why}", width, Tone.DIM, "  "))
-            for steps in self._groups(left):
-                lines.extend(draw_group(steps, width))
+            for place, steps in enumerate(self._groups(left), 1):
+                lines.extend(draw_group(steps, width, f"{place}. "))
         if note and not plan.is_simulated:
             lines.extend([(), *note])
         return lines

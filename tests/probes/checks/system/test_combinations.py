@@ -63,6 +63,12 @@ def test_each_row_is_complete_and_in_the_manual() -> None:
         assert line in manual, f"add to tui/manual/versions.md: {line}"
 
 
+def test_title_and_impact_are_those_of_the_versions_that_were_found() -> None:
+    finding = finding_on(examination_of("hgx-h100+rank-behind"))
+    assert finding.title == "This NCCL version has a known hang with several nodes"
+    assert (finding.severity, finding.impact) == (Severity.NOTE, "Some jobs hang.")
+
+
 NCCL = "/opt/nccl/libnccl.so.{}"
 
 
