@@ -118,7 +118,7 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
     elif state in _GREEN and reasons:
         state = State.BROKEN if is_lost else State.DEGRADED
         others = len(reasons) - 1
-        more = f" +{others} more" if others else ""
+        more = f" (+{others} more)" if others else ""
         reason = f"{reasons[0].title}{more}"
     elif state is State.BROKEN and reasons:
         reason = _with_lack(reasons[0].title, reason)
