@@ -161,11 +161,13 @@ def bind_steps(examination: Examination, name: str, bdfs: Sequence[str]) -> tupl
     pattern = "|".join(bdfs[:4])
     if not isinstance(module, Unknown) and not is_present(module):
         return (load_step(examination, name),)
-    search = f"Search the kernel log for the reason (dmesg | grep -E '{pattern}')"
+    search = instruction(
+        f"Search the kernel log for why {name} has not bound to it (dmesg | grep -E '{pattern}')"
+    )
     if isinstance(module, Unknown):
-        load = Step(f"Load {name}; this does nothing if it is loaded, which is unknown", ("modprobe", name))
-        return load, instruction(search)
-    return (instruction(f"{name} is loaded. {search}"),)
+        why = f"Load {name}: this does nothing if it is loaded, which is unknown"
+        return Step(why, ("modprobe", name)), search
+    return (search,)
 
 
 def _purpose(examination: Examination, name: str) -> str:

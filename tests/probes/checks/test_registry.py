@@ -194,8 +194,16 @@ def test_steps_begin_with_a_capital_and_disturbs_has_no_period(name: str) -> Non
 @pytest.mark.parametrize(
     ("node", "check", "decided"),
     [
-        ("hgx-h100+gpu-without-driver", "gpu-without-driver", "nvidia is loaded. Search the kernel log"),
-        ("hgx-h100+nic-without-driver", "nic-without-driver", "mlx5_core is loaded. Search the kernel log"),
+        (
+            "hgx-h100+gpu-without-driver",
+            "gpu-without-driver",
+            "Search the kernel log for why nvidia has not bound",
+        ),
+        (
+            "hgx-h100+nic-without-driver",
+            "nic-without-driver",
+            "Search the kernel log for why mlx5_core has not bound",
+        ),
         ("hgx-h100+bar1-too-small", "bar1-too-small", "In the BIOS"),
         ("cloud-vm+bar1-too-small", "bar1-too-small", "Give the virtual machine more 64-bit MMIO space"),
         ("hgx-h100+job-rank-staged", "job-log-staged", "the log gives no reason"),

@@ -142,7 +142,7 @@ def test_engines_and_plugins(
 ) -> None:
     finding = with_job(*libraries, node=node, package=package, **variables)
     assert (finding.status is Status.FOUND) == bool(word)
-    assert word in finding.cause
+    assert word in f"{finding.cause} {finding.impact}"
 
 
 def on_grace_with_efa(version: str, parameters: dict[str, str], has_group: bool) -> Examination:
@@ -266,7 +266,7 @@ def test_rows_of_a_site(conditions: str, is_found: bool, rows_of_site: Callable[
     finding = finding_on(examination)
     assert (finding.status is Status.FOUND) == is_found
     if is_found:
-        assert "Reads time out." in finding.cause
+        assert "Reads time out." in finding.impact
         assert any(line.source == "RMA 17" for line in finding.evidence)
         assert finding.fix is not None
         assert finding.fix.steps[0].why == "Ask Anna"
