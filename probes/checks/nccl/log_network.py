@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from probes.base.unknown import Unknown, known, map_known
+from probes.base.unknown import Unknown
+from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, nearest_left_out
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity
@@ -30,6 +30,7 @@ AREA = Area("nccl")
 _DMABUF = "NCCL_DMABUF_ENABLE"
 _PLUGIN = "NCCL_NET_PLUGIN"
 _FEW = 3
+_SEES = (2, 23, 4)  # the first NCCL that does not need memory_peers to see nvidia_peermem
 _NOT_LOADED = ("Could not find", "No plugin found")
 
 
@@ -61,7 +62,7 @@ def job_log_gdr_disabled(examination: Examination) -> Outcome:
         names = join_limited((nic.name for nic in off), _FEW)
         evidence.append(Evidence(str(off[0].seen.first), f"GPU Direct RDMA Disabled for {names}"))
         evidence.append(Evidence("this node", f"{' and '.join(usable)} can be used"))
-        if dmabuf is False:
+        if dmabuf is False and not _is_too_old(examination, reading):
             likely = "" if _was_older(examination, reading) else "likely "
             title = title or f"A job {likely}started before nvidia_peermem was loaded"
             cause = cause or (
@@ -88,6 +89,15 @@ def _was_older(examination: Examination, reading: JobLogReading) -> bool:
     """Return whether gdrtop saw nvidia_peermem being loaded while all ranks of a job ran already."""
     older = examination.older_pids.get(PEERMEM, frozenset())
     return bool(reading.ranks) and older.issuperset(rank.pid for rank in reading.ranks)
+
+
+def _is_too_old(examination: Examination, reading: JobLogReading) -> bool:
+    """Return whether the job's NCCL cannot see nvidia_peermem: memory-peers-missing-old-nccl."""
+    ranks = (
+        settings.process for settings in settings_of(examination, reading) if settings.process is not None
+    )
+    versions = [version for process in ranks for _, version in versions_of(process, "libnccl")]
+    return isinstance(examination.reading.peermem.peers, Unknown) and min(versions, default=_SEES) < _SEES
 
 
 def _use_dmabuf(examination: Examination, reading: JobLogReading) -> Iterator[str]:
@@ -135,33 +145,13 @@ def job_log_other_nics(examination: Examination) -> Outcome:
         evidence.extend(environment_evidence(examination, reading, (HCA,)))
         environment = environment_sentence(examination, reading, (HCA,), "excludes NICs")
         cause = cause or f"The log says NCCL uses {listed}, without {missing}. {environment}"
-        steps |= dict.fromkeys(_use_nics(examination, reading, sorted(set(left_out.values()))))
+        names = join_limited(sorted(set(left_out.values())), _FEW)
+        if environment_evidence(examination, reading, (HCA,)):
+            steps[f"Let {HCA} select {names} in the job and its code, or unset it"] = None
+        elif not environment_is_read(examination, reading):
+            steps[f"Look for {HCA} in the job and its code: only root can read its environment"] = None
     fix = job_plan("Let NCCL use the nearest NICs", *steps)
     return conclude_logs(examination, affected, cause, evidence, fix)
-
-
-def _use_nics(examination: Examination, reading: JobLogReading, nics: Sequence[str]) -> Iterator[str]:
-    """Yield what keeps a job from NICs whose ports are ACTIVE now; nothing: they came up after its start."""
-    if environment_evidence(examination, reading, (HCA,)):
-        values = [settings.get(HCA) or "" for settings in settings_of(examination, reading)]
-        is_named = all(re.search(rf"\b{re.escape(nic)}\b", value) for nic in nics for value in values)
-        yield (
-            f"Remove the code of the job that changes {HCA}: its environment names these NICs"
-            if is_named
-            else f"Add {join_limited(nics, _FEW)} to {HCA} in the job, or unset it"
-        )
-        return
-    if not environment_is_read(examination, reading):
-        yield f"Look for {HCA} in the job, and add {join_limited(nics, _FEW)}: only root can read it"
-    rdma = examination.node.rdma
-    files = {
-        known(nic.uverbs, "")
-        for nic in known(map_known(rdma, lambda facts: facts.devices), ())
-        if nic.name in nics
-    }
-    seen = [settings.process.rdma_nodes for settings in settings_of(examination, reading) if settings.process]
-    if any(isinstance(nodes, Unknown) or not files.issubset(nodes) for nodes in seen):
-        yield f"Make {join_limited(sorted(files), _FEW)} visible in the job's container"
 
 
 def nic_names(facts: LogFacts) -> set[str]:

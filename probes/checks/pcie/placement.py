@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
@@ -300,12 +298,14 @@ def bar1_too_small(examination: Examination) -> Outcome:
         else "The BIOS or hypervisor assigned a small BAR1, or the GPU does not support a larger one."
     )
     in_guest = is_guest(examination)
+    is_read = not any(isinstance(offer, Unknown) for offer in offers)
+    no_larger = "the GPU offers no larger BAR1 now" if is_read else "whether BAR1 can be larger is unknown"
     steps = [
         "In the BIOS, enable Above 4G Decoding and Resizable BAR" if in_guest is not True else "",
         "Give the virtual machine more 64-bit MMIO space (pciPassthru.64bitMMIOSizeGB)"
         if in_guest is not False
         else "",
-        "" if resizable else f"Register less memory at a time in the job: {_no_larger(offers)}",
+        "" if resizable else f"Register less memory at a time in the job: {no_larger}",
     ]
     return tally.outcome(
         cause,
@@ -315,12 +315,6 @@ def bar1_too_small(examination: Examination) -> Outcome:
             *filter(None, steps),
         ),
     )
-
-
-def _no_larger(offers: Sequence[Maybe[bool]]) -> str:
-    if any(isinstance(offer, Unknown) for offer in offers):
-        return "whether the GPU offers a larger BAR1 is unknown"
-    return "the GPU offers no larger BAR1 now"
 
 
 def _offers_more(examination: Examination, bdf: str, bar_bytes: int) -> Maybe[bool]:

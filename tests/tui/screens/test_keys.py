@@ -107,11 +107,9 @@ WRITTEN_KEY = re.compile(
     [
         "Ask NCCL: gdrtop ras (R on the Live screen)",
         "pauses in the live view (t)",
-        "pauses and congestion (Live, t)",
         "(live view: t, then Enter on the rank)",
         "Live lists them. Press m to stop.",
         "O opens a file, r searches again.",
-        "stopping after this step (K: stop waiting for it)".replace("K", "Ctrl+K"),
         "gdrtop setup --skip port, or S on the screen",
         "Panels that are not shown; the key C hides and shows them.",
     ],
