@@ -68,7 +68,7 @@ class Outcome:
     since: float | None = None  # seconds since 1970, where the time is known
     silence: Silence | None = None  # of the configuration; one that has expired if the status is FOUND
     gains: tuple[PairGain, ...] = ()  # what the fix should bring, where the limits of paths say it
-    title: str = ""  # the problem where it is more precise than the check's own title; empty: that one
+    title: str = ""  # more precise than the check's; no counts, because a metric has it as a label
 
 
 @frozen

@@ -156,7 +156,7 @@ AREA.check(
 @AREA.check(
     "link-flaps-carrier",
     Severity.WARNING,
-    "A NIC's network interface has lost its link many times",
+    "A NIC's network interface has lost its link many times since boot",
     "Linux, Documentation/ABI/testing/sysfs-class-net: carrier_changes",
     ok="No NIC's network interface has lost its link many times",
     impact="A job on the port fails with completion error 12.",
@@ -182,17 +182,17 @@ def link_flaps_carrier(examination: Examination) -> Outcome:
     risen = [reading for reading in readings if reading.rises]
     if risen:
         same = _same_flaps(risen, [reading for reading in downs if reading.rises])
-        title = "A NIC's network interface loses its link now"
+        title = "A NIC's network interface lost its link since the last check"
         return _found(
             risen, "the carrier changed since the last check.", _CABLE, Severity.WARNING, same, title
         )
     often = [reading for reading in readings if reading.value > FEW_CARRIER_CHANGES]
     if often:
         same = _same_flaps(often, [reading for reading in downs if reading.value])
-        cause = f"the carrier has changed often since boot. {_since_when(often)}"
-        downs_since_boot = max(reading.value for reading in often) // 2  # the link also came up each time
-        title = f"A NIC's network interface lost its link {downs_since_boot} times since boot"
-        return _found(often, cause, _CABLE, Severity.NOTE, same, title)
+        most = max(reading.value for reading in often) // 2  # the link also came up each time
+        times = f"{'up to ' * (len(often) > 1)}{most} times"
+        cause = f"its network interface lost its link {times} since boot. {_since_when(often)}"
+        return _found(often, cause, _CABLE, Severity.NOTE, same)
     return missing or all_fine(readings)
 
 
