@@ -178,11 +178,10 @@ def gpu_not_served(examination: Examination) -> Outcome:
 
 
 def _near_ports_down(examination: Examination) -> list[str]:
-    """Return the ports that are not ACTIVE of the NICs nearest to GPUs without a usable NIC."""
-    nearest = examination.topology.best_nics
-    near = {nic for gpu in examination.usability.unserved for nic in nearest.get(gpu, ())}
+    """Return the ports that are not ACTIVE of the NICs that should serve a GPU, which the reasons name."""
+    named = {word for why in examination.usability.unserved.values() for word in why.split()}
     ports = known(ports_of(examination), ())
-    return [port.name for port in ports if port.device.name in near and not port.is_active]
+    return [port.name for port in ports if port.device.name in named and not port.is_active]
 
 
 def _is_slingshot(examination: Examination) -> bool:

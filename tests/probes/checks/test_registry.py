@@ -17,6 +17,7 @@ from probes.queries.finding import Area, Check, Evidence, Finding, Outcome, Seve
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from tests.probes.checks.doctor import examination_of, findings_on
+from tests.probes.snapshot.verdict_nodes import with_ports
 from tests.simulated_tree import write_tree
 from tests.tiers import USUAL_FAULTS, usual
 
@@ -214,3 +215,15 @@ def test_a_fix_decides_what_gdrtop_has_read(node: str, check: str, decided: str)
     fix = findings_on(node)[check].fix
     assert fix is not None
     assert any(decided in step.why for step in fix.steps), [step.why for step in fix.steps]
+
+
+def test_a_gpu_whose_nearest_port_is_down_needs_that_port_and_no_other_slot() -> None:
+    seen = examination_of("hgx-h100")
+    down = replace(seen, node=with_ports(seen.node, "DOWN", "mlx5_6"))
+    gpu = seen.topology.gpus[5].id
+    why = {gpu: "GPU5 has no usable NIC within PXB: mlx5_6 is DOWN"}
+    (finding,) = findings(
+        replace(down, usability=replace(seen.usability, unserved=why)), only={"gpu-not-served"}
+    )
+    assert finding.fix is not None
+    assert [step.why for step in finding.fix.steps] == ["Bring up mlx5_6, near the GPU"]
