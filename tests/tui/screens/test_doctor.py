@@ -175,7 +175,7 @@ async def test_the_filter_is_still_shown_after_coming_back() -> None:
 @pytest.mark.slow
 async def test_a_cut_reason_ends_in_an_ellipsis() -> None:
     clock = SteppedClock()
-    async with stepped_app(SimulatedHost("cloud-vm", clock=clock)).run_test(size=(80, 24)) as pilot:
+    async with stepped_app(SimulatedHost("cloud-vm", clock=clock)).run_test(size=(60, 24)) as pilot:
         await opened(pilot, clock)
         summary = seen(pilot, "summary").splitlines()
         assert "UNKNOWN" in summary[0]
