@@ -60,3 +60,28 @@ def test_no_page_has_a_replaced_phrase() -> None:
         if path.exists() and (match := PHRASES.search(path.read_text(encoding="utf-8")))
     ]
     assert not found
+
+
+# What gdrtop cannot know when it writes a fix, by the beginning of the text.
+CANNOT_KNOW = {
+    "If it fails, read": "the step before has not run yet",
+    "If it reuses the old modules": "the pod of the step before does not exist yet",
+    "If it does, drain": "gdrtop reads the state only of processes that use GPUs or RDMA",
+    "If one is slow or fails": "the measurement of the step before",
+    "If data is wrong": "the measurement of the step before",
+    "If they are faster": "the measurement of the step before",
+    "If host memory is as slow": "the measurement of the step before",
+    "If the driver or OFED was not ready yet": "only the journal says so, which the step before shows",
+    "If that is not possible": "whether the job's image may be changed",
+}
+
+
+def test_no_fix_asks_the_reader_what_gdrtop_has_read() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text}"
+        for folder in ("checks", "plans", "queries")
+        for path in sorted((ROOT / "probes" / folder).rglob("*.py"))
+        for line, text in constants(path)
+        if text.startswith("If ") and not text.startswith(tuple(CANNOT_KNOW))
+    ]
+    assert not found, "\n".join(found)

@@ -133,7 +133,7 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
     elif (state in _GREEN or is_refuted) and reasons:
         state = State.BROKEN if is_lost else State.DEGRADED
         others = len(reasons) - 1
-        more = f", and {others} other finding{'s' if others > 1 else ''}" if others else ""
+        more = f" (+{others} more)" if others else ""
         title, why = reasons[0].title, reasons[0].explained_by
         reason = f"{joined_sentences(title, why) if why else title}{more}"
     elif state is State.BROKEN and reasons:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from probes.base.plan import Plan, Step, instruction, make_plan
-from probes.base.unknown import Unknown
+from probes.base.unknown import Maybe, Unknown, map_known
 from probes.facts.rdma.devices import RdmaDevice
 from probes.plans.load_modules import blocker_of, load_plan
 from probes.queries.evidence_list import join_limited
@@ -20,9 +20,10 @@ from probes.snapshot.examination import Examination
 INFINIBAND = "/dev/infiniband"
 CONTROL, UNIFIED = "/dev/nvidiactl", "/dev/nvidia-uvm"
 _UVERBS = "ib_uverbs"
+_MODIFIES = "ModifyDeviceFiles"  # in /proc/driver/nvidia/params
 _CONTROL_MINOR = 255
 _OTHER_FILES = instruction(
-    "If rdma_cm or umad files are also missing, create them the same way with the numbers in "
+    "Create the files of rdma_cm and umad the same way with the numbers in "
     "/sys/class/misc/rdma_cm/dev and /sys/class/infiniband_mad/umad*/dev."
 )
 _FIND_CAUSE = instruction(
@@ -85,8 +86,11 @@ def _without_verbs(examination: Examination) -> Plan:
     return make_plan("Find out why there are no verbs devices", why)
 
 
-def nvidia_files(gone: Collection[str], minors: Sequence[int]) -> Plan:
-    """Create the missing files of GPUs with these minors, of the driver and of unified memory."""
+def nvidia_files(gone: Collection[str], minors: Sequence[int], parameters: Maybe[dict[str, str]]) -> Plan:
+    """Create the missing files of GPUs with these minors, of the driver and of unified memory.
+
+    `parameters`: of the driver, by which nvidia-modprobe may create no file and still exit with 0.
+    """
     wanted = [minor for minor in minors if f"/dev/nvidia{minor}" in gone]
     wanted += [_CONTROL_MINOR] if CONTROL in gone else []
     steps: list[Step] = []
@@ -99,6 +103,13 @@ def nvidia_files(gone: Collection[str], minors: Sequence[int]) -> Plan:
     return Plan(
         "Create the device files",
         tuple(steps),
-        note="If the driver was loaded with NVreg_ModifyDeviceFiles=0 (/proc/driver/nvidia/params), "
-        "nvidia-modprobe creates no GPU file but still exits with 0.",
+        note=_why_not_created(map_known(parameters, lambda values: values.get(_MODIFIES, "1"))),
     )
+
+
+def _why_not_created(modifies: Maybe[str]) -> str:
+    option = "NVreg_ModifyDeviceFiles=0"
+    if isinstance(modifies, Unknown):
+        return f"Whether the driver has {option} is unknown. With it, nvidia-modprobe creates no GPU file."
+    creates_none = "nvidia-modprobe creates no GPU file but still exits with 0. Reload the driver without it."
+    return f"The driver was loaded with {option}: {creates_none}" if modifies == "0" else ""

@@ -11,7 +11,7 @@ from probes.facts.kernel import module_blockers
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modules import LADDER, KernelModule, ModuleFacts, ModuleState
 from probes.facts.system.platform import in_container
-from probes.queries.module_need import Need, need_of_peermem
+from probes.queries.module_need import Need, need_of_peermem, running_jobs
 from probes.queries.modules import (
     PEERMEM,
     file_of,
@@ -32,7 +32,6 @@ from probes.snapshot.examination import Examination
 _RDMA_MODULES, _MLX4_MODULES = ("mlx5_core", "mlx5_ib"), ("mlx4_core", "mlx4_ib")
 _GPU_MODULES = ("nvidia", "nvidia_uvm")
 _LEGACY_OFED = (5, 0)  # the last version that needs peerdirect_support=1
-RUNNING_JOBS = "running jobs keep their current path until they restart"
 OWN_FILE = "/etc/modules-load.d/gdrtop.conf"
 _HEAD = "# Written by gdrtop: modules that GPUDirect RDMA needs on this node, see modules-load.d(5).\n"
 _IN_CONTAINER = "this is a container; its /etc does not affect the node's boot"
@@ -96,7 +95,9 @@ def load_modules(examination: Examination) -> Plan | str:
         if not blocked and not open_question:
             return NothingToDo(loaded)
         return "; ".join(filter(None, (*(blocked or [loaded]), open_question)))
-    return make_plan("Load missing modules", *steps, *blocked, note=sentences(RUNNING_JOBS, open_question))
+    return make_plan(
+        "Load missing modules", *steps, *blocked, note=sentences(running_jobs(examination), open_question)
+    )
 
 
 def _open_question(examination: Examination) -> str:
@@ -129,12 +130,12 @@ def load_peermem(examination: Examination) -> Plan | str:
     # NCCL src/transport/net.cc: DMA-BUF wins where both can be used.
     unused = "NCCL keeps using DMA-BUF, which works here" if spare else ""
     load = load_step(examination, PEERMEM)
-    return make_plan("Load nvidia_peermem", load, note=sentences(RUNNING_JOBS, unused))
+    return make_plan("Load nvidia_peermem", load, note=sentences(running_jobs(examination), unused))
 
 
 def load_plan(examination: Examination, name: str) -> Plan:
     """Load one module."""
-    return make_plan(f"Load {name}", load_step(examination, name), note=sentences(RUNNING_JOBS))
+    return make_plan(f"Load {name}", load_step(examination, name), note=sentences(running_jobs(examination)))
 
 
 def load_step(examination: Examination, name: str, loaded_before: Collection[str] = ()) -> Step:
@@ -152,6 +153,21 @@ def load_step(examination: Examination, name: str, loaded_before: Collection[str
         ("modprobe", name, *peermem_options(examination, name)),
         undo=("rmmod", name),
     )
+
+
+def bind_steps(examination: Examination, name: str, bdfs: Sequence[str]) -> tuple[Step, ...]:
+    """Load the driver of devices that have none, or find out why it did not bind to them."""
+    module = module_of(examination, name)
+    pattern = "|".join(bdfs[:4])
+    if not isinstance(module, Unknown) and not is_present(module):
+        return (load_step(examination, name),)
+    search = instruction(
+        f"Search the kernel log for why {name} has not bound to it (dmesg | grep -E '{pattern}')"
+    )
+    if isinstance(module, Unknown):
+        why = f"Load {name}: this does nothing if it is loaded, which is unknown"
+        return Step(why, ("modprobe", name)), search
+    return (search,)
 
 
 def _purpose(examination: Examination, name: str) -> str:

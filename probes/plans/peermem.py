@@ -12,8 +12,8 @@ from probes.base.plan import NothingToDo, Plan, Step, make_plan, sentences
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.modules import KernelModule, ModuleState
 from probes.facts.system.services import ServiceState
-from probes.plans.load_modules import RUNNING_JOBS, blocker_of, load_step, peermem_options
-from probes.queries.module_need import Need, need_of_peermem
+from probes.plans.load_modules import blocker_of, load_step, peermem_options
+from probes.queries.module_need import Need, need_of_peermem, running_jobs
 from probes.queries.modules import PEERMEM, file_of, is_present, module_of
 from probes.snapshot.examination import Examination
 
@@ -49,7 +49,7 @@ def reload_peermem(examination: Examination) -> Plan | str:
     if blocker is not None:
         return f"nvidia_peermem could be unloaded but not loaded again: {blocker}"
     steps = (unload_step(examination), load_step(examination, PEERMEM))
-    note = sentences(_difference(examination), RUNNING_JOBS)
+    note = sentences(_difference(examination), running_jobs(examination))
     return Plan("Reload nvidia_peermem", steps, disturbs=_registered(refcnt), note=note)
 
 

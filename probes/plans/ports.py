@@ -86,8 +86,8 @@ def link_type_plan(examination: Examination, ports: Sequence[Port], kind: str) -
         "Set the link type and reset the NIC",
         tuple(steps),
         disturbs=f"every connection over {'; '.join(interrupted)} (the reset takes down all ports of a card)",
-        note="If your SSH session uses one of these ports, work at the console. If the cable is plugged into "
-        "the wrong switch, move it instead.",
+        note="SSH sessions over these ports are listed before this runs. gdrtop cannot see where a cable "
+        "ends: move one that is plugged into the wrong switch instead.",
     )
 
 

@@ -90,7 +90,9 @@ class Outcome:
     # What it is about, each thing by all names by which a cause may know it: devices, pid_name(), jobs.
     # None: each of its devices or, without any, processes or jobs. Empty: anything.
     subjects: tuple[frozenset[str], ...] | None = None
-    title: str = ""  # the effect in an admin's words, "train.py copies …"; empty: the check's own title
+    # More precise than the check's title, or the effect in an admin's words, "train.py copies …". No counts,
+    # because a metric has it as a label.
+    title: str = ""
 
 
 @frozen
@@ -202,6 +204,8 @@ def needs(what: str, why: Unknown | str) -> str:
         return "needs a running node (this is a tree of files)"
     if isinstance(why, Unknown) and why.reason is Reason.NEEDS_ROOT:
         return f"needs root: {what}"
+    if isinstance(why, Unknown) and why.reason is Reason.NOT_THERE and why.detail:
+        why = why.detail
     return f"needs {what} ({why})"
 
 

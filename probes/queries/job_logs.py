@@ -58,6 +58,7 @@ def conclude_logs(
     devices: tuple[str, ...] = (),
     ranks: tuple[str, ...] = (),
     subjects: tuple[frozenset[str], ...] = (),
+    title: str = "",
 ) -> Outcome:
     """Return found if a job is affected; else passed, or unknown if a log could not be read.
 
@@ -79,6 +80,7 @@ def conclude_logs(
             ranks=ranks,
             jobs=tuple(dict.fromkeys(reading.name for reading in affected)),
             subjects=subjects or tuple(names_of_ranks(reading, reading.ranks) for reading in affected),
+            title=title,
         )
     readings = examination.job_logs
     return _without_fault(examination, () if isinstance(readings, Unknown) else readings)

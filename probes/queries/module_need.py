@@ -6,9 +6,10 @@ from dataclasses import replace
 from enum import Enum
 
 from probes.base.evidence import Evidence, Severity
-from probes.base.plan import Plan
+from probes.base.plan import Plan, sentences
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import Flavor
+from probes.facts.jobs.processes import names_of
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.log import UNSUPPORTED_GPU
 from probes.facts.kernel.module_files import MODULES as MODULE_FILES
@@ -16,6 +17,7 @@ from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import PROC_MODULES, KernelModule
 from probes.queries.evidence_list import STAGED
 from probes.queries.finding import CheckEnded, Outcome, end_with, found, need, passed, unknown
+from probes.queries.jobs import jobs_of
 from probes.queries.kernel_log import is_dmabuf_refused
 from probes.queries.modules import (
     DMABUF,
@@ -152,12 +154,29 @@ def peermem_fault(
     return found(
         f"{cause} GPUDirect RDMA still works with DMA-BUF." if wanted else cause,
         *evidence,
-        fix=spare_fix(examination, fix),
+        fix=spare_fix(examination, _with_running_jobs(examination, fix)),
         severity=Severity.NOTE if wanted else Severity.CRITICAL,
         devices=(PEERMEM,),
         impact=NOT_NEEDED_HERE if wanted else STAGED,
         part_of=("gpu-too-old-for-gdr", *refused_by(examination, PEERMEM), *part_of, *dmabuf),
     )
+
+
+def running_jobs(examination: Examination) -> str:
+    """Return that running jobs do not use what is loaded now; by name, where only a restart gives them it."""
+    users = [process for process in jobs_of(examination).processes if known(process.uverbs_files, ())]
+    if not users or need_of_peermem(examination) is not Need.NEEDED:
+        return "running jobs keep their current path until they restart"
+    named = names_of(users)
+    return f"running jobs keep their current path. Restart them to use GPUDirect RDMA: {named}"
+
+
+def _with_running_jobs(examination: Examination, fix: Plan | None) -> Plan | None:
+    """Say in a plan that loads nvidia_peermem that the jobs which run now do not use it."""
+    note = sentences(running_jobs(examination))
+    if fix is None or note in fix.note or not any(PEERMEM in step.argv for step in fix.steps):
+        return fix
+    return replace(fix, note=f"{note} {fix.note}".rstrip())
 
 
 def spare_fix(examination: Examination, fix: Plan | None) -> Plan | None:

@@ -43,6 +43,7 @@ class Condition:
     subjects: tuple[frozenset[str], ...] = ()
     effect: str = ""  # in an admin's words, "train.py copies GPU memory through host memory"
     is_begun: bool = False  # gdrtop saw it begin
+    grown: str = ""  # of a step: "network", "rest", "both", "unclear"
 
 
 @frozen

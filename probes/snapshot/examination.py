@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
+
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu import fabric
@@ -13,6 +16,7 @@ from probes.facts.kernel import log as kernel_log
 from probes.facts.kernel.dkms import DkmsFacts
 from probes.facts.kernel.log import KernelLogFacts
 from probes.facts.kernel.module_files import ModuleFileFacts
+from probes.facts.kernel.modules import ModuleState
 from probes.facts.kernel.next_boot import NextBootFacts
 from probes.facts.kernel.symbol_versions import SymbolVersions
 from probes.facts.network import routes
@@ -203,6 +207,8 @@ class Examination:
     earlier_port_health: Maybe[PortHealthFacts] | None = None
     earlier_pcie_errors: Maybe[PcieErrorFacts] | None = None
     earlier_at: float | None = None  # seconds, Reading.at of that examination
+    # By module that was loaded between two examinations: the processes of now that ran already, if any.
+    older_pids: Mapping[str, frozenset[int]] = field(default_factory=dict)
     next_boot: NextBootFacts | None = None  # of a copy that was started for a forecast; None: of no forecast
     job_logs: Maybe[tuple[JobLogReading, ...]] = _NOT_READ  # of jobs that use NCCL
     watched: Maybe[Watched] = _NOT_WATCHED  # what jobs and ports do, over the time that gdrtop watched
@@ -237,8 +243,24 @@ def examine(
         earlier_port_health=None if before is None else before.port_health,
         earlier_pcie_errors=None if before is None else before.pcie_errors,
         earlier_at=None if before is None else before.reading.at,
+        older_pids={} if before is None else _older_pids(before, node, answers["processes"]),
         **answers,
     )
+
+
+def _older_pids(before: Examination, node: Node, processes: Maybe[ProcessFacts]) -> dict[str, frozenset[int]]:
+    """Return the processes that started without a module which has been loaded since, by module."""
+    here = frozenset(
+        process.pid for process in known(map_known(processes, lambda facts: facts.processes), ())
+    )
+    known_before = known(map_known(before.processes, lambda facts: facts.processes), ())
+    then, now = (
+        known(map_known(each.modules, lambda facts: facts.modules), {}) for each in (before.node, node)
+    )
+    absent = ModuleState.NOT_LOADED
+    new = [name for name in then if name in now and then[name].state is absent is not now[name].state]
+    older = {**before.older_pids, **dict.fromkeys(new, frozenset(process.pid for process in known_before))}
+    return {name: pids & here for name, pids in older.items()}
 
 
 def _path_functions(node: Node) -> tuple[str, ...]:

@@ -164,6 +164,6 @@ def smi_path(parts: Parts, up: Branch, down: Branch) -> Maybe[Smi]:
         return Smi.PHB
     for bdf in (a, b):
         if isinstance(parts.nodes[bdf]["numa_node"], Unknown):
-            detail = f"NODE or SYS: the NUMA node of {bdf} is unknown"
+            detail = f"NODE or SYS: the firmware reports no NUMA node for {bdf}"
             return Unknown(Reason.NOT_THERE, f"{parts.nodes[bdf]['sysfs_path']}/numa_node", detail)
     return Smi.NODE if parts.nodes[a]["numa_node"] == parts.nodes[b]["numa_node"] else Smi.SYS

@@ -14,6 +14,7 @@ from probes.base.origin import Source
 from probes.base.text import plural
 from probes.base.unknown import Unknown, known
 from probes.checks.judgment import Judgment, exit_status, judge
+from probes.checks.live.watched import NOT_LONG_ENOUGH, WATCH_SECONDS
 from probes.checks.new_jobs import DEFAULTS, Action
 from probes.checks.registry import CHECKS
 from probes.facts.node import Node
@@ -38,6 +39,7 @@ from widgets.node import verdict as verdict_drawing
 
 _MOST_NAMED = 4  # skipped checks
 _MOST_SECONDS = 3600
+_WATCH = f" --seconds {WATCH_SECONDS}"
 _PAUSE_SECONDS = 5.0  # between two checks of --wait
 _STATUS_HELP = """\
 exit status (the monitoring plugin convention):
@@ -406,6 +408,8 @@ def _text(
         for finding in found:
             if finding.id in options.ids:
                 lines.extend([(), *draw_entry(Entry(finding.id, (finding,)), width, names)])
+                if finding.cause == NOT_LONG_ENOUGH:
+                    lines.append((Run(f"gdrtop check {finding.id}{_WATCH}", Tone.DIM),))
         return lines
     lines.append(line(counted(found)))
     entries = entries_of([finding for finding in found if with_passed or finding.status is not Status.PASSED])
@@ -416,4 +420,5 @@ def _text(
             lines.extend([(), *draw_entry(entry, width, names)])
     hint = "gdrtop check ID shows one check in detail"
     hint += "" if with_passed else "; --all also lists checks that are ok"
+    hint += f";{_WATCH} watches for so long" if any(each.cause == NOT_LONG_ENOUGH for each in found) else ""
     return [*lines, (), (Run(hint, Tone.DIM),)]

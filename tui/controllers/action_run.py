@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tui.runtime.background_task import DRAW_SECONDS, BackgroundTask
+from tui.screens.keys import KEYS
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -29,7 +30,7 @@ class ActionRunController:
     """The newest run of an action in a background thread, and its console."""
 
     name = "An action"
-    key = "x"
+    key = KEYS["actions"].display
 
     def __init__(self, context: AppContext, read_only: bool) -> None:
         self._context, self._app, self._read_only = context, context.app, read_only

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tui.controllers.bandwidth_setup import BandwidthSetupController
 from tui.controllers.bandwidth_worker import BandwidthWorker
 from tui.runtime.background_task import DRAW_SECONDS
+from tui.screens.keys import KEYS
 
 if TYPE_CHECKING:
     from probes.bandwidth.model.request import Request
@@ -23,7 +24,7 @@ class BandwidthController:
     """The newest series of tests, which `worker` runs; `setup` holds the settings of the next one."""
 
     name = "A bandwidth test"
-    key = "b"
+    key = KEYS["bandwidth"].display
     defers_exit = False
 
     def __init__(self, context: AppContext, readings: ReadingsController, read_only: bool) -> None:

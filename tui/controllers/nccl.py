@@ -9,6 +9,7 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Unknown
 from probes.live.processes.job_logs import FoundLogs, JobLog, LogPath, find_logs
 from tui.runtime.log_follower import Followed, LogFollower
+from tui.screens.keys import KEYS
 from tui.screens.nccl import NcclScreen, NcclState
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class NcclController:
         """Search for the logs of the jobs that run now."""
         host, sample = self._context.host, self._context.live.newest
         if host is None or sample is None:
-            self.state.fail("Still reading the node; try again in a moment (r).")
+            self.state.fail(f"Still reading the node; try again in a moment ({KEYS['refresh'].display}).")
             self._context.draw(NcclScreen)
         elif not self._is_searching:
             self._is_searching = True

@@ -34,6 +34,23 @@ _COMMANDS = {
     "record": "record",
     "exit": "quit",
 }
+# Where the other keys work, by names of the key table; the first one is opened if it is not there already.
+ON_SCREENS = {
+    "fix": ("doctor", "overview"),
+    "explain": ("doctor",),
+    "all": ("doctor",),
+    "load": ("overview",),
+    "ras": ("live", "nccl"),
+    "ras_events": ("live",),
+    "event": ("live",),
+    "columns": ("live", "overview"),
+    "view": ("live", "setup"),
+    "file": ("nccl",),
+    "path": ("setup",),
+    "leave_out": ("setup",),
+    "peer": ("bandwidth",),
+    "undo": ("history",),
+}
 
 
 class _Actions(Protocol):
@@ -124,6 +141,9 @@ class CommandsProvider(_Commands):
                 key = KEYS[name]
                 meaning = key.meaning.removeprefix(f"{key.label}: ")
                 yield _Command(key.label, f"{key.display}  {meaning}", partial(app.run_action, action))
+        for name, screens in ON_SCREENS.items():
+            key, where = KEYS[name], " and ".join(KEYS[screen].label for screen in screens)
+            yield _Command(key.label, f"{key.display} in {where}  {key.meaning}", partial(self._press, name))
         yield _Command("Theme", f"Choose the colors. Now: {app.theme}", partial(app.run_action, "themes"))
         for number in VIEWS:
             what = f"Show with {number} the panels that are on the overview now"
@@ -132,6 +152,14 @@ class CommandsProvider(_Commands):
         for offer in app.actions.state.offers:
             why_not = "" if offer.plan is not None else f"Not possible: {offer.why_not}"
             yield _Command(offer.title, why_not, partial(app.action_act, offer.id), offer.plan is not None)
+
+    async def _press(self, name: str) -> None:
+        """Press a key of the table where it works; on other screens, open the one that has it."""
+        key = KEYS[name].keys.split(",")[0]
+        if key in self.app.screen.active_bindings:
+            self.app.simulate_key(key)
+        else:
+            await self.app.run_action(ON_SCREENS[name][0])
 
 
 class ThemesProvider(_Commands):

@@ -13,6 +13,7 @@ from probes.live.ras.targets import RasTarget, find_targets
 from probes.nccl.ras.facts import RasReport
 from tui.runtime.ras_questions import RasAnswer, RasQuestions, use_of
 from tui.screens.ask import YES, AskScreen, sentences
+from tui.screens.keys import KEYS
 from tui.screens.ras import RasPort, RasScreen, RasState
 from widgets.nccl.ras import notice
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tui.controllers.context import AppContext
     from tui.controllers.readings import ReadingsController
 
-_NOT_READ = "Still reading the node; try again in a moment (r)."
+_NOT_READ = f"Still reading the node; try again in a moment ({KEYS['refresh'].display})."
 _Decided = tuple[RasTarget | None, RasDecision]
 
 
@@ -227,7 +228,8 @@ class RasController:
             if self._context.is_leaving:
                 self._readings.end_ras_events()
                 return
-            text = f"gdrtop follows the RAS events of {target.name}. Live (t) lists them. Press m to stop."
+            stop = f"Press {KEYS['ras_events'].display} to stop."
+            text = f"gdrtop follows the RAS events of {target.name}. Live lists them. {stop}"
             self._context.notify(text)
 
         self._context.run_in_thread(lambda: questions.subscribe(target, node), take, self._end_subscribing)

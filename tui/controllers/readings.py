@@ -19,6 +19,7 @@ from tui.runtime.reading_thread import (
     Sampled,
 )
 from tui.runtime.schedules import USUAL_PACE, ReadingSchedule
+from tui.screens.keys import KEYS
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -169,7 +170,8 @@ class ReadingsController:
         """Start recording this node, or stop."""
         if self._live is not None:
             if self._live.toggle_recording():
-                self._context.notify("Recording this node. R stops it.", title="Recording", timeout=5)
+                text = f"Recording this node. {KEYS['record'].display} stops it."
+                self._context.notify(text, title="Recording", timeout=5)
             self._context.reading_thread.ask()
 
     def show_recording(self, report: RecordingState | RecordingEnded) -> None:

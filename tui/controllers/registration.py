@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tui.runtime.background_task import BackgroundTask
+from tui.screens.keys import KEYS
 
 if TYPE_CHECKING:  # loaded with the first registration
     from probes.bandwidth.model.command import Refused
@@ -23,7 +24,7 @@ class RegistrationController:
     """The state of the screen, and the thread that registers."""
 
     name = "A registration"
-    key = "Ctrl+G"
+    key = KEYS["prove"].display
     defers_exit = False
 
     def __init__(self, context: AppContext, read_only: bool) -> None:

@@ -25,7 +25,7 @@ from tui.runtime.snapshot import Snapshot, take_redacted_snapshot, take_snapshot
 from widgets.doctor.plan import command_of
 
 _MOST_RUNS = 50
-_BY_KEYS = "gdrtop, then H, this run, u"
+_BY_KEYS = "gdrtop, then History, this run, Undo"
 
 
 def read_report(

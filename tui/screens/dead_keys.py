@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from textual.app import App
 from textual.binding import Binding
+from textual.keys import format_key
 
 from tui.screens.keys import KEYS, RANKS
 
@@ -29,7 +30,8 @@ def why_dead(app: App[Any], key: str) -> str:
     if rank is None or screen.is_modal:
         return ""
     name = list(KEYS)[rank]
-    shown, label = KEYS[name].display, KEYS[name].label
+    is_main = key == KEYS[name].keys.split(",")[0]
+    shown, label = KEYS[name].display if is_main else format_key(key).capitalize(), KEYS[name].label
     actions = [(node, action) for node in (screen, app) for action in _actions(type(node), key)]
     reasons = (node.why_not(action) for node, action in actions if isinstance(node, SaysWhy))
     reason = next(filter(None, reasons), "")

@@ -16,7 +16,7 @@ from probes.live.processes.job_logs import NEXT_RUN, FoundLogs, JobLog
 from tui.runtime.log_follower import Followed
 from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
-from tui.screens.keys import bind, leave_keys
+from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ListScreen, static_view
 from tui.screens.list_state import ListState
 from widgets.base.lines import Line, Run, Tone, fit, line, plain, wrapped
@@ -153,13 +153,11 @@ class NcclState(ListState):
             text = f"✗ {self._failure}" if self._failure else "Searching for NCCL logs …"
             return wrapped(text, width, Tone.BAD if self._failure else Tone.DIM)
         jobs = self._found.jobs
+        keys = f"{KEYS['file'].display} opens a file, {KEYS['refresh'].display} searches again."
         if isinstance(jobs, Unknown):
-            return wrapped(
-                f"Jobs are unknown ({jobs}). O opens a file, r searches again.", width, Tone.WARNING
-            )
+            return wrapped(f"Jobs are unknown ({jobs}). {keys}", width, Tone.WARNING)
         found = "No NCCL log was found." if jobs else "No job on this node uses NCCL yet."
-        tone = Tone.WARNING if jobs else Tone.DIM
-        return wrapped(f"{found} O opens a file, r searches again.", width, tone)
+        return wrapped(f"{found} {keys}", width, Tone.WARNING if jobs else Tone.DIM)
 
     def detail_title(self) -> str:
         """Return the title of the lower pane; no name of a file, because Textual would read it as markup."""

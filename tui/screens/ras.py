@@ -18,7 +18,7 @@ from probes.live.ras.targets import RasTarget
 from tui.runtime.ras_questions import RasAnswer
 from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
-from tui.screens.keys import bind, leave_keys
+from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import REFRESH_KEY, ListScreen, static_view
 from tui.screens.list_state import ListState
 from widgets.base.figures import local_time
@@ -30,7 +30,8 @@ from widgets.node.verdict import origin_run
 _TEXT_WIDTH = 160  # of a written file
 _AGAIN = "Query again after at least 10 s to see whether they move."
 _NO_PORT = (
-    "No process of an NCCL job is visible on this node, so there is nothing to query. r searches again."
+    "No process of an NCCL job is visible on this node, so there is nothing to query. "
+    f"{KEYS['refresh'].display} searches again."
 )
 _COMMANDS = {"status": STATUS, "verbose": VERBOSE_STATUS, "diagnostics": DIAGNOSTICS}
 

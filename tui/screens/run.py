@@ -17,7 +17,7 @@ from tui.actions.manual_steps import runnable
 from tui.screens import save_and_copy
 from tui.screens.confirm.state import file_word, title_line
 from tui.screens.key_footer import KeyFooter
-from tui.screens.keys import bind, leave_keys
+from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import PanesScreen, static_view
 from widgets.base.lines import Line, Run, Tone, folded, plain, wrapped
 from widgets.base.lines_view import LinesView
@@ -110,7 +110,8 @@ class RunState:
             return (Run(" no longer waiting for this step", Tone.WARNING),)
         if self._stops:
             leaving = ", then gdrtop quits" if self.is_leaving else ""
-            return (Run(f" stopping after this step{leaving} (K: stop waiting for it)", Tone.WARNING),)
+            again = f"{KEYS['cancel'].display}: stop waiting for it"
+            return (Run(f" stopping after this step{leaving} ({again})", Tone.WARNING),)
         return (Run(f" {self.progress} · {seconds:.0f} s"),) if self.step else (Run(" starting …", Tone.DIM),)
 
     @property

@@ -83,7 +83,7 @@ SETTINGS = {
         Setting(
             "overview.hide",
             "",
-            "Panels that the overview does not show; the key C hides and shows them.",
+            "Panels that the overview does not show; Columns hides and shows them.",
             pattern=r".*",
             expects="names of panels with commas between them",
         ),
@@ -108,7 +108,7 @@ SETTINGS = {
             Setting(
                 f"live.hide_{table}",
                 "",
-                f"Columns of the {what} that Live does not show; the key C chooses them.",
+                f"Columns of the {what} that Live does not show; Columns chooses them.",
                 pattern=r".*",
                 expects="names of columns with commas between them",
             )
@@ -118,7 +118,7 @@ SETTINGS = {
             Setting(
                 f"live.sort_{table}",
                 "",
-                f"The column by which Live sorts the {what}; empty: the worst first. The key o chooses it.",
+                f"The column by which Live sorts the {what}; empty: the worst first. View chooses it.",
                 pattern=r".*",
                 expects="the name of a column, or -name for the reversed order",
             )

@@ -73,7 +73,9 @@ def marks_of(findings: Sequence[Finding], topology: Topology | None = None) -> d
 def words_of(findings: Sequence[Finding], topology: Topology | None = None) -> dict[str, str]:
     """Return in a word what is wrong with each device that is slow or fails now: "slow", "flapping"."""
     words: dict[str, str] = {}
-    found = (finding for finding in findings if finding.status is Status.FOUND and finding.id in _WORDS)
+    # A note is about the past: its count does not rise.
+    now = (finding for finding in findings if finding.severity is not Severity.NOTE)
+    found = (finding for finding in now if finding.status is Status.FOUND and finding.id in _WORDS)
     for finding in sorted(found, key=lambda finding: bool(finding.part_of)):  # the cause first
         for device in marked_ids(finding, NO_IDS if topology is None else topology.ids_by_bdf):
             words.setdefault(device, _WORDS[finding.id])
@@ -81,7 +83,7 @@ def words_of(findings: Sequence[Finding], topology: Topology | None = None) -> d
 
 
 def counted(findings: Iterable[Finding]) -> str:
-    """Return "1 critical, 2 warnings, 3 notes; 4 checks could not run, 50 are ok or not applicable"."""
+    """Return "1 critical, 2 warnings, 3 notes; 50 checks passed, 4 could not run"."""
     counted_findings = list(findings)
     severities = Counter(
         finding.severity
@@ -98,9 +100,7 @@ def counted(findings: Iterable[Finding]) -> str:
     silenced = sum(f.status is Status.SILENCED and not f.part_of for f in counted_findings)
     counts += [f"{silenced} silenced"] if silenced else []
     unknown, passed = statuses[Status.UNKNOWN], statuses[Status.PASSED]
-    rest = [f"{plural(unknown, 'check')} could not run"] if unknown else []
-    quantity = str(passed) if unknown else plural(passed, "check")
-    rest.append(f"{quantity} {'is' if passed == 1 else 'are'} ok or not applicable")
+    rest = [f"{plural(passed, 'check')} passed", *([f"{unknown} could not run"] if unknown else [])]
     return f"{', '.join(counts) or 'no findings'}; {', '.join(rest)}"
 
 
@@ -276,13 +276,13 @@ def draw_details(finding: Finding, width: int, labels: Mapping[str, str] = _NO_L
 
 
 def affected_text(finding: Finding) -> str:
-    """Return "affects rank 5 of train.py (alice) · takes 1 GPU away · since 14:03:11 EST"."""
+    """Return "affects rank 5 of train.py (alice) · leaves 1 GPU without GPUDirect RDMA · since 14:03 EST"."""
     ranks = f"{', '.join(finding.ranks[:_MOST_DEVICES])}{' …' if len(finding.ranks) > _MOST_DEVICES else ''}"
     jobs = ", ".join(finding.jobs)
     whom = f"{ranks} of {jobs}" if ranks and jobs else ranks or jobs
     parts = [f"affects {whom}"] if whom else []
     if finding.takes:
-        parts.append(f"takes {plural(len(finding.takes), 'GPU')} away")
+        parts.append(f"leaves {plural(len(finding.takes), 'GPU')} without GPUDirect RDMA")
     if finding.since is not None:
         parts.append(f"since {local_time(finding.since)}")
     return " · ".join(parts)
@@ -365,7 +365,7 @@ def explain_path(verdict: Verdict, width: int) -> list[Line]:
     lines: list[Line] = [
         (Run("Without GPUDirect RDMA", Tone.TITLE),),
         (Run("  wire ══ "), Run("NIC", Tone.NIC), Run(" ──▸ host memory ──▸ "), Run("GPU", Tone.GPU)),
-        (Run("              copied twice, through host memory", Tone.DIM),),
+        (Run("              two copies through host memory", Tone.DIM),),
         (),
         (Run("With GPUDirect RDMA", Tone.TITLE),),
         (Run("  wire ══ "), Run("NIC", Tone.NIC), Run(" ──────────────────▸ "), Run("GPU", Tone.GPU)),
@@ -408,12 +408,12 @@ def draw_rows(
     rows = judgment.listed
     if not rows and judgment.verdict.state in WITHOUT_NUMBERS:  # it could not be judged: nothing is green
         mark = verdict_drawing.draw(judgment.verdict)[0]
-        text = wrapped(f"{counted(judgment.findings)} (d)", width - 2)
+        text = wrapped(f"{counted(judgment.findings)} (Doctor)", width - 2)
         marks = (mark._replace(text=mark.text[:1]), *[Run(" ")] * len(text))
         return [(first, Run(" "), *line) for first, line in zip(marks, text, strict=False)]
     if not rows:
         notes = len(with_severity(judgment.findings, Severity.NOTE))
-        more = f", {notes} note{'s' if notes > 1 else ''} (d)" if notes else ""
+        more = f", {notes} note{'s' if notes > 1 else ''} (Doctor)" if notes else ""
         return [(Run("✓", Tone.GOOD), Run(" no critical findings or warnings"), Run(more, Tone.DIM))]
     devices = {finding.id: device_of(finding, labels, gpus) for finding in rows}
     cells = min(_MOST_DEVICE_CELLS, max(map(len, devices.values())))

@@ -24,6 +24,7 @@ _BESIDE_MANUAL = {
     Undo.WHOLE: "can be undone, except manual steps",
     Undo.NOTHING: "its commands only read",
 }
+_MANUAL = "manual: "
 
 
 def draw_consequences(plan: Plan, width: int, names_jobs: bool = False) -> list[Line]:
@@ -36,8 +37,9 @@ def draw_consequences(plan: Plan, width: int, names_jobs: bool = False) -> list[
 def draw_steps(plan: Plan, width: int) -> list[Line]:
     """Draw the steps in order, with similar ones folded, then the note."""
     lines: list[Line] = []
-    for steps in step_groups(plan.steps):
-        lines.extend(draw_group(steps, width))
+    is_list = len(plan.steps) > 1 and all(step.is_instruction for step in plan.steps)
+    for number, steps in enumerate(step_groups(plan.steps), 1):
+        lines.extend(draw_group(steps, width, f"{number}. " if is_list else _MANUAL))
     if plan.note:
         lines.extend(wrapped(plan.note, width, Tone.DIM))
     return lines
@@ -53,10 +55,10 @@ def step_groups(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
     return groups
 
 
-def draw_group(steps: Sequence[Step], width: int) -> list[Line]:
+def draw_group(steps: Sequence[Step], width: int, mark: str = _MANUAL) -> list[Line]:
     """Draw one step, or the first of many similar ones and how many there are."""
     if len(steps) == 1:
-        return draw_step(steps[0], width)
+        return draw_step(steps[0], width, mark)
     head = f"{len(steps)} {steps[0].group}, starting with:"
     last = f"… {len(steps) - 1} more like this"
     return [
@@ -86,11 +88,11 @@ def consequences(plan: Plan, names_jobs: bool = False) -> list[str]:
     return words
 
 
-def draw_step(step: Step, width: int) -> list[Line]:
-    """Draw the reason, the command or the file's new text, and the undo."""
+def draw_step(step: Step, width: int, mark: str = _MANUAL) -> list[Line]:
+    """Draw the reason, the command or the file's new text, and the undo; `mark`: of a manual step."""
     if step.is_instruction:
         text, _, to_copy = step.why.partition("\n")
-        lines = wrapped(f"manual: {text}", width, Tone.PLAIN, "  ")
+        lines = wrapped(f"{mark}{text}", width, Tone.PLAIN, "  ")
         return [*lines, *(wrapped(to_copy, width, Tone.GOOD, "    ") if to_copy else ())]
     lines = wrapped(f"# {step.why}", width, Tone.DIM, "  ")
     if step.file is not None:

@@ -105,12 +105,12 @@ def draw_step(step: SetupStep, width: int) -> list[Line]:
     if step.command and step.state in (StepState.TO_DO, StepState.BLOCKED):
         lines.extend(wrapped(f"Run: {step.command}", width))
     if step.state not in (StepState.DONE, StepState.SKIPPED):
-        lines.extend(wrapped(f"Skip it: gdrtop setup --skip {step.id}, or S on the screen", width, Tone.DIM))
+        lines.extend(wrapped(f"Skip it: gdrtop setup --skip {step.id}, or Skip in Setup", width, Tone.DIM))
     for evidence in step.evidence[:_MOST_EVIDENCE]:
         lines.extend(wrapped(f"{evidence.source}: {evidence.value}", width, Tone.DIM))
     more = len(step.evidence) - _MOST_EVIDENCE
     if more > 0:
-        lines.extend(wrapped(f"… {more} more; the doctor (d) shows all", width, Tone.DIM))
+        lines.extend(wrapped(f"… {more} more in Doctor", width, Tone.DIM))
     return lines
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from probes.base.evidence import Evidence, Severity
-from probes.base.plan import Step, make_plan
+from probes.base.plan import make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu
 from probes.facts.kernel.log import KernelMessage, LogKind
@@ -14,6 +14,7 @@ from probes.facts.pci.functions import is_for_guests
 from probes.facts.system.platform import in_container
 from probes.host.nvml import NvmlGpu
 from probes.plans.common import initramfs_instruction, reboot_step
+from probes.plans.load_modules import bind_steps
 from probes.queries.evidence_list import KERNEL_LOG, first_n, join_limited
 from probes.queries.finding import Area, Outcome, end_with, found, need, needs, passed, unknown
 from probes.queries.modules import DRIVER_README
@@ -118,9 +119,8 @@ def gpu_without_driver(examination: Examination) -> Outcome:
         f"{names_of(chosen)}: nvidia is not loaded, does not support this GPU, or could not initialize it.",
         *first_n(_driver(gpu) for gpu in chosen),
         fix=make_plan(
-            "Load the driver",
-            Step("Load the driver if it is not loaded", ("modprobe", "nvidia")),
-            "If it is loaded, search the kernel log for NVRM lines about this GPU",
+            "Let the driver bind to the GPU",
+            *bind_steps(examination, "nvidia", bdfs_of(chosen)),
         ),
         devices=bdfs_of(chosen),
     )

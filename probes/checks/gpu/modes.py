@@ -53,7 +53,7 @@ def mig_with_gdr(examination: Examination) -> Outcome:
     "A GPU is a vGPU, and few vGPU profiles support GPUDirect RDMA",
     "NVIDIA AI Enterprise, vGPU features, https://docs.nvidia.com/ai-enterprise/",
     ok="No vGPU, or it supports GPUDirect RDMA",
-    impact="If the profile does not support it, jobs copy through host memory.",
+    impact="Jobs copy through host memory: libcuda reports no vGPU profile with GPUDirect RDMA here.",
 )
 def vgpu_without_gdr(examination: Examination) -> Outcome:
     """Read NVML's virtualization mode and the names of vGPU profiles, unless libcuda reports support."""

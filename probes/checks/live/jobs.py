@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from probes.base.evidence import Evidence
 from probes.base.plan import Plan, instruction, make_plan
-from probes.checks.live.watched import report_conditions
+from probes.checks.live.watched import conditions_of, report_conditions
+from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Area, Outcome, Scope, Severity, end_with, passed
 from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, STAGING_SETTINGS, TCP_SETTINGS, job_plan
 from probes.queries.jobs import OVER_TCP as TCP_IMPACT
@@ -119,13 +120,16 @@ def path_contradicts_node(examination: Examination) -> Outcome:
     return report_conditions(examination, CONTRADICTED, _CONTRADICTED_FIX, needs_paths=True)
 
 
-_STOPPED_FIX = Plan(
-    "Resume the process",
-    (
-        instruction("Run kill -CONT PID for each process in the evidence"),
-        instruction("If a debugger has stopped it, detach the debugger instead", needs_root=False),
-    ),
-)
+def _resume(examination: Examination) -> Plan:
+    """Resume what a signal has stopped, and name the processes that a debugger has (proc_pid_stat(5))."""
+    shown = [line for condition in conditions_of(examination, STOPPED) for line in condition.evidence]
+    pids = {line.source.split("/")[2]: line.value.rpartition(" ")[2] for line in shown}
+    by_signal = [pid for pid, state in pids.items() if state == "T"]
+    traced = [f"/proc/{pid}/status" for pid, state in pids.items() if state == "t"]
+    steps = [instruction(f"Run kill -CONT {' '.join(by_signal)}")] if by_signal else []
+    if traced:
+        steps.append(instruction(f"Detach the debugger: TracerPid in {join_limited(traced)}", False))
+    return make_plan("Resume the process", *steps)
 
 
 @AREA.check(
@@ -139,7 +143,7 @@ _STOPPED_FIX = Plan(
 )
 def rank_stopped(examination: Examination) -> Outcome:
     """Find processes of jobs in the state T: stopped by a signal or a debugger."""
-    return report_conditions(examination, STOPPED, _STOPPED_FIX)
+    return report_conditions(examination, STOPPED, _resume)
 
 
 _RANK_ENDED_FIX = Plan(
@@ -174,7 +178,7 @@ _RAS_PROBLEM_FIX = Plan(
     (
         instruction("Look at the process in the RAS report: log, stacks (py-spy dump), node", False),
         instruction(
-            "Query RAS again to see whether the process has progressed: gdrtop ras (R on the Live screen)",
+            "Query RAS again to see whether the process has progressed: gdrtop ras, or Query RAS in Live",
             False,
         ),
     ),
@@ -200,7 +204,7 @@ _SLOW_NIC_FIX = Plan(
     "Find out what slows the NIC",
     (
         instruction("Measure the NIC alone when it is idle: gdrtop bench --nic NIC", needs_root=False),
-        instruction("Compare PCIe link, errors and PCIe stalls of the NICs in the live view (t)", False),
+        instruction("Compare PCIe link, errors and PCIe stalls of the NICs in Live", False),
         instruction("Check the NIC's cable and switch port, and the settings of its rail"),
     ),
 )
@@ -258,9 +262,9 @@ def job_silent(examination: Examination) -> Outcome:
 _TRAFFIC_FELL_FIX = Plan(
     "Find out what the job waits for",
     (
-        instruction("Ask NCCL which rank the others wait for: gdrtop ras (R on the Live screen)", False),
+        instruction("Ask NCCL which rank the others wait for: gdrtop ras, or Query RAS in Live", False),
         instruction("Look at the job's log and the peers: a rank on another node may have exited", False),
-        instruction("Look for pauses, retransmits and ports that went down in the live view (t)", False),
+        instruction("Look for pauses, retransmits and ports that went down in Live", False),
     ),
 )
 
@@ -283,14 +287,17 @@ def job_traffic_fell(examination: Examination) -> Outcome:
     return report_conditions(examination, TRAFFIC_FELL, _TRAFFIC_FELL_FIX, 30.0)
 
 
-_STEP_LONGER_FIX = Plan(
-    "Find out which part grew, and why",
-    (
-        instruction("If the network part grew, look for pauses, retransmits and congestion (Live, t)", False),
-        instruction("Otherwise look at clocks and temperatures of the GPUs, CPUs and data loading", False),
-        instruction("Compare with the other nodes of the job: gdrtop fleet live --job JOB", False),
-    ),
-)
+_NETWORK_GREW = instruction("Look for pauses, retransmits and congestion of its ports in Live", False)
+_REST_GREW = instruction("Look at clocks and temperatures of the GPUs, CPUs and data loading", False)
+_OTHER_NODES = instruction("Compare with the other nodes of the job: gdrtop fleet live --job JOB", False)
+
+
+def _find_part(examination: Examination) -> Plan:
+    """Look at the part of the step that grew, or at both parts."""
+    grown = {condition.grown for condition in conditions_of(examination, STEP_LONGER)}
+    network, rest = grown - {"rest"}, grown - {"network"}
+    steps = [*[_NETWORK_GREW] * bool(network), *[_REST_GREW] * bool(rest), _OTHER_NODES]
+    return make_plan("Find out why it grew", *steps)
 
 
 @AREA.check(
@@ -304,13 +311,13 @@ _STEP_LONGER_FIX = Plan(
 )
 def job_step_longer(examination: Examination) -> Outcome:
     """Find jobs whose traffic repeats more slowly than when gdrtop began to look, with the same bytes."""
-    return report_conditions(examination, STEP_LONGER, _STEP_LONGER_FIX)
+    return report_conditions(examination, STEP_LONGER, _find_part)
 
 
 _ODD_RANK_FIX = Plan(
     "Make the ranks alike",
     (
-        instruction("Compare the rank's NICs, CPUs and environment with another rank's (Live, Enter)", False),
+        instruction("Compare the rank's NICs, CPUs and environment with another rank's in Live", False),
         instruction("Give every rank the GPU, NIC and CPUs of one NUMA node, then restart the job", False),
     ),
     disturbs=RESTARTS,

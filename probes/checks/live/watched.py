@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan
@@ -19,7 +19,7 @@ from probes.snapshot.condition import WATCH_STAGES, Condition
 from probes.snapshot.examination import Examination
 
 WATCH_SECONDS = round(WATCH_STAGES[-1])  # after which every condition that is there has been seen
-NOT_LONG_ENOUGH = f"needs up to {WATCH_SECONDS} s of watching (check --seconds {WATCH_SECONDS})"
+NOT_LONG_ENOUGH = f"needs up to {WATCH_SECONDS} s of watching"
 _MOST_EVIDENCE, _MOST_PAST = 12, 4
 _SEVERITIES = tuple(Severity)
 # The same objects in each second, for most of these checks never find anything.
@@ -32,7 +32,7 @@ _NOT_SEEN_WATCHING = passed(Evidence("live view", "not seen while watching"))
 def report_conditions(
     examination: Examination,
     check: str,
-    fix: Plan,
+    fix: Plan | Callable[[Examination], Plan],
     seconds: float = 0.0,
     is_about_jobs: bool = True,
     needs_paths: bool = False,
@@ -47,9 +47,10 @@ def report_conditions(
     """
     assert seconds in WATCH_STAGES
     watched = need(examination.watched, "running jobs")
-    conditions = [condition for condition in watched.conditions if condition.check == check]
+    conditions = conditions_of(examination, check)
     if conditions:
-        return _found(conditions, fix, _past(examination, conditions))
+        plan = fix if isinstance(fix, Plan) else fix(examination)
+        return _found(conditions, plan, _past(examination, conditions))
     jobs = watched.jobs
     if is_about_jobs or (isinstance(jobs, Unknown) and TREE_ONLY in str(jobs)):
         jobs = need(jobs, "job processes")
@@ -66,6 +67,13 @@ def report_conditions(
     if none is not None:
         return passed(none)
     return _NOT_SEEN_WATCHING if seconds else _NOT_SEEN
+
+
+def conditions_of(examination: Examination, check: str) -> list[Condition]:
+    """Return the conditions of a check that were seen."""
+    watched = examination.watched
+    seen = () if isinstance(watched, Unknown) else watched.conditions
+    return [condition for condition in seen if condition.check == check]
 
 
 def _past(examination: Examination, conditions: list[Condition]) -> list[Evidence]:

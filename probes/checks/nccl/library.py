@@ -152,23 +152,30 @@ def nccl_twice_in_process(examination: Examination) -> Outcome:
     "Processes of one user load different NCCL versions",
     "NCCL release notes, https://docs.nvidia.com/deeplearning/nccl/release-notes/",
     ok="Each user's processes load one NCCL version",
-    impact="If they belong to one job, the job hangs or fails at startup.",
+    impact="A job whose ranks load different versions hangs or fails at startup.",
 )
 def nccl_versions_differ(examination: Examination) -> Outcome:
     """Compare the versions of libnccl over the processes of each user."""
     jobs = jobs_of(examination)
-    by_user: dict[int, dict[tuple[int, ...], Evidence]] = {}
+    by_user: dict[tuple[int, str], dict[tuple[int, ...], Evidence]] = {}
     for process in jobs.processes:
         if isinstance(process.uid, Unknown):
             continue
         for library, version in versions_of(process, "libnccl"):
-            by_user.setdefault(process.uid, {}).setdefault(version, _mapped(process, library))
-    evidence = [line for versions in by_user.values() if len(versions) > 1 for line in versions.values()]
+            by_user.setdefault((process.uid, process.job), {}).setdefault(version, _mapped(process, library))
+    differing = {key: versions for key, versions in by_user.items() if len(versions) > 1}
+    evidence = [line for versions in differing.values() for line in versions.values()]
     if not evidence and (missing := _version_unknown(examination)):
         return unknown(missing)
-    cause = "All ranks of one job need the same NCCL. Two jobs of one user may differ."
-    users = tuple(_processes(versions.values()) for versions in by_user.values() if len(versions) > 1)
-    return conclude(jobs, evidence, cause, part_of=("nccl-twice-in-process",), subjects=users)
+    of_one_job = any(job for _, job in differing)
+    cause = "All ranks of one job need the same NCCL."
+    if not of_one_job:
+        cause += " Two jobs of one user may differ: which job these processes belong to is unknown."
+    severity = Severity.WARNING if of_one_job else None
+    users = tuple(_processes(versions.values()) for versions in differing.values())
+    return conclude(
+        jobs, evidence, cause, severity=severity, part_of=("nccl-twice-in-process",), subjects=users
+    )
 
 
 def _processes(evidence: Iterable[Evidence]) -> frozenset[str]:

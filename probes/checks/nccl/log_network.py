@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from probes.base.unknown import Unknown
+from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, nearest_left_out
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity
-from probes.queries.job_logs import conclude_logs, environment_evidence, environment_sentence, readings_of
+from probes.queries.job_logs import (
+    conclude_logs,
+    environment_evidence,
+    environment_is_read,
+    environment_sentence,
+    readings_of,
+    settings_of,
+)
 from probes.queries.jobs import FAR_NIC, NCCL_VARIABLES, STAGED, job_plan, usable_paths
-from probes.queries.modules import driver_with_plugin
+from probes.queries.modules import PEERMEM, driver_with_plugin
 from probes.snapshot.condition import OVER_TCP as JOB_OVER_TCP
 from probes.snapshot.condition import STAGED as JOB_STAGED
 from probes.snapshot.examination import Examination
@@ -22,6 +32,7 @@ AREA = Area("nccl", explains=True)
 _DMABUF = "NCCL_DMABUF_ENABLE"
 _PLUGIN = "NCCL_NET_PLUGIN"
 _FEW = 3
+_SEES = (2, 23, 4)  # the first NCCL that does not need memory_peers to see nvidia_peermem
 _NOT_LOADED = ("Could not find", "No plugin found")
 
 
@@ -33,7 +44,9 @@ _NOT_LOADED = ("Could not find", "No plugin found")
     ok="No job's NCCL log shows GPUDirect RDMA disabled on a capable NIC",
     impact=f"No GPUDirect RDMA for this job. {STAGED}",
     data_path=True,
-    part_of=(JOB_STAGED, "nccl-dmabuf-disabled", "nccl-too-old-for-dmabuf"),
+    part_of=(
+        *(JOB_STAGED, "nccl-dmabuf-disabled", "nccl-too-old-for-dmabuf", "memory-peers-missing-old-nccl"),
+    ),
 )
 def job_log_gdr_disabled(examination: Examination) -> Outcome:
     """Find `GPU Direct RDMA Disabled for HCA` on a node with a usable path."""
@@ -42,7 +55,8 @@ def job_log_gdr_disabled(examination: Examination) -> Outcome:
     affected: list[JobLogReading] = []
     evidence: list[Evidence] = []
     devices: list[str] = []
-    cause = ""
+    steps: dict[str, None] = {}
+    cause = title = ""
     for reading in readings_of(examination):
         off = [nic for nic in reading.facts.capabilities if not nic.is_enabled and nic.network == "IB"]
         if not off or not usable or reading.facts.channels.gdr:
@@ -50,23 +64,54 @@ def job_log_gdr_disabled(examination: Examination) -> Outcome:
         affected.append(reading)
         devices.extend(nic.name for nic in off)
         names = join_limited((nic.name for nic in off), _FEW)
-        is_absent = reading.facts.dmabuf is None
         evidence.append(Evidence(str(off[0].seen.first), f"GPU Direct RDMA Disabled for {names}"))
         evidence.append(Evidence("this node", f"{' and '.join(usable)} can be used"))
+        if dmabuf is False and not _is_too_old(examination, reading):
+            likely = "" if _was_older(examination, reading) else "likely "
+            title = title or f"A job {likely}started before nvidia_peermem was loaded"
+            cause = cause or (
+                "NCCL looks for nvidia_peermem when a job starts, and found none. It is loaded now, so "
+                f"the job {likely}started before. DMA-BUF cannot be used on this node. Restart the job."
+            )
+            continue
         evidence.extend(environment_evidence(examination, reading, (_DMABUF,)))
         environment = environment_sentence(examination, reading, (_DMABUF,), "disables DMA-BUF")
-        line = ' and has no line "DMA-BUF is available"' if is_absent else ""
+        line = ' and has no line "DMA-BUF is available"' if reading.facts.dmabuf is None else ""
         cause = cause or (
             f"This node supports {' and '.join(usable)}, but the job's log says GPUDirect RDMA is "
             f"disabled for {names}{line}. {environment}"
         )
-    fix = job_plan(
-        "Let the job register GPU memory",
-        "If a module was loaded after the job started, restart the job",
-        "In a container, use versions of rdma-core and CUDA that support DMA-BUF",
-        f"Remove {_DMABUF}=0 from the job and its code",
+        steps |= dict.fromkeys(_use_dmabuf(examination, reading))
+    fix = (
+        job_plan("Let NCCL use GPUDirect RDMA in this job", *steps) if steps else job_plan("Restart the job")
     )
-    return conclude_logs(examination, affected, cause, evidence, fix, devices=tuple(dict.fromkeys(devices)))
+    ends = tuple(dict.fromkeys(devices))
+    return conclude_logs(examination, affected, cause, evidence, fix, devices=ends, title=title)
+
+
+def _was_older(examination: Examination, reading: JobLogReading) -> bool:
+    """Return whether gdrtop saw nvidia_peermem being loaded while all ranks of a job ran already."""
+    older = examination.older_pids.get(PEERMEM, frozenset())
+    return bool(reading.ranks) and older.issuperset(rank.pid for rank in reading.ranks)
+
+
+def _is_too_old(examination: Examination, reading: JobLogReading) -> bool:
+    """Return whether the job's NCCL cannot see nvidia_peermem: memory-peers-missing-old-nccl."""
+    ranks = (
+        settings.process for settings in settings_of(examination, reading) if settings.process is not None
+    )
+    versions = [version for process in ranks for _, version in versions_of(process, "libnccl")]
+    return isinstance(examination.reading.peermem.peers, Unknown) and min(versions, default=_SEES) < _SEES
+
+
+def _use_dmabuf(examination: Examination, reading: JobLogReading) -> Iterator[str]:
+    """Yield what keeps a job from DMA-BUF, which this node can use."""
+    if environment_evidence(examination, reading, (_DMABUF,)):
+        yield f"Remove {_DMABUF} from the job and its code"
+        return
+    if not environment_is_read(examination, reading):
+        yield f"Look for {_DMABUF}=0 in the job and its code: only root can read its environment"
+    yield "Use versions of NCCL, CUDA and rdma-core that support DMA-BUF in the job's image or environment"
 
 
 @AREA.check(
@@ -89,6 +134,7 @@ def job_log_other_nics(examination: Examination) -> Outcome:
     """Find GPUs of a job with no nearest NIC in `NET/IB : Using`, though its port is ACTIVE."""
     affected: list[JobLogReading] = []
     evidence: list[Evidence] = []
+    steps: dict[str, None] = {}
     cause = ""
     for reading in readings_of(examination):
         used = nic_names(reading.facts)
@@ -104,11 +150,12 @@ def job_log_other_nics(examination: Examination) -> Outcome:
         evidence.extend(environment_evidence(examination, reading, (HCA,)))
         environment = environment_sentence(examination, reading, (HCA,), "excludes NICs")
         cause = cause or f"The log says NCCL uses {listed}, without {missing}. {environment}"
-    fix = job_plan(
-        "Let NCCL use the nearest NICs",
-        f"Add the NICs to {HCA} or unset it, and make their devices visible in the job's container",
-        "If a port came up after the job started, restart the job",
-    )
+        names = join_limited(sorted(set(left_out.values())), _FEW)
+        if environment_evidence(examination, reading, (HCA,)):
+            steps[f"Let {HCA} select {names} in the job and its code, or unset it"] = None
+        elif not environment_is_read(examination, reading):
+            steps[f"Look for {HCA} in the job and its code: only root can read its environment"] = None
+    fix = job_plan("Let NCCL use the nearest NICs", *steps)
     return conclude_logs(examination, affected, cause, evidence, fix)
 
 

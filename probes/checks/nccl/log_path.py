@@ -157,13 +157,14 @@ def job_log_staged(examination: Examination) -> Outcome:
     is_partly = all(reading.facts.channels.gdr for reading in affected)
     compare = (
         "Compare the ranks without GPUDirect RDMA with the others of their job: NIC, distance, CPUs and "
-        "environment (live view: t, then Enter on the rank)"
+        "environment. Live shows them for each rank"
     )
     fix = job_plan(
         "Find out why NCCL does not use GPUDirect RDMA",
         *([compare] if devices else []),
-        "Check the reasons in the evidence. The log shows distances, disabled NICs and settings",
-        "If the log gives no reason, set NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run",
+        "Check the reasons in the evidence. The log shows distances, disabled NICs and settings"
+        if all(map(_says_why, affected))
+        else "Set NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run: the log gives no reason",
     )
     severity = Severity.WARNING if is_partly else None
     ends, whom = tuple(dict.fromkeys(devices)), tuple(dict.fromkeys(names))
@@ -173,6 +174,12 @@ def job_log_staged(examination: Examination) -> Outcome:
         ranks=whom,
         subjects=tuple(subjects),
     )
+
+
+def _says_why(reading: JobLogReading) -> bool:
+    from probes.nccl.log.verdict import NO_REASON
+
+    return any(reason.text != NO_REASON for reason in reading.verdict.reasons)
 
 
 def _staged_here(reading: JobLogReading) -> list[RankPath]:
@@ -237,7 +244,7 @@ def job_log_differs(examination: Examination) -> Outcome:
     fix = job_plan(
         "Find out which one is right",
         "Compare the rank's pid and the time of the log with the running job",
-        "Watch PCIe and NIC rates of the rank in the live view (t)",
+        "Watch PCIe and NIC rates of the rank in Live",
     )
     severity = None if is_proven else Severity.NOTE
     part_of = ("no-gdr-path",)

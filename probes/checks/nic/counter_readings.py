@@ -16,6 +16,9 @@ from probes.snapshot.examination import Examination
 _SHORTEST_SECONDS = 60.0  # a single error says nothing about the rate
 
 
+NEXT_CHECK = "The next check shows whether the count still rises."
+
+
 @frozen
 class CounterReading:
     """One counter of one port."""

@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.unknown import Reason, Unknown, known, map_known
-from probes.checks.nic.counter_readings import CounterReading, all_fine, health_before, read_counters, rise_of
+from probes.checks.nic.counter_readings import (
+    NEXT_CHECK,
+    CounterReading,
+    all_fine,
+    health_before,
+    read_counters,
+    rise_of,
+)
 from probes.facts.rdma.counters import PORT_COUNTERS, Harm, Place
 from probes.queries.evidence_list import first_n
 from probes.queries.finding import Area, Outcome, Severity, found, unknown_without
@@ -83,7 +90,7 @@ def _since_when(readings: list[CounterReading]) -> str:
         return "A counter is full, so new events do not show up."
     if all(reading.rise == 0 for reading in readings):
         return "None since the last check."
-    return "Check again to see whether the count is still rising."
+    return NEXT_CHECK
 
 
 def _found(
@@ -91,6 +98,7 @@ def _found(
     cause: str,
     fix: Plan | None,
     severity: Severity,
+    title: str = "",
     impact: str = "",
 ) -> Outcome:
     ports = list({reading.port.name: reading.port for reading in readings}.values())
@@ -101,6 +109,7 @@ def _found(
         severity=severity,
         devices=devices_of(ports),
         impact=impact,
+        title=title,
     )
 
 
@@ -147,9 +156,9 @@ AREA.check(
 @AREA.check(
     "link-flaps-carrier",
     Severity.WARNING,
-    "A NIC's netdev keeps losing carrier",
+    "A NIC's network interface has lost its link many times since boot",
     "Linux, Documentation/ABI/testing/sysfs-class-net: carrier_changes",
-    ok="No NIC's netdev keeps losing carrier",
+    ok="No NIC's network interface has lost its link many times",
     impact="A job on the port fails with completion error 12.",
     data_path=True,
     part_of=(*LINK_CAUSES, "link-flaps"),
@@ -172,10 +181,13 @@ def link_flaps_carrier(examination: Examination) -> Outcome:
         readings.append(CounterReading(port, source, changes, rise_of(changes, before)))
     risen = [reading for reading in readings if reading.rises]
     if risen:
-        return _found(risen, "the carrier changed since the last check.", _CABLE, Severity.WARNING)
+        title = "A NIC's network interface lost its link since the last check"
+        return _found(risen, "the carrier changed since the last check.", _CABLE, Severity.WARNING, title)
     often = [reading for reading in readings if reading.value > FEW_CARRIER_CHANGES]
     if often:
-        cause = f"the carrier has changed often since boot. {_since_when(often)}"
+        most = max(reading.value for reading in often) // 2  # the link also came up each time
+        times = f"{'up to ' * (len(often) > 1)}{most} times"
+        cause = f"its network interface lost its link {times} since boot. {_since_when(often)}"
         return _found(often, cause, _CABLE, Severity.NOTE)
     return missing or all_fine(readings)
 

@@ -7,6 +7,7 @@ from probes.base.unknown import Reason, Unknown, is_there, known
 from probes.checks.nic.port_rates import is_bond
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.rdma.devices import NAMESPACE_ARGV, RdmaDevice
+from probes.plans.load_modules import bind_steps
 from probes.queries.evidence_list import NAMESPACE_OF_DEVICES, PCI_FUNCTIONS, first_n, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.modules import mlx4_functions
@@ -61,14 +62,15 @@ def nic_without_driver(examination: Examination) -> Outcome:
     if bare:
         bdfs = [nic.bdf for nic in bare]
         older = known(mlx4_functions(examination), ())
-        drivers = dict.fromkeys("mlx4_core" if bdf in older else "mlx5_core" for bdf in bdfs)
+        drivers: dict[str, list[str]] = {}
+        for bdf in bdfs:
+            drivers.setdefault("mlx4_core" if bdf in older else "mlx5_core", []).append(bdf)
         return found(
             f"{join_limited(bdfs)}: {' or '.join(drivers)} is not loaded, was unbound, or failed to start.",
             *first_n(_driver_evidence(nic) for nic in bare),
             fix=make_plan(
                 "Bind the driver to the NIC",
-                *(Step(f"Load {driver} if it is not loaded", ("modprobe", driver)) for driver in drivers),
-                "If it is loaded, search the kernel log for the reason, then reboot",
+                *(step for name, own in drivers.items() for step in bind_steps(examination, name, own)),
             ),
             severity=_lost(examination, bdfs),
             devices=tuple(bdfs),

@@ -123,7 +123,7 @@ def _check_cable(ports: list[Port]) -> Plan:
         *steps[:2],
         "Reseat or replace the cable, and check the switch port",
         needs_root=False,
-        note="If the port is not meant to be used, exclude this check with --skip.",
+        note="Exclude this check for a spare port with --skip: gdrtop cannot know which ports are spare.",
     )
 
 

@@ -89,7 +89,7 @@ def _raise_mtu(examination: Examination, low: Sequence[Port], ports: Sequence[Po
     "RoCE ports of the same NIC model have different MTUs",
     _MTU_REFERENCE,
     ok="RoCE ports of the same NIC model have the same MTU",
-    impact="If the two ends differ, small messages get through, but large ones fail or slow down.",
+    impact="To a peer with another MTU, small messages get through, but large ones fail or slow down.",
     data_path=True,
 )
 def mtu_mismatch(examination: Examination) -> Outcome:

@@ -11,7 +11,7 @@ from probes.plans.common import reboot_plan
 from probes.queries.evidence_list import PCI_FUNCTIONS, first_distinct, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.jobs import conclude, job_plan, jobs_of, maps, values_of
-from probes.queries.pcie_paths import DEVICES, functions_of, is_grace
+from probes.queries.pcie_paths import DEVICES, functions_of, is_grace, is_guest
 from probes.snapshot.examination import Examination
 
 AREA = Area("path")
@@ -80,13 +80,17 @@ def _none_here(examination: Examination) -> Outcome:
     switches = {function.bdf for function in mellanox if function.kind is PciKind.BRIDGE}
     if not nics or not is_grace(examination) or not any(switches.intersection(gpu.chain) for gpu in gpus):
         return passed(Evidence(DEVICES, "no ConnectX DMA function (15b3:2100) here"))
+    guest = is_guest(examination)
     return found(
         "A GPU is below a ConnectX-8's switch, but no DMA function (15b3:2100) is on the PCI bus.",
         Evidence(DEVICES, f"ConnectX-8: {join_limited(function.bdf for function in nics)}; no 15b3:2100"),
         fix=reboot_plan(
             "Make the functions visible again",
-            "If this is a virtual machine, pass the DMA functions through on its host, too",
-            "Otherwise update the NICs' firmware and power-cycle the node",
+            *(
+                ["On the host of the virtual machine, pass the DMA functions through, too"]
+                * (guest is not False)
+            ),
+            *(["Update the NICs' firmware and power-cycle the node"] * (guest is not True)),
         ),
         devices=tuple(function.bdf for function in nics),
     )

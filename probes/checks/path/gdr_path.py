@@ -8,7 +8,7 @@ from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState
 from probes.plans.load_modules import load_peermem, refused_before
-from probes.queries.evidence_list import RDMA_DEVICES, first_n
+from probes.queries.evidence_list import RDMA_DEVICES, first_n, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
 from probes.queries.modules import (
@@ -19,7 +19,7 @@ from probes.queries.modules import (
     no_gpu_or_rdma_device,
     peer_nics,
 )
-from probes.queries.ports import PORT_DOWN
+from probes.queries.ports import PORT_DOWN, ports_of
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
 
@@ -166,12 +166,20 @@ def gpu_not_served(examination: Examination) -> Outcome:
         *first_n(Evidence(gpu, reason) for gpu, reason in usability.unserved.items()),
         fix=make_plan(
             "Give the GPU a working NIC",
-            "If the port of a NIC near the GPU is down, bring it up",
-            "Otherwise move a NIC below the GPU's PCIe switch, or pair the GPU with another NIC",
+            f"Bring up {join_limited(down)}, near the GPU"
+            if (down := _near_ports_down(examination))
+            else "Move a NIC below the GPU's PCIe switch, or pair the GPU with another NIC",
         ),
         devices=tuple(usability.unserved),
         takes=tuple(usability.unserved),
     )
+
+
+def _near_ports_down(examination: Examination) -> list[str]:
+    """Return the ports that are not ACTIVE of the NICs that should serve a GPU, which the reasons name."""
+    named = {word for why in examination.usability.unserved.values() for word in why.split()}
+    ports = known(ports_of(examination), ())
+    return [port.name for port in ports if port.device.name in named and not port.is_active]
 
 
 def _is_slingshot(examination: Examination) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from probes.base.plan import make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown
+from probes.checks.nic.counter_readings import NEXT_CHECK
 from probes.facts.kernel.log import LogKind, is_corrected
 from probes.facts.pci.aer import ErrorCounts, PcieErrorFacts
 from probes.queries.finding import Area, Evidence, Outcome, Severity, Status, end_with, passed, unknown
@@ -140,7 +141,7 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
         cause = (
             "The errors are still rising, so a link is bad."
             if risen
-            else "A link has had errors since boot. Check again to see whether they are still rising."
+            else f"A link has had errors since boot. {NEXT_CHECK}"
         )
         severity = Severity.WARNING if risen else None
         outcome = replace(tally.outcome(cause, tally.faults[0], _FIND_LINK), severity=severity)

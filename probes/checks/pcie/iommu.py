@@ -129,6 +129,9 @@ def iommu_fault(examination: Examination) -> Outcome:
         return passed(Evidence(log.source, f"no such message{coverage(log)}"))
     named = labels(examination)
     bdfs = bdfs_in(faults)
+    translated = any(not isinstance(kind, Unknown) for kind in translated_types(examination).values())
+    redirected = bool(redirects_of(examination).ports)
+    causes = ["iommu-translated"] * translated + ["acs-redirect-enabled"] * redirected
     devices = join_limited(f"{named.get(bdf, 'bridge')} {bdf}" for bdf in bdfs)
     return found(
         f"{devices}: the device accessed an address that the IOMMU does not map for it. Usual causes are a "
@@ -136,8 +139,9 @@ def iommu_fault(examination: Examination) -> Outcome:
         *messages_about(examination, (LogKind.IOMMU_FAULT,), bdfs),
         fix=reboot_plan(
             "Let peer-to-peer transfers bypass the IOMMU",
-            "If gdrtop finds iommu-translated or acs-redirect-enabled, fix that first.",
-            "Otherwise update the drivers of GPU and NIC, and read the kernel log again.",
+            f"Fix {' and '.join(causes)} first"
+            if causes
+            else "Update the drivers of GPU and NIC, and read the kernel log again",
         ),
         devices=bdfs,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import plural
-from probes.base.unknown import Reason, Unknown, first_unread, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import reboot_plan
 from probes.queries.evidence_list import LIKE_THESE, first_distinct, join_limited
@@ -276,7 +276,7 @@ def bar1_too_small(examination: Examination) -> Outcome:
     gpus = need_read(examination.node.gpus)
     here = gpus_and_nics(examination)
     tally = Tally()
-    resizable = False
+    offers: list[Maybe[bool]] = []
     direct = examination.node.gpudirect
     for gpu in gpus.gpus:
         if gpu.bdf not in here or (not isinstance(direct, Unknown) and direct.never_supports(gpu.bdf)):
@@ -294,27 +294,36 @@ def bar1_too_small(examination: Examination) -> Outcome:
         share = "" if isinstance(memory, Unknown) else f" of {memory >> 20} MiB memory"
         shown = f"BAR1 {bar >> 20} MiB{share}: GPU{gpu.index}"
         tally.fault(Evidence(f"nvidia-smi -q -i {gpu.bdf} -d MEMORY", shown), gpu.bdf)
-        resizable = resizable or _offers_more(examination, gpu.bdf, bar)
+        offers.append(_offers_more(examination, gpu.bdf, bar))
+    resizable = True in offers
     cause = (
         "The BIOS assigned a small BAR1; the GPU supports a larger one (Resizable BAR)."
         if resizable
         else "The BIOS or hypervisor assigned a small BAR1, or the GPU does not support a larger one."
     )
+    in_guest = is_guest(examination)
+    is_read = not any(isinstance(offer, Unknown) for offer in offers)
+    no_larger = "the GPU offers no larger BAR1 now" if is_read else "whether BAR1 can be larger is unknown"
+    steps = [
+        "In the BIOS, enable Above 4G Decoding and Resizable BAR" if in_guest is not True else "",
+        "Give the virtual machine more 64-bit MMIO space (pciPassthru.64bitMMIOSizeGB)"
+        if in_guest is not False
+        else "",
+        "" if resizable else f"Register less memory at a time in the job: {no_larger}",
+    ]
     return tally.outcome(
         cause,
         Evidence("nvidia-smi -q -d MEMORY", "BAR1 spans the memory of all GPUs"),
         reboot_plan(
             "Enlarge BAR1",
-            "In the BIOS, enable Above 4G Decoding and Resizable BAR.",
-            "In a virtual machine, configure more 64-bit MMIO space (pciPassthru.64bitMMIOSizeGB).",
-            "If the GPU does not support a larger BAR1, register less memory at a time in the job.",
+            *filter(None, steps),
         ),
     )
 
 
-def _offers_more(examination: Examination, bdf: str, bar_bytes: int) -> bool:
+def _offers_more(examination: Examination, bdf: str, bar_bytes: int) -> Maybe[bool]:
     """Return whether a GPU has a larger resizable BAR than the one in use."""
-    space = config_of(examination, bdf)
-    if isinstance(space, Unknown) or isinstance(space.resizable_bars, Unknown):
-        return False
-    return any(known(resizable.largest_bytes, 0) > bar_bytes for resizable in space.resizable_bars)
+    bars = map_known(config_of(examination, bdf), lambda space: space.resizable_bars)
+    if isinstance(bars, Unknown):
+        return False if bars.reason is Reason.NOT_THERE else bars
+    return any(known(resizable.largest_bytes, 0) > bar_bytes for resizable in bars)

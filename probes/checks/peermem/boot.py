@@ -108,6 +108,8 @@ def peermem_unneeded_at_boot(examination: Examination) -> Outcome:
     uses = Evidence(path, str(refcnt))
     if refcnt > 0:
         return passed(uses)
+    if PEERMEM in examination.older_pids:  # the programs that would use it start after it
+        return passed(uses, Evidence("/proc/modules", "loaded only now"))
     loaders = boot_loaders(examination, module)
     if not loaders:
         return passed(uses, Evidence("/etc/modules-load.d", "nothing loads nvidia_peermem at boot"))
@@ -291,7 +293,7 @@ def nv_peer_mem_conflict_service(examination: Examination) -> Outcome:
         return passed(state)
     fix, why_not = _replacement(examination)
     return found(
-        f"If the service loads the old module first, nvidia_peermem fails with `Invalid argument`.{why_not}",
+        f"The service may load the old module first. nvidia_peermem then fails: `Invalid argument`.{why_not}",
         unit,
         state,
         fix=fix,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Unknown
+from probes.facts.jobs.processes import names_of
 from probes.facts.kernel.log import LogKind
 from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS, reboot_plan
 from probes.plans.load_modules import load_step
@@ -57,10 +58,14 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
     hidden = need(processes.hidden, _OPEN_FILES, uses)
     if hidden or processes.left_out or any(isinstance(open_files, Unknown) for open_files in files):
         return unknown(f"needs root: {_OPEN_FILES}", uses)
+    left = [process for process in processes.processes if process.state in ("D", "Z")]
     steps = (
         Step("Show which process has memory regions, if any", ("rdma", "resource", "show", "mr"), False),
-        instruction("Stop what is left of the job: processes in state D or Z, containers being removed"),
-        instruction("If no process is left, drain the node and reboot it. Never use rmmod -f."),
+        instruction(
+            f"Stop what is left of the job: {names_of(left)}"
+            if left
+            else "No process of the job is left: drain the node and reboot it. Never use rmmod -f."
+        ),
     )
     return found(
         "Memory regions of a killed job are still registered.",

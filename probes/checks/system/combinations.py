@@ -44,6 +44,7 @@ class Combination:
     check: str = ""  # the check that finds it
     # Yields the versions that gdrtop has read, or why it cannot say; nothing: not this combination.
     seen: Seen | None = None
+    title: str = ""  # of the finding, if it is the only one; empty: the check's
     severity: Severity = Severity.WARNING
     most_lines: int = 2  # of what `seen` yields
     devices: Callable[[Examination], tuple[str, ...]] | None = None  # that the finding marks
@@ -57,6 +58,7 @@ COMBINATIONS = (
         "Use a driver of branch R580 with NVreg_GrdmaPciTopoCheckOverride=1",
         "https://github.com/NVIDIA/aicr/issues/2459",
         seen=efa_without_override,
+        title="This NVIDIA driver refuses GPU memory to EFA on Grace",
     ),
     Combination(
         "nccl-memory-peers",
@@ -73,6 +75,7 @@ COMBINATIONS = (
         "Use NCCL 2.30.7 or newer, or set NCCL_PXN_DISABLE=1",
         "https://docs.nvidia.com/cuda/cuest/troubleshooting/index.html",
         seen=hang_on_infiniband,
+        title="This NCCL version has a known hang with several nodes",
         severity=Severity.NOTE,
     ),
     Combination(
@@ -82,6 +85,7 @@ COMBINATIONS = (
         "Set NCCL_NET_PLUGIN=none and NCCL_NET=IB",
         "https://docs.nvidia.com/nemo/megatron-bridge/0.6.2/releases/known-issues.html",
         seen=spectrum_x,
+        title="This NCCL version loses data with the Spectrum-X plugin",
     ),
     Combination(
         "open-driver-iommu",
@@ -129,6 +133,7 @@ COMBINATIONS = (
         "Use a newer NIXL",
         "https://github.com/ai-dynamo/nixl/issues/1668",
         seen=agents_hang,
+        title="This NIXL version hangs with two agents on a node",
     ),
     Combination(
         "nixl-b200",
@@ -137,6 +142,7 @@ COMBINATIONS = (
         "Use another version of NIXL",
         "https://github.com/vllm-project/vllm/issues/35799",
         seen=nixl_on_b200,
+        title="This NIXL version fails on B200",
     ),
     Combination(
         "mooncake-segments",
@@ -145,6 +151,7 @@ COMBINATIONS = (
         "Remove expandable_segments:True from PYTORCH_CUDA_ALLOC_CONF",
         "https://github.com/kvcache-ai/Mooncake/issues/2511",
         seen=mooncake_segments,
+        title="This Mooncake version cannot register expandable segments",
     ),
     Combination(
         "ucx-emerald-rapids",
@@ -192,6 +199,7 @@ COMBINATIONS = (
         "Use NCCL 2.31 or newer, raise the MTU to at least 4200, or set NCCL_GIN_TYPE=2",
         "https://github.com/NVIDIA/nccl/issues/1957",
         seen=small_mtu_of_gin,
+        title="This NCCL version hangs with GIN and a small RDMA MTU",
     ),
     Combination(
         "nccl-stack",
@@ -200,6 +208,7 @@ COMBINATIONS = (
         "Start the job with `ulimit -s 8192`, or use NCCL 2.28.3 or newer",
         "https://github.com/NVIDIA/nccl/issues/2186",
         seen=unlimited_stack,
+        title="This NCCL version crashes with an unlimited stack",
     ),
 )
 
@@ -210,7 +219,7 @@ COMBINATIONS = (
     "Versions on this node are known not to work together",
     "gdrtop help versions; the evidence names the source of each",
     ok="No versions on this node are known not to work together",
-    impact="Jobs with these versions fail, hang or compute with wrong data.",
+    impact="It depends on the versions: gdrtop help versions lists what each of them does.",
 )
 def known_bad_combination(examination: Examination) -> Outcome:
     """Compare the versions that gdrtop has read with the table."""
@@ -234,7 +243,7 @@ def known_bad_combination(examination: Examination) -> Outcome:
     evidence = [line for lines in sources for line in lines]
     devices = [name for row in rows if row.devices is not None for name in row.devices(examination)]
     return found(
-        " ".join(f"{row.components}: {row.symptom}" for row in rows),
+        f"Known not to work together: {'; '.join(row.components for row in rows)}.",
         *dict.fromkeys(evidence),
         fix=make_plan(
             "Change one of the versions",
@@ -243,6 +252,8 @@ def known_bad_combination(examination: Examination) -> Outcome:
         ),
         severity=min((row.severity for row in rows), key=list(Severity).index),
         devices=tuple(dict.fromkeys(devices)),
+        impact=" ".join(row.symptom for row in rows),
+        title=rows[0].title if len(rows) == 1 else "",
     )
 
 

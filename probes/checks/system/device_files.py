@@ -151,7 +151,7 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
                 "Let all users open the files",
                 Step("Change the mode until the next boot", ("chmod", "0666", *paths)),
                 f"To make this permanent, write {rule} to {path}",
-                note="If only a group should use them, add the user to that group instead.",
+                note="To keep the files to a group, add the user to that group instead.",
             ),
         )
     for file in verbs:
@@ -271,5 +271,5 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
             needs_root=False,
         )
         if inside
-        else nvidia_files(missing, minors),
+        else nvidia_files(missing, minors, gpus.driver.parameters),
     )

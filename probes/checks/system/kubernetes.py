@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.plan import Step, instruction, make_plan
-from probes.base.unknown import is_there
+from probes.base.unknown import Unknown, is_there
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.driver_container import (
     DRIVER,
@@ -14,6 +14,7 @@ from probes.facts.system.driver_container import (
 )
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
 from probes.queries.jobs import GDR_PATHS, usable_paths
+from probes.queries.modules import ofed_of
 from probes.snapshot.examination import Examination
 
 AREA = Area("environment")
@@ -81,12 +82,23 @@ def k8s_waiting_for_mofed(examination: Examination) -> Outcome:
         fix=make_plan(
             "Check the MOFED pod",
             Step("Show the pod and its state", show, needs_root=False),
-            "If the host has its own OFED, set driver.rdma.useHostMofed=true in the ClusterPolicy",
+            *_with_ofed_of_host(examination),
             needs_root=False,
             disturbs="driver pods, which restart",
         ),
         severity=Severity.NOTE if dmabuf is True else None,
     )
+
+
+def _with_ofed_of_host(examination: Examination) -> list[str]:
+    """Return how the driver pods use the OFED that is installed on the node; nothing if there is none."""
+    ofed = ofed_of(examination)
+    if is_there(ofed) is False:
+        return []
+    here = f"the host has {ofed}"
+    if isinstance(ofed, Unknown):
+        here = f"whether the host has one is unknown ({ofed})"
+    return [f"To use the host's OFED, set driver.rdma.useHostMofed=true in the ClusterPolicy: {here}"]
 
 
 @AREA.check(

@@ -257,7 +257,8 @@ def memlock_shell(examination: Examination) -> Outcome:
     own = map_known(examination.memlock, lambda memlock: memlock.own)
     if examination.is_root:
         return passed(Evidence("id -u", "0, so no limit applies"))
-    soft_bytes = need(own, "the limits of this shell").soft_bytes
+    limit = need(own, "the limits of this shell")
+    soft_bytes = limit.soft_bytes
     evidence = Evidence("/proc/self/limits", f"Max locked memory {_amount(soft_bytes)}")
     if math.isinf(soft_bytes):
         return passed(evidence)
@@ -266,8 +267,9 @@ def memlock_shell(examination: Examination) -> Outcome:
         evidence,
         fix=make_plan(
             "Raise the limit for this shell",
-            "Run “ulimit -l unlimited”",
-            "If that is refused, fix memlock-login and log in again",
+            "Run “ulimit -l unlimited”"
+            if math.isinf(limit.hard_bytes)
+            else f"Fix memlock-login and log in again: the hard limit is {_amount(limit.hard_bytes)}",
             needs_root=False,
         ),
         part_of=("memlock-login",),

@@ -243,7 +243,7 @@ def _started(process: LiveProcess) -> _Change:
     nics = [nic.device for nic in process.nics if nic.queue_pairs]
     where = nics[0] if len(nics) == 1 else f"{len(nics)} NICs"
     kind = EventKind.PROCESS_STARTED
-    texts = (f"has queue pairs on {where}", "have queue pairs")
+    texts = (f"uses RDMA on {where}", "use RDMA")
     return _Change(process, kind, Severity.NOTE, *texts, EXPLANATIONS[kind])
 
 

@@ -37,8 +37,8 @@ EXPLANATIONS = {
     "what it provides.",
     EventKind.RAS_PEER: "NCCL's RAS service reports it. A process that does not respond is stopped or "
     "has exited, or its network is down. gdrtop ras shows which ranks are affected.",
-    EventKind.RAS_EVENTS: "The job reports RAS events only while gdrtop is connected to it. On the Live "
-    "screen, press m to connect or disconnect.",
+    EventKind.RAS_EVENTS: "The job reports RAS events only while gdrtop is connected to it. In Live, RAS "
+    "events connects or disconnects.",
     EventKind.SAMPLES_MISSED: "gdrtop took no samples during this time: it was suspended, the node was "
     "overloaded, or a read took long. Rates are averages over the gap, and short events in it are "
     "missing.",

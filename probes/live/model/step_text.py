@@ -60,6 +60,7 @@ def longer_step(job: LiveJob, at: float) -> Condition | None:
         job=job.id,
         job_name=job.name,
         subjects=(job.subject,),
+        grown=usual.grown.value,
     )
 
 

@@ -29,6 +29,7 @@ _OFF_WITH_ZERO = ("NCCL_NET_GDR_READ", "NCCL_NET_GDR_C2C", "NCCL_DMABUF_ENABLE",
 TCP_NETWORKS = frozenset(("Socket", "FastSocket"))
 """FastSocket: Google's plugin, https://github.com/google/nccl-fastsocket."""
 NEXT_RUN = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV"
+NO_REASON = "The log does not say why; these channels use host memory"
 
 
 def verdict_of(facts: LogFacts) -> LogVerdict:
@@ -140,7 +141,7 @@ def _reasons(facts: LogFacts) -> list[Reason]:
         reasons.extend([*_one_direction(facts), *_settings(facts)])
     if not reasons:
         places = _places(rank.first_staged for rank in staged)
-        reasons.append(Reason("The log does not say why; these channels use host memory", places))
+        reasons.append(Reason(NO_REASON, places))
     return reasons
 
 

@@ -20,6 +20,7 @@ from probes.queries.finding import Area, Check, Evidence, Finding, Outcome, Seve
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from tests.probes.checks.doctor import examination_of, findings_on
+from tests.probes.snapshot.verdict_nodes import with_ports
 from tests.simulated_tree import write_tree
 from tests.tiers import USUAL_FAULTS, usual
 
@@ -259,3 +260,40 @@ def test_steps_begin_with_a_capital_and_disturbs_has_no_period(name: str) -> Non
             for text in (plan.title, *(step.why for step in plan.steps), plan.note):
                 assert text[:1].upper() == text[:1], text
             assert not plan.disturbs.endswith("."), plan.disturbs
+
+
+@pytest.mark.parametrize(
+    ("node", "check", "decided"),
+    [
+        (
+            "hgx-h100+gpu-without-driver",
+            "gpu-without-driver",
+            "Search the kernel log for why nvidia has not bound",
+        ),
+        (
+            "hgx-h100+nic-without-driver",
+            "nic-without-driver",
+            "Search the kernel log for why mlx5_core has not bound",
+        ),
+        ("hgx-h100+bar1-too-small", "bar1-too-small", "In the BIOS"),
+        ("cloud-vm+bar1-too-small", "bar1-too-small", "Give the virtual machine more 64-bit MMIO space"),
+        ("hgx-h100+job-rank-staged", "job-log-staged", "the log gives no reason"),
+        ("hgx-h100+iommu-fault,iommu-translated", "iommu-fault", "Fix iommu-translated first"),
+    ],
+)
+def test_a_fix_decides_what_gdrtop_has_read(node: str, check: str, decided: str) -> None:
+    fix = findings_on(node)[check].fix
+    assert fix is not None
+    assert any(decided in step.why for step in fix.steps), [step.why for step in fix.steps]
+
+
+def test_a_gpu_whose_nearest_port_is_down_needs_that_port_and_no_other_slot() -> None:
+    seen = examination_of("hgx-h100")
+    down = replace(seen, node=with_ports(seen.node, "DOWN", "mlx5_6"))
+    gpu = seen.topology.gpus[5].id
+    why = {gpu: "GPU5 has no usable NIC within PXB: mlx5_6 is DOWN"}
+    (finding,) = findings(
+        replace(down, usability=replace(seen.usability, unserved=why)), only={"gpu-not-served"}
+    )
+    assert finding.fix is not None
+    assert [step.why for step in finding.fix.steps] == ["Bring up mlx5_6, near the GPU"]

@@ -42,7 +42,7 @@ TOLD: dict[str, Told] = {
         path="staged",
         events=(
             "process-ended train.py .*: ranks 0-7 of train.py .* ended",
-            "process-started train.py .*: ranks 0-7 of train.py .* have queue pairs",
+            "process-started train.py .*: ranks 0-7 of train.py .* use RDMA",
             r"path-changed train.py .*: ranks 0-7 .* now copy .*\(staged\), previously GDR \(DMA-BUF\)",
         ),
         besides="path-changed",

@@ -77,7 +77,9 @@ def reading_of(
 
 def judged(node: Node, usability: Usability) -> Verdict:
     """Return the verdict, with the cause of a finding about GPUs without a NIC as its reason."""
-    examination: Any = SimpleNamespace(node=node, usability=usability, distribution=ABSENT)
+    examination: Any = SimpleNamespace(
+        node=node, usability=usability, distribution=ABSENT, port_health=ABSENT
+    )
     starts = [check for check in AREA.checks if check.id == "cuda-fails-to-start"]
     found = findings_of(run_checks(examination, [*starts, *GPUS.checks]), examination)
     verdict = conclude(usability, found)

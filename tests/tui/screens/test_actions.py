@@ -217,7 +217,7 @@ async def test_a_fix_of_the_doctor_is_an_action() -> None:
     async with stepped_app(QuickHost("hgx-h100+no-gdr-path", clock=clock)).run_test(size=(120, 40)) as pilot:
         await readings(pilot, clock, 2)
         await pilot.press("d")
-        await until(pilot, lambda: is_on(pilot, DoctorScreen) and "applicable" in seen(pilot, "summary"))
+        await until(pilot, lambda: is_on(pilot, DoctorScreen) and " passed" in seen(pilot, "summary"))
         assert "modprobe nvidia_peermem" in seen(pilot, "details")
         await pilot.press("f")
         await on(pilot, ConfirmScreen)
@@ -227,7 +227,7 @@ async def test_a_fix_of_the_doctor_is_an_action() -> None:
         assert "✗ BROKEN" in console
         # The fix works for new jobs; the running one keeps its path.
         assert "▲ DEGRADED" in console
-        assert "new     ✗ job-log-gdr-disabled" in console
+        assert "new     ✗ job-log-gdr-disabled A job started before nvidia_peermem" in console
         assert "no-gdr-path" in console
         await pilot.press("escape")
         await on(pilot, DoctorScreen)

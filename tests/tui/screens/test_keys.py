@@ -1,9 +1,13 @@
 """The keys: one meaning each on all screens, the footer that shows them, the help that explains them."""
 
+import ast
 import asyncio
 import importlib
 import inspect
 import pkgutil
+import re
+from functools import cache
+from pathlib import Path
 
 import pytest
 from textual.binding import Binding
@@ -12,12 +16,13 @@ from textual.screen import Screen
 
 import tui.screens
 from probes.simulation.host import SimulatedHost
+from tests.test_voice import constants
 from tests.tiers import usual
 from tests.tui.action_screens import NODE, QuickHost, asked, ended, is_on, listed, on, seen
 from tests.tui.pilot import SteppedClock, overview, readings, stepped_app, until
 from tests.tui.screens.test_doctor import opened
 from tui.app import GdrtopApp
-from tui.controllers.palette import Palette
+from tui.controllers.palette import ON_SCREENS, Palette
 from tui.screens import help as help_screen
 from tui.screens.actions.screen import ActionsScreen
 from tui.screens.ask import AskScreen, sentences
@@ -29,7 +34,10 @@ from tui.screens.help import HelpScreen
 from tui.screens.history import HistoryScreen
 from tui.screens.key_footer import KeyFooter, items_that_fit
 from tui.screens.keys import KEYS, leave_keys
+from tui.screens.live.screen import LiveScreen
 from tui.screens.overview.screen import OverviewScreen
+from tui.screens.own_keys import FIXED
+from tui.screens.ras import RasScreen
 from widgets.base.lines_view import LinesView
 
 # The overview's own digits, until it zooms with z.
@@ -81,6 +89,65 @@ def test_the_program_binds_every_key_of_the_table() -> None:
     of_textual = {"tab", "shift+tab"}
     of_the_overview = {"z"}
     assert set(MEANING_OF) - bound <= of_textual | of_the_overview
+
+
+CHANGEABLE = "|".join(
+    re.escape(key.display) for name, key in KEYS.items() if name not in FIXED and key.display[0].isalpha()
+)
+# A key in a text: "(R on the Live screen)", "Press m to stop", "the key C hides", "r searches again".
+WRITTEN_KEY = re.compile(
+    rf"\b[Pp]ress (?:{CHANGEABLE})(?=[ .,;)]|$)|\bkey (?:{CHANGEABLE})(?=[ .,;)]|$)"
+    rf"|\((?:[\w ]+[,:] )?(?:then )?(?:{CHANGEABLE})(?:\)|: | on |, then )"
+    rf"|(?:^|[.,;] |\bor )(?:{CHANGEABLE}) (?:opens|searches|stops|starts|shows|queries|on the screen)\b"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Ask NCCL: gdrtop ras (R on the Live screen)",
+        "pauses in the live view (t)",
+        "(live view: t, then Enter on the rank)",
+        "Live lists them. Press m to stop.",
+        "O opens a file, r searches again.",
+        "gdrtop setup --skip port, or S on the screen",
+        "Panels that are not shown; the key C hides and shows them.",
+    ],
+)
+def test_a_key_in_a_text_is_seen(text: str) -> None:
+    assert WRITTEN_KEY.search(text)
+
+
+@cache
+def docstrings(path: Path) -> set[str | None]:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds))
+    return {ast.get_docstring(node, clean=False) for node in nodes}
+
+
+@pytest.mark.parametrize("package", ["probes", "widgets", "tui"])
+def test_no_text_names_a_key_that_may_be_changed(package: str) -> None:
+    root = Path(__file__).parents[3]
+    found = [
+        f"{path.relative_to(root)}:{line}: {text}"
+        for path in sorted((root / package).rglob("*.py"))
+        for line, text in constants(path)
+        if "simulation" not in path.parts  # imitates the texts of other programs
+        and len(text.split()) > 2
+        and text not in docstrings(path)
+        and WRITTEN_KEY.search(text)
+    ]
+    assert not found, "take the key from KEYS, or name what it does: " + "\n".join(found)
+
+
+def test_the_palette_says_where_each_key_works() -> None:
+    classes = {kind.__name__: kind for kind in all_screens()}
+    names = {"bandwidth": "BandwidthSetupScreen", "nccl": "NcclScreen"}
+    for name, screens in ON_SCREENS.items():
+        for screen in screens:
+            kind = classes[names.get(screen, f"{screen.capitalize()}Screen")]
+            bound = {binding.key for binding in own_bindings(kind)}
+            assert bound.issuperset(KEYS[name].keys.split(",")), f"{name} on {screen}"
 
 
 # What runs, stops or sends something, on its own key.
@@ -145,6 +212,7 @@ async def test_a_key_that_cannot_act_says_why() -> None:
             "f (Fix): select a finding first.",
             "Ctrl+K (Cancel) does nothing on this screen. Press ? for its keys.",
         ]
+        assert why_dead(app, "f9").startswith("F9 (Cancel) does nothing")  # the key that was pressed
 
 
 # Footer
@@ -446,6 +514,20 @@ async def test_the_palette_lists_prefix_matches_first() -> None:
         await pilot.press(*"load")
         await until(pilot, lambda: texts() and all("load" in text.lower() for text in texts()))
         assert texts()[0].startswith("Load")
+
+
+@pytest.mark.slow
+async def test_the_palette_finds_a_key_of_another_screen_and_presses_it_there() -> None:
+    clock = SteppedClock()
+    app = stepped_app(QuickHost("hgx-h100", clock=clock))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await readings(pilot, clock, 2)
+        for kind in (LiveScreen, RasScreen):  # Live has the key: there it is pressed
+            await pilot.press("colon", *"query")
+            listed = app.screen.query("CommandList").first()
+            await until(pilot, lambda listed=listed: listed.option_count == 1)
+            await pilot.press("enter")
+            await until(pilot, lambda kind=kind: any(isinstance(screen, kind) for screen in app.screen_stack))
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from probes.checks.judgment import Judgment
 from probes.queries.finding import DETOUR, Evidence, Finding, PairGain, Severity, Status
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.lines import Line, Tone, plain
-from widgets.doctor.findings import counted, draw_details, draw_entries, draw_rows, entries_of
+from widgets.doctor.findings import counted, draw_details, draw_entries, draw_rows, entries_of, words_of
 from widgets.doctor.gains import gain_text
 
 
@@ -65,6 +65,12 @@ def test_checks_that_could_not_run_are_grouped_by_need() -> None:
         "? 1 check needs the environment of process 7 (it has ended)",
         "? 1 check could not run (not there: /sys/x)",
     ]
+
+
+def test_a_count_of_the_past_is_no_word_for_now() -> None:
+    flaps = replace(finding("link-flaps-carrier", severity=Severity.WARNING), devices=("mlx5_9",))
+    assert words_of([flaps]) == {"mlx5_9": "flapping"}
+    assert not words_of([replace(flaps, severity=Severity.NOTE)])
 
 
 def test_a_passed_check_has_a_positive_title() -> None:
@@ -168,7 +174,7 @@ def test_nothing_is_green_where_the_node_could_not_be_judged(state: State, mark:
         lines = draw_rows(judged(state, *lost, passed), {}, (), width)
         assert Tone.GOOD not in {run.tone for line in lines for run in line}
         assert " ".join(" ".join(text(lines)).split()) == (
-            f"{mark} no findings; 3 checks could not run, 1 is ok or not applicable (d)"
+            f"{mark} no findings; 1 check passed, 3 could not run (Doctor)"
         )
     assert text(draw_rows(judged(READY, *lost, passed), {}, (), 60))[0].startswith("✓ no critical")
 

@@ -100,10 +100,10 @@ def first_problem(judgment: Judgment) -> str:
     The reason of a green verdict has figures that move, so it is not a problem and not in the text.
     """
     if not judgment.verdict.is_green:
-        # Not "and 1 other finding": the counts beside it are of all findings, and not only of the reasons.
+        # Not "(+1 more)": the counts beside it are of all findings, and not only of the reasons.
         titles = (finding.title for finding in degrading(judgment.findings)[:1])
         reason = judgment.verdict.reason
-        return next((title for title in titles if reason.startswith(f"{title}, and ")), reason)
+        return next((title for title in titles if reason.startswith(f"{title} (+")), reason)
     return judgment.listed[0].title if judgment.listed else ""
 
 

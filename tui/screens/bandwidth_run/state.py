@@ -37,6 +37,7 @@ from tui.bandwidth.events import (
 from tui.bandwidth.impact_check import with_not_started
 from tui.screens.bandwidth_run.chart import MOST_COMPARED, Rows, draw
 from tui.screens.confirm.state import file_word
+from tui.screens.keys import KEYS
 from widgets.bandwidth.result import draw_result, mark_of, words_of
 from widgets.bandwidth.series import draw_for_peer, draw_left_out, peer_command
 from widgets.bandwidth.table import draw_matrix, draw_rows
@@ -139,7 +140,8 @@ class SeriesState:
         """Return what the first line of the overview says about the series; "" once its end was seen."""
         if self.ended is None:
             return f"bandwidth test {self.progress}"
-        return "" if self.was_seen else f"bandwidth test {self._worst_mark.text} press b"
+        key = KEYS["bandwidth"].display
+        return "" if self.was_seen else f"bandwidth test {self._worst_mark.text} press {key}"
 
     @property
     def _worst_mark(self) -> Run:

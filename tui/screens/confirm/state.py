@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from probes.base.origin import Origin, Source
+from tui.screens.keys import KEYS
 from widgets.base.lines import Line, Run, Tone, wrapped
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 _DETACHED = (
     "The steps run detached from this terminal and finish even if the connection drops. "
-    "Log in again and press H to see how they ended."
+    f"Log in again and press {KEYS['history'].display} to see how they ended."
 )
 
 
@@ -104,8 +105,8 @@ class ConfirmState:
             if not left[0].is_instruction:
                 why = why_manual(left[0], plan.is_simulated)
                 lines.extend(wrapped(f"{left[0].argv[0]}: {why}", width, Tone.DIM, "  "))
-            for steps in self._groups(left):
-                lines.extend(draw_group(steps, width))
+            for place, steps in enumerate(self._groups(left), 1):
+                lines.extend(draw_group(steps, width, f"{place}. "))
         if note and not plan.is_simulated:
             lines.extend([(), *note])
         return lines

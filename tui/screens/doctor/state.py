@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tui.screens.keys import KEYS
 from tui.screens.list_state import ExaminedListState
 from widgets.base.lines import Line, Run, Tone, at_most, width_of, wrapped
 
@@ -159,7 +160,8 @@ class DoctorState(ExaminedListState):
             return findings_drawing.draw_entries(entries, width, self._labels, self.selected)
         if self.word:
             return wrapped(f"No finding contains {self.word!r}.", width, Tone.DIM)
-        return wrapped("Nothing found. Press a to list the checks that are ok.", width, Tone.GOOD)
+        how = f"Press {KEYS['all'].display} to list the checks that are ok."
+        return wrapped(f"Nothing found. {how}", width, Tone.GOOD)
 
     def detail_lines(self, width: int) -> list[Line]:
         """Draw the selected entry, or its explanation."""

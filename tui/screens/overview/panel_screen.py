@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from textual.widgets import Input
 
 from probes.base.origin import Origin
+from tui.screens.keys import KEYS
 from tui.screens.overview import layout as overview_layout
 from tui.screens.overview.head_screen import HeadScreen
 from tui.screens.overview.layout import HIDE_PANELS, HIDEABLE, START_VIEW, VIEW_PANELS, Arrangement
@@ -93,7 +94,8 @@ class PanelScreen(HeadScreen):
         from tui.screens.save_setting import save_setting
 
         hidden = set(self._state.hidden) ^ {name}
-        words = "hidden; z, Tab and C show it again" if name in hidden else "shown"
+        keys = f"{KEYS['zoom'].display}, Tab and {KEYS['columns'].display}"
+        words = f"hidden; {keys} show it again" if name in hidden else "shown"
         save_setting(self.app, HIDE_PANELS, ", ".join(sorted(hidden)), f"{PANELS[name]} is {words}")
         self._zoomed, self._arranged = "", None
         self.draw()

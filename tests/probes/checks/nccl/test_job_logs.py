@@ -127,6 +127,32 @@ def test_the_effect_on_a_job_is_the_headline_and_its_log_says_why_and_what_to_do
     assert findings_on("hgx-h100+job-tcp")["job-over-tcp"].title == "train.py uses TCP instead of RDMA"
 
 
+def test_a_job_that_is_older_than_the_module_is_to_be_restarted_and_nothing_else() -> None:
+    host = SimulatedHost("dgx-a100+peermem-not-loaded")
+    before = examine_with_jobs(host)
+    (lost,) = findings(before, only={"peermem-not-loaded"})
+    assert lost.fix is not None
+    assert "Restart them to use GPUDirect RDMA: train.py (alice" in lost.fix.note
+    host.perform(("modprobe", "nvidia_peermem"))
+    for earlier, likely in ((before, ""), (None, "likely ")):  # who comes later has not seen the module load
+        finding = said(examine_with_jobs(host, before=earlier), "job-log-gdr-disabled")
+        assert finding.title == f"A job {likely}started before nvidia_peermem was loaded"
+        assert finding.fix is not None
+        assert [step.why for step in finding.fix.steps] == ["Restart the job"]
+        assert "environment" not in finding.cause
+
+
+def test_a_module_that_was_just_loaded_is_not_called_unneeded() -> None:
+    host = SimulatedHost("hgx-h100+peermem-not-loaded")
+    before = examine_with_jobs(host)
+    host.perform(("modprobe", "nvidia_peermem"))
+    after = examine_with_jobs(host, before=before)
+    assert said(after, "peermem-unneeded-at-boot").status is Status.PASSED
+    again = examine_with_jobs(host, before=after)
+    assert said(again, "peermem-unneeded-at-boot").status is Status.PASSED
+    assert said(examine_with_jobs(host), "peermem-unneeded-at-boot").status is Status.FOUND
+
+
 def test_a_node_that_cannot_do_it_does_not_contradict_the_log() -> None:
     found = findings_on("hgx-h100+no-gdr-path")
     assert found["job-log-gdr-disabled"].status is Status.PASSED

@@ -301,6 +301,20 @@ def with_nccl(name: str, version: str) -> Examination:
     return replace(node, processes=replace(seen, processes=changed))
 
 
+@pytest.mark.parametrize(
+    ("jobs", "severity"), [(("a", "a"), Severity.WARNING), (("", ""), Severity.NOTE), (("a", "b"), None)]
+)
+def test_versions_that_differ_are_a_fault_within_a_job(
+    jobs: tuple[str, str], severity: Severity | None
+) -> None:
+    node = examination_of("hgx-h100")
+    seen = processes_of(node)
+    pairs = zip(seen.processes, zip(jobs, ("2.27.3", "2.21.5"), strict=True), strict=False)
+    two = tuple(replace(versions(process, version), job=job) for process, (job, version) in pairs)
+    finding = said(replace(node, processes=replace(seen, processes=two)), "nccl-versions-differ")
+    assert (finding.severity if finding.status is Status.FOUND else None) is severity
+
+
 def test_a_version_that_the_name_does_not_show_is_unknown() -> None:
     node = examination_of("pcie-l40s")
     seen = processes_of(node)

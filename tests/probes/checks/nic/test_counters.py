@@ -29,6 +29,7 @@ def test_a_value_alone_is_a_note_and_a_rise_a_warning(name: str) -> None:
 def test_a_counter_that_does_not_rise_stays_a_note() -> None:
     still = said("link-flaps-carrier", two_examinations("hgx-h100+link-flaps-carrier"))
     assert (still.status, still.severity) == (Status.FOUND, Severity.NOTE)
+    assert "lost its link 29 times since boot" in still.cause
     before = with_health(HGX, lambda port: replace(port, errors={"symbol_error": ErrorCounter(7, False)}))
     same = replace(before, earlier_port_health=before.port_health)
     assert "None since" in said("symbol-errors-rising", same).cause
@@ -44,6 +45,10 @@ def test_a_few_carrier_changes_are_normal_at_boot() -> None:
     more = with_health(HGX, lambda port: replace(port, carrier_changes=4), "mlx5_0")
     rising = replace(more, earlier_port_health=HGX.port_health)
     assert said("link-flaps-carrier", rising).severity is Severity.WARNING
+    assert (
+        said("link-flaps-carrier", rising).title
+        == "A NIC's network interface lost its link since the last check"
+    )
 
 
 def test_a_full_counter_does_not_count_as_quiet() -> None:

@@ -63,6 +63,12 @@ def test_each_row_is_complete_and_in_the_manual() -> None:
         assert line in manual, f"add to tui/manual/versions.md: {line}"
 
 
+def test_title_and_impact_are_those_of_the_versions_that_were_found() -> None:
+    finding = finding_on(examination_of("hgx-h100+rank-behind"))
+    assert finding.title == "This NCCL version has a known hang with several nodes"
+    assert (finding.severity, finding.impact) == (Severity.NOTE, "Some jobs hang.")
+
+
 NCCL = "/opt/nccl/libnccl.so.{}"
 
 
@@ -136,7 +142,7 @@ def test_engines_and_plugins(
 ) -> None:
     finding = with_job(*libraries, node=node, package=package, **variables)
     assert (finding.status is Status.FOUND) == bool(word)
-    assert word in finding.cause
+    assert word in f"{finding.cause} {finding.impact}"
 
 
 def on_grace_with_efa(version: str, parameters: dict[str, str], has_group: bool) -> Examination:
@@ -260,7 +266,7 @@ def test_rows_of_a_site(conditions: str, is_found: bool, rows_of_site: Callable[
     finding = finding_on(examination)
     assert (finding.status is Status.FOUND) == is_found
     if is_found:
-        assert "Reads time out." in finding.cause
+        assert "Reads time out." in finding.impact
         assert any(line.source == "RMA 17" for line in finding.evidence)
         assert finding.fix is not None
         assert finding.fix.steps[0].why == "Ask Anna"

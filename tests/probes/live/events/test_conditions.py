@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Evidence
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import CHECKS, run_checks
 from probes.live.events.conditions import Conditions
@@ -105,6 +106,7 @@ def test_a_step_that_takes_longer_is_a_problem_with_its_cost() -> None:
     assert text.startswith("a step of train.py (alice) takes 21.5 s, 25% longer than the 17.2 s at ")
     assert text.endswith("the network part grew from 4.1 s to 8.4 s")
     (found,) = node.sample.watched.conditions
+    assert found.grown == "network"
     values = [shown.value for shown in found.evidence]
     assert "1090 GB a step in both directions, as before" in values
     assert "20% of the time of 8 GPUs on this node: 38 GPU-hours a day at this pace" in values
@@ -116,6 +118,37 @@ def test_a_step_that_takes_longer_is_a_problem_with_its_cost() -> None:
     assert not lasting(node, condition.STEP_LONGER)  # bursts are no steps
     node.see(a_sample(jobs=(replace(a_job(), step=replace(step, longer_than=None)),)))
     assert not lasting(node, condition.STEP_LONGER)
+
+
+def steps_of(check: str, *seen: condition.Condition) -> list[str]:
+    """Return the fix of a check where these conditions were seen."""
+    watched = condition.Watched(60.0, 1, conditions=seen)
+    examination = replace(examination_of("hgx-h100"), watched=watched)
+    (outcome,) = (
+        outcome for _, outcome in run_checks(examination, [each for each in CHECKS if each.id == check])
+    )
+    assert outcome.fix is not None
+    return [step.why for step in outcome.fix.steps]
+
+
+def test_the_fix_of_a_stopped_process_names_it_and_knows_a_debugger() -> None:
+    states = [(41003, "T"), (41004, "T"), (41005, "t")]
+    lines = tuple(Evidence(f"/proc/{pid}/stat", f"rank {pid % 10}: state {state}") for pid, state in states)
+    stopped = condition.Condition(STOPPED, "4711", "ranks are stopped", BEGAN, evidence=lines)
+    assert steps_of(STOPPED, stopped) == [
+        "Run kill -CONT 41003 41004",
+        "Detach the debugger: TracerPid in /proc/41005/status",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("grown", "looks_at"),
+    [("network", {"congestion"}), ("rest", {"clocks"}), ("unclear", {"congestion", "clocks"})],
+)
+def test_the_fix_of_a_longer_step_looks_at_the_part_that_grew(grown: str, looks_at: set[str]) -> None:
+    longer = condition.Condition(condition.STEP_LONGER, "4711", "a step takes longer", BEGAN, grown=grown)
+    text = " ".join(steps_of(condition.STEP_LONGER, longer))
+    assert {word for word in ("congestion", "clocks") if word in text} == looks_at
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_a_process_with_queue_pairs_comes_and_goes() -> None:
     node.see(a_sample(ranks=2), 3)
     (started,) = node.see(a_sample(ranks=3), 3)
     assert started.kind is EventKind.PROCESS_STARTED
-    assert started.text == "pid 4713 (train.py, rank 2) has queue pairs on mlx5_2"
+    assert started.text == "pid 4713 (train.py, rank 2) uses RDMA on mlx5_2"
     assert started.subject == "pid 4713"
     assert started.explanation
     (ended,) = node.see(a_sample(ranks=2), 3)
@@ -51,7 +51,7 @@ def test_a_process_without_queue_pairs_is_no_event_until_it_has_some() -> None:
     node.see(a_sample(ranks=2), 3)
     without = a_sample(processes=(a_process(0), a_process(1), a_process(2, nics=())))
     assert not node.see(without, 3)
-    assert texts(node.see(a_sample(ranks=3), 3)) == ["pid 4713 (train.py, rank 2) has queue pairs on mlx5_2"]
+    assert texts(node.see(a_sample(ranks=3), 3)) == ["pid 4713 (train.py, rank 2) uses RDMA on mlx5_2"]
     assert texts(node.see(without, 3)) == ["pid 4713 (train.py, rank 2) has closed its queue pairs"]
     assert not node.see(a_sample(ranks=2), 3)
 

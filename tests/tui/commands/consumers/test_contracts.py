@@ -158,11 +158,11 @@ def test_signs_that_a_shell_interprets_are_replaced_by_what_they_say(text: str, 
 
 def test_a_text_beside_the_counts_has_no_second_count() -> None:
     node = checked("hgx-h100+acs-on,port-down")
-    assert "other finding" in node.judgment.verdict.reason
+    assert " more" in node.judgment.verdict.reason
     for contract in (nagios, node_problem_detector):
         first = contract(node).text.partition("\n")[0]
         assert "warnings" in first
-        assert "other finding" not in first
+        assert " more" not in first
 
 
 def test_a_name_from_the_node_cannot_leave_the_quotes_of_nhc() -> None:
