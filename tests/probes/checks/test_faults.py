@@ -147,10 +147,11 @@ def test_faults_are_found_together(faults: list) -> None:  # type: ignore[type-a
 @given(st.lists(st.sampled_from(COMBINED), min_size=2, max_size=3, unique_by=lambda fault: fault.name))
 @settings(max_examples=60)
 def test_no_fault_is_listed_below_one_of_another_device(faults: list) -> None:  # type: ignore[type-arg]
-    """What is below another finding shares a device with it, or that one is about no device."""
+    """What is below another finding shares a device with it, unless that one concerns the whole node."""
     name = "hgx-h100+" + ",".join(fault.name for fault in faults)
     found, names = findings_on(name), DeviceNames(examination_of(name))
     of_node = {check.id for check in CHECKS if check.scope is Scope.NODE}
+    of_node |= {finding.part_of for finding in found.values() if finding.is_present and not finding.devices}
     for finding in found.values():
         if not finding.is_present or not finding.part_of or finding.part_of in of_node:
             continue

@@ -75,7 +75,7 @@ TOLD: dict[str, Told] = {
         ranks=7,
     ),
     "congestion": Told(
-        events=("pause mlx5_4: mlx5_4 is paused 12 % of the time",), besides="(pause|rate-fell) "
+        events=("errors-rising mlx5_0: mlx5_0 waits for credits from the switch",), besides="rate-fell "
     ),
     "gpu-throttled-live": Told(events=(r"throttled 0000:.*: GPU 0 .*is throttled \(HW thermal\)",)),
     "packets-lost-live": Told(events=("errors-rising mlx5_0: mlx5_0 retransmits packets",)),
