@@ -177,7 +177,9 @@ def _group_by_cause(all_findings: list[Finding], outcomes: Outcomes, names: Devi
             data_path = data_path or (finding.data_path and finding.severity is severity)
             gains = finding.gains or next((part.gains for part in parts if part.gains), ())
             pids = finding.pids.union(*(part.pids for part in parts))
+            jobs = tuple(dict.fromkeys(job for part in parts for job in part.jobs))
             finding = replace(finding, severity=severity, data_path=data_path, gains=gains, pids=pids)
+            finding = replace(finding, part_jobs=jobs)
             if finding.id in effects and (why := next((p for p in parts if p.id in explains), None)):
                 finding = replace(finding, fix=why.fix or finding.fix, explained_by=why.title)
             yield finding

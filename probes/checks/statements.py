@@ -160,12 +160,14 @@ def findings_about(job: LiveJob, sample: LiveSample) -> list[Finding]:
 
     def is_of_job(finding: Finding) -> bool:
         named = (nics.get(device, device) for device in finding.devices)
-        return not finding.pids.isdisjoint(job.pids) or (not finding.jobs and not ends.isdisjoint(named))
+        return not finding.pids.isdisjoint(job.pids) or (
+            not finding.affected_jobs and not ends.isdisjoint(named)
+        )
 
     return [
         finding
         for finding in sample.findings
-        if job.name in finding.jobs or (costs_bandwidth(finding) and is_of_job(finding))
+        if job.name in finding.affected_jobs or (costs_bandwidth(finding) and is_of_job(finding))
     ]
 
 

@@ -142,8 +142,14 @@ class Finding:
     gains: tuple[PairGain, ...] = ()  # as in Outcome; without any, those of findings with this cause
     refutes: tuple[GdrPath, ...] = ()  # as in Outcome
     check_title: str = ""  # where the title is an effect on a job
+    part_jobs: tuple[str, ...] = ()  # jobs of findings with this cause
     explained_by: str = ""  # title of the finding with this cause that says why, and whose fix this one has
     marked: tuple[str, ...] = ()  # those of `devices` that are themselves at fault, and not only affected
+
+    @property
+    def affected_jobs(self) -> tuple[str, ...]:
+        """Its own jobs, and those of findings with this cause."""
+        return tuple(dict.fromkeys((*self.jobs, *self.part_jobs)))
 
     @property
     def problem(self) -> str:

@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 
 from probes.checks.judgment import judge, listed
 from probes.checks.registry import CHECKS
+from probes.live.activity import WAIT_SECONDS
 from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Severity
 from probes.simulation.faults import live
@@ -52,6 +53,7 @@ SUBJECTS: dict[str, tuple[float, Callable[[Tree], set[str]]]] = {
     "job-restarted-staged": (live.RESTART_ENDS, lambda tree: {"staged on all 8 ranks"}),
     "job-log-differs": (0, _rank(0)),
     "rank-behind": (live.BEHIND_AFTER, lambda tree: {"job moves far less data"}),
+    "job-hung": (WAIT_SECONDS, lambda tree: {"moves no data"}),
     "congestion": (live.CONGESTED_AFTER, lambda tree: {"network", "congested"}),
 }
 # Once missed, because their nodes had a second problem, which stood first.

@@ -216,7 +216,7 @@ def test_escape_sequences_of_the_node_are_not_printed(
 def test_an_empty_tree_is_answered_calmly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "PCI devices could not be read" in printed(capsys, "topo", "--root", str(tmp_path))
     assert printed(capsys, "modules", "--root", str(tmp_path), status=3)
-    assert json.loads(printed(capsys, "topo", "--json", "--root", str(tmp_path)))["gpus"] == []
+    assert json.loads(printed(capsys, "topo", "--json", "--root", str(tmp_path)))["gpus"] is None
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def read_screens(claims: Claims, monitor: NodeMonitor) -> None:
     overview.apply(Probed(examination.node, examination.topology))
     overview.apply(Sampled(examination.reading, judgment, sample.taken_at, sample))
     overview.apply_check(examination, judgment)
-    claims.read("head", plain(overview.verdict_line()))
+    claims.read("head", plain(overview.verdict_line(WIDTH)))
     for panel in PANELS:
         claims.read(panel, shown(overview.lines(panel, WIDTH, False, 100)))
     claims.read("strips", shown(overview.strips(WIDTH)))

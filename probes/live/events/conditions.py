@@ -286,6 +286,7 @@ def _silent(job: LiveJob, still: Standstill, ranks: Sequence[LiveProcess], sampl
         ranks=tuple(rank.rank_name for rank in ranks),
         job=job.id,
         job_name=job.name,
+        subjects=(job.subject,),
     )
 
 

@@ -161,7 +161,7 @@ def test_a_node_without_rdma_has_no_ports(tmp_path: Path) -> None:
 
 def test_the_counters_of_a_simulated_job() -> None:
     now = [5000.0]
-    host = SimulatedHost("hgx-h100+congestion,nic-flapping", clock=lambda: now[0])
+    host = SimulatedHost("oci-h100+congestion,nic-flapping", clock=lambda: now[0])
     begin = read_counters(host, "4711")
     now[0] += 600.0
     difference = compare(begin, read_counters(host, "4711"))

@@ -68,7 +68,7 @@ def test_checks_that_could_not_run_are_grouped_by_need() -> None:
 
 
 def test_a_count_of_the_past_is_no_word_for_now() -> None:
-    flaps = replace(finding("link-flaps-carrier", severity=Severity.WARNING), devices=("mlx5_9",))
+    flaps = replace(finding("link-flaps-carrier", severity=Severity.WARNING), marked=("mlx5_9",))
     assert words_of([flaps]) == {"mlx5_9": "flapping"}
     assert not words_of([replace(flaps, severity=Severity.NOTE)])
 

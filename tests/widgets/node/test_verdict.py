@@ -65,7 +65,7 @@ def test_peermem_is_no_fault_where_dmabuf_works(name: str) -> None:
     shown = panel(name)
     assert "– not needed" in shown
     assert "✗" not in shown
-    assert "Only root can tell whether DMA-BUF is in use." in shown.replace("\n", " ")
+    assert "DMA-BUF is likely in use. Only root can prove it." in shown.replace("\n", " ")
 
 
 def test_dmabuf_is_no_fault_where_peermem_works() -> None:
