@@ -6,10 +6,9 @@ concludes on its own is seen here.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from probes.snapshot.verdict import Verdict
@@ -44,6 +43,7 @@ class Claims:
         self.silent: dict[str, int] = {}  # seconds
         self.marks: dict[str, frozenset[tuple[str, str]]] = {}  # devices of drawings, and their marks
         self.text: dict[str, str] = {}
+        self.said: dict[str, dict[str, Any]] = {}  # by document: the reason, the counts, the first title
         self.found: set[str] = set()  # ids of critical findings and warnings
 
     def read(self, output: str, text: str) -> None:
@@ -70,13 +70,25 @@ class Claims:
         """Read the verdict of what is saved or sent: a fleet's summary, the state in metrics."""
         self._verdict(output, verdict.state.value, f"{verdict.gpus_served} of {verdict.gpus}")
 
-    def read_document(self, output: str, text: str) -> None:
+    def read_document(self, output: str, document: Mapping[str, Any]) -> None:
         """Read what a JSON document claims."""
-        document: dict[str, Any] = json.loads(text.splitlines()[-1] if output == "live --json" else text)
-        verdict = document["verdict"]
+        verdict, findings = document["verdict"], document.get("findings")
         self._verdict(output, verdict["state"], f"{verdict['gpus_served']} of {verdict['gpus']}")
-        serious = [row for row in document.get("findings", ()) if row["severity"] != "note"]
-        self.found |= {row["id"] for row in serious if row["status"] == "found"}
+        serious = [
+            row
+            for row in findings or ()
+            if row["severity"] != "note" and row.get("status", "found") == "found"
+        ]
+        self.found |= {row["id"] for row in serious}
+        roots = sorted((row for row in serious if not row.get("part_of")), key=lambda row: row["severity"])
+        title = None if findings is None else roots[0]["title"] if roots else ""  # "critical", "warning"
+        # Live has a status of its own for jobs without GPUDirect RDMA.
+        status = None if output == "live --json" else document.get("exit_status")
+        reason = re.sub(r"\d+ memory regions", "memory regions", verdict["reason"])  # they come and go
+        self.said[output] = {
+            **{"reason": reason, "critical": verdict["critical"], "warnings": verdict["warnings"]},
+            **{"status": status, "title": title},
+        }
         for path, name in (("DMA-BUF", "dmabuf"), ("peermem", "peermem")):
             usable = ((document.get("gpudirect") or {}).get(name) or {}).get("usable")
             if usable is not None:
@@ -95,6 +107,10 @@ class Claims:
             counts = {gpus for _, gpus in verdicts.values() if gpus and not gpus.startswith("0")}
             if len({word for word, _ in verdicts.values()}) > 1 or len(counts) > 1:
                 yield f"verdicts differ: {verdicts}"
+        for part in ("reason", "critical", "warnings", "status", "title"):
+            told = {output: said[part] for output, said in self.said.items() if said[part] is not None}
+            if len(set(told.values())) > 1:
+                yield f"the {part} differs: {told}"
         words = {word for word, _ in (watching or once).values()}
         for path, marks in self.paths.items():
             usable = {mark == "✓" for mark in marks.values() if mark != "?"}

@@ -7,15 +7,12 @@ it with a real one.
 
 from __future__ import annotations
 
-import io
-import json
 import re
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 
 import pytest
 
-from probes.checks.judgment import exit_status, judge, listed
+from probes.checks.judgment import judge, listed
 from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Status
 from probes.setup.image import check_image
@@ -29,15 +26,8 @@ from tests.probes.live.simulated_jobs import evenly_paced
 from tests.probes.recording.recordings import recorded
 from tests.tiers import nodes_to_try, number_of, share, usual
 from tests.tui.pilot import SteppedClock
-from tui.commands.check import CheckOptions, write_check
-from tui.commands.live import write_live
-from tui.commands.report import text_of
-from tui.commands.topo import write_topology
-from tui.controllers.report_reader import read_report
 from tui.runtime.node_monitor import NodeMonitor
-from tui.runtime.reading_thread import Probed, Sampled
 from tui.runtime.snapshot import Snapshot, take_snapshot
-from tui.screens.overview.state import OverviewState
 
 LIVE_FAULTS = tuple(name for name, fault in FAULTS.items() if fault.is_live)
 # In the fast tier: all views of a node take seconds a fault.
@@ -187,98 +177,6 @@ def test_a_job_that_was_restarted_without_gpudirect_rdma_is_the_headline() -> No
     (finding,) = monitor.judgment.listed
     assert re.fullmatch(r"train\.py copies through host memory since \d\d:\d\d:\d\d", finding.title)
     assert monitor.judgment.verdict.reason == f"{finding.title}. {finding.explained_by}"
-
-
-def without_numbers(reason: str) -> str:
-    """Memory regions are registered each second, and the commands do not look at the same one."""
-    return re.sub(r"\d+ memory regions", "memory regions", reason)
-
-
-Said = tuple[object, ...]
-
-
-def said_in(document: dict[str, object], title: object) -> Said:
-    verdict = document["verdict"]
-    assert isinstance(verdict, dict)
-    counts = (verdict["gpus_served"], verdict["gpus"], verdict["critical"], verdict["warnings"])
-    return (verdict["state"], without_numbers(verdict["reason"]), *counts, document["exit_status"], title)
-
-
-def first_title(findings: list[dict[str, str]]) -> str:
-    shown = [finding for finding in findings if finding["severity"] != "note" and not finding.get("part_of")]
-    order = {"critical": 0, "warning": 1}
-    return min(shown, key=lambda shown_finding: order[shown_finding["severity"]])["title"] if shown else ""
-
-
-@lru_cache(maxsize=1)
-def said_by_check(name: str) -> Said:
-    out = io.StringIO()
-    status = write_check(SimulatedHost(name, clock=SteppedClock()), out, CheckOptions(as_json=True))
-    document = json.loads(out.getvalue())
-    assert document["exit_status"] == status
-    return said_in(document, first_title(document["findings"]))
-
-
-def said_by_live(name: str) -> Said:
-    clock, out = SteppedClock(), io.StringIO()
-    host = SimulatedHost(name, clock=clock)
-    status = write_live(host, out, True, 1, clock=clock, wait=waiting(clock))
-    sample = json.loads(out.getvalue().splitlines()[-1])
-    assert sample["exit_status"] == status
-    if status == 3:  # no job uses GPUDirect RDMA, or a path is unknown: check has no word for that
-        sample["exit_status"] = said_by_check(name)[-2]
-    return said_in(sample, first_title(sample["findings"]))
-
-
-def said_by_report(name: str) -> Said:
-    clock = SteppedClock()
-    report = read_report(SimulatedHost(name, clock=clock), wait=waiting(clock))
-    document = json.loads(text_of(report, "json"))["check"]
-    return said_in(document, first_title(document["findings"]))
-
-
-def said_by_topo(name: str) -> Said:
-    out = io.StringIO()
-    write_topology(SimulatedHost(name, clock=SteppedClock()), out, "json")
-    status, title = said_by_check(name)[-2:]  # it says neither
-    return said_in({**json.loads(out.getvalue()), "exit_status": status}, title)
-
-
-def said_by_overview(name: str) -> Said:
-    clock = SteppedClock()
-    now = take_snapshot(SimulatedHost(name, clock=clock), waiting(clock))
-    state = OverviewState()
-    state.apply(Probed(now.examination.node, now.examination.topology))
-    state.apply(Sampled(now.examination.reading, now.judgment, 0.0))
-    state.apply_check(now.examination, now.judgment)
-    verdict = state.verdict
-    titles = {finding.id: finding.title for finding in now.judgment.findings}
-    counts = (verdict.gpus_served, verdict.gpus, verdict.critical, verdict.warnings)
-    status, title = exit_status(verdict), titles.get(state.finding_to_open, "")
-    return (verdict.state.value, without_numbers(verdict.reason), *counts, status, title)
-
-
-OTHERS: tuple[Callable[[str], Said], ...] = (said_by_live, said_by_report, said_by_topo, said_by_overview)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SIMULATED_NAMES)
-def test_every_screen_and_command_says_the_same_of_a_node(name: str) -> None:
-    said = said_by_check(name)
-    assert {other.__name__: other(name) for other in OTHERS} == dict.fromkeys(
-        (other.__name__ for other in OTHERS), said
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", usual([name for name in FAULTS if name not in LIVE_FAULTS], USUAL))
-def test_every_screen_and_command_says_the_same_of_a_faulty_node(fault: str) -> None:
-    name = f"{FAULTS[fault].on}+{fault}"
-    others = OTHERS if fault in USUAL else share(OTHERS, turn=number_of(fault), parts=2)
-    said = said_by_check(name)
-    assert {other.__name__: other(name) for other in others} == dict.fromkeys(
-        (other.__name__ for other in others), said
-    )
 
 
 def test_a_contradiction_is_seen() -> None:

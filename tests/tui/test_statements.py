@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 
@@ -20,6 +22,7 @@ from tests.tui.claims import Claims
 from tests.tui.pilot import SteppedClock
 from tui.commands.check import CheckOptions, write_check
 from tui.commands.explain.explain import write_explanation
+from tui.commands.live import write_live
 from tui.commands.modules import write_modules
 from tui.commands.report import text_of
 from tui.commands.topo import write_topology
@@ -38,6 +41,7 @@ SECONDS = 90
 PANELS = ("findings", "jobs", "modules", "gpudirect", "rates", "topology", "path")
 WIDTH = 200
 FIRST_RANK = 41000
+LIVE_FAULTS = {name for name, fault in FAULTS.items() if fault.is_live}
 
 
 class Terminal(io.StringIO):
@@ -50,6 +54,13 @@ def printed(write: Callable[[TextIO], object]) -> str:
     out = Terminal()
     write(out)
     return out.getvalue()
+
+
+def document(write: Callable[[TextIO], object]) -> dict[str, Any]:
+    """Return the last document that is printed; of live, each is a line."""
+    text = printed(write)
+    read: dict[str, Any] = json.loads(text[text.rindex('\n{"') :] if '\n{"' in text else text)
+    return read
 
 
 def shown(lines: Iterable[Line]) -> str:
@@ -85,7 +96,7 @@ def read_check(claims: Claims, host: SimulatedHost, _: SteppedClock) -> None:
 
 def read_topology(claims: Claims, host: SimulatedHost, _: SteppedClock) -> None:
     claims.read("topo", printed(lambda out: write_topology(host, out)))
-    claims.read_document("topo --json", printed(lambda out: write_topology(host, out, "json")))
+    claims.read_document("topo --json", document(lambda out: write_topology(host, out, "json")))
 
 
 def read_explanations(claims: Claims, host: SimulatedHost, _: SteppedClock) -> None:
@@ -99,16 +110,26 @@ def read_reports(claims: Claims, host: SimulatedHost, clock: SteppedClock) -> No
 
     report = read_report(host, wait=wait)
     claims.read("report", text_of(report, "md"))
+    claims.read_document("report --json", json.loads(text_of(report, "json"))["check"])
     claims.read_verdict("fleet", summarize(report.examination, report.judgment).verdict)
 
 
 def read_replay(claims: Claims, host: SimulatedHost, clock: SteppedClock) -> None:
     replay, options = recorded(host, clock, checks=True), CheckOptions(as_json=True)
-    claims.read_document("check --replay", printed(lambda out: write_check(replay, out, options)))
+    claims.read_document("check --replay", document(lambda out: write_check(replay, out, options)))
+
+
+def read_live(claims: Claims, host: SimulatedHost, clock: SteppedClock) -> None:
+    def wait(seconds: float) -> None:
+        clock.now += seconds
+
+    if LIVE_FAULTS.isdisjoint(re.split(r"[+,]", host.origin.label)):  # it watches for a second
+        live = partial(write_live, host, as_json=True, seconds=1, clock=clock, wait=wait)
+        claims.read_document("live --json", document(lambda out: live(out=out)))
 
 
 COMMANDS: tuple[Callable[[Claims, SimulatedHost, SteppedClock], None], ...] = (
-    *(read_check, read_topology, read_explanations, read_reports, read_replay),
+    *(read_check, read_topology, read_explanations, read_reports, read_replay, read_live),
 )
 
 
@@ -127,7 +148,7 @@ def claims_about(name: str, seconds: int, commands: Sequence[Callable[..., None]
     read_screens(claims, monitor)
     if commands:
         options = CheckOptions(as_json=True)
-        claims.read_document("check --json", printed(lambda out: write_check(host, out, options)))
+        claims.read_document("check --json", document(lambda out: write_check(host, out, options)))
     for read in commands:
         read(claims, host, clock)
     return claims
