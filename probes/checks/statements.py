@@ -15,7 +15,16 @@ from types import MappingProxyType
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts
-from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathJudgment, PathWord, Role
+from probes.live.model.sample import (
+    GDR_WORDS,
+    WITHOUT_GDR,
+    LiveJob,
+    LiveProcess,
+    LiveSample,
+    PathJudgment,
+    PathWord,
+    Role,
+)
 from probes.queries.finding import Finding, Severity, Status, costs_bandwidth
 from probes.snapshot.path_verdict import PathUsability, State, Usability
 from probes.snapshot.verdict import Verdict
@@ -114,8 +123,6 @@ def stated_facts(facts: Maybe[GpuDirectFacts], paths: Iterable[PathStatement]) -
 
 # Jobs
 
-_WITHOUT_GDR = (PathWord.STAGED, PathWord.TCP)
-
 
 def use_standing(path: PathJudgment, verdict: Verdict | None = None) -> Standing:
     """Return how good it is that a process uses this path; `verdict`: of its node, if known.
@@ -126,10 +133,10 @@ def use_standing(path: PathJudgment, verdict: Verdict | None = None) -> Standing
         return Standing.UNKNOWN
     if path.contradiction:
         return Standing.WARNING
-    if path.word in (PathWord.DMABUF, PathWord.PEERMEM):
+    if path.word in GDR_WORDS:
         return Standing.GOOD
     is_by_design = verdict is not None and verdict.state is State.NOT_APPLICABLE
-    return Standing.WARNING if path.word in _WITHOUT_GDR and not is_by_design else Standing.PLAIN
+    return Standing.WARNING if path.word in WITHOUT_GDR and not is_by_design else Standing.PLAIN
 
 
 def rank_standing(process: LiveProcess, sample: LiveSample) -> Standing:

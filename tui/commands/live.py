@@ -19,7 +19,7 @@ from probes.base.unknown import Maybe, Unknown
 from probes.checks import judgment
 from probes.facts.node import Node
 from probes.host.protocol import Host
-from probes.live.model.sample import LiveEvent, LiveJob, LiveProcess, LiveSample, PathWord, Role
+from probes.live.model.sample import GDR_WORDS, LiveEvent, LiveJob, LiveProcess, LiveSample, PathWord, Role
 from probes.live.model.step_text import step_text
 from probes.live.processes.job_summaries import path_summary
 from probes.queries.finding import Finding
@@ -46,7 +46,6 @@ exit status, from the last sample (as for gdrtop check, plus what was seen while
   130  interrupted
 """
 
-_GDR = (PathWord.DMABUF, PathWord.PEERMEM)
 INDENT = " " * 10
 
 
@@ -336,7 +335,7 @@ def exit_status(sample: LiveSample | None) -> int:
         return status
     jobs = [job for job in sample.jobs if job.role is Role.NCCL]
     words = {process.path.word for job in jobs for process in members(sample, job)}
-    return 0 if words.intersection(_GDR) and PathWord.UNKNOWN not in words else 3
+    return 0 if words.intersection(GDR_WORDS) and PathWord.UNKNOWN not in words else 3
 
 
 def members(sample: LiveSample, job: LiveJob) -> list[LiveProcess]:

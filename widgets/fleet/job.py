@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from probes.base.text import capitalized, plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.statements import use_standing
-from probes.fleet.job_differences import GDR, some_names
+from probes.fleet.job_differences import some_names
 from probes.fleet.job_model import FleetJob, FleetRank, Silence
 from probes.live.activity import waiting_text
-from probes.live.model.sample import Standstill
+from probes.live.model.sample import GDR_WORDS, Standstill
 from widgets.base.columns import Column, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gbps, local_time, minutes, percent, short
 from widgets.base.lines import LazyLines, Line, Run, Tone, line, wrapped
@@ -140,7 +140,7 @@ def _worst_first(job: FleetJob) -> list[FleetRank]:
     place = {key: number for number, odd in reversed(list(enumerate(job.differences))) for key in odd.ranks}
     return sorted(
         job.ranks,
-        key=lambda rank: (place.get(rank.key, len(job.differences)), rank.process.path.word in GDR),
+        key=lambda rank: (place.get(rank.key, len(job.differences)), rank.process.path.word in GDR_WORDS),
     )
 
 

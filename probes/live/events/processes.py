@@ -10,6 +10,7 @@ from probes.base.unknown import Unknown
 from probes.facts.jobs.processes import program_of
 from probes.live.model.explanations import EXPLANATIONS, PATHS
 from probes.live.model.sample import (
+    GDR_WORDS,
     EventKind,
     LiveEvent,
     LiveProcess,
@@ -26,7 +27,6 @@ _MISSED = 2  # samples without a process before it has ended: the sources are no
 _STOPPED = 2  # a profiler stops a process for less than a second
 _PATH = 3  # memory regions of a new communicator are registered one after the other
 _STOPPED_STATES = ("T", "t")
-_DIRECT = (PathWord.DMABUF, PathWord.PEERMEM)
 _NO_PATH = (PathWord.UNKNOWN, PathWord.NO_NIC)
 _MAX_PREDECESSORS = 1024
 _MOST_SPANS = 12
@@ -261,7 +261,7 @@ def _stopped(process: LiveProcess, is_stopped: bool) -> _Change:
 
 def _path_changed(process: LiveProcess, before: PathWord | None, verbs: tuple[str, str]) -> _Change:
     now = process.path
-    is_worse = now.word not in _DIRECT and (before is None or before in _DIRECT)
+    is_worse = now.word not in GDR_WORDS and (before is None or before in GDR_WORDS)
     likely = "likely " * now.is_likely
     earlier = "" if before is None else f", previously {before.value}"
     severity = Severity.WARNING if is_worse else Severity.NOTE

@@ -32,6 +32,10 @@ class PathWord(Enum):
     UNKNOWN = "unknown"
 
 
+GDR_WORDS = (PathWord.DMABUF, PathWord.PEERMEM)
+WITHOUT_GDR = (PathWord.STAGED, PathWord.TCP)  # where a NIC could use GPUDirect RDMA
+
+
 def path_phrase(word: PathWord, of_many: bool = False) -> str:
     """Return what a rank, or several of them, do: "copies through host memory"."""
     use, copy = ("use", "copy") if of_many else ("uses", "copies")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host
-from probes.live.model.sample import LiveJob, LiveProcess, PathWord, Role
+from probes.live.model.sample import GDR_WORDS, WITHOUT_GDR, LiveJob, LiveProcess, Role
 from probes.live.processes.job_logs import LogPath, find_logs_of, writers_of
 from probes.nccl.log.job_log import JobLogReading, RankPath
 
@@ -27,8 +27,6 @@ ALL_SECONDS = 2.0
 _PIECE_BYTES = 1 << 18
 _FED_BYTES = 1 << 16  # between two looks at the clock
 _MOST_PROCESSES = 256  # of a job, whose lines are looked for
-_GDR = (PathWord.DMABUF, PathWord.PEERMEM)
-_NO_GDR = (PathWord.STAGED, PathWord.TCP)
 
 
 def read_job_logs(
@@ -76,7 +74,7 @@ def read_job_logs(
 
 def _rank(process: LiveProcess) -> RankPath:
     path = process.path
-    uses_gdr = True if path.word in _GDR else False if path.word in _NO_GDR else None
+    uses_gdr = True if path.word in GDR_WORDS else False if path.word in WITHOUT_GDR else None
     gpus, nics = process.gpus, process.ready_nics
     return RankPath(process.pid, process.rank, gpus, nics, path.text, uses_gdr, path.is_likely)
 

@@ -12,11 +12,10 @@ from typing import Any, TextIO
 from probes.base.origin import Origin
 from probes.base.unknown import Unknown, known
 from probes.fleet.job import JobWatch
-from probes.fleet.job_differences import GDR
 from probes.fleet.job_model import FleetJob, FleetRank
 from probes.fleet.sampler import FleetSampler
 from probes.host.protocol import Host
-from probes.live.model.sample import PathWord
+from probes.live.model.sample import GDR_WORDS, PathWord
 from tui.commands.arguments import EXIT_INTERRUPTED, UsageError, whole_number
 from tui.commands.fleet.job_option import add_job_option
 from tui.commands.fleet.output import NO_NODE, common_origin
@@ -153,10 +152,10 @@ def exit_status(job: FleetJob) -> int:
     words = [rank.process.path.word for rank in job.ranks]
     if not words or all(word is PathWord.UNKNOWN for word in words):
         return 3
-    if not any(word in GDR or word is PathWord.UNKNOWN for word in words):
+    if not any(word in GDR_WORDS or word is PathWord.UNKNOWN for word in words):
         return 2
     waits = False if job.silence is None else job.silence.waits
-    if job.differences or waits is True or any(word not in (*GDR, PathWord.UNKNOWN) for word in words):
+    if job.differences or waits is True or any(word not in (*GDR_WORDS, PathWord.UNKNOWN) for word in words):
         return 1
     is_unknown = isinstance(waits, Unknown) or bool(job.unanswered or job.missing_ranks)
     return 3 if is_unknown or PathWord.UNKNOWN in words else 0
