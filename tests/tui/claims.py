@@ -43,6 +43,7 @@ class Claims:
         self.silent: dict[str, int] = {}  # seconds
         self.marks: dict[str, frozenset[tuple[str, str]]] = {}  # devices of drawings, and their marks
         self.text: dict[str, str] = {}
+        self.has_open_steps: bool | None = None  # of setup, besides measurements
         self.said: dict[str, dict[str, Any]] = {}  # by document: the reason, the counts, the first title
         self.found: set[str] = set()  # ids of critical findings and warnings
 
@@ -66,8 +67,12 @@ class Claims:
             self.marks[output] = frozenset(MARK.findall(text))
             self.count += len(self.marks[output])
 
+    def read_state(self, output: str, state: str) -> None:
+        """Read the word of the verdict, as in metrics."""
+        self._verdict(output, state, "")
+
     def read_verdict(self, output: str, verdict: Verdict) -> None:
-        """Read the verdict of what is saved or sent: a fleet's summary, the state in metrics."""
+        """Read the verdict of what is saved or sent: a fleet's summary."""
         self._verdict(output, verdict.state.value, f"{verdict.gpus_served} of {verdict.gpus}")
 
     def read_document(self, output: str, document: Mapping[str, Any]) -> None:
@@ -125,6 +130,8 @@ class Claims:
         missing = {name for name in self.found if name.endswith("-not-loaded")} - {"peermem-not-loaded"}
         if missing and "All modules that this node needs are loaded" in self.text.get("modules", ""):
             yield f"all modules are loaded, and {missing}"
+        if self.has_open_steps is False and any(said["critical"] for said in self.said.values()):
+            yield f"setup has nothing to mend, but {self.found}"
         explanation = self.text.get("explain", "")
         is_without = WITHOUT_GDR.search(explanation) and "NOT APPLICABLE" not in words
         if is_without and "finds nothing to change" in explanation:

@@ -11,7 +11,15 @@ from typing import Any, TextIO
 
 import pytest
 
+from probes.checks.judgment import judge
+from probes.export import metric_list
+from probes.export.metrics import Observation, families
 from probes.fleet.summary import summarize
+from probes.live.verdict import examine_with_jobs
+from probes.setup.step import SetupRecord, StepState
+from probes.setup.steps.checked import CheckedStep
+from probes.setup.steps.guide import read_guide
+from probes.setup.steps.step_list import STEPS
 from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.names import SIMULATED_NAMES
@@ -114,6 +122,20 @@ def read_reports(claims: Claims, host: SimulatedHost, clock: SteppedClock) -> No
     claims.read_verdict("fleet", summarize(report.examination, report.judgment).verdict)
 
 
+def read_setup(claims: Claims, host: SimulatedHost, _: SteppedClock) -> None:
+    examination = examine_with_jobs(host)
+    judgment = judge(examination)
+    guide = read_guide(host, examination, judgment.findings, (), SetupRecord())
+    if not guide.is_impossible:
+        checked = {step.id for step in STEPS if isinstance(step, CheckedStep)}
+        done = (StepState.DONE, StepState.SKIPPED)
+        claims.has_open_steps = any(step.id in checked and step.state not in done for step in guide.steps)
+    seen = Observation("0", examination, judgment, None, (), (), 0.0)
+    (verdict,) = (found for found in families(seen) if found.metric is metric_list.VERDICT)
+    (state,) = (sample.labels["state"] for sample in verdict.samples if sample.value)
+    claims.read_state("metrics", state.upper().replace("_", " "))
+
+
 def read_replay(claims: Claims, host: SimulatedHost, clock: SteppedClock) -> None:
     replay, options = recorded(host, clock, checks=True), CheckOptions(as_json=True)
     claims.read_document("check --replay", document(lambda out: write_check(replay, out, options)))
@@ -129,7 +151,7 @@ def read_live(claims: Claims, host: SimulatedHost, clock: SteppedClock) -> None:
 
 
 COMMANDS: tuple[Callable[[Claims, SimulatedHost, SteppedClock], None], ...] = (
-    *(read_check, read_topology, read_explanations, read_reports, read_replay, read_live),
+    *(read_check, read_topology, read_explanations, read_reports, read_setup, read_replay, read_live),
 )
 
 
