@@ -107,7 +107,7 @@ def _path_standing(usable: Maybe[bool], is_other_usable: bool, verdict: Verdict)
     return Standing.PLAIN if is_spare else Standing.CRITICAL
 
 
-def stated_facts(facts: Maybe[GpuDirectFacts], paths: Iterable[PathStatement]) -> Maybe[GpuDirectFacts]:
+def stated_facts(facts: Maybe[GpuDirectFacts], paths: Sequence[PathStatement]) -> Maybe[GpuDirectFacts]:
     """Return the facts about the paths, usable where that is stated, and not where requirements are met."""
     if isinstance(facts, Unknown):
         return facts
@@ -140,7 +140,7 @@ def use_standing(path: PathJudgment, verdict: Verdict | None = None) -> Standing
 
 
 def rank_standing(process: LiveProcess, sample: LiveSample) -> Standing:
-    """Return the same of a process; a rank that belongs to other nodes' ranks and has no NIC is at fault."""
+    """Return the same of a process; without a NIC, a rank of a job on several nodes is at fault."""
     if process.path.word is not PathWord.NO_NIC or process.role is not Role.NCCL:
         return use_standing(process.path, sample.verdict)
     here = next((len(job.pids) for job in sample.jobs if job.id == process.job), 0)

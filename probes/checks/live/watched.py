@@ -102,7 +102,7 @@ def _found(conditions: list[Condition], fix: Plan, past: list[Evidence]) -> Outc
         devices=tuple(dict.fromkeys(end for condition in conditions for end in condition.devices)),
         ranks=tuple(dict.fromkeys(rank for condition in conditions for rank in condition.ranks)),
         jobs=tuple(dict.fromkeys(condition.job_name for condition in conditions if condition.job_name)),
-        since=min(condition.since for condition in conditions),
+        since=min((condition.since for condition in conditions if condition.is_begun), default=None),
         subjects=tuple(subject for condition in conditions for subject in _subjects(condition)),
         title=_title(conditions),
     )

@@ -86,16 +86,18 @@ class Conditions:
             self._known.clear()
             self._seen_at.clear()
             self._began_at = sample.at
+        seconds = sample.at - self._began_at
         found: dict[Key, Condition] = {}
         for condition in (*_of_jobs(sample, is_stopped or _is_stopped), *detected):
             key = condition.check, condition.subject
             before = self._known.get(key)
-            if before is None and sample.at - self._began_at > _SEEN_SECONDS:
+            lasts = sample.taken_at - condition.since
+            if before is None and seconds > _SEEN_SECONDS and lasts < seconds:
                 condition = replace(condition, is_begun=True)
             found.setdefault(key, _continued(before, condition))
         self._known = found
         watched = Watched(
-            seconds=stage_of(sample.at - self._began_at),
+            seconds=stage_of(seconds),
             jobs=map_known(sample.processes, lambda _: len(_network_jobs(sample))),
             conditions=tuple(found.values()),
             missing=sample.missing,
