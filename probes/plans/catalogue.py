@@ -62,7 +62,7 @@ ACTIONS = (
 def offers(examination: Examination, findings: Sequence[Finding]) -> tuple[Offer, ...]:
     """Return every action in the order of the list, then every fix of a finding."""
     fixes = (
-        Offer(f"fix:{finding.id}", f"Fix: {finding.title}", finding.fix)
+        Offer(f"fix:{finding.id}", f"Fix: {finding.problem}", finding.fix)
         for finding in findings
         if finding.fix is not None
     )

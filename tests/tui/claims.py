@@ -27,6 +27,7 @@ SILENCE = re.compile(r"no traffic for (\d+) (s|min)")
 MARK = re.compile(r"\b(GPU\d+|mlx\d_\d+|irdma\d+|rdmap\w+|efa_\d+|bnxt_re\d+|cxi\d+|roce\w+)([✗▲])")
 MARKING = {"topology", "rates", "topo"}  # outputs that mark devices
 WATCHING = {"head", "findings", "jobs", "gpudirect", "rates", "topology", "strips", "live", "ranks"}
+JOBS = {"jobs", "strips", "live"}
 GREEN = ("ACTIVE", "READY")
 GDR_OF = {"DMA-BUF": "GDR (DMA-BUF)", "peermem": "GDR (peermem)"}
 
@@ -57,7 +58,7 @@ class Claims:
             self.count += 1
             if is_for_running_jobs:
                 self.kept.add(path)
-        for mark, job, rest in JOB.findall(text):
+        for mark, job, rest in JOB.findall(text) if output in JOBS else ():  # elsewhere, of a finding
             self.jobs[job][output] = mark, frozenset(WORD.findall(rest))
             self.count += 1
         for number, unit in SILENCE.findall(text):

@@ -34,7 +34,7 @@ def recording(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("recording", "problem"),
-    [("congestion", "network-congested"), ("rank-behind", "job-traffic-fell")],
+    [("congestion", "network-congested"), ("rank-behind", "job-silent")],
     indirect=["recording"],
     ids=["congestion", "rank-behind"],
 )

@@ -180,7 +180,7 @@ class Do:
             Status.FOUND: no_command,
             Status.SILENCED: no_command,
         }[finding.status]
-        return Offer(name, f"Fix: {finding.title}", None, why)
+        return Offer(name, f"Fix: {finding.problem}", None, why)
 
     def prepare(self, offer: Offer, script: bool = False) -> Prepared | int:
         """Return the plan, or the exit status if there is none."""

@@ -12,6 +12,7 @@ from probes.plans.load_modules import blocker_of, load_plan, load_step
 from probes.plans.packages import open_driver_steps
 from probes.queries.evidence_list import SHOWN, STAGED
 from probes.queries.finding import Area, CheckEnded, Evidence, Outcome, Severity, need, passed
+from probes.queries.kernel_log import P2P_REFUSALS
 from probes.queries.module_need import PEERMEM_REASONS, absent_peermem, peermem_fault
 from probes.queries.modules import (
     DRIVER_VERSION,
@@ -46,6 +47,7 @@ def _driver_numbers(examination: Examination) -> Maybe[tuple[int, int, int]]:
     "NCCL troubleshooting guide, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     ok="nvidia_peermem is loaded if it is installed and needed",
     impact=STAGED,
+    part_of=P2P_REFUSALS,
 )
 def peermem_not_loaded(examination: Examination) -> Outcome:
     """Check that it is loaded; no fault where DMA-BUF is usable and no configuration names the module."""

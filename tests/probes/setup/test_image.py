@@ -206,7 +206,8 @@ def test_what_is_wrong_in_an_image_is_found_and_is_in_the_headline(tmp_path: Pat
     result = check(tmp_path)
     assert finding in found(result)
     assert result.verdict.state is state
-    assert exit_status(result) == 2
+    is_warning = finding == "iommu-translated"  # before Linux 6.12 it costs bandwidth only
+    assert exit_status(result) == (1 if is_warning else 2)
 
 
 @pytest.mark.slow

@@ -227,7 +227,7 @@ async def test_a_fix_of_the_doctor_is_an_action() -> None:
         assert "✗ BROKEN" in console
         # The fix works for new jobs; the running one keeps its path.
         assert "▲ DEGRADED" in console
-        assert "new     ✗ job-log-gdr-disabled A job started before nvidia_peermem" in console
+        assert "new     ▲ job-log-gdr-disabled A job started before nvidia_peermem" in console
         assert "no-gdr-path" in console
         await pilot.press("escape")
         await on(pilot, DoctorScreen)

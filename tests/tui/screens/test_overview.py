@@ -301,7 +301,7 @@ async def test_jobs_are_named_or_their_absence_is(tmp_path: Path) -> None:
     (tmp_path / "proc/1/fd").mkdir()
     async with stepped_app(LocalHost(str(tmp_path))).run_test(size=(120, 40)) as pilot:
         await examined(pilot, clock)
-        assert shown(pilot, "jobs") == "no job uses RDMA or a GPU"
+        assert shown(pilot, "jobs").startswith("Processes are unknown")  # a tree has no commands
 
 
 @pytest.mark.slow

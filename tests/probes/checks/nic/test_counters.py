@@ -20,7 +20,7 @@ HGX = examination_of("hgx-h100")
 def test_a_value_alone_is_a_note_and_a_rise_a_warning(name: str) -> None:
     alone = said(name, examination_of(f"hgx-h100+{name}"))
     assert (alone.status, alone.severity) == (Status.FOUND, Severity.NOTE)
-    assert "Check again" in alone.cause
+    assert "The next check shows" in alone.cause
     rising = said(name, two_examinations(f"hgx-h100+{name}"))
     assert (rising.status, rising.severity) == (Status.FOUND, Severity.WARNING)
     assert " in 60 s)" in rising.evidence[0].value
