@@ -42,7 +42,7 @@ class Condition:
     # What it is about if not each of its devices alone, as in Outcome.
     subjects: tuple[frozenset[str], ...] = ()
     effect: str = ""  # in an admin's words, "train.py copies GPU memory through host memory"
-    is_begun: bool = False  # gdrtop saw it begin
+    is_begun: bool = False  # it began then, and not before gdrtop looked
     grown: str = ""  # of a step: "network", "rest", "both", "unclear"
 
 

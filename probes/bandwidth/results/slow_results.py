@@ -77,6 +77,7 @@ def _condition(result: Result) -> Condition:
         since=result.taken_at,
         evidence=(Evidence(source, figure),),
         devices=tuple(filter(None, (pair.gpu, pair.nic, far))),
+        is_begun=True,
     )
 
 
