@@ -53,11 +53,11 @@ class Judgment:
         """The critical findings, then the warnings, one for each cause."""
         return listed(self.findings)
 
-    def with_verdict(self, verdict: Verdict, usability: Usability) -> Judgment:
+    def with_verdict(self, verdict: Verdict, paths: tuple[PathStatement, ...]) -> Judgment:
         """Return a judgment with the same findings, and with what was selected from them so far."""
         judgment = copy(self)
         object.__setattr__(judgment, "verdict", verdict)
-        object.__setattr__(judgment, "paths", path_statements(usability, verdict, self.found))
+        object.__setattr__(judgment, "paths", paths)
         return judgment
 
 
@@ -232,8 +232,9 @@ class Judge:
         before = self.judgment
         if moved == self._moved and before is not None:
             verdict = conclude(usability, self._present)
-            if verdict != before.verdict:
-                self.judgment = before.with_verdict(verdict, usability)
+            paths = path_statements(usability, verdict, self._present)
+            if (verdict, paths) != (before.verdict, before.paths):
+                self.judgment = before.with_verdict(verdict, paths)
                 return self.judgment
             return before
         newest = dict(moved)

@@ -136,6 +136,30 @@ def test_a_watched_node_is_judged_in_the_same_way() -> None:
     assert judgment.verdict.is_green
 
 
+def test_a_path_that_a_silenced_finding_refutes_stays_unusable_at_each_reading() -> None:
+    examination = examined("p2p-topology-refused-old-importer")
+    set_silences([Silence("p2p-topology-refused-old-importer", "new kernel on Monday", FAR)])
+    judge_of_node = Judge()
+    before = judge_of_node.examine(examination)
+    assert [path.usable for path in before.paths] == [False, True]
+    usability = replace(examination.usability, reason="4 memory regions registered via peermem")
+    after = judge_of_node.update(usability, examination.watched, 1.0)
+    assert after.verdict.reason == "4 memory regions registered via peermem"
+    assert after.paths == before.paths
+
+
+def test_paths_are_stated_anew_where_the_verdict_stays() -> None:
+    examination = examined("acs-on")
+    judge_of_node = Judge()
+    before = judge_of_node.examine(examination)
+    paths = tuple(replace(path, usable=False, why="gone") for path in examination.usability.paths[1:])
+    usability = replace(examination.usability, paths=(examination.usability.paths[0], *paths))
+    after = judge_of_node.update(usability, examination.watched, 1.0)
+    assert after.verdict == before.verdict
+    assert [path.usable for path in before.paths] == [True, True]
+    assert [path.usable for path in after.paths] == [True, False]
+
+
 def test_a_silence_for_a_check_that_does_not_exist_changes_nothing() -> None:
     assert judged("acs-on", Silence("no-such-check", "x", FAR)) == judged("acs-on")
 
