@@ -78,8 +78,7 @@ def _odd_node(
 
 
 def _is_stopped(rank: FleetRank) -> bool | None:
-    state = rank.process.state
-    return None if isinstance(state, Unknown) else state in ("T", "t")
+    return rank.process.is_stopped
 
 
 def _state_phrase(is_stopped: bool, of_many: bool) -> str:

@@ -13,6 +13,7 @@ from probes.host.rdma_resources import PacketNumbers
 from probes.live.hang.packets import PairMotion, read_motions
 from probes.live.model.paced_source import PacedSource, Question
 from probes.live.model.sample import (
+    STOPPED_STATES,
     GpuSample,
     LiveJob,
     LiveProcess,
@@ -32,9 +33,10 @@ LEAST_GBPS = 1.0
 _NAMED = 3
 _WAITING_ROLES = (Role.NCCL, Role.NVSHMEM)  # whose ranks wait for each other
 _SERVES_REQUESTS = "libnixl"  # it may compute for minutes before the next one comes
-_BLOCKED_STATES = ("D", "T", "t")  # stopped, or waiting in the kernel where no signal arrives
+_BLOCKED_STATES = ("D", *STOPPED_STATES)  # D: waiting in the kernel where no signal arrives
+_PAIRS = "packet numbers"  # of queue pairs
 _NOT_ALL_PAIRS = Unknown(
-    Reason.NOT_THERE, "packet numbers", "other jobs use its NICs, and not all of its queue pairs are counted"
+    Reason.NOT_THERE, _PAIRS, "other jobs use its NICs, and not all of its queue pairs are counted"
 )
 _NOT_YET = Unknown(Reason.NOT_YET, "rates", f"watched for less than {WAIT_SECONDS:.0f} s")
 _LEAST_SHARE = 0.01  # of the line rate, where that is less
@@ -77,7 +79,7 @@ class Silence:
         self._idle_at: dict[str, float] = {}  # when a GPU or a rank last did not wait, by BDF or pid
         self._asks = False  # a job shares all its ports
         self._numbers: Maybe[tuple[PacketNumbers, ...]] = _NOT_YET
-        self._pairs: PacedSource[Mapping[int, PairMotion]] = PacedSource("packet numbers", SILENT_SECONDS)
+        self._pairs: PacedSource[Mapping[int, PairMotion]] = PacedSource(_PAIRS, SILENT_SECONDS)
 
     def questions(self, host: Host, node: Node) -> tuple[Question, ...]:
         """Return what to ask if a job shares all its ports: the NICs answer for each queue pair."""
@@ -117,7 +119,7 @@ class Silence:
         self._moved &= before.keys()
         found = []
         for job in jobs:
-            moves, shown_by = self._moves(job, members[job.id], ports, clients)
+            moves, shown_by, source = self._moves(job, members[job.id], ports, clients)
             since = before.get(job.id, at)
             self._moved_at[job.id] = since if moves is False and since <= at else at
             if moves is True:
@@ -128,7 +130,7 @@ class Silence:
                 if isinstance(moves, Unknown):
                     standstill = moves if job.id in before else _NOT_YET
                 elif seconds >= WAIT_SECONDS:
-                    standstill = self._standstill(job, members[job.id], seconds, at, shown_by)
+                    standstill = self._standstill(job, members[job.id], seconds, at, shown_by, source)
                 elif job.id not in self._moved:
                     standstill = _NOT_YET
             shown = seconds if seconds >= SILENT_SECONDS else 0.0
@@ -141,27 +143,33 @@ class Silence:
         members: Sequence[LiveProcess],
         ports: Sequence[PortSample],
         clients: Collection[str],
-    ) -> tuple[Maybe[bool], str]:
-        """Return whether a job moves data, and what shows it."""
+    ) -> tuple[Maybe[bool], str, str]:
+        """Return whether a job moves data, what shows it, and the source of that."""
         nics = telling_nics(job, clients)
         is_own = job.shared_nics.union(clients).isdisjoint(nics)
         shown_by = plural(len(nics), "unshared NIC" if len(nics) < len(job.nics) else "NIC")
         moves = _any_moves(nics, ports)
         if is_own or moves is False or job.role not in _WAITING_ROLES:
-            return moves, shown_by
+            return moves, shown_by, "port_xmit_data"
         self._asks = True
         connected = sum(nic.ready for process in members for nic in process.nics)
         shown_by, motions = plural(connected, "queue pair"), self._pairs.answer
         if isinstance(motions, Unknown):
-            return motions, shown_by
+            return motions, shown_by, _PAIRS
         found = [motions[each.pid] for each in members if each.pid in motions]
         pairs = PairMotion(sum(pair.connected for pair in found), sum(pair.moving for pair in found))
         may_post = any(gpu_may_post(each.process.libraries, each.threads) for each in members)
         still = pairs.are_still(connected, may_post)
-        return _NOT_ALL_PAIRS if still is None else not still, shown_by
+        return _NOT_ALL_PAIRS if still is None else not still, shown_by, _PAIRS
 
     def _standstill(
-        self, job: LiveJob, members: Sequence[LiveProcess], seconds: float, at: float, shown_by: str
+        self,
+        job: LiveJob,
+        members: Sequence[LiveProcess],
+        seconds: float,
+        at: float,
+        shown_by: str,
+        source: str,
     ) -> Standstill:
         gpus = {gpu for process in members for gpu in process.gpus} & self._idle_at.keys()
         waiting = {name for name, since in self._idle_at.items() if at - since >= WAIT_SECONDS}
@@ -172,6 +180,7 @@ class Silence:
             len(gpus & waiting),
             tuple(process.rank_name for process in members if str(process.pid) in waiting),
             shown_by,
+            source,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import TypeVar
 
 from probes.base.frozen import frozen
@@ -90,10 +91,10 @@ def odd_ranks(members: Sequence[LiveProcess], places: Places) -> dict[tuple[str,
         subject = subject_of(process)
         found[aspect, subject] = OddOne(subject, f"{subject} {said}", evidence, process.pid, aspect=aspect)
 
-    stopped = odd_members(members, _is_stopped)
+    stopped = odd_members(members, attrgetter("is_stopped"))
     for process in stopped[0] if stopped else ():
-        others = _others(members, stopped, "are waiting for it" if _is_stopped(process) else "are stopped")
-        add("state", process, f"{'is stopped' if _is_stopped(process) else 'is running'}; {others}")
+        others = _others(members, stopped, "are waiting for it" if process.is_stopped else "are stopped")
+        add("state", process, f"{'is stopped' if process.is_stopped else 'is running'}; {others}")
     if paths := odd_members(members, _path):
         others = _others(members, paths, path_phrase(paths[1], of_many=True))
         for process in paths[0]:
@@ -181,10 +182,6 @@ def _others(members: Sequence[LiveProcess], odd: tuple[list[LiveProcess], object
 
 def _path(process: LiveProcess) -> PathWord | None:
     return None if process.path.word is PathWord.UNKNOWN else process.path.word
-
-
-def _is_stopped(process: LiveProcess) -> bool | None:
-    return None if isinstance(process.state, Unknown) else process.state in ("T", "t")
 
 
 def _said_nics(process: LiveProcess) -> str:

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.checks.statements import rank_standing
 from probes.host.usage import cpu_list
-from probes.live.model.sample import LiveEvent, LiveProcess, LiveSample, Role
+from probes.live.model.sample import STOPPED_STATES, LiveEvent, LiveProcess, LiveSample, Role
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, local_time, short
 from widgets.base.lines import LazyLines, Line, Run, Tone, wrapped
@@ -31,7 +31,7 @@ _STATES = {
     "Z": "zombie",
     "I": "idle",
 }
-_BROKEN_STATES = ("T", "t", "Z")
+_BROKEN_STATES = (*STOPPED_STATES, "Z")
 
 
 def draw(
@@ -128,9 +128,6 @@ def sorted_rows(sample: LiveSample, sort: str, events: Sequence[LiveEvent] = ())
 
     def rate(process: LiveProcess) -> Maybe[float]:
         return falling(rates[process.pid].gbps) if process.pid in rates else absent
-
-    def path(process: LiveProcess) -> Run:
-        return Run(process.path.text, TONES[rank_standing(process, sample)])
 
     def share(process: LiveProcess) -> Maybe[float]:
         part = share_of_median(process, rates.get(process.pid), middle)

@@ -9,7 +9,7 @@ from statistics import median
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.text import capitalized, plural, printable
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.nvml import NvmlLive
 from probes.live.activity import waiting_text
 from probes.live.model.sample import (
@@ -51,12 +51,10 @@ from probes.snapshot.condition import (
 SEEN_AT_ONCE = frozenset(
     {STAGED, OVER_TCP, CONTRADICTED, STOPPED, ODD_RANK}
 )  # in one sample; others need rates
-STOPPED_STATES = ("T", "t")
 _WITHOUT_GDR = {PathWord.STAGED: STAGED, PathWord.TCP: OVER_TCP}
 _INSTEAD = {PathWord.TCP: " instead of RDMA"}
 _SEEN_SECONDS = 10.0  # by then everything has been seen that was there when the watching began
 _MOST_EVIDENCE = 8
-_PAIRS = "queue pair"
 _MOST_NAME = 64  # characters of a program's name in a title
 _NEWEST_TEXT = frozenset({STEP_LONGER})  # its figures are medians: the newest ones count
 _STATE, _PAUSE, _SENT = attrgetter("state"), attrgetter("pause_percent"), attrgetter("sent_gbps")
@@ -193,7 +191,7 @@ def _all_unknown(values: Iterable[Maybe[object]]) -> Unknown | None:
 
 
 def _is_stopped(process: LiveProcess) -> bool:
-    return known(process.state, "") in STOPPED_STATES
+    return process.is_stopped is True
 
 
 def _of_jobs(sample: LiveSample, is_stopped: Callable[[LiveProcess], bool]) -> Iterator[Condition]:
@@ -268,10 +266,7 @@ def _silent(job: LiveJob, still: Standstill, ranks: Sequence[LiveProcess], sampl
     time = "at least since gdrtop began to look" if still.is_whole else "for over a minute"
     power = [watts for gpu in _live_gpus(ranks, sample) if not isinstance(watts := gpu.power_watts, Unknown)]
     evidence = [
-        Evidence(
-            "packet numbers" if _PAIRS in still.shown_by else "port_xmit_data",
-            f"no traffic on {still.shown_by}",
-        ),
+        Evidence(still.source, f"no traffic on {still.shown_by}"),
         Evidence("NVML", f"{waiting_text(still)}{f', at {median(power):.0f} W' if power else ''}"),
     ]
     states = (rank for rank in ranks if rank.rank_name in still.blocked)

@@ -26,7 +26,6 @@ from probes.snapshot.condition import RANK_ENDED, Condition
 _MISSED = 2  # samples without a process before it has ended: the sources are not read at one moment
 _STOPPED = 2  # a profiler stops a process for less than a second
 _PATH = 3  # memory regions of a new communicator are registered one after the other
-_STOPPED_STATES = ("T", "t")
 _NO_PATH = (PathWord.UNKNOWN, PathWord.NO_NIC)
 _MAX_PREDECESSORS = 1024
 _MOST_SPANS = 12
@@ -160,8 +159,8 @@ class ProcessEvents:
         else:
             before.missed = 0
         before.process, before.has_queue_pairs = process, has_queue_pairs
-        if not isinstance(process.state, Unknown):
-            changed = before.stopped.update(process.state in _STOPPED_STATES)
+        if process.is_stopped is not None:
+            changed = before.stopped.update(process.is_stopped)
             if changed is not None:
                 events.append(_stopped(process, changed[1]))
         if process.path.word not in _NO_PATH:

@@ -13,7 +13,7 @@ from probes.facts.jobs.processes import Process, name_of
 from probes.facts.rdma.devices import RDMA_CLASS
 from probes.facts.system.rdma_cgroup import RdmaLimit
 from probes.live.explanation.libraries import LibraryPath, library_paths
-from probes.live.model.sample import LiveProcess, PathJudgment, PathWord
+from probes.live.model.sample import GDR_WORDS, LiveProcess, PathJudgment, PathWord
 from probes.live.processes.node_evidence import gpu_users
 from probes.queries.finding import Finding, concerns, costs_bandwidth
 from probes.queries.jobs import far_from_gpu, gpus_of, pid_in
@@ -61,7 +61,7 @@ class ProcessExplanation:
     @property
     def is_gdr(self) -> bool:
         """Whether it uses GPUDirect RDMA now, maybe another kind than NCCL takes."""
-        return self.path.word in (PathWord.DMABUF, PathWord.PEERMEM)
+        return self.path.word in GDR_WORDS
 
     @property
     def is_clear(self) -> bool:

@@ -34,6 +34,7 @@ class PathWord(Enum):
 
 GDR_WORDS = (PathWord.DMABUF, PathWord.PEERMEM)
 WITHOUT_GDR = (PathWord.STAGED, PathWord.TCP)  # where a NIC could use GPUDirect RDMA
+STOPPED_STATES = ("T", "t")  # of a process: by a signal, or by a debugger
 
 
 def path_phrase(word: PathWord, of_many: bool = False) -> str:
@@ -137,6 +138,11 @@ class LiveProcess:
             return self.ready_nics
         return Unknown(Reason.NOT_RECORDED, "RDMA netlink", self.path.why)
 
+    @property
+    def is_stopped(self) -> bool | None:
+        """Whether a signal or a debugger has stopped it; None if its state is unknown."""
+        return None if isinstance(self.state, Unknown) else self.state in STOPPED_STATES
+
     @cached_property
     def has_queue_pairs(self) -> bool:
         """Whether it has a queue pair, connected or not."""
@@ -221,6 +227,7 @@ class Standstill:
     busy: int = 0  # of these, busy all the time: kernels that wait for a peer spin
     blocked: tuple[str, ...] = ()  # ranks that were stopped or blocked in the kernel all the time
     shown_by: str = ""  # "8 NICs", "6 unshared NICs", "64 queue pairs"
+    source: str = ""  # of what these show: "port_xmit_data", "packet numbers"
 
 
 def ranks_wait(still: Maybe[Standstill | None]) -> Maybe[bool]:

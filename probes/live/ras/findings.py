@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from probes.base.frozen import frozen
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, Unknown
 from probes.live.model.sample import LiveJob
 from probes.live.ras.policy import LEAST_INTERVAL_SECONDS
 from probes.live.ras.targets import LocalProcesses
@@ -229,7 +229,7 @@ def _dead(process: RasProcess, local: LocalProcesses) -> RasFinding:
 def _silent(process: RasProcess, local: LocalProcesses) -> RasFinding:
     live = local.find(process)
     text = f"{_process(process, local)} does not respond to RAS"
-    if live is not None and known(live.state, "") in ("T", "t"):
+    if live is not None and live.is_stopped:
         text += "; it is stopped"
     explanation = (
         "Its RAS thread does not respond: the process is stopped or has exited, or its network is down."

@@ -26,7 +26,6 @@ _LISTENS = re.compile(
 )
 _LOCAL = re.compile(r"\|-- ([0-9.]{7,15})\n\s+/32 host LOCAL")
 _FILE_LIMIT = 4 << 20
-_STOPPED = ("T", "t")
 
 
 @frozen
@@ -69,7 +68,7 @@ def find_targets(host: Host, sample: LiveSample, version: str = "") -> tuple[Ras
             continue
         problem = _problem(host, members, own)
         jobs, pids = found.setdefault((_address_text(members, conf), problem), ([], []))
-        stopped = tuple(member.pid for member in members if known(member.state, "") in _STOPPED)
+        stopped = tuple(member.pid for member in members if member.is_stopped)
         age = _youngest(members, sample.taken_at)
         jobs.append(RasJob(job.name, _lowest_version(members, version), age, stopped))
         pids += [member.pid for member in members]
