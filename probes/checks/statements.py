@@ -30,7 +30,7 @@ from probes.snapshot.path_verdict import PathUsability, State, Usability
 from probes.snapshot.verdict import Verdict
 
 
-class Standing(Enum):
+class Health(Enum):
     """How good or bad something is, the worst first."""
 
     CRITICAL = "critical"
@@ -49,7 +49,7 @@ class PathStatement:
 
     path: GdrPath
     usable: Maybe[bool]
-    standing: Standing  # PLAIN: not usable, but the other path is, or by design
+    health: Health  # PLAIN: not usable, but the other path is, or by design
     why: str = ""  # of a path that is not usable, or not known to be
     is_seen: bool = False  # running jobs use it, certainly or likely
     is_for_running_jobs: bool = False  # only new programs cannot use it: the driver or /dev refuses them
@@ -72,7 +72,7 @@ def path_statements(
         PathStatement(
             row.path,
             answer,
-            _path_standing(answer, bool(usable), verdict),
+            _path_health(answer, bool(usable), verdict),
             why,
             is_seen=row.path in usability.used,
             is_for_running_jobs=verdict.state is State.BROKEN
@@ -98,13 +98,13 @@ def _path_answer(
     return (False, verdict.reason) if verdict.state is State.BROKEN else (True, "")
 
 
-def _path_standing(usable: Maybe[bool], is_other_usable: bool, verdict: Verdict) -> Standing:
+def _path_health(usable: Maybe[bool], is_other_usable: bool, verdict: Verdict) -> Health:
     if isinstance(usable, Unknown):
-        return Standing.UNKNOWN
+        return Health.UNKNOWN
     if usable:
-        return Standing.GOOD
+        return Health.GOOD
     is_spare = is_other_usable or verdict.state is State.NOT_APPLICABLE
-    return Standing.PLAIN if is_spare else Standing.CRITICAL
+    return Health.PLAIN if is_spare else Health.CRITICAL
 
 
 def stated_facts(facts: Maybe[GpuDirectFacts], paths: Sequence[PathStatement]) -> Maybe[GpuDirectFacts]:
@@ -124,41 +124,41 @@ def stated_facts(facts: Maybe[GpuDirectFacts], paths: Sequence[PathStatement]) -
 # Jobs
 
 
-def use_standing(path: PathJudgment, verdict: Verdict | None = None) -> Standing:
+def use_health(path: PathJudgment, verdict: Verdict | None = None) -> Health:
     """Return how good it is that a process uses this path; `verdict`: of its node, if known.
 
     Copies through host memory are no fault where the hardware has no other path.
     """
     if path.word is PathWord.UNKNOWN:
-        return Standing.UNKNOWN
+        return Health.UNKNOWN
     if path.contradiction:
-        return Standing.WARNING
+        return Health.WARNING
     if path.word in GDR_WORDS:
-        return Standing.GOOD
+        return Health.GOOD
     is_by_design = verdict is not None and verdict.state is State.NOT_APPLICABLE
-    return Standing.WARNING if path.word in WITHOUT_GDR and not is_by_design else Standing.PLAIN
+    return Health.WARNING if path.word in WITHOUT_GDR and not is_by_design else Health.PLAIN
 
 
-def rank_standing(process: LiveProcess, sample: LiveSample) -> Standing:
+def rank_health(process: LiveProcess, sample: LiveSample) -> Health:
     """Return the same of a process; without a NIC, a rank of a job on several nodes is at fault."""
     if process.path.word is not PathWord.NO_NIC or process.role is not Role.NCCL:
-        return use_standing(process.path, sample.verdict)
+        return use_health(process.path, sample.verdict)
     here = next((len(job.pids) for job in sample.jobs if job.id == process.job), 0)
-    return Standing.WARNING if known(process.world_size, 0) > here else Standing.PLAIN
+    return Health.WARNING if known(process.world_size, 0) > here else Health.PLAIN
 
 
-def job_standing(job: LiveJob, processes: Sequence[LiveProcess], sample: LiveSample) -> Standing:
+def job_health(job: LiveJob, processes: Sequence[LiveProcess], sample: LiveSample) -> Health:
     """Return how a job does: GOOD only where no finding concerns it, and its paths are known and used."""
     problems = findings_about(job, sample)
     if any(problem.severity is Severity.CRITICAL for problem in problems):
-        return Standing.CRITICAL
-    standings = {rank_standing(process, sample) for process in processes}
-    if problems or Standing.WARNING in standings:
-        return Standing.WARNING
-    if Standing.UNKNOWN in standings:
-        return Standing.UNKNOWN
+        return Health.CRITICAL
+    of_ranks = {rank_health(process, sample) for process in processes}
+    if problems or Health.WARNING in of_ranks:
+        return Health.WARNING
+    if Health.UNKNOWN in of_ranks:
+        return Health.UNKNOWN
     is_silent = job.role is Role.NCCL and job.silent_seconds > 0
-    return Standing.GOOD if Standing.GOOD in standings and not is_silent else Standing.PLAIN
+    return Health.GOOD if Health.GOOD in of_ranks and not is_silent else Health.PLAIN
 
 
 def findings_about(job: LiveJob, sample: LiveSample) -> list[Finding]:

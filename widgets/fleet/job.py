@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from probes.base.text import capitalized, plural
 from probes.base.unknown import Maybe, Unknown, known
-from probes.checks.statements import use_standing
+from probes.checks.statements import use_health
 from probes.fleet.job_differences import some_names
 from probes.fleet.job_model import FleetJob, FleetRank, Silence
 from probes.live.activity import waiting_text
 from probes.live.model.sample import GDR_WORDS, Standstill
 from widgets.base.columns import Column, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gbps, local_time, minutes, percent, short
+from widgets.base.health import TONES
 from widgets.base.lines import LazyLines, Line, Run, Tone, line, wrapped
-from widgets.base.standing import TONES
 from widgets.live.job_lines import path_summary
 from widgets.live.ranks import short_names, state_word
 
@@ -175,7 +175,7 @@ def _number(rank: FleetRank) -> Run:
 
 
 def _path(rank: FleetRank) -> Run:
-    return Run(rank.process.path.text, TONES[use_standing(rank.process.path)])
+    return Run(rank.process.path.text, TONES[use_health(rank.process.path)])
 
 
 def _nics(rank: FleetRank) -> Run:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from probes.base.text import capitalized, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.checks.statements import rank_standing
+from probes.checks.statements import rank_health
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import name_of
 from probes.host.collectives import CollectiveSpeed
@@ -24,8 +24,8 @@ from probes.live.model.sample import (
 )
 from probes.queries.finding import Evidence
 from widgets.base.figures import binary_size, gibibytes, in_gbps, local_time, share, short
+from widgets.base.health import TONES
 from widgets.base.lines import Line, Run, Tone, wrapped
-from widgets.base.standing import TONES
 from widgets.live import changes, gpus, nics, ranks
 from widgets.live.figures import (
     COUNTER_GROUPS,
@@ -67,7 +67,7 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     """Describe a process: its path with the evidence, its NICs, rate, memory and threads."""
     path = process.path
     lines = wrapped(_title(process), width, Tone.TITLE)
-    lines += _field("Path", path.text, width, TONES[rank_standing(process, sample)])
+    lines += _field("Path", path.text, width, TONES[rank_health(process, sample)])
     lines += _field("", _meaning(process), width, Tone.DIM)
     lines += _evidence(path.evidence, width)
     lines += _odd(_odd_of(sample, process.pid), width)

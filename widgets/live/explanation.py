@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from probes.base.plan import Step
 from probes.base.unknown import Unknown
-from probes.checks.statements import use_standing
+from probes.checks.statements import use_health
 from probes.live.explanation.process import ProcessExplanation, ProcessGpu
 from probes.queries.finding import Finding, Severity
+from widgets.base.health import TONES
 from widgets.base.lines import Line, Run, Tone, line, wrapped
-from widgets.base.standing import TONES
 
 _LABEL_CELLS = 12
 _MOST_STEPS = 3
@@ -25,7 +25,7 @@ def draw_process(explained: ProcessExplanation, width: int) -> list[Line]:
     """Return a process."""
     path = explained.path
     lines: list[Line] = [line(Run(explained.name, Tone.TITLE))]
-    lines += _field("Path now", path.text, width, TONES[use_standing(path)])
+    lines += _field("Path now", path.text, width, TONES[use_health(path)])
     if explained.unexpected:
         mark, tone = ("• ", Tone.DIM) if explained.is_gdr else ("▲ ", Tone.WARNING)
         lines += _field("", f"{mark}{explained.unexpected}", width, tone)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
-from probes.checks.statements import Standing, findings_about, job_standing, rank_standing, use_standing
+from probes.checks.statements import Health, findings_about, job_health, rank_health, use_health
 from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role, program_of
 from probes.live.model.step_text import seconds_text, step_text
@@ -14,11 +14,11 @@ from probes.live.processes.job_summaries import path_shares
 from probes.queries.finding import Finding, Severity, names_of
 from probes.snapshot.condition import STEP_LONGER
 from widgets.base.figures import gbps, gibibytes, minutes, short
+from widgets.base.health import TONES
 from widgets.base.lines import Line, Run, Tone, cut, fit, plain, sentence, width_of, wrapped
-from widgets.base.standing import TONES
 from widgets.live.figures import gpu_labels
 
-_MARKS = {Standing.CRITICAL: "✗ ", Standing.WARNING: "▲ ", Standing.UNKNOWN: "? "}
+_MARKS = {Health.CRITICAL: "✗ ", Health.WARNING: "▲ ", Health.UNKNOWN: "? "}
 _HINT = "gdrtop hang"
 
 
@@ -40,8 +40,8 @@ def path_summary(
             shown = shown.partition(" (")[0]
         runs.append(Run(", " if runs else ""))
         first = share.first
-        standing = use_standing(first.path) if sample is None else rank_standing(first, sample)
-        runs.append(Run(shown, TONES[standing]))
+        health = use_health(first.path) if sample is None else rank_health(first, sample)
+        runs.append(Run(shown, TONES[health]))
         runs.append(Run(share.where))
     return tuple(run for run in runs if run.text)
 
@@ -179,8 +179,8 @@ def draw_verdicts(sample: LiveSample, width: int, rows: int) -> list[Line]:
 
 def _mark(job: LiveJob, processes: Sequence[LiveProcess], sample: LiveSample) -> Run:
     """Return the mark of a job: green only where no finding concerns it, and its path is known."""
-    standing = job_standing(job, processes, sample)
-    return Run(_MARKS.get(standing, "● "), TONES[standing])
+    health = job_health(job, processes, sample)
+    return Run(_MARKS.get(health, "● "), TONES[health])
 
 
 def _silence_text(job: LiveJob) -> str:

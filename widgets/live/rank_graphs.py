@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from probes.base.history import History
 from probes.base.text import plural
 from probes.base.unknown import Unknown, known
-from probes.checks.statements import Standing, rank_standing
+from probes.checks.statements import Health, rank_health
 from probes.live.model.sample import LiveProcess, LiveSample, PortSample
 from widgets.base.figures import short
 from widgets.base.graphs import graph
@@ -46,7 +46,7 @@ def draw(sample: LiveSample, histories: Mapping[int, History], width: int, rows:
         gpu = labels.get(process.gpus[0], "") if len(process.gpus) == 1 else ""
         rate = rates[process.pid]
         limit = "≤" if rate.shared_with else ""
-        is_odd = badness(process) != FINE or rank_standing(process, sample) is Standing.WARNING
+        is_odd = badness(process) != FINE or rank_health(process, sample) is Health.WARNING
         tone = Tone.WARNING if is_odd else Tone.PLAIN
         return (
             Run(f"{name:<7}", tone),

@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Sequence
 from rich.cells import cell_len
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.checks.statements import rank_standing
+from probes.checks.statements import rank_health
 from probes.host.usage import cpu_list
 from probes.live.model.sample import STOPPED_STATES, LiveEvent, LiveProcess, LiveSample, Role
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, local_time, short
+from widgets.base.health import TONES
 from widgets.base.lines import LazyLines, Line, Run, Tone, wrapped
-from widgets.base.standing import TONES
 from widgets.live.columns import sorted_title
 from widgets.live.figures import RankRate, gpu_labels, medians, rank_rates
 from widgets.live.order import Badness, SortKeys, badness_of_process, falling, sorted_by_column
@@ -67,7 +67,7 @@ def draw(
         return cells_of(processes, cell)
 
     def path(process: LiveProcess) -> Run:
-        return Run(process.path.text, TONES[rank_standing(process, sample)])
+        return Run(process.path.text, TONES[rank_health(process, sample)])
 
     def share(process: LiveProcess) -> Run:
         return _share(share_of_median(process, rates.get(process.pid), middle))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from probes.base.history import History
 from probes.base.unknown import Reason, Unknown, known
-from probes.checks.statements import PathStatement, Standing
+from probes.checks.statements import Health, PathStatement
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PeermemReading, Requirement
 from probes.facts.node import Node
 from widgets.base.figures import UNKNOWN_MARK, gibibytes
@@ -19,12 +19,12 @@ _NAMES = {GdrPath.DMABUF: "DMA-BUF", GdrPath.PEERMEM: "peermem", GdrPath.EFA: "E
 
 def _usable(stated: PathStatement) -> Run:
     """Return the mark and the word of a path."""
-    match stated.standing:
-        case Standing.GOOD:
+    match stated.health:
+        case Health.GOOD:
             return Run("✓ usable", Tone.GOOD)
-        case Standing.UNKNOWN:
+        case Health.UNKNOWN:
             return Run("? unknown", Tone.WARNING)
-        case Standing.PLAIN:
+        case Health.PLAIN:
             return Run("– not usable" if stated.path is GdrPath.DMABUF else "– not needed", Tone.DIM)
     return Run("✗ not for new jobs" if stated.is_for_running_jobs else "✗ not usable", Tone.BAD)
 
@@ -61,7 +61,7 @@ def draw(
         if full:
             for need in state.requirements:
                 lines.extend(_requirement_lines(need, width))
-        if stated.why and (stated.path is GdrPath.DMABUF or stated.standing is not Standing.PLAIN):
+        if stated.why and (stated.path is GdrPath.DMABUF or stated.health is not Health.PLAIN):
             lines.extend(wrapped(stated.why, width, Tone.DIM, "  "))
     if paths:
         lines.extend(_in_use(facts, paths[0], width))
