@@ -121,7 +121,7 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
     # Also by what is part of another finding. What only warnings take may work, by a farther NIC.
     lost = {end for finding in serious if finding.severity is Severity.CRITICAL for end in finding.takes}
     refuted = {path for finding in serious for path in finding.refutes}
-    paths = [path for path in usability.usable_paths if path not in refuted]
+    paths = [path for path in usability.ranked_paths if path not in refuted]
     is_refuted = usability.path in refuted and not paths
     is_lost = is_refuted or (bool(usability.gpus) and lost.issuperset(usability.gpus))
     state, path, reason = usability.state, next(iter(paths), None), usability.reason

@@ -62,7 +62,7 @@ class Usability:
     hides_use: bool = False  # READY: whether the path is in use could not be read
 
     @property
-    def usable_paths(self) -> tuple[GdrPath, ...]:
+    def ranked_paths(self) -> tuple[GdrPath, ...]:
         """The path of the verdict, then the other one if it is usable."""
         others = [row.path for row in self.paths if row.usable is True and row.path is not self.path]
         return () if self.path is None else (self.path, *others)

@@ -215,7 +215,7 @@ def _switch_port_json(port: tuple[str, int], answer: Maybe[SwitchPort]) -> dict[
 def highlights_of(examination: Examination, found: Sequence[Finding]) -> Highlights:
     """Return what stands out in the topology of a node: roles, marks, and what this session may use."""
     return Highlights(
-        marks=marks_of(found, examination.topology),
+        marks=marks_of(found, examination.topology.ids_by_bdf),
         detours=detours(examination),
         roles=roles_of(examination.node, examination.topology),
         usable=usable_here(examination),

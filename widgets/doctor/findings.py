@@ -18,7 +18,6 @@ from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Evidence, Finding, Severity, Status, has_name
 from probes.snapshot.condition import CONGESTED, ERRORS_RISING, FLAPPING, PAUSED, SLOW_NIC, THROTTLED
 from probes.snapshot.verdict import State, Verdict
-from probes.topology.paths import Topology
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, fit, line, width_of, wrapped
 from widgets.doctor.gains import gain_text
@@ -64,20 +63,20 @@ def mark_of(finding: Finding) -> Run:
     return Run(_MARKS[finding.severity], _TONES[finding.severity])
 
 
-def marks_of(findings: Sequence[Finding], topology: Topology | None = None) -> dict[str, Run]:
-    """Return the worst mark of each device and module that is at fault, NICs by their ids."""
-    stated = device_statements(findings, NO_IDS if topology is None else topology.ids_by_bdf)
+def marks_of(findings: Sequence[Finding], ids: Mapping[str, Collection[str]] = NO_IDS) -> dict[str, Run]:
+    """Return the worst mark of each device and module that is at fault; `ids` as in device_statements."""
+    stated = device_statements(findings, ids)
     return {device: Run(_MARKS[row.severity], _TONES[row.severity]) for device, row in stated.items()}
 
 
-def words_of(findings: Sequence[Finding], topology: Topology | None = None) -> dict[str, str]:
+def words_of(findings: Sequence[Finding], ids: Mapping[str, Collection[str]] = NO_IDS) -> dict[str, str]:
     """Return in a word what is wrong with each device that is slow or fails now: "slow", "flapping"."""
     words: dict[str, str] = {}
     # A note is about the past: its count does not rise.
     now = (finding for finding in findings if finding.severity is not Severity.NOTE)
     found = (finding for finding in now if finding.status is Status.FOUND and finding.id in _WORDS)
     for finding in sorted(found, key=lambda finding: bool(finding.part_of)):  # the cause first
-        for device in marked_ids(finding, NO_IDS if topology is None else topology.ids_by_bdf):
+        for device in marked_ids(finding, ids):
             words.setdefault(device, _WORDS[finding.id])
     return words
 

@@ -194,7 +194,7 @@ def highlights_of(report: Report) -> Highlights:
     examination = report.examination
     roles = roles_of(examination.node, examination.topology)
     return Highlights(
-        marks=marks_of(report.findings, examination.topology),
+        marks=marks_of(report.findings, examination.topology.ids_by_bdf),
         detours=detours(examination),
         roles=roles,
         usable=usable_here(examination),

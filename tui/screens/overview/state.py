@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from probes.base.plan import Plan
 from probes.checks.judgment import Judgment, listed
+from probes.checks.statements import NO_IDS
 from probes.plans.load_modules import load_modules
 from probes.queries.unproven_paths import unproven_pairs
 from probes.queries.usable_here import usable_here
@@ -131,8 +132,9 @@ class OverviewState:
         if findings == before:
             return
         topology = self._readings.topology
-        checked.marks = marks_of(findings or (), topology)
-        checked.words = words_of(findings or (), topology)
+        ids = NO_IDS if topology is None else topology.ids_by_bdf
+        checked.marks = marks_of(findings or (), ids)
+        checked.words = words_of(findings or (), ids)
         self._selection.marked = checked.marks
         if self._selection.finding not in self._finding_ids():
             self._selection.finding = ""
