@@ -362,7 +362,10 @@ def _unread(processes: Iterable[Process], facts: ProcessFacts) -> str:
 
 
 def usable_paths(examination: Examination) -> tuple[Maybe[bool], Maybe[bool]]:
-    """Return whether the requirements of DMA-BUF and nvidia-peermem are met on this node."""
+    """Return whether the requirements of DMA-BUF and nvidia-peermem are met on this node.
+
+    DMA-BUF is not usable either where the GPU driver refuses it to every NIC.
+    """
     direct = examination.node.gpudirect
     if isinstance(direct, Unknown):
         return direct, direct

@@ -145,13 +145,27 @@ def nic_drivers(examination: Examination) -> tuple[str, ...]:
     return tuple(dict.fromkeys(known(device.driver, "a NIC driver") for device in devices))
 
 
+def importer_refutes(examination: Examination) -> tuple[GdrPath, ...]:
+    """Return the paths that no NIC has while the driver refuses IMPORTER.
+
+    The message does not name the NIC driver: of several, others may work.
+    """
+    return (GdrPath.DMABUF,) if len(nic_drivers(examination)) == 1 else ()
+
+
+def is_in_use(examination: Examination, paths: tuple[GdrPath, ...]) -> bool:
+    """Return whether ranks use one of these paths now, so that not every attempt is refused."""
+    return not examination.usability.used.isdisjoint(paths)
+
+
 def is_dmabuf_refused(examination: Examination) -> bool:
-    """Return whether the GPU driver refuses every NIC's DMA-BUF, by the log, and no rank has one."""
-    log = examination.kernel_log
+    """Return whether the GPU driver refuses every NIC's DMA-BUF, by the log, and no rank has one.
+
+    The finding p2p-topology-refused-old-importer says so, and why.
+    """
+    log, paths = examination.kernel_log, importer_refutes(examination)
     refused = () if isinstance(log, Unknown) else log.messages
     messages = [each for each in refused if each.kind is LogKind.P2P_REFUSED and IMPORTER in each.text]
-    is_used = GdrPath.DMABUF in examination.usability.used
-    is_one = len(nic_drivers(examination)) == 1
-    return (
-        bool(messages) and is_one and not is_used and not age_of(examination, messages[-1], of_nics=True)[0]
-    )
+    if not messages or not paths or is_in_use(examination, paths):
+        return False
+    return not age_of(examination, messages[-1], of_nics=True)[0]

@@ -66,6 +66,11 @@ _DMABUF_FIRST = (
     "DMA-BUF support."
 )
 _FIRST = " must be loaded first"
+NCCL_SEES_PEERMEM = (2, 23, 4)
+"""The first NCCL that looks for /sys/module/nvidia_peermem/version; older ones need memory_peers.
+
+Sources: https://github.com/NVIDIA/nccl/issues/1676; NCCL release notes 2.23.4.
+"""
 
 
 class Need(Enum):

@@ -19,6 +19,7 @@ from probes.queries.job_logs import (
     settings_of,
 )
 from probes.queries.jobs import FAR_NIC, NCCL_VARIABLES, STAGED, job_plan, usable_paths
+from probes.queries.module_need import NCCL_SEES_PEERMEM
 from probes.queries.modules import PEERMEM, driver_with_plugin
 from probes.snapshot.condition import OVER_TCP as JOB_OVER_TCP
 from probes.snapshot.condition import STAGED as JOB_STAGED
@@ -32,7 +33,6 @@ AREA = Area("nccl", explains=True)
 _DMABUF = "NCCL_DMABUF_ENABLE"
 _PLUGIN = "NCCL_NET_PLUGIN"
 _FEW = 3
-_SEES = (2, 23, 4)  # the first NCCL that does not need memory_peers to see nvidia_peermem
 _NOT_LOADED = ("Could not find", "No plugin found")
 
 
@@ -100,8 +100,9 @@ def _is_too_old(examination: Examination, reading: JobLogReading) -> bool:
     ranks = (
         settings.process for settings in settings_of(examination, reading) if settings.process is not None
     )
-    versions = [version for process in ranks for _, version in versions_of(process, "libnccl")]
-    return isinstance(examination.reading.peermem.peers, Unknown) and min(versions, default=_SEES) < _SEES
+    versions = (version for process in ranks for _, version in versions_of(process, "libnccl"))
+    is_old = any(version < NCCL_SEES_PEERMEM for version in versions)
+    return is_old and isinstance(examination.reading.peermem.peers, Unknown)
 
 
 def _use_dmabuf(examination: Examination, reading: JobLogReading) -> Iterator[str]:

@@ -21,8 +21,8 @@ from probes.queries.finding import (
     passed,
     unknown,
 )
-from probes.queries.kernel_log import IMPORTER, age_of, nic_drivers
-from probes.queries.module_need import loaded_peermem
+from probes.queries.kernel_log import IMPORTER, age_of, importer_refutes, is_in_use, nic_drivers
+from probes.queries.module_need import NCCL_SEES_PEERMEM, loaded_peermem
 from probes.queries.modules import (
     DMABUF,
     PEERMEM,
@@ -44,8 +44,6 @@ _FAILS = (
 )
 _LIBRARIES = "the libraries of all processes"
 _MEMORY_PEERS = "/sys/kernel/mm/memory_peers"
-# The first release that looks for /sys/module/nvidia_peermem/version is 2.23.4.
-_FIRST_NCCL = (2, 23, 4)
 
 
 @AREA.check(
@@ -119,7 +117,7 @@ def _refused(
     is_over, when = age_of(examination, messages[-1], of_nics)
     if is_over:
         return found(f"{cause} {when}", *evidence, fix=fix, severity=Severity.NOTE, data_path=False)
-    if examination.usability.used & {*refutes}:
+    if is_in_use(examination, refutes):
         used = "Now GPU memory is registered through this path, so not every attempt is refused."
         return found(f"{cause} {when} {used}", *evidence, fix=fix)
     return found(f"{cause} {when}", *evidence, fix=fix, takes=takes, refutes=refutes)
@@ -216,8 +214,7 @@ def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
         ),
         disturbs="every RDMA program",
     )
-    # The message does not name the driver: of several, others may work.
-    refutes = (GdrPath.DMABUF,) if len(drivers) == 1 else ()
+    refutes = importer_refutes(examination)
     return _refused(examination, IMPORTER, cause, plan, refutes=refutes, of_nics=True)
 
 
@@ -274,7 +271,7 @@ def _old_nccl(examination: Examination) -> tuple[list[Evidence], str]:
     if not isinstance(libraries, Unknown):
         for library in libraries.found.get("libnccl.so.2", ()):
             numbers = _numbers(library.version)
-            if numbers is not None and numbers < _FIRST_NCCL:
+            if numbers is not None and numbers < NCCL_SEES_PEERMEM:
                 old.append(Evidence(library.path, f"NCCL {library.version}"))
     if isinstance(processes, Unknown):
         return old, "" if processes.reason is Reason.NOT_THERE else needs(_LIBRARIES, processes)
@@ -285,6 +282,6 @@ def _old_nccl(examination: Examination) -> tuple[list[Evidence], str]:
             continue
         for mapped in process.libraries:
             numbers = _numbers(mapped.version)
-            if mapped.name == "libnccl" and numbers is not None and numbers < _FIRST_NCCL:
+            if mapped.name == "libnccl" and numbers is not None and numbers < NCCL_SEES_PEERMEM:
                 old.append(Evidence(f"/proc/{process.pid}/maps", f"NCCL {mapped.version}"))
     return old, not_read
