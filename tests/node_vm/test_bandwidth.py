@@ -227,7 +227,10 @@ def test_a_rate_limit_appears_in_the_timeline(two_nodes: tuple[Guest, Guest]) ->
     # Large frames, as on a real fabric: a packet costs emulation the same whatever it carries.
     for guest in two_nodes:
         guest.run("ip", "link", "set", "ens0np0", "mtu", "4200")
-    transfer = f"{TEST_TOOL} -d mlx5_0 -p {WIRE_PORT} -s 4096 -n 5000000 -F"
+    # Few messages under way and a patient queue pair: behind the limit, a full window would wait for longer
+    # than a queue pair retries by default, and the transfer would end instead of slowing down.
+    patience = "-t 16 -u 19"  # messages; 4.096 µs * 2^19, 2 s
+    transfer = f"{TEST_TOOL} -d mlx5_0 -p {WIRE_PORT} -s 4096 -n 5000000 -F {patience}"
     there.shell(f"{transfer} >/run/wire.out 2>&1 </dev/null &")
     until(lambda: bool(there.run("ss", "-Hltn", f"sport = {WIRE_PORT}").strip()))
     here.shell(f"{transfer} 10.1.0.16 >/run/wire.out 2>&1 </dev/null &")
@@ -249,6 +252,7 @@ def test_a_rate_limit_appears_in_the_timeline(two_nodes: tuple[Guest, Guest]) ->
             fell, number = stream.event(since, "rate-fell", "mlx5_0")
         finally:
             after = float(here.shell("date +%s.%N; tc qdisc del dev ens0np0 root"))
+            print(here.run("tail", "-n", "4", "/run/wire.out"))  # of a failure: whether the transfer has ended
         assert re.fullmatch(r"mlx5_0 carries \d+ Mb/s, down from \d+ Mb/s the minute before", fell["text"]), (
             fell
         )
