@@ -166,6 +166,17 @@ async def measured(pilot: Pilot[None], clock: SteppedClock, client: ScriptedProc
         clock.now += 1.0
 
 
+async def completed(
+    pilot: Pilot[None], clock: SteppedClock, client: ScriptedProcess, gbps: float, seconds: int = 10
+) -> None:
+    """Rows for as long as a test takes, and then the time at which it is ended, with no further row.
+
+    A row after that time may or may not still be read.
+    """
+    await measured(pilot, clock, client, *[gbps] * seconds)
+    clock.now += 1.0  # the first row may have been dated a second late
+
+
 async def over(pilot: Pilot[None]) -> None:
     """The series has ended, and its screen says so."""
     words = ("done", "canceled")

@@ -10,7 +10,7 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.rates import Reading
 from tests.probes.simulation.quiet import QuietHost
 from tests.tui.action_screens import on, question, seen
-from tests.tui.bandwidth_screens import measured, met, printed, scripted, set_up
+from tests.tui.bandwidth_screens import completed, met, printed, scripted, set_up
 from tests.tui.pilot import SteppedClock, overview, shown, stepped_app, until
 from tui.bandwidth.impact_check import reread
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
@@ -94,9 +94,8 @@ async def test_who_comes_between_two_tests_ends_the_series_and_is_named(
         await pilot.press("enter")
         await on(pilot, BandwidthRunScreen)
         await met(pilot, clock, processes)
-        await measured(pilot, clock, processes.started[1], *[386.0] * 10)
         host.start_job()
-        await measured(pilot, clock, processes.started[1], 386.0)
+        await completed(pilot, clock, processes.started[1], 386.0)
         told = f"▲ running jobs would now be affected: {HOLDS[:60]}"  # as much as the line has room for
         await until(pilot, lambda: told in seen(pilot, "summary"))
         await pilot.pause()

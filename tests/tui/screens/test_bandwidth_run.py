@@ -11,6 +11,7 @@ from tests.tui.action_screens import NODE, is_on, on, question, seen
 from tests.tui.bandwidth_screens import (
     HEADING,
     begun,
+    completed,
     measured,
     met,
     over,
@@ -67,7 +68,7 @@ async def test_rows_come_as_they_are_printed_and_the_end_is_judged(monkeypatch: 
 async def test_below_the_line_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)
-        await measured(pilot, clock, processes.started[1], *[98.0] * 11)
+        await completed(pilot, clock, processes.started[1], 98.0)
         await over(pilot)
         assert "▲ done · 98 of 400 Gb/s, 24 %" in seen(pilot, "summary")
 
@@ -103,7 +104,7 @@ async def test_a_comparison_says_what_it_means(monkeypatch: pytest.MonkeyPatch) 
     async with begun(monkeypatch, *TO_COMPARE) as (pilot, clock, processes):
         for number, gbps in ((1, 390.0), (2, 150.0), (3, 389.0)):
             await met(pilot, clock, processes, number)
-            await measured(pilot, clock, processes.started[2 * number - 1], *[gbps] * 11)
+            await completed(pilot, clock, processes.started[2 * number - 1], gbps)
             await until(pilot, lambda number=number: seen(pilot, "lines").count(" of 400 Gb/s") == number)
         await over(pilot)
         assert "3 of 3 tests measured, 2 near line rate" in seen(pilot, "summary")
@@ -195,7 +196,7 @@ async def test_a_text_for_a_ticket_is_written(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.chdir(tmp_path)
     async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)
-        await measured(pilot, clock, processes.started[1], *[386.0] * 11)
+        await completed(pilot, clock, processes.started[1], 386.0)
         await over(pilot)
         await pilot.press("w")
         await pilot.pause()
@@ -211,7 +212,7 @@ async def test_a_text_for_a_ticket_is_written(monkeypatch: pytest.MonkeyPatch, t
 async def test_a_baseline_is_what_the_next_test_is_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)
-        await measured(pilot, clock, processes.started[1], *[386.0] * 11)
+        await completed(pilot, clock, processes.started[1], 386.0)
         await over(pilot)
         await pilot.press("B", "b", "b")
         await on(pilot, BandwidthSetupScreen)
@@ -222,7 +223,7 @@ async def test_a_baseline_is_what_the_next_test_is_compared_with(monkeypatch: py
 async def test_a_bad_result_and_another_baseline_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)
-        await measured(pilot, clock, processes.started[1], *[98.0] * 11)
+        await completed(pilot, clock, processes.started[1], 98.0)
         await over(pilot)
         await pilot.press("B")
         await until(pilot, lambda: "below the limit of the path." in question(pilot))
@@ -235,7 +236,7 @@ async def test_a_bad_result_and_another_baseline_are_asked_for(monkeypatch: pyte
         await pilot.press("y")
         await on(pilot, BandwidthRunScreen)
         await met(pilot, clock, processes, 2, series=2)
-        await measured(pilot, clock, processes.started[3], *[386.0] * 11)
+        await completed(pilot, clock, processes.started[3], 386.0)
         await over(pilot)
         await pilot.press("B")
         await until(pilot, lambda: "the baseline has 98 of 400 Gb/s" in question(pilot))
@@ -270,7 +271,7 @@ async def test_running_it_again_asks_again(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_again_is_the_test_on_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)
-        await measured(pilot, clock, processes.started[1], *[386.0] * 11)
+        await completed(pilot, clock, processes.started[1], 386.0)
         await over(pilot)
         await asked_again(pilot, clock)
         await pilot.pause()
