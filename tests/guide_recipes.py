@@ -946,8 +946,8 @@ def draw(node: Node, width: int) -> list[Line]:
         ),
         Change(
             "tui/screens/overview/layout.py",
-            '"sample": 1, ',
-            after='_OTHER_COLUMN = {"gpudirect": 3, "path": 4, ',
+            '"sample", ',
+            after='    "right": ("jobs", "path", "gpudirect", "modules", ',
         ),
         Change(
             "tui/screens/overview/state.py",
@@ -956,11 +956,6 @@ def draw(node: Node, width: int) -> list[Line]:
         ),
         Change(
             "tui/screens/overview/panel_grid.py", '    "sample": "Sample",\n', before='    "path": "Path",\n'
-        ),
-        Change(
-            "tui/screens/overview/panel_grid.py",
-            '"sample", ',
-            after='"right": ("modules", "gpudirect", "traffic", ',
         ),
         Change(
             "tests/widgets/test_drawings.py",

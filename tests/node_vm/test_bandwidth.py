@@ -252,7 +252,7 @@ def test_a_rate_limit_appears_in_the_timeline(two_nodes: tuple[Guest, Guest]) ->
             fell, number = stream.event(since, "rate-fell", "mlx5_0")
         finally:
             after = float(here.shell("date +%s.%N; tc qdisc del dev ens0np0 root"))
-            print(here.run("tail", "-n", "4", "/run/wire.out"))  # of a failure: whether the transfer has ended
+            print(here.run("tail", "-n", "4", "/run/wire.out"))
         assert re.fullmatch(r"mlx5_0 carries \d+ Mb/s, down from \d+ Mb/s the minute before", fell["text"]), (
             fell
         )

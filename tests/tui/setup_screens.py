@@ -144,4 +144,4 @@ async def run_test(pilot: Pilot[None]) -> None:
         await pilot.press("y")
     await on(pilot, running)
     await over(pilot)
-    await pilot.press("q")
+    await pilot.press("q", "q")  # to the settings, and back

@@ -89,11 +89,11 @@ def test_a_recording(snap_compare: Any, size: tuple[int, int]) -> None:
     app = GdrtopApp(lambda: host, host.origin, None, ReplaySource(host))
 
     async def to_the_third(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: "1/5" in shown(pilot, "verdict"))
+        await until(pilot, lambda: "1/5" in shown(pilot, "head"))
         await pilot.press("right_square_bracket", "right_square_bracket")
-        await until(pilot, lambda: "3/5" in shown(pilot, "verdict"))
+        await until(pilot, lambda: "3/5" in shown(pilot, "head"))
         pilot.app.post_message(ExaminedListScreen.CheckRequested())
-        await until(pilot, lambda: "checking…" not in shown(pilot, "verdict") + shown(pilot, "findings"))
+        await until(pilot, lambda: "checking…" not in shown(pilot, "head") + shown(pilot, "findings"))
         await settled(pilot)
 
     assert snap_compare(app, terminal_size=size, run_before=to_the_third)
@@ -382,7 +382,7 @@ def test_bandwidth_run(
 def test_fleet(snap_compare: Any, size: tuple[int, int]) -> None:
     async def to_the_changes(pilot: Pilot[None]) -> None:
         await read_fleet(pilot, 2)
-        await until(pilot, lambda: "changed" in seen(pilot, "summary"))
+        await until(pilot, lambda: "changed" in seen(pilot, "head"))
         await pilot.pause()
 
     app = FleetOnDemand(FIRST, SECOND).app()

@@ -37,6 +37,7 @@ from tui.commands.topo import write_topology
 from tui.controllers.report_reader import read_report
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.reading_thread import Probed, Sampled
+from tui.screens.head import HeadState
 from tui.screens.live.state import LiveState
 from tui.screens.overview.state import OverviewState
 from widgets.base.lines import Line, plain
@@ -84,14 +85,15 @@ def read_screens(claims: Claims, monitor: NodeMonitor) -> None:
     overview.apply(Probed(examination.node, examination.topology))
     overview.apply(Sampled(examination.reading, judgment, sample.taken_at, sample))
     overview.apply_check(examination, judgment)
-    claims.read("head", plain(overview.verdict_line(WIDTH)))
+    head = HeadState(examination.node.origin, **overview.head_fields()).head()  # type: ignore[arg-type]
+    claims.read("head", shown((head.verdicts[0], head.sentence)))
     for panel in PANELS:
         claims.read(panel, shown(overview.lines(panel, WIDTH, False, 100)))
-    claims.read("strips", shown(overview.strips(WIDTH)))
-    live = LiveState(examination.node.origin)
+    claims.read("strips", shown(overview.strips(("modules", "gpudirect", "jobs"), WIDTH)))
+    live = LiveState()
     live.add(sample)
     live.judge(judgment)
-    claims.read("live", shown(live.summary(WIDTH, 12)[1:]))
+    claims.read("live", shown(live.summary(WIDTH, 12)))
     claims.read("ranks", shown(live.lines("ranks", WIDTH)))
 
 
