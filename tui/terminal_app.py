@@ -30,7 +30,7 @@ from tui.terminal.clipboard import clipboard_sequence, wrapped_for_screen
 from tui.terminal.diff import MinimalOutput
 from tui.terminal.driver import MOST_TYPED_AHEAD, TerminalDriver, driver_of
 from tui.terminal.size import clamped
-from widgets.base.themes import OWN_THEMES
+from widgets.base.themes import ANSI_LIGHT, OWN_THEMES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -117,7 +117,7 @@ class TerminalApp(App[R]):
     @property
     def available_themes(self) -> dict[str, Theme]:
         """The themes of Textual and those of gdrtop, by name."""
-        return super().available_themes | OWN_THEMES
+        return super().available_themes | {ANSI_LIGHT.name: ANSI_LIGHT} | OWN_THEMES
 
     def _handle_exception(self, error: Exception) -> None:
         """Leave at once; Textual would spend seconds on a traceback with the values of all variables.

@@ -39,7 +39,7 @@ def unreadable(pilot: Pilot[None]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in OWN_THEMES if not name.startswith("ansi")])
+@pytest.mark.parametrize("name", OWN_THEMES)
 async def test_every_text_on_the_screen_can_be_read(machine: Machine, name: str) -> None:
     machine.user_file.write_text(f"theme = '{name}'\n")
     use(load({}))

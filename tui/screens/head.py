@@ -16,8 +16,6 @@ from widgets.base.lines_view import LinesView
 from widgets.node import head as head_drawing
 from widgets.node.head import Head
 
-_TIME, _DATED = "%H:%M:%S %Z", "%Y-%m-%d %H:%M:%S %Z"
-
 
 @dataclass(frozen=True)
 class HeadState:
@@ -46,7 +44,8 @@ class HeadState:
             "" if self.origin.source is Source.LIVE else self.origin.source.name,
             () if self.failure else self.verdicts,
             self._status,
-            local_time(self.taken_at, _DATED if self._is_recorded else _TIME) if self.taken_at else "",
+            local_time(self.taken_at) if self.taken_at else "",
+            local_time(self.taken_at, "%Y-%m-%d") if self.taken_at and self._is_recorded else "",
             "" if self.failure else self.hint,
         )
 

@@ -17,7 +17,7 @@ from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen, static_view
 from tui.screens.list_state import ExaminedListState
-from widgets.base.lines import Line, Run, Tone, flowed, wrapped
+from widgets.base.lines import Line, Tone, wrapped
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
@@ -83,9 +83,7 @@ class GuideState(ExaminedListState):
         """Draw the path, how many steps are done, and what comes next."""
         from widgets.setup.guide import draw_summary
 
-        lines = [] if self.guide is None else draw_summary(self.guide, width)
-        when: Line = (Run(as_of, Tone.DIM),)
-        lines = [*lines[:-1], *flowed([*lines[-1:], when], width, " · ")]
+        lines = [] if self.guide is None else draw_summary(self.guide, width, as_of)
         why = f"gdrtop cannot run commands here: {self._refusal}." if self._refusal else ""
         return [*lines, *(wrapped(why, width, Tone.WARNING) if why else ())]
 

@@ -11,6 +11,7 @@ from widgets.base.lines import Line, Run, Tone, cut, fit, width_of
 HEAD_ROWS = 2
 # Of a long name, before the verdict gives up its counts of GPUs and NICs, and that of its findings.
 _LEAST_HOST_CELLS, _SHORT_HOST_CELLS = 28, 12
+_ROOM_FOR_DATE = 100
 _FORMS_WITH_DEVICES = 2  # the first forms of a verdict (widgets/node/verdict.py)
 _FEWEST_HOST_CELLS = 5
 
@@ -24,17 +25,21 @@ class Head(NamedTuple):
     verdicts: tuple[Line, ...] = ()  # from all counts down to the word
     status: Line = ()  # what is running or being recorded, or that the node does not answer
     clock: str = ""
+    date: str = ""  # of a recording, where there is room
     hint: str = ""  # which key to press next
 
 
 def draw(head: Head, screen: str, width: int) -> list[Line]:
     """Draw two rows: the sentence with its hint where that fits, then where and when it is true."""
-    hint: Line = (Run(f" · {head.hint}", Tone.DIM),) if head.hint else ()
     first: Line = (Run(" "), *head.sentence)
-    if width_of(first) + width_of(hint) <= width:
-        first = (*first, *hint)
+    for text in (head.hint, " ".join(head.hint.split()[:2])):  # "press s for guided setup", "press s"
+        hint = Run(f" · {text}", Tone.DIM)
+        if text and width_of((*first, hint)) <= width:
+            first = (*first, hint)
+            break
     title = Run(f"{screen}  ", Tone.TITLE)
-    right: Line = (*head.status, Run(f"  {head.clock} " if head.clock else "", Tone.DIM))
+    clock = " ".join(filter(None, (head.date if width >= _ROOM_FOR_DATE else "", head.clock)))
+    right: Line = (*head.status, Run(f"  {clock} " if clock else "", Tone.DIM))
     room = width - width_of((title,)) - width_of(right) - 3
     room -= len(head.source) + 1 if head.source else 0
     verdict: Line = ()

@@ -51,7 +51,7 @@ async def test_rows_come_as_they_are_printed_and_the_end_is_judged(monkeypatch: 
         assert "388 of 400 Gb/s, 97 %" in seen(pilot, "summary")
         assert "388 of 400 Gb/s, 97 %" in seen(pilot, "rows")
         assert all(process.was_ended for process in processes.started)
-        await pilot.press("escape")
+        await pilot.press("escape", "escape")
         await until(pilot, lambda: pilot.app.screen is overview(pilot))
         await pilot.press("down")
         await until(pilot, lambda: "388 of 400 Gb/s, 97 %" in shown(pilot, "path"))

@@ -34,8 +34,6 @@ from tui.screens.help import HelpScreen
 from tui.screens.history import HistoryScreen
 from tui.screens.key_footer import MOST_ITEMS, KeyFooter, items_that_fit
 from tui.screens.keys import KEYS, leave_keys
-from tui.screens.live.columns import ColumnsScreen
-from tui.screens.live.screen import LiveScreen
 from tui.screens.overview.screen import OverviewScreen
 from tui.screens.own_keys import FIXED
 from widgets.base.lines_view import LinesView
@@ -520,15 +518,21 @@ async def test_the_palette_lists_prefix_matches_first() -> None:
 @pytest.mark.slow
 async def test_the_palette_finds_a_key_of_another_screen_and_presses_it_there() -> None:
     clock = SteppedClock()
-    app = stepped_app(QuickHost("hgx-h100", clock=clock))
+    app = stepped_app(QuickHost("hgx-h100+acs-on", clock=clock))
     async with app.run_test(size=(120, 40)) as pilot:
         await readings(pilot, clock, 2)
-        for kind in (LiveScreen, ColumnsScreen):  # Live has the key: there it is pressed
-            await pilot.press("colon", *"columns")
+        for pane, mark in (
+            ("findings", "ACS redirect"),
+            ("details", "Without GPUDirect RDMA"),
+        ):  # then it is pressed
+            await pilot.press("colon", *"explain")
             listed = app.screen.query("CommandList").first()
-            await until(pilot, lambda listed=listed: listed.option_count == 1)
+            await until(
+                pilot, lambda listed=listed: any("Explain" in str(each.prompt) for each in listed.options[:1])
+            )
             await pilot.press("enter")
-            await until(pilot, lambda kind=kind: any(isinstance(screen, kind) for screen in app.screen_stack))
+            await on(pilot, DoctorScreen)
+            await until(pilot, lambda pane=pane, mark=mark: mark in seen(pilot, pane))
 
 
 @pytest.mark.slow
