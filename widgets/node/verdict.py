@@ -70,12 +70,13 @@ def draw(verdict: Verdict, key: str = "") -> Line:
 
 
 def forms(verdict: Verdict | None, key: str = "") -> tuple[Line, ...]:
-    """Return the verdict in full, its word with the counts of findings, its word, and its state."""
+    """Return the verdict in full, then without NICs, path and GPUs, the counts of findings, and in a word."""
     if verdict is None:
         return ((),)
     full, without_nics = draw(verdict, key), draw(replace(verdict, nics=0), key)
+    without_path = draw(replace(verdict, nics=0, path=None), key)
     state = draw(replace(verdict, likely_in_use=False))[:1]
-    return full, without_nics, (full[0], *_findings(verdict, key)), full[:1], state
+    return full, without_nics, without_path, (full[0], *_findings(verdict, key)), full[:1], state
 
 
 def _findings(verdict: Verdict, key: str) -> list[Run]:
