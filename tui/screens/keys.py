@@ -24,7 +24,7 @@ class Key(NamedTuple):
 # In the order in which the footer shows them, as long as there is room: see key_footer.py.
 KEYS: dict[str, Key] = {
     "yes": Key("y", "y", "Yes", "Confirm"),
-    "open": Key("enter", "Enter", "Open", "Open what is selected, or run what is shown"),
+    "open": Key("enter", "Enter", "Open", "Open what is selected; in a plan, run it"),
     "ras": Key("i", "i", "Query RAS", "RAS: ask NCCL which ranks respond or are behind. Asks you first"),
     "moment": Key(
         "right_square_bracket,left_square_bracket",

@@ -269,7 +269,7 @@ async def test_the_next_event_of_a_recording_is_found_before_it_was_played() -> 
     host = recorded(SimulatedHost("hgx-h100+job-restarted-staged", clock=clock), clock, 50)
     found = [event for events, _ in ReplaySource(host).events() for event in events]
     moments = [host.recording.moment_at(event.at) + 1 for event in found]
-    assert "were restarted and now copy" in found[-1].text
+    assert "restarted and now copy" in found[-1].text
     app = GdrtopApp(lambda: host, host.origin, None, ReplaySource(host))
     async with app.run_test(size=(120, 40)) as pilot:
         await at(pilot, 1, 50)

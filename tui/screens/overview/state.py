@@ -14,6 +14,7 @@ from probes.checks.headline import headline
 from probes.checks.judgment import Judgment, listed
 from probes.checks.statements import NO_IDS
 from probes.facts.kernel.modules import ModuleFacts
+from probes.live.model.sample import program_of
 from probes.plans.load_modules import load_modules
 from probes.queries.unproven_paths import unproven_pairs
 from probes.queries.usable_here import usable_here
@@ -427,7 +428,17 @@ class OverviewState:
             lines.append(draw_line(self._since_ok, width))
         newest = self._readings.changes
         drawn = changes.draw(newest, _WHOLE) if newest else ()
-        return [*lines, *(cut(line, width) for line in drawn)][: max(0, rows)]
+        return [*lines, *(cut(self._with_short_names(line), width) for line in drawn)][: max(0, rows)]
+
+    def _with_short_names(self, line: Line) -> Line:
+        """Return a line with the programs of jobs instead of their names, where a program runs only once."""
+        sample = self._readings.live_sample
+        names = [job.name for job in sample.jobs] if sample is not None else []
+        programs = [program_of(name) for name in names]
+        for name, program in zip(names, programs, strict=True):
+            if programs.count(program) == 1:
+                line = tuple(run._replace(text=run.text.replace(name, program)) for run in line)
+        return line
 
     def strips(self, panels: Iterable[str], width: int) -> list[Line]:
         """Return the panels for which there is no room, in a line each."""
