@@ -15,7 +15,7 @@ from probes.facts.system.platform import PlatformFacts
 from probes.plans.common import affects_jobs, may_take_down_netdevs, netdevs_taken_down, unloaded_by
 from probes.plans.pcie import why_no_setpci
 from probes.snapshot.examination import Examination
-from tui.actions.manual_steps import runnable, why_manual
+from tui.actions.manual_steps import ALL_MANUAL, runnable, why_manual
 from tui.settings.current import current
 from widgets.doctor.plan import command_of
 
@@ -59,7 +59,7 @@ def clearance(
     refused = no_actions_here(examination.node.origin, read_only)
     cuts = () if network is None else cut_by(plan.steps, network)
     if not refused and not runnable(plan):
-        refused = "every step is manual"
+        refused = ALL_MANUAL
         if not all(step.is_instruction for step in plan.steps):
             first = plan.steps[0]
             why = "" if first.is_instruction else f" ({why_manual(first, plan.is_simulated)})"

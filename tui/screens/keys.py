@@ -77,7 +77,7 @@ KEYS: dict[str, Key] = {
         "2,3,4", "1-4", "View", "Overview: 1 all panels, 2 matrix and path, 3 rates, 4 jobs and modules"
     ),
     "nccl": Key("n", "n", "NCCL", "NCCL: what a job's log says about GPUDirect RDMA"),
-    "ras_events": Key("m", "m", "RAS events", "Live and RAS: follow a job's RAS events, or stop following"),
+    "ras_events": Key("m", "m", "RAS events", "Follow a job's RAS events, or stop following"),
     "prove": Key(
         *("ctrl+g", "Ctrl+G", "Prove"),
         "Prove: register the memory of each GPU with each NIC for a moment. Asks you first",

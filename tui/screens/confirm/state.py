@@ -80,14 +80,14 @@ class ConfirmState:
 
     def lines(self, width: int) -> list[Line]:
         """Draw the consequences, the warnings, the steps, and the manual steps."""
-        from tui.actions.manual_steps import left_to_do, runnable, why_manual
+        from tui.actions.manual_steps import ALL_MANUAL, left_to_do, runnable, why_manual
         from widgets.doctor.plan import draw_consequences, draw_group
 
         plan, clearance = self.prepared.plan, self.prepared.clearance
         titles = wrapped(plan.title, width, Tone.TITLE) if plan.title != self.prepared.title else []
         consequences = draw_consequences(plan, width, bool(clearance.affected))
         lines: list[Line] = [*self._rehearsal_lines(width), *titles, *consequences]
-        if clearance.refused:
+        if clearance.refused and clearance.refused != ALL_MANUAL:  # the line below says it too
             lines.extend(wrapped(not_run(clearance), width, Tone.WARNING))
         lines.extend(draw_cuts(clearance, width))
         note = wrapped(plan.note, width, Tone.DIM) if plan.note else []
@@ -148,6 +148,10 @@ class ConfirmState:
 
 def not_run(clearance: Clearance) -> str:
     """Return why the plan cannot run, as a sentence."""
+    from tui.actions.manual_steps import ALL_MANUAL
+
+    if clearance.refused == ALL_MANUAL:
+        return "You do these steps. gdrtop cannot run them."
     return f"gdrtop cannot run this: {clearance.refused}."
 
 
