@@ -952,7 +952,7 @@ def draw(node: Node, width: int) -> list[Line]:
         Change(
             "tui/screens/overview/state.py",
             '            "sample": 1,\n',
-            before='            "traffic": len(traffic.TOTALS) + 1,',
+            before='            "traffic": len(traffic.TOTALS) + (right - 2 >= traffic.ROOM_FOR_SCALE),',
         ),
         Change(
             "tui/screens/overview/panel_grid.py", '    "sample": "Sample",\n', before='    "path": "Path",\n'

@@ -28,6 +28,7 @@ from widgets.live.figures import gpu_labels
 
 _MARKS = {Health.CRITICAL: "✗ ", Health.WARNING: "▲ ", Health.UNKNOWN: "? "}
 _HINT = "gdrtop hang"
+_ROOM_FOR_DETAILS = 60  # cells, from which on a job has its NCCL, CPUs and memory
 
 
 def path_summary(
@@ -242,7 +243,7 @@ def draw_overview(
         parts += _details(job, processes)
         if count := sum(process.pid in far for process in of_job):
             parts.append((Run(f"{count} bound to CPUs far from the GPU", Tone.WARNING),))
-        if checked is not None:
+        if checked is not None and width >= _ROOM_FOR_DETAILS:
             parts += [
                 (Run(part, Tone.DIM),) for part in (_nccl(of_job), _cpus(of_job, checked.taken_at)) if part
             ]

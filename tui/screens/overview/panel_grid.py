@@ -17,7 +17,7 @@ PANELS = {
     "rates": "NIC rates",
     "modules": "Modules",
     "gpudirect": "GPUDirect RDMA",
-    "traffic": "Traffic",
+    "traffic": "Traffic · 2 min",
     "path": "Path",
 }
 _MANY_IN_A_ROW = ("topology", "matrix")  # a row has several GPUs and NICs

@@ -347,7 +347,7 @@ class OverviewState:
         needs = {
             "topology": self._fit(left - _GUTTER, 0).height,
             "rates": len(self._readings.port_histories) + 1,
-            "traffic": len(traffic.TOTALS) + 1,
+            "traffic": len(traffic.TOTALS) + (right - 2 >= traffic.ROOM_FOR_SCALE),
             **{name: len(self.lines(name, room - 2, False)) for name, room in cells.items()},
         }
         news = self._has_since_ok + min(_FEW_CHANGES, len(self._readings.changes))
@@ -357,12 +357,11 @@ class OverviewState:
     def _wishes(self, top: int, right: int) -> dict[str, int]:
         """Return the rows of what the panels show if nothing else needs the room."""
         findings = len(self.lines("findings", top - 2, False, _WHOLE))
+        has_scale = right - 2 >= traffic.ROOM_FOR_SCALE
         return {
             "findings": findings + self._has_since_ok + len(self._readings.changes),
             "jobs": self._panels.job_rows(len(self.lines("jobs", right - 2, False)), right - 2),
-            "traffic": (_TALL_GRAPH_ROWS if right >= overview_layout.WIDE_RIGHT_CELLS else 1)
-            * len(traffic.TOTALS)
-            + 1,
+            "traffic": _TALL_GRAPH_ROWS * len(traffic.TOTALS) + 1 if has_scale else len(traffic.TOTALS),
             "rates": self._panels.tall_rates_rows,
         }
 
