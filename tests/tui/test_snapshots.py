@@ -93,7 +93,9 @@ def test_a_recording(snap_compare: Any, size: tuple[int, int]) -> None:
         await pilot.press("right_square_bracket", "right_square_bracket")
         await until(pilot, lambda: "3/5" in shown(pilot, "head"))
         pilot.app.post_message(ExaminedListScreen.CheckRequested())
-        await until(pilot, lambda: "checking…" not in shown(pilot, "head") + shown(pilot, "findings"))
+        state = overview(pilot).state
+        assert state is not None
+        await until(pilot, lambda: state.judgment is not None and state.judgment.is_checked)
         await settled(pilot)
 
     assert snap_compare(app, terminal_size=size, run_before=to_the_third)
