@@ -378,6 +378,8 @@ class GdrtopApp(TerminalApp[None]):
     def _show_finding(self, message: OverviewScreen.FindingRequested) -> None:
         self._shared.doctor.filter("")
         self._shared.doctor.choose(message.finding)
+        if message.in_plain_words:
+            self._shared.doctor.show("explanation")
         self.action_doctor()
 
 

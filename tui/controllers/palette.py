@@ -39,7 +39,7 @@ _COMMANDS = {
 # Where the other keys work, by names of the key table; the first one is opened if it is not there already.
 ON_SCREENS = {
     "fix": ("doctor", "overview"),
-    "explain": ("doctor",),
+    "explain": ("doctor", "overview"),
     "all": ("doctor",),
     "load": ("overview",),
     "event": ("live",),

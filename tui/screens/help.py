@@ -27,6 +27,7 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             *(
                 "open",
                 "fix",
+                "explain",
                 "load",
                 "select",
                 "change",

@@ -14,7 +14,6 @@ TWO_COLUMNS = 120  # from this width on there is a second column beside the topo
 WIDE = 160
 RIGHT_CELLS, WIDE_RIGHT_CELLS = 46, 62
 FINDING_ROWS = 3
-FOLDED_ROWS = 1  # of the modules if all are ok: a line in the panel of the paths
 _BORDER = 2
 _LEAST_ROWS = 1 + _BORDER
 _FIX_ROWS = 4  # below the findings, before the matrix gets its rows

@@ -58,6 +58,7 @@ class OverviewScreen(PanelScreen):
         bind("pane", "pane(-1)", "shift+tab", show=False),
         bind("filter", "filter"),
         bind("fix", "fix"),
+        bind("explain", "explain", show=False),
         bind("load", "load"),
         bind("load", "app.act('load-modules')", show=False),  # which says why nothing can be loaded
         bind("back", "back", show=False),
@@ -66,9 +67,10 @@ class OverviewScreen(PanelScreen):
 
     @dataclass
     class FindingRequested(Message):
-        """The user wants to see this finding in the doctor."""
+        """The user wants to see this finding in the doctor, or what it means in plain words."""
 
         finding: str
+        in_plain_words: bool = False
 
     @dataclass
     class FixRequested(Message):
@@ -245,15 +247,22 @@ class OverviewScreen(PanelScreen):
             return self._state is not None and self._state.has_fix
         if action == "load":
             return self._state is not None and self._state.can_load_modules
+        if action == "explain":
+            return self._state is not None and bool(self._state.finding_to_open)
         return super().check_action(action, parameters)
 
     def why_not(self, action: str) -> str:
         """Return why a key cannot act now."""
-        if action != "fix":
+        if action not in ("fix", "explain"):
             return ""
         if self._state is None or not self._state.finding_to_open:
-            return "nothing was found that needs a fix."
+            return f"nothing was found that needs {'a fix' if action == 'fix' else 'an explanation'}."
         return "gdrtop has no fix for this finding. Enter shows all of it."
+
+    def action_explain(self) -> None:
+        """Explain the selected finding, else the first one, in plain words."""
+        if self._state is not None:
+            self.post_message(self.FindingRequested(self._state.finding_to_open, in_plain_words=True))
 
     def action_fix(self) -> None:
         """Show the fix of the selected finding, else that of the first one."""

@@ -149,6 +149,16 @@ async def test_the_two_newest_events_stand_below_the_findings() -> None:
         assert times == sorted(times, reverse=True)
 
 
+async def test_e_explains_the_selected_finding_in_plain_words() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100+acs-on,port-down", clock=clock)).run_test() as pilot:
+        await examined(pilot, clock)
+        await pilot.press("j", "e")
+        await on(pilot, DoctorScreen)
+        await until(pilot, lambda: "Without GPUDirect RDMA" in seen(pilot, "details"))
+        assert "An RDMA port has no link" in seen(pilot, "details")
+
+
 @pytest.mark.parametrize("name", ["hgx-h100", "hgx-h100+acs-on,port-down"])
 async def test_at_100x30_no_panel_is_cut(name: str) -> None:
     clock = SteppedClock()
