@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from probes.base.frozen import frozen
@@ -22,6 +23,7 @@ from probes.queries.finding import Finding
 from probes.snapshot.verdict import State, Verdict
 
 _ARTICLES = ("A", "An", "The", "Some")
+_A_JOB = re.compile(r"\b(?:A|a) (?:running )?job\b")  # in titles, which name no job
 _BY_DESIGN = "by design: "
 # What an admin asks for first: a job without GPUDirect RDMA, then one that uses it.
 _BY_INTEREST = (Health.CRITICAL, Health.WARNING, Health.GOOD, Health.UNKNOWN, Health.PLAIN)
@@ -85,9 +87,11 @@ def _degraded(
         verb = "are" if lost > 1 else "is"
         return Headline(f"{lost} of {plural(verdict.gpus, 'GPU')} {verb} without GPUDirect RDMA", first.title)
     names = tuple(dict.fromkeys(labels.get(device, device) for device in first.devices))
-    subjects = first.ranks or names
-    is_named = len(subjects) != 1 or subjects[0].casefold() in first.title.casefold()
-    return Headline(first.title, "" if is_named else subjects[0])
+    subjects, title = first.ranks or names, first.title
+    if len(first.jobs) == 1:
+        title = _A_JOB.sub(program_of(first.jobs[0]), title)
+    is_named = len(subjects) != 1 or subjects[0].casefold() in title.casefold()
+    return Headline(title, "" if is_named else subjects[0])
 
 
 def _in_use(sample: LiveSample | None, verdict: Verdict) -> Headline:
