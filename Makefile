@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-DEMO ?= hgx-h100
+DEMO ?= hgx-h100+no-gdr-path
 # Some tests wait for programs that they start: one worker more than cores.
 WORKERS ?= $(shell expr $$(nproc) + 1)
 
@@ -11,7 +11,7 @@ WORKERS ?= $(shell expr $$(nproc) + 1)
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  make %-16s %s\n", $$1, $$2 }'
 
-demo: $(VENV)/.installed ## the dashboard on a simulated node; DEMO=gb200 chooses another one
+demo: $(VENV)/.installed ## the dashboard on a simulated node with a fault; DEMO=gb200 chooses another one
 	$(BIN)/gdrtop --demo $(DEMO)
 
 test: lint ## ruff, mypy, codespell and the fast tests

@@ -946,21 +946,16 @@ def draw(node: Node, width: int) -> list[Line]:
         ),
         Change(
             "tui/screens/overview/layout.py",
-            '"sample": 1, ',
-            after='_OTHER_COLUMN = {"gpudirect": 3, "path": 4, ',
+            '"sample", ',
+            after='    "right": ("jobs", "path", "gpudirect", "modules", ',
         ),
         Change(
             "tui/screens/overview/state.py",
             '            "sample": 1,\n',
-            before='            "traffic": len(traffic.TOTALS) + 1,',
+            before='            "traffic": len(traffic.TOTALS) + (right - 2 >= traffic.ROOM_FOR_SCALE),',
         ),
         Change(
             "tui/screens/overview/panel_grid.py", '    "sample": "Sample",\n', before='    "path": "Path",\n'
-        ),
-        Change(
-            "tui/screens/overview/panel_grid.py",
-            '"sample", ',
-            after='"right": ("modules", "gpudirect", "traffic", ',
         ),
         Change(
             "tests/widgets/test_drawings.py",

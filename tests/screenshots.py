@@ -116,7 +116,7 @@ async def take_fleet(columns: int, lines: int) -> None:
         return tuple(replace(kinds[node], name=name) for name, node in nodes.items()), ()
 
     origin = Origin(Source.SIMULATED, f"{len(names)} nodes")
-    state, reader = FleetState(origin, lambda: _READ_AT), FleetReader(read_nodes, lambda: _READ_AT)
+    state, reader = FleetState(lambda: _READ_AT), FleetReader(read_nodes, lambda: _READ_AT)
     app = FleetApp(state, reader, open_simulated, origin, None)
     async with app.run_test(size=(columns, lines)) as pilot:
         await read_fleet(pilot, 2)

@@ -20,6 +20,7 @@ from tui.controllers.registration import RegistrationController
 from tui.controllers.terminal_notices import TerminalNotices
 from tui.runtime.reading_thread import (
     Examined,
+    Failed,
     Probed,
     ReadingSource,
     ReadingThread,
@@ -28,6 +29,7 @@ from tui.runtime.reading_thread import (
     Report,
     Sampled,
 )
+from tui.screens.head import change_head
 from tui.screens.keys import bind
 from tui.screens.overview.screen import OverviewScreen
 from tui.terminal_app import TerminalApp
@@ -53,20 +55,22 @@ class GdrtopApp(TerminalApp[None]):
     ENABLE_COMMAND_PALETTE = True
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         bind("actions", "actions"),
-        bind("history", "history"),
+        bind("history", "history", show=False),
         bind("overview", "overview", show=False),
         bind("doctor", "doctor"),
         bind("live", "live"),
         bind("nccl", "nccl", show=False),
-        bind("setup", "setup", show=False),
-        bind("bandwidth", "bandwidth"),
+        bind("setup", "setup"),
+        bind("bandwidth", "bandwidth", show=False),
         bind("prove", "prove", show=False),
+        bind("ras", "ras", show=False),
+        bind("ras_events", "ras_events", show=False),
         bind("fleet", "fleet", show=False),
-        bind("quit", "quit", label="Quit"),
+        bind("quit", "leave_app", label="Quit"),
         bind("palette", "command_palette", show=False),
-        bind("pause", "pause"),
-        bind("refresh", "probe"),
-        bind("record", "record"),
+        bind("pause", "pause", show=False),
+        bind("refresh", "probe", show=False),
+        bind("record", "record", show=False),
         bind("pace", "faster", "plus,equals_sign", show=False),
         bind("pace", "slower", "minus", show=False),
     ]
@@ -86,13 +90,13 @@ class GdrtopApp(TerminalApp[None]):
         read_only: bool = False,
         ascii_only: bool = False,
     ) -> None:
-        super().__init__(ascii_only)
+        super().__init__(origin, ascii_only)
         self._origin, self._open_host, self._replay = origin, open_host, replay
-        self._overview = OverviewScreen(origin)
+        self._overview = OverviewScreen()
         if replay is not None:
             from tui.screens.overview.replay import ReplayScreen
 
-            self._overview = ReplayScreen(origin)
+            self._overview = ReplayScreen()
         self._reading_thread = ReadingThread(
             self._open_source, lambda report: self.post_message(self.NodeRead(report)), read_only
         )
@@ -145,6 +149,7 @@ class GdrtopApp(TerminalApp[None]):
                 if isinstance(part, Sampled) and part.live is not None:
                     self._shared.live.add(part.live)
             self.readings.show(report)
+            self._show_head(report)
             self._shared.draw_live()
             newest = parts[-1]
             if isinstance(newest, Sampled):
@@ -167,6 +172,7 @@ class GdrtopApp(TerminalApp[None]):
             self._notices.note(self._overview.hostname, report.judgment)
             doctor.set_examination(report.examination, report.judgment, report.since_ok)
             self._overview.apply_check(report.examination, report.judgment, report.detours, report.since_ok)
+            self._show_head(report)
             self._shared.live.judge(report.judgment)
             self._shared.draw_live()
         self._draw_doctor()
@@ -174,6 +180,13 @@ class GdrtopApp(TerminalApp[None]):
         self.bandwidth.setup.note_examination(report)
         if self._setup is not None:
             self._setup.note_examination(report)
+
+    def _show_head(self, report: Report) -> None:
+        """Show what is true of the node now in the head of all screens."""
+        if isinstance(report, Failed):
+            change_head(self, failure=report.what)
+        elif (state := self._overview.state) is not None:
+            change_head(self, **state.head_fields())
 
     def _draw_doctor(self) -> None:
         if len(self.screen_stack) > 1:
@@ -204,7 +217,7 @@ class GdrtopApp(TerminalApp[None]):
         """Show the help for the current screen."""
         from tui.screens.help import HelpScreen
 
-        self.push_screen(HelpScreen(self._origin, type(self.screen).__name__))
+        self.push_screen(HelpScreen(type(self.screen).__name__))
 
     def action_overview(self) -> None:
         """Go back to the overview."""
@@ -365,10 +378,12 @@ class GdrtopApp(TerminalApp[None]):
     def _show_finding(self, message: OverviewScreen.FindingRequested) -> None:
         self._shared.doctor.filter("")
         self._shared.doctor.choose(message.finding)
+        if message.in_plain_words:
+            self._shared.doctor.show("explanation")
         self.action_doctor()
 
 
-_DEAD_IN_QUESTIONS = {binding.action for binding in Binding.make_bindings(GdrtopApp.BINDINGS)} - {"quit"}
+_DEAD_IN_QUESTIONS = {binding.action for binding in Binding.make_bindings(GdrtopApp.BINDINGS)}
 
 # What a screen asks for, and what answers. By the names of Textual's handlers, and not by the classes of the
 # messages, because most screens are imported on first use.

@@ -14,8 +14,10 @@ from tui.controllers.terminal_notices import TerminalNotices
 from tui.runtime.background_task import call_in_thread
 from tui.runtime.fleet_reader import FleetReader
 from tui.screens.fleet import FleetScreen, FleetState
+from tui.screens.head import change_head
 from tui.screens.keys import bind
 from tui.terminal_app import TerminalApp
+from widgets.base.lines import Run, Tone
 
 if TYPE_CHECKING:
     from probes.base.origin import Origin
@@ -56,7 +58,7 @@ class FleetApp(TerminalApp[OpenedNode]):
         interval: float | None = INTERVAL_SECONDS,
         ascii_only: bool = False,
     ) -> None:
-        super().__init__(ascii_only)
+        super().__init__(origin, ascii_only)
         self._state, self._reader, self._open_node, self._origin = state, reader, open_node, origin
         self._interval = interval
         self._fleet = FleetScreen(state)
@@ -69,6 +71,7 @@ class FleetApp(TerminalApp[OpenedNode]):
 
     def on_mount(self) -> None:
         """Show what the reader has found meanwhile, and read again if that is old."""
+        change_head(self, sentence=(Run("Reading the nodes…", Tone.DIM),))
         self._state.opening = ""
         self._reader.attach(self._notify)
         self._show()
@@ -115,6 +118,8 @@ class FleetApp(TerminalApp[OpenedNode]):
         if found := self._reader.take_found():
             self._state.add_found(found)
             has_news = True
+        if self._state.sentence:
+            change_head(self, sentence=self._state.sentence, taken_at=self._state.watch.read_at)
         if has_news:
             self._fleet.draw()
         else:
@@ -150,13 +155,13 @@ class FleetApp(TerminalApp[OpenedNode]):
         """Show the help for the table."""
         from tui.screens.help import HelpScreen
 
-        self.push_screen(HelpScreen(self._origin, type(self.screen).__name__))
+        self.push_screen(HelpScreen(type(self.screen).__name__))
 
 
 class NodeApp(GdrtopApp):
     """The dashboard of a node of a fleet: `q` and `F` go back to the table, Ctrl-C ends gdrtop."""
 
-    BINDINGS = [bind("quit", "leave"), bind("fleet", "leave")]  # noqa: RUF012 - Textual's own type
+    BINDINGS = [bind("fleet", "leave_app")]  # noqa: RUF012 - Textual's own type
     _was_left = False
 
     @property
@@ -164,7 +169,7 @@ class NodeApp(GdrtopApp):
         """Return whether the table is to be shown again."""
         return self._was_left and not self.quitting.has_hung_up and self.crash is None
 
-    async def action_leave(self) -> None:
+    async def action_leave_app(self) -> None:
         """Go back to the table; ask first if something is running."""
         self._was_left = True
         await super().action_quit()

@@ -23,22 +23,28 @@ from tui.launch import EXIT_CRASHED
 from tui.runtime.printing import ascii_cells
 from tui.runtime.signals import TERMINAL_GONE, ExitSignals
 from tui.screens.dead_keys import why_dead
-from tui.screens.keys import bind
+from tui.screens.head import HeadState
+from tui.screens.keys import KEYS, bind
 from tui.settings.current import current, is_configured
 from tui.terminal.clipboard import clipboard_sequence, wrapped_for_screen
 from tui.terminal.diff import MinimalOutput
 from tui.terminal.driver import MOST_TYPED_AHEAD, TerminalDriver, driver_of
 from tui.terminal.size import clamped
-from widgets.base.themes import OWN_THEMES
+from widgets.base.themes import ANSI_LIGHT, OWN_THEMES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from textual.await_complete import AwaitComplete
     from textual.screen import Screen
     from textual.theme import Theme
     from textual.types import CSSPathType
 
+    from probes.base.origin import Origin
+
 R = TypeVar("R")
 _EXPLAINED_SECONDS = 4.0
+# After a step back, the key that goes one step further back may have been pressed once too often.
+QUIT_DELAY_SECONDS = 1.0
 
 
 class AsciiFilter(LineFilter):
@@ -75,7 +81,7 @@ class TerminalApp(App[R]):
     # As the default: Textual computes all colors when it is constructed, and again when a theme is set.
     theme: Reactive[str] = Reactive(_configured_theme)
 
-    def __init__(self, ascii_only: bool = False) -> None:
+    def __init__(self, origin: Origin, ascii_only: bool = False) -> None:
         # With NO_COLOR, Textual removes the terminal's own colors, but turns those of a theme into grays.
         is_ansi = True if "NO_COLOR" in os.environ else None  # None: as the theme says
         super().__init__(driver_class=TerminalDriver, ansi_color=is_ansi)
@@ -83,16 +89,35 @@ class TerminalApp(App[R]):
         self.animation_level = "none"
         self._output = MinimalOutput(self)
         self._last_size: Size | None = None
+        self.head = HeadState(origin)
+        self._stepped_back_at = -QUIT_DELAY_SECONDS  # by the monotonic clock
         self._explained = ("", 0.0)  # why a key did nothing, and when that was said
         self._has_signal = False  # that ends it
         self.signals = ExitSignals(self.hang_up, self._leave_at_once, self._end)
         self.finish: Callable[[str], int] = lambda why: 0
         """Do what is left after the screen if a signal (`why`) ends the process; return the exit status."""
 
+    def action_note_step_back(self) -> None:
+        """Note that a key has gone one step back."""
+        self._stepped_back_at = time.monotonic()
+
+    def pop_screen(self) -> AwaitComplete:
+        """Go back to the screen below."""
+        self.action_note_step_back()
+        return super().pop_screen()
+
+    async def action_leave_app(self) -> None:
+        """Quit with the key that goes back, unless it has just gone one step back."""
+        if time.monotonic() - self._stepped_back_at < QUIT_DELAY_SECONDS:
+            self._stepped_back_at = -QUIT_DELAY_SECONDS
+            self.notify(f"Press {KEYS['quit'].display} again to quit gdrtop.", timeout=2)
+        else:
+            await self.run_action("app.quit")
+
     @property
     def available_themes(self) -> dict[str, Theme]:
         """The themes of Textual and those of gdrtop, by name."""
-        return super().available_themes | OWN_THEMES
+        return super().available_themes | {ANSI_LIGHT.name: ANSI_LIGHT} | OWN_THEMES
 
     def _handle_exception(self, error: Exception) -> None:
         """Leave at once; Textual would spend seconds on a traceback with the values of all variables.

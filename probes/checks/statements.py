@@ -124,6 +124,23 @@ def stated_facts(facts: Maybe[GpuDirectFacts], paths: Sequence[PathStatement]) -
 # Jobs
 
 
+def members_of(job: LiveJob, sample: LiveSample) -> list[LiveProcess]:
+    """Return the processes of a job."""
+    pids = frozenset(job.pids)
+    found = {process.pid: process for process in known(sample.processes, ()) if process.pid in pids}
+    return [found[pid] for pid in job.pids if pid in found]
+
+
+def jobs_with_rdma(sample: LiveSample) -> list[LiveJob]:
+    """Return the jobs without GPU programs that are known not to use RDMA."""
+    return [
+        job
+        for job in sample.jobs
+        if job.role is not Role.GPU
+        or any(process.path.word is not PathWord.NO_NIC for process in members_of(job, sample))
+    ]
+
+
 def use_health(path: PathJudgment, verdict: Verdict | None = None) -> Health:
     """Return how good it is that a process uses this path; `verdict`: of its node, if known.
 

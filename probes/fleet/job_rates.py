@@ -14,7 +14,7 @@ from probes.live.odd_one_out import WINDOW_SECONDS, Rates, Share, gbps_text, nic
 from probes.live.odd_ranks import LEAST
 
 _MOST_NODES = 0.75  # where so many nodes have a slow port on a rail, it is the rail that is slow
-_NO_RATE = Unknown(Reason.NOT_THERE, "", "needs a second sample")
+_NO_RATE = Unknown(Reason.NOT_YET, "", "needs a second sample")
 _NIC_RATES = Unknown(Reason.NOT_THERE, "", "no NIC")
 
 

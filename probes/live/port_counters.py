@@ -71,7 +71,7 @@ def pause_percent(before: dict[str, int], after: dict[str, int], seconds: float)
         return Unknown(Reason.NOT_THERE, "ethtool -S", "this NIC does not count the duration of pauses")
     rises = [after[name] - before[name] for name in names if after[name] >= before.get(name, after[name] + 1)]
     if not rises or seconds <= 0:
-        return Unknown(Reason.NOT_THERE, "ethtool -S", "needs a second sample")
+        return Unknown(Reason.NOT_YET, "ethtool -S", "needs a second sample")
     return min(100.0, max(rises) / (seconds * 1e6) * 100)
 
 

@@ -60,6 +60,7 @@ class Usability:
     paths: tuple[PathUsability, ...] = ()  # DMA-BUF, then peer memory; () where their facts are unknown
     seen: frozenset[GdrPath] = frozenset()  # paths that ranks of running jobs use, certainly or likely
     hides_use: bool = False  # READY: whether the path is in use could not be read
+    all_nics: int = 0  # RDMA NICs of the node, also those that serve no GPU
 
     @property
     def ranked_paths(self) -> tuple[GdrPath, ...]:
@@ -105,7 +106,7 @@ def path_usability(
         reach = Reachability(direct, use, active)
         found = _served_gpus(node, topology, reading, reach, devices, file)
         paths = _reached_paths(reach, found.usability.gpus, _no_nic(devices, active))
-        return replace(found, usability=replace(found.usability, paths=paths))
+        return replace(found, usability=replace(found.usability, paths=paths, all_nics=len(devices)))
 
     served = cache.get(
         serve,

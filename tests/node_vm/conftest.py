@@ -120,7 +120,7 @@ class _Shared:
         yield dashboard
         if not dashboard.has_ended():
             # Back on the overview, wherever a test that failed has left it.
-            for key in ("Escape", "Escape", "Space"):
+            for key in ("Escape", "Escape", "Escape", "Space"):
                 dashboard.press(key)
 
 

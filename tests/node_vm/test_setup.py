@@ -48,7 +48,7 @@ class SetupScreen:
 
     def open(self) -> str:
         """Open it from the overview; its lines, joined."""
-        self._dashboard.until_shown("Modules", "q Quit")
+        self._dashboard.until_shown("Overview", "q Quit")
         self._dashboard.press("s")
         return self.until("steps done")
 
@@ -73,7 +73,7 @@ class SetupScreen:
         self.until("Enter: run")
         self._dashboard.press("Enter")
         self.until("Ctrl+R Run again")
-        self._dashboard.press("q")
+        self._dashboard.press("q", "q")  # to the settings, and back
         return _joined(
             self._dashboard.until(lambda screen: title in screen and "1 test to run" not in screen)
         )

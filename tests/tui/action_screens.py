@@ -72,7 +72,7 @@ async def listed(pilot: Pilot[None], clock: SteppedClock) -> None:
     await readings(pilot, clock, 2)
     await pilot.press("x")
     await on(pilot, ActionsScreen)
-    await until(pilot, lambda: "possible" in seen(pilot, "summary"))
+    await until(pilot, lambda: any(word in seen(pilot, "summary") for word in ("possible", "It shows")))
     await pilot.pause()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 
@@ -53,7 +54,7 @@ class FleetOnDemand:
     def __init__(self, *readings: Found | Exception, names: tuple[str, ...] = ()) -> None:
         self._readings = list(readings)
         self.now = 1_790_000_000.0
-        self.state = FleetState(ORIGIN, lambda: self.now, names)
+        self.state = FleetState(lambda: self.now, names)
         self.reader = FleetReader(self.read, lambda: self.now)
         self.opened: list[str] = []
         self.hang = threading.Event()  # clear: the last node does not answer
@@ -84,8 +85,15 @@ async def read(pilot: Pilot[object], times: int = 1) -> None:
     for number in range(times):
         if number:
             await pilot.press("r")
-        await until(pilot, lambda: "read " in text(pilot, "summary"))  # type: ignore[arg-type]
+        await until(pilot, lambda: has_read(pilot))  # type: ignore[arg-type]
         await pilot.pause()
+
+
+def has_read(pilot: Pilot[object]) -> bool:
+    """Return whether the nodes have answered and are not being read."""
+    is_reading = re.search(r"[Rr]eading( …|:| the nodes)", text(pilot, "summary")) is not None
+    failed = "failed" in text(pilot, "summary")
+    return not is_reading and (failed or "nodes: " in text(pilot, "head"))
 
 
 def text(pilot: Pilot[object], pane: str) -> str:

@@ -68,11 +68,11 @@ async def examined(pilot: Pilot[None], clock: SteppedClock, again: bool = False)
     """Let the node be read twice and checked, and the overview show what was found."""
     if not again:
         await readings(pilot, clock, 2)
+    state = overview(pilot).state
+    assert state is not None
+    before = state.examination
     pilot.app.post_message(ExaminedListScreen.CheckRequested())
-    before = shown(pilot, "findings")
-    await until(pilot, lambda: again or "checking…" not in shown(pilot, "findings"))
-    if again:
-        await until(pilot, lambda: shown(pilot, "findings") != before)
+    await until(pilot, lambda: state.examination is not (before if again else None))
     await settled(pilot)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from probes.simulation.commands.command_result import CommandResult
 from probes.simulation.host import SimulatedHost
@@ -126,10 +126,10 @@ async def begin(pilot: Pilot[None]) -> None:
 
 async def run_plan(pilot: Pilot[None]) -> None:
     """Confirm a plan, with the host name where it is asked for, and go back after the check."""
-    asked = re.search(r"Type the host name (\S+) and", seen(pilot, "question"))
+    asked = [str(view.placeholder) for view in pilot.app.screen.query(Input)]
     await pilot.press("enter")
-    if asked is not None:
-        await pilot.press(*asked[1], "enter")
+    for text in asked:
+        await pilot.press(*text.split()[4], "enter")  # "Type the host name hgx-h100 to run it"
     await ended(pilot)
     await pilot.press("escape")
 
@@ -144,4 +144,4 @@ async def run_test(pilot: Pilot[None]) -> None:
         await pilot.press("y")
     await on(pilot, running)
     await over(pilot)
-    await pilot.press("q")
+    await pilot.press("q", "q")  # to the settings, and back

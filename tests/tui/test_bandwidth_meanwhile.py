@@ -107,6 +107,6 @@ async def test_who_comes_between_two_tests_ends_the_series_and_is_named(
         assert "386 of 400 Gb/s" in rows
         assert "2 tests were not started" in rows
         assert "Nothing was measured" not in rows
-        await pilot.press("escape")
+        await pilot.press("escape", "escape")
         await until(pilot, lambda: pilot.app.screen is overview(pilot))
-        assert "bandwidth" not in shown(pilot, "verdict")
+        assert "bandwidth" not in shown(pilot, "head")

@@ -26,6 +26,7 @@ from tui.cli import main
 from tui.commands.check import check_json
 from tui.commands.topo import topology_json
 from tui.runtime.reading_thread import Probed, Sampled
+from tui.screens.head import HeadState
 from tui.screens.overview.state import OverviewState
 from widgets.base.lines import Tone
 from widgets.node.verdict import draw
@@ -163,11 +164,13 @@ def test_before_the_checks_ran_no_word_is_green(name: str) -> None:
     state.apply(Probed(examination.node, examination.topology))
     unchecked = Judgment(conclude(examination.usability, None))
     state.apply(Sampled(examination.reading, unchecked, 0.0))
-    line = state.verdict_line(120)
-    assert not any(run.tone is Tone.GOOD for run in line)
-    assert "checking…" in "".join(run.text for run in line)
+    head = HeadState(examination.node.origin, **state.head_fields()).head()  # type: ignore[arg-type]
+    runs = [run for line in (head.sentence, *head.verdicts) for run in line]
+    assert not any(run.tone is Tone.GOOD for run in runs)
+    assert "checking…" in "".join(run.text for run in head.verdicts[0])
     state.apply_check(examination, Judgment(conclude(examination.usability, ())))
-    assert "checking…" not in "".join(run.text for run in state.verdict_line(120))
+    checked = HeadState(examination.node.origin, **state.head_fields()).head()  # type: ignore[arg-type]
+    assert "checking…" not in "".join(run.text for run in checked.verdicts[0])
 
 
 @pytest.mark.slow

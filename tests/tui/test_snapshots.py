@@ -89,11 +89,13 @@ def test_a_recording(snap_compare: Any, size: tuple[int, int]) -> None:
     app = GdrtopApp(lambda: host, host.origin, None, ReplaySource(host))
 
     async def to_the_third(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: "1/5" in shown(pilot, "verdict"))
+        await until(pilot, lambda: "1/5" in shown(pilot, "head"))
         await pilot.press("right_square_bracket", "right_square_bracket")
-        await until(pilot, lambda: "3/5" in shown(pilot, "verdict"))
+        await until(pilot, lambda: "3/5" in shown(pilot, "head"))
         pilot.app.post_message(ExaminedListScreen.CheckRequested())
-        await until(pilot, lambda: "checking…" not in shown(pilot, "verdict") + shown(pilot, "findings"))
+        state = overview(pilot).state
+        assert state is not None
+        await until(pilot, lambda: state.judgment is not None and state.judgment.is_checked)
         await settled(pilot)
 
     assert snap_compare(app, terminal_size=size, run_before=to_the_third)
@@ -383,7 +385,7 @@ def test_bandwidth_run(
 def test_fleet(snap_compare: Any, size: tuple[int, int]) -> None:
     async def to_the_changes(pilot: Pilot[None]) -> None:
         await read_fleet(pilot, 2)
-        await until(pilot, lambda: "changed" in seen(pilot, "summary"))
+        await until(pilot, lambda: "changed" in seen(pilot, "head"))
         await pilot.pause()
 
     app = FleetOnDemand(FIRST, SECOND).app()

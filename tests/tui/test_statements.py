@@ -37,6 +37,7 @@ from tui.commands.topo import write_topology
 from tui.controllers.report_reader import read_report
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.reading_thread import Probed, Sampled
+from tui.screens.head import HeadState
 from tui.screens.live.state import LiveState
 from tui.screens.overview.state import OverviewState
 from widgets.base.lines import Line, plain
@@ -75,8 +76,8 @@ def shown(lines: Iterable[Line]) -> str:
     return "\n".join(plain(line).rstrip() for line in lines)
 
 
-def read_screens(claims: Claims, monitor: NodeMonitor) -> None:
-    """Read the panels of the overview, its strips, and the live screen."""
+def overview_of(monitor: NodeMonitor) -> OverviewState:
+    """Return the overview of a node that was read and checked."""
     examination, judgment, sample = monitor.examination, monitor.judgment, monitor.sample
     assert examination is not None
     assert sample is not None
@@ -84,14 +85,24 @@ def read_screens(claims: Claims, monitor: NodeMonitor) -> None:
     overview.apply(Probed(examination.node, examination.topology))
     overview.apply(Sampled(examination.reading, judgment, sample.taken_at, sample))
     overview.apply_check(examination, judgment)
-    claims.read("head", plain(overview.verdict_line(WIDTH)))
+    return overview
+
+
+def read_screens(claims: Claims, monitor: NodeMonitor) -> None:
+    """Read the panels of the overview, its strips, and the live screen."""
+    examination, judgment, sample = monitor.examination, monitor.judgment, monitor.sample
+    overview = overview_of(monitor)
+    assert examination is not None
+    assert sample is not None
+    head = HeadState(examination.node.origin, **overview.head_fields()).head()  # type: ignore[arg-type]
+    claims.read("head", shown((head.verdicts[0], head.sentence)))
     for panel in PANELS:
         claims.read(panel, shown(overview.lines(panel, WIDTH, False, 100)))
-    claims.read("strips", shown(overview.strips(WIDTH)))
-    live = LiveState(examination.node.origin)
+    claims.read("strips", shown(overview.strips(("modules", "gpudirect", "jobs"), WIDTH)))
+    live = LiveState()
     live.add(sample)
     live.judge(judgment)
-    claims.read("live", shown(live.summary(WIDTH, 12)[1:]))
+    claims.read("live", shown(live.summary(WIDTH, 12)))
     claims.read("ranks", shown(live.lines("ranks", WIDTH)))
 
 
@@ -155,10 +166,8 @@ COMMANDS: tuple[Callable[[Claims, SimulatedHost, SteppedClock], None], ...] = (
 )
 
 
-def claims_about(name: str, seconds: int, commands: Sequence[Callable[..., None]] = ()) -> Claims:
-    """Watch a node, and read what all screens claim, and commands that look once."""
-    clock, claims = SteppedClock(), Claims()
-    host = SimulatedHost(name, clock=clock)
+def watched(host: SimulatedHost, clock: SteppedClock, seconds: int) -> NodeMonitor:
+    """Return the monitor of a node that was watched for so long, and checked then."""
     monitor = NodeMonitor(host)
     evenly_paced(monitor._live)
     for _ in range(seconds + 2):
@@ -167,6 +176,14 @@ def claims_about(name: str, seconds: int, commands: Sequence[Callable[..., None]
             monitor.check()
         clock.now += 1.0
     monitor.check()
+    return monitor
+
+
+def claims_about(name: str, seconds: int, commands: Sequence[Callable[..., None]] = ()) -> Claims:
+    """Watch a node, and read what all screens claim, and commands that look once."""
+    clock, claims = SteppedClock(), Claims()
+    host = SimulatedHost(name, clock=clock)
+    monitor = watched(host, clock, seconds)
     read_screens(claims, monitor)
     if commands:
         options = CheckOptions(as_json=True)

@@ -147,12 +147,12 @@ def left_behind(written: str) -> list[str]:
 def test_the_terminal_is_left_as_it_was(end: str) -> None:
     with dashboard("--demo", "hgx-h100+no-gdr-path", GDRTOP_TERMINAL_TITLE="yes") as terminal:
         terminal.until(lambda: "hgx-h100 BROKEN (gdrtop SIMULATED)" in terminal.screen.title)
-        assert left_behind(terminal.written.decode())
+        assert left_behind(terminal.written.decode(errors="replace"))
         if end == "q":
             terminal.press("q")
         else:
             terminal.process.send_signal(signal.Signals[end])
-        terminal.until(lambda: not left_behind(terminal.written.decode()))
+        terminal.until(lambda: not left_behind(terminal.written.decode(errors="replace")))
         if end != "SIGTSTP":
             assert terminal.process.wait(LONGEST_WAIT_SECONDS) == 0
         assert b"\x1b[?1049l" in terminal.written

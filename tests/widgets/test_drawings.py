@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from probes.base.history import History
 from probes.base.origin import Origin, Source
@@ -19,12 +20,13 @@ from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.rates import PortRate
 from probes.topology.paths import Topology, build
 from tui.commands.modules import exit_status
-from tui.screens.overview import head as head_drawing
-from tui.screens.overview.head import Head, HeadState
+from tui.screens.head import HeadState
 from widgets.base import figures
+from widgets.base.figures import local_time
 from widgets.base.graphs import graph
 from widgets.base.lines import Line, Run, Tone, fit, line, plain, rows_of, width_of, wrapped
 from widgets.doctor import findings
+from widgets.node import head as head_drawing
 from widgets.node import matrix as matrix_drawing
 from widgets.node import modules as ladder_drawing
 from widgets.node import path as path_drawing
@@ -288,43 +290,67 @@ def test_a_finding_names_gpus_and_nics_before_addresses() -> None:
     assert names("0000:17:01.0", "0000:17:02.0") == ["0000:17:01.0", "0000:17:02.0"]
 
 
-VERDICT: Line = (Run("▲ DEGRADED via DMA-BUF · 7 of 8 GPUs · 8 NICs · 2 critical, 1 warning (d)"),)
+VERDICT: tuple[Line, ...] = (
+    (Run("▲ DEGRADED via DMA-BUF · 7 of 8 GPUs · 8 of 10 NICs · 2 critical, 1 warning (d)"),),
+    (Run("▲ DEGRADED · 2 critical, 1 warning (d)"),),
+    (Run("▲ DEGRADED"),),
+)
+SENTENCE: Line = (
+    Run("✗ GPU5 does not respond: it has fallen off the bus, and more that is far too long for all"),
+)
 
 
-@pytest.mark.parametrize("source", ["", "SIMULATED", "RECORDED"])
-@pytest.mark.parametrize("status", ["", "REC 30 · 62 kB", "no answer for 12 s  REC 30 · 62 kB"])
-@pytest.mark.parametrize("width", [80, 100, 120, 160, 200])
-def test_the_head_cuts_neither_the_verdict_nor_what_runs(width: int, status: str, source: str) -> None:
-    label = "hgx-h100+port-down,roce-gid-wrong,nccl-net-socket" if source else ""
-    head = Head(
-        VERDICT,
-        "GPU5 does not respond: it has fallen off the bus, and more that is far too long to be shown whole",
-        "node-17",
-        source,
-        label,
-        (Run(f"  {status}", Tone.BAD),) if status else (),
-        "every 1 s",
-        "14:03:11 EST",
+@pytest.mark.parametrize("source", [Source.LIVE, Source.SIMULATED, Source.RECORDED], ids=str)
+@pytest.mark.parametrize("screen", ["Overview", "Bandwidth"])
+@pytest.mark.parametrize(
+    ("width", "status"),
+    [(width, "") for width in (60, 80, 120)]
+    + [(width, "no answer for 12 s") for width in (80, 100, 120, 160, 200)],
+)
+def test_the_head_never_drops_host_screen_verdict_or_clock(
+    width: int, screen: str, status: str, source: Source
+) -> None:
+    label = "hgx-h100+port-down,roce-gid-wrong,nccl-net-socket"
+    state = HeadState(
+        Origin(source, label if source is not Source.LIVE else ""),
+        hostname="ip-10-0-12-34.eu-central-1.compute.internal",
+        sentence=SENTENCE,
+        verdicts=VERDICT,
+        recording=status,
+        taken_at=1.0,
     )
-    lines = [plain(row) for row in head_drawing.draw(head, width)]
-    assert len(lines) <= 2
+    lines = [plain(row) for row in head_drawing.draw(state.head(), screen, width)]
+    assert len(lines) == 2
     assert all(len(text) <= width for text in lines)
-    text = "\n".join(lines)
-    assert plain(VERDICT) in text
-    assert status in text
-    assert source in text
-    assert "14:03:11 EST" in text
+    assert lines[0].startswith(" ✗ GPU5 does not respond")
+    assert lines[1].rstrip().endswith(local_time(1.0))
+    for text in (screen, "DEGRADED", status, "" if source is Source.LIVE else source.name):
+        assert text in lines[1]
+    name = lines[1].partition(screen)[0].split()[-1]
+    assert name.endswith("internal" if source is Source.LIVE else "t")  # the end tells hosts apart
+    assert "…" in name or len(name) > 40
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_a_chosen_interval_is_always_shown_and_the_usual_one_if_there_is_room(width: int) -> None:
+def test_a_hint_stands_behind_the_sentence_where_there_is_room() -> None:
+    head = HeadState(Origin(Source.LIVE), sentence=SENTENCE, hint="press f").head()
+    assert plain(head_drawing.draw(head, "Overview", 120)[0]).endswith("· press f")
+    assert "press" not in plain(head_drawing.draw(head, "Overview", 80)[0])
+
+
+def test_the_usual_interval_is_not_shown() -> None:
     def shown(pace: str) -> str:
-        state = HeadState(Origin(Source.SIMULATED, "hgx-h100+port-down"), pace=pace, taken_at=1.0)
-        head = state.head("node-17", None, ())._replace(verdict=VERDICT)
-        return "\n".join(plain(row) for row in head_drawing.draw(head, width))
+        state = HeadState(Origin(Source.SIMULATED, "hgx-h100"), pace=pace, verdicts=VERDICT, taken_at=1.0)
+        return "\n".join(plain(row) for row in head_drawing.draw(state.head(), "Overview", 120))
 
     assert "every 2 s" in shown("every 2 s")
     assert "every 1 s" not in shown("every 1 s")
+
+
+@given(st.text(max_size=80), st.integers(min_value=3, max_value=60))
+def test_a_shortened_name_fits_and_keeps_both_ends(name: str, cells: int) -> None:
+    shown = head_drawing.shortened(name, cells)
+    assert cell_len(shown) <= max(cells, 0)
+    assert shown == name or "…" in shown
 
 
 def test_the_ladder_of_a_connectx_3_node_shows_mlx4_and_misses_no_mlx5() -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from probes.base.origin import Origin, Source
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpudirect import MemoryPeer, PeermemReading
 from probes.live.model.sample import LiveSample, NicUse, PathJudgment, PathWord, Role
@@ -106,7 +105,7 @@ def test_nics_that_a_rank_does_not_use_share_one_line() -> None:
 
 
 def test_a_longer_path_of_another_moment_is_not_cut() -> None:
-    state = LiveState(Origin(Source.LIVE))
+    state = LiveState()
     long = "one of 8 processes uses nvidia_peermem"
     for at, why in ((1.0, long), (2.0, "no queue pair is connected")):
         path = PathJudgment(PathWord.UNKNOWN, why=why)
@@ -117,7 +116,7 @@ def test_a_longer_path_of_another_moment_is_not_cut() -> None:
 
 
 def test_a_step_back_shows_the_last_sample_that_is_kept() -> None:
-    state = LiveState(Origin(Source.LIVE))
+    state = LiveState()
     for at in (0.0, 1.0, 1.2):  # the timeline does not keep the last one
         state.add(a_sample(at))
     state.step(-1)
@@ -127,7 +126,7 @@ def test_a_step_back_shows_the_last_sample_that_is_kept() -> None:
 
 
 def test_regions_through_memory_peers_are_below_the_ranks_where_they_exist() -> None:
-    state = LiveState(Origin(Source.LIVE))
+    state = LiveState()
     state.add(a_sample(1.0))
     assert "memory_peers" not in text(state.lines("ranks", 120))
     peers = (MemoryPeer("nv_mem", 96, 3 << 30), MemoryPeer("nv_mem_nc", 1, ABSENT))

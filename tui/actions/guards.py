@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
 from probes.base.plan import Plan, Step
-from probes.base.text import printable
+from probes.base.text import plural, printable
 from probes.base.unknown import Maybe, Unknown, known
-from probes.facts.jobs.processes import ProcessFacts, name_of
+from probes.facts.jobs.processes import Process, ProcessFacts, groups_of, job_name, name_of
 from probes.facts.network.network_dependencies import NetworkDependency, NetworkDependencyFacts
 from probes.facts.system.platform import PlatformFacts
 from probes.plans.common import affects_jobs, may_take_down_netdevs, netdevs_taken_down, unloaded_by
 from probes.plans.pcie import why_no_setpci
 from probes.snapshot.examination import Examination
-from tui.actions.manual_steps import runnable, why_manual
+from tui.actions.manual_steps import ALL_MANUAL, runnable, why_manual
 from tui.settings.current import current
 from widgets.doctor.plan import command_of
 
@@ -59,7 +59,7 @@ def clearance(
     refused = no_actions_here(examination.node.origin, read_only)
     cuts = () if network is None else cut_by(plan.steps, network)
     if not refused and not runnable(plan):
-        refused = "every step is manual"
+        refused = ALL_MANUAL
         if not all(step.is_instruction for step in plan.steps):
             first = plan.steps[0]
             why = "" if first.is_instruction else f" ({why_manual(first, plan.is_simulated)})"
@@ -125,23 +125,32 @@ def _names(hit: list[str], dependency: NetworkDependency) -> str:
 
 
 def affected_by(plan: Plan, processes: Maybe[ProcessFacts]) -> tuple[str, ...]:
-    """Return the processes that use GPUs or RDMA, a line each, if the plan would affect them."""
+    """Return the jobs that use GPUs or RDMA, a line each, if the plan would affect them."""
     if not plan.disturbs and not any(map(affects_jobs, runnable(plan))):
         return ()
     if isinstance(processes, Unknown):
         return (f"processes that use GPUs or RDMA are unknown: {processes}",)
-    lines = []
-    for process in processes.processes:
-        files = (("GPUs", process.gpu_files), ("RDMA", process.uverbs_files))
-        uses = [what for what, opened in files if not isinstance(opened, Unknown) and opened]
-        lines.append(f"{name_of(process)} uses {' and '.join(uses) or 'a GPU'}")
-    more = len(lines) - _MOST_NAMED + processes.left_out
-    shown = lines[:_MOST_NAMED]
+    groups = groups_of(processes.processes)
+    shown = [_affected(group) for group in groups[:_MOST_NAMED]]
+    more = sum(map(len, groups[_MOST_NAMED:])) + processes.left_out
     if more > 0:
-        shown.append(f"and {more} more processes")
+        shown.append(f"and {plural(more, 'more process', 'more processes')}")
     if processes.not_read:
         shown.append(processes.not_read)
     return tuple(shown)
+
+
+def _affected(group: Sequence[Process]) -> str:
+    """Return "train.py (alice, Slurm job 4711): 8 processes use GPUs and RDMA"."""
+    uses = [
+        what
+        for what, files in (("GPUs", "gpu_files"), ("RDMA", "uverbs_files"))
+        if any(known(getattr(process, files), ()) for process in group)
+    ]
+    what = " and ".join(uses) or "a GPU"
+    if len(group) == 1:
+        return f"{name_of(group[0])} uses {what}"
+    return f"{job_name(group[0])}: {len(group)} processes use {what}"
 
 
 def modules_in_use(plan: Plan, examination: Examination) -> tuple[str, ...]:

@@ -69,6 +69,8 @@ _SIMULATED = {
     *("dracut", "grub2-mkconfig", "update-grub", "update-initramfs"),
 }
 
+ALL_MANUAL = "every step is manual"  # why nothing of a plan runs
+
 
 def why_manual(step: Step, is_simulated: bool = False) -> str:
     """Return why gdrtop only shows a step, or "" if it runs it; `is_simulated`: of the step's plan."""

@@ -19,7 +19,7 @@ from probes.host.protocol import Host
 from tui.actions.audit_log import Audit, AuditError
 from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
 from tui.actions.local_commands import CommandResult, Commands
-from tui.actions.manual_steps import left_to_do, runnable, why_manual
+from tui.actions.manual_steps import ALL_MANUAL, left_to_do, runnable, why_manual
 from tui.terminal.program_output import without_colors
 
 _MOST_KERNEL_LINES = 12
@@ -56,7 +56,7 @@ class Runner:
 
     def _run(self, action: str, plan: Plan, steps: tuple[Step, ...]) -> RunEnded:
         if not steps:
-            return RunEnded(RunOutcome.REFUSED, "every step is manual", plan.steps)
+            return RunEnded(RunOutcome.REFUSED, ALL_MANUAL, plan.steps)
         try:
             self._audit.begin(action, plan)
         except AuditError as error:

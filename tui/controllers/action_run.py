@@ -71,7 +71,7 @@ class ActionRunController:
             self._context.notify("The node is being checked. Try again in a moment.", "warning")
             return
         dispatcher = self.dispatcher
-        self._state, self._stop_reason = RunState(prepared, self._context.origin, before), ""
+        self._state, self._stop_reason = RunState(prepared, before), ""
 
         def on_event(event: RunEvent) -> None:
             if isinstance(event, RunBegan) and self._stop_reason:
@@ -88,7 +88,7 @@ class ActionRunController:
             lambda why: on_event(RunEnded(RunOutcome.UNKNOWN, why)),
         )
         self._app.switch_screen(RunScreen(self._state))
-        self._context.overview.show_action(self._state.word)
+        self._context.change_head(action=self._state.word)
 
     @contextmanager
     def _readings_rest(self, plan: Plan) -> Iterator[None]:
@@ -172,7 +172,7 @@ class ActionRunController:
     def _draw(self, state: RunState) -> None:
         from tui.screens.run import RunScreen
 
-        self._context.overview.show_action(state.word)
+        self._context.change_head(action=state.word)
         self._context.draw(RunScreen)
 
     def note_end_seen(self) -> None:
@@ -180,7 +180,7 @@ class ActionRunController:
         state = self._state
         if state is not None:
             state.was_seen = True
-            self._context.overview.show_action(state.word)
+            self._context.change_head(action=state.word)
 
     # Stopping
 

@@ -158,7 +158,7 @@ class ActionsController:
         """Show the runs in the audit logs."""
         from tui.screens.history import HistoryScreen, HistoryState
 
-        state = HistoryState(self._context.overview.hostname, self._context.origin)
+        state = HistoryState(self._context.overview.hostname)
 
         def apply(answer: tuple[tuple[PastRun, ...], tuple[str, ...]]) -> None:
             state.set_runs(*answer)

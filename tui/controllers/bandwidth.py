@@ -62,7 +62,7 @@ class BandwidthController:
     def _draw(self, state: SeriesState) -> None:
         from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 
-        self._context.overview.show_test(state.word)
+        self._context.change_head(test=state.word)
         for screen in self._context.shown(BandwidthRunScreen):
             if screen.state is state:
                 screen.draw()
@@ -96,9 +96,11 @@ class BandwidthController:
             on_ready=lambda: self._app.set_timer(DRAW_SECONDS, self._take_events),
             may_disturb=bool(to_run.affected_by),
         )
-        if isinstance(self._app.screen, BandwidthSetupScreen | BandwidthRunScreen):
+        if isinstance(self._app.screen, BandwidthRunScreen):
             self._app.switch_screen(BandwidthRunScreen(state))
-        self._context.overview.show_test(state.word)
+        elif isinstance(self._app.screen, BandwidthSetupScreen):
+            self._app.push_screen(BandwidthRunScreen(state))  # going back leads to the settings
+        self._context.change_head(test=state.word)
 
     def _take_events(self) -> None:
         state = self.worker.state
@@ -129,7 +131,7 @@ class BandwidthController:
         state = self.worker.state
         if state is not None:
             state.was_seen = True
-            self._context.overview.show_test(state.word)
+            self._context.change_head(test=state.word)
 
     def save_baseline(self, message: BandwidthRunScreen.BaselineRequested) -> None:
         """Save the results as the baseline of their machine type; ask first if that may be wrong."""

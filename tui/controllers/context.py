@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from tui.runtime.background_task import Failed, Then, call_in_thread
 from tui.screens.doctor.state import DoctorState
+from tui.screens.head import change_head
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ class AppContext:
         if self._live is None:
             from tui.screens.live.state import LiveState
 
-            self._live = LiveState(self.origin)
+            self._live = LiveState()
         return self._live
 
     def draw_live(self) -> None:
@@ -85,7 +86,11 @@ class AppContext:
             from tui.screens.live.screen import LiveScreen
 
             for screen in self.shown(LiveScreen):
-                screen.draw(self.overview.status)
+                screen.draw()
+
+    def change_head(self, **fields: str | float | bool) -> None:
+        """Show what is new in the head of all screens."""
+        change_head(self.app, **fields)
 
     # Activities
 

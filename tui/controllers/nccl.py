@@ -23,7 +23,7 @@ class NcclController:
 
     def __init__(self, context: AppContext) -> None:
         self._context = context
-        self.state = NcclState(context.origin)
+        self.state = NcclState()
         self._follower: LogFollower | None = None
         self._paths: tuple[str, ...] = ()  # of the log that is followed
         self._reading: LogFollower | None = None  # a read that hangs must not keep others from being read

@@ -28,6 +28,8 @@ _COMMANDS = {
     "prove": "prove",
     "actions": "actions",
     "history": "history",
+    "ras": "ras",
+    "ras_events": "ras_events",
     "help": "help",
     "refresh": "probe",
     "pause": "pause",
@@ -37,11 +39,9 @@ _COMMANDS = {
 # Where the other keys work, by names of the key table; the first one is opened if it is not there already.
 ON_SCREENS = {
     "fix": ("doctor", "overview"),
-    "explain": ("doctor",),
+    "explain": ("doctor", "overview"),
     "all": ("doctor",),
     "load": ("overview",),
-    "ras": ("live", "nccl"),
-    "ras_events": ("live",),
     "event": ("live",),
     "columns": ("live", "overview"),
     "view": ("live", "setup"),

@@ -32,7 +32,7 @@ class RasController:
 
     def __init__(self, context: AppContext, readings: ReadingsController) -> None:
         self._context, self._readings = context, readings
-        self.state = RasState(context.origin)
+        self.state = RasState()
         self._questions: RasQuestions | None = None
         self._is_searching = False
         self._is_deciding = False  # on a question that is not sent yet

@@ -94,11 +94,10 @@ class ReadingsController:
     def tick(self) -> None:
         """Ask for the next reading; called once per interval."""
         silence = self._context.reading_thread.silent_for()
-        self._context.overview.show_silence(
-            silence if silence >= SILENCE_SECONDS else 0.0, is_slow=quiet_seconds() < SILENCE_SECONDS
+        self._context.change_head(
+            silence=float(int(silence)) if silence >= SILENCE_SECONDS else 0.0,
+            is_slow=quiet_seconds() < SILENCE_SECONDS,
         )
-        if silence >= SILENCE_SECONDS:
-            self._context.draw_live()
         if self.paused:
             return
         if self._replay is None:
@@ -161,8 +160,7 @@ class ReadingsController:
             state = f"{self._shown_moment + 1}/{self._replay.last + 1} {state}".rstrip()
         if state != self._state:
             self._state = state
-            self._context.overview.show_pace(state)
-            self._context.draw_live()
+            self._context.change_head(pace=state)
 
     # Recording
 
@@ -178,9 +176,9 @@ class ReadingsController:
         """Show how long the recording is, or how it ended."""
         if isinstance(report, RecordingState):
             state = f"REC {report.moments} · {report.size_bytes / 1000:.0f} kB"
-            self._context.overview.show_recording(state)
+            self._context.change_head(recording=state)
             return
-        self._context.overview.show_recording("")
+        self._context.change_head(recording="")
         self._context.notify(
             report.what, "error" if report.failed else "information", title="Recording", timeout=20
         )

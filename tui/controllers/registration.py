@@ -48,7 +48,7 @@ class RegistrationController:
         from tui.screens.registration import RegistrationScreen, RegistrationState
 
         if self._state is None:
-            self._state = RegistrationState(self._context.origin)
+            self._state = RegistrationState()
         state = self._state
         self._context.show(RegistrationScreen, lambda: RegistrationScreen(state))
         if not state.is_running:

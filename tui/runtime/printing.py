@@ -33,7 +33,7 @@ _ASCII = str.maketrans(
         "▲": "!",
         "↑": "^",
         "↓": "v",
-        "✓": "v",  # "+" is the corner of a box
+        "✓": "*",  # as what is good: "+" is the corner of a box, "v" is received
         "✗": "x",
         "–": "-",
         "●": "*",

@@ -11,24 +11,22 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
 
-from probes.base.origin import Origin
 from probes.base.text import plural
 from probes.fleet.compare import Difference, Kind, badness
 from probes.fleet.summary import NodeSummary
 from probes.fleet.watch.fleet_watch import FleetWatch, WatchedNode
 from probes.snapshot.verdict import State
 from tui.runtime.fleet_reader import FleetReading
+from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind
 from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, FilteredListScreen, static_view
 from tui.screens.list_state import FilteredListState
 from widgets.base.columns import ColumnWidths
-from widgets.base.figures import local_time
-from widgets.base.lines import Line, Run, Tone, joined, line, plain, wrapped
+from widgets.base.lines import Line, Run, Tone, joined, plain, wrapped
 from widgets.base.lines_view import LinesView
 from widgets.fleet.answer import headline
 from widgets.fleet.table import differences_of, draw_node, draw_table, type_name, types_of
-from widgets.node.verdict import origin_run
 
 _ORDERS = ("worst first", "by name", "by type", "most differences first", "newest change first")
 _FILTER_WIDTH = 400
@@ -37,11 +35,9 @@ _FILTER_WIDTH = 400
 class FleetState(FilteredListState):
     """Nodes, selection, order and filter; it outlives the screen while the dashboard of a node is open."""
 
-    def __init__(
-        self, origin: Origin, clock: Callable[[], float] = time.time, names: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time, names: Iterable[str] = ()) -> None:
         super().__init__()
-        self._origin, self._clock = origin, clock
+        self._clock = clock
         self.watch = FleetWatch(names)
         self._differences: Mapping[str, Sequence[tuple[Difference, Kind]]] = {}
         self._failure = ""
@@ -112,20 +108,25 @@ class FleetState(FilteredListState):
 
     def summary(self, width: int) -> list[Line]:
         """Draw the counts of verdicts and changes, how old they are, and what runs now."""
-        title = line(Run("Fleet ", Tone.TITLE), origin_run(self._origin))
         done, total = self.progress
         so_far = f": {done} of {plural(total, 'node')}" if total else " …"
         if self.watch.fleet is None:
             head = wrapped(f"Reading the nodes{so_far}", width, Tone.DIM) if self.is_reading else []
-            return [title, *head, *self._notes(width)]
-        as_of = f"reading{so_far}" if self.is_reading else f"read {local_time(self.watch.read_at)}"
-        counts = headline(self.watch.fleet)
+            return [*head, *self._notes(width)]
+        types = types_of(self.watch.nodes)
+        kind: Line = (Run(types.pop(), Tone.DIM),) if len(types) == 1 else ()
+        as_of: Line = (Run(f"reading{so_far}", Tone.DIM),) if self.is_reading else ()
+        line = joined(filter(None, (kind, as_of)), " · ")
+        return [*([line] if line else []), *self._notes(width)]
+
+    @property
+    def sentence(self) -> Line:
+        """The counts of verdicts and changes; () before the first answers."""
+        if self.watch.fleet is None:
+            return ()
         changed = self.watch.changed
         marks: Line = (Run(f"◆ {changed} changed", Tone.TITLE),) if changed else ()
-        types = types_of(self.watch.nodes)
-        kind = f"{types.pop()} · " if len(types) == 1 else ""
-        whole = joined([title, (Run(f"{kind}{as_of}", Tone.DIM),)])
-        return [whole, joined(filter(None, (counts, marks)), " · "), *self._notes(width)]
+        return joined(filter(None, (headline(self.watch.fleet), marks)), " · ")
 
     def _notes(self, width: int) -> list[Line]:
         lines = (
@@ -170,7 +171,7 @@ class FleetScreen(FilteredListScreen[FleetState]):
         FILTER_KEY,
         REFRESH_KEY,
         bind("back", "leave", show=False),
-        bind("quit", "app.quit", label="Quit"),
+        bind("quit", "back_or_quit", label="Quit"),
     ]
     LIST = "nodes"
     DETAILS = "node"
@@ -186,6 +187,7 @@ class FleetScreen(FilteredListScreen[FleetState]):
 
     def compose(self) -> ComposeResult:
         """Compose summary, table and node."""
+        yield HeadView("Fleet")
         yield static_view("summary")
         with Vertical(id="fleet"):
             yield LinesView("Nodes", id="nodes")
@@ -228,3 +230,11 @@ class FleetScreen(FilteredListScreen[FleetState]):
     def action_close(self) -> None:
         """Go back to the table: the screen is the first one, and only q quits."""
         self._list.focus()
+
+    async def action_back_or_quit(self) -> None:
+        """Go one step back; if there is none, quit."""
+        if self._word.display or self._is_zoomed:
+            self.action_leave()
+            await self.run_action("app.note_step_back")
+        else:
+            await self.run_action("app.leave_app")

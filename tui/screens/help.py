@@ -7,15 +7,14 @@ import textwrap
 from rich.cells import cell_len
 from textual.app import ComposeResult
 
-from probes.base.origin import Origin
 from tui.manual import SUBJECTS, page, title
+from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import FUNCTION_KEYS, KEYS, bind, leave_keys
 from tui.screens.list_screen import PanesScreen, static_view
 from widgets.base.lines import Line, Run, Tone, line
 from widgets.base.lines_view import LinesView
 from widgets.base.markdown import markdown_lines
-from widgets.node.verdict import origin_run
 
 _KEY_CELLS = 11
 
@@ -28,6 +27,7 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             *(
                 "open",
                 "fix",
+                "explain",
                 "load",
                 "select",
                 "change",
@@ -96,7 +96,7 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("cancel", "skip", "view", "again", "write", "copy", "baseline", "zoom"),
     ),
     "RegistrationScreen": (
-        "REGISTRATION",
+        "PROVE",
         "Which NICs can register which GPU's memory. Nothing is registered until you confirm.",
         ("open", "cancel", "write", "refresh"),
     ),
@@ -166,14 +166,14 @@ class HelpScreen(PanesScreen):
         *leave_keys("help"),
     ]
 
-    def __init__(self, origin: Origin, opened_from: str = "") -> None:
+    def __init__(self, opened_from: str = "") -> None:
         super().__init__()
-        self._origin = origin
         self._screen = opened_from if opened_from in _SCREENS else "OverviewScreen"
         self._opened_at = self._subject = _SUBJECTS.get(self._screen, "dashboard")
 
     def compose(self) -> ComposeResult:
         """Compose the head and one pane that scrolls."""
+        yield HeadView("Help")
         yield static_view("summary")
         yield LinesView("Keys and manual", id="help")
         yield KeyFooter()
@@ -193,9 +193,8 @@ class HelpScreen(PanesScreen):
         self.query_one("#help", LinesView).scroll_home(animate=False)
 
     def _draw(self) -> None:
-        subject = f"{title(self._subject)}  (gdrtop help {self._subject})  "
-        head = line(Run("Help ", Tone.TITLE), subject, origin_run(self._origin))
-        self.query_one("#summary", LinesView).show([head])
+        subject = line(Run(title(self._subject), Tone.TITLE), f"  (gdrtop help {self._subject})")
+        self.query_one("#summary", LinesView).show([subject])
         view = self.query_one("#help", LinesView)
         if view.room:
             view.show(self._lines(view.room))

@@ -12,26 +12,25 @@ from textual.message import Message
 
 from tui.actions.audit_log import PastRun, PastStep
 from tui.actions.console_text import mark_of
+from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import ListScreen, static_view
+from tui.screens.list_screen import ListScreen
 from tui.screens.list_state import ListState
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, fit, line, sentence, wrapped
 from widgets.base.lines_view import LinesView
-from widgets.node.verdict import origin_run
 
 if TYPE_CHECKING:
-    from probes.base.origin import Origin
     from tui.actions.events import RunOutcome
 
 
 class HistoryState(ListState):
     """Past runs and selection."""
 
-    def __init__(self, node: str, origin: Origin) -> None:
+    def __init__(self, node: str) -> None:
         super().__init__()
-        self._node, self._origin = node, origin
+        self._node = node
         self._runs: tuple[PastRun, ...] | None = None
         self._failure = ""
         self._unread: tuple[str, ...] = ()
@@ -44,11 +43,6 @@ class HistoryState(ListState):
     def fail(self, message: str) -> None:
         """Show why the log could not be read."""
         self._failure = message
-
-    def summary(self) -> list[Line]:
-        """Draw the title with the node."""
-        node = "" if self._origin.label.startswith(self._node) else f" {self._node}"
-        return [line(Run("History", Tone.TITLE), node, " ", origin_run(self._origin))]
 
     @property
     def run(self) -> PastRun | None:
@@ -130,14 +124,13 @@ class HistoryScreen(ListScreen[HistoryState]):
 
     def compose(self) -> ComposeResult:
         """Compose summary, list and details."""
-        yield static_view("summary")
+        yield HeadView("History")
         with Vertical(id="history"):
             yield LinesView("Runs", id="runs")
             yield LinesView("Steps", id="steps")
         yield KeyFooter()
 
     def _draw_panes(self) -> None:
-        self.query_one("#summary", LinesView).show(self._state.summary())
         super()._draw_panes()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -1,8 +1,9 @@
-"""The footer: the keys of a screen, the most important first, none of them cut off."""
+"""The footer: the keys of a screen, few and none of them cut off; those that matter now come first."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -13,7 +14,19 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
-from tui.screens.keys import RANKS
+from tui.screens.keys import KEYS, RANKS
+
+MOST_ITEMS = 9
+_ALWAYS = frozenset(key for name in ("help", "quit") for key in KEYS[name].keys.split(","))
+
+
+@runtime_checkable
+class HasLeadingKeys(Protocol):
+    """A screen in whose situation some keys matter most."""
+
+    @property
+    def leading_keys(self) -> tuple[str, ...]:
+        """Their names in the key table."""
 
 
 class _Item(NamedTuple):
@@ -72,8 +85,12 @@ class KeyFooter(Widget):
         if isinstance(screen.focused, Input):
             items = list(self._typing)
         else:
-            bindings = [(binding, enabled) for _, binding, enabled, _ in screen.active_bindings.values()]
-            items = items_that_fit(bindings, self.size.width)
+            bindings = [
+                (binding, is_enabled, node is not self.app)
+                for node, binding, is_enabled, _ in screen.active_bindings.values()
+            ]
+            leading = screen.leading_keys if isinstance(screen, HasLeadingKeys) else ()
+            items = items_that_fit(bindings, self.size.width, leading)
         if items != self._items:
             self._items = items
             self.refresh()
@@ -99,13 +116,35 @@ class KeyFooter(Widget):
             column -= item.cells
 
 
-def items_that_fit(bindings: list[tuple[Binding, bool]], width: int) -> list[_Item]:
-    """Return the keys that fit in `width` cells, the most important first, each once."""
-    items: list[_Item] = []
-    shown = {binding.action: binding for binding, enabled in reversed(bindings) if binding.show and enabled}
-    for binding in sorted(shown.values(), key=lambda binding: RANKS.get(binding.key, len(RANKS))):
-        item = _Item(binding.key, binding.key_display or binding.key, binding.description)
-        if item.cells <= width:
-            items.append(item)
+def items_that_fit(
+    bindings: Sequence[tuple[Binding, bool, bool]], width: int, leading: Collection[str] = ()
+) -> list[_Item]:
+    """Return the keys that fit in `width` cells, in the order of the table, each once.
+
+    `bindings`: with whether they are enabled, and whether they are the screen's own, which come before the
+    app's where there is no room for all; `leading`: names of keys that matter now, which come first.
+    """
+    keys = {key for name in leading for key in KEYS[name].keys.split(",")}
+    shown: dict[str, tuple[Binding, bool]] = {}
+    for binding, is_enabled, is_own in reversed(bindings):
+        if is_enabled and (binding.show or binding.key in keys):
+            shown[binding.action] = binding, is_own
+
+    def rank(binding: Binding) -> tuple[bool, int]:
+        return binding.key not in keys, RANKS.get(binding.key, len(RANKS))
+
+    def need(pair: tuple[Binding, bool]) -> tuple[bool, bool, bool, int]:
+        binding, is_own = pair
+        return binding.key not in _ALWAYS, binding.key not in keys, not is_own, rank(binding)[1]
+
+    chosen: list[Binding] = []
+    for binding, _ in sorted(shown.values(), key=need):
+        item = _item(binding)
+        if item.cells <= width and len(chosen) < MOST_ITEMS:
+            chosen.append(binding)
             width -= item.cells
-    return items
+    return [_item(binding) for binding in sorted(chosen, key=rank)]
+
+
+def _item(binding: Binding) -> _Item:
+    return _Item(binding.key, binding.key_display or binding.key, binding.description)

@@ -21,12 +21,11 @@ class Key(NamedTuple):
     meaning: str  # in the help and as a tooltip
 
 
-# In the order in which the footer takes them, as long as there is room: the most important first.
+# In the order in which the footer shows them, as long as there is room: see key_footer.py.
 KEYS: dict[str, Key] = {
-    "help": Key("question_mark,f1,h", "?", "Help", "Help for this screen"),
-    "quit": Key("q", "q", "Back", "Go back. On the first screen, quit gdrtop"),
     "yes": Key("y", "y", "Yes", "Confirm"),
-    "open": Key("enter", "Enter", "Open", "Open what is selected, or run what is shown"),
+    "open": Key("enter", "Enter", "Open", "Open what is selected; in a plan, run it"),
+    "ras": Key("i", "i", "Query RAS", "RAS: ask NCCL which ranks respond or are behind. Asks you first"),
     "moment": Key(
         "right_square_bracket,left_square_bracket",
         "[ ]",
@@ -37,6 +36,11 @@ KEYS: dict[str, Key] = {
         "right_parenthesis,left_parenthesis", "( )", "Event", "Live: go to the previous or next event"
     ),
     "fix": Key("f", "f", "Fix", "Show the fix for this finding, step by step. Nothing runs yet"),
+    "doctor": Key("d", "d", "Doctor", "Doctor: what is wrong, why, and how to fix it"),
+    "live": Key("t", "t", "Live", "Live: which jobs use GPUDirect RDMA now, how fast, and what changed"),
+    "setup": Key("s", "s", "Setup", "Setup: the steps from a new node to measured GPUDirect RDMA"),
+    "actions": Key("x", "x", "Actions", "Actions: what gdrtop can do on this node"),
+    "filter": Key("slash,f3,f4", "/", "Filter", "Show only lines that contain a word"),
     "undo": Key("u", "u", "Undo", "Show the steps that undo this run. Nothing runs yet"),
     "cancel": Key("ctrl+k,f9", "Ctrl+K", "Cancel", "Cancel the running test or action. Asks first"),
     "skip": Key("ctrl+n", "Ctrl+N", "Next test", "Stop this test and start the next one"),
@@ -58,7 +62,6 @@ KEYS: dict[str, Key] = {
         "T", "T", "Rehearse", "Plan: run it on a simulated copy of this node, and show the expected verdict"
     ),
     "load": Key("l", "l", "Load", "Show the plan that loads the missing modules"),
-    "filter": Key("slash,f3,f4", "/", "Filter", "Show only lines that contain a word"),
     "columns": Key(
         "C,f2",
         "C",
@@ -70,21 +73,16 @@ KEYS: dict[str, Key] = {
     "peer": Key("p", "p", "Peer", "Type the host name of the peer"),
     "file": Key("O", "O", "Open file", "NCCL: type the path of a log"),
     "baseline": Key("B", "B", "Baseline", "Save the results as the baseline of this machine type"),
-    "doctor": Key("d", "d", "Doctor", "Doctor: what is wrong, why, and how to fix it"),
-    "live": Key("t", "t", "Live", "Live: which jobs use GPUDirect RDMA now, how fast, and what changed"),
     "views": Key(
         "2,3,4", "1-4", "View", "Overview: 1 all panels, 2 matrix and path, 3 rates, 4 jobs and modules"
     ),
     "nccl": Key("n", "n", "NCCL", "NCCL: what a job's log says about GPUDirect RDMA"),
-    "ras": Key("i", "i", "Query RAS", "RAS: ask NCCL which ranks respond or are behind. Asks you first"),
-    "ras_events": Key("m", "m", "RAS events", "Live and RAS: follow a job's RAS events, or stop following"),
-    "setup": Key("s", "s", "Setup", "Setup: the steps from a new node to measured GPUDirect RDMA"),
+    "ras_events": Key("m", "m", "RAS events", "Follow a job's RAS events, or stop following"),
     "prove": Key(
         *("ctrl+g", "Ctrl+G", "Prove"),
         "Prove: register the memory of each GPU with each NIC for a moment. Asks you first",
     ),
     "bandwidth": Key("b", "b", "Bandwidth", "Bandwidth: measure between GPU and NIC"),
-    "actions": Key("x", "x", "Actions", "Actions: what gdrtop can do on this node"),
     "fleet": Key("F", "F", "Fleet", "Fleet: many nodes, the worst first, and what changed"),
     "select": Key("down,up,j,k", "↑↓", "Select", "Select the next or previous row, or scroll"),
     "change": Key("right,left", "←→", "Change", "Next or previous partner, or value of the selected row"),
@@ -110,8 +108,10 @@ KEYS: dict[str, Key] = {
     "pace": Key("plus,equals_sign,minus", "+ -", "Interval", "Halve or double the interval between readings"),
     "pane": Key("tab,shift+tab", "Tab", "Pane", "Next pane"),
     "palette": Key("colon,ctrl+p", ":", "Commands", "Find a command by name"),
-    "back": Key("escape", "Esc", "Back", "Close the prompt, filter or selection, or go back"),
+    "back": Key("escape", "Esc", "Back", "Close the prompt, filter or selection, or go one step back"),
     "exit": Key("ctrl+c,ctrl+q,f10", "Ctrl+C", "Quit", "Quit gdrtop. Asks if a test or an action is running"),
+    "help": Key("question_mark,f1,h", "?", "Help", "Help for this screen"),
+    "quit": Key("q", "q", "Back", "Go one step back. On the first screen, quit gdrtop"),
 }
 
 
@@ -156,6 +156,6 @@ def move_keys(*, show: bool = True) -> tuple[Binding, ...]:
 
 
 def leave_keys(own: str = "") -> tuple[Binding, ...]:
-    """Bind the keys that leave a screen; `own` is the one that opens it, by its name in the table."""
+    """Bind the keys that go one step back; `own`, by its name in the table, opens and closes the screen."""
     opener = (bind(own, "close", show=False),) if own else ()
-    return (bind("quit", "close"), bind("back", "leave", show=False), *opener)
+    return (bind("quit", "leave"), bind("back", "leave", show=False), *opener)

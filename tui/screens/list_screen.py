@@ -14,6 +14,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
+from tui.screens.head import draw_head
 from tui.screens.keys import bind, move_keys
 from tui.screens.list_state import ExaminedListState, FilteredListState, ListState
 from tui.terminal.partial_compositor import draw_partially
@@ -75,6 +76,10 @@ class PanesScreen(Screen[None]):
         if enabled != self._enabled:
             self._enabled = enabled
             self.refresh_bindings()
+
+    def on_screen_resume(self) -> None:
+        """Draw in the head what is new since another screen covered this one."""
+        draw_head(self)
 
     def action_move(self, how: str) -> None:
         """Scroll the focused pane."""

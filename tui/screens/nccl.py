@@ -9,20 +9,19 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
 
-from probes.base.origin import Origin
 from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.live.processes.job_logs import NEXT_RUN, FoundLogs, JobLog
 from tui.runtime.log_follower import Followed
 from tui.screens import save_and_copy
+from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ListScreen, static_view
 from tui.screens.list_state import ListState
-from widgets.base.lines import Line, Run, Tone, fit, line, plain, wrapped
+from widgets.base.lines import Line, Run, Tone, fit, plain, wrapped
 from widgets.base.lines_view import LinesView
 from widgets.nccl.log import draw
-from widgets.node.verdict import origin_run
 
 _TEXT_WIDTH = 160  # of a written file
 _MOST_TYPED = 16
@@ -33,9 +32,8 @@ FOLLOW_SECONDS = 1.0
 class NcclState(ListState):
     """Logs, selection, filter, and the log that is followed."""
 
-    def __init__(self, origin: Origin) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._origin = origin
         self._found: FoundLogs | None = None
         self._typed: list[JobLog] = []
         self._failure = ""
@@ -107,11 +105,10 @@ class NcclState(ListState):
     # Drawing
 
     def summary(self, width: int) -> list[Line]:
-        """Draw the title, and how far the log was read."""
-        head = line(Run("NCCL ", Tone.TITLE), origin_run(self._origin))
+        """Draw how far the log was read, if one is open."""
         if self.opened != self.selected or not self.opened:
-            return [head]
-        return [head, *wrapped(self._progress(), width, Tone.DIM)]
+            return []
+        return wrapped(self._progress(), width, Tone.DIM)
 
     def _progress(self) -> str:
         followed = self.followed
@@ -264,6 +261,7 @@ class NcclScreen(ListScreen[NcclState]):
 
     def compose(self) -> ComposeResult:
         """Compose summary, list, log and the inputs."""
+        yield HeadView("NCCL")
         yield static_view("summary")
         with Vertical(id="nccl"):
             yield LinesView("Logs", id="logs")

@@ -10,22 +10,21 @@ from textual.containers import Vertical
 from textual.message import Message
 
 from probes.base.frozen import frozen
-from probes.base.origin import Origin
 from probes.base.unknown import Maybe, Unknown
 from probes.host.ras import DIAGNOSTICS, STATUS, VERBOSE_STATUS
 from probes.live.ras.policy import RasDecision
 from probes.live.ras.targets import RasTarget
 from tui.runtime.ras_questions import RasAnswer
 from tui.screens import save_and_copy
+from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import KEYS, bind, leave_keys
-from tui.screens.list_screen import REFRESH_KEY, ListScreen, static_view
+from tui.screens.list_screen import REFRESH_KEY, ListScreen
 from tui.screens.list_state import ListState
 from widgets.base.figures import local_time
-from widgets.base.lines import Line, Run, Tone, fit, line, plain, wrapped
+from widgets.base.lines import Line, Run, Tone, fit, plain, wrapped
 from widgets.base.lines_view import LinesView
-from widgets.nccl.ras import diagnostics_lines, notice, report_lines
-from widgets.node.verdict import origin_run
+from widgets.nccl.ras import diagnostics_lines, report_lines
 
 _TEXT_WIDTH = 160  # of a written file
 _AGAIN = "Query again after at least 10 s to see whether they move."
@@ -47,9 +46,8 @@ class RasPort:
 class RasState(ListState):
     """Ports, selection, and the newest answer of each port."""
 
-    def __init__(self, origin: Origin) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._origin = origin
         self._ports: tuple[RasPort, ...] | None = None
         self._failure = ""
         self._answers: dict[str, RasAnswer] = {}
@@ -100,10 +98,6 @@ class RasState(ListState):
 
     # Drawing
 
-    def summary(self) -> list[Line]:
-        """Draw the title."""
-        return [line(Run("RAS ", Tone.TITLE), origin_run(self._origin))]
-
     def list_lines(self, width: int) -> list[Line]:
         """Draw a line per port: who uses it, and what became of the last question."""
         if self._ports is None:
@@ -149,11 +143,8 @@ class RasState(ListState):
         lines: list[Line] = []
         for why in port.decision.refusals:
             lines += wrapped(f"Cannot query: {why}.", width, Tone.WARNING)
-        if not lines:
-            for text in notice(port.target, STATUS, port.decision):
-                lines += wrapped(text, width, Tone.WARNING if text.startswith("Warning") else Tone.PLAIN)
-            lines += [(), *wrapped("Press Enter to query the job. Nothing has been sent yet.", width)]
-        return lines
+        text = "Nothing has been sent to this port. Press Enter to see what is sent, and to confirm it."
+        return lines or wrapped(text, width)
 
     def _answer(self, answer: RasAnswer, width: int) -> list[Line]:
         result = _result(answer)
@@ -208,14 +199,13 @@ class RasScreen(ListScreen[RasState]):
 
     def compose(self) -> ComposeResult:
         """Compose summary, ports and answer."""
-        yield static_view("summary")
+        yield HeadView("RAS")
         with Vertical(id="ras"):
             yield LinesView("Ports", id="ports")
             yield LinesView("Response", id="answer")
         yield KeyFooter()
 
     def _draw_panes(self) -> None:
-        self.query_one("#summary", LinesView).show(self._state.summary())
         super()._draw_panes()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -10,18 +10,17 @@ from textual.message import Message
 
 from probes.bandwidth.registration.outcome import PairResult
 from probes.bandwidth.registration.trial import GpuTrial
-from probes.base.origin import Origin
 from probes.base.text import plural
 from probes.snapshot.examination import Examination
 from tui.screens import save_and_copy
+from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import REFRESH_KEY, ListScreen, static_view
+from tui.screens.list_screen import REFRESH_KEY, ListScreen
 from tui.screens.list_state import ListState
 from widgets.bandwidth.registration import NOT_PROVEN, NOTICE, draw_results, gpu_marks
 from widgets.base.lines import Line, Run, Tone, fit, line, plain, wrapped
 from widgets.base.lines_view import LinesView
-from widgets.node.verdict import origin_run
 
 _TEXT_WIDTH = 160  # of a written file
 
@@ -29,9 +28,8 @@ _TEXT_WIDTH = 160  # of a written file
 class RegistrationState(ListState):
     """The GPUs, the selected one, and the results of each."""
 
-    def __init__(self, origin: Origin) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._origin = origin
         self.trials: tuple[GpuTrial, ...] | None = None
         self.examination: Examination | None = None  # that the trials were planned with
         self._failure = ""
@@ -65,10 +63,6 @@ class RegistrationState(ListState):
         return [trial.label for trial in self.trials or ()]
 
     # Drawing
-
-    def summary(self) -> list[Line]:
-        """Draw the title."""
-        return [line(Run("Registration ", Tone.TITLE), origin_run(self._origin))]
 
     def list_lines(self, width: int) -> list[Line]:
         """Draw a line per GPU: its results, or what would be tried."""
@@ -104,7 +98,7 @@ class RegistrationState(ListState):
 
     def text(self) -> str:
         """Return all results as text."""
-        lines = [*self.summary(), *self.list_lines(_TEXT_WIDTH)]
+        lines = self.list_lines(_TEXT_WIDTH)
         if self._results:
             lines += [(), *draw_results(self.results, _TEXT_WIDTH), (), *wrapped(NOT_PROVEN, _TEXT_WIDTH)]
         return "".join(f"{plain(each)}\n" for each in lines)
@@ -134,14 +128,13 @@ class RegistrationScreen(ListScreen[RegistrationState]):
 
     def compose(self) -> ComposeResult:
         """Compose summary, GPUs and results."""
-        yield static_view("summary")
+        yield HeadView("Prove")
         with Vertical(id="registration"):
             yield LinesView("GPUs", id="registered")
             yield LinesView("NICs", id="reasons")
         yield KeyFooter()
 
     def _draw_panes(self) -> None:
-        self.query_one("#summary", LinesView).show(self._state.summary())
         super()._draw_panes()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from textual.app import ComposeResult
 from textual.message import Message
 
-from probes.base.origin import Origin
 from probes.checks.judgment import Judgment
 from tui.actions.console_text import lines_of, mark_of
 from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
 from tui.actions.manual_steps import runnable
 from tui.screens import save_and_copy
 from tui.screens.confirm.state import file_word, title_line
+from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import PanesScreen, static_view
@@ -32,8 +32,8 @@ SAVED_WIDTH = 120
 class RunState:
     """A run; only `add_events`, `note_recheck` and `want_stop` change it."""
 
-    def __init__(self, prepared: Prepared, origin: Origin, before: Judgment) -> None:
-        self.prepared, self.origin = prepared, origin
+    def __init__(self, prepared: Prepared, before: Judgment) -> None:
+        self.prepared = prepared
         self.steps = len(runnable(prepared.plan))
         self.step = 0
         self.ended: RunEnded | None = None
@@ -87,7 +87,7 @@ class RunState:
 
     def head(self, seconds: float) -> list[Line]:
         """Draw the title and the progress; `seconds` is the time since the running step began."""
-        return [title_line(self.prepared, self.origin), (*self._marks(), *self._status(seconds))]
+        return [title_line(self.prepared), (*self._marks(), *self._status(seconds))]
 
     def _marks(self) -> Line:
         runs: list[Run] = []
@@ -186,6 +186,7 @@ class RunScreen(PanesScreen):
 
     def compose(self) -> ComposeResult:
         """Compose the progress and the console."""
+        yield HeadView("Console")
         yield static_view("summary")
         yield LinesView("Console", id="console")
         yield KeyFooter()

@@ -12,11 +12,12 @@ from textual.widgets import Input
 
 from probes.setup.step import StepState
 from tui.screens import save_and_copy
+from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen, static_view
 from tui.screens.list_state import ExaminedListState
-from widgets.base.lines import Line, Run, Tone, wrapped
+from widgets.base.lines import Line, Tone, wrapped
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
@@ -72,21 +73,17 @@ class GuideState(ExaminedListState):
 
     def _listed(self) -> list[SetupStep]:
         steps = () if self.guide is None else self.guide.steps
+        if self.guide is not None and self.guide.is_impossible:  # the others say only that
+            steps = tuple(step for step in steps if step.state is not StepState.SKIPPED)
         return [step for step in steps if self.word in f"{step.id} {step.title} {step.state.value}".lower()]
 
     # Drawing
 
     def _draw_summary(self, examination: Examination, as_of: str, width: int) -> list[Line]:
         """Draw the path, how many steps are done, and what comes next."""
-        from widgets.node.verdict import origin_run
         from widgets.setup.guide import draw_summary
 
-        head: Line = (
-            Run("Setup ", Tone.TITLE),
-            origin_run(examination.node.origin),
-            Run(f" · {as_of}", Tone.DIM),
-        )
-        lines = [head, *(draw_summary(self.guide, width) if self.guide is not None else ())]
+        lines = [] if self.guide is None else draw_summary(self.guide, width, as_of)
         why = f"gdrtop cannot run commands here: {self._refusal}." if self._refusal else ""
         return [*lines, *(wrapped(why, width, Tone.WARNING) if why else ())]
 
@@ -150,6 +147,7 @@ class SetupScreen(ExaminedListScreen[GuideState]):
 
     def compose(self) -> ComposeResult:
         """Compose summary, steps and the selected step."""
+        yield HeadView("Setup")
         yield static_view("summary")
         with Vertical(id="setup"):
             yield LinesView("Steps", id="guide")

@@ -16,6 +16,8 @@ from rich.cells import cell_len, set_cell_size
 
 from probes.base.text import capitalized, printable
 
+_LONGEST_CUT_WORD = 12  # cells
+
 
 class Tone(Enum):
     """What a run of text means; the meaning never depends on the color (TONE_STYLES)."""
@@ -128,7 +130,10 @@ def cut(line: Line, width: int) -> Line:
 
 
 def fit(line: Line, width: int) -> Line:
-    """Cut or pad a line to exactly `width` cells; a cut line ends in `…`. The pad belongs to the last run."""
+    """Cut or pad a line to exactly `width` cells; the pad belongs to the last run.
+
+    A cut line ends in `…` behind a whole word, unless that is long: half a figure would be another figure.
+    """
     have = width_of(line)
     if have == width:
         return line
@@ -139,11 +144,21 @@ def fit(line: Line, width: int) -> Line:
     for run in line:
         cells = cell_len(run.text)
         if cells > left:
-            kept.append(run._replace(text=set_cell_size(run.text, left) + "…"))
+            kept.append(run._replace(text=_cut_text(run.text, left, bool(kept))))
             return tuple(kept)
         kept.append(run)
         left -= cells
     return tuple(kept)
+
+
+def _cut_text(text: str, cells: int, follows: bool) -> str:
+    """Return a text of `cells` and an ellipsis; `follows`: something stands before it."""
+    shown = set_cell_size(text, cells)
+    words, space, part = shown.rpartition(" ")
+    is_within_word = bool(part) and not text[len(shown) : len(shown) + 1].isspace()
+    if is_within_word and space and len(part) <= _LONGEST_CUT_WORD and (words.strip() or follows):
+        shown = words.rstrip()
+    return f"{shown}…{' ' * (cells - cell_len(shown))}"
 
 
 def at_most(lines: list[Line], count: int, width: int) -> list[Line]:
@@ -162,6 +177,18 @@ def joined(parts: Iterable[Line], gap: str = "  ") -> Line:
             runs.append(Run(gap))
         runs.extend(part)
     return tuple(runs)
+
+
+def flowed(parts: Iterable[Line], width: int, gap: str = "  ") -> list[Line]:
+    """Put parts beside each other, in as few lines as hold them whole; one that is too wide is cut."""
+    lines: list[Line] = []
+    for part in parts:
+        longer = (*lines[-1], Run(gap), *part) if lines else part
+        if lines and width_of(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    return [cut(line, width) for line in lines]
 
 
 def wrapped(

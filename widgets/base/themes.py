@@ -6,11 +6,15 @@ more contrast. tests/widgets/base/test_themes.py computes contrast and simulates
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from textual.theme import BUILTIN_THEMES, Theme
 
 _LIGHT, _DARK = "#e6e6e6", "#101418"
 _WHITE, _BLACK = "#ffffff", "#1a1a1a"
 
+# Textual's has red for warnings too: yellow cannot be read on white.
+ANSI_LIGHT = replace(BUILTIN_THEMES["ansi-light"], warning="ansi_magenta", accent="ansi_cyan")
 OWN_THEMES = {
     theme.name: theme
     for theme in (

@@ -398,11 +398,12 @@ def draw_rows(
     width: int,
     selected: str = "",
     most: int = 0,
+    is_focused: bool = False,
 ) -> list[Line]:
     """Draw a row per finding; `labels` maps ids or BDFs of endpoints to names, `gpus` are ids of GPUs.
 
-    `most`: lines in which, below the rows, there is room for impact and fix, of the first findings first.
-    A fix is cut rather than left out: `f` opens the first one.
+    `most`: lines in which, below the rows, there is room for impact and fix, of the selected finding first,
+    then of the others in their order. `is_focused`: the selected row is marked.
     """
     rows = judgment.listed
     if not rows and judgment.verdict.state in WITHOUT_NUMBERS:  # it could not be judged: nothing is green
@@ -414,24 +415,32 @@ def draw_rows(
         notes = len(with_severity(judgment.findings, Severity.NOTE))
         more = f", {notes} note{'s' if notes > 1 else ''} (Doctor)" if notes else ""
         return [(Run("✓", Tone.GOOD), Run(" no critical findings or warnings"), Run(more, Tone.DIM))]
-    devices = {finding.id: device_of(finding, labels, gpus) for finding in rows}
+    named = ((finding, device_of(finding, labels, gpus)) for finding in rows)
+    devices = {finding.id: "" if device in finding.title else device for finding, device in named}
     cells = min(_MOST_DEVICE_CELLS, max(map(len, devices.values())))
+    below = _below(rows, width, most - len(rows), selected)
     lines: list[Line] = []
-    left = most - len(rows)
     for finding in rows:
         device: Line = fit((Run(devices[finding.id]),), cells) if cells else ()
-        tone = Tone.CURSOR if finding.id == selected else Tone.PLAIN
+        tone = Tone.CURSOR if is_focused and finding.id == selected else Tone.PLAIN
         gap = Run("  " if cells else "")
         row: Line = (mark_of(finding), Run(" "), *device, gap, Run(finding.title, tone, finding.id))
-        lines.append(fit(row, width))
+        lines += [fit(row, width), *below.get(finding.id, ())]
+    return lines
+
+
+def _below(rows: Sequence[Finding], width: int, left: int, selected: str) -> dict[str, list[Line]]:
+    """Return impact and fix of each finding, as far as so many lines hold them, of the selected one first."""
+    below: dict[str, list[Line]] = {}
+    for finding in sorted(rows, key=lambda finding: finding.id != selected):
         both, fix = _what_to_do(finding, width)
         text = both if len(both) <= left else fix
         if len(text) > left > 0:
             text = [*text[: left - 1], fit((*text[left - 1], Run(" …")), width)]
         if left > 0:
             left -= len(text)
-            lines += [tuple(run._replace(id=finding.id) for run in line) for line in text]
-    return lines
+            below[finding.id] = [tuple(run._replace(id=finding.id) for run in line) for line in text]
+    return below
 
 
 def _what_to_do(finding: Finding, width: int) -> list[list[Line]]:

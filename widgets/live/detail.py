@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from probes.base.text import capitalized, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -70,7 +70,7 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     lines += _field("Path", path.text, width, TONES[rank_health(process, sample)])
     lines += _field("", _meaning(process), width, Tone.DIM)
     lines += _evidence(path.evidence, width)
-    lines += _odd(_odd_of(sample, process.pid), width)
+    lines += _odd(_odd_of(sample, process.pid), width, path.evidence)
     rates = rank_rates(sample)
     lines += _field("Rate", _rate_text(process, sample, rates), width)
     uses = [
@@ -175,11 +175,12 @@ def _odd_of(sample: LiveSample, pid: int) -> list[OddOne]:
     return [odd for job in sample.jobs for odd in job.odd if odd.pid == pid]
 
 
-def _odd(found: Iterable[OddOne], width: int) -> list[Line]:
+def _odd(found: Iterable[OddOne], width: int, shown: Collection[Evidence] = ()) -> list[Line]:
+    """Draw what is odd in a rank or a NIC; `shown`: evidence that stands above."""
     lines: list[Line] = []
     for odd in found:
         lines += _field("Odd one out", f"{capitalized(odd.sentence)}.", width, Tone.WARNING)
-        lines += _evidence(odd.evidence, width, "")
+        lines += _evidence([piece for piece in odd.evidence if piece not in shown], width, "")
     return lines
 
 

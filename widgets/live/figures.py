@@ -72,9 +72,9 @@ def per_second(value: Maybe[float], tone: Tone = Tone.PLAIN) -> Run:
 
 
 def percent_of_time(value: Maybe[float], threshold: float) -> Run:
-    """Return a share of time in percent; a warning above the threshold."""
+    """Return a share of time in percent; a warning above the threshold; "–" where nothing counts it."""
     if isinstance(value, Unknown):
-        return Run(UNKNOWN_MARK, Tone.DIM)
+        return Run("–" if value.reason is Reason.NOT_THERE else UNKNOWN_MARK, Tone.DIM)
     return Run(f"{value:.0f}%", Tone.WARNING if value > threshold else Tone.PLAIN if value else Tone.DIM)
 
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
-from probes.checks.statements import Health, findings_about, job_health, rank_health, use_health
+from probes.checks.statements import (
+    Health,
+    findings_about,
+    job_health,
+    jobs_with_rdma,
+    members_of,
+    rank_health,
+    use_health,
+)
 from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role, program_of
 from probes.live.model.step_text import seconds_text, step_text
@@ -15,35 +23,31 @@ from probes.queries.finding import Finding, Severity, names_of
 from probes.snapshot.condition import STEP_LONGER
 from widgets.base.figures import gbps, gibibytes, minutes, short
 from widgets.base.health import TONES
-from widgets.base.lines import Line, Run, Tone, cut, fit, plain, sentence, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, cut, fit, flowed, joined, plain, sentence, width_of, wrapped
 from widgets.live.figures import gpu_labels
 
 _MARKS = {Health.CRITICAL: "✗ ", Health.WARNING: "▲ ", Health.UNKNOWN: "? "}
 _HINT = "gdrtop hang"
-
-
-def processes_of(job: LiveJob, sample: LiveSample) -> list[LiveProcess]:
-    """Return the processes of a job."""
-    pids = frozenset(job.pids)
-    found = {process.pid: process for process in known(sample.processes, ()) if process.pid in pids}
-    return [found[pid] for pid in job.pids if pid in found]
+_ROOM_FOR_DETAILS = 60  # cells, from which on a job has its NCCL, CPUs and memory
 
 
 def path_summary(
     processes: Sequence[LiveProcess], sample: LiveSample | None = None, is_brief: bool = False
 ) -> Line:
     """Return "likely GDR (DMA-BUF) on 7 of 8 ranks, staged on rank 5"; brief without the kind of GDR."""
-    runs: list[Run] = []
+    return joined(_share_lines(processes, sample, is_brief), ", ")
+
+
+def _share_lines(
+    processes: Sequence[LiveProcess], sample: LiveSample | None, is_brief: bool
+) -> Iterator[Line]:
+    """Yield each path of a job, and on which ranks."""
     for share in path_shares(processes):
-        shown = share.text
-        if is_brief and share.first.path.word is not PathWord.UNKNOWN:
-            shown = shown.partition(" (")[0]
-        runs.append(Run(", " if runs else ""))
         first = share.first
+        is_cut = is_brief and first.path.word is not PathWord.UNKNOWN
         health = use_health(first.path) if sample is None else rank_health(first, sample)
-        runs.append(Run(shown, TONES[health]))
-        runs.append(Run(share.where))
-    return tuple(run for run in runs if run.text)
+        shown = Run(share.text.partition(" (")[0] if is_cut else share.text, TONES[health])
+        yield (shown, Run(share.where)) if share.where else (shown,)
 
 
 def limit_mark(job: LiveJob, sample: LiveSample) -> str:
@@ -55,12 +59,12 @@ def rates_text(job: LiveJob, sample: LiveSample, with_reason: bool = False) -> s
     """Return "↑1.20 ↓1.21 Tb/s", with "?" for an unknown rate; "" if the job uses no NIC.
 
     "≤" before them: clients in the kernel, such as Lustre, use its NICs too. Or "no traffic for 42 s".
-    `with_reason`: if both rates are unknown, why.
+    `with_reason`: if both rates are unknown, why, and the command that finds who is missing.
     """
     if not job.nics:
         return ""
     if silence := _silence_text(job):
-        return f"{silence} ({_HINT})"
+        return f"{silence} ({_HINT})" if with_reason else silence
     sent, received = job.sent_gbps, job.received_gbps
     if with_reason and isinstance(sent, Unknown) and isinstance(received, Unknown):
         return f"rates unknown ({sent.detail or sent.reason.value})"
@@ -74,14 +78,15 @@ def rates_text(job: LiveJob, sample: LiveSample, with_reason: bool = False) -> s
 
 def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     """Return the verdict on a job: mark, name, ranks, path, rates, and the slowest NIC."""
-    processes = processes_of(job, sample)
+    processes = members_of(job, sample)
     mark = _mark(job, processes, sample)
     slowest = job.slowest_nic
     ranks = _count(job, processes)
     path = path_summary(processes, sample)
     rates = rates_text(job, sample)
     slow = f" · slowest {slowest.device} {gbps(slowest.rate_gbps)}" if slowest is not None else ""
-    slow += _slowest_rank(job, processes)
+    if slow_rank := _slowest_rank(job, processes):
+        slow += f" · {slow_rank}"
     tail: list[Run] = [Run(" · "), Run(rates, _alarm(mark))] if rates else []
     full: Line = (mark, Run(job.name, Tone.TITLE), Run(f" · {ranks} · "), *path, *tail)
     if width_of(full) + len(slow) <= width:
@@ -95,23 +100,23 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     return fit(briefest, width)
 
 
-def _brief_step(job: LiveJob) -> str:
-    """Return " · step 17.2 s, network 4.1 s"; "" if the step is unknown or one of several patterns."""
+def _step(job: LiveJob) -> str:
+    """Return "step 17.2 s, network 4.1 s"; "" if the step is unknown or one of several patterns."""
     if isinstance(job.step, Unknown) or not job.step.is_steady:
         return ""
     network = seconds_text(job.step.network_seconds)
     longer = f" (+{job.step.share_longer:.0%})" if job.step.longer_than is not None else ""
-    return f" · step {seconds_text(job.step.seconds)} s{longer}, network {network} s"
+    return f"step {seconds_text(job.step.seconds)} s{longer}, network {network} s"
 
 
 def _slowest_rank(job: LiveJob, processes: Sequence[LiveProcess]) -> str:
-    """Return " · slowest rank 5, bus 41 GB/s, others 48"; "" if no rank is clearly slower."""
+    """Return "slowest rank 5, bus 41 GB/s, others 48"; "" if no rank is clearly slower."""
     slowest = job.slowest
     if slowest is None:
         return ""
     rank = next((process.rank for process in processes if process.pid == slowest.pid), None)
     name = f"rank {rank}" if isinstance(rank, int) else f"pid {slowest.pid}"
-    return f" · slowest {name}, bus {short(slowest.bus_gbps)} GB/s, others {short(slowest.others_gbps)}"
+    return f"slowest {name}, bus {short(slowest.bus_gbps)} GB/s, others {short(slowest.others_gbps)}"
 
 
 def problem_lines(job: LiveJob, sample: LiveSample, width: int, rows: int = 4) -> list[Line]:
@@ -212,11 +217,13 @@ def draw_overview(
     gpus: Mapping[int, Sequence[str]],
     width: int,
     far: Collection[int] = (),
+    has_findings: bool = False,
 ) -> list[Line]:
-    """Draw each job in two lines, with what is odd in it; GPU programs without RDMA are only counted.
+    """Draw what each job is, its path and its rates; GPU programs without RDMA are only counted.
 
     `sample`: None before the first reading; `facts`: what the last check found about the processes; `gpus`:
-    by pid; `far`: pids bound to CPUs far from their GPU.
+    by pid; `far`: pids bound to CPUs far from their GPU; `has_findings`: also what is wrong with each job,
+    where no other panel lists that.
     """
     if sample is None:
         return [(Run("reading…", Tone.DIM),)]
@@ -225,29 +232,27 @@ def draw_overview(
     lines: list[Line] = []
     checked = facts if isinstance(facts, ProcessFacts) else None
     ours = {process.pid for process in checked.processes if process.is_ours} if checked is not None else set()
-    with_rdma = _with_rdma(sample)
+    with_rdma = jobs_with_rdma(sample)
     shown = [job for job in with_rdma if not ours.issuperset(job.pids)]
     for job in shown:
-        processes = processes_of(job, sample)
-        about: Line = ()
-        if checked is not None:
-            members = [process for process in checked.processes if process.pid in job.pids]
-            about = _about_processes(members, checked.taken_at, far) if members else ()
-        where = _gpus_used(job.pids, gpus)
-        silence = _silence_text(job)
-        rates = silence or rates_text(job, sample)
+        processes = members_of(job, sample)
         mark = _mark(job, processes, sample)
-        head: Line = (mark, Run(job.name, _alarm(mark)), Run(f"  {rates}" if rates else "", _alarm(mark)))
-        ranks = f"  {_count(job, processes)}{f' on {where}' if where else ''}"
-        path = path_summary(processes, sample)
-        if width_of(path) > width - 2:
-            path = path_summary(processes, sample, is_brief=True)
-        slowest = job.slowest_nic
-        slow = f" · slowest {slowest.device}" if slowest is not None else ""
-        slow += _brief_step(job) + _slowest_rank(job, processes) + f" · {_HINT}" * bool(silence)
-        lines.append(cut((*head, Run(ranks), *about), width))
-        lines.append(cut((Run("  "), *path, Run(slow)), width))
-        lines += problem_lines(job, sample, width)
+        of_job = [process for process in checked.processes if process.pid in job.pids] if checked else []
+        parts = [*_paths(processes, sample, width - 2), _rates(job, sample, mark)]
+        parts += [(Run(part),) for part in (_count(job, processes), _gpus_used(job.pids, gpus)) if part]
+        parts += _details(job, processes)
+        if count := sum(process.pid in far for process in of_job):
+            parts.append((Run(f"{count} bound to CPUs far from the GPU", Tone.WARNING),))
+        if checked is not None and width >= _ROOM_FOR_DETAILS:
+            parts += [
+                (Run(part, Tone.DIM),) for part in (_nccl(of_job), _cpus(of_job, checked.taken_at)) if part
+            ]
+        name = job.name if width_of((mark, Run(job.name))) <= width else program_of(job.name)
+        alarm = _alarm(mark)
+        lines.append(fit((mark, Run(name, Tone.TITLE if alarm is Tone.PLAIN else alarm)), width))
+        lines += [(Run("  "), *line) for line in flowed(filter(None, parts), width - 2, " · ")]
+        if has_findings:
+            lines += problem_lines(job, sample, width)
     others = sum(len(job.pids) for job in sample.jobs) - sum(len(job.pids) for job in with_rdma)
     if not shown:
         lines.append((Run("no job uses RDMA" if others else "no job uses RDMA or a GPU", Tone.DIM),))
@@ -255,6 +260,27 @@ def draw_overview(
         verb = "process uses" if others == 1 else "processes use"
         lines.append((Run(f"{others} {verb} a GPU without RDMA", Tone.DIM),))
     return lines + (_hidden_note(checked, width) if checked is not None else [])
+
+
+def _paths(processes: Sequence[LiveProcess], sample: LiveSample, width: int) -> list[Line]:
+    """Return the paths of a job, in parts where they are too long for a line."""
+    whole = path_summary(processes, sample)
+    if width_of(whole) > width:
+        whole = path_summary(processes, sample, is_brief=True)
+    return [whole] if width_of(whole) <= width else [*_share_lines(processes, sample, is_brief=True)]
+
+
+def _rates(job: LiveJob, sample: LiveSample, mark: Run) -> Line:
+    """Return the rates, or for how long there have been none."""
+    rates = _silence_text(job) or rates_text(job, sample)
+    return (Run(rates, _alarm(mark)),) if rates else ()
+
+
+def _details(job: LiveJob, processes: Sequence[LiveProcess]) -> list[Line]:
+    """Return the slowest NIC and rank, and the step, where they are known."""
+    slowest = f"slowest {job.slowest_nic.device}" if job.slowest_nic is not None else ""
+    texts = (slowest, _step(job), _slowest_rank(job, processes))
+    return [(Run(text),) for text in texts if text]
 
 
 def _hidden_note(facts: ProcessFacts, width: int) -> list[Line]:
@@ -271,23 +297,10 @@ def _gpus_used(pids: Collection[int], gpus: Mapping[int, Sequence[str]]) -> str:
     return ", ".join(used) if len(used) <= 2 else f"{len(used)} GPUs"
 
 
-def _about_processes(job: Sequence[Process], taken_at: float, far: Collection[int]) -> Line:
-    """Return "  2 bound to CPUs far from the GPU  NCCL 2.27.7  10 NICs open  16 CPUs busy, 144 GiB"."""
-    rest = "".join(f"  {part}" for part in (_nccl(job), _nics(job), _cpus(job, taken_at)) if part)
-    count = sum(process.pid in far for process in job)
-    warning = f"  {count} bound to CPUs far from the GPU" if count else ""
-    return Run(warning, Tone.WARNING), Run(rest, Tone.DIM)
-
-
 def _nccl(job: Sequence[Process]) -> str:
     libraries = (library for process in job for library in known(process.libraries, ()))
     versions = dict.fromkeys(known(library.version, "") for library in libraries if library.name == "libnccl")
     return f"NCCL {', '.join(filter(None, versions))}".rstrip() if versions else ""
-
-
-def _nics(job: Sequence[Process]) -> str:
-    count = len({file for process in job for file in known(process.uverbs_files, ())})
-    return f"{count} NIC{'s' if count > 1 else ''} open" if count else ""
 
 
 def _cpus(job: Sequence[Process], taken_at: float) -> str:
@@ -300,23 +313,13 @@ def _cpus(job: Sequence[Process], taken_at: float) -> str:
     return f"{short(cpus)} CPU{'s' * (short(cpus) != '1')} busy, {gibibytes(memory)}"
 
 
-def _with_rdma(sample: LiveSample) -> list[LiveJob]:
-    """Return the jobs without GPU programs that are known not to use RDMA."""
-    return [
-        job
-        for job in sample.jobs
-        if job.role is not Role.GPU
-        or any(process.path.word is not PathWord.NO_NIC for process in processes_of(job, sample))
-    ]
-
-
 def strip(sample: LiveSample | None, width: int) -> Line:
     """Return the jobs in one line: the first one, and how many more there are."""
     if sample is None:
         return (Run("Jobs ", Tone.TITLE), Run("reading…", Tone.DIM))
     if isinstance(sample.processes, Unknown):
         return cut((Run("Jobs ", Tone.TITLE), Run(f"unknown ({sample.processes})", Tone.WARNING)), width)
-    shown = _with_rdma(sample)
+    shown = jobs_with_rdma(sample)
     if not shown:
         return (Run("Jobs ", Tone.TITLE), Run("no job uses RDMA", Tone.DIM))
     more = f"  and {len(shown) - 1} more" if len(shown) > 1 else ""

@@ -41,8 +41,8 @@ class Detail(IntEnum):
     """How much a line shows; each level adds to the one before."""
 
     SHORT = 0  # utilization, PCIe rates; port rate, RDMA rates
-    USUAL = 1  # GPU memory, temperature; share of the line rate, role
-    UNITS = 2  # units and what the arrows mean
+    USUAL = 1  # share of the line rate, role
+    UNITS = 2  # units and what the arrows mean; GPU memory, temperature
     FULL = 3  # power, NVLinks, addresses, netdevs
 
 
@@ -113,7 +113,7 @@ def gpu_line(
         figures = (
             f" {percent(now.utilization_percent):>4}{pcie} ↑{short(sent):>3} ↓{short(received):>3}{unit}"
         )
-        if detail >= Detail.FULL or (detail >= Detail.USUAL and not word.text):
+        if detail >= Detail.FULL or (detail >= Detail.UNITS and not word.text):
             total = gpu.memory_total_bytes
             cells = len(used_of(total, total))
             more = f" {used_of(now.memory_used_bytes, total):>{cells}}"

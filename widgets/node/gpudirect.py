@@ -11,9 +11,10 @@ from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PeermemReading, Requ
 from probes.facts.node import Node
 from widgets.base.figures import UNKNOWN_MARK, gibibytes
 from widgets.base.graphs import graph
-from widgets.base.lines import Line, Run, Tone, wrapped
+from widgets.base.lines import Line, Run, Tone, width_of, wrapped
 
 SPARK_SECONDS = 300.0
+_SPARK_TEXT = "  5 min"
 _NAMES = {GdrPath.DMABUF: "DMA-BUF", GdrPath.PEERMEM: "peermem", GdrPath.EFA: "EFA", GdrPath.CXI: "libfabric"}
 
 
@@ -56,14 +57,14 @@ def draw(
         return [(Run("reading…", Tone.DIM),)]
     lines: list[Line] = []
     for stated, state in zip(paths, (facts.dmabuf, facts.peermem), strict=False):
-        chosen = Run("  preferred", Tone.DIM) if stated.is_preferred else Run("")
+        chosen = Run("  preferred by NCCL" if full and stated.is_preferred else "", Tone.DIM)
         lines.append((Run(f"{_name(stated.path):<10}"), _usable(stated), _nics(facts, stated.path), chosen))
         if full:
             for need in state.requirements:
                 lines.extend(_requirement_lines(need, width))
         if stated.why and (stated.path is GdrPath.DMABUF or stated.health is not Health.PLAIN):
             lines.extend(wrapped(stated.why, width, Tone.DIM, "  "))
-    if paths:
+    if paths and (full or not isinstance(facts.dmabuf_in_use, Unknown)):
         lines.extend(_in_use(facts, paths[0], width))
     lines.extend(_live(peermem, history, width))
     return lines
@@ -101,21 +102,16 @@ def _live(peermem: PeermemReading | None, history: History | None, width: int) -
         return []
     if isinstance(peermem.refcnt, Unknown):
         return [(Run("refcnt    "), Run(f"– ({peermem.refcnt.reason.value})", Tone.DIM))]
-    lines: list[Line] = [
-        (Run("refcnt    "), Run(f"{peermem.refcnt}", Tone.GOOD if peermem.refcnt else Tone.PLAIN))
-    ]
-    lines[0] = (
-        *lines[0],
-        Run(" memory regions via peermem" if peermem.refcnt else " none registered now", Tone.DIM),
-    )
+    count = Run(f"{peermem.refcnt:<4} ", Tone.GOOD if peermem.refcnt else Tone.PLAIN)
+    row: Line = (Run("refcnt    "), count)
     if history is not None:
-        buckets = max(10, width - 8)
-        values = history.buckets(buckets, SPARK_SECONDS / buckets)
-        lines.append((*graph(values), Run("   5 min", Tone.DIM)))
+        buckets = max(10, width - width_of(row) - len(_SPARK_TEXT))
+        row = (*row, *graph(history.buckets(buckets, SPARK_SECONDS / buckets)), Run(_SPARK_TEXT, Tone.DIM))
+    lines: list[Line] = [row]
     if not isinstance(peermem.peers, Unknown):
         for peer in peermem.peers:
-            count = known(peer.live_mrs, UNKNOWN_MARK)
-            lines.append((Run(f"{peer.client:<10}"), Run(f"{count} MRs  {gibibytes(peer.live_bytes)}")))
+            regions = known(peer.live_mrs, UNKNOWN_MARK)
+            lines.append((Run(f"{peer.client:<10}"), Run(f"{regions} MRs  {gibibytes(peer.live_bytes)}")))
     return lines
 
 

@@ -13,7 +13,7 @@ from probes.topology.hops import Smi
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Path, Topology
 from widgets.base.figures import UNKNOWN_MARK
-from widgets.base.lines import LazyLines, Line, Run, Tone, cut, wrapped
+from widgets.base.lines import LazyLines, Line, Run, Tone, flowed, wrapped
 from widgets.node.highlights import DETOUR_MARK, NOT_USABLE_MARK, UNPROVEN_MARK, Highlights
 
 BEST_MARK = "•"
@@ -198,7 +198,11 @@ def cell_of(topology: Topology, row: str, column: str, highlights: Highlights) -
 
 
 def legend(
-    topology: Topology, width: int, highlights: Highlights | None = None, figures: Sequence[str] = ()
+    topology: Topology,
+    width: int,
+    highlights: Highlights | None = None,
+    figures: Sequence[str] = (),
+    has_nccl_words: bool = True,
 ) -> list[Line]:
     """Explain the words that are in the matrix, and where NCCL's word for a path differs.
 
@@ -220,7 +224,7 @@ def legend(
     if highlights is not None and highlights.not_usable:
         words.append(f"{NOT_USABLE_MARK} not usable here")
     words.extend(f"{word} {_MEANINGS[word]}" for word in _MEANINGS if word in shown)
-    lines = _flowed([*words, *figures], width)
+    lines = flowed([(Run(text, Tone.DIM),) for text in (*words, *figures)], width)
     if not topology.best_nic:
         lines.extend(wrapped(EQUALLY_NEAR, width, Tone.DIM))
     if topology.file is not None:
@@ -232,21 +236,11 @@ def legend(
     if any(isinstance(path.smi, Unknown) and not isinstance(path.nccl, Unknown) for path, _ in paths):
         text = "These are NCCL's terms. nvidia-smi's are unknown: no NUMA node."
         return [*lines, *wrapped(text, width, Tone.DIM)]
-    for word in sorted(shown, key=lambda word: ([*_MEANINGS, word].index(word), word)):
+    for word in sorted(
+        shown if has_nccl_words else (), key=lambda word: ([*_MEANINGS, word].index(word), word)
+    ):
         others = sorted((nccl, count) for (smi, nccl), count in counts.items() if word == smi != nccl)
         if others:
             names = " or ".join(f"{nccl} ({plural(count, 'pair')})" for nccl, count in others)
             lines.extend(wrapped(f"NCCL calls {word} {names}", width, Tone.DIM))
     return lines
-
-
-def _flowed(words: Sequence[str], width: int) -> list[Line]:
-    """Put the entries of a legend in as few lines as hold them whole."""
-    lines: list[str] = []
-    for word in words:
-        if lines and len(lines[-1]) + 2 + len(word) <= width:
-            lines[-1] += f"  {word}"
-        else:
-            lines.append(word)
-    runs: list[Line] = [(Run(text, Tone.DIM),) for text in lines]
-    return [cut(line, width) for line in runs]

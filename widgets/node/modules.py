@@ -13,7 +13,7 @@ from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts
 from probes.queries.modules import peer_nics
 from widgets.base.figures import UNKNOWN_MARK
-from widgets.base.lines import Line, Run, Tone, cut, fit, wrapped
+from widgets.base.lines import Line, Run, Tone, cut, fit, joined, width_of, wrapped
 
 _MARKS = {
     ModuleState.LIVE: ("✓", Tone.GOOD),
@@ -173,7 +173,7 @@ def strip(
     facts = node.modules
     if isinstance(facts, Unknown):
         return wrapped(f"Modules: {facts}", width, Tone.WARNING)[:1]
-    runs: list[Run] = []
+    shown: list[Line] = []
     ok = 0
     for rung in facts.ladder:
         module = facts.modules[rung.module]
@@ -183,6 +183,12 @@ def strip(
             ok += mark == "✓"
             continue
         state = UNKNOWN_MARK if isinstance(module.state, Unknown) else module.state.value
-        runs.extend([finding or Run(mark, tone), Run(f"{rung.module} "), Run(f"{state}  ", Tone.DIM)])
-    line: Line = (Run("Modules ", Tone.TITLE), *runs, *_folded(ok, bool(runs)))
-    return [cut(line, width)]
+        shown.append((finding or Run(mark, tone), Run(f"{rung.module} "), Run(state, Tone.DIM)))
+    title, rest = Run("Modules ", Tone.TITLE), _folded(ok, bool(shown))
+    for count in range(len(shown), 0, -1):
+        left_out = len(shown) - count
+        more: Line = (Run(f"+{left_out} more", Tone.WARNING),) if left_out else ()
+        line = joined(filter(None, (*shown[:count], more, rest)))
+        if width_of((title, *line)) <= width:
+            return [(title, *line)]
+    return [cut((title, *joined((*shown, rest))), width)]

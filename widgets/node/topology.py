@@ -213,14 +213,15 @@ def _draw_boxes(
     inside = _inside(style, width)
     before: int | None = None
     for number in sorted(numas, key=unknown_last):
-        title = numa_title(node, number, numas[number], highlights)
+        is_brief = style is Style.RULES
+        title = numa_title(node, number, numas[number], highlights, is_brief)
         between = "" if before is None or number == UNKNOWN_NUMA else _distance(node, before, number)
         body = [
             *draw_switches(topology, numas[number], lines, highlights, inside),
             *draw_direct(numas[number], lines, inside),
         ]
-        if style is Style.RULES:
-            title = (Run("──", Tone.DIM), *title, Run(f"· {between} " if between else "", Tone.DIM))
+        if is_brief:
+            title = (Run("──", Tone.DIM), *title)
             left = width - width_of(title)
             drawn.append((*title, Run("─" * left, Tone.DIM)) if left >= 0 else fit(title, width))
             drawn.extend(body)
@@ -233,8 +234,10 @@ def _draw_boxes(
     return drawn
 
 
-def numa_title(node: Node, number: int, below: Switch, highlights: Highlights) -> Line:
-    """Return the number of a NUMA node, its CPUs and how many NVSwitches it has, and the session's mark."""
+def numa_title(
+    node: Node, number: int, below: Switch, highlights: Highlights, is_brief: bool = False
+) -> Line:
+    """Return the number of a NUMA node and the session's mark, and its CPUs and NVSwitches if not brief."""
     if number == UNKNOWN_NUMA:
         return (Run(" NUMA node unknown ", Tone.TITLE), Run("(none in the firmware tables) ", Tone.DIM))
     cpus = ""
@@ -244,7 +247,8 @@ def numa_title(node: Node, number: int, below: Switch, highlights: Highlights) -
     count = counted_nvswitches(sum(switch.only_nvswitches for switch in below.switches.values()))
     is_other = number in highlights.usable.other_numa_nodes
     mark = Run(f"{NOT_USABLE_MARK} " if is_other else "", Tone.WARNING)
-    return (Run(f" NUMA {number} ", Tone.TITLE), mark, Run(cpus + (f"· {count} " if count else ""), Tone.DIM))
+    rest = "" if is_brief else cpus + (f"· {count} " if count else "")
+    return (Run(f" NUMA {number} ", Tone.TITLE), mark, Run(rest, Tone.DIM))
 
 
 def _distance(node: Node, a: int, b: int) -> str:

@@ -11,7 +11,7 @@ from probes.facts.node import Node
 from probes.facts.rdma.devices import ACTIVE, RdmaFacts
 from probes.topology.paths import Topology
 from widgets.base.figures import gbps, in_gbps, share, short
-from widgets.base.graphs import graph
+from widgets.base.graphs import graph, tall_graph
 from widgets.base.lines import Line, Run, Tone, fit, width_of
 from widgets.node.endpoint_lines import LiveFigures, port_state
 
@@ -21,6 +21,7 @@ TOTALS = ("NIC ↑", "NIC ↓", "GPU ↑", "GPU ↓")
 _MOST_BUCKETS = 120  # a second each
 _HEAD_CELLS = 22  # "NIC ↑ 2.36 Tb/s  73% "
 _PEAK_CELLS = 10  # " peak 100%"
+ROOM_FOR_SCALE = 56  # cells, from which on peaks and the scale are shown
 
 
 def totals(live: LiveFigures) -> dict[str, float]:
@@ -74,11 +75,16 @@ def draw(
     width: int,
     line_rate: Mapping[str, float] | None = None,
     has_ports: bool = True,
+    rows: int = 1,
 ) -> list[Line]:
-    """Draw the totals with two minutes of history, scaled to the line rate (see `line_rates`)."""
+    """Draw the totals with two minutes of history, scaled to the line rate (see `line_rates`).
+
+    `rows`: the height of each graph.
+    """
     most = line_rate or {}
     lines: list[Line] = []
-    buckets = max(6, width - _HEAD_CELLS - _PEAK_CELLS)
+    has_scale = width >= ROOM_FOR_SCALE
+    buckets = max(6, width - _HEAD_CELLS - (_PEAK_CELLS if has_scale else 0))
     for name in TOTALS:
         if name not in sums:
             is_nic = name.startswith("NIC")
@@ -90,13 +96,16 @@ def draw(
         values = history[name].buckets(buckets, SPARK_SECONDS / buckets) if name in history else []
         peak = max((value for value in values if value is not None), default=sums[name])
         percent, highest = share(sums[name], top), share(peak, top)
-        lines.append(
-            (
-                Run(f"{name} {gbps(sums[name]):>9} {percent:>5} "),
-                *graph(values, top or None),
-                Run(f" peak {highest or _brief(peak)}", Tone.DIM),
-            )
+        head, tail = (
+            Run(f"{name} {gbps(sums[name]):>9} {percent:>5} "),
+            Run(f" peak {highest or _brief(peak)}" if has_scale else "", Tone.DIM),
         )
+        drawn = tall_graph(values, rows, top or None) if rows > 1 else [graph(values, top or None)]
+        blank = Run(" " * len(head.text))
+        lines += [(blank, *graph_row) for graph_row in drawn[:-1]]
+        lines.append((head, *drawn[-1], tail))
+    if not has_scale:
+        return lines
     scale = ", ".join(f"{name} {gbps(rate)}" for name, rate in most.items() if rate)
     text = f"2 min, █ = {scale}" if scale else "2 min, █ = the highest value"
     return [*lines, fit((Run(text, Tone.DIM),), width)]

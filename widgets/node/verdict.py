@@ -45,31 +45,38 @@ def path_name(path: GdrPath) -> str:
     return _PATHS[path]
 
 
+def mark(verdict: Verdict, text: str) -> Run:
+    """Return a text behind the mark of a verdict, in its tone; before the checks have run none is green."""
+    sign, tone = _MARKS[verdict.state]
+    if verdict.critical is None and tone is Tone.GOOD:
+        sign, tone = _UNCHECKED
+    return Run(f"{sign}{text}", tone)
+
+
 def draw(verdict: Verdict, key: str = "") -> Line:
-    """Return "● READY via DMA-BUF · 8 of 8 GPUs · 8 NICs · 1 warning (d)", without the reason.
+    """Return "● READY via DMA-BUF · 8 of 8 GPUs · 8 of 10 NICs · 1 warning (d)", without the reason.
 
     `key`: opens the findings. While the checks run, the line shows "checking…" and no word is green.
     """
-    mark, tone = _MARKS[verdict.state]
-    if verdict.critical is None and tone is Tone.GOOD:
-        mark, tone = _UNCHECKED
-    runs = [Run(f"{mark} {verdict.word}", tone)]
+    runs = [mark(verdict, f" {verdict.word}")]
     if verdict.path is not None and verdict.state not in WITHOUT_NUMBERS:
         runs.append(Run(f" via {path_name(verdict.path)}"))
     if verdict.gpus and verdict.state not in WITHOUT_NUMBERS:
         runs.append(Run(f" · {verdict.gpus_served} of {plural(verdict.gpus, 'GPU')}"))
         if verdict.nics:
-            runs.append(Run(f" · {plural(verdict.nics, 'NIC')}"))
+            of_all = f"{verdict.nics} of {plural(verdict.all_nics, 'NIC')}"
+            runs.append(Run(f" · {of_all if verdict.all_nics else plural(verdict.nics, 'NIC')}"))
     return (*runs, *_findings(verdict, key))
 
 
 def forms(verdict: Verdict | None, key: str = "") -> tuple[Line, ...]:
-    """Return the verdict in full, its word with the counts of findings, its word, and its state."""
+    """Return the verdict in full, then without NICs, path and GPUs, the counts of findings, and in a word."""
     if verdict is None:
         return ((),)
-    full = draw(verdict, key)
+    full, without_nics = draw(verdict, key), draw(replace(verdict, nics=0), key)
+    without_path = draw(replace(verdict, nics=0, path=None), key)
     state = draw(replace(verdict, likely_in_use=False))[:1]
-    return full, (full[0], *_findings(verdict, key)), full[:1], state
+    return full, without_nics, without_path, (full[0], *_findings(verdict, key)), full[:1], state
 
 
 def _findings(verdict: Verdict, key: str) -> list[Run]:

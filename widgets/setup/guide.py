@@ -32,14 +32,15 @@ def draw_situation(guide: Guide, width: int) -> list[Line]:
     ]
 
 
-def draw_summary(guide: Guide, width: int) -> list[Line]:
-    """Draw the path, how many steps are done, and what comes next."""
+def draw_summary(guide: Guide, width: int, as_of: str = "") -> list[Line]:
+    """Draw the path, how many steps are done, when that was read, and what comes next."""
     if guide.is_impossible:
         reason = f"GPUDirect RDMA cannot work on this node: {guide.choice.reason}"
         return [*wrapped(reason, width, Tone.TITLE), *wrapped(guide.choice.instead, width)]
     wanted = [step for step in guide.steps if step.state is not StepState.SKIPPED and not step.is_optional]
     done = sum(step.state is StepState.DONE for step in wanted)
-    head = f"{_path_words(guide)} · {done} of {plural(len(wanted), 'step')} done"
+    when = f" · {as_of}" if as_of else ""
+    head = f"{_path_words(guide)} · {done} of {plural(len(wanted), 'step')} done{when}"
     rest = f" · {finished_words(guide)}{_optional_words(guide)}" if guide.is_finished else _next_words(guide)
     is_whole = guide.is_finished and not guide.skipped
     lines = wrapped(f"{head}{rest}", width, Tone.GOOD if is_whole else Tone.TITLE)

@@ -207,12 +207,23 @@ def name_of(process: Process) -> str:
 
 def names_of(processes: Iterable[Process]) -> str:
     """Return processes, grouped by program, user and job: "train.py (alice, pids 41, 42)"."""
+    named = [_named(group) for group in groups_of(processes)]
+    more = f" and {len(named) - _PIDS_NAMED} more programs" if len(named) > _PIDS_NAMED else ""
+    return ", ".join(named[:_PIDS_NAMED]) + more
+
+
+def groups_of(processes: Iterable[Process]) -> list[list[Process]]:
+    """Return processes grouped by program, user and job."""
     groups: dict[tuple[str, str, str], list[Process]] = {}
     for process in processes:
         groups.setdefault((program_of(process), user_of(process), process.job), []).append(process)
-    named = [_named(group) for group in groups.values()]
-    more = f" and {len(named) - _PIDS_NAMED} more programs" if len(named) > _PIDS_NAMED else ""
-    return ", ".join(named[:_PIDS_NAMED]) + more
+    return list(groups.values())
+
+
+def job_name(process: Process) -> str:
+    """Return the job that a process belongs to, as shown to an admin: "train.py (alice, Slurm job 4711)"."""
+    about = ", ".join(part for part in (user_of(process), process.job) if part)
+    return f"{program_of(process)} ({about})" if about else program_of(process)
 
 
 def _named(group: Sequence[Process]) -> str:

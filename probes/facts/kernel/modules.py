@@ -66,6 +66,12 @@ class KernelModule:
     kernel_forbids: bool = False  # module_blacklist= of the kernel's command line: the kernel refuses it
     softdep: str | None = None  # "/etc/modprobe.d/x.conf:3: softdep nvidia post: nvidia_peermem": loads it
 
+    @property
+    def is_not_installed(self) -> bool:
+        """Whether the module is neither loaded nor on disk for the running kernel."""
+        is_off = self.state is ModuleState.NOT_LOADED
+        return is_off and isinstance(self.on_disk, Unknown) and self.on_disk.reason is Reason.NOT_THERE
+
 
 @frozen
 class SymbolProvider:

@@ -174,7 +174,7 @@ class ProcessEvents:
         if not was_settled and tracked.path.value is not None:
             earlier = self._paths.pop(_key(process), None)
             if earlier is not None and earlier is not tracked.path.value:
-                return [_path_changed(process, earlier, ("was restarted and now", "were restarted and now"))]
+                return [_path_changed(process, earlier, ("restarted and now", "restarted and now"))]
             if earlier is None and tracked.is_new and tracked.path.value in (PathWord.STAGED, PathWord.TCP):
                 return [_path_changed(process, None, ("has started and", "have started and"))]
         return []

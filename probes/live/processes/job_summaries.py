@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.jobs.processes import program_of, user_of
+from probes.facts.jobs.processes import job_name
 from probes.live.model.sample import LiveJob, LiveProcess, PathWord, PortSample, Role
 
 _BY_ROLE = (Role.NCCL, Role.NVSHMEM, Role.UCX, Role.OTHER, Role.PERFTEST, Role.GPU, Role.STORAGE)
@@ -39,16 +39,14 @@ def _devices(processes: Iterable[LiveProcess]) -> list[str]:
 def _job(
     name: str, members: Sequence[LiveProcess], ports: tuple[PortSample, ...], users: Counter[str]
 ) -> LiveJob:
-    first = members[0].process
     devices = _devices(members)
-    about = ", ".join(part for part in (user_of(first), first.job) if part)
     shared = [device for device in devices if users[device] > 1]
     sizes = [size for process in members if not isinstance(size := process.world_size, Unknown)]
     names = frozenset(devices)
     used = [port for port in ports if port.device in names]
     return LiveJob(
         id=name,
-        name=f"{program_of(first)} ({about})" if about else program_of(first),
+        name=job_name(members[0].process),
         role=min((process.role for process in members), key=_BY_ROLE.index),
         pids=tuple(process.pid for process in members),
         world_size=max(sizes) if sizes else members[0].world_size,

@@ -224,7 +224,7 @@ def test_a_log_that_others_may_write_is_neither_read_nor_written(tmp_path: Path)
         log.append("one")
     runs, unread = Dispatcher(SimulatedHost("hgx-h100"), log=log).history()
     assert not runs
-    state = HistoryState("h100-07", SimulatedHost("hgx-h100").origin)
+    state = HistoryState("h100-07")
     state.set_runs(runs, unread)
     told = " ".join(plain(line) for line in state.list_lines(200))
     assert "other users can write to it (mode 0666)" in told

@@ -49,7 +49,7 @@ def test_unloading_a_used_module_names_count_and_processes() -> None:
     assert cleared.word == "hgx-h100"
     assert "nvidia_peermem is in use (refcnt " in cleared.affected[0]
     assert any(
-        "train.py (alice, Slurm job 4711, pid 41000) uses GPUs and RDMA" in line for line in cleared.affected
+        "train.py (alice, Slurm job 4711): 8 processes use GPUs and RDMA" in line for line in cleared.affected
     )
 
 
@@ -175,7 +175,7 @@ def test_a_job_that_started_after_the_plan_was_shown_is_noticed() -> None:
     idle = replace(prepared, clearance=replace(prepared.clearance, affected=(), word=""))
     ended = dispatcher.run(idle, "", lambda event: None)
     assert ended.outcome is RunOutcome.REFUSED
-    assert "changed since the plan was shown (train.py (alice, Slurm job 4711, pid 41000)" in ended.why
+    assert "changed since the plan was shown (train.py (alice, Slurm job 4711)" in ended.why
 
 
 def test_the_kernels_refusal_to_unload_a_used_module_is_explained() -> None:

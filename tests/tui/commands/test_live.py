@@ -71,7 +71,7 @@ def test_a_job_is_one_line_with_ranks_path_rates_and_nics(scripted: Scripted) ->
     status, text = printed()
     heading, verdict, job = text.splitlines()
     assert status == 0
-    assert verdict[10:].endswith("ACTIVE via peermem - 8 of 8 GPUs - 8 NICs")
+    assert verdict[10:].endswith("ACTIVE via peermem - 8 of 8 GPUs - 8 of 10 NICs")
     assert heading.startswith("gdrtop  hgx-h100")
     paths = "GDR (DMA-BUF) on all 2 ranks"
     assert job[10:] == f"train.py (alice): 2 ranks of 8, {paths}, ^370 v369 Gb/s, 2 NICs"

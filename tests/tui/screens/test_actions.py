@@ -1,6 +1,7 @@
 """The actions' screens as an admin uses them: keys pressed, screens read."""
 
 import pytest
+from textual.widgets import Input
 
 from probes.simulation.host import SimulatedHost
 from tests.tui.action_screens import (
@@ -37,7 +38,11 @@ async def test_every_action_is_listed_with_its_reason(size: tuple[int, int]) -> 
         assert "– unload-peermem" in lines
         assert "Unload nvidia_peermem · " in lines
         assert lines.index("ACTIONS") < lines.index("FIXES FOR FINDINGS") < lines.index("▸ fix:peermem")
-        await pilot.press("down", "j", "k", "down")
+        assert (
+            lines.index("▸ load-modules") < lines.index("▸ persist-modules") < lines.index("– unload-peermem")
+        )
+        while pilot.app.actions.state.selected != "unload-peermem":
+            await pilot.press("down")
         assert "nvidia_peermem is not loaded" in seen(pilot, "selected")
         await pilot.press("enter")
         assert is_on(pilot, ActionsScreen)
@@ -100,7 +105,7 @@ async def test_a_plan_is_shown_and_run_and_the_node_checked_again() -> None:
         await until(pilot, lambda: "– load-peermem" in seen(pilot, "offers"))
         assert "▸ unload-peermem" in seen(pilot, "offers")
         await pilot.press("escape")
-        assert "ACT" not in shown(pilot, "verdict")
+        assert "ACT" not in shown(pilot, "head")
 
 
 @pytest.mark.slow
@@ -133,7 +138,7 @@ async def test_a_plan_that_cuts_the_session_asks_for_the_host_name() -> None:
         assert "THIS CAN CUT OFF THE NODE" in told
         assert "takes down ens4np0, which carries this SSH session (from 10.0.0.5)" in told
         assert "run detached from this terminal" in told
-        assert "the host name dgx-a100" in seen(pilot, "question")
+        assert "the host name dgx-a100" in str(pilot.app.screen.query_one(Input).placeholder)
         await pilot.press("y", "enter")
         await pilot.pause()
         assert is_on(pilot, ConfirmScreen)
@@ -167,7 +172,7 @@ async def test_a_run_can_be_left_and_shown_again_and_stopped() -> None:
         await until(pilot, lambda: "step 1/" in seen(pilot, "summary"))
         await pilot.press("escape", "escape")
         await on(pilot, OverviewScreen)
-        assert "ACTION step 1/3" in shown(pilot, "verdict")
+        assert "ACTION step 1/3" in shown(pilot, "head")
         await pilot.press("x")
         await on(pilot, RunScreen)
         await pilot.press("k", "ctrl+k")
@@ -200,6 +205,9 @@ async def test_quitting_waits_for_the_running_step() -> None:
         await pilot.press("enter")
         await until(pilot, lambda: host.ran)
         await pilot.press("q", "q", "q")
+        await pilot.pause()
+        assert is_on(pilot, OverviewScreen)  # the third came within a second of the step back
+        await pilot.press("q")
         await on(pilot, AskScreen)
         await pilot.press("y")
         await on(pilot, RunScreen)

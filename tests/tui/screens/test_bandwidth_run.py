@@ -38,7 +38,7 @@ TO_COMPARE = ("down", "down", "down", "down", "down", "left")
 @pytest.mark.slow
 async def test_rows_come_as_they_are_printed_and_the_end_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch) as (pilot, clock, processes):
-        assert "SIMULATED" in seen(pilot, "summary")
+        assert "SIMULATED" in seen(pilot, "head")
         await met(pilot, clock, processes)
         await measured(pilot, clock, processes.started[1], 386.0, 387.0)
         assert "386.0" in seen(pilot, "rows")
@@ -52,12 +52,12 @@ async def test_rows_come_as_they_are_printed_and_the_end_is_judged(monkeypatch: 
         assert "388 of 400 Gb/s, 97 %" in seen(pilot, "summary")
         assert "388 of 400 Gb/s, 97 %" in seen(pilot, "rows")
         assert all(process.was_ended for process in processes.started)
-        await pilot.press("escape")
+        await pilot.press("escape", "escape")
         await until(pilot, lambda: pilot.app.screen is overview(pilot))
         await pilot.press("down")
         await until(pilot, lambda: "388 of 400 Gb/s, 97 %" in shown(pilot, "path"))
         assert "DMA-BUF · just now" in shown(pilot, "path")
-        assert "bandwidth" not in shown(pilot, "verdict")
+        assert "bandwidth" not in shown(pilot, "head")
         overview(pilot).query_one("#matrix").focus()
         await pilot.press("z")
         await until(pilot, lambda: "MEASURED" in shown(pilot, "matrix"))
@@ -135,8 +135,10 @@ async def test_leaving_the_screen_lets_the_test_go_on(monkeypatch: pytest.Monkey
     async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)
         await pilot.press("escape")
+        await on(pilot, BandwidthSetupScreen)  # where it was started
+        await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is overview(pilot))
-        assert "bandwidth test 1/1" in shown(pilot, "verdict")
+        assert "bandwidth test 1/1" in shown(pilot, "head")
         assert not any(process.was_ended for process in processes.started)
         await pilot.press("b")
         await on(pilot, BandwidthRunScreen)
@@ -146,7 +148,7 @@ async def test_leaving_the_screen_lets_the_test_go_on(monkeypatch: pytest.Monkey
             clock.now += 1.0
             processes.started[1].say(row(387.0))
             await pilot.pause(0.1)
-        await until(pilot, lambda: "press b" in shown(pilot, "verdict"))
+        await until(pilot, lambda: "press b" in shown(pilot, "head"))
         await pilot.press("b")
         await on(pilot, BandwidthRunScreen)
         await over(pilot)
@@ -170,7 +172,7 @@ async def test_quitting_ends_both_ends_first(monkeypatch: pytest.MonkeyPatch) ->
         await set_up(pilot, clock)
         await started(pilot)
         await met(pilot, clock, processes)
-        await pilot.press("escape", "q")
+        await pilot.press("escape", "ctrl+c")
         await on(pilot, AskScreen)
         await pilot.press("y")
         await until(pilot, lambda: not app.is_running or app._exit)
@@ -214,7 +216,7 @@ async def test_a_baseline_is_what_the_next_test_is_compared_with(monkeypatch: py
         await met(pilot, clock, processes)
         await completed(pilot, clock, processes.started[1], 386.0)
         await over(pilot)
-        await pilot.press("B", "b", "b")
+        await pilot.press("B", "b")
         await on(pilot, BandwidthSetupScreen)
         await until(pilot, lambda: "baseline 386 of 400 Gb/s" in seen(pilot, "planned"))
 
@@ -302,7 +304,7 @@ async def test_no_to_running_it_again_shows_what_is_set(monkeypatch: pytest.Monk
 async def test_no_action_begins_while_a_test_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch, name=NODE) as (pilot, clock, processes):
         await met(pilot, clock, processes)
-        await pilot.press("escape", "l")
+        await pilot.press("escape", "escape", "l")
         await on(pilot, ConfirmScreen)
         await pilot.press("enter")
         await until(pilot, lambda: "A bandwidth test is running" in notified(pilot))
@@ -377,5 +379,5 @@ async def test_a_simulated_node_plays_a_test_to_its_end() -> None:
         assert is_on(pilot, BandwidthRunScreen)
         assert "of 200 Gb/s" in seen(pilot, "summary")
         assert "✓" in seen(pilot, "rows")
-        await pilot.press("b", "b")  # leaves the run, and asks for the next one
+        await pilot.press("b")  # leaves the run, and asks for the next one
         await planned(pilot)

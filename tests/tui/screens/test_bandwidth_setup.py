@@ -45,7 +45,7 @@ async def test_it_begins_with_the_first_gpu_and_its_best_nic() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock)
-        assert "SIMULATED" in seen(pilot, "summary")
+        assert "SIMULATED" in seen(pilot, "head")
         assert value(pilot, "Test").startswith("ib_write_bw")
         assert value(pilot, "GPU").startswith("GPU0")
         assert value(pilot, "NIC").startswith("mlx5_0 PIX•")

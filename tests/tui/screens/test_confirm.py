@@ -78,7 +78,7 @@ async def test_a_recording_shows_plans_and_runs_nothing() -> None:
     host = recorded(SimulatedHost(NODE, clock=clock), clock, 2)
     app = GdrtopApp(lambda: host, host.origin, None, ReplaySource(host))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "1/2" in shown(pilot, "verdict"))
+        await until(pilot, lambda: "1/2" in shown(pilot, "head"))
         await pilot.press("x")
         await on(pilot, ActionsScreen)
         await until(pilot, lambda: "this is a recording" in seen(pilot, "summary"))

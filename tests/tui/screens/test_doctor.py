@@ -50,8 +50,8 @@ async def test_a_finding_shows_cause_evidence_and_fix(size: tuple[int, int]) -> 
     clock = SteppedClock()
     async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=size) as pilot:
         await opened(pilot, clock)
-        assert "BROKEN" in seen(pilot, "summary")
-        assert "SIMULATED" in seen(pilot, "summary")
+        assert "BROKEN" in seen(pilot, "head")
+        assert "SIMULATED" in seen(pilot, "head")
         assert "✗ " in seen(pilot, "findings")
         assert "peermem-not-loaded · critical" in seen(pilot, "details")
         assert "nvidia_peermem is not loaded" in seen(pilot, "details")
@@ -147,7 +147,7 @@ async def test_the_overview_shows_the_marks() -> None:
         await opened(pilot, clock)
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(pilot.app.screen, DoctorScreen))
-        assert "BROKEN" in shown(pilot, "verdict")
+        assert "BROKEN" in shown(pilot, "head")
 
 
 @pytest.mark.slow
@@ -177,9 +177,9 @@ async def test_a_cut_reason_ends_in_an_ellipsis() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("cloud-vm", clock=clock)).run_test(size=(60, 24)) as pilot:
         await opened(pilot, clock)
-        summary = seen(pilot, "summary").splitlines()
-        assert "UNKNOWN" in summary[0]
-        assert summary[-1].endswith("…")
+        sentence, place = seen(pilot, "head").splitlines()
+        assert "UNKNOWN" in place
+        assert sentence.endswith("…")
         await pilot.press("e")
         assert "Unknown on this node (paths between GPUs" in " ".join(seen(pilot, "details").split())
 
@@ -190,7 +190,7 @@ async def test_the_explanation_agrees_with_a_verdict_without_usable_gpus() -> No
     name = "hgx-h100+fabric-manager-down"
     async with stepped_app(SimulatedHost(name, clock=clock)).run_test(size=(120, 40)) as pilot:
         await opened(pilot, clock)
-        assert "0 of 8 GPUs" in seen(pilot, "summary")
+        assert "0 of 8 GPUs" in seen(pilot, "head")
         await pilot.press("e")
         explanation = seen(pilot, "details")
         assert "No GPU on this node can use the direct path (" in explanation

@@ -165,7 +165,7 @@ async def test_a_recording_has_no_logs() -> None:
     host = recorded(SimulatedHost("hgx-h100", clock=clock), clock, 3)
     app = GdrtopApp(lambda: host, host.origin, None, ReplaySource(host))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "1/3" in shown(pilot, "verdict"))
+        await until(pilot, lambda: "1/3" in shown(pilot, "head"))
         await pilot.press("end", "n")
         await on(pilot, NcclScreen)
         await until(pilot, lambda: "recordings do not contain job logs" in seen(pilot, "log"))

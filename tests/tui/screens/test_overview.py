@@ -49,13 +49,13 @@ async def test_every_simulated_node_at_every_size(shown_at: tuple[str, tuple[int
     async with stepped_app(host).run_test(size=size) as pilot:
         await readings(pilot, clock, 3)
         # On a small screen the verdict stands first, and the name before its reason.
-        assert "SIMULATED" in shown(pilot, "verdict")
-        assert name in shown(pilot, "verdict")
+        assert "SIMULATED" in shown(pilot, "head")
+        assert name in shown(pilot, "head")
         topology = shown(pilot, "topology")
         assert "GPU0" in topology
         assert first_nic(name) in topology
         assert topology.count("↑") >= min(6, ends)
-        assert pilot.app.screen.query_one("#verdict").size.height <= 2
+        assert pilot.app.screen.query_one("#head").size.height <= 2
         for view in pilot.app.screen.query(LinesView):
             assert all(len(text) <= size[0] for text in shown(pilot, view.id or "").splitlines())
 
@@ -83,10 +83,10 @@ async def test_space_stops_the_readings_and_resumes_them() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await readings(pilot, clock, 2)
         await pilot.press("space")
-        assert "PAUSED" in shown(pilot, "verdict")
+        assert "PAUSED" in shown(pilot, "head")
         assert app.readings.paused
         await pilot.press("space")
-        assert "PAUSED" not in shown(pilot, "verdict")
+        assert "PAUSED" not in shown(pilot, "head")
 
 
 @pytest.mark.slow
@@ -224,7 +224,7 @@ async def test_the_clock_is_local_time_with_its_zone(monkeypatch: pytest.MonkeyP
         clock = SteppedClock()
         async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:
             await readings(pilot, clock, 1)
-            assert "IST" in shown(pilot, "verdict")
+            assert "IST" in shown(pilot, "head")
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -256,7 +256,7 @@ async def test_before_the_node_is_read_the_footer_has_its_keys() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         try:
             assert "Reading the node" in shown(pilot, "topology")
-            assert "reading" in shown(pilot, "verdict")
+            assert "Reading the node" in shown(pilot, "head")
             await until(pilot, lambda: "Help" in "\n".join(screen_text(pilot)))
             assert "Quit" in screen_text(pilot)[-1]
         finally:
@@ -268,10 +268,10 @@ async def test_until_the_checks_are_through_the_overview_says_so() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100+acs-on", clock=clock)).run_test(size=(120, 40)) as pilot:
         await readings(pilot, clock, 1)
-        assert "checking…" in shown(pilot, "verdict")
+        assert "checking…" in shown(pilot, "head")
         assert "checking…" in shown(pilot, "findings")
         await examined(pilot, clock)
-        assert "checking…" not in shown(pilot, "verdict")
+        assert "checking…" not in shown(pilot, "head")
         assert "ACS redirect" in shown(pilot, "findings")
 
 
@@ -412,7 +412,7 @@ async def test_hostile_names_reach_no_cell(tmp_path: Path) -> None:
             text = shown(pilot, view.id or "")
             assert all(character.isprintable() or character == "\n" for character in text)
         assert "[bold]" in shown(pilot, "topology")
-        assert "[red]host" in shown(pilot, "verdict")
+        assert "[red]host" in shown(pilot, "head")
 
 
 @pytest.mark.slow
@@ -428,7 +428,7 @@ async def test_a_probe_that_fails_spoils_only_its_own_panel(monkeypatch: pytest.
     async with app.run_test(size=(120, 40)) as pilot:
         await readings(pilot, clock, 2)
         assert "GPU7" in shown(pilot, "topology")
-        assert "Traceback" not in shown(pilot, "verdict")
+        assert "Traceback" not in shown(pilot, "head")
 
 
 @pytest.mark.parametrize("screen", ["", "d", pytest.param("t", marks=pytest.mark.slow)])

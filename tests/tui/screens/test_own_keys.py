@@ -62,7 +62,7 @@ def test_the_screens_follow_the_keys() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"fixx": "f"}, "keys.fixx is not the name of a key; did you mean fix? The names are yes, fix,"),
+        ({"fixx": "f"}, "keys.fixx is not the name of a key; did you mean fix? The names are yes, ras,"),
         ({"zzz": "f"}, "keys.zzz is not the name of a key. The names are"),
         ({"fix": "q"}, "keys.fix cannot be q, which is the key of quit"),
         ({"fix": "?"}, "keys.fix cannot be ?, which is the key of help"),

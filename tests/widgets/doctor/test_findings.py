@@ -1,5 +1,6 @@
 """The doctor's list and one finding, as text."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -116,7 +117,7 @@ def test_a_title_and_its_device_share_a_narrow_line() -> None:
         finding("a"), title="a title that is much too long for it", devices=("mlx5_0", "mlx5_1")
     )
     (row,) = text(draw_entries(entries_of([long_finding]), 36))
-    assert row.endswith("…  mlx5_0 +1")
+    assert re.search(r"\w… +mlx5_0 \+1$", row)
     assert len(row) <= 36
 
 

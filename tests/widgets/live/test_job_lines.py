@@ -50,18 +50,18 @@ def drawn(host: SimulatedHost, far: Collection[int] = ()) -> list[str]:
 
 
 def test_a_job_shows_its_cpus_and_memory() -> None:
-    row = drawn(SimulatedHost("hgx-h100"))[0]
-    assert "train.py (alice, Slurm job 4711)" in row
+    name, row = drawn(SimulatedHost("hgx-h100"))
+    assert name == "● train.py (alice, Slurm job 4711)"
     assert "8 of 32 ranks" in row
     assert "16 CPUs busy, 144 GiB" in row
     assert "far" not in row
 
 
 def test_a_job_whose_paths_are_unknown_is_shown_with_the_reason() -> None:
-    row, paths = drawn(SimulatedHost("slingshot"))[:2]
-    assert row.startswith("? train.py (alice, Slurm job 4711)")
+    name, row = drawn(SimulatedHost("slingshot"))[:2]
+    assert name == "? train.py (alice, Slurm job 4711)"
+    assert row.startswith("  unknown on all 4 ranks (the kernel does not list RDMA resources)")
     assert "8.0 CPUs busy, 72 GiB" in row
-    assert paths == "  unknown on all 4 ranks (the kernel does not list RDMA resources)"
 
 
 def test_without_a_sample_or_processes_the_panel_says_so() -> None:
@@ -83,7 +83,7 @@ def test_a_job_bound_to_cpus_far_from_its_gpu_is_marked() -> None:
     facts = facts_of(host)
     far = far_from_gpu(node, facts, gpus_of(host))
     assert far == (FAR_RANK,)
-    assert "1 bound to CPUs far from the GPU" in drawn(host, far)[0]
+    assert "1 bound to CPUs far from the GPU" in drawn(host, far)[1]
 
 
 def test_a_step_is_in_live_and_on_the_overview() -> None:
@@ -98,7 +98,7 @@ def test_a_step_is_in_live_and_on_the_overview() -> None:
 
     live, overview = shown(step)
     assert "\n  a step takes 17.2 s, 4.1 s of it network" in live
-    assert " · step 17.2 s, network 4.1 s" in overview
+    assert "step 17.2 s, network 4.1 s" in overview
     live, overview = shown(longer)
     assert "a step takes 21.2 s, 4.1 s of it network; 23% longer than at " in live
     assert "step 21.2 s (+23%)" in overview
@@ -108,17 +108,16 @@ def test_a_step_is_in_live_and_on_the_overview() -> None:
     assert shown(step, rows=1)[0].count("\n") == 0  # the job comes first
 
 
-def test_a_silent_job_is_not_green_and_names_the_next_command() -> None:
+def test_a_silent_job_is_not_green() -> None:
     sample = a_sample()
     (job,) = sample.jobs
     silent = replace(sample, jobs=(replace(job, silent_seconds=190.0),))
     for width in (80, 120):
         line = job_lines.job_line(silent.jobs[0], silent, width)
-        assert "no traffic for 3 min 10 s (gdrtop hang)" in plain(line)
+        assert "no traffic for 3 min 10 s" in plain(line)
         assert line[0].tone is not Tone.GOOD
         panel = "\n".join(map(plain, job_lines.draw_overview(silent, None, {}, 58)))
         assert "no traffic for 3 min 10 s" in panel
-        assert "gdrtop hang" in panel
     assert job_lines.job_line(job, sample, 120)[0].tone is Tone.GOOD
 
 

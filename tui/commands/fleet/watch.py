@@ -157,7 +157,7 @@ def _show(fleet: WatchedFleet, options: argparse.Namespace, ascii_only: bool) ->
     from tui.screens.fleet import FleetState
 
     collect_garbage_rarely()
-    state, reader = FleetState(fleet.origin, names=fleet.names), FleetReader(fleet.read)
+    state, reader = FleetState(names=fleet.names), FleetReader(fleet.read)
     interval = INTERVAL_SECONDS if fleet.is_live else None
 
     def table() -> FleetApp:

@@ -10,6 +10,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from tui.screens.actions.state import ActionsState
+from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import leave_keys
 from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen, static_view
@@ -36,6 +37,7 @@ class ActionsScreen(ExaminedListScreen[ActionsState]):
 
     def compose(self) -> ComposeResult:
         """Compose summary, list and the selected action."""
+        yield HeadView("Actions")
         yield static_view("summary")
         with Vertical(id="actions"):
             yield LinesView("Actions", id="offers")

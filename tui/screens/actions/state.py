@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from probes.base.text import plural
 from tui.screens.list_state import ExaminedListState
-from widgets.base.lines import Line, Run, Tone, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, wrapped
 
 if TYPE_CHECKING:
     from probes.plans.catalogue import Offer
@@ -44,22 +45,22 @@ class ActionsState(ExaminedListState):
         return next(possible, super()._first())
 
     def _listed(self) -> list[Offer]:
-        return [offer for offer in self.offers if self.word in f"{offer.id} {offer.title}".lower()]
+        """Return the actions that contain the word: in each group, the possible ones first."""
+        from widgets.doctor.plan import heading_of
+
+        listed = [offer for offer in self.offers if self.word in f"{offer.id} {offer.title}".lower()]
+        groups = list(dict.fromkeys(map(heading_of, listed)))
+        return sorted(listed, key=lambda offer: (groups.index(heading_of(offer)), offer.plan is None))
 
     # Drawing
 
     def _draw_summary(self, examination: Examination, as_of: str, width: int) -> list[Line]:
         """Draw how many actions are possible, and why none can run here."""
-        from widgets.node.verdict import origin_run
-
         possible = sum(offer.plan is not None for offer in self.offers)
-        count: Line = (Run(f"{possible} of {len(self.offers)} possible"), Run(f" · {as_of}", Tone.DIM))
-        head: Line = (Run("Actions ", Tone.TITLE), origin_run(examination.node.origin))
-        lines = [(*head, Run(" "), *count)]
-        if width_of(lines[0]) > width:
-            lines = [head, count]
-        why = f"gdrtop cannot run actions here: {self._refusal}." if self._refusal else ""
-        return [*lines, *(wrapped(why, width, Tone.WARNING, "  ") if why else ())]
+        if self._refusal:
+            text = f"gdrtop cannot run actions here: {self._refusal}. It shows {plural(possible, 'plan')}."
+            return wrapped(text, width, Tone.WARNING)
+        return [(Run(f"{possible} of {len(self.offers)} possible"), Run(f" · {as_of}", Tone.DIM))]
 
     def list_lines(self, width: int) -> list[Line]:
         """Draw the list."""

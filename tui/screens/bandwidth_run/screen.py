@@ -9,9 +9,10 @@ from textual.app import ComposeResult
 from textual.message import Message
 
 from tui.screens import save_and_copy
+from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import ZOOM_KEY, PanesScreen
+from tui.screens.list_screen import ZOOM_KEY, PanesScreen, static_view
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
@@ -66,9 +67,8 @@ class BandwidthRunScreen(PanesScreen):
 
     def compose(self) -> ComposeResult:
         """Compose summary, chart, rows and console."""
-        summary = LinesView(id="summary")
-        summary.can_focus = False
-        yield summary
+        yield HeadView("Bandwidth")
+        yield static_view("summary")
         chart = LinesView("Chart", id="chart")
         chart.can_focus = False
         yield chart

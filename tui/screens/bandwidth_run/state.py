@@ -18,7 +18,7 @@ from probes.bandwidth.results.baseline import below_limit
 from probes.bandwidth.results.comparison import conclusions
 from probes.bandwidth.results.memory_path import is_measured
 from probes.bandwidth.tools.perftest_command import PerftestSettings
-from probes.base.origin import Origin, Source
+from probes.base.origin import Origin
 from probes.base.text import plural
 from probes.snapshot.examination import Examination
 from tui.actions.guards import node_name
@@ -164,15 +164,9 @@ class SeriesState:
         return rest + max(0.0, self._test.seconds - elapsed)
 
     def summary(self, width: int) -> list[Line]:
-        """Return two lines: the node and the test, and the progress or the outcome."""
-        source = "" if self.origin.source is Source.LIVE else f"  {self.origin.source.name}"
+        """Return two lines: the test, and the progress or the outcome."""
         title = self._test.title if self.number and self.ended is None else self.series.title
-        first: Line = (
-            Run("Bandwidth ", Tone.TITLE),
-            Run(f" {self.node} ", Tone.CURSOR),
-            Run(source, Tone.TITLE),
-            Run(f"  {title}"),
-        )
+        first: Line = (Run(title, Tone.TITLE),)
         status = self._progress_runs() if self.ended is None else self._outcome_runs(self.ended)
         return [fit(first, width), fit((*self._marks(), *status), width)]
 

@@ -9,9 +9,10 @@ from textual.message import Message
 from textual.widgets import Input
 
 from tui.screens import save_and_copy
+from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import ZOOM_KEY, PanesScreen
+from tui.screens.list_screen import ZOOM_KEY, PanesScreen, static_view
 from widgets.base.lines import rows_of
 from widgets.base.lines_view import LinesView
 
@@ -47,9 +48,8 @@ class BandwidthSetupScreen(PanesScreen):
 
     def compose(self) -> ComposeResult:
         """Compose summary, settings, planned tests, and the input for the peer's name."""
-        summary = LinesView(id="summary")
-        summary.can_focus = False
-        yield summary
+        yield HeadView("Bandwidth")
+        yield static_view("summary")
         yield LinesView("Settings", id="settings")
         yield LinesView("Planned tests", id="planned")
         question = LinesView(id="question")

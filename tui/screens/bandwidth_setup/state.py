@@ -108,15 +108,12 @@ class BandwidthSetupState:
     # Text
 
     def summary(self) -> list[Line]:
-        """Return the first line: the node, and what is missing."""
-        source = "" if self.origin.source is Source.LIVE else f"  {self.origin.source.name}"
-        status = Run("")
+        """Return what is missing, if anything is."""
         if self._failure:
-            status = Run(f"  ✗ {self._failure}", Tone.BAD)
-        elif self.examination is None and not self.refusal:
-            status = Run("  Checking the node …", Tone.DIM)
-        title = Run("Bandwidth test ", Tone.TITLE)
-        return [(title, Run(f" {self.node} ", Tone.CURSOR), Run(source, Tone.TITLE), status)]
+            return [(Run(f"✗ {self._failure}", Tone.BAD),)]
+        if self.examination is None and not self.refusal:
+            return [(Run("Checking the node …", Tone.DIM),)]
+        return []
 
     @property
     def hostname(self) -> str:

@@ -11,6 +11,7 @@ from textual.widgets import Input
 
 from tui.screens import save_and_copy
 from tui.screens.ask import EnterDelay
+from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter, typing_items
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import PanesScreen, scroll, static_view
@@ -62,11 +63,12 @@ class ConfirmScreen(PanesScreen):
 
     def compose(self) -> ComposeResult:
         """Compose title, plan, question, and an input if the host name must be typed."""
+        yield HeadView("Plan")
         yield static_view("summary")
         yield LinesView("Plan · nothing has been run", id="plan")
         yield static_view("question")
         if self._state.word:
-            yield Input(placeholder=f"Type {self._state.word} to confirm. Esc: cancel", id="typed")
+            yield Input(placeholder=f"Type the host name {self._state.word} to run it", id="typed")
         yield KeyFooter(typing_items("Run it", tab="Plan"))
 
     def on_mount(self) -> None:

@@ -75,21 +75,21 @@ class ConfirmState:
 
     @property
     def title_line(self) -> Line:
-        """Draw the action and the node."""
-        return title_line(self.prepared, self.origin)
+        """Draw the action."""
+        return title_line(self.prepared)
 
     def lines(self, width: int) -> list[Line]:
         """Draw the consequences, the warnings, the steps, and the manual steps."""
-        from tui.actions.manual_steps import left_to_do, runnable, why_manual
+        from tui.actions.manual_steps import ALL_MANUAL, left_to_do, runnable, why_manual
         from widgets.doctor.plan import draw_consequences, draw_group
 
         plan, clearance = self.prepared.plan, self.prepared.clearance
         titles = wrapped(plan.title, width, Tone.TITLE) if plan.title != self.prepared.title else []
         consequences = draw_consequences(plan, width, bool(clearance.affected))
         lines: list[Line] = [*self._rehearsal_lines(width), *titles, *consequences]
-        if clearance.refused:
+        if clearance.refused and clearance.refused != ALL_MANUAL:  # the line below says it too
             lines.extend(wrapped(not_run(clearance), width, Tone.WARNING))
-        lines.extend(draw_warnings(clearance, width))
+        lines.extend(draw_cuts(clearance, width))
         note = wrapped(plan.note, width, Tone.DIM) if plan.note else []
         if note and plan.is_simulated:
             lines.extend([(), *note])
@@ -109,7 +109,7 @@ class ConfirmState:
                 lines.extend(draw_group(steps, width, f"{place}. "))
         if note and not plan.is_simulated:
             lines.extend([(), *note])
-        return lines
+        return [*lines, *draw_affected(clearance, width)]
 
     def _groups(self, steps: Sequence[Step]) -> list[tuple[Step, ...]]:
         from widgets.doctor.plan import step_groups
@@ -129,7 +129,9 @@ class ConfirmState:
         if not self.can_run:
             return not_run(self.prepared.clearance)
         if self.word:
-            return f"Type the host name {self.word} and press Enter to run it. Tab: other keys."
+            affected = self.prepared.clearance.affected
+            more = f" (+{len(affected) - 1} more)" if len(affected) > 1 else ""
+            return f"▲ {affected[0]}{more}" if affected else "▲ This can cut off the node."
         return "Press Enter to run it."
 
     def script(self) -> str:
@@ -146,11 +148,20 @@ class ConfirmState:
 
 def not_run(clearance: Clearance) -> str:
     """Return why the plan cannot run, as a sentence."""
+    from tui.actions.manual_steps import ALL_MANUAL
+
+    if clearance.refused == ALL_MANUAL:
+        return "You do these steps. gdrtop cannot run them."
     return f"gdrtop cannot run this: {clearance.refused}."
 
 
 def draw_warnings(clearance: Clearance, width: int) -> list[Line]:
     """Draw what the plan may cut off, and which jobs it would affect."""
+    return [*draw_cuts(clearance, width), *draw_affected(clearance, width)]
+
+
+def draw_cuts(clearance: Clearance, width: int) -> list[Line]:
+    """Draw what the plan may cut off."""
     lines: list[Line] = []
     if clearance.cuts:
         lines.extend([(), (Run("THIS CAN CUT OFF THE NODE", Tone.TITLE),)])
@@ -158,6 +169,12 @@ def draw_warnings(clearance: Clearance, width: int) -> list[Line]:
             lines.extend(wrapped(f"▲ {cut}", width, Tone.WARNING, "  "))
     if clearance.is_detached:
         lines.extend(wrapped(_DETACHED, width, Tone.PLAIN, "  "))
+    return lines
+
+
+def draw_affected(clearance: Clearance, width: int) -> list[Line]:
+    """Draw which jobs the plan would affect, a line each."""
+    lines: list[Line] = []
     if clearance.affected:
         lines.extend([(), (Run("RUNNING JOBS WOULD BE AFFECTED", Tone.TITLE),)])
         for affected in clearance.affected:
@@ -165,15 +182,9 @@ def draw_warnings(clearance: Clearance, width: int) -> list[Line]:
     return lines
 
 
-def title_line(prepared: Prepared, origin: Origin) -> Line:
-    """Draw an action and its node, with the origin unless it is this live machine."""
-    word = "" if origin.source is Source.LIVE else f"  {origin.source.name}"
-    return (
-        Run("Action ", Tone.TITLE),
-        Run(f" {prepared.node} ", Tone.CURSOR),
-        Run(word, Tone.TITLE),
-        Run(f"  {prepared.title}"),
-    )
+def title_line(prepared: Prepared) -> Line:
+    """Draw an action."""
+    return (Run(prepared.title, Tone.TITLE),)
 
 
 def file_word(text: str) -> str:

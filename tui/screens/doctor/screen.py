@@ -10,6 +10,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from tui.screens.doctor.state import DoctorState
+from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen, static_view
@@ -39,6 +40,7 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
 
     def compose(self) -> ComposeResult:
         """Compose summary, list and details."""
+        yield HeadView("Doctor")
         yield static_view("summary")
         with Vertical(id="doctor"):
             yield LinesView("Findings", id="findings")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tui.screens.keys import KEYS
 from tui.screens.list_state import ExaminedListState
-from widgets.base.lines import Line, Run, Tone, at_most, width_of, wrapped
+from widgets.base.lines import Line, Tone, at_most, wrapped
 
 if TYPE_CHECKING:
     from probes.checks.judgment import Judgment
@@ -123,23 +123,11 @@ class DoctorState(ExaminedListState):
         return _TITLES[self.shows]
 
     def _draw_summary(self, examination: Examination, as_of: str, width: int) -> list[Line]:
-        """Draw the verdict, the number of findings, and what has changed since the node last worked."""
+        """Draw the number of findings, and what has changed since the node last worked."""
         from widgets.doctor import findings as findings_drawing
-        from widgets.node import verdict as verdict_drawing
 
-        assert self.judgment is not None
-        verdict = self.judgment.verdict
-        origin = verdict_drawing.origin_run(examination.node.origin)
-        drawn = verdict_drawing.draw(verdict)
-        head: Line = (Run("Doctor ", Tone.TITLE), origin, Run(" "), *drawn)
-        if width_of(head) > width:  # the verdict is more important than the node's name
-            head = (head[0], origin._replace(text=" ".join(origin.text.split()[:1])), Run("  "), *drawn)
-        counted = wrapped(f"{findings_drawing.counted(self.findings)} · {as_of}", width, Tone.DIM)
-        since = self._since_line(width)
-        counted = at_most(counted, 1, width) if since else counted
-        room = max(1, _MOST_SUMMARY - 1 - len(counted) - len(since))
-        reason = at_most(wrapped(verdict.reason, width, Tone.PLAIN, "  "), room, width)
-        return [head, *counted, *reason, *since]
+        text = f"{findings_drawing.counted(self.findings)} · {as_of}"
+        return [*at_most(wrapped(text, width, Tone.DIM), 1, width), *self._since_line(width)]
 
     def _since_line(self, width: int) -> list[Line]:
         """Return the line, if there is one and the node has not begun to work since its last check."""

@@ -11,16 +11,18 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from tui.screens import save_and_copy
+from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, ZOOM_KEY, PanesScreen, static_view
 from tui.screens.live.layout import BORDER, TALL_ROWS, TRAFFIC, arrange, gpu_cells
 from tui.screens.live.state import PANES, LiveState
 from tui.screens.live.tables import choose_columns, choose_order, set_order
-from widgets.base.lines import Line, rows_of
+from widgets.base.lines import rows_of
 from widgets.base.lines_view import LinesView
 from widgets.live.columns import COLUMNS, changed_order, order_text, sort_clicked
 from widgets.live.job_traffic import LEAST_ROWS
+from widgets.node.head import HEAD_ROWS
 
 _TITLES = {"ranks": "Ranks", "nics": "NICs", "gpus": "GPUs, Gb/s", "changes": "What changed"}
 _END = 1 << 20
@@ -44,7 +46,6 @@ class LiveScreen(PanesScreen):
         bind("copy", "copy"),
         bind("nccl", "log", label="NCCL log"),
         bind("ras", "app.ras"),
-        bind("ras_events", "app.ras_events", show=False),
         FILTER_KEY,
         bind("view", "sort", label="Sort"),
         bind("columns", "columns"),
@@ -81,12 +82,12 @@ class LiveScreen(PanesScreen):
         self._state = state
         self._is_replay = is_replay
         self._pane = "ranks"
-        self._status: Line = ()
         self._wanted_event = 0  # the side of the event that the recording is read ahead for
         self._arranged: object = None
 
     def compose(self) -> ComposeResult:
         """Compose summary, panes and details."""
+        yield HeadView("Live")
         yield static_view("summary")
         with Vertical(id="live"):
             yield LinesView(_TITLES["ranks"], id="ranks")
@@ -98,7 +99,7 @@ class LiveScreen(PanesScreen):
             traffic.can_focus = False
             yield traffic
             yield LinesView("", id="details")
-        yield Input(placeholder="A word in the event, its subject or its kind. Esc: clear", id="word")
+        yield Input(placeholder="A word in a row of the focused pane. Esc: clear", id="word")
         yield KeyFooter()
 
     def on_mount(self) -> None:
@@ -133,22 +134,19 @@ class LiveScreen(PanesScreen):
     def _is_opened(self) -> bool:
         return self.has_class("opened")
 
-    def draw(self, status: Line | None = None) -> None:
-        """Draw the panes that there are; a pane repaints only the cells that changed.
-
-        `status`: what is running now, if that is new.
-        """
-        self._status = self._status if status is None else status
+    def draw(self) -> None:
+        """Draw the panes that there are; a pane repaints only the cells that changed."""
         if not self.is_mounted or not self.is_current or not self.children:
             return
         width, height = self.size
-        rows = 4 if height < TALL_ROWS else 7
-        summary = self._state.summary(width, rows, self._status)
+        rows = 3 if height < TALL_ROWS else 6
+        summary = self._state.summary(width, rows)
         self._view("summary").show(summary)
-        self._arrange(width, height - len(summary) - 1)
+        self._arrange(width, height - HEAD_ROWS - len(summary) - 1)
         if self._is_opened:
             self._draw_details()
             return
+        self._state.focused = self._pane
         for pane in PANES:
             view = self._view(pane)
             if view.display and view.room:
@@ -295,35 +293,27 @@ class LiveScreen(PanesScreen):
         else:
             super().action_leave()
 
-    def action_close(self) -> None:
-        """Close the details, else show all panes, else leave the screen: the footer calls all "Back"."""
-        if self._is_opened:
-            self._set_opened(False)
-        elif self._is_zoomed:
-            self._zoom(None)
-        else:
-            super().action_close()
-
     def action_filter(self) -> None:
-        """Show the input of the filter, and the events."""
+        """Show the input of the filter, for the rows of the focused pane."""
         self.remove_class("opened")
-        self._pane = "changes"
+        self._state.filter(self._state.word if self._state.filtered == self._pane else "", self._pane)
+        self._word.value = self._state.word
         self._word.display = True
         self.set_focus(self._word)
         self.draw()
 
     def on_input_changed(self, changed: Input.Changed) -> None:
-        """List only events that contain the word."""
+        """List only rows that contain the word."""
         self._state.filter(changed.value)
         self.draw()
 
     def on_input_submitted(self) -> None:
-        """Go back to the events and keep the filter."""
+        """Go back to the pane and keep the filter."""
         self._leave_filter()
 
     def _leave_filter(self) -> None:
         self._word.display = bool(self._word.value.strip())  # fast typists: not filtered yet
-        self._focus("changes")
+        self._focus(self._state.filtered)
 
     # Time
 

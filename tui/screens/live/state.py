@@ -14,7 +14,6 @@ from functools import partial
 
 from probes.base.history import History
 from probes.base.latest import Latest
-from probes.base.origin import Origin
 from probes.base.unknown import Unknown
 from probes.checks.judgment import Judgment
 from probes.live.model.sample import LiveEvent, LiveSample
@@ -29,7 +28,6 @@ from widgets.live import changes, detail, gpus, job_lines, job_traffic, nics, ra
 from widgets.live.columns import COLUMNS, names_in, titles_of
 from widgets.live.figures import memory_peers, rate_of
 from widgets.node import verdict as verdict_drawing
-from widgets.node.verdict import origin_run
 
 PANES = ("ranks", "nics", "gpus", "changes")
 _GRAPH_SECONDS = 120.0
@@ -42,12 +40,13 @@ _TEXT_WIDTH = 160  # of a written file
 class LiveState:
     """Samples, and which of them is shown; only `add` and the methods of keys change it."""
 
-    def __init__(self, origin: Origin) -> None:
-        self._origin = origin
+    def __init__(self) -> None:
         self.timeline = Timeline()
         self.newest: LiveSample | None = None
-        self.word = ""
+        self.word = ""  # rows of a pane must contain it
+        self.filtered = "changes"
         self.selected = dict.fromkeys(PANES, "")
+        self.focused = PANES[0]  # only its selected row is marked
         self._shown_at: float | None = None  # a moment of the past, seconds since 1970; None: now
         self._past: LiveSample | None = None
         self._later: list[LiveEvent] = []  # of a recording that was rewound
@@ -191,23 +190,27 @@ class LiveState:
     def events(self) -> list[LiveEvent]:
         """The events that match the filter, oldest first."""
         events = self._all_events
-        return [event for event in events if changes.matches(event, self.word)] if self.word else events
+        word = self._word_of("changes")
+        return [event for event in events if changes.matches(event, word)] if word else events
 
     @property
     def listed_changes(self) -> list[changes.Change]:
         """The events that match the filter, newest first, one row for one cause."""
         events = self._all_events
-        now = len(events), events[-1] if events else None, self.word
+        now = len(events), events[-1] if events else None, self._word_of("changes")
         return self._changes.get(lambda: changes.changes_of(reversed(self.events)), equal=now)
 
-    def filter(self, word: str) -> None:
-        """List only events that contain the word."""
-        self.word = word.strip().lower()
+    def filter(self, word: str, pane: str = "") -> None:
+        """List only rows of a pane that contain the word; "": of the pane that is filtered."""
+        self.word, self.filtered = word.strip().lower(), pane or self.filtered
+
+    def _word_of(self, pane: str) -> str:
+        return self.word if pane == self.filtered else ""
 
     def order(self, pane: str) -> list[str]:
         """Return the keys of a pane's rows, from the top."""
         events = self._all_events if pane == "changes" else ()
-        now = len(events), events[-1] if events else None, self.word, self.sorts.get(pane)
+        now = len(events), events[-1] if events else None, self._word_of(pane), self.sorts.get(pane)
         return self._order[pane].get(lambda: self._keys(pane), same=(self.sample,), equal=now)
 
     def _keys(self, pane: str) -> list[str]:
@@ -219,10 +222,17 @@ class LiveState:
         sort = self.sorts[pane]
         if pane == "ranks":
             rows = ranks.sorted_rows(sample, sort, self._past_events(sample))
-            return [str(process.pid) for process in rows]
-        if pane == "nics":
-            return [port.name for port in nics.sorted_rows(sample, sort)]
-        return [gpu.bdf for gpu in gpus.sorted_rows(sample, sort)]
+            keys = [str(process.pid) for process in rows]
+        elif pane == "nics":
+            keys = [port.name for port in nics.sorted_rows(sample, sort)]
+        else:
+            keys = [gpu.bdf for gpu in gpus.sorted_rows(sample, sort)]
+        word = self._word_of(pane)
+        if not word:
+            return keys
+        whole = self._draw_table(pane, sample, _TEXT_WIDTH, "")
+        matching = {run.id for line in whole if word in plain(line).lower() for run in line}
+        return [key for key in keys if key in matching]
 
     def _past_events(self, sample: LiveSample) -> list[LiveEvent]:
         return [event for event in self.timeline.events if event.at <= sample.taken_at + 1.0]
@@ -244,32 +254,23 @@ class LiveState:
 
     # Drawing
 
-    def head(self, width: int, status: Line = ()) -> Line:
-        """Return the time that is shown, whether it is the past, and the status: what is running now."""
+    def past(self, width: int) -> list[Line]:
+        """Return the time that is shown and the verdict of then, if it is the past."""
         sample, newest = self.sample, self.newest
-        origin = origin_run(self._origin)
-        runs: Line = (Run("Live ", Tone.TITLE), *((origin, Run(" ")) if origin.text else ()))
-        if sample is None or newest is None:
-            return (*runs, Run("reading…", Tone.DIM))
-        time = local_time(sample.taken_at)
-        tail: Line = (Run(time, Tone.DIM), *status)
-        if self.is_past:
-            earlier = minutes(max(0.0, newest.taken_at - sample.taken_at))
-            mark = Run(f" {time}, {earlier} ago ", Tone.CURSOR)
-            tail = (mark, Run(" · End returns to now", Tone.WARNING), *status)
+        if sample is None or newest is None or not self.is_past:
+            return []
+        earlier = minutes(max(0.0, newest.taken_at - sample.taken_at))
+        mark = Run(f" {local_time(sample.taken_at)}, {earlier} ago ", Tone.CURSOR)
+        line: Line = (Run(" "), mark, Run(" · End returns to now", Tone.WARNING))
         # The verdict as long as there is room for it.
-        for verdict in verdict_drawing.forms(sample.verdict, key="d"):
-            head: Line = (*runs, *verdict, Run("  "), *tail)
-            if width_of(head) <= width:
-                return head
-        return cut((*runs, *tail), width)
+        forms = (verdict for verdict in verdict_drawing.forms(sample.verdict) if verdict)
+        drawn = next((form for form in forms if width_of((*line, *form)) + 3 <= width), ())
+        return [cut((*line, Run("   "), *drawn), width)]
 
-    def summary(self, width: int, rows: int, status: Line = ()) -> list[Line]:
-        """Draw the time and one verdict a job, in at most so many rows."""
-        head = self.head(width, status)
-        sample = self.sample
-        verdicts = [] if sample is None else job_lines.draw_verdicts(sample, width, rows - 1)
-        return [head, *verdicts]
+    def summary(self, width: int, rows: int) -> list[Line]:
+        """Draw the time if it is the past, and one verdict a job, in at most so many rows."""
+        past, sample = self.past(width), self.sample
+        return past if sample is None else [*past, *job_lines.draw_verdicts(sample, width, rows - len(past))]
 
     def lines(self, pane: str, width: int, visible: slice = slice(0)) -> Sequence[Line]:
         """Return a pane's lines; they are drawn again only if something in them may have changed.
@@ -279,13 +280,13 @@ class LiveState:
         sample = self.sample
         if sample is None:
             return [(Run("reading…", Tone.DIM),)] if pane == "ranks" else []
-        selected = self.selected[pane]
+        selected = self.selected[pane] if pane == self.focused else ""
         at = None if pane == "changes" and not self.is_past and not self._read_to else sample.at
         key: tuple[object, ...] = (at, self.is_past, width, selected, self.hidden.get(pane))
-        key = (*key, self.sorts.get(pane))
+        key = (*key, self.sorts.get(pane), self._word_of(pane))
         if pane in ("ranks", "changes"):
             events = self._all_events
-            key = (*key, len(events), events[-1] if events else None, self.word)
+            key = (*key, len(events), events[-1] if events else None)
         drawn, widths = self._drawn[pane], self._widths.get(pane)
         if widths is not None and widths.is_outgrown:
             drawn.forget()
@@ -301,24 +302,38 @@ class LiveState:
     def _draw(
         self, pane: str, sample: LiveSample, width: int, selected: str, widths: ColumnWidths | None = None
     ) -> Sequence[Line]:
-        hidden = titles_of(pane, self.hidden[pane]) if pane in self.hidden else ()
-        sort = self.sorts.get(pane)
+        if pane in COLUMNS:
+            table = self._draw_table(pane, sample, width, selected, widths)
+            word = self._word_of(pane)
+            if word:
+                kept = set(self.order(pane))
+                head, *rows = table
+                shown = [row for row in rows if any(run.id in kept for run in row)]
+                nothing = wrapped(f"No row contains {word!r}.", width, Tone.DIM)
+                return [head, *(shown or nothing)]
+            if pane != "ranks":
+                return table
+            notes = [line for note in self.notes for line in wrapped(note, width, Tone.DIM)]
+            return LazyLines.from_lines(table).followed_by(notes)
+        if not self.events and not sample.ports and isinstance(sample.processes, Unknown):
+            return wrapped("Changes are unknown: neither processes nor ports can be read.", width, Tone.DIM)
+        shown_at = sample.taken_at if self.is_past or self._read_to else 0.0
+        word, began_at = self._word_of(pane), self.timeline.began_at
+        return changes.draw(self.listed_changes, width, selected, word, began_at, shown_at)
+
+    def _draw_table(
+        self, pane: str, sample: LiveSample, width: int, selected: str, widths: ColumnWidths | None = None
+    ) -> Sequence[Line]:
+        hidden, sort = titles_of(pane, self.hidden[pane]), self.sorts[pane]
         match pane:
             case "ranks":
                 past = self._past_events(sample)
-                lines = ranks.draw(sample, width, selected, past, widths=widths, hidden=hidden, sort=sort)
-                notes = [line for note in self.notes for line in wrapped(note, width, Tone.DIM)]
-                return LazyLines.from_lines(lines).followed_by(notes)
+                return ranks.draw(sample, width, selected, past, widths=widths, hidden=hidden, sort=sort)
             case "nics":
                 cells = nics.graph_cells(sample, width)
                 graph = partial(self._graph, sample, cells) if cells else None
                 return nics.draw(sample, width, selected, graph, widths=widths, hidden=hidden, sort=sort)
-            case "gpus":
-                return gpus.draw(sample, width, selected, widths=widths, hidden=hidden, sort=sort)
-        if not self.events and not sample.ports and isinstance(sample.processes, Unknown):
-            return wrapped("Changes are unknown: neither processes nor ports can be read.", width, Tone.DIM)
-        shown_at = sample.taken_at if self.is_past or self._read_to else 0.0
-        return changes.draw(self.listed_changes, width, selected, self.word, self.timeline.began_at, shown_at)
+        return gpus.draw(sample, width, selected, widths=widths, hidden=hidden, sort=sort)
 
     @property
     def has_traffic(self) -> bool:

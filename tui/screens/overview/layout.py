@@ -13,25 +13,28 @@ from probes.base.frozen import frozen
 TWO_COLUMNS = 120  # from this width on there is a second column beside the topology
 WIDE = 160
 RIGHT_CELLS, WIDE_RIGHT_CELLS = 46, 62
-STRIP_ROWS = 3  # modules, GPUDirect, jobs
 FINDING_ROWS = 3
-_LEAST_FINDING_ROWS = 1
-_LEAST_MATRIX_ROWS = 6
-_JOB_ROWS = 2  # that the matrix gives for what is wrong with a job; its last rows are a legend
-FOLDED_ROWS = 1  # of the modules if all are ok: one line without a border
 _BORDER = 2
-_TOPOLOGY_COLUMN = ("topology", "matrix", "rates")
-_OTHER_COLUMN = {"gpudirect": 3, "path": 4, "modules": 3, "traffic": 4}  # least rows that are useful
-HIDE_PANELS = "overview.hide"  # the setting
-HIDEABLE = ("matrix", "rates", *_OTHER_COLUMN)  # findings, jobs and topology are always shown
 _LEAST_ROWS = 1 + _BORDER
-_PLACES = (("findings", "jobs"), _TOPOLOGY_COLUMN, ("modules", "gpudirect", "traffic", "path"))
-PANEL_NAMES = tuple(name for names in _PLACES for name in names)
+_FIX_ROWS = 4  # below the findings, before the matrix gets its rows
+_LEAST_MATRIX_ROWS = 6
+_MOST_BESIDE = 3  # panels in the other column, of a terminal that is not wide
+HIDE_PANELS = "overview.hide"  # the setting
+# Findings and jobs are always shown where there are any, and the topology.
+HIDEABLE = ("matrix", "rates", "path", "gpudirect", "modules", "traffic")
+PLACES = {
+    "top": ("findings",),
+    "left": ("topology", "matrix", "rates"),
+    "right": ("jobs", "path", "gpudirect", "modules", "traffic"),
+}
+PANEL_NAMES = tuple(name for names in PLACES.values() for name in names)
+# What has a line of its own in one column, where its panel has no room.
+_STRIPS = ("modules", "gpudirect", "jobs")
 # The panels of the views 2 to 4, unless the user has saved others; view 1 shows all that have room.
 VIEWS: Mapping[int, tuple[str, ...]] = {
     2: ("matrix", "path"),
     3: ("rates", "traffic"),
-    4: ("jobs", "modules", "gpudirect"),
+    4: ("jobs", "gpudirect", "modules"),
 }
 VIEW_PANELS = "overview.view_"  # begins the settings of the panels of views 2 to 4
 START_VIEW = "overview.view"  # the setting
@@ -39,22 +42,21 @@ START_VIEW = "overview.view"  # the setting
 
 @frozen
 class Arrangement:
-    """The rows of each visible panel, borders included."""
+    """The rows of each visible panel, borders included, and the panels that are one line instead."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     is_one_column: bool = False
     right_cells: int = 0
-    strip_rows: int = 0
+    strips: tuple[str, ...] = ()
 
     def inside(self, panel: str) -> int:
         """Return the rows inside the border of a panel."""
         return max(1, self.rows.get(panel, 0) - _BORDER)
 
 
-def most_topology_rows(height: int, head_rows: int, one_column: bool) -> int:
+def most_topology_rows(height: int, one_column: bool) -> int:
     """Return the most rows that the topology can get."""
-    others = _LEAST_FINDING_ROWS + 2 * _BORDER + (STRIP_ROWS if one_column else 0)
-    return max(1, height - head_rows - 1 - others)
+    return max(1, height - 1 - _LEAST_ROWS - _BORDER - (len(_STRIPS) if one_column else 0))
 
 
 def left_cells(width: int, one_column: bool) -> int:
@@ -67,32 +69,24 @@ def right_cells(width: int, one_column: bool) -> int:
     return width if one_column else width - left_cells(width, one_column)
 
 
-def are_all_right_hidden(hidden: Collection[str]) -> bool:
-    """Return whether nothing is left for the other column."""
-    return all(name in hidden for name in _OTHER_COLUMN)
-
-
-def zoomed(panel: str, width: int, height: int, head_rows: int) -> Arrangement:
+def zoomed(panel: str, width: int, height: int) -> Arrangement:
     """Return the arrangement of one panel alone."""
-    return Arrangement({panel: max(3, height - head_rows - 1)}, True, width)
+    return Arrangement({panel: max(3, height - 1)}, True, width)
 
 
-def view(
-    names: Collection[str], width: int, height: int, head_rows: int, needs: Mapping[str, int]
-) -> Arrangement:
-    """Return the arrangement of some panels: findings and jobs above, the others in one or two columns.
+def view(names: Collection[str], width: int, height: int, needs: Mapping[str, int]) -> Arrangement:
+    """Return the arrangement of some panels: findings above, the others in one or two columns.
 
     `needs`: as in `arrange`.
     """
-    room = max(0, height - head_rows - 1)
-    top, left, right = ([name for name in place if name in names] for place in _PLACES)
+    room = max(0, height - 1)
+    top, left, right = ([name for name in place if name in names] for place in PLACES.values())
     is_wide = width >= TWO_COLUMNS and bool(left and right)
     columns = [left, right] if is_wide else [[*left, *right]]
     least = _LEAST_ROWS * max(map(len, columns))
     above = 0
     if top:
-        most = max(needs[name] for name in top) + _BORDER
-        above = max(_LEAST_ROWS, min(most, room - least) if least else room)
+        above = max(_LEAST_ROWS, min(needs["findings"] + _BORDER, room - least) if least else room)
     rows = dict.fromkeys(top, above)
     for column in columns:
         rows |= _stacked(column, room - above, needs)
@@ -112,86 +106,61 @@ def _stacked(names: Sequence[str], room: int, needs: Mapping[str, int]) -> dict[
 def arrange(
     width: int,
     height: int,
-    head_rows: int,
     one_column: bool,
     needs: Mapping[str, int],
     topology_rows: Callable[[int], int],
     wishes: Mapping[str, int],
 ) -> Arrangement:
-    """Distribute the rows over the panels.
+    """Distribute the rows below the head over the panels.
 
-    `needs`: the rows that each panel's content needs, the topology as a list, 0 of a hidden one;
-    `topology_rows`: the height of the richest topology within so many rows; `head_rows`: of the verdict;
-    `wishes`: the rows of what findings, jobs and rates show besides where nothing else needs the room.
+    `needs`: the rows that each panel's content needs, the topology as a list, 0 of one that is hidden or has
+    nothing to show; `topology_rows`: the height of the richest topology within so many rows; `wishes`: the
+    rows of what findings, jobs, traffic and rates show besides where nothing else needs the room.
     """
-    strip_rows = STRIP_ROWS if one_column else 0
-    room = max(0, height - head_rows - 1 - strip_rows)
-    least = needs["topology"] + _BORDER
-    findings = max(_LEAST_FINDING_ROWS, min(FINDING_ROWS, room - least - _BORDER))
-    # The matrix gets the rows that findings and jobs leave empty.
-    filled = max(_LEAST_FINDING_ROWS, needs["findings"], 0 if one_column else needs["jobs"])
-    if _matrix_rows(room, filled, needs) > _matrix_rows(room, findings, needs):
-        findings = filled
-    arranged = _share(one_column, room, findings, needs, topology_rows)
-    # Findings and jobs get what the topology's column does not need.
-    spare = room - _used(one_column, arranged)
-    names = ("findings",) if one_column else ("findings", "jobs")
-    more = min(spare, max(wishes[name] for name in names) - findings)
-    if not one_column:
-        wanted = sum(_whole(name, needs) for name in _OTHER_COLUMN)
-        more = min(more, room - findings - _BORDER - wanted)
-    if more > 0:
-        findings += more
-        arranged = _share(one_column, room, findings, needs, topology_rows)
-        spare = room - _used(one_column, arranged)
-    missing = min(_JOB_ROWS, needs["jobs"] - findings)
-    if not one_column and missing > 0 and arranged.get("matrix", 0) >= needs["matrix"] + _BORDER:
-        findings += missing
-        arranged = _share(
-            *(one_column, room, findings, {**needs, "matrix": needs["matrix"] - missing}, topology_rows)
-        )
-        spare = room - _used(one_column, arranged)
-    if spare > 0 and "rates" in arranged and arranged["rates"] + spare >= wishes["rates"] + _BORDER:
-        spare -= wishes["rates"] + _BORDER - arranged["rates"]
-        arranged["rates"] = wishes["rates"] + _BORDER
-    arranged["topology"] += max(0, spare)
-    return Arrangement(arranged, one_column, right_cells(width, one_column), strip_rows)
-
-
-def _used(one_column: bool, rows: Mapping[str, int]) -> int:
-    """Return the rows of the findings and of everything below them in the topology's column."""
-    names = rows if one_column else ("findings", *_TOPOLOGY_COLUMN)
-    return sum(rows[name] for name in names if name in rows)
-
-
-def _share(
-    one_column: bool, room: int, findings: int, needs: Mapping[str, int], topology_rows: Callable[[int], int]
-) -> dict[str, int]:
-    """Return the rows of every panel, if the findings have so many inside their border."""
-    body = max(3, room - findings - _BORDER)
-    matrix = _matrix_rows(room, findings, needs)
+    room = max(0, height - 1)
     if one_column:
-        below = _one_column(body, matrix, needs)
-        most = body - sum(below.values()) - _BORDER
-        topology = min(topology_rows(most), most) + _BORDER
-        return {"findings": findings + _BORDER, "topology": topology, **below}
-    top = {"findings": findings + _BORDER, "jobs": findings + _BORDER}
-    return {**top, **_left_column(body, matrix, needs, topology_rows), **_right_column(body, needs)}
+        return _one_column(width, room, needs, wishes)
+    rows = _topology_column(room, needs, topology_rows, wishes)
+    if wishes["rates"] and "rates" in rows:
+        spare = room - sum(rows.values())
+        if rows["rates"] + spare >= wishes["rates"] + _BORDER:
+            rows["rates"] = wishes["rates"] + _BORDER
+    rows["topology"] += max(0, room - sum(rows.values()))
+    body = room - rows.get("findings", 0)
+    beside = _other_column(body, needs, wishes, width >= WIDE)
+    return Arrangement({**rows, **beside}, False, right_cells(width, one_column))
 
 
-def _matrix_rows(room: int, findings: int, needs: Mapping[str, int]) -> int:
-    """Return the rows of the matrix: all, or fewer if at least some fit, else 0."""
-    if not needs["matrix"]:
-        return 0
-    needed, left = needs["matrix"] + _BORDER, room - findings - needs["topology"] - 2 * _BORDER
-    return min(needed, left) if left >= min(needed, _LEAST_MATRIX_ROWS) else 0
+def _least_findings(room: int, needs: Mapping[str, int]) -> int:
+    """Return the fewest rows of the findings, if there are any."""
+    left = room - needs["topology"] - _BORDER
+    return max(_LEAST_ROWS, min(needs["findings"], FINDING_ROWS, left - _BORDER) + _BORDER)
 
 
-def _left_column(
-    body: int, matrix: int, needs: Mapping[str, int], topology_rows: Callable[[int], int]
+def _topology_column(
+    room: int, needs: Mapping[str, int], topology_rows: Callable[[int], int], wishes: Mapping[str, int]
 ) -> dict[str, int]:
-    topology = topology_rows(body - matrix - _BORDER) + _BORDER
-    rows = {"topology": min(topology, body - matrix)}
+    """Return the rows of the findings above both columns, and of the panels below them on the left.
+
+    The findings get what the others leave, and rows of the matrix only for what is listed in them.
+    """
+    findings = _least_findings(room, needs) if needs["findings"] else 0
+    below = _below_findings(room - findings, needs, topology_rows)
+    more = min(room - findings - sum(below.values()), wishes["findings"] + _BORDER - findings)
+    if findings and more > 0:
+        findings += more
+        below = _below_findings(room - findings, needs, topology_rows)
+    return {"findings": findings, **below} if findings else below
+
+
+def _below_findings(
+    body: int, needs: Mapping[str, int], topology_rows: Callable[[int], int]
+) -> dict[str, int]:
+    matrix, least = 0, needs["topology"] + _BORDER
+    if needs["matrix"]:
+        needed, left = needs["matrix"] + _BORDER, body - least
+        matrix = min(needed, left) if left >= min(needed, _LEAST_MATRIX_ROWS) else 0
+    rows = {"topology": max(3, min(topology_rows(body - matrix - _BORDER) + _BORDER, body - matrix))}
     if matrix:
         rows["matrix"] = matrix
     left = body - sum(rows.values())
@@ -200,33 +169,59 @@ def _left_column(
     return rows
 
 
-def _whole(name: str, needs: Mapping[str, int]) -> int:
-    is_borderless = not needs[name] or (name == "modules" and needs[name] == FOLDED_ROWS)
-    return needs[name] + (0 if is_borderless else _BORDER)
-
-
-def _right_column(body: int, needs: Mapping[str, int]) -> dict[str, int]:
-    """Return the rows of the other column: GPUDirect state, path and modules first; traffic gets the rest."""
+def _other_column(
+    body: int, needs: Mapping[str, int], wishes: Mapping[str, int], is_wide: bool
+) -> dict[str, int]:
+    """Return the rows of the other column: a path only while it is selected, the traffic last."""
     rows: dict[str, int] = {}
     left = body
-    for name, least in _OTHER_COLUMN.items():
-        whole = _whole(name, needs)
-        wanted = min(whole, left)
-        if whole and wanted >= min(least, whole):
-            rows[name] = wanted
-            left -= wanted
+    for name in PLACES["right"]:
+        is_last = name == "traffic" and len(rows) >= _MOST_BESIDE and not is_wide
+        whole = min(needs[name] + _BORDER, left)
+        if needs[name] and whole > _BORDER and not is_last:
+            rows[name] = whole
+            left -= whole
+    for name in ("jobs", "traffic"):
+        if name in rows and (more := min(left, wishes[name] - needs[name])) > 0:
+            rows[name] += more
+            left -= more
     if left and rows:
-        last = "path" if "path" in rows else next(iter(rows))
-        rows[last] += left
+        rows["path" if "path" in rows else "jobs" if "jobs" in rows else next(iter(rows))] += left
     return rows
 
 
-def _one_column(body: int, matrix: int, needs: Mapping[str, int]) -> dict[str, int]:
-    """Return the rows below the topology: the matrix, then each panel that fits whole."""
-    rows = {"matrix": matrix} if matrix else {}
-    left = body - matrix - needs["topology"] - _BORDER
-    for name in ("path", "traffic", "gpudirect", "rates"):
-        if needs[name] and needs[name] + _BORDER <= left:
+def _one_column(width: int, room: int, needs: Mapping[str, int], wishes: Mapping[str, int]) -> Arrangement:
+    """Place all panels below each other: those that fit whole, the others as a line each if they have one."""
+    strips = list(_STRIPS)
+    rows: dict[str, int] = {}
+    if needs["findings"]:
+        rows["findings"] = _least_findings(room - len(strips), needs)
+    least = needs["topology"] + _BORDER
+    left = room - len(strips) - sum(rows.values()) - least
+
+    def place(name: str) -> None:
+        nonlocal left
+        shown = (name, "modules") if name == "gpudirect" and not needs["modules"] else (name,)
+        kept = [strip for strip in strips if strip not in shown]
+        more = needs[name] + _BORDER - (len(strips) - len(kept))
+        if needs[name] and more <= left:
             rows[name] = needs[name] + _BORDER
-            left -= rows[name]
-    return rows
+            left -= more
+            strips[:] = kept
+
+    def extend(name: str, most: int) -> None:
+        nonlocal left
+        if name in rows and (more := min(left, most + _BORDER - rows[name])) > 0:
+            rows[name] += more
+            left -= more
+
+    place("path")
+    extend("findings", min(wishes["findings"], needs["findings"] + _FIX_ROWS))
+    place("matrix")
+    extend("findings", wishes["findings"])
+    for name in ("jobs", "gpudirect", "modules", "traffic", "rates"):
+        place(name)
+    if needs["matrix"] > room and left >= _LEAST_MATRIX_ROWS:  # no terminal shows all of it
+        rows["matrix"], left = left, 0
+    rows["topology"] = least + left
+    return Arrangement(rows, True, width, tuple(strips))

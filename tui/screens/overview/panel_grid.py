@@ -6,7 +6,7 @@ from typing import Any
 
 from textual.screen import Screen
 
-from tui.screens.overview.layout import FOLDED_ROWS, Arrangement
+from tui.screens.overview.layout import PLACES, Arrangement
 from widgets.base.lines_view import LinesView
 
 PANELS = {
@@ -17,13 +17,8 @@ PANELS = {
     "rates": "NIC rates",
     "modules": "Modules",
     "gpudirect": "GPUDirect RDMA",
-    "traffic": "Traffic",
+    "traffic": "Traffic · 2 min",
     "path": "Path",
-}
-PLACES = {
-    "top": ("findings", "jobs"),
-    "left": ("topology", "matrix", "rates"),
-    "right": ("modules", "gpudirect", "traffic", "path"),
 }
 _MANY_IN_A_ROW = ("topology", "matrix")  # a row has several GPUs and NICs
 
@@ -54,7 +49,6 @@ def place_panels(screen: Screen[Any], arranged: Arrangement) -> None:
             panel = screen.query_one(f"#{name}")
             panel.display = name in arranged.rows
             panel.styles.height = arranged.rows.get(name, 0)
-        screen.query_one("#modules").set_class(arranged.rows.get("modules") == FOLDED_ROWS, "folded")
         screen.set_class(arranged.is_one_column, "one-column")
         screen.query_one("#right").styles.width = "1fr" if arranged.is_one_column else arranged.right_cells
         for place, names in PLACES.items():
@@ -62,4 +56,4 @@ def place_panels(screen: Screen[Any], arranged: Arrangement) -> None:
         # Without a panel it would still take a row, and the screen would scroll.
         below = (*PLACES["left"], *PLACES["right"])
         screen.query_one("#body").display = any(name in arranged.rows for name in below)
-        screen.query_one("#strips").display = bool(arranged.strip_rows)
+        screen.query_one("#strips").display = bool(arranged.strips)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from textual.screen import Screen
 from textual.widgets import Input
 
-from probes.base.origin import Origin
 from tui.screens.keys import KEYS
 from tui.screens.overview import layout as overview_layout
-from tui.screens.overview.head_screen import HeadScreen
 from tui.screens.overview.layout import HIDE_PANELS, HIDEABLE, START_VIEW, VIEW_PANELS, Arrangement
 from tui.screens.overview.panel_grid import PANELS, Panel, place_panels
 from tui.settings.current import current, is_configured
 from widgets.base.lines_view import LinesView
+from widgets.node.head import HEAD_ROWS
 
 if TYPE_CHECKING:
     from tui.screens.overview.state import OverviewState
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 _FILTER_ROWS = 3
 
 
-class PanelScreen(HeadScreen):
+class PanelScreen(Screen[None]):
     """A head, and panels below it."""
 
-    def __init__(self, origin: Origin) -> None:
-        super().__init__(origin)
+    def __init__(self) -> None:
+        super().__init__()
+        self._state: OverviewState | None = None
         self._has_panels = False  # those that show what was read
         self._zoomed = ""
         # 1: the panels that have room; 2 to 4: VIEWS of tui/screens/overview/layout.py
@@ -132,16 +133,16 @@ class PanelScreen(HeadScreen):
         if self._has_panels and self._panel(focused).display:
             self._panel(focused).focus()
 
-    def _arrange(self, state: OverviewState, head_rows: int) -> Arrangement:
+    def _arrange(self, state: OverviewState) -> Arrangement:
         """Place every panel and return how."""
         width, height = self.size
-        height -= _FILTER_ROWS if self._is_filter_shown else 0
+        height -= HEAD_ROWS + (_FILTER_ROWS if self._is_filter_shown else 0)
         if self._zoomed:
-            arranged = overview_layout.zoomed(self._zoomed, width, height, head_rows)
+            arranged = overview_layout.zoomed(self._zoomed, width, height)
         elif self._view != 1:
-            arranged = state.view(self._view, width, height, head_rows)
+            arranged = state.view(self._view, width, height)
         else:
-            arranged = state.arrange(width, height, head_rows)
+            arranged = state.arrange(width, height)
         if arranged == self._arranged:
             return arranged
         self._arranged = arranged

@@ -26,7 +26,7 @@ from widgets.base.graphs import graph
 from widgets.base.lines import Line, Run, Tone, wrapped
 from widgets.doctor import findings
 from widgets.live import job_lines, rank_graphs
-from widgets.node import gpudirect, matrix, modules, nic_detail, traffic
+from widgets.node import gpudirect, matrix, modules, nic_detail, traffic, verdict
 from widgets.node import path as path_drawing
 from widgets.node import topology as topology_drawing
 from widgets.node.highlights import NOTHING_LIMITED, Highlights
@@ -39,6 +39,15 @@ if TYPE_CHECKING:  # loaded once something was measured
 
 # What explains the figures in the matrix, by whether they were measured.
 _FIGURES = {False: "Gb/s: what the NIC carries now for the GPU", True: "( ) Gb/s measured"}
+
+
+_ROOM_FOR_RANKS = 60  # cells of the jobs, from which on their ranks are listed
+
+
+def labels_of(topology: Topology) -> dict[str, str]:
+    """Return the names of GPUs and NICs by id and by BDF."""
+    labels = {end.id: end.label for end in (*topology.gpus, *topology.nics)}
+    return labels | {known(end.bdf, end.id): end.label for end in topology.nics}
 
 
 @dataclass
@@ -101,14 +110,15 @@ class Panels:
             case "findings":
                 return self._findings(topology, width, rows)
             case "jobs":
-                return self._jobs(node, width, rows)
+                return self._jobs(node, width, rows, alone)
             case "modules":
                 return modules.draw(node, readings.refcnts, width, full=alone, marks=marks)
             case "gpudirect":
                 history = readings.histories["refcnt"]
-                return gpudirect.draw(node, self.checked.paths, readings.peermem, history, width, alone)
+                drawn = gpudirect.draw(node, self.checked.paths, readings.peermem, history, width, alone)
+                return [*self.folded_modules(node, width), *drawn]
             case "traffic":
-                return self._traffic(node, width, alone)
+                return self._traffic(node, width, alone, rows)
             case "rates":
                 is_tall = rows >= self.tall_rates_rows
                 histories = readings.port_histories
@@ -122,16 +132,30 @@ class Panels:
             node, topology, width, readings.live, highlights, form, partial(self._trends, topology)
         )
 
+    def folded_modules(self, node: Node, width: int) -> list[Line]:
+        """Return the modules as one line of the panel of the paths, if nothing is wrong with them."""
+        lines = modules.draw(node, self._readings.refcnts, width, marks=self.checked.marks)
+        return lines if len(lines) == 1 and lines[0][0].text == "✓" else []
+
     @property
     def tall_rates_rows(self) -> int:
         """The rows of the rates with two lines a port."""
         return 2 * len(self._readings.port_histories) + 1
 
-    @property
-    def rows_of_ranks(self) -> int:
-        """The rows of the ranks below the jobs, one below the other."""
+    def job_rows(self, rows: int, width: int) -> int:
+        """Return the rows of the jobs, with their ranks one below the other where there is room for those."""
         sample = self._readings.live_sample
-        return rank_graphs.rows_for(sample) if sample is not None else 0
+        has_ranks = sample is not None and width >= _ROOM_FOR_RANKS
+        return rows + (rank_graphs.rows_for(sample) if has_ranks and sample is not None else 0)
+
+    @property
+    def has_nothing_to_list(self) -> bool:
+        """Whether the panel of the findings would only say that there are none."""
+        checked = self.checked
+        judgment = checked.judgment
+        if checked.failure or judgment is None or not judgment.is_checked or judgment.listed:
+            return False
+        return judgment.verdict.state not in verdict.WITHOUT_NUMBERS
 
     def _trends(self, topology: Topology, end: str, cells: int) -> list[Line]:
         """Return the graphs of a GPU, or of each port of a NIC, in the busier direction."""
@@ -152,9 +176,10 @@ class Panels:
     def highlights(self, topology: Topology) -> Highlights:
         """Return what stands out in the drawings of the topology."""
         path, end = self._selection.path(self.checked.detours), self._selection.end
+        is_marked = not self._selection.is_on_findings  # one row of the screen is
         return Highlights(
-            end,
-            frozenset((path.b,)) if end and path else frozenset(),
+            end if is_marked else "",
+            frozenset((path.b,) if is_marked else (path.a, path.b)) if end and path else frozenset(),
             frozenset(hop.id for hop in path.hops[1:-1]) if end and path else frozenset(),
             self.checked.marks,
             self._measured_of_gpus(topology),
@@ -182,27 +207,23 @@ class Panels:
             return wrapped(f"The node could not be checked: {checked.failure}", width, Tone.BAD)
         if checked.judgment is None or not checked.judgment.is_checked:
             return [(Run("checking…", Tone.DIM),)]
-        labels = {end.id: end.label for end in (*topology.gpus, *topology.nics)}
-        labels |= {known(end.bdf, end.id): end.label for end in topology.nics}
         gpus = [gpu.id for gpu in topology.gpus]
-        selection = self._selection
-        first = (
-            next((finding.id for finding in checked.judgment.listed), "") if selection.is_on_findings else ""
-        )
-        selected = selection.finding or first
-        return findings.draw_rows(checked.judgment, labels, gpus, width, selected, rows)
+        first = next((finding.id for finding in checked.judgment.listed), "")
+        selected, is_focused = self._selection.finding or first, self._selection.is_on_findings
+        labels = labels_of(topology)
+        return findings.draw_rows(checked.judgment, labels, gpus, width, selected, rows, is_focused)
 
-    def _jobs(self, node: Node, width: int, rows: int) -> list[Line]:
-        """Draw the jobs with their paths and rates, and what the last check found about them."""
+    def _jobs(self, node: Node, width: int, rows: int, alone: bool) -> list[Line]:
+        """Draw the jobs with their paths and rates; `alone`: also what the last check found about them."""
         readings = self._readings
         facts, far = self.checked.processes, self._far(node)
         sample = readings.live_sample
         lines = self._jobs_without_ranks.get(
-            lambda: job_lines.draw_overview(sample, facts, readings.gpus_by_pid(), width, far),
+            lambda: job_lines.draw_overview(sample, facts, readings.gpus_by_pid(), width, far, alone),
             same=(node, sample, facts, readings.live, far),
-            equal=width,
+            equal=(width, alone),
         )
-        if sample is None or len(lines) >= rows:
+        if sample is None or len(lines) >= rows or width < _ROOM_FOR_RANKS:
             return lines
         return lines + rank_graphs.draw(sample, readings.rank_histories, width, rows - len(lines))
 
@@ -215,10 +236,11 @@ class Panels:
         users = {bdf: gpu.processes for bdf, gpu in gpus.items()}
         return self._far_pids.get(lambda: far_from_gpu(node, facts, gpus), equal=(node, facts, users))
 
-    def _traffic(self, node: Node, width: int, alone: bool) -> list[Line]:
+    def _traffic(self, node: Node, width: int, alone: bool, rows: int) -> list[Line]:
         readings = self._readings
         has_ports = traffic.may_have_ports(node)
-        lines = traffic.draw(readings.totals, readings.histories, width, readings.line_rates, has_ports)
+        tall = 1 if alone else max(1, (rows - 1) // len(traffic.TOTALS))
+        lines = traffic.draw(readings.totals, readings.histories, width, readings.line_rates, has_ports, tall)
         if alone:
             histories = readings.port_histories
             lines += [(), *traffic.draw_ports(node, readings.live, histories, width, self.checked.marks)]
@@ -229,7 +251,7 @@ class Panels:
         figures = self._figures() if matrix.has_room_for_figures(topology, width) else {}
         kinds = {run.text.startswith("(") for run in figures.values()}
         texts = [text for is_measured, text in _FIGURES.items() if is_measured in kinds]
-        below = matrix.legend(topology, width, highlights, texts)
+        below = matrix.legend(topology, width, highlights, texts, has_nccl_words=alone)
         if alone and self.measured:
             from widgets.bandwidth.table import draw_matrix
 
@@ -333,10 +355,12 @@ class Panels:
         at = examination.earlier_at
         return found, None if at is None else examination.reading.at - at
 
-    def strips(self, node: Node, width: int) -> list[Line]:
-        """Return modules, GPUDirect state and jobs in a line each, if there is no room for their panels."""
+    def strip(self, node: Node, panel: str, width: int) -> list[Line]:
+        """Return modules, GPUDirect state or jobs in a line, if there is no room for their panel."""
         readings = self._readings
-        lines = modules.strip(node, readings.refcnts, width, self.checked.marks)
-        history = readings.histories["refcnt"]
-        lines += gpudirect.strip(node, self.checked.paths, readings.peermem, history, width)
-        return [*lines, job_lines.strip(readings.live_sample, width)]
+        if panel == "modules":
+            return modules.strip(node, readings.refcnts, width, self.checked.marks)
+        if panel == "gpudirect":
+            history = readings.histories["refcnt"]
+            return gpudirect.strip(node, self.checked.paths, readings.peermem, history, width)
+        return [job_lines.strip(readings.live_sample, width)]

@@ -10,8 +10,8 @@ from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.widgets import Input
 
-from probes.base.origin import Origin
 from tui.runtime.reading_thread import Failed, Probed, Replayed, Sampled
+from tui.screens.head import HeadView, draw_head
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, move_keys
 from tui.screens.overview.panel_grid import PANELS, mount_panels, new_panel
@@ -29,7 +29,13 @@ if TYPE_CHECKING:
     from tui.screens.overview.state import OverviewState
 
 _END = 1 << 20
-_FITTED = ("jobs", "topology", "rates", "path")  # panels that are drawn for the rows that they have
+_FITTED = (
+    "jobs",
+    "topology",
+    "rates",
+    "path",
+    "traffic",
+)  # panels that are drawn for the rows that they have
 _ENDPOINTS = ("topology", "matrix", "rates")  # panels whose rows are GPUs and NICs
 
 
@@ -38,30 +44,33 @@ class OverviewScreen(PanelScreen):
 
     AUTO_FOCUS = "#topology"
     BINDINGS = [  # noqa: RUF012 - Textual's own type
-        *move_keys(),
-        bind("open", "open"),
+        *move_keys(show=False),
+        bind("open", "open", show=False),
         bind("change", "partner(1)", "right", show=False),
         bind("change", "partner(-1)", "left", show=False),
-        bind("views", "view(2)", "2"),
+        bind("views", "view(2)", "2", show=False),
         bind("views", "view(3)", "3", show=False),
         bind("views", "view(4)", "4", show=False),
         bind("overview", "view(1)", show=False),
-        bind("zoom", "zoom"),
+        bind("zoom", "zoom", show=False),
         bind("columns", "hide", show=False),
         bind("pane", "pane(1)", "tab", show=False),
         bind("pane", "pane(-1)", "shift+tab", show=False),
         bind("filter", "filter"),
         bind("fix", "fix"),
+        bind("explain", "explain", show=False),
         bind("load", "load"),
         bind("load", "app.act('load-modules')", show=False),  # which says why nothing can be loaded
         bind("back", "back", show=False),
+        bind("quit", "back_or_quit", label="Quit"),
     ]
 
     @dataclass
     class FindingRequested(Message):
-        """The user wants to see this finding in the doctor."""
+        """The user wants to see this finding in the doctor, or what it means in plain words."""
 
         finding: str
+        in_plain_words: bool = False
 
     @dataclass
     class FixRequested(Message):
@@ -69,17 +78,18 @@ class OverviewScreen(PanelScreen):
 
         finding: str
 
-    def __init__(self, origin: Origin) -> None:
-        super().__init__(origin)
+    def __init__(self) -> None:
+        super().__init__()
         draw_partially(self)
         self._is_outdated = False  # changed while another screen covered this one
         self._has_findings = False
-        self._shown_keys = (False, False)  # whether there is a fix, and whether modules can be loaded
+        # Whether there is a fix, whether modules can be loaded, and which key comes first.
+        self._shown_keys = (False, False, "")
         self.readings = 0
 
     def compose(self) -> ComposeResult:
         """Yield what the first frame shows; the other panels come with the first reading."""
-        yield from self.compose_head()
+        yield HeadView("Overview", has_hint=True)
         yield Horizontal(id="top")
         with Horizontal(id="body"):
             with Vertical(id="left"):
@@ -97,7 +107,6 @@ class OverviewScreen(PanelScreen):
     def on_mount(self) -> None:
         """Show at once that the node is being read."""
         self._panel("topology").show([(Run("Reading the node…", Tone.DIM),)])
-        self.draw_head()
 
     def on_lines_view_resized(self) -> None:
         """Draw again: every drawing depends on the width of its panel."""
@@ -126,18 +135,14 @@ class OverviewScreen(PanelScreen):
     def apply(self, report: Probed | Sampled | Replayed | Failed) -> None:
         """Show what was read."""
         if isinstance(report, Failed):
-            self._head.failure = report.what
-            self.draw_head()
             return
         if self._state is None:
             from tui.screens.overview.state import OverviewState
 
             self._state = OverviewState()
-        self._head.failure = ""
         self._state.apply(report)
         newest = report.reports[-1] if isinstance(report, Replayed) else report
         if isinstance(newest, Sampled):
-            self._head.taken_at = newest.taken_at
             self.readings += 1
             self.draw()
 
@@ -164,6 +169,21 @@ class OverviewScreen(PanelScreen):
         if self._state is not None:
             self._state.apply_results(results)
             self.draw()
+
+    @property
+    def state(self) -> OverviewState | None:
+        """What is shown; None before the first reading."""
+        return self._state
+
+    @property
+    def hostname(self) -> str:
+        """The node's host name; "" while it is unknown."""
+        return self._state.hostname if self._state else ""
+
+    @property
+    def leading_keys(self) -> tuple[str, ...]:
+        """The key that matters most now, which comes first in the footer."""
+        return (self._state.next_key,) if self._state is not None and self._state.next_key else ()
 
     @property
     def newest_readings(self) -> tuple[Reading | None, Reading | None]:
@@ -227,15 +247,22 @@ class OverviewScreen(PanelScreen):
             return self._state is not None and self._state.has_fix
         if action == "load":
             return self._state is not None and self._state.can_load_modules
+        if action == "explain":
+            return self._state is not None and bool(self._state.finding_to_open)
         return super().check_action(action, parameters)
 
     def why_not(self, action: str) -> str:
         """Return why a key cannot act now."""
-        if action != "fix":
+        if action not in ("fix", "explain"):
             return ""
         if self._state is None or not self._state.finding_to_open:
-            return "nothing was found that needs a fix."
+            return f"nothing was found that needs {'a fix' if action == 'fix' else 'an explanation'}."
         return "gdrtop has no fix for this finding. Enter shows all of it."
+
+    def action_explain(self) -> None:
+        """Explain the selected finding, else the first one, in plain words."""
+        if self._state is not None:
+            self.post_message(self.FindingRequested(self._state.finding_to_open, in_plain_words=True))
 
     def action_fix(self) -> None:
         """Show the fix of the selected finding, else that of the first one."""
@@ -273,6 +300,18 @@ class OverviewScreen(PanelScreen):
         self._focus_home()
         self.draw()
 
+    async def action_back_or_quit(self) -> None:
+        """Go one step back; if there is none, quit."""
+        if self._is_filter_shown or self._zoomed or self._view != 1 or self._has_selection:
+            self.action_back()
+            await self.run_action("app.note_step_back")
+        else:
+            await self.run_action("app.leave_app")
+
+    @property
+    def _has_selection(self) -> bool:
+        return self._state is not None and bool(self._state.selected or self._state.selected_finding)
+
     def action_back(self) -> None:
         """Clear the filter, else show all panels again, else clear the selection."""
         if self._word is not None and self._word.display:
@@ -295,11 +334,10 @@ class OverviewScreen(PanelScreen):
         self._is_outdated = bool(self.readings) and not self._is_visible
         if self._is_outdated:
             return
-        head_rows = self.draw_head()
         if self._state is None or not self.children or not self.readings:
             return
         self._mount_panels()
-        arranged = self._arrange(self._state, head_rows)
+        arranged = self._arrange(self._state)
         self._focus_findings(self._state)
         for name in PANELS:
             panel = self._panel(name)
@@ -312,7 +350,7 @@ class OverviewScreen(PanelScreen):
                         name, room, self._zoomed == name, rows if name in _FITTED else 0
                     )
                 panel.show(lines)
-        keys = self._state.has_fix, self._state.can_load_modules
+        keys = self._state.has_fix, self._state.can_load_modules, self._state.next_key
         if keys != self._shown_keys:
             self._shown_keys = keys
             self.refresh_bindings()
@@ -321,7 +359,7 @@ class OverviewScreen(PanelScreen):
         topology.set_title(f"Topology · {title}" if title else "Topology")
         strips = self._panel("strips")
         if strips.display:
-            strips.show(self._state.strips(self.size.width))
+            strips.show(self._state.strips(arranged.strips, self.size.width))
 
     def _focus_findings(self, state: OverviewState) -> None:
         """Focus the findings when the first ones appear, unless the user is busy elsewhere."""
@@ -338,5 +376,6 @@ class OverviewScreen(PanelScreen):
 
     def on_screen_resume(self) -> None:
         """Draw what has changed while another screen covered this one."""
+        draw_head(self)
         if self._is_outdated:
             self.draw()

@@ -10,21 +10,26 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from probes.base.plan import Plan
+from probes.checks.headline import headline
 from probes.checks.judgment import Judgment, listed
 from probes.checks.statements import NO_IDS
+from probes.facts.kernel.modules import ModuleFacts
+from probes.live.model.sample import program_of
 from probes.plans.load_modules import load_modules
 from probes.queries.unproven_paths import unproven_pairs
 from probes.queries.usable_here import usable_here
+from probes.snapshot.condition import SILENT, TRAFFIC_FELL
 from probes.snapshot.rates import Reading
-from probes.snapshot.verdict import Verdict
+from probes.snapshot.verdict import State, Verdict
 from tui.runtime.reading_thread import Probed, Replayed, Sampled
+from tui.screens.keys import KEYS
 from tui.screens.overview import layout as overview_layout
 from tui.screens.overview.layout import Arrangement
-from tui.screens.overview.panels import Panels
+from tui.screens.overview.panels import Panels, labels_of
 from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection, stepped
 from tui.settings.current import current, is_configured
-from widgets.base.lines import Line, cut, rows_of, width_of
+from widgets.base.lines import Line, cut, rows_of
 from widgets.doctor.findings import marks_of, words_of
 from widgets.live import changes
 from widgets.node import topology as topology_drawing
@@ -43,6 +48,9 @@ _STILL = ("findings", "matrix")
 _FEW_CHANGES = 2  # below the findings on every screen
 _WHOLE = 1000  # cells in which an event is one line; rows that hold everything
 _GUTTER = 3  # the topology's border and scroll bar
+# What a key that matters now is for, in the head.
+_HINTS = {"fix": "", "setup": " for guided setup", "ras": " to ask NCCL which rank is behind"}
+_TALL_GRAPH_ROWS = 4  # of the traffic, where there is room
 
 
 class _Fit(NamedTuple):
@@ -160,6 +168,42 @@ class OverviewState:
         """The verdict; None before the first reading."""
         return None if self.judgment is None else self.judgment.verdict
 
+    def head_fields(self) -> dict[str, object]:
+        """Return what the head shows of the node: a sentence, the verdict, and the key to press next."""
+        readings, judgment = self._readings, self.judgment
+        if judgment is None or readings.topology is None:
+            return {}
+        said = headline(judgment, readings.live_sample, labels_of(readings.topology))
+        hint = f"press {KEYS[self.next_key].display}{_HINTS[self.next_key]}" if self.next_key else ""
+        return {
+            "hostname": self.hostname,
+            "sentence": (verdict.mark(judgment.verdict, f" {said.text}"),),
+            "verdicts": verdict.forms(judgment.verdict, key=KEYS["doctor"].display),
+            "hint": hint,
+            "taken_at": readings.taken_at,
+            "failure": "",
+        }
+
+    @property
+    def next_key(self) -> str:
+        """The key that matters most now, by its name in the key table; "" for none."""
+        if self.judgment is None:
+            return ""
+        if any(finding.id in (SILENT, TRAFFIC_FELL) for finding in self.judgment.listed):
+            return "ras"
+        modules = None if self._readings.node is None else self._readings.node.modules
+        if self.judgment.verdict.state is State.BROKEN and isinstance(modules, ModuleFacts):
+            needed = (modules.modules[rung.module] for rung in modules.ladder if rung.core)
+            if any(module.is_not_installed for module in needed):
+                return "setup"
+        is_wrong = self.judgment.verdict.state in (State.DEGRADED, State.BROKEN)
+        return "fix" if self.has_fix and is_wrong else ""
+
+    @property
+    def examination(self) -> Examination | None:
+        """The last examination; None before the first one."""
+        return self._panels.checked.examination
+
     @property
     def hostname(self) -> str:
         """The node's host name; "" while it is unknown."""
@@ -221,7 +265,9 @@ class OverviewState:
         """Select the finding `step` further in the list."""
         order = self._finding_ids()
         if order:
-            self.pick_finding(stepped(order, self._selection.finding, step, wraps))
+            # The first one is marked while the panel is focused.
+            marked = self.finding_to_open if self._selection.is_on_findings else self._selection.finding
+            self.pick_finding(stepped(order, marked, step, wraps))
 
     def pick_finding(self, finding: str) -> None:
         """Select this finding."""
@@ -253,23 +299,28 @@ class OverviewState:
 
     # Drawing
 
-    def arrange(self, width: int, height: int, head_rows: int) -> Arrangement:
-        """Return which panels there is room for."""
-        one_column = self._is_one_column(width, height, head_rows)
+    def arrange(self, width: int, height: int) -> Arrangement:
+        """Return which panels there is room for, in so many rows below the head."""
+        one_column = self._is_one_column(width, height)
         left = overview_layout.left_cells(width, one_column)
         right = overview_layout.right_cells(width, one_column)
-        top = width if one_column else width // 2
-        needs = {**self._needs(left, right, top), **dict.fromkeys(self.hidden, 0)}
-        needs["topology"] = self._fit(left - _GUTTER, 0).height
+        needs = {**self._needs(left, right, width), **dict.fromkeys(self.hidden, 0)}
+        if not self.selected:
+            needs["path"] = 0
+        if "gpudirect" not in self.hidden and self._has_folded_modules(right - 2):
+            needs["modules"] = 0
         return overview_layout.arrange(
             width,
             height,
-            head_rows,
             one_column,
             needs,
             lambda rows: self._fit(left - _GUTTER, rows).height,
-            self._wishes(top),
+            self._wishes(width, right),
         )
+
+    def _has_folded_modules(self, width: int) -> bool:
+        node = self._readings.node
+        return node is not None and bool(self._panels.folded_modules(node, width))
 
     @property
     def hidden(self) -> tuple[str, ...]:
@@ -284,44 +335,46 @@ class OverviewState:
         saved = tuple(name for name in overview_layout.PANEL_NAMES if name in words)
         return saved or overview_layout.VIEWS[view]
 
-    def view(self, number: int, width: int, height: int, head_rows: int) -> Arrangement:
+    def view(self, number: int, width: int, height: int) -> Arrangement:
         """Return the arrangement of a view with some of the panels."""
         column = width if width < overview_layout.TWO_COLUMNS else width // 2
-        needs = {**self._needs(column, column, width), "topology": self._fit(column - _GUTTER, 0).height}
-        return overview_layout.view(self.panels_of(number), width, height, head_rows, needs)
+        needs = self._needs(column, column, width)
+        return overview_layout.view(self.panels_of(number), width, height, needs)
 
     def _needs(self, left: int, right: int, top: int) -> dict[str, int]:
         """Return the rows that the content of each panel needs, in columns of so many cells."""
-        cells = {"matrix": left, "path": right, "gpudirect": right, "modules": right}
-        cells |= {"findings": top, "jobs": top}
+        cells = {"matrix": left, "path": right, "gpudirect": right, "modules": right, "jobs": right}
+        cells["findings"] = top
         needs = {
+            "topology": self._fit(left - _GUTTER, 0).height,
             "rates": len(self._readings.port_histories) + 1,
-            "traffic": len(traffic.TOTALS) + 1,
+            "traffic": len(traffic.TOTALS) + (right - 2 >= traffic.ROOM_FOR_SCALE),
             **{name: len(self.lines(name, room - 2, False)) for name, room in cells.items()},
         }
-        needs["findings"] += self._has_since_ok + min(_FEW_CHANGES, len(self._readings.changes))
+        news = self._has_since_ok + min(_FEW_CHANGES, len(self._readings.changes))
+        needs["findings"] = 0 if self._panels.has_nothing_to_list and not news else needs["findings"] + news
         return needs
 
-    def _wishes(self, top: int) -> dict[str, int]:
+    def _wishes(self, top: int, right: int) -> dict[str, int]:
         """Return the rows of what the panels show if nothing else needs the room."""
         findings = len(self.lines("findings", top - 2, False, _WHOLE))
+        has_scale = right - 2 >= traffic.ROOM_FOR_SCALE
         return {
             "findings": findings + self._has_since_ok + len(self._readings.changes),
-            "jobs": len(self.lines("jobs", top - 2, False)) + self._panels.rows_of_ranks,
+            "jobs": self._panels.job_rows(len(self.lines("jobs", right - 2, False)), right - 2),
+            "traffic": _TALL_GRAPH_ROWS * len(traffic.TOTALS) + 1 if has_scale else len(traffic.TOTALS),
             "rates": self._panels.tall_rates_rows,
         }
 
-    def _is_one_column(self, width: int, height: int, head_rows: int) -> bool:
+    def _is_one_column(self, width: int, height: int) -> bool:
         """Return whether the topology gets the whole width: it is narrow, or more GPUs and NICs fit so."""
 
         def visible(one_column: bool) -> int:
-            rows = overview_layout.most_topology_rows(height, head_rows, one_column)
+            rows = overview_layout.most_topology_rows(height, one_column)
             cells = overview_layout.left_cells(width, one_column)
             return self._fit(cells - _GUTTER, rows).visible
 
-        if width < overview_layout.TWO_COLUMNS or overview_layout.are_all_right_hidden(self.hidden):
-            return True
-        return visible(one_column=False) < visible(one_column=True)
+        return width < overview_layout.TWO_COLUMNS or visible(one_column=False) < visible(one_column=True)
 
     def _fit(self, width: int, rows: int) -> _Fit:
         """Return the richest form of the topology within so many rows."""
@@ -375,11 +428,23 @@ class OverviewState:
             lines.append(draw_line(self._since_ok, width))
         newest = self._readings.changes
         drawn = changes.draw(newest, _WHOLE) if newest else ()
-        return [*lines, *(cut(line, width) for line in drawn)][: max(0, rows)]
+        return [*lines, *(cut(self._with_short_names(line), width) for line in drawn)][: max(0, rows)]
 
-    def strips(self, width: int) -> list[Line]:
-        """Return modules, GPUDirect state and jobs in a line each, if there is no room for their panels."""
-        return [] if self._readings.node is None else self._panels.strips(self._readings.node, width)
+    def _with_short_names(self, line: Line) -> Line:
+        """Return a line with the programs of jobs instead of their names, where a program runs only once."""
+        sample = self._readings.live_sample
+        names = [job.name for job in sample.jobs] if sample is not None else []
+        programs = [program_of(name) for name in names]
+        for name, program in zip(names, programs, strict=True):
+            if programs.count(program) == 1:
+                line = tuple(run._replace(text=run.text.replace(name, program)) for run in line)
+        return line
+
+    def strips(self, panels: Iterable[str], width: int) -> list[Line]:
+        """Return the panels for which there is no room, in a line each."""
+        node = self._readings.node
+        lines = (self._panels.strip(node, panel, width) for panel in panels if node is not None)
+        return [line for of_panel in lines for line in of_panel]
 
     def topology_title(self, width: int, rows: int) -> str:
         """Return what the topology shows, and what its arrows and graphs mean."""
@@ -387,11 +452,6 @@ class OverviewState:
         if node is None or topology is None:
             return ""
         return topology_drawing.heading(node, topology, self._fit(width, rows).form.has_graphs)
-
-    def verdict_line(self, width: int) -> Line:
-        """Return as much of the verdict as fits, without its reason; nothing before the first reading."""
-        forms = verdict.forms(self.verdict, key="d")
-        return next((form for form in forms if width_of(form) < width), forms[-1])
 
 
 def _words(setting: str) -> list[str]:

@@ -133,7 +133,7 @@ def test_ranks_that_are_staged_after_a_restart_are_one_event() -> None:
     events = node.see(a_sample(processes=restarted), 5)
     changed = [event.text for event in events if event.kind is EventKind.PATH_CHANGED]
     assert changed == [
-        "ranks 0-1 of train.py (alice) were restarted and now likely copy through host memory (staged), "
+        "ranks 0-1 of train.py (alice) restarted and now likely copy through host memory (staged), "
         "previously GDR (DMA-BUF)"
     ]
 

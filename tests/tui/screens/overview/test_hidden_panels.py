@@ -6,6 +6,7 @@ from textual.pilot import Pilot
 from probes.simulation.host import SimulatedHost
 from tests.tui.pilot import SteppedClock, examined, overview, settled, stepped_app, until
 from tests.tui.settings_machine import Machine
+from tui.screens.overview.layout import PLACES
 from tui.screens.overview.panel_grid import PANELS
 from tui.screens.own_settings import wrong_settings
 from tui.settings import save as save_module
@@ -29,12 +30,12 @@ async def test_c_hides_a_panel_gives_its_rows_to_others_and_saves_it(machine: Ma
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:
         await examined(pilot, clock)
-        before = rows(pilot, "path")
+        before = rows(pilot, "jobs")
         overview(pilot).query_one("#traffic").focus()
         await pilot.press("C")
         await settled(pilot)
         assert not rows(pilot, "traffic")
-        assert rows(pilot, "path") > before
+        assert rows(pilot, "jobs") > before
         await until(pilot, lambda: machine.user_file.exists())
         assert load({}).configured("overview.hide").value == "traffic"
         await pilot.press("z")
@@ -44,7 +45,7 @@ async def test_c_hides_a_panel_gives_its_rows_to_others_and_saves_it(machine: Ma
         await pilot.press("C")
         await settled(pilot)
         assert rows(pilot, "traffic")
-        assert rows(pilot, "path") == before
+        assert rows(pilot, "jobs") == before
         await until(pilot, lambda: load({}).configured("overview.hide").value == "")
 
 
@@ -75,7 +76,7 @@ async def test_a_view_has_the_panels_that_the_user_saves_and_can_be_the_first_on
         assert {name for name in PANELS if rows(pilot, name)} == {"topology", "matrix"}
         await pilot.press("1")
         await settled(pilot)
-        assert rows(pilot, "findings")
+        assert rows(pilot, "jobs")
 
 
 @pytest.mark.slow
@@ -100,7 +101,8 @@ async def test_configured_panels_are_hidden_from_the_start(machine: Machine) -> 
         await examined(pilot, clock)
         assert not rows(pilot, "matrix")
         assert rows(pilot, "rates")
-        assert overview(pilot).query_one("#topology").region.width == 140
+        shown_beside = [name for name in PLACES["right"] if rows(pilot, name)]
+        assert shown_beside == ["jobs"]  # which is always shown
 
 
 def test_a_wrong_panel_is_an_error_with_the_nearest_one(machine: Machine) -> None:

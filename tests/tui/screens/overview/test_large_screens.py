@@ -8,7 +8,7 @@ from probes.bandwidth.model.planned_test import Pair
 from probes.base.origin import origin_word
 from probes.simulation.host import SimulatedHost
 from tests.probes.bandwidth.sample_results import result
-from tests.tui.pilot import SteppedClock, examined, overview, readings, shown, stepped_app
+from tests.tui.pilot import SteppedClock, examined, overview, readings, settled, shown, stepped_app
 
 LARGE = (200, 60)
 BLOCKS = set("▁▂▃▄▅▆▇█")
@@ -35,7 +35,10 @@ async def test_figures_and_graphs_of_a_job_stand_where_there_is_room(size: tuple
         findings = shown(pilot, "findings")
         assert "Fix       Find out what slows the NIC" in findings
         assert "Impact    A collective is as slow as its slowest NIC" in findings
-        assert "GPU7 → mlx5_8" in shown(pilot, "path").partition("Each GPU and its best NIC")[2]
+        overview(pilot).query_one("#topology").focus()
+        await pilot.press("down")
+        await settled(pilot)
+        assert "GPU0 → mlx5_0" in shown(pilot, "path")
 
 
 async def test_a_measured_bandwidth_stands_in_its_cell_of_the_matrix() -> None:

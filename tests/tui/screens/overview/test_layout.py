@@ -23,7 +23,7 @@ from tests.tui.pilot import SteppedClock
 from tests.tui.screens.test_overview import many_devices
 from tui.runtime.reading_thread import Probed, Sampled
 from tui.screens.overview import panel_grid
-from tui.screens.overview.layout import PANEL_NAMES, arrange, left_cells
+from tui.screens.overview.layout import PANEL_NAMES, PLACES, arrange, left_cells
 from tui.screens.overview.panels import Panels
 from tui.screens.overview.state import OverviewState
 from widgets.base.lines import plain, rows_of
@@ -51,7 +51,7 @@ def state_of(host: Host, clock: SteppedClock) -> OverviewState:
 
 def visible(state: OverviewState, width: int, height: int) -> set[str]:
     """The GPUs and NICs that are drawn in the rows that the topology has."""
-    arranged = state.arrange(width, height, HEAD_ROWS)
+    arranged = state.arrange(width, height - HEAD_ROWS)
     width = left_cells(width, arranged.is_one_column) - 3  # border and scroll bar
     lines = state.lines("topology", width, False, arranged.inside("topology"))
     return set(rows_of(lines[: arranged.inside("topology")]))
@@ -61,11 +61,13 @@ def test_every_panel_has_its_place_rows_and_drawing() -> None:
     clock = SteppedClock()
     state = state_of(SimulatedHost("hgx-h100", clock=clock), clock)
     drawn = {"topology", *re.findall(r'case "(\w+)":', inspect.getsource(Panels.draw))}
-    placed = {name for names in panel_grid.PLACES.values() for name in names}
-    arranged = {*state.arrange(240, 150, HEAD_ROWS).rows}
+    placed = {*PANEL_NAMES}
+    assert "path" not in state.arrange(240, 150).rows  # nothing is selected
+    state.select(1, [])
+    arranged = {*state.arrange(240, 150).rows} | {"modules"}  # a line in another panel while all are loaded
     panels = {*panel_grid.PANELS}
     assert panels <= drawn, "add a case to Panels.draw in tui/screens/overview/panels.py"
-    assert panels == placed, "PANELS and PLACES in tui/screens/overview/panel_grid.py differ"
+    assert panels == placed, "PANELS in panel_grid.py and PLACES in layout.py of tui/screens/overview/ differ"
     assert panels == arranged, "tui/screens/overview/layout.py gives a panel no rows on the largest screen"
 
 
@@ -132,17 +134,33 @@ def test_the_list_of_ports_that_come_up_is_as_if_they_had_always_been_up() -> No
     assert listed(["DOWN", "DOWN", "ACTIVE"]) == listed(["ACTIVE"] * 3)
 
 
-def test_the_matrix_gives_rows_of_its_legend_for_what_is_wrong_with_a_job() -> None:
-    needs = dict.fromkeys(PANEL_NAMES, 4) | {"topology": 11, "matrix": 13, "jobs": 3, "findings": 3}
+def usual_needs(**changed: int) -> dict[str, int]:
+    needs = dict.fromkeys(PANEL_NAMES, 4) | {"topology": 11, "matrix": 10, "rates": 11, "findings": 2}
+    return needs | {"path": 0, "modules": 0} | changed
 
-    def rows(jobs: int) -> dict[str, int]:
-        needs["jobs"] = jobs
-        return dict(arrange(120, 40, HEAD_ROWS, False, needs, lambda most: min(most, 16), needs).rows)
 
-    assert rows(4)["jobs"] == rows(3)["jobs"] + 1
-    assert rows(4)["matrix"] == rows(3)["matrix"] - 1
-    assert rows(4)["topology"] == rows(3)["topology"]
-    assert rows(9)["matrix"] == rows(3)["matrix"] - 2
+def arranged(needs: dict[str, int], width: int, height: int) -> dict[str, int]:
+    one_column = width < 120
+    rows = arrange(width, height - HEAD_ROWS, one_column, needs, lambda most: min(most, 16), needs).rows
+    return dict(rows)
+
+
+def test_the_first_screen_has_six_panels_and_a_path_takes_the_place_of_the_traffic() -> None:
+    first = {"findings", "topology", "matrix", "jobs", "gpudirect", "traffic"}
+    assert arranged(usual_needs(), 120, 40).keys() == first
+    assert arranged(usual_needs(findings=0), 120, 40).keys() == first - {"findings"}
+    assert arranged(usual_needs(modules=3), 120, 40).keys() == first - {"traffic"} | {"modules"}
+    assert arranged(usual_needs(path=9), 120, 40).keys() == first - {"traffic"} | {"path"}
+
+
+def test_at_100x30_no_panel_is_cut_and_the_fix_of_a_finding_stands_there() -> None:
+    needs = usual_needs(topology=10)
+    healthy = arranged({**needs, "findings": 0}, 100, 30)
+    assert healthy["matrix"] == needs["matrix"] + 2
+    wishes = {**needs, "findings": 8}
+    rows = arrange(100, 30 - HEAD_ROWS, True, needs, lambda most: min(most, 16), wishes).rows
+    assert "matrix" not in rows
+    assert rows["findings"] == wishes["findings"] + 2
 
 
 @pytest.mark.slow
@@ -159,14 +177,12 @@ def test_the_panels_fill_the_terminal_and_no_more(name: str) -> None:
     widths, heights = sizes_for(name)
     for width in widths:
         for height in heights:
-            arranged = state.arrange(width, height, HEAD_ROWS)
-            column = ("findings", "topology", "matrix", "rates")
-            other = ("path", "traffic", "gpudirect", "modules")
+            arranged = state.arrange(width, height - HEAD_ROWS)
+            column, other = (*PLACES["top"], *PLACES["left"]), PLACES["right"]
             rows = sum(arranged.rows.get(panel, 0) for panel in column)
-            room = height - HEAD_ROWS - 1 - arranged.strip_rows
+            room = height - HEAD_ROWS - 1 - len(arranged.strips)
             if arranged.is_one_column:
                 rows += sum(arranged.rows.get(panel, 0) for panel in other)
             else:
-                beside = sum(arranged.rows.get(panel, 0) for panel in ("findings", *other))
-                assert beside == room
+                assert sum(arranged.rows.get(panel, 0) for panel in (*PLACES["top"], *other)) == room
             assert rows == room

@@ -12,6 +12,7 @@ from tui.screens.actions.screen import ActionsScreen
 from tui.screens.confirm.screen import ConfirmScreen
 from tui.screens.doctor.screen import DoctorScreen
 from tui.screens.key_footer import KeyFooter
+from tui.screens.overview.panel_grid import Panel
 from widgets.base.lines import Tone
 from widgets.base.lines_view import LinesView
 
@@ -108,7 +109,7 @@ async def test_a_slow_nic_has_a_mark_and_a_word_in_its_row_its_box_and_its_job(s
         slow = [text for text in shown(pilot, "topology").splitlines() if " slow" in text]
         assert len(slow) == 1, shown(pilot, "topology")
         assert "▲400G" in slow[0]
-        assert "warning" in shown(pilot, "verdict")
+        assert "warning" in shown(pilot, "head")
         if size == (120, 40):
             assert shown(pilot, "topology").count(":00.0 ▲") == 1
             assert tones(pilot, "jobs", "train.py") >= {Tone.WARNING}
@@ -124,8 +125,8 @@ async def test_a_lost_gpu_is_seen_in_its_row_its_box_the_counts_and_the_job() ->
         await examined(pilot, clock)
         await readings(pilot, clock, 40)
         await examined(pilot, clock, again=True)
-        assert "7 of 8 GPUs" in shown(pilot, "verdict")
-        assert "1 critical" in shown(pilot, "verdict")
+        assert "7 of 8 GPUs" in shown(pilot, "head")
+        assert "1 critical" in shown(pilot, "head")
         await until(pilot, lambda: "fell off the bus" in shown(pilot, "topology"))
         lost = row(pilot, "topology", "fell off the bus")
         assert "GPU5✗" in lost
@@ -148,28 +149,39 @@ async def test_the_two_newest_events_stand_below_the_findings() -> None:
         assert times == sorted(times, reverse=True)
 
 
-async def test_at_100x30_the_matrix_gets_the_rows_that_the_findings_leave() -> None:
+async def test_e_explains_the_selected_finding_in_plain_words() -> None:
     clock = SteppedClock()
-    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(100, 30)) as pilot:
+    async with stepped_app(SimulatedHost("hgx-h100+acs-on,port-down", clock=clock)).run_test() as pilot:
         await examined(pilot, clock)
-        findings, matrix = (
-            overview(pilot).query_one(f"#{name}", LinesView) for name in ("findings", "matrix")
-        )
-        assert matrix.size.height < len(matrix.lines)
-        assert findings.size.height == len(findings.lines)
+        await pilot.press("j", "e")
+        await on(pilot, DoctorScreen)
+        await until(pilot, lambda: "Without GPUDirect RDMA" in seen(pilot, "details"))
+        assert "An RDMA port has no link" in seen(pilot, "details")
+
+
+@pytest.mark.parametrize("name", ["hgx-h100", "hgx-h100+acs-on,port-down"])
+async def test_at_100x30_no_panel_is_cut(name: str) -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(name, clock=clock)).run_test(size=(100, 30)) as pilot:
+        await examined(pilot, clock)
+        shown_panels = [view for view in overview(pilot).query(Panel) if view.display]
+        assert {view.id for view in shown_panels} >= {"topology", "findings" if "+" in name else "matrix"}
+        for view in shown_panels:
+            assert view.size.height >= len(view.lines), view.id
+        if "+" in name:
+            assert shown(pilot, "findings").count("Fix ") == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
-async def test_digits_reach_every_panel_and_the_footer_names_them(size: tuple[int, int]) -> None:
+async def test_digits_reach_every_panel(size: tuple[int, int]) -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=size) as pilot:
         await examined(pilot, clock)
-        assert "1-4 View" in footer(pilot)
         views = {
             "2": ["matrix", "path"],
             "3": ["rates", "traffic"],
-            "4": ["jobs", "modules", "gpudirect"],
+            "4": ["jobs", "gpudirect", "modules"],
         }
         for key, names in views.items():
             await pilot.press(key)
