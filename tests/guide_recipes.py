@@ -981,7 +981,7 @@ def test_sample_the_gpus_are_counted() -> None:
         ),
         "tui/screens/overview/layout.py": (
             "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
-            "tui/screens/overview/layout.py gives a panel no rows",
+            "PANELS in panel_grid.py and PLACES in layout.py",
         ),
         "tui/screens/overview/state.py": (
             "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
@@ -989,7 +989,7 @@ def test_sample_the_gpus_are_counted() -> None:
         ),
         "tui/screens/overview/panel_grid.py": (
             "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
-            "gives a panel no rows",
+            "PANELS in panel_grid.py and PLACES in layout.py",
         ),
     },
     pictures="test_overview[hgx-h100-120x40]",

@@ -120,7 +120,7 @@ async def take_fleet(columns: int, lines: int) -> None:
     app = FleetApp(state, reader, open_simulated, origin, None)
     async with app.run_test(size=(columns, lines)) as pilot:
         await read_fleet(pilot, 2)
-        await until(pilot, lambda: "changed" in seen(pilot, "summary"))
+        await until(pilot, lambda: "changed" in seen(pilot, "head"))
         await pilot.press("g")
         await pilot.pause()
         picture = app.export_screenshot(title="gdrtop --demo fleet watch")
@@ -132,7 +132,7 @@ def main() -> None:
     DIRECTORY.mkdir(exist_ok=True)
     for columns, lines in SIZES:
         asyncio.run(take("hgx-h100", columns, lines))
-    asyncio.run(take("pcie-l40s", 120, 40, ("down",), "-selected"))
+    asyncio.run(take("pcie-l40s", 120, 40, ("tab", "down"), "-selected"))
     asyncio.run(take("hgx-h100+no-gdr-path", 120, 40, (), "-broken"))
     asyncio.run(take_doctor("hgx-h100+acs-on,mtu-mismatch,nccl-gdr-level-ignored", 120, 40))
     asyncio.run(take_live("hgx-h100+rank-stopped", 120, 40))

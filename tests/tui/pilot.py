@@ -12,7 +12,7 @@ from tui.screens.list_screen import ExaminedListScreen
 from tui.screens.overview.screen import OverviewScreen
 from widgets.base.lines_view import LinesView
 
-LONGEST_WAIT_SECONDS = 10.0
+LONGEST_WAIT_SECONDS = 60.0
 
 
 class SteppedClock:

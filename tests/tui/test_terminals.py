@@ -168,8 +168,9 @@ def test_no_title_is_set_unless_it_is_configured() -> None:
 @pytest.mark.slow
 def test_a_click_acts_and_a_move_of_the_mouse_is_not_asked_for() -> None:
     with dashboard("--demo", "hgx-h100+no-gdr-path") as terminal:
-        terminal.until(lambda: terminal.screen.display[-1].startswith(" ? Help"))
+        terminal.until(lambda: "? Help" in terminal.screen.display[-1])
+        column = terminal.screen.display[-1].index("Help") + 1
         modes = dict(re.findall(rb"\x1b\[\?(100[0236])([hl])", terminal.written))
         assert modes == {b"1000": b"h", b"1002": b"h", b"1003": b"l", b"1006": b"h"}
-        terminal.press(f"\x1b[<0;3;{LINES}M\x1b[<0;3;{LINES}m")
+        terminal.press(f"\x1b[<0;{column};{LINES}M\x1b[<0;{column};{LINES}m")
         terminal.until(lambda: "EVERYWHERE" in terminal.text)

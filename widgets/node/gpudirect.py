@@ -58,7 +58,7 @@ def draw(
     lines: list[Line] = []
     for stated, state in zip(paths, (facts.dmabuf, facts.peermem), strict=False):
         chosen = Run("  preferred by NCCL" if full and stated.is_preferred else "", Tone.DIM)
-        lines.append((Run(f"{_name(stated.path):<10}"), _usable(stated), _nics(facts, stated.path), chosen))
+        lines.append((Run(f"{_name(stated.path):<10}"), _usable(stated), _nics(facts, stated), chosen))
         if full:
             for need in state.requirements:
                 lines.extend(_requirement_lines(need, width))
@@ -74,13 +74,16 @@ def _name(path: GdrPath) -> str:
     return _NAMES[path]
 
 
-def _nics(facts: GpuDirectFacts, path: GdrPath) -> Run:
-    if path is not GdrPath.DMABUF or not facts.nic_dmabuf:
+def _nics(facts: GpuDirectFacts, stated: PathStatement) -> Run:
+    """Return how many NICs can use a path that is usable, unless all can."""
+    if stated.path is not GdrPath.DMABUF or (stated.usable is False and not stated.is_seen):
         return Run("")
-    able = [able for able in facts.nic_dmabuf.values() if not isinstance(able, Unknown) and able]
+    able = sum(able is True for able in facts.nic_dmabuf.values())
     unknown = sum(isinstance(able, Unknown) for able in facts.nic_dmabuf.values())
+    if able == len(facts.nic_dmabuf):
+        return Run("")
     asked = f" ({unknown} unknown)" if unknown else ""
-    return Run(f" · {len(able)}/{len(facts.nic_dmabuf)} NICs{asked}")
+    return Run(f" · {able} of {len(facts.nic_dmabuf)} NICs{asked}")
 
 
 def _in_use(facts: GpuDirectFacts, stated: PathStatement, width: int) -> list[Line]:
@@ -136,7 +139,7 @@ def strip(
     for stated in paths or ():
         usable = _usable(stated)
         mark = Run(usable.text[0], usable.tone)
-        runs.extend([Run(f"{_name(stated.path)} "), mark, _nics(facts, stated.path), Run("  ")])
+        runs.extend([Run(f"{_name(stated.path)} "), mark, _nics(facts, stated), Run("  ")])
     if peermem is not None and not _is_absent(peermem):
         refcnt = "–" if isinstance(peermem.refcnt, Unknown) else str(peermem.refcnt)
         runs.append(Run(f"refcnt {refcnt} "))

@@ -90,7 +90,7 @@ def test_what_is_done_is_told_and_the_node_looked_at_again(capsys: pytest.Captur
 def test_what_somebody_feels_is_not_confirmed_by_yes(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "--demo", "hgx-h100", "unload-peermem", "--yes")
     assert status == 2
-    assert "train.py (alice, Slurm job 4711, pid 41000) uses GPUs and RDMA" in out
+    assert "train.py (alice, Slurm job 4711): 8 processes use GPUs and RDMA" in out
     assert "--disturb hgx-h100" in err
     assert run(capsys, "--demo", "hgx-h100", "unload-peermem", "--disturb", "other")[0] == 2
     status, out, _ = run(capsys, "--demo", "hgx-h100", "unload-peermem", "--disturb", "hgx-h100")

@@ -185,6 +185,8 @@ async def test_a_detour_is_drawn_in_topology_matrix_and_path() -> None:
         await examined(pilot, clock)
         assert shown(pilot, "topology").count("via CPU") == 4  # one a switch
         assert "PIX•▲" in shown(pilot, "matrix")
+        pilot.app.screen.query_one("#topology").focus()
+        await pilot.press("down")
         assert "Detour" in shown(pilot, "path")
         assert "root port 15:01.0" in shown(pilot, "path")
 
@@ -196,12 +198,15 @@ async def test_at_the_design_size_nothing_of_topology_and_path_is_below_the_edge
     app = stepped_app(SimulatedHost(name, clock=clock))
     async with app.run_test(size=(120, 40)) as pilot:
         await examined(pilot, clock)
+        pilot.app.screen.query_one("#topology").focus()
+        await pilot.press("down")
+        await settled(pilot)
         for panel in ("topology", "path"):
             view = pilot.app.screen.query_one(f"#{panel}", LinesView)
             assert view.size.height >= len(view.lines)
-        first, *_, last = shown(pilot, "path").splitlines()
-        nic = first.partition(" → ")[2].split()[0]
-        assert last.startswith("DMA function" if name == "gb300" else nic)
+        rows = shown(pilot, "path").splitlines()
+        nic = next(row for row in rows if " → " in row).partition(" → ")[2].split()[0]
+        assert any(row.startswith("DMA function" if name == "gb300" else nic) for row in rows)
 
 
 @pytest.mark.slow
@@ -345,10 +350,10 @@ async def test_the_refcount_on_screen_follows_the_kernels(tmp_path: Path) -> Non
     app = stepped_app(LocalHost(str(tmp_path)))
     async with app.run_test(size=(120, 40)) as pilot:
         await readings(pilot, clock, 1)
-        assert "refcnt    3 memory regions" in shown(pilot, "gpudirect")
+        assert "refcnt    3 " in shown(pilot, "gpudirect")
         write(tmp_path, "/sys/module/nvidia_peermem/refcnt", "12\n")
         await readings(pilot, clock, 2)
-        assert "refcnt    12 memory regions" in shown(pilot, "gpudirect")
+        assert "refcnt    12 " in shown(pilot, "gpudirect")
 
 
 @pytest.mark.slow
@@ -484,7 +489,7 @@ async def alone(pilot: Pilot[None], panel: str) -> None:
 
 def panels_seen(pilot: Pilot[None]) -> list[str]:
     return [
-        view.id or "" for view in overview(pilot).query(LinesView) if view.id != "verdict" and view.size.width
+        view.id or "" for view in overview(pilot).query(LinesView) if view.id != "head" and view.size.width
     ]
 
 

@@ -32,7 +32,7 @@ def test_check_lists_and_counts_it_with_reason_and_date(
 ) -> None:
     machine.user_file.write_text(TEXT.format(until="2099-12-31"))
     text = checked(capsys, status=0)
-    assert "8 NICs · 1 silenced\n" in text
+    assert "8 of 10 NICs · 1 silenced\n" in text
     assert "\n1 silenced; " in text
     assert (
         "– ACS redirect is enabled between GPU and NIC"
