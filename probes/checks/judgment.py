@@ -149,6 +149,7 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
         None if findings is None else len(with_severity(loud, Severity.WARNING)),
         sum(finding.status is Status.SILENCED and not finding.part_of for finding in present),
         usability.likely_in_use and state is State.READY,
+        None if findings is None else len(with_severity(present, Severity.NOTE)),
         usability.all_nics,
     )
 

@@ -111,14 +111,6 @@ def passed_to_guests(examination: Examination) -> tuple[str, ...]:
     return tuple(guests)
 
 
-def labels(examination: Examination) -> dict[str, str]:
-    """Return the labels of GPUs and NICs ("GPU0", "mlx5_0") by BDF."""
-    endpoints = (*examination.topology.gpus, *examination.topology.nics)
-    direct = {nic.data_direct: f"{nic.label}_dma" for nic in examination.topology.nics if nic.data_direct}
-    own = {endpoint.bdf: endpoint.label for endpoint in endpoints if not isinstance(endpoint.bdf, Unknown)}
-    return {**direct, **own}
-
-
 def nic_ends(examination: Examination) -> dict[str, str]:
     """Return the function at which each NIC's paths to GPUs end: its own, or its Data Direct function."""
     return examination.topology.nic_ends

@@ -54,6 +54,7 @@ class Verdict:
     warnings: int | None = None
     silenced: int = 0  # findings that an admin has silenced, those with the same cause counted once
     likely_in_use: bool = False  # READY: running jobs likely use the path, which only root can tell
+    notes: int | None = None  # findings that neither cost bandwidth nor take anything away
     all_nics: int = 0  # RDMA NICs of this node; 0: not known to whoever made the verdict
 
     @property

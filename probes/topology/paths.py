@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
-from probes.facts.pci.functions import PciFacts
+from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
 from probes.topology.endpoints import Endpoint, endpoints, is_down, port_gbps
 from probes.topology.graph import DMA, GPU, NIC, NVSWITCH, Parts, build_parts, switches_above, unread_c2c
@@ -167,6 +167,17 @@ class Topology:
     def bdfs(self) -> dict[str, str]:
         """The BDF of each endpoint by its id; "" where it is unknown."""
         return {end.id: known(end.bdf, "") for end in (*self.gpus, *self.nics)}
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """What people call GPUs, NICs and NVSwitches, by id and BDF: "GPU0", "mlx5_0", "NVSwitch 83:00.0"."""
+        functions = self.node.pci.functions.values() if isinstance(self.node.pci, PciFacts) else ()
+        switches = (function.bdf for function in functions if function.kind is PciKind.NVSWITCH)
+        found = {bdf: f"NVSwitch {bdf.removeprefix('0000:')}" for bdf in switches}
+        found |= {nic.data_direct: f"{nic.label}_dma" for nic in self.nics if nic.data_direct}
+        for end in (*self.gpus, *self.nics):
+            found |= {end.id: end.label, known(end.bdf, end.id): end.label}
+        return found
 
     @cached_property
     def nic_ends(self) -> dict[str, str]:

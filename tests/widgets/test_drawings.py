@@ -265,6 +265,7 @@ def test_a_node_without_a_port_has_no_unknown_rate() -> None:
 
 def test_a_finding_names_its_device() -> None:
     labels = {"0000:18:00.0": "GPU0", "0000:19:00.0": "GPU1", "mlx5_0": "mlx5_0"}
+    labels |= {f"0000:83:00.{port}": f"NVSwitch 83:00.{port}" for port in range(2)}
     gpus = ["0000:18:00.0", "0000:19:00.0"]
 
     def named(*devices: str) -> str:
@@ -275,8 +276,9 @@ def test_a_finding_names_its_device() -> None:
     assert named("0000:18:00.0", "0000:19:00.0", "0000:16:00.0") == "2 GPUs"
     assert named("0000:18:00.0", "mlx5_0") == "2 devices"
     assert named("0000:17:01.0", "0000:17:02.0") == "17:01.0 +1"
+    assert named("0000:83:00.0", "0000:83:00.1") == "2 NVSwitches"
     assert named("nvidia_peermem") == "nvidia_peermem"
-    assert named() == "nic"
+    assert named() == ""
 
 
 def test_a_finding_names_gpus_and_nics_before_addresses() -> None:

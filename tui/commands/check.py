@@ -22,7 +22,6 @@ from probes.host.protocol import Host
 from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Finding, Status
 from probes.queries.jobs import without_jobs
-from probes.queries.pcie_paths import labels
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import with_slow_results
@@ -396,7 +395,7 @@ def _text(
 ) -> list[Line]:
     verdict, found, with_passed = judgment.verdict, judgment.findings, options.with_passed
     note = _left_out(judgment.skipped, options.only, options.skip)
-    names = labels(examination)
+    names = examination.topology.labels
     lines: list[Line] = [heading(examination.node), verdict_drawing.draw(verdict)]
     lines.extend(wrapped(note, width, Tone.WARNING, "  ") if note else ())
     lines.extend(wrapped(verdict.reason, width, Tone.PLAIN, "  "))

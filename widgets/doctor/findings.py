@@ -452,17 +452,23 @@ def _what_to_do(finding: Finding, width: int) -> list[list[Line]]:
 
 
 def device_of(finding: Finding, labels: Mapping[str, str], gpus: Collection[str]) -> str:
-    """Return what a finding is about, in a few characters: "mlx5_3", "rank 5", "8 GPUs", "17:01.0 +15"."""
+    """Return what a finding is about, in a few characters: "mlx5_3", "rank 5", "8 GPUs", "17:01.0 +15".
+
+    Of a finding that names no device, the program of its job; "" if it names none either.
+    """
     if finding.ranks:
         return finding.ranks[0] if len(finding.ranks) == 1 else f"{len(finding.ranks)} ranks"
     ends = dict.fromkeys(labels[device] for device in finding.devices if device in labels)
     if len(ends) == 1:
         return next(iter(ends))
     if ends:
-        are_gpus = {label in {labels.get(gpu, "") for gpu in gpus} for label in ends}
-        word = "devices" if len(are_gpus) > 1 else "GPUs" if are_gpus.pop() else "NICs"
-        return f"{len(ends)} {word}"
+        named_gpus = {labels.get(gpu, "") for gpu in gpus}
+        kinds = {
+            "GPUs" if label in named_gpus else "NVSwitches" if label.startswith("NVSwitch ") else "NICs"
+            for label in ends
+        }
+        return f"{len(ends)} {'devices' if len(kinds) > 1 else kinds.pop()}"
     others = [device.removeprefix("0000:") for device in finding.devices]
     if not others:
-        return finding.area
+        return finding.jobs[0].partition(" (")[0] if finding.jobs else ""
     return others[0] if len(others) == 1 else f"{others[0]} +{len(others) - 1}"

@@ -80,7 +80,10 @@ def forms(verdict: Verdict | None, key: str = "") -> tuple[Line, ...]:
 
 
 def _findings(verdict: Verdict, key: str) -> list[Run]:
-    """Return the counts of findings, critical ones first, in the color of the most severe."""
+    """Return the counts of findings, critical ones first, in the color of the most severe.
+
+    Notes are counted only beside the key that shows them: a line of text has no room for what costs nothing.
+    """
     if verdict.critical is None or verdict.warnings is None:
         return [Run(" · checking…", Tone.DIM)]
     words = [f"{verdict.critical} critical"] if verdict.critical else []
@@ -88,6 +91,8 @@ def _findings(verdict: Verdict, key: str) -> list[Run]:
         words.append(plural(verdict.warnings, "warning"))
     if verdict.silenced:
         words.append(f"{verdict.silenced} silenced")
+    if verdict.notes and key:
+        words.append(plural(verdict.notes, "note"))
     if not words:
         return []
     tone = Tone.BAD if verdict.critical else Tone.WARNING if verdict.warnings else Tone.DIM

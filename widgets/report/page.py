@@ -15,7 +15,6 @@ from probes.checks.statements import findings_about
 from probes.live.model.sample import LiveJob, LiveSample
 from probes.queries.acs_redirects import detours
 from probes.queries.finding import Finding, Status
-from probes.queries.pcie_paths import labels
 from probes.queries.unproven_paths import unproven_pairs
 from probes.queries.usable_here import usable_here
 from probes.setup.report import Change, Measured, Report
@@ -135,7 +134,7 @@ def page_of(report: Report, version: str) -> Page:
     """Return the texts of the page; `version`: of gdrtop."""
     node = report.examination.node
     drawn = verdict_drawing.draw(report.verdict)
-    entries, names = entries_of(report.findings), labels(report.examination)
+    entries, names = entries_of(report.findings), report.examination.topology.labels
     return Page(
         node=printable(report.node_name, 253),
         origin=_origin_text(node.origin),

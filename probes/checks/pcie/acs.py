@@ -33,7 +33,6 @@ from probes.queries.pcie_paths import (
     bridges_between,
     config_of,
     functions_of,
-    labels,
     near_paths,
     need_guest,
     need_read,
@@ -135,7 +134,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
 def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
     """Check ATS of the NICs whose switch ports redirect all but translated requests."""
     nics = nics_by_bridge(examination, near_paths(examination))
-    named = labels(examination)
+    named = examination.topology.labels
     tally = Tally()
     relying = 0  # number of ports
     for bridge, nics_below in nics.items():

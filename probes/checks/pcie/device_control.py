@@ -19,7 +19,6 @@ from probes.queries.pcie_paths import (
     Tally,
     express_of,
     functions_of,
-    labels,
     near_paths,
     need_read,
     nic_ends,
@@ -43,7 +42,7 @@ def each_nic(
     fix: Callable[[dict[str, PciExpress]], Plan] | None = None,
 ) -> Outcome:
     """Check the registers of every NIC; `wrong` returns the fault, or "" if there is none."""
-    named = labels(examination)
+    named = examination.topology.labels
     bad: dict[str, PciExpress] = {}
     tally = Tally()
     nics = nic_registers(examination)
@@ -130,7 +129,7 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
         sent = max((sizes[bdf] for bdf in both if bdf in sizes), default=0)
         for bdf, size in sizes.items():
             if size < sent:
-                named = labels(examination).get(bdf, bdf)
+                named = examination.topology.labels.get(bdf, bdf)
                 text = f"{named}: DevCtl: MaxPayload {size} bytes, its peer sends {sent}"
                 bad[bdf] = Evidence(f"lspci -vvv -s {bdf}", text)
     return Tally(list(bad.values()), list(bad), list(unknowns.values())).outcome(

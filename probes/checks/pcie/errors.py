@@ -19,7 +19,6 @@ from probes.queries.pcie_paths import (
     chains_of,
     functions_of,
     gpus_and_nics,
-    labels,
     near_paths,
     need_read,
     nic_ends,
@@ -46,7 +45,7 @@ def _count_text(counts: ErrorCounts) -> str:
 
 
 def _name(examination: Examination, bdf: str) -> str:
-    return f"{labels(examination).get(bdf, 'bridge')} {bdf}"
+    return f"{examination.topology.labels.get(bdf, 'bridge')} {bdf}"
 
 
 def _error_counts(examination: Examination) -> PcieErrorFacts:

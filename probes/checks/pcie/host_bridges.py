@@ -16,7 +16,6 @@ from probes.queries.pcie_paths import (
     functions_of,
     gpus_and_nics,
     is_grace,
-    labels,
     need_guest,
     unknown_devices,
 )
@@ -56,7 +55,7 @@ def p2p_host_bridge_unlisted(examination: Examination) -> Outcome:
     if need_guest(examination):
         return passed(Evidence("/sys/class/dmi/id", "in a virtual machine, only the host's bridges matter"))
     bridges = _bridges(examination)
-    named = labels(examination)
+    named = examination.topology.labels
     tally = Tally()
     for gpu, nic in crossing:
         same = gpu.root == nic.root

@@ -25,7 +25,6 @@ from probes.queries.pcie_paths import (
     gpus_and_nics,
     is_grace,
     is_guest,
-    labels,
     near_paths,
     need_guest,
     passed_to_guests,
@@ -64,7 +63,7 @@ def iommu_translated(examination: Examination) -> Outcome:
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC"))
     if is_guest(examination) is True:
         return passed(_HOST_ONLY)
-    named = labels(examination)
+    named = examination.topology.labels
     bad: dict[str, Evidence] = {}
     tally = Tally()
     for bdf, kind in translated_types(examination).items():
@@ -127,7 +126,7 @@ def iommu_fault(examination: Examination) -> Outcome:
     faults = [message for message in faults if message.bdf in chains]
     if not faults:
         return passed(Evidence(log.source, f"no such message{coverage(log)}"))
-    named = labels(examination)
+    named = examination.topology.labels
     bdfs = bdfs_in(faults)
     translated = any(not isinstance(kind, Unknown) for kind in translated_types(examination).values())
     redirected = bool(redirects_of(examination).ports)
@@ -210,7 +209,7 @@ def vm_without_p2p(examination: Examination) -> Outcome:
     file = examination.topology.file
     if file is not None:
         return passed(Evidence(file.path, "NCCL reads the host's PCI tree from this file"))
-    named = labels(examination)
+    named = examination.topology.labels
     both = [(end.bdf, f"{named.get(end.bdf, '')}: {end.sysfs_path[:160]}") for end in (gpus[0], nics[0])]
     return found(
         "The hypervisor hides the host's PCIe switches, so NCCL assumes that the path goes through the CPU.",
@@ -253,7 +252,7 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
     file = examination.topology.file
     if file is not None:
         return passed(Evidence(file.path, "NCCL reads the host's PCI tree from this file"))
-    named = labels(examination)
+    named = examination.topology.labels
     tally = Tally()
     for nic in nics:
         space = config_of(examination, nic.bdf)
@@ -307,7 +306,7 @@ def nic_ats_on_bare_metal(examination: Examination) -> Outcome:
     if guests:
         source = f"{DEVICES}/{guests[0]}/driver"
         return passed(Evidence(source, "passed to a virtual machine, which needs ATS"))
-    named = labels(examination)
+    named = examination.topology.labels
     tally = Tally()
     for nic in nics:
         ats = map_known(config_of(examination, nic.bdf), lambda space: space.ats_enabled)

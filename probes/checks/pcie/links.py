@@ -24,7 +24,6 @@ from probes.queries.pcie_paths import (
     functions_of,
     gpus_and_nics,
     is_grace,
-    labels,
     near_paths,
     need_read,
     nic_ends,
@@ -128,7 +127,7 @@ def _unknown_of(link: _Link, fact: Unknown) -> list[Unknown]:
 
 def _name(examination: Examination, function: PciFunction) -> str:
     other = "switch" if function.kind is PciKind.BRIDGE else function.bdf
-    return labels(examination).get(function.bdf, other)
+    return examination.topology.labels.get(function.bdf, other)
 
 
 def _compared(

@@ -12,7 +12,6 @@ from probes.queries.pcie_paths import (
     NO_GPU_OR_NIC,
     config_of,
     gpus_and_nics,
-    labels,
     near_paths,
     need_guest,
     nic_ends,
@@ -49,7 +48,7 @@ def vm_pair_unproven(examination: Examination) -> Outcome:
     file = examination.topology.file
     if file is not None:
         return passed(Evidence(file.path, "the provider describes the host's PCI tree"))
-    named = labels(examination)
+    named = examination.topology.labels
     unproven = [(gpu, ends[nic]) for gpu, nic in guest_pairs(examination)]
     if not unproven:
         return passed(Evidence("lspci -vvv", "ATS is enabled on these NICs"))

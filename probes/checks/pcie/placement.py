@@ -17,7 +17,6 @@ from probes.queries.pcie_paths import (
     gpus_and_nics,
     is_grace,
     is_guest,
-    labels,
     near_paths,
     need_guest,
     need_read,
@@ -222,7 +221,7 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
 )
 def numa_node_unknown(examination: Examination) -> Outcome:
     """Check numa_node of GPUs and NICs on a node with more than one NUMA node."""
-    here, named = gpus_and_nics(examination), labels(examination)
+    here, named = gpus_and_nics(examination), examination.topology.labels
     if not here:
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC"))
     if len(need_read(examination.node.numa).nodes) < 2:

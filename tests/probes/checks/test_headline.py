@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from probes.checks.headline import headline
-from probes.queries.pcie_paths import labels
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from tests.tiers import usual
@@ -25,7 +24,7 @@ def sentences(name: str, seconds: int = 1) -> list[str]:
         clock.now += 1.0
         assert monitor.examination is not None
         assert monitor.judgment is not None
-        said.append(headline(monitor.judgment, monitor.sample, labels(monitor.examination)).text)
+        said.append(headline(monitor.judgment, monitor.sample, monitor.examination.topology.labels).text)
     return said[2:]
 
 

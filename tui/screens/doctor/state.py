@@ -97,9 +97,7 @@ class DoctorState(ExaminedListState):
     @property
     def _labels(self) -> Mapping[str, str]:
         """Return the names of GPUs and NICs by BDF."""
-        from probes.queries.pcie_paths import labels
-
-        return {} if self.examination is None else labels(self.examination)
+        return {} if self.examination is None else self.examination.topology.labels
 
     @property
     def _entry(self) -> Entry | None:

@@ -44,12 +44,6 @@ _FIGURES = {False: "Gb/s: what the NIC carries now for the GPU", True: "( ) Gb/s
 _ROOM_FOR_RANKS = 60  # cells of the jobs, from which on their ranks are listed
 
 
-def labels_of(topology: Topology) -> dict[str, str]:
-    """Return the names of GPUs and NICs by id and by BDF."""
-    labels = {end.id: end.label for end in (*topology.gpus, *topology.nics)}
-    return labels | {known(end.bdf, end.id): end.label for end in topology.nics}
-
-
 @dataclass
 class Checked:
     """What the checks found."""
@@ -210,8 +204,7 @@ class Panels:
         gpus = [gpu.id for gpu in topology.gpus]
         first = next((finding.id for finding in checked.judgment.listed), "")
         selected, is_focused = self._selection.finding or first, self._selection.is_on_findings
-        labels = labels_of(topology)
-        return findings.draw_rows(checked.judgment, labels, gpus, width, selected, rows, is_focused)
+        return findings.draw_rows(checked.judgment, topology.labels, gpus, width, selected, rows, is_focused)
 
     def _jobs(self, node: Node, width: int, rows: int, alone: bool) -> list[Line]:
         """Draw the jobs with their paths and rates; `alone`: also what the last check found about them."""

@@ -25,7 +25,7 @@ from tui.runtime.reading_thread import Probed, Replayed, Sampled
 from tui.screens.keys import KEYS
 from tui.screens.overview import layout as overview_layout
 from tui.screens.overview.layout import Arrangement
-from tui.screens.overview.panels import Panels, labels_of
+from tui.screens.overview.panels import Panels
 from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection, stepped
 from tui.settings.current import current, is_configured
@@ -173,7 +173,7 @@ class OverviewState:
         readings, judgment = self._readings, self.judgment
         if judgment is None or readings.topology is None:
             return {}
-        said = headline(judgment, readings.live_sample, labels_of(readings.topology))
+        said = headline(judgment, readings.live_sample, readings.topology.labels)
         hint = f"press {KEYS[self.next_key].display}{_HINTS[self.next_key]}" if self.next_key else ""
         return {
             "hostname": self.hostname,
