@@ -137,8 +137,8 @@ def iommu_fault(examination: Examination) -> Outcome:
         "translating IOMMU, ACS redirect, or a driver that hands out raw addresses.",
         *messages_about(examination, (LogKind.IOMMU_FAULT,), bdfs),
         fix=reboot_plan(
-            "Let peer-to-peer transfers bypass the IOMMU",
-            f"Fix {' and '.join(causes)} first"
+            "Let peer-to-peer transfers bypass the IOMMU" if causes else "Update the drivers of GPU and NIC",
+            f"Fix {' and '.join(causes)}, then read the kernel log again"
             if causes
             else "Update the drivers of GPU and NIC, and read the kernel log again",
         ),
