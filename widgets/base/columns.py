@@ -108,7 +108,7 @@ def draw_columns(
             runs.extend(run._replace(id=cell[0].id) for run in padded) if is_head else runs.extend(padded)
         return fit(tuple(runs), width) if max(total, width_of(tuple(runs))) > width else tuple(runs)
 
-    return LazyLines(len(ids) + 1, draw_row)
+    return LazyLines(len(ids) + 1, draw_row, heads=range(1))
 
 
 def _head(title: str, sorted_by: str | None) -> Run:

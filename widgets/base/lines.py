@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import lru_cache
@@ -286,10 +287,13 @@ def _split(text: str, cells: int) -> tuple[str, str]:
 
 
 class LazyLines(Sequence[Line]):
-    """So many lines; `make` returns the line of a row, and each is made once."""
+    """So many lines; `make` returns the line of a row, and each is made once.
 
-    def __init__(self, count: int, make: Callable[[int], Line]) -> None:
-        self._count, self._make = count, make
+    `heads`: the rows of the heads of tables, which stay on the screen while their table is scrolled.
+    """
+
+    def __init__(self, count: int, make: Callable[[int], Line], heads: range = range(0)) -> None:
+        self._count, self._make, self._heads = count, make, heads
         self._made: dict[int, Line] = {}
 
     @classmethod
@@ -316,12 +320,19 @@ class LazyLines(Sequence[Line]):
             self._made[number] = self._make(number)
         return self._made[number]
 
+    def head_above(self, row: int) -> int | None:
+        """Return the row of the head of the table that a row is in; None for a head, and outside tables."""
+        above = bisect_left(self._heads, row)
+        return self._heads[above - 1] if above and row not in self._heads else None
+
     def followed_by(self, lines: Sequence[Line]) -> LazyLines:
         """Return these lines and others below."""
         return LazyLines(
-            self._count + len(lines), lambda row: self[row] if row < self._count else lines[row - self._count]
+            self._count + len(lines),
+            lambda row: self[row] if row < self._count else lines[row - self._count],
+            self._heads,
         )
 
     def mapped(self, change: Callable[[Line], Line]) -> LazyLines:
         """Return the changed lines."""
-        return LazyLines(self._count, lambda row: change(self[row]))
+        return LazyLines(self._count, lambda row: change(self[row]), self._heads)

@@ -104,20 +104,21 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             return
         regions = []
         rows = self.visible_rows
-        visible, top = range(*rows.indices(len(lines))), rows.start
+        visible = range(*rows.indices(len(lines)))
+        shown = [self._shown_in(row) for row in visible]
         if len(visible) < len(lines):
-            self._strips = {row: strip for row, strip in self._strips.items() if row in visible}
-        for row in visible:
+            self._strips = {row: strip for row, strip in self._strips.items() if row in shown}
+        for place, row in enumerate(shown):
             old, new = before[row], lines[row]
             if old is new or old == new:
                 continue
             if row not in self._strips:  # the terminal shows it in an old style
-                regions.append(Region(0, row - top, width, 1))
+                regions.append(Region(0, place, width, 1))
                 continue
             self._strips[row] = None
             start, end = changed_cells(old, new)
             if start < end:
-                regions.append(Region(start, row - top, end - start, 1))
+                regions.append(Region(start, place, end - start, 1))
         if regions:
             self.refresh(*regions)
 
@@ -179,14 +180,23 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
     def scroll_to_row(self, row: int) -> None:
         """Scroll as little as needed to make a row visible."""
         top, height = self.scroll_offset.y, self.size.height
-        if row < top:
-            self.scroll_to(y=row, animate=False)
+        heads = int(self._head_above(row) is not None)  # in the first row, over what scrolls below it
+        if row < top + heads:
+            self.scroll_to(y=max(0, row - heads), animate=False)
         elif row >= top + height:
             self.scroll_to(y=row - height + 1, animate=False)
 
+    def _head_above(self, row: int) -> int | None:
+        return self._lines.head_above(row) if isinstance(self._lines, LazyLines) else None
+
+    def _shown_in(self, row: int) -> int:
+        """Return the line that is shown in a row: in the first one that is seen, the head of its table."""
+        head = self._head_above(row) if row == self.scroll_offset.y else None
+        return row if head is None else head
+
     def render_line(self, y: int) -> Strip:
         """Return the strip of a visible line."""
-        row = self.scroll_offset.y + y
+        row = self._shown_in(self.scroll_offset.y + y)
         width = self.room
         base = self._style(Tone.PLAIN)
         if row >= len(self._lines):
@@ -204,13 +214,15 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         They are a part of what `render_line` returns, without its strips: making one costs more than writing
         the cells.
         """
+        screen_row = row - self.scroll_offset.y
+        row = self._shown_in(row)
         if row < len(self._lines):
             self._strips.setdefault(row)
         segments: list[Segment] = []
         end = 0
         for text, tone, _ in self._lines[row] if row < len(self._lines) else ():
             if not has_plain_width(text):
-                return self.render_line(row - self.scroll_offset.y).crop(left, right)
+                return self.render_line(screen_row).crop(left, right)
             start, end = end, end + len(text)
             if end > left:
                 segments.append(Segment(text[max(0, left - start) : right - start], self._style(tone)))
@@ -254,7 +266,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
 
         It is that of the run there; in a list, else that of the row.
         """
-        row = y + self.scroll_offset.y
+        row = self._shown_in(y + self.scroll_offset.y)
         line = self._lines[row] if 0 <= row < len(self._lines) else ()
         end = 0
         for run in line:

@@ -155,7 +155,8 @@ def draw(
                 runs.append(Run(f"{figure.text:>{gap}}", figure.tone, pair))
         return tuple(runs)
 
-    return LazyLines(-(-len(pairs) // across) * height - 1, drawn)
+    count = -(-len(pairs) // across) * height - 1
+    return LazyLines(count, drawn, heads=range(0, count, height))
 
 
 def _cell_width(headings: Sequence[str]) -> int:

@@ -80,7 +80,7 @@ def draw_list(
         return LazyLines.from_lines(wrapped("No GPU or NIC matches the filter.", width, Tone.DIM))
     if not places:
         return others
-    heading = LazyLines(1, lambda _: _heading(drawn(0), columns.is_broken))
+    heading = LazyLines(1, lambda _: _heading(drawn(0), columns.is_broken), heads=range(1))
     return heading.followed_by(LazyLines(len(places), drawn)).followed_by(others)
 
 

@@ -8,7 +8,7 @@ from textual.app import App, ComposeResult
 from textual.geometry import Region
 from textual.strip import Strip
 
-from widgets.base.lines import Line, Run, Tone
+from widgets.base.lines import LazyLines, Line, Run, Tone
 from widgets.base.lines_view import LinesView
 
 
@@ -72,3 +72,33 @@ async def test_no_cell_outside_of_the_pane_is_marked(monkeypatch: pytest.MonkeyP
         monkeypatch.setitem(vars(view), "_cell_compositor", compositor)
         view.refresh(Region(30, 9, 100, 1), Region(50, 0, 10, 1), Region(0, 9, 40, 5))
     assert marked == [Region(30, 9, 10, 1), Region(0, 9, 40, 1)]
+
+
+async def test_the_head_of_a_table_stays_while_its_rows_scroll() -> None:
+    app = OneView()
+    texts = ["a", *[f"a{row}" for row in range(20)], "", "b", *[f"b{row}" for row in range(20)]]
+    async with app.run_test(size=(40, 10)) as pilot:
+        view = app.query_one(LinesView)
+
+        def seen() -> list[str]:
+            return [view.render_line(row).text.strip() for row in range(10)]
+
+        view.show(LazyLines(len(texts), lambda row: (Run(texts[row], id=texts[row]),), range(0, 43, 22)))
+        await pilot.pause()
+        assert seen() == texts[:10]
+        view.scroll_to_row(10)
+        assert seen() == ["a", *texts[2:11]]
+        assert view.id_at(0, 0) == "a"
+        assert "".join(segment.text for segment in view.cells(1, 0, 3)).strip() == "a"
+        view.scroll_to_row(22)
+        view.scroll_to_row(30)
+        assert seen()[0] == "a"
+        view.scroll_to_row(40)
+        assert seen()[0] == "b"
+        view.scroll_to_row(25)
+        assert "b2" in seen()[1:], "the head must not cover the row"
+        texts[22] = "B"
+        painted: list[Region] = []
+        view.refresh = lambda *regions, **_: painted.extend(regions)  # type: ignore[method-assign,assignment]
+        view.show(LazyLines(len(texts), lambda row: (Run(texts[row], id=texts[row]),), range(0, 43, 22)))
+        assert [region.y for region in painted] == [0]
