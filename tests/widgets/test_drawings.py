@@ -266,15 +266,14 @@ def test_a_node_without_a_port_has_no_unknown_rate() -> None:
 def test_a_finding_names_its_device() -> None:
     labels = {"0000:18:00.0": "GPU0", "0000:19:00.0": "GPU1", "mlx5_0": "mlx5_0"}
     labels |= {f"0000:83:00.{port}": f"NVSwitch 83:00.{port}" for port in range(2)}
-    gpus = ["0000:18:00.0", "0000:19:00.0"]
 
     def named(*devices: str) -> str:
         finding = Finding("a", "nic", Severity.WARNING, Status.FOUND, "a title", (), "", None, "", devices)
-        return findings.device_of(finding, labels, gpus)
+        return findings.device_of(finding, labels)
 
     assert named("0000:18:00.0") == "GPU0"
     assert named("0000:18:00.0", "0000:19:00.0", "0000:16:00.0") == "2 GPUs"
-    assert named("0000:18:00.0", "mlx5_0") == "2 devices"
+    assert named("0000:18:00.0", "mlx5_0") == "1 GPU, 1 NIC"
     assert named("0000:17:01.0", "0000:17:02.0") == "17:01.0 +1"
     assert named("0000:83:00.0", "0000:83:00.1") == "2 NVSwitches"
     assert named("nvidia_peermem") == "nvidia_peermem"

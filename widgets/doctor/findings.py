@@ -49,6 +49,7 @@ _WORDS = {
 }
 _NUMBERS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]|\d+")
 _MOST_DEVICE_CELLS = 15
+_PLURALS = {"NVSwitch": "NVSwitches"}
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -208,10 +209,9 @@ def _row(entry: Entry, cells: int, width: int, labels: Mapping[str, str], is_sel
 
 
 def _title_and_device(finding: Finding, title: Run, width: int, labels: Mapping[str, str]) -> Line:
-    """Draw the title, cut if necessary, and the first device."""
-    devices = list(dict.fromkeys(labels.get(device, device) for device in _named_first(finding, labels)))
-    more = f" +{len(devices) - 1}" if len(devices) > 1 else ""
-    device = f"  {devices[0]}{more}" if devices else ""
+    """Draw the title, cut if necessary, and what it is about."""
+    named = device_of(finding, labels)
+    device = f"  {named}" if named else ""
     room = width - cell_len(device)
     shown = (title,) if cell_len(title.text) <= room else fit((title,), room)
     return (*shown, Run(device, Tone.DIM))
@@ -394,13 +394,12 @@ def _usable_path(verdict: Verdict, width: int) -> list[Line]:
 def draw_rows(
     judgment: Judgment,
     labels: Mapping[str, str],
-    gpus: Collection[str],
     width: int,
     selected: str = "",
     most: int = 0,
     is_focused: bool = False,
 ) -> list[Line]:
-    """Draw a row per finding; `labels` maps ids or BDFs of endpoints to names, `gpus` are ids of GPUs.
+    """Draw a row per finding; `labels` maps ids or BDFs of endpoints to names.
 
     `most`: lines in which, below the rows, there is room for impact and fix, of the selected finding first,
     then of the others in their order. `is_focused`: the selected row is marked.
@@ -415,7 +414,7 @@ def draw_rows(
         notes = len(with_severity(judgment.findings, Severity.NOTE))
         more = f", {notes} note{'s' if notes > 1 else ''} (Doctor)" if notes else ""
         return [(Run("✓", Tone.GOOD), Run(" no critical findings or warnings"), Run(more, Tone.DIM))]
-    named = ((finding, device_of(finding, labels, gpus)) for finding in rows)
+    named = ((finding, device_of(finding, labels)) for finding in rows)
     devices = {finding.id: "" if device in finding.title else device for finding, device in named}
     cells = min(_MOST_DEVICE_CELLS, max(map(len, devices.values())))
     below = _below(rows, width, most - len(rows), selected)
@@ -451,8 +450,8 @@ def _what_to_do(finding: Finding, width: int) -> list[list[Line]]:
     return [[(Run("  "), *line) for line in lines] for lines in ([*impact, *fix], fix)]
 
 
-def device_of(finding: Finding, labels: Mapping[str, str], gpus: Collection[str]) -> str:
-    """Return what a finding is about, in a few characters: "mlx5_3", "rank 5", "8 GPUs", "17:01.0 +15".
+def device_of(finding: Finding, labels: Mapping[str, str]) -> str:
+    """Return what a finding is about: "mlx5_3", "rank 5", "8 GPUs, 8 NICs", "17:01.0 +15".
 
     Of a finding that names no device, the program of its job; "" if it names none either.
     """
@@ -462,12 +461,10 @@ def device_of(finding: Finding, labels: Mapping[str, str], gpus: Collection[str]
     if len(ends) == 1:
         return next(iter(ends))
     if ends:
-        named_gpus = {labels.get(gpu, "") for gpu in gpus}
-        kinds = {
-            "GPUs" if label in named_gpus else "NVSwitches" if label.startswith("NVSwitch ") else "NICs"
-            for label in ends
-        }
-        return f"{len(ends)} {'devices' if len(kinds) > 1 else kinds.pop()}"
+        kinds = Counter(
+            next((kind for kind in ("GPU", "NVSwitch") if label.startswith(kind)), "NIC") for label in ends
+        )
+        return ", ".join(plural(count, kind, _PLURALS.get(kind, "")) for kind, count in kinds.items())
     others = [device.removeprefix("0000:") for device in finding.devices]
     if not others:
         return finding.jobs[0].partition(" (")[0] if finding.jobs else ""

@@ -201,10 +201,9 @@ class Panels:
             return wrapped(f"The node could not be checked: {checked.failure}", width, Tone.BAD)
         if checked.judgment is None or not checked.judgment.is_checked:
             return [(Run("checking…", Tone.DIM),)]
-        gpus = [gpu.id for gpu in topology.gpus]
         first = next((finding.id for finding in checked.judgment.listed), "")
         selected, is_focused = self._selection.finding or first, self._selection.is_on_findings
-        return findings.draw_rows(checked.judgment, topology.labels, gpus, width, selected, rows, is_focused)
+        return findings.draw_rows(checked.judgment, topology.labels, width, selected, rows, is_focused)
 
     def _jobs(self, node: Node, width: int, rows: int, alone: bool) -> list[Line]:
         """Draw the jobs with their paths and rates; `alone`: also what the last check found about them."""
