@@ -39,6 +39,11 @@ def clean_text(text: str) -> str:
     return text if text.isprintable() else printable_lines(text)
 
 
+def xml_comment(text: str) -> str:
+    """Return a comment of XML, which must not have "--" in it (XML 1.0, 2.5)."""
+    return f"<!-- {printable(text).replace('--', '- -')} -->"
+
+
 def plural(count: int, noun: str, plural_noun: str = "") -> str:
     """Return a count with its noun: "1 test", "2 tests", "2 processes" with that as the plural."""
     return f"{count} {noun}" if count == 1 else f"{count} {plural_noun or f'{noun}s'}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from probes.base.frozen import frozen
-from probes.base.origin import Origin
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.base.origin import Origin, Source
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts import gpudirect_probe
 from probes.facts.gpu import gpus
 from probes.facts.gpu.gpus import GpuFacts
@@ -122,6 +123,20 @@ _LIBRARIES: dict[str, Probe[Probing]] = {
     "libcuda": Probe("libcuda", _cuda, needs=("rdma",), in_background=True),
 }
 PROBES = {**_LIBRARIES, **probes_of(Node)}
+
+
+def derivation(node: Node) -> str:
+    """Return where a text that is meant to be saved is from: "from node gpu01, recorded in gpu01.tar.gz"."""
+    name = known(node.platform.hostname, "?") if isinstance(node.platform, PlatformFacts) else "?"
+    name, label = printable(name, 64), printable(node.origin.label, 200)
+    match node.origin.source:
+        case Source.SIMULATED:
+            return f"from SIMULATED node {label}: an example, derived from no real machine"
+        case Source.RECORDED:
+            return f"from node {name}, recorded in {label}"
+        case Source.TREE:
+            return f"from node {name}, read from {label}"
+    return f"from node {name}"
 
 
 def probe_node(host: Host, seconds: float = PROBE_SECONDS) -> Node:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
+from probes.base.text import printable, xml_comment
 from probes.base.unknown import Unknown
 from probes.topology.graph import C2C, CPU, GPU, INTERNAL, MANAGEMENT, NIC, NUMA_NODE, NVLINK, NVSWITCH, SMP
 
@@ -85,17 +85,19 @@ def node_link(plain: nx.Graph[str]) -> dict[str, Any]:
     return data
 
 
-def graphml(plain: nx.Graph[str]) -> str:
-    """Return the graph as GraphML, in ASCII."""
+def graphml(plain: nx.Graph[str], source: str) -> str:
+    """Return the graph as GraphML, in ASCII; `source`: derivation(node), for a comment."""
     import networkx as nx
 
-    text = "\n".join(nx.generate_graphml(plain, named_key_ids=True))
+    comment = xml_comment(f"Written by gdrtop {source}")
+    text = "\n".join([comment, *nx.generate_graphml(plain, named_key_ids=True)])
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii") + "\n"
 
 
-def dot(plain: nx.Graph[str]) -> str:
-    """Return the graph in the language of Graphviz's dot."""
-    lines = ["graph gdrtop {", '  node [shape=box fontname="sans-serif"];', '  edge [fontname="sans-serif"];']
+def dot(plain: nx.Graph[str], source: str) -> str:
+    """Return the graph in the language of Graphviz's dot; `source`: derivation(node), for a comment."""
+    lines = [f"// Written by gdrtop {printable(source)}", "graph gdrtop {"]
+    lines += ['  node [shape=box fontname="sans-serif"];', '  edge [fontname="sans-serif"];']
     for name, facts in plain.nodes.items():
         heading = facts["kind"] if facts["label"] == name else facts["label"]
         label = [name] if facts["kind"] in (NUMA_NODE, CPU) else [heading, facts.get("name", ""), name]

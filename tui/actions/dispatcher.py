@@ -14,6 +14,7 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs import processes
 from probes.facts.network import network_dependencies
 from probes.facts.network.network_dependencies import NetworkDependencyFacts
+from probes.facts.node import derivation
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer, offers
@@ -75,6 +76,7 @@ class Prepared:
     plan: Plan
     clearance: Clearance
     node: str
+    source: str  # of a script: derivation(node)
 
 
 class Dispatcher:
@@ -148,7 +150,9 @@ class Dispatcher:
                 cleared, refused="it may cut off this connection; run gdrtop on the node itself"
             )
         action = f"undo:{offer.run}" if isinstance(offer, UndoOffer) else offer.id
-        return Prepared(action, offer.title, offer.plan, cleared, node_name(examination))
+        return Prepared(
+            action, offer.title, offer.plan, cleared, node_name(examination), derivation(examination.node)
+        )
 
     def _network(self) -> Maybe[NetworkDependencyFacts]:
         host = self._host

@@ -62,19 +62,19 @@ by_hand() {{
 _ROOT = 'if [ "$(id -u)" -ne 0 ]; then echo "Run this script as root." >&2; exit 3; fi'
 
 
-def script_of(plan: Plan, node: str) -> str:
+def script_of(plan: Plan, source: str) -> str:
     """Return a script for sh(1) that stops at the first failure and at manual steps; undos are comments."""
-    return script_of_all(plan.title, (plan,), node)
+    return script_of_all(plan.title, (plan,), source)
 
 
-def script_of_all(title: str, plans: Sequence[Plan], node: str) -> str:
-    """Return one script of several plans in order, each below its own title."""
+def script_of_all(title: str, plans: Sequence[Plan], source: str) -> str:
+    """Return one script of several plans in order, each below its own title; `source`: derivation(node)."""
     needs_root = any(plan.needs_root for plan in plans)
     lines = [
         "#!/bin/sh",
         f"# {printable(title)}",
-        f"# Written by gdrtop for {printable(node) or 'this node'}. Read it before you run it"
-        f"{', as root' if needs_root else ''}.",
+        f"# Written by gdrtop {printable(source)}.",
+        f"# Read it before you run it{', as root' if needs_root else ''}.",
         "# It stops at the first failure, and with status 2 where you must act. Start it again to continue.",
     ]
     disturbs = dict.fromkeys(plan.disturbs for plan in plans if plan.disturbs)
@@ -82,7 +82,7 @@ def script_of_all(title: str, plans: Sequence[Plan], node: str) -> str:
         lines.append(f"# affects: {printable('; '.join(disturbs))}")
     lines += [f"# {printable(note)}" for note in dict.fromkeys(plan.note for plan in plans) if note]
     body = _body(plans)
-    name = hashlib.sha256("\n".join([node, *body]).encode()).hexdigest()[:12]
+    name = hashlib.sha256("\n".join([source, *body]).encode()).hexdigest()[:12]
     root = _ROOT if needs_root else ""
     head = _HEAD.format(root=root, name=name, rebooted=shlex.quote(_REBOOTED))
     return "\n".join([*lines, *(line for line in head.split("\n") if line), "", *body, ""])

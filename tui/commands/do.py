@@ -147,6 +147,7 @@ class Do:
                 document("do", host_name(node), node.origin, self._host.wall_clock(), content), self._out
             )
             return 0
+        self._print([heading(self.examination.node)])
         cells = max(len(offer.id) for offer in offers)
         for offer in offers:
             mark = Run("▸", Tone.GOOD) if offer.plan else Run("–", Tone.DIM)
@@ -217,7 +218,7 @@ class Do:
 
     def show_script(self, prepared: Prepared) -> int:
         """Print the plan as a shell script, and return the exit status."""
-        self._out.write(script_of(prepared.plan, prepared.node))
+        self._out.write(script_of(prepared.plan, prepared.source))
         return 0
 
     def confirm(self, prepared: Prepared, yes: bool, named: str, answers: TextIO | None) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import known
+from probes.facts.node import derivation
 from probes.facts.system import cloud as cloud_facts
 from probes.host.protocol import Host
 from probes.nccl.variables.catalogue import CATALOGUE
@@ -28,7 +29,7 @@ from tui.files.log_files import STDIN, UnreadableLog, chunks_of_log
 from tui.files.new_file import shown_path
 from tui.runtime.json_values import document, host_name, object_of, write_json
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import print_lines, text_width
+from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, line, wrapped
 
 _HELP = """\
@@ -120,7 +121,8 @@ def write_environment(
     else:
         name = known(host_name(examination.node), "this node")
         # A line of a script is never broken.
-        print_lines([line(text) for text in lines_of(advice, printable(name, 64), form)], out, ascii_only)
+        lines = lines_of(advice, printable(name, 64), form, derivation(examination.node))
+        print_lines([line(text) for text in lines], out, ascii_only)
     return 0
 
 
@@ -142,11 +144,13 @@ def write_explanation(
             content = _undocumented_json(parameter, text)
             write_json(_document(host, examination, explanation=content), out)
         else:
+            print_lines([heading(examination.node)], out, ascii_only)
             _print(_undocumented(parameter), out, ascii_only)
         return 0
     if as_json:
         write_json(_document(host, examination, explanation=_explanation_json(found)), out)
     else:
+        print_lines([heading(examination.node)], out, ascii_only)
         _print(_explanation(found), out, ascii_only)
     return 0
 
@@ -201,6 +205,7 @@ def write_lint(
         content = [_report_json(report, file.name) for report, file in zip(reports, files, strict=True)]
         write_json(_document(host, examination, status, lint=content[0], more_files=content[1:]), out)
         return status
+    print_lines([heading(examination.node)], out, ascii_only)
     for report, file in zip(reports, files, strict=True):
         _print(_report(report, file.name), out, ascii_only)
     reason = next((report.not_compared for report in reports if report.not_compared), "")

@@ -108,6 +108,13 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     host = open_host(options, is_whole=True)
     require_running_node(host, "live")
     if options.begin is not None or options.end is not None:
+        used = [
+            name for name in ("seconds", "csv", "perfetto", "changes", "ras_events") if vars(options)[name]
+        ]
+        if used:
+            raise UsageError(
+                f"--{used[0].replace('_', '-')} watches; --begin and --end read the counters once"
+            )
         from tui.commands.fleet.job_counters import begin_job, end_job
 
         if options.begin is not None:

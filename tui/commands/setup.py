@@ -11,6 +11,7 @@ from probes.bandwidth.model.request import Mode
 from probes.base.origin import Source
 from probes.base.text import printable
 from probes.facts.gpudirect import GdrPath
+from probes.facts.node import derivation
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.setup.step import SetupStep, StepState
@@ -149,7 +150,7 @@ class SetupCommand:
             assert step is not None
             return self._run_step(guide, step, options) if options.run else self._show_step(step)
         elif options.paths:
-            self._print([*draw_path_table(guide, self._width)])
+            self._print([heading(self._do.examination.node), *draw_path_table(guide, self._width)])
         else:
             self._print([heading(self._do.examination.node), *draw_guide(guide, self._width)])
             if self._simulated is not None and self._simulated.is_used:
@@ -235,7 +236,7 @@ class SetupCommand:
         )
 
     def _write_script(self, guide: Guide) -> int:
-        plans = remaining_plans(guide)
+        plans, source = remaining_plans(guide), derivation(self._do.examination.node)
         if not plans:
             scripted = {definition.id for definition in STEPS if definition.is_scripted}
             left = [step.id for step in guide.steps if step.is_open and step.id in scripted]
@@ -244,10 +245,10 @@ class SetupCommand:
                 return EXIT_REFUSED
             left_over = "only tests, a reboot or the report are left"
             done = finished_words(guide) if guide.is_finished else left_over
-            self._out.write(f"#!/bin/sh\n# Nothing to script: {done} (gdrtop setup)\n")
+            head = f"# Written by gdrtop {source}."
+            self._out.write(f"#!/bin/sh\n{head}\n# Nothing to script: {done} (gdrtop setup)\n")
             return 0
-        node = host_name(self._do.examination.node)
-        self._out.write(script_of_all("Set up GPUDirect RDMA", plans, node if isinstance(node, str) else ""))
+        self._out.write(script_of_all("Set up GPUDirect RDMA", plans, source))
         return 0
 
     def _write_json(self, guide: Guide) -> None:

@@ -11,12 +11,12 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, TextIO
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
+from probes.base.text import printable, xml_comment
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.checks.judgment import Judgment, judge
 from probes.checks.statements import device_statements, stated_facts
 from probes.facts.gpu.gpus import Gpu, GpuFacts
-from probes.facts.node import Node, probe_node
+from probes.facts.node import Node, derivation, probe_node
 from probes.facts.rdma.devices import RdmaFacts, port_name
 from probes.facts.rdma.switch_ports import SwitchPort, read_switch_ports
 from probes.host.protocol import Host
@@ -120,7 +120,8 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         topology = build(probe_node(open_host(options)))
         if topology.unread is not None:
             raise UsageError(f"no topology file: GPUs or NICs are unknown ({topology.unread})")
-        out.write(xml_text(system_of(topology)))
+        comment = xml_comment(f"Written by gdrtop {derivation(topology.node)}")  # NCCL skips it (xml.cc)
+        out.write(f"{comment}\n{xml_text(system_of(topology))}")
     return 0
 
 
@@ -166,9 +167,9 @@ def write_topology(
             content["switch_ports"] = [_switch_port_json(*item) for item in asked.items()]
         write_document(content, out, form)
     elif form == "graphml":
-        out.write(export.graphml(marked_graph(topology, found)))
+        out.write(export.graphml(marked_graph(topology, found), derivation(topology.node)))
     elif form == "dot":
-        text = export.dot(marked_graph(topology, found))
+        text = export.dot(marked_graph(topology, found), derivation(topology.node))
         out.write(ascii_text(text) if is_plain(out, ascii_only) else text)
     else:
         lines = _text(examination, found, verdict, text_width(out))

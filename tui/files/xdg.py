@@ -17,6 +17,12 @@ def own_directory(kind: tuple[str, str]) -> str:
     return os.path.join(base, "gdrtop") if base else ""
 
 
+def simulated_directory(name: str) -> str:
+    """Return where what is made up about a simulated node is kept; "" without a home directory."""
+    cache = own_directory(CACHE)
+    return os.path.join(cache, "simulated", name) if cache else ""
+
+
 def _base(kind: tuple[str, str]) -> str:
     variable, otherwise = kind
     base = os.environ.get(variable, "")

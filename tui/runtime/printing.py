@@ -15,7 +15,8 @@ from probes.base.origin import Origin, Source
 from probes.base.unknown import known
 from tui.files.read_file import read_small
 from tui.terminal.size import clamped
-from widgets.base.lines import TONE_STYLES, Line, line, plain, unwrapped
+from widgets.base.figures import local_time
+from widgets.base.lines import TONE_STYLES, Line, Run, Tone, line, plain, unwrapped
 
 if TYPE_CHECKING:  # the dashboard paints before it imports facts
     from probes.facts.node import Node
@@ -181,8 +182,16 @@ def source_word(origin: Origin) -> str:
 
 
 def heading(node: Node) -> Line:
-    """Return the first line of a command: gdrtop, the node's name, and where the facts are from."""
+    """Return the first line of a command about a node."""
     from tui.runtime.json_values import host_name
+
+    return heading_of(known(host_name(node), "?"), node.origin, node.taken_at)
+
+
+def heading_of(name: str, origin: Origin, taken_at: float) -> Line:
+    """Return the first line of a command: which node or how many, where the facts are from, and of when."""
     from widgets.node.verdict import origin_run
 
-    return line("gdrtop  ", known(host_name(node), "?"), " ", origin_run(node.origin))
+    when = local_time(taken_at, "%Y-%m-%d %H:%M:%S %Z")
+    where = origin_run(origin)
+    return line("gdrtop  ", name, " ", where, Run(f"{'' if where.text else ' '} {when}", Tone.DIM))

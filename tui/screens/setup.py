@@ -199,8 +199,8 @@ class SetupScreen(ExaminedListScreen[GuideState]):
 
     def action_write(self) -> None:
         """Write all remaining commands to a script."""
+        from probes.facts.node import derivation
         from probes.setup.steps.remaining_commands import remaining_plans
-        from tui.actions.guards import node_name
         from tui.actions.script import script_of_all
 
         guide = self._state.guide
@@ -208,5 +208,5 @@ class SetupScreen(ExaminedListScreen[GuideState]):
         if guide is None or not plans:
             self.notify("No command is left to run.", markup=False)
             return
-        text = script_of_all("Set up GPUDirect RDMA", plans, node_name(guide.situation.examination))
+        text = script_of_all("Set up GPUDirect RDMA", plans, derivation(guide.situation.examination.node))
         save_and_copy.save_all(self, "gdrtop-setup", {"sh": text})

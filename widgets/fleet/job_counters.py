@@ -22,11 +22,12 @@ def draw(difference: JobDifference, width: int) -> list[Line]:
     if note:
         return wrapped(f"Job {difference.job}, {lasted}: {note}", width, Tone.WARNING)
     count = difference.problems
-    answer = plural(count, "problem") if count else "no problem on its ports"
-    lines += wrapped(
-        f"Job {difference.job}, {lasted}: {answer}", width, Tone.WARNING if count else Tone.TITLE
-    )
-    for text in (*_low(difference), *_high(difference), *_notes(difference)):
+    notes = _notes(difference)
+    clean = "no problem on the ports that can be compared" if notes else "no problem on its ports"
+    answer = plural(count, "problem") if count else clean
+    tone = Tone.WARNING if count or notes else Tone.TITLE
+    lines += wrapped(f"Job {difference.job}, {lasted}: {answer}", width, tone)
+    for text in (*_low(difference), *_high(difference), *notes):
         lines += _marked(text, width)
     return [*lines, line(), *_table(difference, width)]
 

@@ -37,7 +37,7 @@ WITHOUT_NUMBERS = (State.UNKNOWN, State.NOT_APPLICABLE)
 def origin_run(origin: Origin) -> Run:
     """Return where the facts are from, unless it is this machine."""
     word = _SOURCES.get(origin.source)
-    return Run(f" {word} {origin.label} ", Tone.CURSOR) if word else Run("")
+    return Run(f" {f'{word} {origin.label}'.strip()} ", Tone.CURSOR) if word else Run("")
 
 
 def path_name(path: GdrPath) -> str:

@@ -14,15 +14,14 @@ from typing import Any
 
 import yaml
 
-from probes.base.origin import Source
 from probes.base.text import plural, printable
 from probes.base.unknown import Unknown, known, map_known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath
+from probes.facts.node import derivation
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.rdma.nic_driver import NicDriver
 from probes.facts.system.distribution import Distribution
-from probes.facts.system.platform import PlatformFacts
 from probes.queries.modules import ofed_of
 from probes.setup.manifests.request import (
     DriverOwner,
@@ -52,7 +51,7 @@ def head(request: ManifestRequest, title: str, use: Sequence[str], notes: Sequen
     `use`: commands. A requirement of the path that this node does not meet is a note.
     """
     lines = comment_lines(title)
-    lines += comment_lines(f"Written by gdrtop {_derived_from(request.situation)}")
+    lines += comment_lines(f"Written by gdrtop {derivation(request.situation.examination.node)}")
     for label, value in _facts(request):
         lines += comment_lines(f"{label + ':':<12}{value}", " " * 12)
     for note in (*_open_requirements(request), *_old_peermem(request), *notes):
@@ -60,20 +59,6 @@ def head(request: ManifestRequest, title: str, use: Sequence[str], notes: Sequen
     if use:
         lines += comment_lines("Use:") + [command_line(command) for command in use]
     return lines
-
-
-def _derived_from(situation: Situation) -> str:
-    node = situation.examination.node
-    name = known(node.platform.hostname, "?") if isinstance(node.platform, PlatformFacts) else "?"
-    name, label = printable(name, 64), printable(node.origin.label, 200)
-    match node.origin.source:
-        case Source.SIMULATED:
-            return f"from SIMULATED node {label}: an example, derived from no real machine"
-        case Source.RECORDED:
-            return f"from node {name}, recorded in {label}"
-        case Source.TREE:
-            return f"from node {name}, read from {label}"
-    return f"from node {name}"
 
 
 def _facts(request: ManifestRequest) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from probes.topology.export import Mark, dot, graphml, node_link, plain_graph
 from probes.topology.graph import build_parts
 from probes.topology.paths import Topology, build
 
+SOURCE = "from node <a&b> --> \x1b[31mgpu01"
 QUOTED = r'"(?:[^"\\]|\\.)*"'
 DOT_LINE = re.compile(rf"  {QUOTED}( -- {QUOTED})? \[label={QUOTED} [^\"]*(\"#[0-9a-f]{{6}}\"[^\"]*)*\];")
 
@@ -29,11 +30,11 @@ def test_every_form_has_every_device_and_link(name: str) -> None:
     found = topology(name)
     plain = plain_graph(found.graph, {})
     again = nx.node_link_graph(node_link(plain), edges="edges")
-    from_xml = nx.read_graphml(io.BytesIO(graphml(plain).encode()))
+    from_xml = nx.read_graphml(io.BytesIO(graphml(plain, SOURCE).encode()))
     for copy in (again, from_xml):
         assert dict(copy.nodes(data="label")) == dict(plain.nodes(data="label"))
         assert {frozenset(pair) for pair in copy.edges} == {frozenset(pair) for pair in found.graph.edges}
-    text = dot(plain)
+    text = dot(plain, SOURCE)
     assert text.count(" -- ") == plain.number_of_edges()
     for end in (*found.gpus, *found.nics):
         assert f'"{end.bdf}" [label="{end.label}' in text
@@ -76,7 +77,7 @@ def test_a_link_below_its_best_is_degraded() -> None:
     degraded = [edge for _, _, edge in plain.edges(data=True) if edge.get("degraded")]
     assert degraded
     assert all("now" in edge["text"] for edge in degraded)
-    assert dot(plain).count("degraded") == len(degraded)
+    assert dot(plain, SOURCE).count("degraded") == len(degraded)
 
 
 def test_marked_devices_name_their_findings() -> None:
@@ -84,8 +85,8 @@ def test_marked_devices_name_their_findings() -> None:
     gpu = found.gpus[0].id
     plain = plain_graph(found.graph, {gpu: Mark("critical", ("bar1-too-small", "gpu-link-width"))})
     assert plain.nodes[gpu]["severity"] == "critical"
-    assert "critical: bar1-too-small, gpu-link-width" in dot(plain)
-    assert "bar1-too-small, gpu-link-width" in graphml(plain)
+    assert "critical: bar1-too-small, gpu-link-width" in dot(plain, SOURCE)
+    assert "bar1-too-small, gpu-link-width" in graphml(plain, SOURCE)
 
 
 def test_names_from_the_node_cannot_leave_their_quotes() -> None:
@@ -94,9 +95,9 @@ def test_names_from_the_node_cannot_leave_their_quotes() -> None:
     for name in (found.gpus[0].id, str(found.nics[0].bdf)):
         graph.nodes[name]["name"] = '"]; evil [label="\\" \x1b[2J <b>&amp;</b> é \\'
     plain = plain_graph(graph, {})
-    lines = dot(plain).splitlines()[3:-1]
+    lines = dot(plain, SOURCE).splitlines()[4:-1]
     assert all(DOT_LINE.fullmatch(line) for line in lines)
-    assert "\x1b" not in dot(plain) + graphml(plain)
-    assert graphml(plain).isascii()
-    names = dict(nx.read_graphml(io.BytesIO(graphml(plain).encode())).nodes(data="name"))
+    assert "\x1b" not in dot(plain, SOURCE) + graphml(plain, SOURCE)
+    assert graphml(plain, SOURCE).isascii()
+    names = dict(nx.read_graphml(io.BytesIO(graphml(plain, SOURCE).encode())).nodes(data="name"))
     assert names[found.gpus[0].id] == plain.nodes[found.gpus[0].id]["name"]

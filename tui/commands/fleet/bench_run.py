@@ -32,6 +32,7 @@ from tui.commands.bench_run.exit_status import (
     EXIT_STOPPED,
 )
 from tui.commands.bench_run.output import BenchOutput
+from tui.commands.fleet.output import fleet_heading
 from tui.commands.fleet.pairs_json import pairs_json
 from tui.files.pair_results import PairResultsError, PairResultsFile
 from tui.runtime.json_values import document
@@ -131,7 +132,8 @@ class FleetBench:
         rails = plural(len(plan.rails), "rail")
         memories = " and ".join(memory.words for memory in self._settings.memories)
         title = f"{plural(len(plan.nodes), 'node')}, {rails}, {memories}"
-        lines: list[Line] = wrapped(title, self._width, Tone.TITLE)
+        lines: list[Line] = [fleet_heading(len(self._nodes), self._origin)]
+        lines += wrapped(title, self._width, Tone.TITLE)
         lines += wrapped(
             f"about {minutes(plan.quick_seconds)} for one round with each node once", self._width
         )
@@ -201,7 +203,8 @@ class FleetBench:
             self._output.warn(f"not saved: {self._session.not_saved}")
         for text in self._session.left_behind:
             self._output.warn(text)
-        self._output.show(draw_pairs(report, self._width))
+        head = fleet_heading(len(self._nodes), self._origin)
+        self._output.show([head, *draw_pairs(report, self._width)])
         if self._options.json:
             self._write_json(plan, report, status, reason)
         elif status not in (0, EXIT_BELOW):  # what is slow is printed already

@@ -18,7 +18,7 @@ from probes.live.hang.diagnosis import Diagnosis, HangFacts
 from probes.live.ras.targets import no_job
 from tui.commands.arguments import EXIT_INTERRUPTED, whole_number
 from tui.commands.fleet.job_option import add_job_option
-from tui.commands.fleet.output import NO_NODE, common_origin
+from tui.commands.fleet.output import NO_NODE, common_origin, fleet_heading
 from tui.commands.hang.document import hang_document
 from tui.commands.hang.hang import SECONDS, HangSearch
 from tui.runtime.json_values import write_json
@@ -77,9 +77,9 @@ def run(
     facts = _of_largest_job(found)
     diagnosis = diagnose_nodes(facts, missing) if facts else None
     status = EXIT_UNKNOWN if diagnosis is None else diagnosis.exit_status
+    origin = common_origin([host.origin for host in hosts.values()])
     if options.json:
         at = max((search.taken_at for search in searches.values()), default=0.0) or time.time()
-        origin = common_origin([host.origin for host in hosts.values()])
         shown = [diagnosis] if diagnosis else []
         write_json(hang_document(NO_NODE, origin, at, shown, status, missing), out)
         return status
@@ -92,7 +92,7 @@ def run(
         lines = draw_hang(diagnosis, width)
         if absent := [name for name in found if name not in facts]:
             lines += wrapped(f"{plural(len(absent), 'node')} without this job: {', '.join(absent)}", width)
-    print_lines(lines, out, options.ascii)
+    print_lines([fleet_heading(len(hosts) + len(unanswered), origin), *lines], out, options.ascii)
     return status
 
 

@@ -7,6 +7,7 @@ from typing import Any, TextIO
 
 from probes.base.origin import Source
 from probes.base.text import plural
+from probes.base.unknown import known
 from probes.fleet.job_counters import (
     MAX_BYTES,
     CountersError,
@@ -20,9 +21,10 @@ from probes.host.protocol import Host
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.files.job_file import JobFile, JobFileError, is_job_id
 from tui.files.new_file import shown_path
+from tui.files.xdg import simulated_directory
 from tui.runtime.json_values import document, object_of, plain_value, write_json
-from tui.runtime.printing import print_lines, text_width
-from widgets.base.lines import line
+from tui.runtime.printing import heading_of, print_lines, text_width
+from widgets.base.lines import Line, line
 from widgets.fleet.job_counters import draw
 
 _HOSTNAME = "/proc/sys/kernel/hostname"
@@ -33,12 +35,12 @@ def begin_job(host: Host, job: str, out: TextIO, ascii_only: bool, directory: st
     _check(host, job)
     counters = read_counters(host, job)
     try:
-        file = JobFile(job, directory)
+        file = JobFile(job, directory or _made_up(host))
         file.save(to_text(counters))
     except JobFileError as error:
         return _failed(str(error))
     saved = f"Saved the counters of {plural(len(counters.ports), 'port')} for job {job} in {file.path}"
-    print_lines([line(saved)], out, ascii_only)
+    print_lines([*_heading(host, counters.at), line(saved)], out, ascii_only)
     return 0
 
 
@@ -52,7 +54,7 @@ def end_job(
     """
     _check(host, job)
     try:
-        file = JobFile(job, directory)
+        file = JobFile(job, directory or _made_up(host))
         content = file.read(MAX_BYTES)
     except JobFileError as error:
         return _failed(str(error))
@@ -67,12 +69,26 @@ def end_job(
             document("job-counters", host.read(_HOSTNAME, 4096), host.origin, end.at, _json(difference)), out
         )
     else:
-        print_lines(draw(difference, text_width(out)), out, ascii_only)
+        print_lines([*_heading(host, end.at), *draw(difference, text_width(out))], out, ascii_only)
     try:
         file.delete()
     except JobFileError as error:
         return _failed(str(error))
     return 0
+
+
+def _made_up(host: Host) -> str | None:
+    """Return where the counters of a simulated node are kept, apart from real ones; None: it is real."""
+    return simulated_directory(host.origin.label) if host.origin.source is Source.SIMULATED else None
+
+
+def _heading(host: Host, at: float) -> list[Line]:
+    """Return the first line, for what is not about a real node; that of a prolog is its only one."""
+    return (
+        []
+        if host.origin.is_running
+        else [heading_of(known(host.read(_HOSTNAME, 4096), "?"), host.origin, at)]
+    )
 
 
 def _check(host: Host, job: str) -> None:

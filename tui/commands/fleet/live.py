@@ -18,7 +18,7 @@ from probes.host.protocol import Host
 from probes.live.model.sample import GDR_WORDS, PathWord
 from tui.commands.arguments import EXIT_INTERRUPTED, UsageError, whole_number
 from tui.commands.fleet.job_option import add_job_option
-from tui.commands.fleet.output import NO_NODE, common_origin
+from tui.commands.fleet.output import NO_NODE, common_origin, fleet_heading
 from tui.runtime.json_values import document, object_of, time_json
 from tui.runtime.printing import print_lines, text_width
 from widgets.fleet.job import MOST_ROWS, draw
@@ -83,7 +83,8 @@ def run(
     printed: object = None
 
     def print_job(job: FleetJob) -> None:
-        print_lines(draw(job, text_width(out), most_rows), out, options.ascii)
+        head = fleet_heading(len(hosts) + len(unanswered), origin)
+        print_lines([head, *draw(job, text_width(out), most_rows)], out, options.ascii)
         out.flush()
 
     origin = common_origin([host.origin for host in hosts.values()])

@@ -8,12 +8,14 @@ from collections.abc import Collection
 from typing import Any, TextIO
 
 from probes.base.origin import Origin, Source
+from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown
 from probes.fleet.compare import Difference, Fleet, Kind
 from probes.fleet.node_set import fold_nodes
 from probes.fleet.summary import to_json
 from tui.runtime.json_values import document, plain_value, verdict_json, write_document
-from tui.runtime.printing import print_lines, text_width
+from tui.runtime.printing import heading_of, print_lines, text_width
+from widgets.base.lines import Line
 from widgets.fleet.answer import draw_answer
 from widgets.fleet.node_rows import draw_node_rows
 
@@ -24,12 +26,21 @@ def print_fleet(fleet: Fleet, out: TextIO, status: int, options: argparse.Namesp
     """Print the answer in the format that the options name, and return the exit status."""
     if options.format in ("json", "yaml"):
         write_document(fleet_document(fleet, status, origin), out, options.format)
-    elif options.format == "wide":
-        print_lines(draw_node_rows(fleet)[options.no_header :], out, options.ascii)
+        return status
+    head = [] if options.no_header else [fleet_heading(len(fleet.summaries) + len(fleet.unanswered), origin)]
+    if options.format == "wide":
+        lines = draw_node_rows(fleet)[options.no_header :]
     else:
         lines = draw_answer(fleet, text_width(out), with_headline=not options.no_header)
-        print_lines(lines, out, options.ascii)
+    print_lines([*head, *lines], out, options.ascii)
     return status
+
+
+def fleet_heading(nodes: int, origin: Origin) -> Line:
+    """Return the first line of a command about many nodes; what is not of now says so."""
+    label = "" if origin.source is Source.SIMULATED else origin.label
+    shown = Origin(Source.LIVE) if origin.is_running else Origin(origin.source, label)
+    return heading_of(plural(nodes, "node"), shown, time.time())
 
 
 def fleet_document(fleet: Fleet, status: int, origin: Origin) -> dict[str, Any]:

@@ -17,15 +17,14 @@ from tui.actions.events import RunOutcome
 from tui.actions.runner import file_commands
 from tui.bandwidth.results_store import DiskResultsStore, MemoryResultsStore, ResultsStore
 from tui.files.setup_log import DiskSetupLog, MemorySetupLog, SetupLog
-from tui.files.xdg import CACHE, own_directory
+from tui.files.xdg import simulated_directory
 
 
 class SimulatedSetup:
     """The files of one simulated node."""
 
     def __init__(self, name: str) -> None:
-        cache = own_directory(CACHE)
-        self.directory = os.path.join(cache, "simulated", name) if cache else ""
+        self.directory = simulated_directory(name)
         self.log: SetupLog = MemorySetupLog()
         self.results: ResultsStore = MemoryResultsStore()
         self.actions: AuditFile = MemoryLog()

@@ -138,7 +138,7 @@ class ConfirmState:
         """Return the plan as a shell script."""
         from tui.actions.script import script_of
 
-        return script_of(self.prepared.plan, self.prepared.node)
+        return script_of(self.prepared.plan, self.prepared.source)
 
     @property
     def script_name(self) -> str:

@@ -11,7 +11,7 @@ from tui.cli import main
 def test_two_simulated_nodes_differ_in_what_the_fault_changes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", "demo:hgx-h100", "demo:hgx-h100+port-down"]) == 1
     shown = capsys.readouterr().out
-    assert shown.startswith("2 nodes: 1 ACTIVE, 1 DEGRADED\n")
+    assert "\n2 nodes: 1 ACTIVE, 1 DEGRADED\n" in shown
     assert "Port state of mlx5_1  ACTIVE: hgx-h100 · DOWN: hgx-h100+port-down" in shown
 
 

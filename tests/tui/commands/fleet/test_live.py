@@ -50,7 +50,7 @@ def options(*arguments: str) -> argparse.Namespace:
 def test_a_job_on_three_nodes_has_24_ranks_and_none_differs() -> None:
     status, text = Watched().run()
     assert status == 0
-    first, _, head, *rows = text.splitlines()
+    _, first, _, head, *rows = text.splitlines()
     assert first.startswith("train.py (alice, Slurm job 4711) - 24 ranks on 3 nodes - likely GDR (peermem)")
     assert head.split()[0] == "node"
     assert [row.split()[1] for row in rows] == [str(rank) for rank in range(24)]
@@ -76,9 +76,9 @@ def test_a_fault_on_one_node_is_named_with_its_node(fault: str, seconds: int, sa
 def test_a_job_that_hangs_is_a_problem_after_a_minute_seen_before_or_not(fault: str, seconds: int) -> None:
     early, text = Watched(2, {1: fault}).run("--seconds", str(seconds - 6))
     assert (early, "? No port of this job has moved data for" in text) == (0, True), text
-    assert "problem" not in text.splitlines()[0]
+    assert "problem" not in text.splitlines()[1]
     status, text = Watched(2, {1: fault}).run("--seconds", str(seconds))
-    assert (status, text.splitlines()[0].endswith("2 problems")) == (1, True), text
+    assert (status, text.splitlines()[1].endswith("2 problems")) == (1, True), text
     assert "while 15 of its 16 GPUs are busy" in " ".join(text.split())
     assert "! No port of this job has moved data for" in text
     assert "! Rank 10 on gpu002 has an idle GPU; the other 15 ranks of this job have busy GPUs" in text
@@ -121,7 +121,7 @@ def live_without_hosts() -> tuple[int, str]:
 def test_another_job_is_not_found() -> None:
     status, text = Watched(2).run("--job", "99", "--seconds", "2")
     assert status == 3
-    assert text.splitlines()[0] == "Job 99 has no process on the nodes that answer (2)."
+    assert text.splitlines()[1] == "Job 99 has no process on the nodes that answer (2)."
     assert "Other jobs on these nodes: train.py (alice, Slurm job 4711)" in text
 
 
@@ -130,7 +130,7 @@ def test_ctrl_c_prints_what_was_seen() -> None:
     watched.interrupt_at = 5003.0
     status, text = watched.run()
     assert status == EXIT_INTERRUPTED
-    assert text.startswith("train.py (alice, Slurm job 4711) - 16 ranks on 2 nodes")
+    assert text.splitlines()[1].startswith("train.py (alice, Slurm job 4711) - 16 ranks on 2 nodes")
 
 
 @pytest.mark.slow

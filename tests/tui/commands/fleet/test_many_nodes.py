@@ -15,8 +15,8 @@ ODD = {"gpu017": "hgx-h100+acs-on", "gpu233": "hgx-h100+port-down"}
 def test_the_odd_nodes_of_five_hundred_are_found_in_little_memory(tmp_path: Path) -> None:
     over = save_answers(tmp_path, "hgx-h100", ODD)
     argv = [sys.executable, "-m", "tui", "fleet", "-w", "gpu[001-500]", "--over", over]
-    fleet = measure(Command(argv, (1,), "^500 nodes: "), with_memory=True)
-    first, rest = fleet.text.split("\n", 1)
+    fleet = measure(Command(argv, (1,), "\n500 nodes: "), with_memory=True)
+    _, first, rest = fleet.text.split("\n", 2)
     assert first == "500 nodes: 498 ACTIVE, 2 DEGRADED"
     lines = rest.splitlines()
     assert [line.split()[-1] for line in lines if "DEGRADED via" in line] == ["gpu017", "gpu233"]
