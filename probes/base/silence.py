@@ -16,7 +16,13 @@ class Silence:
     reason: str
     until: date  # the last day on which it is in force, in local time
     device: str = ""  # an RDMA device or PCI address; "": all that the finding names
+    nodes: frozenset[str] = frozenset()  # names of hosts, also without their domain; none: every node
     origin: str = ""  # "/etc/gdrtop/config.toml:7"
+
+    def covers_node(self, names: Iterable[str]) -> bool:
+        """Return whether it is about the node with these names; one without a name is in no set."""
+        short = {name.partition(".")[0] for name in names}
+        return not self.nodes or bool(self.nodes & {*names, *short})
 
     def is_expired(self, at: float) -> bool:
         """Return whether it has ended at a time in seconds since 1970."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from probes.base.origin import Source
 from probes.base.silence import Silence, silences
 from probes.base.unknown import Unknown, known
 from probes.checks.registry import Outcomes
+from probes.facts.system.platform import PlatformFacts
 from probes.queries.finding import Check, Outcome, Status
 from probes.snapshot.examination import Examination
 
@@ -14,11 +16,14 @@ from probes.snapshot.examination import Examination
 def with_silences(outcomes: Outcomes, examination: Examination) -> Outcomes:
     """Return the outcomes with silenced ones marked; one whose silence has expired counts again, and says so.
 
-    A silence with a device covers a finding only if all of its devices are covered.
+    A silence with a device covers a finding only if all of its devices are covered, and one with nodes only
+    findings of these.
     """
     by_id: dict[str, list[Silence]] = {}
+    names = _names_of(examination) if silences() else ()
     for silence in silences():
-        by_id.setdefault(silence.id, []).append(silence)
+        if silence.covers_node(names):
+            by_id.setdefault(silence.id, []).append(silence)
     if not by_id:
         return outcomes
     bdfs = {}
@@ -28,6 +33,14 @@ def with_silences(outcomes: Outcomes, examination: Examination) -> Outcomes:
         (check, _with_silence(check, outcome, by_id.get(check.id, []), bdfs, examination.taken_at))
         for check, outcome in outcomes
     )
+
+
+def _names_of(examination: Examination) -> tuple[str, ...]:
+    """Return the node's own name, and the one by which it was reached."""
+    node = examination.node
+    name = known(node.platform.hostname, "") if isinstance(node.platform, PlatformFacts) else ""
+    reached = node.origin.label if node.origin.source is Source.REMOTE else ""
+    return tuple(filter(None, (name, reached)))
 
 
 def _with_silence(

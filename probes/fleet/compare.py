@@ -180,7 +180,7 @@ def _groups(nodes: Sequence[NodeSummary]) -> tuple[Group, ...]:
     found: dict[object, list[NodeSummary]] = {}
     for node in nodes:
         verdict = node.verdict
-        counts = verdict.path, verdict.gpus_served, verdict.gpus, verdict.nics
+        counts = verdict.path, verdict.gpus_served, verdict.gpus, verdict.nics, verdict.silenced
         reason = "" if verdict.is_green or node.findings else verdict.reason
         problems = tuple((problem.id, problem.severity, problem.title) for problem in node.findings)
         found.setdefault((verdict.word, counts, reason, problems), []).append(node)

@@ -24,7 +24,7 @@ from probes.fleet.traits import (
     trait,
     traits_of,
 )
-from probes.queries.finding import Severity
+from probes.queries.finding import Finding, Severity, has_name
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 
@@ -97,6 +97,12 @@ def summarize(
     `name`: of the node, by default its host name; `results`: saved bandwidth results of this node, oldest
     first.
     """
+
+    def devices_of(finding: Finding) -> list[str]:
+        """Return GPUs and NICs before the bridges above them."""
+        labels = examination.topology.labels
+        return sorted(finding.devices, key=lambda device: not has_name(device, labels))
+
     platform = examination.node.platform
     hostname: Maybe[str] = platform.hostname if isinstance(platform, PlatformFacts) else platform
     verdict = judgment.verdict
@@ -110,7 +116,7 @@ def summarize(
                 finding.id,
                 finding.severity,
                 printable(finding.title, MOST_CHARACTERS),
-                tuple(printable(device, MOST_CHARACTERS) for device in finding.devices[:_MOST_DEVICES]),
+                tuple(printable(device, MOST_CHARACTERS) for device in devices_of(finding)[:_MOST_DEVICES]),
             )
             for finding in judgment.listed[:_MOST_FINDINGS]
         ),

@@ -12,6 +12,7 @@ from typing import TypeVar
 from probes.base.silence import Silence
 from probes.base.site_combinations import COMPONENTS, SiteCombination, VersionRange, parse_range
 from probes.base.text import printable
+from tui.files.xdg import group_files
 from tui.settings.configuration import ConfigFile, Configuration, Configured
 from tui.settings.table import (
     COMBINATION,
@@ -31,8 +32,8 @@ else:
     import tomli as tomllib
 
 _LOCKED = "read_only"
-_FIELDS = ("id", "device", "reason", "until")
-_OPTIONAL = ("device", "board", "source")
+_FIELDS = ("id", "device", "nodes", "reason", "until")
+_OPTIONAL = ("device", "nodes", "board", "source")
 _COMBINATION_FIELDS = ("board", *COMPONENTS, "symptom", "cure", "source")
 _MOST_ROWS = 1000
 _Row = TypeVar("_Row")
@@ -222,12 +223,23 @@ class _Layers:
 
     def _silence(self, place: tuple[str, ...], fields: dict[str, object]) -> Silence | None:
         """Return a silence, or None after noting that it has no date."""
-        texts = self._texts(place, fields, ("id", "reason", "device"), _FIELDS)
+        texts = self._texts(place, fields, ("id", "reason", "device", "nodes"), _FIELDS)
         until = fields.get("until")
         if not isinstance(until, date) or isinstance(until, datetime):
             self._error((*place, "until"), "a silence needs until, a date without quotes such as 2026-12-31")
             return None
-        return Silence(texts["id"], texts["reason"], until, texts["device"], self._origin(place))
+        nodes = self._nodes(place, texts["nodes"]) if "nodes" in fields else frozenset()
+        return Silence(texts["id"], texts["reason"], until, texts["device"], nodes, self._origin(place))
+
+    def _nodes(self, place: tuple[str, ...], text: str) -> frozenset[str]:
+        """Return the nodes of a silence; a text that names none is an error, and no silence of every node."""
+        from probes.fleet.node_set import NodeSetError, parse_nodes  # only who names nodes needs ClusterShell
+
+        try:
+            return frozenset(parse_nodes(text, group_files()))
+        except NodeSetError as error:
+            self._error((*place, "nodes"), str(error))
+            return frozenset()
 
     def _combination(self, place: tuple[str, ...], fields: dict[str, object]) -> SiteCombination:
         """Return a row of versions that do not work together."""

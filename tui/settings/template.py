@@ -16,6 +16,7 @@ _SILENCE = """\
 # [[silence]]
 # id = "acs-redirect-enabled"
 # device = "mlx5_3"          # optional; without it, the finding on all devices
+# nodes = "gpu[17-18]"       # optional; without it, on all nodes that are judged here
 # reason = "BIOS update planned, ticket 4711"
 # until = 2026-12-31
 """

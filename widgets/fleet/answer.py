@@ -45,13 +45,15 @@ def draw_answer(fleet: Fleet, width: int, with_headline: bool = True) -> list[Li
 
 
 def headline(fleet: Fleet) -> Line:
-    """Return "64 nodes: 62 READY (60 likely in use), 1 DEGRADED, 1 BROKEN · 2 do not answer"."""
+    """Return "64 nodes: 62 READY, 1 DEGRADED, 1 BROKEN · 1 with silenced findings · 2 do not answer"."""
     likely = sum(summary.verdict.likely_in_use for summary in fleet.summaries)
     runs = [Run(plural(len(fleet.summaries), "node"), Tone.TITLE)]
     for place, (state, count) in enumerate(fleet.counts.items()):
         runs += [Run(", " if place else ": "), Run(f"{count} {state.value}", _TONES[state])]
         if likely and state is State.READY:
             runs.append(Run(f" ({likely} likely in use)"))
+    if silenced := sum(bool(summary.verdict.silenced) for summary in fleet.summaries):
+        runs.append(Run(f" · {silenced} with silenced findings", Tone.DIM))
     if fleet.unanswered:
         count = len(fleet.unanswered)
         runs += [Run(" · "), Run(f"{count} do{'es' if count == 1 else ''} not answer", Tone.BAD)]

@@ -29,6 +29,7 @@ def draw_node_rows(fleet: Fleet) -> list[Line]:
         Column("NICS", cells_of(nodes, _nics), 1, to_right=True),
         Column("CRITICAL", cells_of(nodes, _critical), 1, to_right=True),
         Column("WARNINGS", cells_of(nodes, _warnings), 1, to_right=True),
+        Column("SILENCED", cells_of(nodes, _silenced), 1, to_right=True),
         Column("KERNEL", cells_of(nodes, lambda node: _trait(node, "kernel")), 1),
         Column("DRIVER", cells_of(nodes, lambda node: _trait(node, "driver")), 1),
         Column("FINDING", cells_of(nodes, _finding), 1),
@@ -69,6 +70,10 @@ def _critical(node: _Node) -> Run:
 
 def _warnings(node: _Node) -> Run:
     return _count(None if isinstance(node, Unanswered) else node.verdict.warnings, Tone.WARNING)
+
+
+def _silenced(node: _Node) -> Run:
+    return _count(None if isinstance(node, Unanswered) else node.verdict.silenced)
 
 
 def _count(count: int | None, tone: Tone = Tone.PLAIN) -> Run:

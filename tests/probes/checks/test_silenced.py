@@ -167,3 +167,19 @@ def test_a_silence_for_a_check_that_does_not_exist_changes_nothing() -> None:
 def test_any_clock_of_a_recording_can_be_compared() -> None:
     assert Silence("x", "x", FAR).is_expired(float("inf"))
     assert not Silence("x", "x", FAR).is_expired(0.0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "silenced"),
+    [((), 1), (("hgx-h100",), 1), (("gpu17", "gpu18"), 0), (("hgx-h100.cluster",), 0)],
+)
+def test_a_silence_of_some_nodes_leaves_the_others_alone(nodes: tuple[str, ...], silenced: int) -> None:
+    judgment = judged("acs-on", Silence(ACS, "x", FAR, nodes=frozenset(nodes)))
+    assert judgment.verdict.silenced == silenced
+
+
+def test_a_node_is_named_with_and_without_its_domain() -> None:
+    silence = Silence(ACS, "x", FAR, nodes=frozenset({"gpu17"}))
+    assert silence.covers_node(["gpu17.cluster.example"])
+    assert not silence.covers_node([])
+    assert Silence(ACS, "x", FAR).covers_node([])

@@ -80,10 +80,11 @@ def with_devices(finding: Finding) -> str:
 
 
 def counts_of(verdict: Verdict) -> str:
-    """Return "1 critical, 2 warnings"; "" if there are none."""
+    """Return "1 critical, 2 warnings, 1 silenced"; "" if there are none."""
     critical = f"{verdict.critical} critical" if verdict.critical else ""
     warnings = plural(verdict.warnings, "warning") if verdict.warnings else ""
-    return ", ".join(filter(None, (critical, warnings)))
+    silenced = f"{verdict.silenced} silenced" if verdict.silenced else ""
+    return ", ".join(filter(None, (critical, warnings, silenced)))
 
 
 def served(verdict: Verdict) -> str:
@@ -110,7 +111,7 @@ def first_problem(judgment: Judgment) -> str:
 def in_short(judgment: Judgment) -> str:
     """Return "DEGRADED (1 critical): A GPU has fallen off the bus", or "READY via DMA-BUF, 8 of 8 GPUs"."""
     verdict, problem = judgment.verdict, first_problem(judgment)
-    if not problem:
-        return f"{verdict.word} {served(verdict)}".rstrip()
     counts = counts_of(verdict)
+    if not problem:
+        return ", ".join(filter(None, (f"{verdict.word} {served(verdict)}".rstrip(), counts)))
     return f"{verdict.word}{f' ({counts})' if counts else ''}: {problem}"

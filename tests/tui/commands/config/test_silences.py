@@ -1,6 +1,7 @@
 """What an admin sees of silenced findings: in check, its JSON and exit status, and in the doctor."""
 
 import json
+import re
 from datetime import date
 
 import pytest
@@ -83,3 +84,43 @@ def test_the_doctor_lists_it_and_still_offers_its_fix(machine: Machine) -> None:
     state.selected = "acs-redirect-enabled"
     assert state.has_fix
     assert "BIOS update, ticket 4711" in "\n".join(map(plain, state.detail_lines(120)))
+
+
+@pytest.mark.parametrize(
+    "arguments", [["fleet", "--demo", f"hgx-h100,{NODE}"], ["diff", "demo:hgx-h100", f"demo:{NODE}"]]
+)
+def test_a_fleet_counts_it_and_keeps_the_node_apart(
+    machine: Machine, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    machine.user_file.write_text(TEXT.format(until="2099-12-31"))
+    main(arguments)
+    text = capsys.readouterr().out
+    assert "2 nodes: 2 ACTIVE · 1 with silenced findings\n" in text
+    assert re.search(r"8 of 10 NICs · 1 silenced  \S+\n", text)
+    assert re.search(r"8 of 10 NICs  \S+\n", text)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"), [(["--one-line"], ", 1 silenced\n"), (["--for", "nagios"], ", 1 silenced | ")]
+)
+def test_a_line_for_others_counts_it(
+    machine: Machine, capsys: pytest.CaptureFixture[str], option: list[str], said: str
+) -> None:
+    machine.user_file.write_text(TEXT.format(until="2099-12-31"))
+    assert said in checked(capsys, *option, status=0)
+
+
+@pytest.mark.parametrize(("nodes", "word"), [("hgx-h[100-101]", "ACTIVE"), ("gpu[17-18]", "DEGRADED")])
+def test_it_holds_for_a_set_of_nodes(
+    machine: Machine, capsys: pytest.CaptureFixture[str], nodes: str, word: str
+) -> None:
+    machine.user_file.write_text(f'{TEXT.format(until="2099-12-31")}nodes = "{nodes}"\n')
+    main(["check", "--one-line", "--demo", NODE])
+    assert word in capsys.readouterr().out
+
+
+def test_what_is_no_set_of_nodes_is_an_error(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    for nodes, said in (("gpu[1-", "is not a set of nodes"), ("", "no node is named")):
+        machine.user_file.write_text(f'{TEXT.format(until="2099-12-31")}nodes = "{nodes}"\n')
+        assert main(["check", "--demo", NODE]) == 3
+        assert said in capsys.readouterr().err
