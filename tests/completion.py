@@ -36,7 +36,7 @@ WORDS = {
     ("manifest", "kind"): tuple(manifest.KINDS),
     ("setup", "step"): tuple(step.id for step in STEPS),
     ("schema", "kind"): KINDS,
-    ("help", "subject"): tuple(SUBJECTS),
+    ("help", "words"): tuple(SUBJECTS),
 }
 FILE_METAVARS = ("FILE", "DIR", "PATH")
 

@@ -60,7 +60,8 @@ examples:
   gdrtop bench                    measure the first GPU with its best NIC
   gdrtop prove                    show which NICs can register which GPU's memory
   gdrtop check --root /host       check a node whose / is mounted at /host, or a dumped tree
-  gdrtop fleet watch -w gpu[01-64]
+  gdrtop fleet 'gpu[01-64]'       show which of these nodes differ from the rest, and how
+  gdrtop fleet watch 'gpu[01-64]'
                                   show many nodes on a screen, the worst first
   gdrtop live                     show what the running jobs do, as text
   gdrtop explain 41000            explain a process to its user; --slurm JOB a whole job
@@ -195,9 +196,23 @@ class _Parser(argparse.ArgumentParser):
         """Parse everything; an unknown option is reported with the help of its command."""
         options, more = self.parse_known_args(args, namespace)
         if more:
-            self.prog += f" {options.command}" if options.command else ""
-            self.error(f"unrecognized arguments: {' '.join(more)}")
+            words = [word for word in (options.command, vars(options).get("part")) if word]
+            self.prog = " ".join([self.prog, *words])
+            self.error(f"unrecognized arguments: {' '.join(more)}{self._meant(words, more[0])}")
         return options
+
+    def _meant(self, words: Sequence[str], wrong: str) -> str:
+        """Return the options of these commands that are like a wrong one, or where a file belongs."""
+        if not wrong.startswith("-"):
+            return f"; did you mean gdrtop env --lint {wrong}?" if words == ["env"] else ""
+        parser: argparse.ArgumentParser = self
+        names = {*parser._option_string_actions}
+        for word in words:
+            commands = next(each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+            parser = commands.choices[word]
+            names |= {*parser._option_string_actions}
+        options = sorted(name[2:] for name in names if name.startswith("--"))
+        return did_you_mean(wrong.partition("=")[0].lstrip("-"), options, 0.6, "--")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write a message; argparse itself would swallow an error on stdout."""
@@ -215,7 +230,8 @@ class _Parser(argparse.ArgumentParser):
             hint = f"; did you mean gdrtop {word}?" if word in _COMMANDS else _HINTS.get(word)  # fleet diff
             hint = hint or did_you_mean(word, names) or f"; try {self.prog} --help"
             raise _Refused(f"unknown command {printable(word)!r}{hint}")
-        raise _Refused(f"{printable(message)}; try {self.prog} --help")
+        text = printable(message)
+        raise _Refused(text if text.endswith("?") else f"{text}; try {self.prog} --help")
 
 
 def _command(name: str) -> Command:
@@ -400,7 +416,8 @@ def _run(options: argparse.Namespace) -> int:
         return _command(options.command).run(options, sys.stdout)
     except UsageError as error:
         text = printable(str(error))
-        hint = "" if text.endswith("?") else f"; try gdrtop {options.command} --help"
+        words = " ".join(filter(None, (options.command, vars(options).get("part"))))
+        hint = "" if text.endswith("?") else f"; try gdrtop {words} --help"
         raise _Refused(f"{text}{hint}") from None
     finally:
         if options.verbose:

@@ -443,6 +443,14 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         (["bench", "--foo"], "try gdrtop bench --help"),
         (["bench", "--sweep", "--gpu", "2"], "try gdrtop bench --help"),
         (["record", "--seconds", "none"], "try gdrtop record --help"),
+        (["check", "--jsn"], "did you mean --json?"),
+        (["fleet"], "try gdrtop fleet check --help"),
+        (["fleet", "live", "--sek", "5"], "try gdrtop fleet live --help"),
+        (["fleet", "chek"], "did you mean check?"),
+        (["env", "job.sbatch"], "did you mean gdrtop env --lint job.sbatch?"),
+        (["check", "redirect"], "did you mean acs-redirect-enabled or acs-direct-nic?"),
+        (["do", "load", "--demo"], "did you mean load-modules or load-peermem?"),
+        (["check", "--demo", "hgx-h100,acs-on"], "hgx-h100+acs-on"),
     ],
 )
 def test_wrong_options_name_the_help_that_has_them(
@@ -500,10 +508,10 @@ def test_json_is_one_of_the_formats_of_topo(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_help_shows_the_manual(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "gdrtop help SUBJECT" in printed(capsys, "help")
+    assert "gdrtop help PAGE" in printed(capsys, "help")
     assert "doctor" in printed(capsys, "help", "doctor").lower()
     assert main(["help", "frob"]) == 3
-    assert "unknown subject 'frob'" in capsys.readouterr().err
+    assert "no page, check or message has 'frob'" in capsys.readouterr().err
 
 
 def test_a_node_whose_nics_cannot_use_peer_memory_misses_no_module() -> None:

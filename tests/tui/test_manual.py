@@ -13,10 +13,10 @@ import pytest
 from probes.facts.system.tool_names import PROGRAMS
 from probes.simulation.node.model.description import simulated_names
 from tests.man_page import CODE, PATH, examples, man_page
-from tui.cli import _COMMANDS
+from tui.cli import _COMMANDS, _FLEET, main
 from tui.commands.help import command
 from tui.commands.manifest import KINDS
-from tui.manual import SUBJECTS, page, title
+from tui.manual import COMMAND_PAGES, GROUPS, SUBJECTS, page, title
 from widgets.live.figures import COUNTER_GROUPS
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ SELF_EXPLANATORY = {
 }
 
 
-def shown(subject: str | None, ascii_only: bool = False) -> str:
+def shown(subject: str, ascii_only: bool = False) -> str:
     out = io.StringIO()
     assert command(subject, out, ascii_only) == 0
     return out.getvalue()
@@ -46,9 +46,60 @@ def test_every_page_is_a_subject() -> None:
 
 
 def test_the_list_names_every_subject() -> None:
-    listed = shown(None)
-    for subject in SUBJECTS:
-        assert re.search(rf"^  {subject} +{re.escape(title(subject))}$", listed, re.M)
+    listed = shown("")
+    for questions in GROUPS.values():
+        for subject, question in questions.items():
+            assert re.search(rf"^  {subject} +{re.escape(question)}$", listed, re.M)
+    assert max(map(len, listed.splitlines())) <= 80
+
+
+def test_every_command_has_a_page() -> None:
+    assert {*_COMMANDS} <= {*SUBJECTS, *COMMAND_PAGES}
+    assert {f"fleet {part}" for part in _FLEET} <= {*COMMAND_PAGES}
+
+
+def asked(capsys: pytest.CaptureFixture[str], *asked_words: str) -> tuple[int, str]:
+    status = main(["help", *asked_words])
+    printed = capsys.readouterr()
+    return status, printed.out + printed.err
+
+
+@pytest.mark.parametrize(
+    ("named", "subject"),
+    [
+        ("check", "doctor"),
+        ("fleet live", "fleet-live"),
+        ("Verdict", "verdict"),
+        ("gdrtop bench", "bandwidth"),
+    ],
+)
+def test_a_page_is_found_by_a_command(named: str, subject: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = asked(capsys, *named.split())
+    assert status == 0
+    assert text.startswith(title(subject))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ("alert", "gdrtop help metrics"),
+        ("refcnt", "gdrtop help words"),
+        ("acs redirect", "acs-redirect-enabled: ACS redirect is enabled between GPU and NIC"),
+        ("ibv_modify_qp failed with error Connection timed out", "Message: "),
+        ("Couldn't allocate MR with error=14", "Message of perftest"),
+    ],
+)
+def test_words_are_found_in_pages_checks_and_messages(
+    wanted: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, text = asked(capsys, *wanted.split())
+    assert status == 0
+    assert said in text
+
+
+def test_what_is_nowhere_has_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = asked(capsys, "verdikt")
+    assert (status, "did you mean verdict or" in text) == (3, True)
 
 
 def test_every_simulated_node_and_kind_of_section_is_in_the_manual() -> None:

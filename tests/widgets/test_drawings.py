@@ -272,8 +272,8 @@ def test_a_finding_names_its_device() -> None:
         return findings.device_of(finding, labels)
 
     assert named("0000:18:00.0") == "GPU0"
-    assert named("0000:18:00.0", "0000:19:00.0", "0000:16:00.0") == "2 GPUs"
-    assert named("0000:18:00.0", "mlx5_0") == "1 GPU, 1 NIC"
+    assert named("0000:18:00.0", "0000:19:00.0", "0000:16:00.0") == "GPU0, GPU1"
+    assert named("0000:18:00.0", "mlx5_0") == "GPU0, mlx5_0"
     assert named("0000:17:01.0", "0000:17:02.0") == "17:01.0 +1"
     assert named("0000:83:00.0", "0000:83:00.1") == "2 NVSwitches"
     assert named("nvidia_peermem") == "nvidia_peermem"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,9 @@ REFUSED = {
     "ras": (*_CONNECTION, "--root"),
     "record": _RECORDING,
 }
+
+
+_MOST_SIMILAR = 3
 
 
 class UsageError(Exception):
@@ -191,12 +195,14 @@ def require_running_node(host: Host, command: str) -> None:
         raise NoSuchHost(f"gdrtop {command} needs a running node; --root is only a tree of files")
 
 
-def did_you_mean(word: str, names: Iterable[str], cutoff: float = 0.5) -> str:
-    """Return a hint as "; did you mean check or do?"; "" if no name is similar.
+def did_you_mean(word: str, names: Iterable[str], cutoff: float = 0.5, prefix: str = "") -> str:
+    """Return a hint as "; did you mean check or do?"; "" if no name is similar or has the word in it.
 
-    `cutoff`: from 0, any name, to 1, the same name.
+    `cutoff`: from 0, any name, to 1, the same name. `prefix`: stands before each name, and is not compared.
     """
     from difflib import get_close_matches
 
-    similar = get_close_matches(word, list(names), cutoff=cutoff)
-    return f"; did you mean {' or '.join(similar)}?" if similar else ""
+    every = list(names)
+    parts = [name for name in every if word in re.split("[-+ ]", name)]
+    similar = list(dict.fromkeys([*parts, *get_close_matches(word, every, cutoff=cutoff)]))[:_MOST_SIMILAR]
+    return f"; did you mean {' or '.join(prefix + name for name in similar)}?" if similar else ""

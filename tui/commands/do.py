@@ -21,7 +21,7 @@ from tui.actions.events import RunEvent, RunOutcome
 from tui.actions.local_commands import ask_for_password
 from tui.actions.manual_steps import why_manual
 from tui.actions.script import script_of
-from tui.commands.arguments import EXIT_INTERRUPTED, EXIT_WRONG_USAGE, UsageError
+from tui.commands.arguments import EXIT_INTERRUPTED, UsageError, did_you_mean
 from tui.commands.check import examine_host
 from tui.runtime.json_values import document, host_name, step_json, write_json
 from tui.runtime.open_host import open_host
@@ -105,9 +105,8 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         return do.list(options.json)
     offer = do.offer(options.action)
     if offer is None:
-        message = f"gdrtop: no action {printable(options.action)!r} on this node; see gdrtop do --list"
-        print(message, file=sys.stderr)
-        return EXIT_WRONG_USAGE
+        hint = did_you_mean(options.action, do.actions) or "; gdrtop do --list lists them"
+        raise UsageError(f"no action {options.action!r} on this node{hint}")
     if not options.script and not options.rehearse:
         return confirm_and_run(
             do,
@@ -135,6 +134,11 @@ class Do:
         self._dispatcher = Dispatcher(host, read_only, log)
         self.examination = examine_host(host)
         self.judgment = judge(self.examination)
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """Every action that is listed, also those that are not possible."""
+        return tuple(offer.id for offer in self._dispatcher.offers(self.examination, self.judgment.findings))
 
     def list(self, as_json: bool) -> int:
         """Print one action a line: whether it is possible, its id, and its title or why not."""

@@ -51,7 +51,7 @@ def _simulated_name(asked: str) -> str:
     node, plus, wanted = asked.partition("+")
     node = node or SIMULATED_NAMES[0]
     if node not in SIMULATED_NAMES:
-        raise NoSuchHost(f"unknown simulated node {node!r}; choose one of {', '.join(SIMULATED_NAMES)}")
+        raise NoSuchHost(f"unknown simulated node {node!r}{_node_hint(node)}")
     if wanted:
         from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
 
@@ -76,6 +76,17 @@ def _simulated_name(asked: str) -> str:
                 f"fault {fault.name!r} has no effect on {node}: {reason}; try {fault.on}+{fault.name}"
             )
     return f"{node}{plus}{wanted}"
+
+
+def _node_hint(node: str) -> str:
+    """Return the nodes that were meant; without a similar one, all of them."""
+    from difflib import get_close_matches
+
+    name, comma, faults = node.partition(",")
+    if comma and name in SIMULATED_NAMES:
+        return f"; the first fault follows a plus sign: {name}+{faults}"
+    near = get_close_matches(node, SIMULATED_NAMES)
+    return f"; did you mean {' or '.join(near)}?" if near else f"; choose one of {', '.join(SIMULATED_NAMES)}"
 
 
 @lru_cache(maxsize=64)

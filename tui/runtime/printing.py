@@ -193,5 +193,4 @@ def heading_of(name: str, origin: Origin, taken_at: float) -> Line:
     from widgets.node.verdict import origin_run
 
     when = local_time(taken_at, "%Y-%m-%d %H:%M:%S %Z")
-    where = origin_run(origin)
-    return line("gdrtop  ", name, " ", where, Run(f"{'' if where.text else ' '} {when}", Tone.DIM))
+    return line("gdrtop  ", name, " ", origin_run(origin), Run(f" {when}", Tone.DIM))

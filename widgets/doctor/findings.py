@@ -460,6 +460,8 @@ def device_of(finding: Finding, labels: Mapping[str, str]) -> str:
     ends = dict.fromkeys(labels[device] for device in finding.devices if device in labels)
     if len(ends) == 1:
         return next(iter(ends))
+    if ends and len(names := ", ".join(ends)) <= _MOST_DEVICE_CELLS:
+        return names
     if ends:
         kinds = Counter(
             next((kind for kind in ("GPU", "NVSwitch") if label.startswith(kind)), "NIC") for label in ends

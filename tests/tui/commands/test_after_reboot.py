@@ -104,11 +104,11 @@ def test_wrong_usage_says_what_is_right(
     assert words in capsys.readouterr().err
 
 
-def test_an_unknown_node_to_assume_lists_those_there_are(
+def test_an_unknown_node_to_assume_is_told_the_nearest_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", "--root", str(tmp_path), "--as", "dgx-a10"]) == 3
-    assert "choose one of hgx-h100" in capsys.readouterr().err
+    assert "did you mean dgx-a100 or" in capsys.readouterr().err
 
 
 def test_setup_refuses_an_image_and_names_the_command_for_it(

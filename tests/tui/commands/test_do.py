@@ -29,12 +29,14 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def test_the_list_has_one_action_a_line_with_what_is_possible(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "--demo", IDLE, "--list")
     assert status == 0
-    lines = {line.split()[1]: line for line in out.splitlines()}
+    head, *listed = out.splitlines()
+    assert "SIMULATED" in head
+    lines = {line.split()[1]: line for line in listed}
     assert lines["load-peermem"].startswith("▸")
     assert lines["unload-peermem"].startswith("–")
     assert "nvidia_peermem is not loaded" in lines["unload-peermem"]
     assert "fix:peermem-not-loaded" in lines
-    marks = [line[0] for line in out.splitlines()]
+    marks = [line[0] for line in listed]
     assert marks == sorted(marks, key="▸–".index)
 
 
@@ -48,10 +50,10 @@ def test_the_list_is_not_cut_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> No
 def test_the_list_is_the_same_without_the_option_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     _, listed, _ = run(capsys, "--demo", IDLE, "--list")
     _, plain, _ = run(capsys, "--demo", IDLE)
-    assert plain == listed
+    assert plain.splitlines()[1:] == listed.splitlines()[1:]
     _, told, _ = run(capsys, "--demo", IDLE, "--json")
     actions = json.loads(told)["actions"]
-    assert [action["id"] for action in actions] == [line.split()[1] for line in listed.splitlines()]
+    assert [action["id"] for action in actions] == [line.split()[1] for line in listed.splitlines()[1:]]
     load = next(action for action in actions if action["id"] == "load-peermem")
     assert load["possible"] is True
     assert load["steps"][0]["argv"] == ["modprobe", "nvidia_peermem"]

@@ -296,12 +296,13 @@ def test_json_holds_the_graph_with_what_is_degraded() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("form", "first"), [("dot", "graph gdrtop {"), ("graphml", "<graphml ")])
+@pytest.mark.parametrize(("form", "first"), [("dot", "\ngraph gdrtop {"), ("graphml", "\n<graphml ")])
 def test_graphs_can_be_written_to_any_terminal(host: SimulatedHost, form: str, first: str) -> None:
     out = Stream("iso8859-1")
     write_topology(host, out, form)
     assert out.text().isascii()
-    assert out.text().startswith(first)
+    assert first in out.text()
+    assert "SIMULATED" in out.text().partition(first)[0]
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -313,7 +314,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 def test_the_node_is_written_as_the_xml_that_nccl_reads(capsys: pytest.CaptureFixture[str]) -> None:
     status, text, _ = printed(capsys, "--demo", "hgx-h100", "--nccl-xml")
     assert status == 0
-    assert text.startswith('<system version="1">\n  <cpu numaid="0" affinity="')
+    assert '\n<system version="1">\n  <cpu numaid="0" affinity="' in text
     system = parse_system(text, "out")
     assert isinstance(system, Element)
     assert len([pci for pci in system.walk() if pci.get("class").startswith("0x03")]) == 8

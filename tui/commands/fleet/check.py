@@ -25,7 +25,7 @@ from probes.fleet.traits import Trait
 from probes.host.protocol import Host
 from probes.host.remote.transport_process import interrupts_deferred
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, add_table_options, whole_number
-from tui.commands.fleet.nodes import demo_fleet, named_nodes, targets
+from tui.commands.fleet.nodes import demo_fleet, named_nodes, names_nodes, targets
 from tui.commands.fleet.output import print_fleet
 from tui.commands.fleet.saved_nodes import judge_saved, summary_of_host
 from tui.files.new_file import NotWritten, make_directory
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--redact needs --save DIR; the answer itself names nodes")
     show = _Progress(sys.stderr)
     if options.saved:
-        if options.save or options.demo is not None or options.nodes or options.hosts or options.slurm:
+        if options.save or options.demo is not None or names_nodes(options):
             raise UsageError(
                 "--from judges saved nodes; it cannot be used with --save, --demo or names of nodes"
             )

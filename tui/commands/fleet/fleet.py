@@ -6,17 +6,10 @@ import argparse
 from typing import TextIO
 
 from tui.commands.arguments import UsageError, add_node_options, add_output_options
-from tui.commands.fleet.nodes import add_node_set_options, opened_nodes
+from tui.commands.fleet.nodes import PARTS, add_node_set_options, opened_nodes
 from tui.runtime.open_host import chosen_origin
 
 _DEMO_NODES = 4  # of a job on simulated nodes
-PARTS = {
-    "check": "judge the nodes, and show which differ from the rest",
-    "watch": "show the nodes on a screen that is read again every minute, the worst first",
-    "live": "show one job on all of its nodes: each rank's path and rate, and which rank differs",
-    "hang": "show why a job on several nodes hangs: the suspect, the evidence and the next command",
-    "bench": "measure bandwidth between pairs of nodes",
-}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

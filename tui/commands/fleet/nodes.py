@@ -27,7 +27,7 @@ from probes.fleet.node_set import (
 )
 from probes.host import trusted_path
 from probes.host.local import LocalHost
-from tui.commands.arguments import UsageError
+from tui.commands.arguments import UsageError, did_you_mean
 from tui.files.new_file import shown_path, why
 from tui.files.read_file import read_small
 from tui.files.xdg import group_files
@@ -41,15 +41,28 @@ if TYPE_CHECKING:
 MOST_OPEN = 256  # nodes that are watched at once
 _AT_ONCE = 32  # connections that are being opened
 _FILES_A_NODE = 8  # two connections, each with three pipes and what waits for them
+PARTS = {
+    "check": "judge the nodes, and show which differ from the rest",
+    "watch": "show the nodes on a screen that is read again every minute, the worst first",
+    "live": "show one job on all of its nodes: each rank's path and rate, and which rank differs",
+    "hang": "show why a job on several nodes hangs: the suspect, the evidence and the next command",
+    "bench": "measure bandwidth between pairs of nodes",
+}
 _DEMO = "hgx-h100*6,hgx-h100+acs-on,hgx-h100+port-down"
 _MOST_DEMO = 1000
+
+
+def names_nodes(options: argparse.Namespace) -> bool:
+    """Return whether the options name nodes."""
+    return bool(options.node_set or options.nodes or options.hosts or options.slurm)
 
 
 def add_node_set_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that name nodes."""
     parser.add_argument(
-        "-w", "--nodes", metavar="NODES", default="", help="the nodes: 'gpu[001-064],login1' or @GROUP"
+        "node_set", metavar="NODES", nargs="?", help="the nodes: 'gpu[001-064],login1' or @GROUP"
     )
+    parser.add_argument("-w", "--nodes", metavar="NODES", default="", help="the same as NODES alone")
     parser.add_argument(
         "--hosts", metavar="FILE", default="", help="the nodes in a file, a node or set a line"
     )
@@ -67,14 +80,18 @@ def named_nodes(options: argparse.Namespace) -> tuple[str, ...]:
     Raises:
         UsageError: no node is named, or in two ways, or they cannot be found.
     """
-    ways = [way for way in (options.nodes, options.hosts, options.slurm) if way]
+    given = options.node_set or ""
+    if given.isalpha() and (hint := did_you_mean(given, PARTS, 0.7)):
+        raise UsageError(f"unknown command {given!r} (a node of this name: -w {given}){hint}")
+    ways = [way for way in (given, options.nodes, options.hosts, options.slurm) if way]
     if len(ways) != 1:
         raise UsageError(
-            "name the nodes with -w NODES, --hosts FILE or --slurm NAME" + ", only once" * bool(ways)
+            "name the nodes with NODES, such as 'gpu[01-64]', --hosts FILE or --slurm NAME"
+            + ", only once" * bool(ways)
         )
     try:
-        if options.nodes:
-            return parse_nodes(options.nodes, _group_files(options.nodes))
+        if nodes := given or options.nodes:
+            return parse_nodes(nodes, _group_files(nodes))
         if options.slurm:
             ask = job_nodes if options.slurm[:1].isdigit() else partition_nodes
             return ask(LocalHost(), options.slurm)

@@ -23,7 +23,7 @@ from tui.commands.fleet.check import (
     judging_processes,
     read_fleet,
 )
-from tui.commands.fleet.nodes import demo_fleet, named_nodes, targets
+from tui.commands.fleet.nodes import demo_fleet, named_nodes, names_nodes, targets
 from tui.commands.fleet.saved_nodes import read_directory, with_own_names
 from tui.runtime.open_host import NoSuchHost, connect, open_recording, open_simulated
 
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 def watched_fleet(options: argparse.Namespace, executor: Executor) -> WatchedFleet:
     """Return the fleet that the options name; UsageError: they name none, or two."""
     if options.saved:
-        if options.demo is not None or options.nodes or options.hosts or options.slurm:
+        if options.demo is not None or names_nodes(options):
             raise UsageError("--from shows saved nodes; it cannot be used with --demo or names of nodes")
         saved = _SavedFleet(options)
         origin = Origin(Source.RECORDED, printable(options.saved, 200))

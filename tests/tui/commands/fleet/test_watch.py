@@ -31,6 +31,7 @@ def options(**values: Any) -> argparse.Namespace:
             "host": "",
             "over": "",
             "sudo": False,
+            "node_set": None,
             "interval": 1.0,
             "read_only": False,
             **values,
@@ -44,7 +45,7 @@ def test_without_a_terminal_it_says_what_prints_text(capsys: pytest.CaptureFixtu
 
 
 def test_nodes_are_named_in_one_way() -> None:
-    with pytest.raises(UsageError, match="name the nodes with -w"):
+    with pytest.raises(UsageError, match="name the nodes with NODES"):
         watch.watched_fleet(options(), POOL)
     with pytest.raises(UsageError, match="--from shows saved nodes"):
         watch.watched_fleet(options(saved="dir", nodes="gpu1"), POOL)
