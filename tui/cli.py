@@ -35,7 +35,7 @@ from tui.launch import (
     write_syslog,
 )
 from tui.runtime.open_host import NoSuchHost, chosen_origin, moment_of, open_host, open_recording
-from tui.settings.current import use
+from tui.settings.current import is_configured, use
 from tui.settings.load import is_any, load
 
 if TYPE_CHECKING:
@@ -290,18 +290,29 @@ def command_in(arguments: Sequence[str]) -> str:
 
 
 def _arguments(argv: Sequence[str]) -> list[str]:
-    """Mark a `--demo` directly before a command as one without a name; move a `--json` behind the command."""
+    """Mark a `--demo` before what cannot be its name as one without; move a `--json` behind the command."""
     arguments = list(argv)
     place = next((place for place, word in enumerate(arguments) if word in _COMMANDS), 0)
     if "--json" in arguments[:place]:
         arguments.remove("--json")
         arguments.insert(arguments.index("--") if "--" in arguments else len(arguments), "--json")
     for place, word in enumerate(arguments[:-1]):
-        if word == "--demo" and arguments[place + 1] in (*_COMMANDS, *_FLEET):
+        if word == "--demo" and not _may_be_simulated(arguments[place + 1]):
             arguments[place] = "--demo="
     if command_in(arguments) == "fleet" and not {"-h", "--help", *_FLEET} & set(arguments):
         arguments.insert(arguments.index("fleet") + 1, "check")
     return arguments
+
+
+def _may_be_simulated(word: str) -> bool:
+    """Return whether a word behind `--demo` names a simulated node, or is like one; other words go on."""
+    from probes.simulation.node.model.names import SIMULATED_NAMES
+
+    name = re.split("[+*,]", word)[0]
+    if word in ("", "list") or name in SIMULATED_NAMES:
+        return True
+    is_other = word.startswith("-") or word in _COMMANDS or word in _FLEET or "." in name
+    return not is_other and bool(did_you_mean(name, SIMULATED_NAMES, 0.7))
 
 
 def _list_demos() -> None:
@@ -373,6 +384,25 @@ def _refuse_errors(configuration: Configuration | None, options: argparse.Namesp
         print(f"gdrtop: {sentence}", file=sys.stderr)
 
 
+def _refuse_useless(options: argparse.Namespace) -> None:
+    """Raise _Refused for an option that would change nothing: who gives it believes that it does."""
+    is_remote = bool(options.host) or options.command == "fleet"
+    # What the configuration sets is a default for those nodes that are remote.
+    if options.sudo and not is_remote and not _is_default(options, "sudo"):
+        raise _Refused(
+            "--sudo needs --host: this node is read with the rights that gdrtop has; use sudo gdrtop"
+        )
+    if options.over and not is_remote and not _is_default(options, "over"):
+        raise _Refused("--over needs --host: it is how another node is reached")
+    if options.seed and options.demo is None:
+        raise _Refused("--seed needs --demo: it varies the values of a simulated node")
+
+
+def _is_default(options: argparse.Namespace, name: str) -> bool:
+    """Return whether the value of an option is that of the configuration."""
+    return is_configured() and options.__dict__[name] == _parser(()).get_default(name)
+
+
 def _run(options: argparse.Namespace) -> int:
     if options.version:
         from tui.files.version import version
@@ -386,6 +416,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.demo == "list":
         _list_demos()
         return 0
+    _refuse_useless(options)
     if options.host and options.command != "fleet" and "--host" in REFUSED.get(options.command, ()):
         raise _Refused(f"--host does not work with {options.command}; run it on the node")
     if options.command is None and options.verbose:

@@ -36,6 +36,15 @@ groups:
             {{ with printf "gdrtop_finding{id=%q,instance=%q}" $labels.id $labels.instance | query }}{{
             . | first | label "title" }}{{ else }}{{ $labels.id }}{{ end }} on {{ $labels.instance }}
           description: "Run gdrtop check {{ $labels.id }} on the node."
+      - alert: GdrtopJobNotDirect
+        # What an HPC center calls "the job fell back": nothing broke, and it is several times slower.
+        expr: gdrtop_jobs{path=~"staged|tcp"} > 0
+        for: 2m
+        labels:
+          severity: warning
+        annotations:
+          summary: "A job on {{ $labels.instance }} does not use GPUDirect RDMA (path {{ $labels.path }})"
+          description: "Run gdrtop explain there: it says why, and what its user can change."
       - alert: GdrtopJobSilent
         # Needs gdrtop metrics --listen: one reading does not show silence. Other ranks also wait while one
         # writes a checkpoint.

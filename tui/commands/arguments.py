@@ -37,6 +37,7 @@ REFUSED = {
 
 
 _MOST_SIMILAR = 3
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class UsageError(Exception):
@@ -158,6 +159,25 @@ def whole_number(least: int, most: int, what: str = "") -> Callable[[str], int]:
             return int(text)
         meaning = f" ({what})" if what else ""
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}{meaning}")
+
+    return read
+
+
+def duration(least: int, most: int) -> Callable[[str], int]:
+    """Return the type of an option that is a time in whole seconds: "90", "90s", "5m", "6h" or "7d"."""
+
+    def shown(seconds: int) -> str:
+        unit = next(unit for unit in ("d", "h", "m", "s") if seconds % _UNIT_SECONDS[unit] == 0)
+        return f"{seconds // _UNIT_SECONDS[unit]}{unit}"
+
+    def read(text: str) -> int:
+        matched = re.fullmatch(r"([0-9]{1,9})([smhd]?)", text, re.ASCII)
+        seconds = int(matched[1]) * _UNIT_SECONDS[matched[2] or "s"] if matched else -1
+        if not matched:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 90, 90s, 5m or 6h")
+        if not least <= seconds <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a time from {shown(least)} to {shown(most)}")
+        return seconds
 
     return read
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
 from probes.bandwidth.model.request import DEFAULT_BYTES, Request
-from tui.commands.arguments import whole_number
+from tui.commands.arguments import duration, whole_number
 from tui.commands.bench_run.options import DEFAULT_TEST, MEMORIES, TESTS, parse_options
 from tui.runtime.open_host import open_host
 
@@ -80,9 +80,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     scope.add_argument("--matrix", action="store_true", help="every GPU with every NIC")
     size_help = f"message size (default: {DEFAULT_BYTES >> 20}M)"
     what.add_argument("--size", type=_size, metavar="BYTES[K|M|G]|all", help=size_help)
-    seconds = whole_number(2, _MOST_SECONDS, "seconds")
+    seconds = duration(2, _MOST_SECONDS)
     seconds_help = f"duration of each bandwidth test (default: {Request.duration_s})"
-    what.add_argument("--seconds", type=seconds, metavar="N", help=seconds_help)
+    what.add_argument("--seconds", type=seconds, metavar="TIME", help=seconds_help)
     pairs = whole_number(1, 16_384, "queue pairs")
     pairs_help = f"number of queue pairs (default: {Request.queue_pairs})"
     what.add_argument("--queue-pairs", type=pairs, metavar="N", help=pairs_help)

@@ -25,7 +25,7 @@ from probes.queries.jobs import without_jobs
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import with_slow_results
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean, whole_number
+from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean, duration
 from tui.commands.consumers.checked_node import CheckedNode
 from tui.commands.consumers.output import ONE_LINE_BYTES, one_line, save_check, write_actions, write_for
 from tui.files.since_ok import SinceOk, since_ok
@@ -94,8 +94,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--wait",
-        metavar="SECONDS",
-        type=whole_number(1, _MOST_SECONDS),
+        metavar="TIME",
+        type=duration(1, _MOST_SECONDS),
         default=0,
         help="while a finding is critical, check again for up to this time, as after boot",
     )
@@ -129,11 +129,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seconds",
-        metavar="N",
-        type=whole_number(1, _MOST_SECONDS),
+        metavar="TIME",
+        type=duration(1, _MOST_SECONDS),
         default=0,
-        help="watch the node for N seconds first: slow NICs, congestion and stalled jobs appear only over "
-        "time",
+        help="watch the node for so long first: slow NICs, congestion and stalled jobs appear only over time",
     )
     parser.add_argument(
         "--after-reboot",

@@ -25,7 +25,7 @@ from probes.live.processes.job_summaries import path_summary
 from probes.queries.finding import Finding
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import note_slow_results
-from tui.commands.arguments import UsageError, interval, require_running_node, whole_number
+from tui.commands.arguments import UsageError, duration, interval, require_running_node
 from tui.runtime.json_values import document, host_name, object_of, plain_value, time_json, with_time
 from tui.runtime.node_monitor import NodeMonitor, read_judged, read_up_to
 from tui.runtime.open_host import open_host
@@ -72,8 +72,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seconds",
-        metavar="N",
-        type=whole_number(1, _MOST_SECONDS),
+        metavar="TIME",
+        type=duration(1, _MOST_SECONDS),
         help=f"end after this time, 1 to {_MOST_SECONDS} (default: until Ctrl-C)",
     )
     parser.add_argument(

@@ -13,7 +13,7 @@ from typing import TextIO
 from probes.checks.log_findings import only_in_logs
 from probes.host.protocol import Host
 from probes.recording.format import RecordingError
-from tui.commands.arguments import EXIT_WRONG_USAGE, whole_number
+from tui.commands.arguments import EXIT_WRONG_USAGE, duration
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import open_host
 from tui.runtime.recorder import Recorded, Recorder, refuse_recorded
@@ -28,8 +28,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="the .tar.gz file to write; it must not exist yet")
     parser.add_argument(
         "--seconds",
-        metavar="N",
-        type=whole_number(1, _MOST_SECONDS),
+        metavar="TIME",
+        type=duration(1, _MOST_SECONDS),
         default=10,
         help=f"seconds to record, one reading each, 1 to {_MOST_SECONDS} (default: 10); Ctrl-C stops early",
     )

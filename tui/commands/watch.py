@@ -18,7 +18,7 @@ from probes.host.protocol import Host
 from probes.live.model.sample import LiveEvent
 from probes.queries.finding import Severity
 from tui.bandwidth.slow_results import note_slow_results
-from tui.commands.arguments import EXIT_WRONG_USAGE, require_running_node
+from tui.commands.arguments import EXIT_WRONG_USAGE, duration, require_running_node
 from tui.commands.live import INDENT, wrapped_below
 from tui.files.reliability.database import history_path
 from tui.files.reliability.recorder import HistoryRecorder
@@ -33,7 +33,6 @@ from tui.runtime.ring_recorder import Limits, Notice, NoticeKind, RingRecorder
 from tui.runtime.signals import signals_stop
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _LEAST_BYTES = 16 << 20
 _MOST_BYTES = 1 << 40
 _LOG_WIDTH = 8192
@@ -57,7 +56,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="directory of the ring and the saved recordings (default: gdrtop/watch in $XDG_STATE_HOME)",
     )
     parser.add_argument(
-        "--keep", metavar="TIME", type=duration, default="6h", help="length of the ring (default: 6h)"
+        "--keep",
+        metavar="TIME",
+        type=duration(60, 30 * 86400),
+        default="6h",
+        help="length of the ring (default: 6h)",
     )
     parser.add_argument(
         "--max-size",
@@ -73,10 +76,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="save a recording around events of this severity or higher (default: warning)",
     )
     parser.add_argument(
-        "--before", metavar="TIME", type=_margin, default="2m", help="saved before the event (default: 2m)"
+        "--before",
+        metavar="TIME",
+        type=duration(1, 600),
+        default="2m",
+        help="saved before the event (default: 2m)",
     )
     parser.add_argument(
-        "--after", metavar="TIME", type=_margin, default="1m", help="saved after the event (default: 1m)"
+        "--after",
+        metavar="TIME",
+        type=duration(1, 600),
+        default="1m",
+        help="saved after the event (default: 1m)",
     )
     parser.add_argument(
         "--redact",
@@ -100,25 +111,6 @@ def size(text: str) -> int:
     if not _LEAST_BYTES <= value <= _MOST_BYTES:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size from 16M to 1T")
     return value
-
-
-def duration(text: str) -> float:
-    """Return the seconds of "6h", "30m" or "90s", from a minute to 30 days."""
-    return _duration(text, 60, 30 * 86400, "a minute to 30 days")
-
-
-def _margin(text: str) -> float:
-    return _duration(text, 1, 600, "1s to 10m")
-
-
-def _duration(text: str, least: int, most: int, allowed: str) -> float:
-    matched = re.fullmatch(r"([0-9]{1,9})([smhd]?)", text, re.ASCII)
-    if not matched:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time like 6h, 30m or 90s")
-    seconds = int(matched[1]) * _SECONDS[matched[2] or "s"]
-    if not least <= seconds <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time from {allowed}")
-    return float(seconds)
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:

@@ -213,7 +213,7 @@ def reach(target: Target, among: Connections | None = None) -> RemoteHost:
 def moment_of(recording: Recording, text: str) -> int:
     """Return the last moment up to a time: 14:03:11, an ISO 8601 time or +SECONDS; "" means the last one.
 
-    NoSuchHost: the text does not name a time, or the recording begins later.
+    NoSuchHost: the text does not name a time, or the recording begins later or ends earlier.
     """
     times = [moment.at for moment in recording.moments]
     if not text:
@@ -222,6 +222,8 @@ def moment_of(recording: Recording, text: str) -> int:
     if at is None:
         raise NoSuchHost(f"--at {text!r} is not a time; write 14:03:11, 2026-11-23T14:03:11 or +90")
     number = bisect_right(times, at + 0.999) - 1  # 14:03:11 includes the whole second
+    if at >= times[-1] + 1.0:
+        raise NoSuchHost(f"--at {text!r}: the recording ends at {_clock(times[-1])}")
     if number < 0:
         raise NoSuchHost(f"--at {text!r}: the recording begins at {_clock(times[0])}")
     return number

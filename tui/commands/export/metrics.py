@@ -9,7 +9,7 @@ from typing import TextIO
 
 from probes.base.origin import Source
 from probes.base.text import printable
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, whole_number
+from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, duration, whole_number
 from tui.runtime.open_host import open_host
 
 _LOOPBACK = "127.0.0.1"
@@ -40,8 +40,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--every",
-        metavar="SECONDS",
-        type=whole_number(10, 3600, "seconds"),
+        metavar="TIME",
+        type=duration(10, 3600),
         help="with --listen: the time between two checks (default: 60)",
     )
     parser.add_argument(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TextIO
 
-from tui.commands.arguments import whole_number
+from tui.commands.arguments import duration, whole_number
 
 if TYPE_CHECKING:
     from tui.bandwidth.pairs.pairs_session import Nodes
@@ -50,9 +50,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="both",
         help="the memory at both ends (default: both, one after the other)",
     )
-    seconds = whole_number(2, 600, "seconds")
+    seconds = duration(2, 600)
     parser.add_argument(
-        "--seconds", type=seconds, default=5, metavar="N", help="duration of each test (default: 5)"
+        "--seconds", type=seconds, default=5, metavar="TIME", help="duration of each test (default: 5)"
     )
     parser.add_argument("--both-ways", action="store_true", help="both directions at once; report the sum")
     parser.add_argument(

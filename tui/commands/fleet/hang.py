@@ -16,7 +16,7 @@ from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.live.hang.diagnosis import Diagnosis, HangFacts
 from probes.live.ras.targets import no_job
-from tui.commands.arguments import EXIT_INTERRUPTED, whole_number
+from tui.commands.arguments import EXIT_INTERRUPTED, duration
 from tui.commands.fleet.job_option import add_job_option
 from tui.commands.fleet.output import NO_NODE, common_origin, fleet_heading
 from tui.commands.hang.document import hang_document
@@ -48,8 +48,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_job_option(parser)
     parser.add_argument(
         "--seconds",
-        metavar="N",
-        type=whole_number(SECONDS, 600),
+        metavar="TIME",
+        type=duration(SECONDS, 600),
         default=SECONDS,
         help=f"watch the job for this time, {SECONDS} to 600 (default: {SECONDS})",
     )

@@ -16,7 +16,7 @@ from probes.fleet.job_model import FleetJob, FleetRank
 from probes.fleet.sampler import FleetSampler
 from probes.host.protocol import Host
 from probes.live.model.sample import GDR_WORDS, PathWord
-from tui.commands.arguments import EXIT_INTERRUPTED, UsageError, whole_number
+from tui.commands.arguments import EXIT_INTERRUPTED, UsageError, duration
 from tui.commands.fleet.job_option import add_job_option
 from tui.commands.fleet.output import NO_NODE, common_origin, fleet_heading
 from tui.runtime.json_values import document, object_of, time_json
@@ -45,8 +45,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_job_option(parser)
     parser.add_argument(
         "--seconds",
-        metavar="N",
-        type=whole_number(2, _MOST_SECONDS),
+        metavar="TIME",
+        type=duration(2, _MOST_SECONDS),
         help=f"number of samples, one a second, 2 to {_MOST_SECONDS} (default: {DEFAULT_SECONDS})",
     )
     parser.add_argument(

@@ -27,7 +27,7 @@ from probes.live.ras.policy import RasUse
 from probes.live.ras.targets import RasTarget, find_targets, local_processes, no_job
 from probes.nccl.flight_recorder.verdict import verdict_of
 from probes.nccl.log.job_log import JobLogReading
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, require_running_node, whole_number
+from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, duration, require_running_node
 from tui.commands.hang.document import hang_json
 from tui.commands.hang.saved_dumps import compare_dumps
 from tui.commands.ras import confirmed
@@ -60,8 +60,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB", nargs="?", default="", help="the job; default: all NCCL jobs")
     parser.add_argument(
         "--seconds",
-        metavar="N",
-        type=whole_number(SECONDS, 600),
+        metavar="TIME",
+        type=duration(SECONDS, 600),
         default=SECONDS,
         help=f"watch the job for this time, {SECONDS} to 600 (default: {SECONDS})",
     )
