@@ -305,6 +305,11 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         self._fit_scrollbar()
         self._ask_for_drawing()
 
+    def on_show(self) -> None:
+        """Ask for new lines: a hidden pane is not drawn, so its lines may be old."""
+        self._drawn_for = 0
+        self._ask_for_drawing()
+
     def _fit_scrollbar(self) -> None:
         """Hide the scroll bar if all lines fit: Textual keeps it when lines and pane grow together."""
         if self.styles.overflow_y == "auto" and self.virtual_size.height <= self.container_size.height:

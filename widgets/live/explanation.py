@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 
 from probes.base.plan import Step
-from probes.base.unknown import Unknown
+from probes.base.text import plural
+from probes.base.unknown import Unknown, known
 from probes.checks.statements import use_health
 from probes.live.explanation.process import ProcessExplanation, ProcessGpu
 from probes.queries.finding import Finding, Severity
@@ -14,11 +17,36 @@ from widgets.base.lines import Line, Run, Tone, line, wrapped
 
 _LABEL_CELLS = 12
 _MOST_STEPS = 3
+_NUMBERS = re.compile(r"\d+")
 _MARKS = {
     Severity.CRITICAL: Run("✗ ", Tone.BAD),
     Severity.WARNING: Run("▲ ", Tone.WARNING),
     Severity.NOTE: Run("• ", Tone.DIM),
 }
+
+
+def draw_summary(explained: Sequence[ProcessExplanation], width: int) -> list[Line]:
+    """Return on which path how many processes are."""
+    paths = Counter(each.path.text for each in explained).most_common()
+    counted = ", ".join(f"{text} on {count}" for text, count in paths)
+    return [(), *wrapped(f"{plural(len(explained), 'process', 'processes')}: {counted}", width)]
+
+
+def draw_processes(explained: Sequence[ProcessExplanation], width: int) -> list[Line]:
+    """Return a block for each kind of process: those of one differ only in their GPUs and NICs."""
+    lines: list[Line] = []
+    alike: dict[object, list[ProcessExplanation]] = {}
+    for each in explained:
+        libraries = known(each.libraries, ())
+        reasons = tuple((row.library, row.path, _NUMBERS.sub("#", row.why)) for row in libraries)
+        key = each.path.text, each.unexpected, each.limits, reasons, bool(known(each.gpus, ()))
+        alike.setdefault(key, []).append(each)
+    for first, *others in alike.values():
+        lines += [(), *draw_process(first, width)]
+        if others:
+            pids = ", ".join(str(other.pid) for other in others)
+            lines += _field("Alike", f"{len(others)} more, but for their GPUs and NICs: {pids}", width)
+    return lines
 
 
 def draw_process(explained: ProcessExplanation, width: int) -> list[Line]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from probes.base.text import printable
@@ -19,7 +19,7 @@ from probes.live.explanation.process import (
 )
 from probes.live.model.sample import LiveProcess, LiveSample
 from probes.live.verdict import examine_and_sample
-from probes.queries.finding import Finding
+from probes.queries.finding import Finding, Severity
 from probes.setup.environment.advice import Advice
 from probes.setup.environment.recommend import recommend
 from probes.snapshot.examination import Examination
@@ -28,7 +28,8 @@ from tui.runtime.json_values import document, host_name, plain_value, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
-from widgets.live.explanation import draw_changes, draw_process, needs_admin
+from widgets.doctor.findings import mark_of
+from widgets.live.explanation import draw_changes, draw_processes, draw_summary, needs_admin
 
 EXIT_FINDINGS, EXIT_NOT_THERE, EXIT_UNKNOWN = 1, 2, 3
 _MOST_PID = 1 << 22  # PID_MAX_LIMIT of 64-bit kernels
@@ -104,18 +105,29 @@ def write_explanation(
     if why:
         lines += wrapped(why, width)
     elif pid is None and not job:
-        lines += _list(chosen)
+        felt_by = {
+            each.pid: concerning(findings, [each], [process], examination.topology)
+            for each, process in zip(explained, chosen, strict=True)
+        }
+        lines += _list(chosen, felt_by)
     else:
         lines += _text(explained, felt, advice, examination, width)
     print_lines(lines, out, ascii_only)
-    return status if why or pid is not None or job else 0
+    return status
 
 
-def _list(processes: Sequence[LiveProcess]) -> list[Line]:
-    """Return the processes to choose from."""
+def _list(processes: Sequence[LiveProcess], felt_by: Mapping[int, Sequence[Finding]]) -> list[Line]:
+    """Return the processes to choose from, each with the mark of its worst finding."""
     pids = max(len(str(process.pid)) for process in processes)
-    rows = [f"{each.pid:>{pids}}  {each.path.text}  {name_of(each.process)}" for each in processes]
-    return [*(line(row) for row in rows), (), line("gdrtop explain PID explains one of them.")]
+    paths = max(len(process.path.text) for process in processes)
+    lines: list[Line] = []
+    for each in processes:
+        worst = next(
+            iter(sorted(felt_by[each.pid], key=lambda row: list(Severity).index(row.severity))), None
+        )
+        mark = Run(" ") if worst is None else mark_of(worst)
+        lines.append(line(mark, f" {each.pid:>{pids}}  {each.path.text:<{paths}}  {name_of(each.process)}"))
+    return [*lines, (), line("gdrtop explain PID explains one of them, --slurm JOB a whole job.")]
 
 
 def _text(
@@ -125,10 +137,10 @@ def _text(
     examination: Examination,
     width: int,
 ) -> list[Line]:
-    lines: list[Line] = []
-    for each in explained:
-        lines += [(), *draw_process(each, width)]
-    lines += draw_changes(findings, explained, width)
+    changes, processes = draw_changes(findings, explained, width), draw_processes(explained, width)
+    # Of a whole job, what to change stands before the blocks of its processes.
+    is_job = len(explained) > 1
+    lines = [*draw_summary(explained, width), *changes, *processes] if is_job else [*processes, *changes]
     if advice.settings:
         lines += [(), line(Run("What jobs on this node need", Tone.TITLE))]
         for setting in advice.settings:

@@ -62,7 +62,25 @@ def test_other_jobs_problems_are_not_this_ones() -> None:
 
 def test_a_job_has_all_of_its_processes() -> None:
     _, text = explained("hgx-h100", job="Slurm job 4711")
-    assert all(f"pid {pid})" in text for pid in range(41000, 41008))
+    assert "8 processes: likely GDR (peermem) on 8" in text
+    assert "pid 41000)" in text
+    assert all(
+        str(pid) in text.partition("7 more, but for their GPUs and NICs: ")[2] for pid in range(41001, 41008)
+    )
+
+
+def test_of_a_job_what_to_change_stands_first_and_like_processes_once() -> None:
+    status, text = explained("hgx-h100+nccl-gdr-level-off", job="Slurm job 4711")
+    assert status == 1
+    assert "9 processes: likely GDR (peermem) on 8, likely no NIC in use on 1" in text
+    assert text.index("What you can change") < text.index("pid 41000)") < text.index("pid 43002)")
+    assert text.count("Path now") == 2
+
+
+def test_the_list_marks_who_has_something_to_change() -> None:
+    status, text = explained("hgx-h100+nccl-gdr-level-off")
+    assert status == 1
+    assert re.findall(r"^[✗x] (\d+)", text, re.M) == ["43002"]
 
 
 def test_without_a_choice_the_processes_are_listed() -> None:
