@@ -101,7 +101,7 @@ def test_lstopo_finds_the_ids_of_every_function_of_the_node(tmp_path: Path) -> N
 
 
 # What every command of the benchmark must print, so that one of them can fail alone.
-_PRINTED = """1 \033[?1049h gdrtop GPU1 type="PCIDev" lstopo 2.9 load average CPU cpu NVITOP Device
+_PRINTED = """1 \033[?1049h gdrtop Overview GPU1 type="PCIDev" lstopo 2.9 load average CPU cpu NVITOP Device
 gdrtop 1 ACTIVE via peermem · 8 of 8 GPUs, GPU0 H100, nvidia_peermem, gdrtop_gpus 8.0, Drain hgx-h100
 keeps at most 1 h; gdrtop was terminated; "label": "500 nodes" "label": "2 nodes" "label": "64 nodes"
 "label": "20 nodes" "verdicts": {"ACTIVE": 950, "DEGRADED": 50} "unanswered": []

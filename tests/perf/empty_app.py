@@ -8,7 +8,7 @@ class EmptyApp(App[None]):
     """One line of text."""
 
     def compose(self) -> ComposeResult:
-        yield Static("gdrtop")
+        yield Static("Overview")
 
 
 if __name__ == "__main__":

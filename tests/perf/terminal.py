@@ -23,7 +23,7 @@ RUNNING = (-signal.SIGKILL,)  # the status of a program that runs until it is no
 _SCREEN = r"\x1b\[\?1049h[\s\S]*"  # an error message is not on the dashboard's screen
 
 
-def dashboard(argv: Sequence[str], word: str = "gdrtop") -> Command:
+def dashboard(argv: Sequence[str], word: str = "Overview") -> Command:
     """Return a command that draws this word on a screen of its own, and runs on."""
     return Command(argv, RUNNING, _SCREEN + word)
 

@@ -33,7 +33,15 @@ from tui.runtime.json_values import document, finding_json, host_name, time_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
-from widgets.doctor.findings import Entry, counted, draw_entries, draw_entry, entries_of, title_of
+from widgets.doctor.findings import (
+    Entry,
+    counted,
+    draw_entries,
+    draw_entry,
+    entries_of,
+    needs_text,
+    title_of,
+)
 from widgets.node import verdict as verdict_drawing
 
 _MOST_NAMED = 4  # skipped checks
@@ -412,7 +420,10 @@ def _text(
     lines.append(line(counted(found)))
     entries = entries_of([finding for finding in found if with_passed or finding.status is not Status.PASSED])
     if entries:
-        lines.extend([(), *draw_entries(entries, width, names)])
+        lines.append(())
+        for entry, drawn in zip(entries, draw_entries(entries, width, names), strict=True):
+            is_unknown = entry.first.status is Status.UNKNOWN  # its reason is all that it says
+            lines += wrapped(f"? {needs_text(entry)}", width, Tone.DIM, "", "  ") if is_unknown else [drawn]
     for entry in entries:
         if entry.is_found or (with_passed and entry.first.status in (Status.SILENCED, Status.UNKNOWN)):
             lines.extend([(), *draw_entry(entry, width, names)])

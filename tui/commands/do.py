@@ -25,7 +25,7 @@ from tui.commands.arguments import EXIT_INTERRUPTED, UsageError, did_you_mean
 from tui.commands.check import examine_host
 from tui.runtime.json_values import document, host_name, step_json, write_json
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import heading, print_lines, text_width
+from tui.runtime.printing import has_width, heading, print_lines, text_width
 from tui.runtime.signals import TERMINAL_GONE, signals_stop
 from tui.screens.confirm.state import draw_warnings, not_run
 from widgets.base.figures import local_time
@@ -158,7 +158,7 @@ class Do:
             text = offer.title if offer.plan else f"{offer.title} · {offer.why_not}"
             head = line(mark, f" {offer.id:<{cells}}  ")
             # In a pipe one line is one action, for grep.
-            texts = wrapped(text, self._width - cells - 4) if self._out.isatty() else [line(text)]
+            texts = wrapped(text, self._width - cells - 4) if has_width(self._out) else [line(text)]
             blank = line(" " * (cells + 4))
             self._print([(*(blank if number else head), *part) for number, part in enumerate(texts)])
         return 0

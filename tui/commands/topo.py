@@ -39,7 +39,7 @@ from tui.commands.check import examine_host
 from tui.runtime.json_values import document, host_name, object_of, plain_value, verdict_json, write_document
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, heading, is_plain, print_lines, text_width
-from widgets.base.lines import Line, Run, Tone, line
+from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.findings import marks_of
 from widgets.node import matrix as matrix_drawing
 from widgets.node import nccl_tree
@@ -226,10 +226,10 @@ def highlights_of(examination: Examination, found: Sequence[Finding]) -> Highlig
 
 def _text(examination: Examination, found: Sequence[Finding], verdict: Verdict, width: int) -> list[Line]:
     node, topology = examination.node, examination.topology
-    reason = Run(f" · {verdict.reason}" if verdict.reason else "")
     highlights = highlights_of(examination, found)
     roles, unproven = highlights.roles, highlights.unproven
-    lines: list[Line] = [heading(node), (*verdict_drawing.draw(verdict), reason), ()]
+    lines: list[Line] = [heading(node), verdict_drawing.draw(verdict)]
+    lines += [*(wrapped(verdict.reason, width, indent="  ") if verdict.reason else ()), ()]
     lines.extend(topology_drawing.draw(node, topology, width, highlights=highlights))
     if topology.gpus and topology.nics:
         lines.extend([(), line("GPU × NIC")])

@@ -140,7 +140,7 @@ def print_lines(lines: Sequence[Line], out: TextIO, ascii_only: bool) -> None:
     In a pipe a sentence is one line, for grep. On a terminal no address or command is broken: people copy it.
     """
     is_ascii, is_colored = is_plain(out, ascii_only), has_color(out)
-    for shown in unwrapped(lines, only_words=_has_width(out)):
+    for shown in unwrapped(lines, only_words=has_width(out)):
         text = plain(shown)
         if is_colored:
             out.write(_colored(text, shown, is_ascii) + "\n")
@@ -164,14 +164,15 @@ def _colored(text: str, shown: Line, is_ascii: bool) -> str:
 
 def text_width(out: TextIO) -> int:
     """Return the width from $COLUMNS or the terminal, else TEXT_WIDTH."""
-    if _has_width(out):
+    if has_width(out):
         import shutil  # it imports compressors, and a pipe has no width
 
         return max(NARROWEST, clamped(*shutil.get_terminal_size((TEXT_WIDTH, 24)))[0])
     return TEXT_WIDTH
 
 
-def _has_width(out: TextIO) -> bool:
+def has_width(out: TextIO) -> bool:
+    """Return whether text has to fit a width: on a terminal, or with $COLUMNS."""
     asked = os.environ.get("COLUMNS", "")
     return out.isatty() or (asked.isascii() and asked.isdecimal() and 0 < len(asked) < 5 and int(asked) > 0)
 

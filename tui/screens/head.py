@@ -105,9 +105,10 @@ class HeadView(LinesView):
     def draw(self) -> None:
         """Draw the head of the app."""
         app: object = self.app
-        if isinstance(app, HasHead) and self.room:
+        width = self.room or self.app.size.width  # the first frame is painted before it has its place
+        if isinstance(app, HasHead) and width:
             head = app.head if self._has_hint else replace(app.head, hint="")
-            self.show(head_drawing.draw(head.head(), self._screen_name, self.room))
+            self.show(head_drawing.draw(head.head(), self._screen_name, width))
 
 
 def change_head(app: App[Any], **fields: Any) -> None:

@@ -267,8 +267,9 @@ def _jobs(report: Report) -> tuple[str, ...]:
 
 
 def _job(job: LiveJob, sample: LiveSample) -> str:
-    causes = (printable(problem.cause) for problem in findings_about(job, sample))
-    return " ".join([plain(job_line(job, sample, _WHOLE)), *causes])
+    causes = " ".join(printable(problem.cause) for problem in findings_about(job, sample))
+    line = plain(job_line(job, sample, _WHOLE))
+    return f"{line}: {causes}" if causes else line
 
 
 def _change(change: Change) -> ChangeText:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.request import DEFAULT_BYTES, Mode, Request
+from probes.bandwidth.planning.chosen_devices import no_such_nic
 from probes.bandwidth.tools.perftest_command import GpuMemory, PerftestSettings
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
@@ -148,7 +149,7 @@ def perftest_defaults(
         return Refused("no NIC is active" if gpu else "neither a GPU nor a NIC was specified")
     device = next((candidate for candidate in node.rdma.devices if candidate.name == nic), None)
     if device is None:
-        return Refused(f"there is no RDMA device {nic[:64]}")
+        return no_such_nic(node.rdma, nic)
     if (port := active_port(device)) is None:
         return Refused(f"no port of {device.name} is active")
     if not has_verbs(device):

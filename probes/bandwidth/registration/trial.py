@@ -6,14 +6,14 @@ import re
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.planning.affected_jobs import users_of_gpu
+from probes.bandwidth.planning.chosen_devices import no_such_nic
 from probes.base.frozen import frozen
-from probes.base.text import printable
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.rdma.cxi import has_verbs
-from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
+from probes.facts.rdma.devices import RdmaDevice
 from probes.snapshot.examination import Examination
 
 CONTEXT_MEMORY = "107 to 555 MiB"
@@ -72,19 +72,10 @@ def plan_registration(
         return Refused(_NO_NIC if is_none else f"the RDMA devices are unknown: {rdma}")
     devices = [device for device in rdma.devices if nic in (None, device.name)]
     if not devices:
-        return _no_such_nic(rdma, nic) if nic else Refused(_NO_NIC)
+        return no_such_nic(rdma, nic) if nic else Refused(_NO_NIC)
     nics = tuple(map(_nic_trial, devices))
     trials = tuple(_gpu_trial(examination, each, nics) for each in facts.gpus if gpu in (None, each.bdf))
     return trials or Refused("this node has no GPU")
-
-
-class NoSuchNic(Refused):
-    """This node does not have the requested NIC."""
-
-
-def _no_such_nic(rdma: RdmaFacts, typed: str) -> Refused:
-    names = ", ".join(device.name for device in rdma.devices) or "none"
-    return NoSuchNic(f"there is no NIC {printable(typed, 40)!r}; the NICs are: {names}")
 
 
 def _nic_trial(device: RdmaDevice) -> NicTrial:

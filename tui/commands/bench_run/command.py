@@ -13,7 +13,7 @@ from probes.bandwidth.model.expected import TableError
 from probes.bandwidth.model.planned_test import Series
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result
-from probes.bandwidth.planning.chosen_gpu import NoSuchGpu, bdf_of
+from probes.bandwidth.planning.chosen_devices import NoSuchDevice, bdf_of
 from probes.bandwidth.results.against_earlier import changes
 from probes.bandwidth.results.baseline import machine_type
 from probes.bandwidth.results.comparison import conclusions
@@ -124,7 +124,7 @@ class BenchCommand:
         self._output.show([heading(self._examination.node)])
         series = self._plan()
         if isinstance(series, Refused):
-            status = EXIT_WRONG_USAGE if isinstance(series, NoSuchGpu) else EXIT_NOT_MEASURED
+            status = EXIT_WRONG_USAGE if isinstance(series, NoSuchDevice) else EXIT_NOT_MEASURED
             return self._refuse(series.reason, status=status)
         affected = self._session.affected_by(self._examination, series, self._before)
         if self._options.dry_run:

@@ -31,15 +31,14 @@ from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.findings import mark_of
 from widgets.live.explanation import draw_changes, draw_processes, draw_summary, needs_admin
 
-EXIT_FINDINGS, EXIT_NOT_THERE, EXIT_UNKNOWN = 1, 2, 3
+EXIT_FINDINGS, EXIT_UNKNOWN = 1, 3
 _MOST_PID = 1 << 22  # PID_MAX_LIMIT of 64-bit kernels
 _STATUS_HELP = """\
 exit status:
   0    nothing to change
   1    something to change, by you or by an admin
-  2    no such process or job with a GPU or RDMA is visible here
-  3    unknown: nothing to change was found, and the path or the GPUs of a process could not
-       be read, or the processes could not; usage error
+  3    unknown: no such process or job with a GPU or RDMA is visible here, or nothing to change
+       was found and the processes, or the path or GPUs of one, could not be read; usage error
 """
 
 
@@ -91,7 +90,7 @@ def write_explanation(
     advice = recommend(examination, cloud_facts.probe(host))
     why = "" if chosen else _why_none(sample, pid, job)
     if why:
-        status = EXIT_UNKNOWN if isinstance(sample.processes, Unknown) else EXIT_NOT_THERE
+        status = EXIT_UNKNOWN
     else:
         status = EXIT_FINDINGS if felt else 0 if all(each.is_clear for each in explained) else EXIT_UNKNOWN
     if as_json:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any, TextIO
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.planning.chosen_gpu import NoSuchGpu, bdf_of
+from probes.bandwidth.planning.chosen_devices import NoSuchDevice, bdf_of
 from probes.bandwidth.registration.outcome import Outcome, PairResult, PathResult
-from probes.bandwidth.registration.trial import GpuTrial, NoSuchNic, plan_registration
+from probes.bandwidth.registration.trial import GpuTrial, plan_registration
 from probes.base.origin import Source
 from probes.base.text import plural
 from probes.host.protocol import Host
@@ -81,7 +81,7 @@ class Proof:
         self._output.show([heading(self._examination.node)])
         trials = self._planned()
         if isinstance(trials, Refused):
-            is_wrong = isinstance(trials, NoSuchGpu | NoSuchNic)
+            is_wrong = isinstance(trials, NoSuchDevice)
             return self._refuse(trials.reason, EXIT_WRONG_USAGE if is_wrong else EXIT_NOT_PROVEN)
         if self._options.dry_run:
             return self._show_plan(trials)

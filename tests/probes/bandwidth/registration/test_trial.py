@@ -6,7 +6,8 @@ from functools import cache
 import pytest
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.registration.trial import GpuTrial, NoSuchNic, plan_registration
+from probes.bandwidth.planning.chosen_devices import NoSuchDevice
+from probes.bandwidth.registration.trial import GpuTrial, plan_registration
 from probes.base.unknown import Unknown
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
@@ -39,7 +40,7 @@ def test_one_gpu_and_one_nic() -> None:
 
 def test_a_nic_that_is_not_there_is_refused_with_the_names_of_the_others() -> None:
     refused = plan_registration(node(), nic="mlx5_\x1b[31m")
-    assert isinstance(refused, NoSuchNic)
+    assert isinstance(refused, NoSuchDevice)
     assert "\x1b" not in refused.reason
     assert "mlx5_9" in refused.reason
 

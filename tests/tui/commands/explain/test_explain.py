@@ -119,7 +119,7 @@ def test_nics_that_gdrtop_cannot_see_are_unknown_and_not_none(
 @pytest.mark.parametrize(("pid", "job"), [(5, ""), (None, "Slurm job 1")])
 def test_what_is_not_there_is_said(pid: int | None, job: str) -> None:
     status, text = explained("hgx-h100", pid, job)
-    assert status == 2
+    assert status == 3
     assert "is not among the processes with a GPU or RDMA" in text
 
 
