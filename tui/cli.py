@@ -67,7 +67,7 @@ examples:
   gdrtop explain 41000            explain a process to its user; --slurm JOB a whole job
   gdrtop nccl-log train.log       explain what NCCL wrote to a job's log
   gdrtop ras                      ask NCCL which rank the others wait for
-  gdrtop hang 4711                ask everything that knows why a job hangs
+  gdrtop hang 4711                query every source for why a job hangs
   gdrtop env                      print the variables that jobs on this node need
   gdrtop env --lint job.sbatch    check what a script, a pod or nccl.conf sets
   gdrtop watch                    save a recording around every event, without a screen

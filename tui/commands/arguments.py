@@ -90,7 +90,7 @@ def add_node_options(parser: argparse.ArgumentParser, command: str = "", with_de
         "its start); default: the last one",
     )
     parser.add_argument(
-        "--seed", metavar="N", type=int, default=default(0), help="vary the figures of a simulated node"
+        "--seed", metavar="N", type=int, default=default(0), help="vary the values of a simulated node"
     )
     for option in REFUSED.get(command, ()):
         parser._option_string_actions[option].help = argparse.SUPPRESS

@@ -42,7 +42,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Automation": {
         "slurm": "How are jobs kept off a broken node?",
         "consumers": "How do Nagios, Kubernetes and CI use the checks?",
-        "metrics": "Who is told when a job leaves GPUDirect RDMA?",
+        "metrics": "How do I hear that a job leaves GPUDirect RDMA?",
         "watch": "What happened last night, and which NIC is slow week after week?",
         "manifests": "What do other nodes like this one need?",
         "json": "How do scripts read gdrtop?",
