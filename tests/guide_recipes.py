@@ -738,7 +738,11 @@ NODE = Recipe(
 PAGE = Recipe(
     (
         Change("tui/manual/sample.md", "# A sample\n\n`gdrtop` has a sample.\n"),
-        Change("tui/manual/__init__.py", '    "sample",\n', before='    "install",\n'),
+        Change(
+            "tui/manual/__init__.py",
+            '        "sample": "What is a sample?",\n',
+            before='        "install": "',
+        ),
     ),
     ("tests/tui/test_manual.py",),
     {

@@ -52,6 +52,7 @@ examples:
   gdrtop check                    list what is wrong, why, and how to fix it
   gdrtop check acs-redirect-enabled
                                   show one check with all details
+  gdrtop forecast                 show what the next reboot brings, for each installed kernel
   gdrtop topo --json              print topology and path types for a script
   gdrtop topo --format dot        draw the topology with Graphviz
   gdrtop modules                  list the kernel modules in load order
@@ -92,6 +93,7 @@ _COMMANDS = {
     "hang": "show why a job hangs: the suspect, the evidence and the next command",
     "do": "list the actions for this node, or run one after showing its plan",
     "setup": "show the steps to set up this node, or run one of them",
+    "forecast": "show whether it will work after a reboot or an upgrade, or with another image",
     "fleet": "judge many nodes at once, watch a job on all of them, or measure between them",
     "diff": "show in what nodes, recordings or moments differ, the most relevant first",
     "manifest": "write what other nodes like this one need: Kubernetes objects, boot files, scripts",
@@ -122,6 +124,7 @@ _FOLDERS = {
     "prove": "prove",
     "reliability": "reliability",
     "explain": "explain",
+    "forecast": "forecast",
     **dict.fromkeys(SLURMD_SECONDS, "slurm"),
 }
 # What people type from other tools, and what they mean here.
@@ -137,6 +140,7 @@ _HINTS = {
     **dict.fromkeys(("settings", "configuration", "configure"), "; did you mean gdrtop config?"),
     **dict.fromkeys(("history", "reliable", "flaky"), "; did you mean gdrtop reliability?"),
     "manual": "; did you mean gdrtop help?",
+    **dict.fromkeys(("upgrade", "reboot", "predict"), "; did you mean gdrtop forecast?"),
     "replay": "; did you mean gdrtop --replay FILE?",
     "demo": "; did you mean gdrtop --demo?",
 }
@@ -386,6 +390,8 @@ def _refuse_errors(configuration: Configuration | None, options: argparse.Namesp
 
 def _refuse_useless(options: argparse.Namespace) -> None:
     """Raise _Refused for an option that would change nothing: who gives it believes that it does."""
+    if options.command in _WITHOUT_NODE:
+        return
     is_remote = bool(options.host) or options.command == "fleet"
     # What the configuration sets is a default for those nodes that are remote.
     if options.sudo and not is_remote and not _is_default(options, "sudo"):

@@ -117,7 +117,7 @@ def test_by_keys_from_nothing_loaded_to_a_node_that_is_set_up(rebooting: Machine
         screen.skip(*SKIPPED_AFTER_MEASURING)
         screen.until("next: Reboot and check again")
         dashboard.press("Enter")  # gdrtop leaves the command to the admin
-        dashboard.until_shown("systemctl reboot", "gdrtop check --after-reboot")
+        dashboard.until_shown("systemctl reboot", "gdrtop forecast")
 
     assert reboot_as_forecast(rebooting).state == "DEGRADED"
     assert lsmod(guest).keys() >= NEEDED

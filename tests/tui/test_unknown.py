@@ -30,6 +30,7 @@ CLAIM = re.compile(
 )
 # What may stand there all the same: a claim that says what it does not cover, or one about gdrtop itself.
 ALLOWED = (
+    r"an example, derived from no\s+(?:# )?real machine",  # the head of a saved text
     r"this tree has no(?: /\w*)?…?|a (?:directory tree|tree of files) has no [\w, ]+",  # reasons
     r"unknown(?: \(|: )not there|\| not there \||The recording has no kernel messages",
     r"\(not there\)|not there: this kernel's config was not found|[Nn]o installed kernel can be read",

@@ -54,7 +54,6 @@ exit status (the monitoring plugin convention):
   1    warnings, or DEGRADED
   2    critical findings, or BROKEN
   3    UNKNOWN or NOT APPLICABLE; usage error
-with --after-reboot and --as: the same, for the node after its next boot
 with --for npd, nhc and slurm: what they expect (gdrtop help consumers)
 """
 # Without the contracts themselves, which --help does not need.
@@ -145,21 +144,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--after-reboot",
         action="store_true",
-        help="check the node as it will be after a reboot, for each kernel (JSON: gdrtop schema forecast)",
+        help=argparse.SUPPRESS,  # until 0.4: gdrtop forecast
     )
     parser.add_argument(
         "--kernel",
         metavar="RELEASE",
         default="",
-        help="with --after-reboot: the kernel to show (default: the one that boots next)",
+        help=argparse.SUPPRESS,
     )
     parser.add_argument(
         "--as",
         metavar="NODE",
         dest="assumed",
         default="",
-        help="check the image at --root on the hardware of a simulated node or a recording FILE "
-        "(JSON: gdrtop schema image)",
+        help=argparse.SUPPRESS,
     )
     parser.add_argument(
         "ids", metavar="ID", nargs="*", type=_id, help="show only these checks, with all details"
@@ -205,7 +203,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.assumed:
         if options.after_reboot:
             raise UsageError("--as includes what --after-reboot shows; use one of them")
-        from tui.commands.check_forecast import run_on_image
+        from tui.commands.forecast.after_reboot import run_on_image
 
         return run_on_image(options, out)
     host = open_host(options)
@@ -215,7 +213,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.wait and is_still:
         raise UsageError("--wait needs a running node, which may change")
     if options.after_reboot:
-        from tui.commands.check_forecast import write_forecast
+        from tui.commands.forecast.after_reboot import write_forecast
 
         return write_forecast(host, out, options.kernel, options.json, options.ascii)
     asked = CheckOptions(

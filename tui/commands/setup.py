@@ -25,8 +25,8 @@ from tui.actions.script import script_of_all
 from tui.bandwidth.results_store import open_results_store
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean
 from tui.commands.do import EXIT_REFUSED, Do, add_consent_options, confirm_and_run
+from tui.commands.forecast.upgrade import write_advice
 from tui.commands.simulated.setup_state import SimulatedSetup
-from tui.commands.upgrade.before import write_advice
 from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLog, SetupLogError, open_setup_log, remember_boot
 from tui.runtime.json_values import document, host_name, plain_value, write_json
 from tui.runtime.lock import user_and_day
@@ -72,8 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--before",
         metavar="COMMAND",
-        help="show what an upgrade of packages would do to GPUDirect RDMA, such as 'apt-get dist-upgrade'; "
-        "it is only simulated. -: read the output of a simulation from stdin",
+        help=argparse.SUPPRESS,  # until 0.4: gdrtop forecast --upgrade
     )
     what.add_argument("--json", action="store_true", help="print the steps as JSON (gdrtop schema setup)")
 
@@ -94,7 +93,9 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     host = open_host(options)
     if host.origin.source is Source.TREE:
         tree = f"{printable(host.origin.label)} is a directory tree"
-        raise UsageError(f"{tree}; setup needs a node. Use gdrtop check --root IMAGE --as NODE for an image")
+        raise UsageError(
+            f"{tree}; setup needs a node. Use gdrtop forecast --image DIR --as NODE for an image"
+        )
     if options.before is not None:
         return write_advice(host, options.before, out, options.json, options.ascii)
     log, simulated = open_setup_log(host.origin.source is Source.LIVE), None

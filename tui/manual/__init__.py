@@ -60,7 +60,13 @@ COMMAND_PAGES = {
     **dict.fromkeys(("prolog", "epilog", "health-check"), "slurm"),
     **dict.fromkeys(("fleet check", "fleet watch", "diff"), "fleet"),
     **{"fleet live": "fleet-live", "fleet bench": "fleet-bench", "fleet hang": "hang"},
-    **{"do": "actions", "env": "environment", "bench": "bandwidth", "record": "recording"},
+    **{
+        "forecast": "setup",
+        "do": "actions",
+        "env": "environment",
+        "bench": "bandwidth",
+        "record": "recording",
+    },
     **{"manifest": "manifests", "reliability": "watch", "schema": "json", "completion": "install"},
     "help": "words",
 }

@@ -9,6 +9,7 @@ from probes.bandwidth.model.limits import Limit, limit_of_two_ends
 from probes.bandwidth.model.planned_test import Pair, PlannedProcess, PlannedTest
 from probes.bandwidth.model.request import MemoryPath, Mode, Request
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
+from probes.bandwidth.planning.chosen_devices import NoSuchDevice
 from probes.bandwidth.planning.node_settings import (
     TimedSettings,
     better_nics_down,
@@ -224,7 +225,8 @@ def _at_peer(
     if not isinstance(other, Refused):
         return _bound(examination, other, is_here=False)[0], ()
     given = "port, GID index, GPU and NUMA node" if settings.gpu else "port, GID index and NUMA node"
-    note = f"{other.reason} here: the peer's {name[:64]} gets the {given} of {settings.device}"
+    missing = f"there is no RDMA device {name[:64]}" if isinstance(other, NoSuchDevice) else other.reason
+    note = f"{missing} here: the peer's {name[:64]} gets the {given} of {settings.device}"
     return replace(far, device=name), (note,)
 
 

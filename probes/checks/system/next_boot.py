@@ -11,7 +11,7 @@ from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, 
 from probes.snapshot.examination import Examination
 
 AREA = Area("system")
-_NOT_ASKED = Evidence("gdrtop check --after-reboot", "predicts the next boot")
+_NOT_ASKED = Evidence("gdrtop forecast", "predicts the next boot")
 
 
 def _facts(examination: Examination) -> NextBootFacts:

@@ -84,7 +84,7 @@ def with_pass_through(facts: SetupFacts, step: SetupStep) -> SetupStep:
     option = pass_through_option(facts.examination)
     steps = (
         *command_line_steps(facts.situation, option, "iommu"),
-        instruction("Before rebooting, see what will change: gdrtop check --after-reboot", needs_root=False),
+        instruction("Before rebooting, see what will change: gdrtop forecast", needs_root=False),
         reboot_step("Reboot; gdrtop then reads /proc/cmdline and the IOMMU groups again"),
     )
     return replace(step, plan=replace(step.plan, steps=steps))

@@ -39,7 +39,7 @@ def reboot_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
     plan = Plan(
         definition.title,
         (
-            instruction("See what the reboot will change: gdrtop check --after-reboot", needs_root=False),
+            instruction("See what the reboot will change: gdrtop forecast", needs_root=False),
             reboot_command("Drain the node, then reboot it"),
         ),
         needs_reboot=True,

@@ -90,7 +90,7 @@ class TwinHost(HostBase):
                 if word.replace("-", "_") in self._refused:
                     return f"the kernel refused it before: {self._refused[word.replace('-', '_')]}"
         if words == ["reboot"]:
-            return "gdrtop check --after-reboot forecasts a reboot"
+            return "gdrtop forecast shows what a reboot brings"
         if name == "systemctl":
             units = [word.removesuffix(".service") for word in words[1:] if not word.startswith("-")]
             if any(unit not in SERVICES for unit in units):

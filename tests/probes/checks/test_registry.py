@@ -278,7 +278,11 @@ def test_steps_begin_with_a_capital_and_disturbs_has_no_period(name: str) -> Non
         ("hgx-h100+bar1-too-small", "bar1-too-small", "In the BIOS"),
         ("cloud-vm+bar1-too-small", "bar1-too-small", "Give the virtual machine more 64-bit MMIO space"),
         ("hgx-h100+job-rank-staged", "job-log-staged", "the log gives no reason"),
-        ("hgx-h100+iommu-fault,iommu-translated", "iommu-fault", "Fix iommu-translated first"),
+        (
+            "hgx-h100+iommu-fault,iommu-translated",
+            "iommu-fault",
+            "Fix iommu-translated, then read the kernel log again",
+        ),
     ],
 )
 def test_a_fix_decides_what_gdrtop_has_read(node: str, check: str, decided: str) -> None:

@@ -221,7 +221,7 @@ def test_files_are_written_on_the_twin_only() -> None:
     [
         (("dkms", "autoinstall"), "gdrtop cannot simulate this command"),
         (("reboot",), "gdrtop cannot simulate this command"),
-        (("systemctl", "reboot"), "gdrtop check --after-reboot forecasts a reboot"),
+        (("systemctl", "reboot"), "gdrtop forecast shows what a reboot brings"),
         (("systemctl", "restart", "slurmd"), "the effect of this service is unknown"),
         (("nvidia-smi", "-mig", "1"), "only persistence mode can be rehearsed"),
     ],

@@ -1,4 +1,4 @@
-"""`gdrtop check --after-reboot` and `check --as`: text, JSON, exit status, wrong usage."""
+"""`gdrtop forecast`, and its earlier names in `check`: text, JSON, exit status, wrong usage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tiers import usual
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
-from tui.commands.check_forecast import write_forecast
+from tui.commands.forecast.after_reboot import write_forecast
 from tui.runtime.node_monitor import NodeMonitor
 
 FAULTY = "dgx-a100+peermem-built-without-symbols"
@@ -115,7 +115,7 @@ def test_setup_refuses_an_image_and_names_the_command_for_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["setup", "--root", str(tmp_path)]) == 3
-    assert "gdrtop check --root IMAGE --as NODE" in capsys.readouterr().err
+    assert "gdrtop forecast --image DIR --as NODE" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -148,3 +148,36 @@ def test_the_forecast_of_a_recording_does_not_say_that_a_running_service_will_fa
     out = capsys.readouterr().out
     assert "GPUDirect RDMA will work" in out
     assert "Fabric Manager is not running" not in out
+
+
+def test_one_command_asks_what_would_be(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["forecast", "--demo", "hgx-h100"]) == 0
+    now = capsys.readouterr().out
+    assert main(["check", "--after-reboot", "--demo", "hgx-h100"]) == 0
+    earlier = capsys.readouterr().out
+    assert now.splitlines()[1:] == earlier.splitlines()[1:]  # the first line has the time
+    assert main(["forecast", "--demo", "hgx-h100", "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("node", ["hgx-h100", "gb200"])
+def test_an_upgrade_of_a_simulated_node_is_forecast(node: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["forecast", "--upgrade", "apt-get dist-upgrade", "--demo", node]) == 2
+    assert "the new kernel comes without headers" in capsys.readouterr().out.lower()
+    assert main(["forecast", "--upgrade", "apt-get upgrade", "--demo", node]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--as", "hgx-h100"], "--as needs --image"),
+        (["--image", "/tmp"], "--image needs --as"),
+        (["--upgrade", "-", "--kernel", "6.8"], "--upgrade shows the kernel that boots after it"),
+        (["--upgrade", "rm -rf /", "--demo"], "'rm -rf /'"),
+    ],
+)
+def test_what_a_forecast_cannot_combine_is_said(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["forecast", *arguments]) == 3
+    assert said in capsys.readouterr().err

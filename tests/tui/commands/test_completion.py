@@ -45,7 +45,8 @@ def offered(*typed: str, path: Path | None = None) -> list[str]:
 
 def test_tab_offers_commands_options_and_their_values(tmp_path: Path) -> None:
     assert offered("che") == ["check"]
-    assert "--after-reboot" in offered("check", "--af")
+    assert "--after-reboot" not in offered("check", "--af")
+    assert "--upgrade" in offered("forecast", "--up")
     assert offered("check", "acs-redirect-en") == ["acs-redirect-enabled"]
     assert offered("fleet", "wa") == ["watch"]
     assert offered("manifest", "boot") == ["boot-check"]

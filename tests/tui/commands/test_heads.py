@@ -1,5 +1,6 @@
 """Every output about a simulated node says so at its beginning, also what is meant to be saved."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,9 @@ LINES = {
         "check",
         "check --all",
         "check --one-line",
-        "check --after-reboot",
         "check acs-redirect-enabled",
     ),
+    "forecast": ("forecast", "forecast --upgrade 'apt-get dist-upgrade'", "check --after-reboot"),
     "topo": ("topo", "topo --format dot", "topo --format graphml", "topo --nccl-xml"),
     "modules": ("modules",),
     "live": ("live --seconds 1", "live --begin 440044"),
@@ -61,7 +62,7 @@ def test_a_simulated_node_is_named_first(
     for name in ("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     (tmp_path / "job.sbatch").write_text("#!/bin/sh\nexport NCCL_NET_GDR_LEVEL=0\n")
-    words = text.split()
+    words = shlex.split(text)
     if words[0] != "diff" and "--demo" not in words:
         words.append("--demo")
     main(words)

@@ -14,7 +14,7 @@ from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
 from tui.commands.arguments import UsageError
-from tui.commands.upgrade.before import write_advice
+from tui.commands.forecast.upgrade import write_advice
 
 KERNEL = "Inst linux-image-6.8.0-90-generic (6.8.0-90.91 Ubuntu:24.04/noble-updates [amd64])\n"
 CURL = "Inst curl [8.5.0-2] (8.5.0-3 Ubuntu:24.04 [amd64])\n"

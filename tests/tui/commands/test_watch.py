@@ -13,7 +13,8 @@ import pytest
 from tests.tui.commands.watched_node import recording, rings
 from tests.tui.test_cli import ROOT
 from tui.cli import main
-from tui.commands.watch import duration, size
+from tui.commands.arguments import duration
+from tui.commands.watch import size
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ def test_sizes(text: str, value: int) -> None:
     ("text", "value"), [("6h", 21600), ("30m", 1800), ("90s", 90), ("60", 60), ("2d", 172800)]
 )
 def test_durations(text: str, value: float) -> None:
-    assert duration(text) == value
+    assert duration(60, 30 * 86400)(text) == value
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,8 @@ function _shtab_gdrtop_using
   test "$_shtab_gdrtop_cmdpath" = "$argv"
 end
 
-set -g _shtab_gdrtop_commands check topo modules live explain nccl-log ras hang do setup fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet hang' 'fleet bench' diff manifest env bench prove config schema watch reliability prolog epilog health-check metrics record report help completion
-set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --bisect --color --connect --count --demo --dir --disturb --driver --dumps --end --every --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --pod --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --wait --watch -o -w
+set -g _shtab_gdrtop_commands check topo modules live explain nccl-log ras hang do setup forecast fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet hang' 'fleet bench' diff manifest env bench prove config schema watch reliability prolog epilog health-check metrics record report help completion
+set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --bisect --color --connect --count --demo --dir --disturb --driver --dumps --end --every --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --image --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --pod --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --upgrade --wait --watch -o -w
 
 complete -c gdrtop -e
 complete -c gdrtop -f
@@ -92,9 +92,6 @@ complete -c gdrtop -n '_shtab_gdrtop_using check' -l only -x -d 'run only these 
 complete -c gdrtop -n '_shtab_gdrtop_using check' -l skip -x -d 'do not run these checks'
 complete -c gdrtop -n '_shtab_gdrtop_using check' -l all -d 'also list checks that are ok; with --json, all details of each'
 complete -c gdrtop -n '_shtab_gdrtop_using check' -l seconds -x -d 'watch the node for so long first: slow NICs, congestion and stalled jobs appear only over time'
-complete -c gdrtop -n '_shtab_gdrtop_using check' -l after-reboot -d 'check the node as it will be after a reboot, for each kernel (JSON: gdrtop schema forecast)'
-complete -c gdrtop -n '_shtab_gdrtop_using check' -l kernel -x -d 'with --after-reboot: the kernel to show (default: the one that boots next)'
-complete -c gdrtop -n '_shtab_gdrtop_using check' -l as -xka "(gdrtop __complete demos (commandline -ct))" -d 'check the image at --root on the hardware of a simulated node or a recording FILE (JSON: gdrtop schema image)'
 complete -c gdrtop -n '_shtab_gdrtop_using check' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using check' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
 complete -c gdrtop -n '_shtab_gdrtop_using check' -s v -l verbose -d 'after the output, print on stderr which sources were read, how long each took, and which failed; with --version: also print Python and Textual versions, and the dashboard'"'"'s output driver'
@@ -250,12 +247,30 @@ complete -c gdrtop -n '_shtab_gdrtop_using setup' -l skip -x -d 'skip these step
 complete -c gdrtop -n '_shtab_gdrtop_using setup' -l unskip -x -d 'stop skipping these steps'
 complete -c gdrtop -n '_shtab_gdrtop_using setup' -l paths -d 'show what each path requires, and what is missing'
 complete -c gdrtop -n '_shtab_gdrtop_using setup' -l script -d 'print all remaining commands as a shell script and run nothing'
-complete -c gdrtop -n '_shtab_gdrtop_using setup' -l before -x -d 'show what an upgrade of packages would do to GPUDirect RDMA, such as '"'"'apt-get dist-upgrade'"'"'; it is only simulated. -: read the output of a simulation from stdin'
 complete -c gdrtop -n '_shtab_gdrtop_using setup' -l json -d 'print the steps as JSON (gdrtop schema setup)'
 complete -c gdrtop -n '_shtab_gdrtop_using setup' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using setup' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
 complete -c gdrtop -n '_shtab_gdrtop_using setup' -s v -l verbose -d 'after the output, print on stderr which sources were read, how long each took, and which failed; with --version: also print Python and Textual versions, and the dashboard'"'"'s output driver'
 complete -c gdrtop -n '_shtab_gdrtop_using setup; and test $_shtab_gdrtop_npos -eq 0' -ka "hardware nic-driver gpu-driver containers rival build signatures modules peermem-parameters dmabuf fabric iommu acs pcie ports memlock nccl environment boot tools measure-host measure-pair measure-staged measure-all others reboot report cable-pair cable-rails cable-nccl" -d 'show one step; without it, list all steps'
+complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a forecast -d 'Show whether it will work after a reboot or an upgrade, or with another image.'
+complete -c gdrtop -n '_shtab_gdrtop_using forecast' -s h -l help -d 'show this help message and exit'
+complete -c gdrtop -n '_shtab_gdrtop_using forecast' -l root -xka "(__fish_complete_directories)" -d 'read the node whose / is at DIR (default: /)'
+complete -c gdrtop -n '_shtab_gdrtop_using forecast' -l host -xka "(gdrtop __complete hosts (commandline -ct))" -d 'read this node over ssh; nothing is installed or written there'
+complete -c gdrtop -n '_shtab_gdrtop_using forecast' -l over -x -d 'with --host: use this command instead of ssh, for example '"'"'srun -w {host}'"'"'; {host} is the node'
+complete -c gdrtop -n '_shtab_gdrtop_using forecast' -l sudo -d 'with --host: read the node with sudo -n'
+complete -c gdrtop -n '_shtab_gdrtop_using forecast' -l demo -xka "(gdrtop __complete demos (commandline -ct))" -d 'use a simulated node; --demo list shows them all'
+complete -c gdrtop -n '_shtab_gdrtop_using forecast' -l replay -xka "(__fish_complete_path (commandline -ct))" -d 'use a file written by gdrtop record'
+complete -c gdrtop -n '_shtab_gdrtop_using forecast' -l at -x -d 'with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after its start); default: the last one'
+complete -c gdrtop -n '_shtab_gdrtop_using forecast' -l seed -x -d 'vary the values of a simulated node'
+complete -c gdrtop -n '_shtab_gdrtop_using forecast' -l kernel -x -d 'the kernel to show in detail (default: the one that boots next)'
+complete -c gdrtop -n '_shtab_gdrtop_using forecast' -l upgrade -x -d 'also an upgrade of packages before the reboot, such as '"'"'apt-get dist-upgrade'"'"'; it is only simulated. -: read the output of a simulation from stdin'
+complete -c gdrtop -n '_shtab_gdrtop_using forecast' -l image -xka "(__fish_complete_directories)" -d 'judge the image at DIR, on the hardware that --as names'
+complete -c gdrtop -n '_shtab_gdrtop_using forecast' -l as -xka "(gdrtop __complete demos (commandline -ct))" -d 'with --image: a simulated node or a recording FILE, whose hardware the image will run on'
+complete -c gdrtop -n '_shtab_gdrtop_using forecast' -l quiet -d 'print nothing; the exit status is the answer'
+complete -c gdrtop -n '_shtab_gdrtop_using forecast' -l json -d 'print JSON (gdrtop schema forecast; with --upgrade upgrade, with --image image)'
+complete -c gdrtop -n '_shtab_gdrtop_using forecast' -l ascii -d 'use ASCII characters only'
+complete -c gdrtop -n '_shtab_gdrtop_using forecast' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
+complete -c gdrtop -n '_shtab_gdrtop_using forecast' -s v -l verbose -d 'after the output, print on stderr which sources were read, how long each took, and which failed; with --version: also print Python and Textual versions, and the dashboard'"'"'s output driver'
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a fleet -d 'Judge many nodes at once, watch a job on all of them, or measure between them.'
 complete -c gdrtop -n '_shtab_gdrtop_using fleet' -s h -l help -d 'show this help message and exit'
 complete -c gdrtop -n '_shtab_gdrtop_using fleet' -l over -x -d 'with --host: use this command instead of ssh, for example '"'"'srun -w {host}'"'"'; {host} is the node'

@@ -6,7 +6,7 @@ import argparse
 from typing import TextIO
 
 from tui.commands.arguments import UsageError, add_node_options, add_output_options
-from tui.commands.fleet.nodes import PARTS, add_node_set_options, opened_nodes
+from tui.commands.fleet.nodes import PARTS, add_node_set_options, names_nodes, opened_nodes
 from tui.runtime.open_host import chosen_origin
 
 _DEMO_NODES = 4  # of a job on simulated nodes
@@ -43,6 +43,8 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError(
             "--host, --root and --replay name a single node; name many with -w, --hosts or --slurm"
         )
+    if options.demo is not None and names_nodes(options):
+        raise UsageError("--demo takes simulated nodes, such as 'hgx-h100*6,hgx-h100+acs-on', and no others")
     if options.part == "check":
         from tui.commands.fleet import check
 

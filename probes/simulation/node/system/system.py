@@ -52,6 +52,17 @@ def add_system(tree: Tree) -> None:
     _BOOT[system.boot](tree)
     for release in filter(None, (node.kernel, system.older_kernel)):
         _add_kernel(tree, release)
+    if system.id in ("ubuntu", "debian"):
+        tree.commands["apt-get"] = lambda argv, seconds: _upgrade(node.kernel, argv)
+
+
+def _upgrade(kernel: str, argv: tuple[str, ...]) -> str:
+    """Return what `apt-get --simulate` prints: with dist-upgrade a newer kernel, else nothing to do."""
+    newer = re.sub(r"-(\d+)-", lambda build: f"-{int(build[1]) + 30}-", kernel, count=1)
+    version = newer.rpartition("-")[0]
+    if argv[-1] == "dist-upgrade":
+        return f"Inst linux-image-{newer} ({version} archive [amd64])\n"
+    return "0 upgraded, 0 newly installed, 0 to remove and 0 not upgraded.\n"
 
 
 def _quoted(text: str) -> str:

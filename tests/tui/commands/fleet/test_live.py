@@ -146,6 +146,8 @@ def test_following_prints_the_job_again_only_when_something_changes() -> None:
 
 def test_an_unknown_simulated_node_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fleet", "live", "--demo", "no-such-node"]) == 3
+    assert "--demo takes simulated nodes" in capsys.readouterr().err
+    assert main(["fleet", "live", "--demo=no-such-node"]) == 3
     assert "unknown simulated node 'no-such-node'" in capsys.readouterr().err
 
 

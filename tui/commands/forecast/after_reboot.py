@@ -1,4 +1,4 @@
-"""`gdrtop check --after-reboot` and `--as`: a node after its next start, and an image without hardware."""
+"""A node after its next start, and an image without hardware, as text and JSON."""
 
 from __future__ import annotations
 

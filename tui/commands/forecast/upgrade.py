@@ -1,4 +1,4 @@
-"""`gdrtop setup --before COMMAND`: what an upgrade of packages would do to GPUDirect RDMA."""
+"""`gdrtop forecast --upgrade COMMAND`: what an upgrade of packages would do to GPUDirect RDMA."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from probes.setup.upgrade.transaction import PackageChange, changes_of, parse
 from probes.setup.upgrade.upgrade import Upgrade, subject_of
 from probes.snapshot.examination import Examination, examine
 from tui.commands.arguments import UsageError
-from tui.commands.check_forecast import kernel_json
+from tui.commands.forecast.after_reboot import kernel_json
 from tui.runtime.json_values import document, host_name, write_json
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.setup.upgrade import draw_upgrade
@@ -38,8 +38,8 @@ def write_advice(
         why = changes.detail or changes.reason.value
         shown = printable(command, 80)
         raise UsageError(
-            f"--before {shown!r}: no answer from the package manager ({why});"
-            " --before - reads what it printed elsewhere from stdin"
+            f"{shown!r}: no answer from the package manager ({why}); with - as the command,"
+            " what it printed on the node is read from stdin"
         )
     examination = examine(host)
     advice = advise(host, examination, Upgrade("" if command == FROM_STDIN else command, changes))
@@ -61,7 +61,7 @@ def _asked(host: Host, command: str) -> Maybe[tuple[PackageChange, ...]]:
     try:
         argv = simulated(command)
     except NoUpgradeCommand as error:
-        raise UsageError(f"--before {printable(command, 80)!r}: {error}") from error
+        raise UsageError(f"{printable(command, 80)!r}: {error}") from error
     answer = host.run(argv, _SECONDS)
     return answer if isinstance(answer, Unknown) else changes_of(answer)
 

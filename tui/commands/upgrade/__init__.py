@@ -1,1 +1,0 @@
-"""What an upgrade of packages would do: `gdrtop setup --before`."""
