@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from probes.base.plan import Step
 from probes.base.text import plural
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Unknown
 from probes.checks.statements import use_health
 from probes.live.explanation.process import ProcessExplanation, ProcessGpu
 from probes.queries.finding import Finding, Severity
@@ -37,16 +37,32 @@ def draw_processes(explained: Sequence[ProcessExplanation], width: int) -> list[
     lines: list[Line] = []
     alike: dict[object, list[ProcessExplanation]] = {}
     for each in explained:
-        libraries = known(each.libraries, ())
-        reasons = tuple((row.library, row.path, _NUMBERS.sub("#", row.why)) for row in libraries)
-        key = each.path.text, each.unexpected, each.limits, reasons, bool(known(each.gpus, ()))
-        alike.setdefault(key, []).append(each)
+        alike.setdefault(_kind(each), []).append(each)
     for first, *others in alike.values():
         lines += [(), *draw_process(first, width)]
         if others:
             pids = ", ".join(str(other.pid) for other in others)
             lines += _field("Alike", f"{len(others)} more, but for their GPUs and NICs: {pids}", width)
     return lines
+
+
+def _kind(explained: ProcessExplanation) -> tuple[object, ...]:
+    """Return what processes have in common that differ only in which GPUs and NICs they have."""
+    gpus, libraries = explained.gpus, explained.libraries
+    return (
+        explained.path.text,
+        explained.unexpected,
+        explained.limits,
+        gpus if isinstance(gpus, Unknown) else tuple(tuple(nic.word for nic in gpu.nics[:1]) for gpu in gpus),
+        *(
+            nics if isinstance(nics, Unknown) else len(nics)
+            for nics in (explained.nics, explained.visible_nics)
+        ),
+        explained.all_nics,
+        libraries
+        if isinstance(libraries, Unknown)
+        else tuple((row.library, row.path, _NUMBERS.sub("#", row.why)) for row in libraries),
+    )
 
 
 def draw_process(explained: ProcessExplanation, width: int) -> list[Line]:

@@ -77,6 +77,16 @@ def test_of_a_job_what_to_change_stands_first_and_like_processes_once() -> None:
     assert text.count("Path now") == 2
 
 
+def test_a_process_that_sees_fewer_nics_or_has_a_farther_one_is_not_like_the_others() -> None:
+    _, text = explained("pcie-l40s", job="Slurm job 4711")
+    blocks = text.split("Path now")[1:]
+    nearest = [re.search(r"nearest NICs: \S+ (\w+)", block)[1] for block in blocks]  # type: ignore[index]
+    assert len(set(nearest)) == len(nearest) > 1
+    _, text = explained("hgx-h100+dev-infiniband-near-nic-missing", job="Slurm job 4711")
+    assert re.search(r"sees mlx5_[^;]* of 10", text)
+    assert "sees 10 of 10" in text
+
+
 def test_the_list_marks_who_has_something_to_change() -> None:
     status, text = explained("hgx-h100+nccl-gdr-level-off")
     assert status == 1
