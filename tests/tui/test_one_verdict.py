@@ -76,7 +76,9 @@ def test_the_line_never_hides_a_finding_and_the_exit_status_fits_it(nodes: tuple
         text = "".join(run.text for run in line)
         assert (f"{len(critical)} critical" in text) == bool(critical), name
         assert (f"{len(warnings)} warning" in text) == bool(warnings), name
-        assert text.endswith(" (d)") == bool(critical or warnings), name
+        notes = with_severity(found, Severity.NOTE)
+        assert (f"{len(notes)} note" in text) == bool(notes), name
+        assert text.endswith(" (d)") == bool(critical or warnings or notes), name
         is_green = line[0].tone is Tone.GOOD
         assert is_green == (verdict.state in GREEN), name
         assert not (is_green and critical), name
