@@ -12,7 +12,7 @@ HEAD_ROWS = 2
 # Of a long name, before the verdict gives up its counts of GPUs and NICs, and that of its findings.
 _LEAST_HOST_CELLS, _SHORT_HOST_CELLS = 28, 12
 _ROOM_FOR_DATE = 100
-_FORMS_WITH_DEVICES = 2  # the first forms of a verdict (widgets/node/verdict.py)
+_FORMS_WITH_DEVICES = 3  # the first forms of a verdict (widgets/node/verdict.py)
 _FEWEST_HOST_CELLS = 5
 
 

@@ -70,13 +70,16 @@ def draw(verdict: Verdict, key: str = "") -> Line:
 
 
 def forms(verdict: Verdict | None, key: str = "") -> tuple[Line, ...]:
-    """Return the verdict in full, then without NICs, path and GPUs, the counts of findings, and in a word."""
+    """Return the verdict in full, then without notes, NICs, path and GPUs, the findings, and in a word."""
     if verdict is None:
         return ((),)
-    full, without_nics = draw(verdict, key), draw(replace(verdict, nics=0), key)
-    without_path = draw(replace(verdict, nics=0, path=None), key)
+    loud = replace(verdict, notes=None)  # a note is given up first: it costs nothing
+    full, without_notes = draw(verdict, key), draw(loud, key)
+    without_nics = draw(replace(loud, nics=0), key)
+    without_path = draw(replace(loud, nics=0, path=None), key)
     state = draw(replace(verdict, likely_in_use=False))[:1]
-    return full, without_nics, without_path, (full[0], *_findings(verdict, key)), full[:1], state
+    counts = full[0], *_findings(loud, key)
+    return full, without_notes, without_nics, without_path, counts, full[:1], state
 
 
 def _findings(verdict: Verdict, key: str) -> list[Run]:
