@@ -126,17 +126,17 @@ PROBES = {**_LIBRARIES, **probes_of(Node)}
 
 
 def derivation(node: Node) -> str:
-    """Return where a text that is meant to be saved is from: "from node gpu01, recorded in gpu01.tar.gz"."""
+    """Return the head of a text that is meant to be saved: "Written by gdrtop from node gpu01"."""
     name = known(node.platform.hostname, "?") if isinstance(node.platform, PlatformFacts) else "?"
     name, label = printable(name, 64), printable(node.origin.label, 200)
     match node.origin.source:
         case Source.SIMULATED:
-            return f"from SIMULATED node {label}: an example, derived from no real machine"
+            return f"Written by gdrtop from SIMULATED node {label}: an example, derived from no real machine"
         case Source.RECORDED:
-            return f"from node {name}, recorded in {label}"
+            return f"Written by gdrtop from node {name}, recorded in {label}"
         case Source.TREE:
-            return f"from node {name}, read from {label}"
-    return f"from node {name}"
+            return f"Written by gdrtop from node {name}, read from {label}"
+    return f"Written by gdrtop from node {name}"
 
 
 def probe_node(host: Host, seconds: float = PROBE_SECONDS) -> Node:

@@ -24,7 +24,7 @@ from probes.fleet.traits import (
     trait,
     traits_of,
 )
-from probes.queries.finding import Finding, Severity, has_name
+from probes.queries.finding import Severity, named_first
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 
@@ -97,12 +97,7 @@ def summarize(
     `name`: of the node, by default its host name; `results`: saved bandwidth results of this node, oldest
     first.
     """
-
-    def devices_of(finding: Finding) -> list[str]:
-        """Return GPUs and NICs before the bridges above them."""
-        labels = examination.topology.labels
-        return sorted(finding.devices, key=lambda device: not has_name(device, labels))
-
+    labels = examination.topology.labels
     platform = examination.node.platform
     hostname: Maybe[str] = platform.hostname if isinstance(platform, PlatformFacts) else platform
     verdict = judgment.verdict
@@ -116,7 +111,10 @@ def summarize(
                 finding.id,
                 finding.severity,
                 printable(finding.title, MOST_CHARACTERS),
-                tuple(printable(device, MOST_CHARACTERS) for device in devices_of(finding)[:_MOST_DEVICES]),
+                tuple(
+                    printable(device, MOST_CHARACTERS)
+                    for device in named_first(finding, labels)[:_MOST_DEVICES]
+                ),
             )
             for finding in judgment.listed[:_MOST_FINDINGS]
         ),

@@ -89,14 +89,14 @@ def graphml(plain: nx.Graph[str], source: str) -> str:
     """Return the graph as GraphML, in ASCII; `source`: derivation(node), for a comment."""
     import networkx as nx
 
-    comment = xml_comment(f"Written by gdrtop {source}")
+    comment = xml_comment(source)
     text = "\n".join([comment, *nx.generate_graphml(plain, named_key_ids=True)])
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii") + "\n"
 
 
 def dot(plain: nx.Graph[str], source: str) -> str:
     """Return the graph in the language of Graphviz's dot; `source`: derivation(node), for a comment."""
-    lines = [f"// Written by gdrtop {printable(source)}", "graph gdrtop {"]
+    lines = [f"// {printable(source)}", "graph gdrtop {"]
     lines += ['  node [shape=box fontname="sans-serif"];', '  edge [fontname="sans-serif"];']
     for name, facts in plain.nodes.items():
         heading = facts["kind"] if facts["label"] == name else facts["label"]

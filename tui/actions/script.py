@@ -73,7 +73,7 @@ def script_of_all(title: str, plans: Sequence[Plan], source: str) -> str:
     lines = [
         "#!/bin/sh",
         f"# {printable(title)}",
-        f"# Written by gdrtop {printable(source)}.",
+        f"# {printable(source)}.",
         f"# Read it before you run it{', as root' if needs_root else ''}.",
         "# It stops at the first failure, and with status 2 where you must act. Start it again to continue.",
     ]

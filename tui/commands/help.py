@@ -119,10 +119,10 @@ def _pages(wanted: Sequence[str], width: int) -> list[Line]:
         shown.append(_heading(f"gdrtop help {subject}"))
         for text in found[subject][:_MOST_LINES]:
             shown += wrapped(text, width, indent="  ", hanging="  ")
-        if more := len(found[subject]) - _MOST_LINES:
-            shown += [line(Run(f"  {more} more lines", Tone.DIM))] if more > 0 else []
-    if more := len(named) - _MOST_PAGES:
-        shown += [line(Run(f"also in {', '.join(named[_MOST_PAGES:])}", Tone.DIM))] if more > 0 else []
+        if (more := len(found[subject]) - _MOST_LINES) > 0:
+            shown.append(line(Run(f"  {more} more lines", Tone.DIM)))
+    if others := named[_MOST_PAGES:]:
+        shown.append(line(Run(f"also in {', '.join(others)}", Tone.DIM)))
     return [*shown, ()] if shown else []
 
 
@@ -134,8 +134,8 @@ def _checks(wanted: Sequence[str], width: int) -> list[Line]:
     shown: list[Line] = [_heading("Checks (gdrtop check ID)")] if found else []
     for check in found[:_MOST_CHECKS]:
         shown += wrapped(f"{check.id}: {check.title}", width, indent="  ", hanging="  ")
-    if len(found) > _MOST_CHECKS:
-        shown.append(line(Run(f"  {len(found) - _MOST_CHECKS} more", Tone.DIM)))
+    if (more := len(found) - _MOST_CHECKS) > 0:
+        shown.append(line(Run(f"  {more} more", Tone.DIM)))
     return shown
 
 

@@ -246,8 +246,7 @@ class SetupCommand:
                 return EXIT_REFUSED
             left_over = "only tests, a reboot or the report are left"
             done = finished_words(guide) if guide.is_finished else left_over
-            head = f"# Written by gdrtop {source}."
-            self._out.write(f"#!/bin/sh\n{head}\n# Nothing to script: {done} (gdrtop setup)\n")
+            self._out.write(f"#!/bin/sh\n# {source}.\n# Nothing to script: {done} (gdrtop setup)\n")
             return 0
         self._out.write(script_of_all("Set up GPUDirect RDMA", plans, source))
         return 0

@@ -120,7 +120,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         topology = build(probe_node(open_host(options)))
         if topology.unread is not None:
             raise UsageError(f"no topology file: GPUs or NICs are unknown ({topology.unread})")
-        comment = xml_comment(f"Written by gdrtop {derivation(topology.node)}")  # NCCL skips it (xml.cc)
+        comment = xml_comment(derivation(topology.node))  # NCCL skips it (xml.cc)
         out.write(f"{comment}\n{xml_text(system_of(topology))}")
     return 0
 

@@ -105,9 +105,9 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         regions = []
         rows = self.visible_rows
         visible = range(*rows.indices(len(lines)))
-        shown = [self._shown_in(row) for row in visible]
+        shown = [*map(self._shown_in, visible[:1]), *visible[1:]]  # only the first can be under a head
         if len(visible) < len(lines):
-            self._strips = {row: strip for row, strip in self._strips.items() if row in shown}
+            self._strips = {row: self._strips[row] for row in shown if row in self._strips}
         for place, row in enumerate(shown):
             old, new = before[row], lines[row]
             if old is new or old == new:

@@ -15,7 +15,7 @@ from probes.base.text import plural
 from probes.checks.judgment import Judgment, with_severity
 from probes.checks.statements import NO_IDS, device_statements, marked_ids
 from probes.facts.gpudirect import GdrPath
-from probes.queries.finding import Evidence, Finding, Severity, Status, has_name
+from probes.queries.finding import Evidence, Finding, Severity, Status, named_first
 from probes.snapshot.condition import CONGESTED, ERRORS_RISING, FLAPPING, PAUSED, SLOW_NIC, THROTTLED
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.figures import local_time
@@ -289,16 +289,11 @@ def affected_text(finding: Finding) -> str:
 
 def devices_text(finding: Finding, labels: Mapping[str, str] = _NO_LABELS) -> str:
     """Return "GPU0 (0000:0f:00.0), mlx5_0, mlx5_1, mlx5_2 and 4 more"."""
-    shown = _named_first(finding, labels)[:_MOST_DEVICES]
+    shown = named_first(finding, labels)[:_MOST_DEVICES]
     more = len(finding.devices) - len(shown)
     labelled = ((device, labels.get(device, device)) for device in shown)
     names = (device if label == device else f"{label} ({device})" for device, label in labelled)
     return ", ".join(names) + (f" and {more} more" if more else "")
-
-
-def _named_first(finding: Finding, labels: Mapping[str, str]) -> list[str]:
-    """Return the devices of a finding: GPUs and NICs before switches, which have only an address."""
-    return sorted(finding.devices, key=lambda device: not has_name(device, labels))
 
 
 def _title(finding: Finding, title: str, width: int) -> list[Line]:

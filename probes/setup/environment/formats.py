@@ -20,7 +20,7 @@ _NOT_IN_CONF = "nccl.conf takes only NCCL variables; set these in the job's envi
 def lines_of(advice: Advice, node: str, form: str, source: str = "") -> list[str]:
     """Return the lines of one of FORMATS, without newlines; `source`: derivation(node), for a saved file."""
     lines = ["#!/bin/sh"] if form == "slurm" else []
-    lines.extend(_comments(f"Written by gdrtop {source}.") if source else ())
+    lines.extend(_comments(f"{source}.") if source else ())
     lines.extend(_comments(_heading(advice, node)))
     if form == "slurm" and advice.settings:
         text = "Slurm TaskProlog (slurm.conf): a task gets each line that this script prints."

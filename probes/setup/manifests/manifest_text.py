@@ -51,7 +51,7 @@ def head(request: ManifestRequest, title: str, use: Sequence[str], notes: Sequen
     `use`: commands. A requirement of the path that this node does not meet is a note.
     """
     lines = comment_lines(title)
-    lines += comment_lines(f"Written by gdrtop {derivation(request.situation.examination.node)}")
+    lines += comment_lines(derivation(request.situation.examination.node))
     for label, value in _facts(request):
         lines += comment_lines(f"{label + ':':<12}{value}", " " * 12)
     for note in (*_open_requirements(request), *_old_peermem(request), *notes):

@@ -120,10 +120,9 @@ def _list(processes: Sequence[LiveProcess], felt_by: Mapping[int, Sequence[Findi
     pids = max(len(str(process.pid)) for process in processes)
     paths = max(len(process.path.text) for process in processes)
     lines: list[Line] = []
+    order = list(Severity)
     for each in processes:
-        worst = next(
-            iter(sorted(felt_by[each.pid], key=lambda row: list(Severity).index(row.severity))), None
-        )
+        worst = min(felt_by[each.pid], key=lambda row: order.index(row.severity), default=None)
         mark = Run(" ") if worst is None else mark_of(worst)
         lines.append(line(mark, f" {each.pid:>{pids}}  {each.path.text:<{paths}}  {name_of(each.process)}"))
     return [*lines, (), line("gdrtop explain PID explains one of them, --slurm JOB a whole job.")]
