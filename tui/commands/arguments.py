@@ -163,6 +163,11 @@ def whole_number(least: int, most: int, what: str = "") -> Callable[[str], int]:
     return read
 
 
+def accept_earlier(parser: argparse.ArgumentParser, option: str, *earlier: str) -> None:
+    """Accept the earlier names of an option until 0.4; help and completion show the new one only."""
+    parser._option_string_actions |= dict.fromkeys(earlier, parser._option_string_actions[option])
+
+
 def duration(least: int, most: int) -> Callable[[str], int]:
     """Return the type of an option that is a time in whole seconds: "90", "90s", "5m", "6h" or "7d"."""
 

@@ -24,7 +24,7 @@ from probes.setup.environment.formats import FORMATS, lines_of
 from probes.setup.environment.lint import FileReport, kind_of, lint, worst_status
 from probes.setup.environment.recommend import recommend, version_of
 from probes.snapshot.examination import Examination, examine
-from tui.commands.arguments import UsageError, did_you_mean
+from tui.commands.arguments import UsageError, accept_earlier, did_you_mean
 from tui.files.log_files import STDIN, UnreadableLog, chunks_of_log
 from tui.files.new_file import shown_path
 from tui.runtime.json_values import document, host_name, object_of, write_json
@@ -68,7 +68,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "nccl-conf": "lines for /etc/nccl.conf",
     }
     for form in FORMATS:
-        forms.add_argument(f"--{form}", dest="form", action="store_const", const=form, help=texts[form])
+        option = "--task-prolog" if form == "slurm" else f"--{form}"
+        forms.add_argument(option, dest="form", action="store_const", const=form, help=texts[form])
+    accept_earlier(parser, "--task-prolog", "--slurm")
     forms.add_argument("--json", action="store_true", help="print JSON (gdrtop schema env)")
     parser.set_defaults(form="shell")
     what = parser.add_mutually_exclusive_group()

@@ -21,7 +21,14 @@ from probes.live.ras.policy import LEAST_INTERVAL_SECONDS, RasDecision, RasUse
 from probes.live.ras.targets import LocalProcesses, RasTarget, find_targets, local_processes, no_job
 from probes.nccl.ras.facts import RasEvent, parse_event
 from probes.queries.finding import Severity
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, require_running_node, whole_number
+from tui.commands.arguments import (
+    EXIT_WRONG_USAGE,
+    UsageError,
+    accept_earlier,
+    duration,
+    require_running_node,
+    whole_number,
+)
 from tui.runtime.json_values import document, host_name, object_of, plain_value
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import open_host
@@ -62,20 +69,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="have the job run diagnostics inside its processes (DIAGNOSTICS); needs NCCL 2.31",
     )
     parser.add_argument(
-        "--watch",
-        metavar="SECONDS",
-        type=_interval,
-        help=f"query every {LEAST_INTERVAL_SECONDS:.0f} to {_MOST_SECONDS} s until Ctrl-C; needs NCCL 2.29.2",
+        "--interval",
+        dest="watch",
+        metavar="TIME",
+        type=duration(round(LEAST_INTERVAL_SECONDS), _MOST_SECONDS),
+        help=f"query again after so long, {LEAST_INTERVAL_SECONDS:.0f} to {_MOST_SECONDS} s, until Ctrl-C; "
+        "needs NCCL 2.29.2",
     )
+    accept_earlier(parser, "--interval", "--watch")
     parser.add_argument(
         "--count",
         metavar="N",
         type=whole_number(1, 999_999),
-        help="stop after N reports (--watch) or after N seconds (--monitor)",
+        help="stop after N reports (--interval) or after N seconds (--follow)",
     )
     parser.add_argument(
-        "--monitor", action="store_true", help="print RAS events until Ctrl-C (MONITOR); needs NCCL 2.29.2"
+        "--follow",
+        dest="monitor",
+        action="store_true",
+        help="print RAS events until Ctrl-C (MONITOR); needs NCCL 2.29.2",
     )
+    accept_earlier(parser, "--follow", "--monitor")
     parser.add_argument(
         "--json", action="store_true", help="print JSON, one line per report (gdrtop schema ras)"
     )
@@ -83,16 +97,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nccl", metavar="VERSION", type=_version, help="the job's NCCL version, if gdrtop cannot read it"
     )
-
-
-def _interval(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 5):
-        text = "0"
-    if not LEAST_INTERVAL_SECONDS <= int(text) <= _MOST_SECONDS:
-        raise argparse.ArgumentTypeError(
-            f"not a whole number from {LEAST_INTERVAL_SECONDS:.0f} to {_MOST_SECONDS}"
-        )
-    return int(text)
 
 
 def _version(text: str) -> str:
@@ -104,11 +108,11 @@ def _version(text: str) -> str:
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Ask the jobs of the node that the options name, and return the exit status."""
     if options.monitor and (options.watch or options.verbose):
-        raise UsageError("--monitor cannot be combined with --watch or --verbose")
+        raise UsageError("--follow cannot be combined with --interval or --verbose")
     if options.diagnostics and (options.watch or options.verbose or options.monitor):
-        raise UsageError("--diagnostics cannot be combined with --watch, --verbose or --monitor")
+        raise UsageError("--diagnostics cannot be combined with --interval, --verbose or --follow")
     if options.count and not options.watch and not options.monitor:
-        raise UsageError("--count needs --watch or --monitor")
+        raise UsageError("--count needs --interval or --follow")
     host = open_host(options)
     require_running_node(host, "ras")
     chosen = RasOptions(

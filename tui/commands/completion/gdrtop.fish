@@ -51,7 +51,7 @@ function _shtab_gdrtop_using
 end
 
 set -g _shtab_gdrtop_commands check topo modules live explain nccl-log ras hang do setup forecast fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet hang' 'fleet bench' diff manifest env bench prove config schema watch reliability prolog epilog health-check metrics record report help completion
-set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --bisect --color --connect --count --demo --dir --disturb --driver --dumps --end --every --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --image --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --pod --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --upgrade --wait --watch -o -w
+set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --bisect --color --connect --count --demo --dir --disturb --driver --dumps --end --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --image --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --pod --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --upgrade --wait -o -w
 
 complete -c gdrtop -e
 complete -c gdrtop -f
@@ -162,7 +162,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using explain' -l demo -xka "(gdrtop __comp
 complete -c gdrtop -n '_shtab_gdrtop_using explain' -l replay -xka "(__fish_complete_path (commandline -ct))" -d 'use a file written by gdrtop record'
 complete -c gdrtop -n '_shtab_gdrtop_using explain' -l at -x -d 'with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after its start); default: the last one'
 complete -c gdrtop -n '_shtab_gdrtop_using explain' -l seed -x -d 'vary the values of a simulated node'
-complete -c gdrtop -n '_shtab_gdrtop_using explain' -l slurm -x -d 'all processes of this Slurm job'
+complete -c gdrtop -n '_shtab_gdrtop_using explain' -l job -x -d 'all processes of this Slurm job'
 complete -c gdrtop -n '_shtab_gdrtop_using explain' -l pod -x -d 'all processes of this pod; the first 8 digits of its UID'
 complete -c gdrtop -n '_shtab_gdrtop_using explain' -l json -d 'print JSON (gdrtop schema explain)'
 complete -c gdrtop -n '_shtab_gdrtop_using explain' -l ascii -d 'use ASCII characters only'
@@ -183,9 +183,9 @@ complete -c gdrtop -n '_shtab_gdrtop_using ras' -l at -x -d 'with --replay: the 
 complete -c gdrtop -n '_shtab_gdrtop_using ras' -l seed -x -d 'vary the values of a simulated node'
 complete -c gdrtop -n '_shtab_gdrtop_using ras' -s v -l verbose -d 'have RAS name more ranks (VERBOSE STATUS); also print the sources, as with other commands'
 complete -c gdrtop -n '_shtab_gdrtop_using ras' -l diagnostics -d 'have the job run diagnostics inside its processes (DIAGNOSTICS); needs NCCL 2.31'
-complete -c gdrtop -n '_shtab_gdrtop_using ras' -l watch -x -d 'query every 10 to 3600 s until Ctrl-C; needs NCCL 2.29.2'
-complete -c gdrtop -n '_shtab_gdrtop_using ras' -l count -x -d 'stop after N reports (--watch) or after N seconds (--monitor)'
-complete -c gdrtop -n '_shtab_gdrtop_using ras' -l monitor -d 'print RAS events until Ctrl-C (MONITOR); needs NCCL 2.29.2'
+complete -c gdrtop -n '_shtab_gdrtop_using ras' -l interval -x -d 'query again after so long, 10 to 3600 s, until Ctrl-C; needs NCCL 2.29.2'
+complete -c gdrtop -n '_shtab_gdrtop_using ras' -l count -x -d 'stop after N reports (--interval) or after N seconds (--follow)'
+complete -c gdrtop -n '_shtab_gdrtop_using ras' -l follow -d 'print RAS events until Ctrl-C (MONITOR); needs NCCL 2.29.2'
 complete -c gdrtop -n '_shtab_gdrtop_using ras' -l json -d 'print JSON, one line per report (gdrtop schema ras)'
 complete -c gdrtop -n '_shtab_gdrtop_using ras' -l yes -d 'query the job without confirmation'
 complete -c gdrtop -n '_shtab_gdrtop_using ras' -l nccl -x -d 'the job'"'"'s NCCL version, if gdrtop cannot read it'
@@ -200,6 +200,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using hang' -l demo -xka "(gdrtop __complet
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l replay -xka "(__fish_complete_path (commandline -ct))" -d 'use a file written by gdrtop record'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l at -x -d 'with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after its start); default: the last one'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l seed -x -d 'vary the values of a simulated node'
+complete -c gdrtop -n '_shtab_gdrtop_using hang' -l job -x -d 'the same as JOB alone'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l seconds -x -d 'watch the job for this time, 11 to 600 (default: 11)'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l dumps -xka "(__fish_complete_path (commandline -ct))" -d 'only compare these flight-recorder dumps, one of each rank, also of a job that has ended'
 complete -c gdrtop -n '_shtab_gdrtop_using hang' -l json -d 'print JSON (gdrtop schema hang)'
@@ -420,7 +421,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using env' -l replay -xka "(__fish_complete
 complete -c gdrtop -n '_shtab_gdrtop_using env' -l at -x -d 'with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after its start); default: the last one'
 complete -c gdrtop -n '_shtab_gdrtop_using env' -l seed -x -d 'vary the values of a simulated node'
 complete -c gdrtop -n '_shtab_gdrtop_using env' -l shell -d 'export lines for a shell or an sbatch script (default)'
-complete -c gdrtop -n '_shtab_gdrtop_using env' -l slurm -d 'a TaskProlog for slurm.conf'
+complete -c gdrtop -n '_shtab_gdrtop_using env' -l task-prolog -d 'a TaskProlog for slurm.conf'
 complete -c gdrtop -n '_shtab_gdrtop_using env' -l k8s -d 'the env list of a container'
 complete -c gdrtop -n '_shtab_gdrtop_using env' -l nccl-conf -d 'lines for /etc/nccl.conf'
 complete -c gdrtop -n '_shtab_gdrtop_using env' -l json -d 'print JSON (gdrtop schema env)'
@@ -486,7 +487,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using prove' -s v -l verbose -d 'after the 
 complete -c gdrtop -n '_shtab_gdrtop_using; and test $_shtab_gdrtop_npos -eq 0' -a config -d 'Show what is configured, and where each value is from; edit the file.'
 complete -c gdrtop -n '_shtab_gdrtop_using config' -s h -l help -d 'show this help message and exit'
 complete -c gdrtop -n '_shtab_gdrtop_using config' -l edit -d 'edit your file with $VISUAL or $EDITOR, as root that in /etc/gdrtop; it is checked, then saved'
-complete -c gdrtop -n '_shtab_gdrtop_using config' -l path -d 'print the files that are read, one a line'
+complete -c gdrtop -n '_shtab_gdrtop_using config' -l files -d 'print the files that are read, one a line'
 complete -c gdrtop -n '_shtab_gdrtop_using config' -l json -d 'print JSON (gdrtop schema config)'
 complete -c gdrtop -n '_shtab_gdrtop_using config' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using config' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'
@@ -578,7 +579,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l at -x -d 'with --replay: 
 complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l seed -x -d 'vary the values of a simulated node'
 complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l textfile -xka "(__fish_complete_path (commandline -ct))" -d 'replace this file, for node_exporter'"'"'s textfile collector; its name ends in .prom'
 complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l listen -x -d 'answer Prometheus at http://ADDR:PORT/metrics (default ADDR: 127.0.0.1)'
-complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l every -x -d 'with --listen: the time between two checks (default: 60)'
+complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l interval -x -d 'with --listen: the time between two checks (default: 60)'
 complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l with-counters -d 'also the bytes of each port, where node_exporter does not export them'
 complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l ascii -d 'use ASCII characters only'
 complete -c gdrtop -n '_shtab_gdrtop_using metrics' -l color -xka "auto always never" -d 'color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)'

@@ -12,7 +12,7 @@ from probes.base.origin import Origin, Source
 from probes.base.silence import Silence
 from probes.base.site_combinations import components
 from probes.base.text import plural, printable
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
+from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, accept_earlier
 from tui.commands.config.validation import more_errors
 from tui.runtime.json_values import document, silence_json, write_json
 from tui.runtime.printing import print_lines, text_width
@@ -32,7 +32,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="edit your file with $VISUAL or $EDITOR, as root that in /etc/gdrtop; it is checked, then saved",
     )
-    parser.add_argument("--path", action="store_true", help="print the files that are read, one a line")
+    parser.add_argument(
+        "--files", dest="path", action="store_true", help="print the files that are read, one a line"
+    )
+    accept_earlier(parser, "--files", "--path")
     parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema config)")
 
 

@@ -23,7 +23,7 @@ from probes.queries.finding import Finding, Severity
 from probes.setup.environment.advice import Advice
 from probes.setup.environment.recommend import recommend
 from probes.snapshot.examination import Examination
-from tui.commands.arguments import UsageError, whole_number
+from tui.commands.arguments import UsageError, accept_earlier, whole_number
 from tui.runtime.json_values import document, host_name, plain_value, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
@@ -47,7 +47,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument("pid", metavar="PID", nargs="?", type=_pid, help="the process; without it, list all")
-    parser.add_argument("--slurm", metavar="JOB", default="", help="all processes of this Slurm job")
+    parser.add_argument("--job", metavar="ID", default="", help="all processes of this Slurm job")
+    accept_earlier(parser, "--job", "--slurm")
     parser.add_argument(
         "--pod", metavar="UID", default="", help="all processes of this pod; the first 8 digits of its UID"
     )
@@ -63,9 +64,9 @@ def _pid(text: str) -> int:
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Explain what the options name, and return the exit status."""
-    if sum((options.pid is not None, bool(options.slurm), bool(options.pod))) > 1:
-        raise UsageError("give one of PID, --slurm and --pod")
-    job = f"Slurm job {options.slurm}" if options.slurm else f"pod {options.pod[:8]}" if options.pod else ""
+    if sum((options.pid is not None, bool(options.job), bool(options.pod))) > 1:
+        raise UsageError("give one of PID, --job and --pod")
+    job = f"Slurm job {options.job}" if options.job else f"pod {options.pod[:8]}" if options.pod else ""
     return write_explanation(open_host(options), out, options.pid, job, options.json, options.ascii)
 
 
@@ -125,7 +126,7 @@ def _list(processes: Sequence[LiveProcess], felt_by: Mapping[int, Sequence[Findi
         worst = min(felt_by[each.pid], key=lambda row: order.index(row.severity), default=None)
         mark = Run(" ") if worst is None else mark_of(worst)
         lines.append(line(mark, f" {each.pid:>{pids}}  {each.path.text:<{paths}}  {name_of(each.process)}"))
-    return [*lines, (), line("gdrtop explain PID explains one of them, --slurm JOB a whole job.")]
+    return [*lines, (), line("gdrtop explain PID explains one of them, --job ID a whole job.")]
 
 
 def _text(

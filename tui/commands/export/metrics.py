@@ -9,7 +9,7 @@ from typing import TextIO
 
 from probes.base.origin import Source
 from probes.base.text import printable
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, duration, whole_number
+from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, accept_earlier, duration, whole_number
 from tui.runtime.open_host import open_host
 
 _LOOPBACK = "127.0.0.1"
@@ -39,11 +39,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="answer Prometheus at http://ADDR:PORT/metrics (default ADDR: 127.0.0.1)",
     )
     parser.add_argument(
-        "--every",
+        "--interval",
+        dest="every",
         metavar="TIME",
         type=duration(10, 3600),
         help="with --listen: the time between two checks (default: 60)",
     )
+    accept_earlier(parser, "--interval", "--every")
     parser.add_argument(
         "--with-counters",
         action="store_true",
@@ -74,7 +76,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.textfile is not None and options.listen is not None:
         raise UsageError("--textfile and --listen exclude each other")
     if options.every is not None and options.listen is None:
-        raise UsageError("--every needs --listen; a timer runs gdrtop metrics --textfile")
+        raise UsageError("--interval needs --listen; a timer runs gdrtop metrics --textfile")
     if options.textfile is not None and not options.textfile.endswith(".prom"):
         raise UsageError(f"--textfile {options.textfile!r}: node_exporter reads only files that end in .prom")
     host = open_host(options)

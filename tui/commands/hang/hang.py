@@ -58,6 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument("job", metavar="JOB", nargs="?", default="", help="the job; default: all NCCL jobs")
+    parser.add_argument("--job", metavar="ID", dest="named_job", default="", help="the same as JOB alone")
     parser.add_argument(
         "--seconds",
         metavar="TIME",
@@ -78,6 +79,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Watch the jobs that the options choose, read all sources, and print a page for each."""
+    if options.job and options.named_job:
+        raise UsageError("name the job once: JOB or --job ID")
+    options.job = options.job or options.named_job
     if options.dumps:
         if options.job or options.replay is not None or options.host or options.demo is not None:
             raise UsageError("--dumps reads only files: it cannot be combined with a job or a node")

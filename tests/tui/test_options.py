@@ -1,0 +1,81 @@
+"""The options of all commands: one name, one type and one unit for one idea."""
+
+import argparse
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.man_page import commands_of
+from tui import cli
+from tui.commands.arguments import REFUSED
+from tui.launch import SLURMD_SECONDS
+
+# Times that are not read as durations: an interval may be a part of a second, and slurmd's own limit is known
+# before the options are read.
+OTHER_TIMES = {
+    ("", "--interval"),
+    ("live", "--interval"),
+    *((name, "--limit") for name in SLURMD_SECONDS),
+}
+TIMES = {"--seconds", "--interval", "--timeout", "--wait", "--keep", "--before", "--after", "--limit"}
+EARLIER = {
+    ("explain", "--slurm"): "--job",
+    ("metrics", "--every"): "--interval",
+    ("ras", "--watch"): "--interval",
+    ("ras", "--monitor"): "--follow",
+    ("config", "--path"): "--files",
+    ("env", "--slurm"): "--task-prolog",
+}
+
+
+def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """All commands with their options; "" is gdrtop itself."""
+    pending: list[tuple[str, argparse.ArgumentParser]] = [("", cli._parser())]
+    while pending:
+        name, parser = pending.pop()
+        yield name, parser
+        pending += [(f"{name} {part}".strip(), inner) for part, (_, inner) in commands_of(parser).items()]
+
+
+PARSERS = dict(parsers())
+
+
+def is_duration(action: argparse.Action) -> bool:
+    return getattr(action.type, "__qualname__", "").startswith("duration.")
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_a_time_is_a_duration_everywhere(name: str) -> None:
+    for action in PARSERS[name]._actions:
+        wrong = [
+            option
+            for option in action.option_strings
+            if option in TIMES
+            and action.help != argparse.SUPPRESS
+            and not is_duration(action)
+            and (name, option) not in OTHER_TIMES
+        ]
+        assert not wrong, (name, wrong)
+        assert not is_duration(action) or action.metavar == "TIME", (name, action.option_strings)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_json_is_a_switch(name: str) -> None:
+    action = PARSERS[name]._option_string_actions.get("--json")
+    assert action is None or action.nargs == 0
+
+
+@pytest.mark.parametrize(("command", "option"), EARLIER)
+def test_an_earlier_name_works_and_is_not_shown(command: str, option: str) -> None:
+    parser = PARSERS[command]
+    assert EARLIER[command, option] in parser._option_string_actions[option].option_strings
+    assert f"{option} " not in parser.format_help()
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_what_a_command_refuses_is_not_offered(command: str) -> None:
+    for name, parser in PARSERS.items():
+        if name == command or name.startswith(f"{command} "):
+            text = parser.format_help()
+            assert not [option for option in REFUSED[command] if re.search(rf"\n  {option}\b", text)]
