@@ -423,9 +423,13 @@ def _text(
             is_unknown = entry.first.status is Status.UNKNOWN  # its reason is all that it says
             lines += wrapped(f"? {needs_text(entry)}", width, Tone.DIM, "", "  ") if is_unknown else [drawn]
     for entry in entries:
-        if entry.is_found or (with_passed and entry.first.status in (Status.SILENCED, Status.UNKNOWN)):
+        # What has the cause of another finding has its fix, too: it is in the list above.
+        is_detailed = entry.is_found and not entry.depth
+        if is_detailed or (with_passed and entry.first.status is not Status.PASSED):
             lines.extend([(), *draw_entry(entry, width, names)])
     hint = "gdrtop check ID shows one check in detail"
+    is_shortened = any(entry.depth for entry in entries if entry.is_found) and not with_passed
     hint += "" if with_passed else "; --all also lists checks that are ok"
+    hint += ", and details of what has the same cause" if is_shortened else ""
     hint += f";{_WATCH} watches for so long" if any(each.cause == NOT_LONG_ENOUGH for each in found) else ""
     return [*lines, (), (Run(hint, Tone.DIM),)]

@@ -20,7 +20,7 @@ from probes.host.protocol import Host
 from tui.commands.arguments import add_table_options
 from tui.runtime.json_values import document, host_name, object_of, plain_value, write_document
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import heading, print_lines
+from tui.runtime.printing import has_width, heading, print_lines, text_width
 from widgets.base.columns import Column, draw_columns
 from widgets.base.lines import Line, Run, line
 from widgets.node import modules as modules_drawing
@@ -59,7 +59,8 @@ def write_modules(
         rows = () if isinstance(node.modules, Unknown) else _table(node, node.modules, form == "wide")[1:]
         print_lines(rows, out, ascii_only)
     else:
-        print_lines([heading(node), *_text(node, log, form == "wide")], out, ascii_only)
+        width = sys.maxsize if form == "wide" or not has_width(out) else text_width(out)
+        print_lines([heading(node), *_text(node, log, form == "wide", width)], out, ascii_only)
     return exit_status(node)
 
 
@@ -76,7 +77,7 @@ def exit_status(node: Node) -> int:
     return 3 if unclear or any(isinstance(state, Unknown) for _, state in states) else 0
 
 
-def _text(node: Node, log: Maybe[KernelLogFacts], is_wide: bool) -> list[Line]:
+def _text(node: Node, log: Maybe[KernelLogFacts], is_wide: bool, width: int) -> list[Line]:
     facts = node.modules
     if isinstance(facts, Unknown):
         return [(), line(f"The modules could not be read: {facts}")]
@@ -86,7 +87,7 @@ def _text(node: Node, log: Maybe[KernelLogFacts], is_wide: bool) -> list[Line]:
         unread = f"The state of every module is unknown: {state.detail or state} ({state.source})"
         hint = [line("To try a simulated node: gdrtop modules --demo")]
         return [(), line(unread), *(hint if node.origin.source is Source.LIVE else [])]
-    lines = [modules_drawing.summary(node, facts), (), *_table(node, facts, is_wide)]
+    lines = [modules_drawing.summary(node, facts), (), *_table(node, facts, is_wide, width)]
     for rung in facts.ladder:
         mark, _ = modules_drawing.mark_of(node, rung, facts.modules[rung.module])
         refusal = refusal_of(facts, log, rung.module)
@@ -139,17 +140,18 @@ def _cell(value: object) -> str:
     return ",".join(map(str, value)) or "-" if isinstance(value, tuple) else str(value)
 
 
-def _table(node: Node, facts: ModuleFacts, is_wide: bool) -> list[Line]:
-    """Return a heading and a row a module, every cell in full."""
+def _table(node: Node, facts: ModuleFacts, is_wide: bool, width: int = sys.maxsize) -> list[Line]:
+    """Return a heading and a row a module; where a width is given, with the columns that fit."""
+    has_all = is_wide or width < sys.maxsize
     columns: list[Column] = []
     for place, (title, _, value) in enumerate(_COLUMNS):
-        if title and (is_wide or place < _NARROW):
+        if title and (has_all or place < _NARROW):
             cells: list[Line] = [(Run(_cell(value(facts, rung))),) for rung in facts.ladder]
-            columns.append(Column(title, cells, 1))
+            columns.append(Column(title, cells, place + 1))
     marks = [Run(*modules_drawing.mark_of(node, rung, facts.modules[rung.module])) for rung in facts.ladder]
     names = [(mark, Run(" "), *name) for mark, name in zip(marks, columns[0].cells, strict=True)]
     columns[0] = Column(f"  {columns[0].title}", names, 1)
-    return list(draw_columns(columns, [""] * len(names), sys.maxsize))
+    return list(draw_columns(columns, [""] * len(names), width))
 
 
 def modules_json(node: Node, log: Maybe[KernelLogFacts], at: float) -> dict[str, Any]:
