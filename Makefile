@@ -42,6 +42,7 @@ screenshots: $(VENV)/.developing ## the pictures and the recording in screenshot
 	$(BIN)/python -m tests.screenshots
 
 man: $(VENV)/.developing ## the man page and the completions, from the command line and the manual
+	$(BIN)/python -m tests.manual_output
 	$(BIN)/python -m tests.man_page
 	$(BIN)/python -m tests.completion
 

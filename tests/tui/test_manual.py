@@ -12,6 +12,7 @@ import pytest
 
 from probes.facts.system.tool_names import PROGRAMS
 from probes.simulation.node.model.description import simulated_names
+from tests import manual_output
 from tests.man_page import CODE, PATH, examples, man_page
 from tui.cli import _COMMANDS, _FLEET, main
 from tui.commands.help import command
@@ -100,6 +101,20 @@ def test_words_are_found_in_pages_checks_and_messages(
 def test_what_is_nowhere_has_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     status, text = asked(capsys, "verdikt")
     assert (status, "did you mean verdict or" in text) == (3, True)
+
+
+SHOWN = [(subject, output) for subject in SUBJECTS for output in manual_output.shown(subject)]
+
+
+def test_the_pages_about_commands_show_what_these_print() -> None:
+    assert len(SHOWN) >= 14
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("subject", "line"), SHOWN, ids=[line for _, line in SHOWN])
+def test_what_a_page_shows_is_printed(subject: str, line: str) -> None:
+    told, now = manual_output.shown(subject)[line], manual_output.printed(line)
+    assert manual_output.lasting(told) == manual_output.lasting(now), "run `make man`"
 
 
 def test_every_simulated_node_and_kind_of_section_is_in_the_manual() -> None:
