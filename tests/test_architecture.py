@@ -101,8 +101,13 @@ OPENERS = {
     "tui/runtime/lock.py": {"open_own_directory", "_roots_holder", "_open_file"},
     "tui/runtime/ring_directory.py": {"begin_segment"},
 }
-# Tunes its own process: the allocator, and whether it ends with its parent. Runs the user's editor.
-OWN_PROCESS = {"tui/runtime/memory.py": {"ctypes"}, "tui/commands/config/edit.py": {"subprocess"}}
+# Tunes its own process: the allocator, and whether it ends with its parent. Runs the user's editor, and the
+# command by which an admin is told of events; gdrtop makes neither of these commands.
+OWN_PROCESS = {
+    "tui/runtime/memory.py": {"ctypes"},
+    "tui/commands/config/edit.py": {"subprocess"},
+    "tui/commands/event_hook.py": {"subprocess"},
+}
 # Starts tests and ends them: with a supervisor of each, a program of its own that outlives a killed gdrtop.
 TESTS = {
     "tui/bandwidth/processes.py",

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from probes.live.model.sample import LiveEvent
 from probes.queries.finding import Severity
 from tui.bandwidth.slow_results import note_slow_results
 from tui.commands.arguments import EXIT_WRONG_USAGE, duration, require_running_node
+from tui.commands.event_hook import EventHook
 from tui.commands.live import INDENT, wrapped_below
 from tui.files.reliability.database import history_path
 from tui.files.reliability.recorder import HistoryRecorder
@@ -37,7 +39,7 @@ _LEAST_BYTES = 16 << 20
 _MOST_BYTES = 1 << 40
 _LOG_WIDTH = 8192
 _PAUSE_SECONDS = 0.25  # a signal ends the wait for the next sample after this time
-_TROUBLE = (NoticeKind.PAUSED, NoticeKind.NOT_SAVED, NoticeKind.NO_HISTORY)
+_TROUBLE = (NoticeKind.PAUSED, NoticeKind.NOT_SAVED, NoticeKind.NO_HISTORY, NoticeKind.HOOK_FAILED)
 _HELP = """\
 Every file in DIR is a recording: gdrtop --replay FILE opens it at the event.
 Print a unit for systemd: gdrtop watch --unit > /etc/systemd/system/gdrtop-watch.service
@@ -90,6 +92,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="saved after the event (default: 1m)",
     )
     parser.add_argument(
+        "--on-event",
+        metavar="COMMAND",
+        type=_hook,
+        default=(),
+        help="also run this command at such an event, with the event as JSON on its standard input; it "
+        "begins with an absolute path, has no shell, and 30 s",
+    )
+    parser.add_argument(
         "--redact",
         action="store_true",
         help="redact the saved recordings as gdrtop record does; the ring is not redacted",
@@ -111,6 +121,16 @@ def size(text: str) -> int:
     if not _LEAST_BYTES <= value <= _MOST_BYTES:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size from 16M to 1T")
     return value
+
+
+def _hook(text: str) -> tuple[str, ...]:
+    try:
+        argv = tuple(shlex.split(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be read: {error}") from None
+    if not argv or not os.path.isabs(argv[0]):
+        raise argparse.ArgumentTypeError(f"{text!r} does not begin with an absolute path")
+    return argv
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
@@ -137,8 +157,14 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     except RingError as error:
         print(f"gdrtop: {error}", file=sys.stderr)
         return EXIT_WRONG_USAGE
+    hook = None
+    if options.on_event and (options.read_only or host.origin.source is not Source.LIVE):
+        print("gdrtop: --on-event runs nothing with --read-only or on a simulated node", file=sys.stderr)
+    elif options.on_event:
+        hook = EventHook(options.on_event)
+    output = Output(out, options.json, options.ascii)
     try:
-        watch(host, directory, limits, Output(out, options.json, options.ascii), read_only=options.read_only)
+        watch(host, directory, limits, output, read_only=options.read_only, hook=hook)
     finally:
         directory.close()
     return 0
@@ -159,10 +185,11 @@ def watch(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = time.sleep,
     read_only: bool = False,
+    hook: EventHook | None = None,
 ) -> None:
     """Write the ring, and print events, until a signal."""
     stops: list[str] = []
-    watcher = Watcher(host, directory, limits, output, read_only)
+    watcher = Watcher(host, directory, limits, output, read_only, hook)
     with signals_stop(stops.append):
         try:
             watcher.step()
@@ -180,9 +207,15 @@ class Watcher:
     """Reads the node, fills the ring, and prints."""
 
     def __init__(
-        self, host: Host, directory: RingDirectory, limits: Limits, output: Output, read_only: bool = False
+        self,
+        host: Host,
+        directory: RingDirectory,
+        limits: Limits,
+        output: Output,
+        read_only: bool = False,
+        hook: EventHook | None = None,
     ) -> None:
-        self._host, self._read_only = host, read_only
+        self._host, self._read_only, self._hook = host, read_only, hook
         self._directory = directory
         self._limits = limits
         self._output = output
@@ -213,9 +246,19 @@ class Watcher:
             since_ok(self._monitor.examination, judgment, self._read_only)
         for event in sample.events:
             self._output.event(event)
+            self._tell_hook(event)
+        if self._hook is not None and (wrong := self._hook.step()):
+            self._output.notice(Notice(sample.taken_at, NoticeKind.HOOK_FAILED, wrong))
         self._recorder.end_moment(sample)
         if self._history is not None and self._monitor.node is not None:
             self._history.update(sample, self._monitor.node)
+
+    def _tell_hook(self, event: LiveEvent) -> None:
+        order = list(Severity)
+        if self._hook is None or order.index(event.severity) > order.index(self._limits.severity):
+            return
+        if wrong := self._hook.tell(json.dumps(self._output.document_of(event))):
+            self._output.notice(Notice(event.at, NoticeKind.HOOK_FAILED, wrong))
 
     def _tell_no_history(self, at: float, why: str) -> None:
         text = f"the history for gdrtop reliability is not kept: {why}"
@@ -234,6 +277,8 @@ class Watcher:
         self._recorder.close()
         if self._history is not None:
             self._history.close()
+        if self._hook is not None:
+            self._hook.close()
         if self._monitor.node is not None:
             text = f"ended: {reason}" if reason else "ended"
             self._output.notice(Notice(self._host.wall_clock(), NoticeKind.ENDED, text))
@@ -251,6 +296,11 @@ class Output:
     def event(self, event: LiveEvent) -> None:
         """Print an event of the node."""
         self._print(event.at, event.severity, event.text, event.explanation, event.kind.value, event.subject)
+
+    def document_of(self, event: LiveEvent) -> dict[str, Any]:
+        """Return the JSON document of an event."""
+        texts = event.text, event.explanation, event.kind.value, event.subject
+        return self._document(event.at, event.severity, *texts)
 
     def notice(self, notice: Notice) -> None:
         """Print what happened to the ring."""
@@ -270,16 +320,7 @@ class Output:
         file: str = "",
     ) -> None:
         if self._as_json:
-            assert self.node is not None
-            content: dict[str, Any] = {
-                "kind": kind,
-                "severity": severity.value,
-                "subject": subject,
-                "text": text,
-                "explanation": explanation,
-                "file": file or None,
-            }
-            json.dump(document("watch", host_name(self.node), self.node.origin, at, content), self._out)
+            json.dump(self._document(at, severity, text, explanation, kind, subject, file), self._out)
             self._out.write("\n")
         else:
             local = datetime.fromtimestamp(at).astimezone().isoformat(sep=" ", timespec="seconds")
@@ -289,3 +330,24 @@ class Output:
             lines += wrapped_below(explanation, width, INDENT) if explanation else []
             print_lines(lines, self._out, self._ascii_only)
         self._out.flush()
+
+    def _document(
+        self,
+        at: float,
+        severity: Severity,
+        text: str,
+        explanation: str,
+        kind: str,
+        subject: str,
+        file: str = "",
+    ) -> dict[str, Any]:
+        assert self.node is not None
+        content = {
+            "kind": kind,
+            "severity": severity.value,
+            "subject": subject,
+            "text": text,
+            "explanation": explanation,
+            "file": file or None,
+        }
+        return document("watch", host_name(self.node), self.node.origin, at, content)

@@ -96,6 +96,7 @@ def unit_text(options: argparse.Namespace) -> str:
         _in_units(int(options.after), _TIMES),
     ]
     words += [option for option in ("--redact", "--json") if getattr(options, option[2:])]
+    words += ["--on-event", quoted(shlex.join(options.on_event))] if options.on_event else []
     shown = shlex.quote(shown_directory(options.dir))
     text = _UNIT.format(path=_PATH, command=" ".join(words), directory=shown)
     if asked is None:

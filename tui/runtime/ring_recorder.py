@@ -51,6 +51,7 @@ class NoticeKind(Enum):
     PAUSED = "ring-paused"
     RESUMED = "ring-resumed"
     NO_HISTORY = "history-not-kept"
+    HOOK_FAILED = "hook-failed"
     ENDED = "watch-ended"
 
 

@@ -51,7 +51,7 @@ function _shtab_gdrtop_using
 end
 
 set -g _shtab_gdrtop_commands check topo modules live explain nccl-log ras hang do setup forecast fleet 'fleet check' 'fleet watch' 'fleet live' 'fleet hang' 'fleet bench' diff manifest env bench prove config schema watch reliability prolog epilog health-check metrics record report help completion
-set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --bisect --color --connect --count --demo --dir --disturb --driver --dumps --end --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --image --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --only --output --over --path --peer-nic --perfetto --pod --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --upgrade --wait -o -w
+set -g _shtab_gdrtop_opts_with_value --after --as --at --before --begin --bisect --color --connect --count --demo --dir --disturb --driver --dumps --end --expected --explain --fan-out --for --format --freeze --from --gpu --host --hosts --image --interval --job --keep --kernel --kind --limit --lint --listen --max-size --memory --min-gbps --nccl --nccl-xml --nic --nodes --on-event --only --output --over --path --peer-nic --perfetto --pod --port --queue-pairs --rails --replay --role --root --save --seconds --seed --severity-map --size --skip --slurm --ssh --talos-version --test --text --textfile --timeout --to --tolerate --unskip --upgrade --wait -o -w
 
 complete -c gdrtop -e
 complete -c gdrtop -f
@@ -508,6 +508,7 @@ complete -c gdrtop -n '_shtab_gdrtop_using watch' -l max-size -x -d 'maximum siz
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -l freeze -xka "critical warning note" -d 'save a recording around events of this severity or higher (default: warning)'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -l before -x -d 'saved before the event (default: 2m)'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -l after -x -d 'saved after the event (default: 1m)'
+complete -c gdrtop -n '_shtab_gdrtop_using watch' -l on-event -x -d 'also run this command at such an event, with the event as JSON on its standard input; it begins with an absolute path, has no shell, and 30 s'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -l redact -d 'redact the saved recordings as gdrtop record does; the ring is not redacted'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -l json -d 'print events as JSON, one object per line (gdrtop schema watch)'
 complete -c gdrtop -n '_shtab_gdrtop_using watch' -l unit -d 'print a systemd unit with these options and exit'
