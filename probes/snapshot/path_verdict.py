@@ -216,7 +216,7 @@ def _gpu_fault(node: Node, gpu: Gpu) -> str:
         return f"GPU{gpu.index} does not respond: {gpu.nvml.detail or gpu.nvml.reason.value}"
     state = known(gpu.fabric.state, "")
     if state in UNFINISHED:
-        return f"GPU{gpu.index}'s NVLink fabric is {state}: CUDA programs may fail with error 802"
+        return f"GPU{gpu.index}'s NVLink fabric is {state}, so CUDA fails with error 802"
     return ""
 
 

@@ -92,9 +92,9 @@ def titles_of(table: str, names: Iterable[str]) -> frozenset[str]:
 
 
 def order_text(sort: str) -> str:
-    """Return an order of the configuration as shown: "worst first", "by share", "by share, reversed"."""
+    """Return an order of the configuration as shown: "problems first", "by share", "by share, reversed"."""
     if not sort:
-        return "worst first"
+        return "problems first"
     name = sort.removeprefix("-")
     return f"by {name}{', reversed' if sort.startswith('-') else ''}"
 

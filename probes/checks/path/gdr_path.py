@@ -127,7 +127,7 @@ def cuda_fails_to_start(examination: Examination) -> Outcome:
     "A GPU has no usable NIC",
     "NCCL src/graph/paths.cc, ncclTopoCheckGdr; NCCL_NET_GDR_LEVEL",
     ok="Every GPU has a usable NIC",
-    impact="Jobs on these GPUs copy through host memory, or use a more distant NIC.",
+    impact="New jobs on these GPUs copy through host memory, or use a more distant NIC.",
     data_path=True,
     part_of=(
         *("gpu-without-driver", "gpu-without-driver-nouveau", "gpu-without-driver-passed-through"),
@@ -164,15 +164,22 @@ def gpu_not_served(examination: Examination) -> Outcome:
     return found(
         f"{reasons[0]}.{more}",
         *first_n(Evidence(gpu, reason) for gpu, reason in usability.unserved.items()),
-        fix=make_plan(
-            "Give the GPU a working NIC",
-            f"Bring up {join_limited(down)}, near the GPU"
-            if (down := _near_ports_down(examination))
-            else "Move a NIC below the GPU's PCIe switch, or pair the GPU with another NIC",
-        ),
+        fix=_plan_for_unserved(examination),
         devices=tuple(usability.unserved),
         takes=tuple(usability.unserved),
     )
+
+
+def _plan_for_unserved(examination: Examination) -> Plan | None:
+    """Return how a GPU gets a NIC; None where one is near enough, so that something else keeps them apart."""
+    near = examination.topology.near_nics
+    if down := _near_ports_down(examination):
+        step = f"Bring up {join_limited(down)}, near the GPU"
+    elif all(near.get(gpu) for gpu in examination.usability.unserved):
+        return None
+    else:
+        step = "Move a NIC below the GPU's PCIe switch, or pair the GPU with another NIC"
+    return make_plan("Give the GPU a working NIC", step)
 
 
 def _near_ports_down(examination: Examination) -> list[str]:

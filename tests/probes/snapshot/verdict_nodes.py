@@ -78,7 +78,7 @@ def reading_of(
 def judged(node: Node, usability: Usability) -> Verdict:
     """Return the verdict, with the cause of a finding about GPUs without a NIC as its reason."""
     examination: Any = SimpleNamespace(
-        node=node, usability=usability, distribution=ABSENT, port_health=ABSENT
+        node=node, usability=usability, topology=build(node), distribution=ABSENT, port_health=ABSENT
     )
     starts = [check for check in AREA.checks if check.id == "cuda-fails-to-start"]
     found = findings_of(run_checks(examination, [*starts, *GPUS.checks]), examination)

@@ -38,11 +38,11 @@ async def test_o_and_a_letter_sort_and_again_reverse(machine: Machine, size: tup
     app, clock = app_and_clock()
     async with app.run_test(size=size) as pilot:
         await opened(pilot, clock)
-        assert title(pilot, "nics") == "NICs, worst first"
+        assert title(pilot, "nics") == "NICs, problems first"
         await pilot.press("tab", "o")
         await on(pilot, SortScreen)
         view = pilot.app.screen.query_one(LinesView)
-        assert view.border_title == "Sort the NICs, now worst first"
+        assert view.border_title == "Sort the NICs, now problems first"
         assert view.virtual_size.height <= view.size.height  # all of it is seen
         await pilot.press("n")
         await on(pilot, LiveScreen)
@@ -54,7 +54,7 @@ async def test_o_and_a_letter_sort_and_again_reverse(machine: Machine, size: tup
         await until(pilot, lambda: load({}).configured("live.sort_nics").value == "-NIC")
         await pilot.press("o", "o")
         await on(pilot, LiveScreen)
-        await until(pilot, lambda: title(pilot, "nics") == "NICs, worst first")
+        await until(pilot, lambda: title(pilot, "nics") == "NICs, problems first")
         await until(pilot, lambda: load({}).configured("live.sort_nics").value == "")
 
 

@@ -73,7 +73,7 @@ def test_a_column_sorts_the_largest_first_and_again_the_smallest_and_unknown_one
     order = changed_order(order, "sent")
     assert [port.device[-1] for port in nics.sorted_rows(sample, order)] == ["0", "3", "1", "2"]
     assert changed_order(order, "sent") == "sent"
-    assert (order_text(""), order_text(order)) == ("worst first", "by sent, reversed")
+    assert (order_text(""), order_text(order)) == ("problems first", "by sent, reversed")
 
 
 def test_the_share_of_the_median_sorts_the_slowest_rank_first() -> None:

@@ -14,7 +14,7 @@ from widgets.live import TABLE_NAMES
 from widgets.live.columns import COLUMNS, TableColumn, changed_order, order_text
 
 _TITLE_CELLS = 24
-_WORST = "worst first"
+_WORST = "problems first"
 _LETTERS = "A letter sorts by its column, again in reverse."
 
 
