@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from probes.base.origin import Source
 from tui import launch
@@ -121,23 +121,30 @@ def add_output_options(parser: argparse.ArgumentParser, with_defaults: bool = Fa
 def add_table_options(parser: argparse.ArgumentParser, kind: str) -> None:
     """Add the options of a command that prints a table; `kind`: its schema (gdrtop schema KIND)."""
     parser.add_argument(
-        "-o",
-        "--output",
-        dest="format",
-        choices=("table", "wide", "json", "yaml"),
-        default="table",
-        help="print a table (default), one with more columns, or the document of --json as JSON or YAML",
-    )
-    parser.add_argument(
         "--json",
         dest="format",
         action="store_const",
         const="json",
-        help=f"print JSON (gdrtop schema {kind}); the same as -o json",
+        default="table",
+        help=f"print JSON (gdrtop schema {kind})",
     )
     parser.add_argument(
-        "--no-header", action="store_true", help="with a table: print only its rows, for scripts"
+        "--rows",
+        action=_Rows,
+        nargs=0,
+        help="print only the rows of a table with all columns, without a head, for scripts",
     )
+    # Until 0.4.
+    forms = ("table", "wide", "json", "yaml")
+    parser.add_argument("-o", "--output", dest="format", choices=forms, help=argparse.SUPPRESS)
+    parser.add_argument("--no-header", action="store_true", help=argparse.SUPPRESS)
+
+
+class _Rows(argparse.Action):
+    """Sets both: the table with all columns, and only its rows."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, *_: object) -> None:
+        namespace.format, namespace.no_header = "wide", True
 
 
 def interval(text: str) -> float:

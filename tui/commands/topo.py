@@ -34,7 +34,7 @@ from probes.topology import export
 from probes.topology.endpoints import Endpoint, is_down
 from probes.topology.export import Mark, node_link, plain_graph
 from probes.topology.paths import Path, Topology, build
-from tui.commands.arguments import UsageError
+from tui.commands.arguments import UsageError, accept_earlier
 from tui.commands.check import examine_host
 from tui.runtime.json_values import document, host_name, object_of, plain_value, verdict_json, write_document
 from tui.runtime.open_host import open_host
@@ -54,9 +54,7 @@ if TYPE_CHECKING:
 FORMATS = ("text", "table", "json", "yaml", "dot", "graphml")
 _FORMAT_HELP = """\
 formats:
-  text     boxes, the matrix of GPUs and NICs, and each GPU's best NIC (default); table is the same
-  json     devices, every path with its hops, and the graph as node-link data (gdrtop schema topo)
-  yaml     the same document as YAML
+  text     boxes, the matrix of GPUs and NICs, and each GPU's best NIC (default)
   dot      the graph for Graphviz: gdrtop topo --format dot | dot -Tsvg > topology.svg
   graphml  the graph for Gephi, yEd, Cytoscape or networkx.read_graphml
 
@@ -73,21 +71,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _FORMAT_HELP
     parser.add_argument(
-        "-o",
-        "--output",
-        "--format",
-        dest="format",
-        choices=FORMATS,
-        default="text",
-        help="what to print (default: text)",
+        "--format", choices=FORMATS, default="text", metavar="FORMAT", help="text (default), dot or graphml"
     )
+    accept_earlier(parser, "--format", "-o", "--output")
     parser.add_argument(
-        "--json", dest="format", action="store_const", const="json", help="the same as -o json"
+        "--json",
+        dest="format",
+        action="store_const",
+        const="json",
+        help="print JSON (gdrtop schema topo)",
     )
     parser.add_argument(
         "--hops",
         action="store_true",
-        help="with json and yaml: also the hops of each path, which are most of it",
+        help="with --json: also the hops of each path, which are most of it",
     )
     parser.add_argument(
         "--switch-ports",
@@ -106,9 +103,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Print the topology of the node that the options name, or a topology file of NCCL."""
     if options.hops and options.format not in ("json", "yaml"):
-        raise UsageError("--hops needs --json or -o yaml")
+        raise UsageError("--hops needs --json")
     if options.switch_ports and (options.format in ("dot", "graphml") or options.nccl_xml is not None):
-        raise UsageError("--switch-ports needs text, --json or -o yaml")
+        raise UsageError("--switch-ports needs text or --json")
     if options.nccl_xml is None:
         extent = Extent(options.hops, options.switch_ports)
         write_topology(open_host(options), out, options.format, options.ascii, extent)

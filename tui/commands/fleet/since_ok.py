@@ -31,7 +31,7 @@ def run_since_ok(options: argparse.Namespace, out: TextIO) -> int:
     if options.sides:
         raise UsageError("--since-ok compares this node with itself; use it without A and B")
     if options.format == "wide" or options.no_header:
-        raise UsageError("--since-ok prints no table; use it without -o wide and --no-header")
+        raise UsageError("--since-ok prints no table; use it without --rows")
     host = open_host(options)
     if host.origin.source is not Source.LIVE:
         raise UsageError("--since-ok needs this node; use it without --demo, --root, --replay and --host")
