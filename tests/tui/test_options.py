@@ -10,6 +10,7 @@ from tests.man_page import commands_of
 from tui import cli
 from tui.commands.arguments import REFUSED
 from tui.launch import SLURMD_SECONDS
+from tui.manual import page
 
 # Times that are not read as durations: an interval may be a part of a second, and slurmd's own limit is known
 # before the options are read.
@@ -79,3 +80,35 @@ def test_what_a_command_refuses_is_not_offered(command: str) -> None:
         if name == command or name.startswith(f"{command} "):
             text = parser.format_help()
             assert not [option for option in REFUSED[command] if re.search(rf"\n  {option}(?![\w-])", text)]
+
+
+def named(text: str) -> set[str]:
+    """The commands between backquotes, without their options."""
+    words = (match.split(" -")[0] for match in re.findall(r"`([a-z][^`]*)`", text))
+    return {word for word in words if word in PARSERS}
+
+
+def test_the_manual_lists_the_commands_that_print_json() -> None:
+    listed = page("json").partition("Every document begins")[0]
+    have = {name for name, parser in PARSERS.items() if "--json" in parser._option_string_actions}
+    assert named(listed) - {"report"} == have - {"report"}
+
+
+def test_the_manual_lists_the_commands_with_exit_statuses_of_their_own() -> None:
+    listed = page("json").partition("exit statuses of their own")[2].partition("\n## ")[0]
+    have = {name for name, parser in PARSERS.items() if name and "exit status" in (parser.epilog or "")}
+    always_0 = {*SLURMD_SECONDS, "watch"}
+    assert named(listed) - always_0 == have - always_0
+
+
+def test_the_manual_lists_the_commands_that_read_another_node() -> None:
+    (line,) = re.findall(r"^    gdrtop check --host \w+ +also (.*)$", page("remote"), re.M)
+    allowed = {
+        name for name, parser in PARSERS.items() if name and " " not in name and is_offered(parser, "--host")
+    }
+    assert {*re.split(r", | and ", line)} | {"check"} == allowed - {"fleet"}
+
+
+def is_offered(parser: argparse.ArgumentParser, option: str) -> bool:
+    action = parser._option_string_actions.get(option)
+    return action is not None and action.help != argparse.SUPPRESS

@@ -27,7 +27,8 @@ VERBOSE_HELP = (
 _CONNECTION, _RECORDING = ("--host", "--over", "--sudo"), ("--replay", "--at")
 # The options of the node with which a command never works; who gives them all the same reads why.
 REFUSED = {
-    **dict.fromkeys(("bench", "metrics", "nccl-log", *launch.SLURMD_SECONDS), _CONNECTION),
+    **dict.fromkeys(("bench", "metrics", "nccl-log", "reliability", *launch.SLURMD_SECONDS), _CONNECTION),
+    "diff": (*_CONNECTION, "--root", *_RECORDING),
     **dict.fromkeys(("hang", "live", "setup"), ("--root",)),
     "fleet": ("--host", "--root", *_RECORDING),
     **dict.fromkeys(("prove", "watch"), (*_CONNECTION, "--root", *_RECORDING)),

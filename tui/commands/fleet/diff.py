@@ -47,6 +47,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Compare the nodes that the options name; return whether they differ."""
+    if options.host or options.replay is not None or options.root != "/" or options.at:
+        given = "--host, --root, --replay and --at"
+        raise UsageError(f"diff takes its nodes as arguments, not by {given}: gdrtop diff old.tar.gz .")
     if options.since_ok:
         from tui.commands.fleet.since_ok import run_since_ok
 
