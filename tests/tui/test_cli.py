@@ -292,8 +292,8 @@ ARGUMENTS = {
     **dict.fromkeys(("fleet check", "fleet hang", "fleet live", "fleet watch"), ("-w", "node1")),
 }
 REFUSAL = re.compile(
-    r"does not work with|needs a (?:running )?node[;.]|name a single node|cannot be watched|takes its nodes as arguments"
-    r"|this is already a recording|not a running node"
+    r"does not work with|needs a (?:running )?node[;.]|name a single node|cannot be watched"
+    r"|takes its nodes as arguments|this is already a recording|not a running node"
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import IntEnum
 
@@ -11,7 +12,7 @@ from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU, answer_now
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.queries.evidence_list import SHOWN, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
-from probes.queries.kernel_log import Filter, found_in_log, log_messages
+from probes.queries.kernel_log import Filter, bdfs_in, found_in_log, log_messages
 from probes.queries.xid_groups import GSP, LOST, MEMORY, NVLINK, OTHERS, PROGRAM, RECOVERY
 from probes.snapshot.examination import Examination
 
@@ -29,6 +30,14 @@ def _xids(*numbers: int) -> Filter:
     return lambda message: message.number in numbers
 
 
+_RESET = "nvidia-smi --gpu-reset"
+
+
+def _reset(bdfs: Sequence[str]) -> str:
+    """Return the command that resets these GPUs; by address, because an index is not the same everywhere."""
+    return f"{_RESET} -i {','.join(bdfs)}" if bdfs else _RESET
+
+
 @AREA.check(
     GSP_TIMEOUT,
     Severity.CRITICAL,
@@ -42,7 +51,7 @@ def xid_119_gsp_timeout(examination: Examination) -> Outcome:
     messages = log_messages(examination, LogKind.XID, _xids(*GSP))
     fix = make_plan(
         "Reset the GPU",
-        "Drain the node, then run nvidia-smi --gpu-reset -i N or reboot",
+        f"Drain the node, then run {_reset(bdfs_in(messages))} or reboot",
         "Update the driver if it happens again",
         "With the proprietary kernel modules, NVreg_EnableGpuFirmware=0 disables the GSP",
         disturbs=_DRAIN,
@@ -135,7 +144,7 @@ _STEPS = {
     _Action.RECOVER_IMEX: "Recover the IMEX domain: restart nvidia-imex on its nodes when no job is running",
     **dict.fromkeys(
         (_Action.RESET, _Action.DRAIN_AND_RESET, _Action.BUS_RESET),
-        "Stop every job on this GPU and its NVLink peers, then run nvidia-smi --gpu-reset -i N",
+        f"Stop every job on this GPU and its NVLink peers, then run {_RESET}",
     ),
     **dict.fromkeys((_Action.REBOOT, _Action.SYSTEM_REBOOT), "Drain the node and reboot it"),
 }
@@ -166,6 +175,7 @@ def gpu_recovery_action(examination: Examination) -> Outcome:
         return passed(Evidence("Xid 154", "no GPU requests a recovery action"))
     actions = {number for number, _, _ in waiting.values()}
     steps = list(dict.fromkeys(text for action, text in _STEPS.items() if action in actions))
+    steps = [step.replace(_RESET, _reset(tuple(waiting))) for step in steps]
     if not actions <= set(_STEPS):
         steps.append("Follow NVIDIA's Xid catalog, Xid 154, for the action in the log line")
     names = dict.fromkeys(text for _, text, _ in waiting.values())
