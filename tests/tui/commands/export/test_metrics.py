@@ -100,7 +100,7 @@ def test_only_regular_files_are_replaced(tmp_path: Path, capsys: pytest.CaptureF
     [
         (["--textfile", "a.prom", "--listen", "9477"], "exclude each other"),
         (["--textfile", "a.txt"], "only files that end in .prom"),
-        (["--every", "60"], "--every needs --listen"),
+        (["--interval", "60"], "--interval needs --listen"),
         (["--listen", ":9477"], "write 0.0.0.0:9477 for all addresses"),
         (["--listen", "localhost:9477"], "is not a port, ADDRESS:PORT"),
         (["--listen", "::1:9477"], "is not a port, ADDRESS:PORT"),
