@@ -6,7 +6,7 @@ Each part is read by one file of probes/facts; this is the whole that setup, man
 from __future__ import annotations
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Unknown, map_known
+from probes.base.unknown import Maybe, Unknown, known, map_known
 from probes.facts.gpu import driver_package
 from probes.facts.gpu.driver_package import DriverPackage, DriverTraces
 from probes.facts.gpudirect import GdrPath, PathState
@@ -22,7 +22,7 @@ from probes.facts.system.slurm import SlurmFacts
 from probes.host.probe_table import ProbedFields, Probing, probes_of
 from probes.host.protocol import Host
 from probes.queries.finding import Evidence
-from probes.queries.module_need import dmabuf_comes_first
+from probes.queries.module_need import Need, dmabuf_comes_first, need_of_peermem
 from probes.queries.modules import PEERMEM, boot_loaders, module_of, no_gpu_or_rdma_device
 from probes.snapshot.examination import EXAMINE_SECONDS, Examination
 
@@ -150,7 +150,11 @@ def choose_path(examination: Examination) -> PathChoice:
 
 
 def _old_peermem(examination: Examination) -> tuple[Evidence, ...]:
+    """Return what loads nvidia_peermem at boot where neither a job nor the node needs it."""
     module = module_of(examination, PEERMEM)
+    is_used = known(examination.reading.peermem.refcnt, 0) > 0
+    if is_used or known(need_of_peermem(examination), Need.NEEDED) is Need.NEEDED:
+        return ()
     return () if isinstance(module, Unknown) else boot_loaders(examination, module)
 
 

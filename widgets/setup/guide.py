@@ -45,7 +45,7 @@ def draw_summary(guide: Guide, width: int, as_of: str = "") -> list[Line]:
     is_whole = guide.is_finished and not guide.skipped
     lines = wrapped(f"{head}{rest}", width, Tone.GOOD if is_whole else Tone.TITLE)
     for old in guide.choice.old_peermem if guide.path is guide.choice.recommended else ():
-        text = f"An old configuration still loads nvidia_peermem, which DMA-BUF does not need ({old.source})."
+        text = f"An old configuration still loads nvidia_peermem, which no job here uses ({old.source})."
         lines.extend(wrapped(text, width, Tone.WARNING))
     return lines
 

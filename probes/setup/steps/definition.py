@@ -44,6 +44,7 @@ class StepDefinition(ABC):
     title: str  # "Install the NIC driver"
     why: str  # one sentence: what does not work without it
     after: tuple[str, ...] = ()  # ids of earlier steps that must be finished first
+    judges: tuple[str, ...] = ()  # of `after`: what it judges is not there until they are done
     is_possible_in_container: bool = False
     is_scripted: bool = True  # its commands belong in `gdrtop setup --script`
 

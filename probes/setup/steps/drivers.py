@@ -29,6 +29,11 @@ _SIGNING = (
 )
 _PEER_STACKS = (NicStack.MLNX_OFED, NicStack.DOCA_OFED, NicStack.CONTAINER)
 _MOST_LOG_LINES = 3
+# What the step "build" mends without installing the driver again.
+UNUSABLE_MODULES = (
+    *("dkms-not-built-for-kernel", "dkms-build-failed", "module-file-unusable"),
+    *("module-wrong-architecture", "modules-index-missing"),
+)
 _NO_CLUSTER = "this is not a Kubernetes node"
 _MESSAGES = {ContainerMessage.WAITING_FOR_DRIVERS: "waiting for MOFED"}  # as the operators' own documents say
 _FINISHED = "Completed"
@@ -82,7 +87,7 @@ def gpu_driver_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
     version = driver.version if isinstance(driver, DriverPackage) else driver
     if isinstance(version, Unknown):
         if version.reason is Reason.NOT_THERE:
-            return _install_gpu_driver(definition, situation, "no NVIDIA driver is installed")
+            return _without_module(definition, facts)
         return definition.step(StepState.UNKNOWN, f"the driver's version is unknown: {version}")
     assert isinstance(driver, DriverPackage)
     branch = int(version.partition(".")[0]) if version.partition(".")[0].isdigit() else 0
@@ -104,6 +109,16 @@ def gpu_driver_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
             StepState.UNKNOWN, f"cannot tell open from proprietary modules: {is_open}", evidence
         )
     return definition.step(StepState.DONE, f"{version} with {modules} is installed", evidence)
+
+
+def _without_module(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
+    """Return the step where no module of the driver is for this kernel: perhaps it only has to be built."""
+    situation = facts.situation
+    if not isinstance(situation.gpu_driver, DriverPackage):
+        return _install_gpu_driver(definition, situation, "no NVIDIA driver is installed")
+    if any(facts.findings[id_].is_present for id_ in UNUSABLE_MODULES if id_ in facts.findings):
+        return definition.step(StepState.DONE, "the driver is installed; its modules come in a later step")
+    return _install_gpu_driver(definition, situation, "the installed driver has no module for this kernel")
 
 
 def _install_gpu_driver(definition: StepDefinition, situation: Situation, reason: str) -> SetupStep:

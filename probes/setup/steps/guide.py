@@ -14,7 +14,7 @@ from probes.host.protocol import Host
 from probes.queries.finding import Finding
 from probes.setup.situation import PathChoice, Situation, choose_path, read_situation
 from probes.setup.step import SetupRecord, SetupStep, StepState
-from probes.setup.steps.definition import SetupFacts
+from probes.setup.steps.definition import SetupFacts, StepDefinition
 from probes.setup.steps.step_list import HARDWARE, REBOOT, STEPS, definition_of
 from probes.snapshot.examination import Examination
 
@@ -113,9 +113,16 @@ def _steps_of(facts: SetupFacts) -> tuple[SetupStep, ...]:
             step = replace(step, state=StepState.BLOCKED, reason=_IN_CONTAINER, plan=None)
         if step.id in skipped and step.state is not StepState.DONE:
             step = replace(step, state=StepState.SKIPPED, reason=skipped[step.id], is_left_out=True)
-        elif step.state is StepState.TO_DO or (step.id == REBOOT and step.state is StepState.DONE):
-            waits_for = (steps[name] for name in definition.after if steps[name].state in OPEN_STATES)
-            if (first := next(waits_for, None)) is not None:
+        else:
+            after = _waits_for(definition, step)
+            if first := next((steps[name] for name in after if steps[name].state in OPEN_STATES), None):
                 step = replace(step, state=StepState.BLOCKED, reason=f"waiting for: {first.title}")
         steps[step.id] = step
     return tuple(steps.values())
+
+
+def _waits_for(definition: StepDefinition, step: SetupStep) -> tuple[str, ...]:
+    """Return the steps without which this state says nothing: "modules match" before a module exists."""
+    if step.state is StepState.TO_DO or (step.id == REBOOT and step.state is StepState.DONE):
+        return definition.after
+    return definition.judges if step.state is StepState.DONE else ()

@@ -14,7 +14,7 @@ from probes.setup.steps.boot_commands import with_pass_through, with_redirects_o
 from probes.setup.steps.cable import CableStep, two_node_step
 from probes.setup.steps.checked import CheckedStep
 from probes.setup.steps.definition import BuiltStep, SetupFacts, StepDefinition
-from probes.setup.steps.drivers import gpu_driver_step, nic_driver_step, with_operators
+from probes.setup.steps.drivers import UNUSABLE_MODULES, gpu_driver_step, nic_driver_step, with_operators
 from probes.setup.steps.environment import environment_step
 from probes.setup.steps.handover import reboot_step, report_step
 from probes.setup.steps.measured import MeasuredStep
@@ -124,11 +124,14 @@ STEPS: tuple[StepDefinition, ...] = (
             " upgraded afterward, nvidia_peermem has to be rebuilt."
         ),
         after=("nic-driver", "gpu-driver"),
+        judges=("nic-driver", "gpu-driver"),
         done="modules match the kernel and each other",
         checks=(
             *("peermem-built-without-symbols", "peermem-symbol-version-mismatch*", "peermem-not-on-disk*"),
             *("peermem-unknown-symbol-inbox-core", "inbox-core-beside-ofed", "dkms-*"),
-            *("driver-half-updated", "driver-library-mismatch", "module-wrong-vermagic"),
+            *("driver-half-updated", "driver-library-mismatch", "driver-library-missing"),
+            *(*UNUSABLE_MODULES, "module-wrong-*"),
+            *("efa-peermem-*", "cxi-without-gpu-support", "gsp-firmware-missing", "driver-upgrade-blocked"),
         ),
     ),
     CheckedStep(
@@ -136,6 +139,7 @@ STEPS: tuple[StepDefinition, ...] = (
         title="Let the kernel trust the modules",
         why="With Secure Boot, the kernel loads only modules signed with a key it trusts.",
         after=("gpu-driver", "build"),
+        judges=("gpu-driver",),
         done="the kernel accepts the modules of this path",
         checks=("secure-boot-*", "kernel-forbids-modules-lockdown"),
     ),
@@ -169,7 +173,7 @@ STEPS: tuple[StepDefinition, ...] = (
         why="DMA-BUF needs the open GPU kernel modules and a NIC driver that registers DMA-BUFs.",
         after=("gpu-driver",),
         done="kernel, driver and NICs support DMA-BUF",
-        checks=("dmabuf-*", "p2p-topology-*"),
+        checks=("dmabuf-*", "p2p-*", "data-direct-unavailable"),
         only=GdrPath.DMABUF,
     ),
     CheckedStep(
@@ -206,8 +210,11 @@ STEPS: tuple[StepDefinition, ...] = (
         id="pcie",
         title="Check PCIe links and placement",
         why="A narrow or slow PCIe link limits every transfer over it.",
-        done="links, read requests and BARs are ok",
-        checks=("pcie-link-*", "pcie-devctl-*", "pcie-aspm-on", "bar1-too-small", "pcie-aer-uncorrectable"),
+        done="links, read requests, BARs and the places of GPUs and NICs are ok",
+        checks=(
+            *("pcie-link-*", "pcie-devctl-*", "pcie-aspm-on", "bar1-too-small", "pcie-aer-uncorrectable"),
+            *("gpu-nic-*", "gpu-without-near-nic", "numa-node-unknown"),
+        ),
     ),
     CheckedStep(
         id="ports",

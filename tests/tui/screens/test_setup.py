@@ -295,7 +295,7 @@ async def test_the_other_path_is_chosen_and_who_chose_is_shown(monkeypatch: pyte
     monkeypatch.setattr("tui.runtime.lock.user_name", lambda: "alice")
     site = site_of(monkeypatch, "hgx-h100")
     async with site.opened() as pilot:
-        assert "An old configuration still loads nvidia_peermem" in summary(pilot)
+        assert "nvidia_peermem" not in summary(pilot)  # the job that runs uses it
         await pilot.press("P")
         await until(pilot, lambda: "chosen by alice on" in summary(pilot))
         assert "not the recommended DMA-BUF" in summary(pilot)

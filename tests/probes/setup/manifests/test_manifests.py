@@ -82,7 +82,10 @@ def test_without_a_usable_path_one_has_to_be_chosen() -> None:
 
 
 def test_an_old_configuration_that_loads_peermem_is_noted_on_a_dmabuf_node() -> None:
-    examination = with_module(examination_of(HGX), PEERMEM_MODULE, persistent="/etc/modules-load.d/old.conf")
+    used = with_module(examination_of(HGX), PEERMEM_MODULE, persistent="/etc/modules-load.d/old.conf")
+    assert choose_path(used).old_peermem == ()  # the job of this node registers its memory with it
+    peermem = replace(used.reading.peermem, refcnt=0)
+    examination = replace(used, reading=replace(used.reading, peermem=peermem))
     choice = choose_path(examination)
     assert choice.recommended is DMABUF
     assert [old.source for old in choice.old_peermem] == ["/etc/modules-load.d/old.conf"]

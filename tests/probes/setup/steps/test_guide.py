@@ -173,7 +173,10 @@ def without_driver(name: str) -> SimulatedHost:
 
 def test_a_node_without_a_driver_gets_the_commands_of_its_distribution() -> None:
     guide = guide_on(without_driver("pcie-l40s"))
-    assert state_of(guide, "gpu-driver") == (StepState.TO_DO, "no NVIDIA driver is installed")
+    assert state_of(guide, "gpu-driver") == (
+        StepState.TO_DO,
+        "the installed driver has no module for this kernel",
+    )
     assert "dnf -y install nvidia-open" in commands_of(guide, "gpu-driver")
     assert state_of(guide, "modules")[0] is StepState.BLOCKED
 

@@ -13,7 +13,7 @@ import pytest
 from probes.checks.registry import CHECKS, findings
 from probes.setup import steps as folder
 from probes.setup.situation import read_situation
-from probes.setup.step import SetupRecord, SetupStep
+from probes.setup.step import SetupRecord, SetupStep, StepState
 from probes.setup.steps import guide
 from probes.setup.steps.checked import CheckedStep
 from probes.setup.steps.definition import BuiltStep
@@ -35,6 +35,32 @@ def test_a_module_that_is_not_loaded_is_loaded_in_the_step_that_loads_modules() 
     (step,) = (step for step in STEPS if isinstance(step, CheckedStep) and step.id == "modules")
     ids = {check.id for check in CHECKS if check.id.endswith("-not-loaded")}
     assert ids <= set(step.checks)
+
+
+def test_every_fault_of_a_module_belongs_to_a_step_about_modules() -> None:
+    """ "Modules match the kernel" was said beside a module file that cannot be loaded."""
+    of_a_job = {"peermem-reference-leak", "peermem-lock-inversion", "peermem-invalid-context-flood"}
+    steps = [step for step in STEPS if isinstance(step, CheckedStep)]
+    ids = {check.id for check in CHECKS if check.area == "modules"} - of_a_job
+    assert [id_ for id_ in sorted(ids) if not any(step.covers(id_) for step in steps)] == []
+
+
+@pytest.mark.parametrize(
+    ("node", "driver", "build"),
+    [
+        ("pcie-l40s+module-file-unusable", StepState.DONE, StepState.TO_DO),
+        ("pcie-l40s+dkms-not-built-for-kernel", StepState.DONE, StepState.TO_DO),
+        ("hgx-h100+new-node", StepState.TO_DO, StepState.BLOCKED),
+    ],
+)
+def test_modules_of_an_installed_driver_are_built_and_those_of_none_do_not_match(
+    node: str, driver: StepState, build: StepState
+) -> None:
+    host = SimulatedHost(node)
+    examination = examine(host)
+    made = build_guide(read_situation(host, examination), findings(examination), (), SetupRecord(), "boot")
+    states = {step.id: step.state for step in made.steps}
+    assert (states["gpu-driver"], states["build"]) == (driver, build)
 
 
 def test_the_order_of_the_list_is_one_in_which_each_step_comes_after_those_that_it_needs() -> None:
