@@ -45,11 +45,12 @@ _OF_GDR = (
     *("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_NET_GDR_C2C"),
     *("NCCL_DMABUF_ENABLE", "NCCL_IB_CUDA_SUPPORT"),
 )
-_CAUSES_OF_STAGING = (
-    *(JOB_STAGED, "no-gdr-path", *STAGING_SETTINGS),
+_CAUSES_OF_DISTANCE = (
+    *(JOB_STAGED, *STAGING_SETTINGS),
     *("job-log-gdr-disabled", "job-log-other-setting", "job-log-other-nics"),
-    *("gpu-nic-cross-socket", "gpu-nic-through-cpu", *P2P_REFUSALS),
+    *("gpu-nic-cross-socket", "gpu-nic-through-cpu"),
 )
+_CAUSES_OF_STAGING = (*_CAUSES_OF_DISTANCE, "no-gdr-path", *P2P_REFUSALS)
 
 
 def _staged(reading: JobLogReading, over_tcp: bool) -> list[Rank]:
@@ -129,7 +130,6 @@ def job_log_tcp(examination: Examination) -> Outcome:
     ok="No job's NCCL log shows RDMA channels without GPUDirect RDMA",
     impact=STAGED,
     data_path=True,
-    part_of=_CAUSES_OF_STAGING,
 )
 def job_log_staged(examination: Examination) -> Outcome:
     """Find `via NET/` lines without /GDRDMA; a warning if other channels of the job have it."""
@@ -170,10 +170,16 @@ def job_log_staged(examination: Examination) -> Outcome:
     ends, whom = tuple(dict.fromkeys(devices)), tuple(dict.fromkeys(names))
     return conclude_logs(
         *(examination, affected, cause, evidence, fix, severity),
+        part_of=_CAUSES_OF_DISTANCE if any(map(_is_too_far, affected)) else _CAUSES_OF_STAGING,
         devices=ends,
         ranks=whom,
         subjects=tuple(subjects),
     )
+
+
+def _is_too_far(reading: JobLogReading) -> bool:
+    """Return whether NCCL says that a NIC is too far from a GPU: it had a path, whatever the node has now."""
+    return any(not pair.is_enabled for pair in reading.facts.distances)
 
 
 def _says_why(reading: JobLogReading) -> bool:
