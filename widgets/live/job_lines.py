@@ -16,8 +16,9 @@ from probes.checks.statements import (
     use_health,
 )
 from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus
-from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role, program_of
+from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role, SlowestNic, program_of
 from probes.live.model.step_text import seconds_text, step_text
+from probes.live.odd_one_out import WINDOW_SECONDS
 from probes.live.processes.job_summaries import path_shares
 from probes.queries.finding import Finding, Severity, names_of
 from probes.snapshot.condition import STEP_LONGER
@@ -84,7 +85,7 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     ranks = _count(job, processes)
     path = path_summary(processes, sample)
     rates = rates_text(job, sample)
-    slow = f" · slowest {slowest.device} {gbps(slowest.rate_gbps)}" if slowest is not None else ""
+    slow = "" if slowest is None else f" · {_slowest_nic(slowest)}, {gbps(slowest.rate_gbps)}"
     if slow_rank := _slowest_rank(job, processes):
         slow += f" · {slow_rank}"
     tail: list[Run] = [Run(" · "), Run(rates, _alarm(mark))] if rates else []
@@ -107,6 +108,11 @@ def _step(job: LiveJob) -> str:
     network = seconds_text(job.step.network_seconds)
     longer = f" (+{job.step.share_longer:.0%})" if job.step.longer_than is not None else ""
     return f"step {seconds_text(job.step.seconds)} s{longer}, network {network} s"
+
+
+def _slowest_nic(nic: SlowestNic) -> str:
+    """Name the NIC and the time over which it was the slowest: at this moment another one may be."""
+    return f"slowest in {WINDOW_SECONDS:.0f} s: {nic.device}"
 
 
 def _slowest_rank(job: LiveJob, processes: Sequence[LiveProcess]) -> str:
@@ -278,7 +284,7 @@ def _rates(job: LiveJob, sample: LiveSample, mark: Run) -> Line:
 
 def _details(job: LiveJob, processes: Sequence[LiveProcess]) -> list[Line]:
     """Return the slowest NIC and rank, and the step, where they are known."""
-    slowest = f"slowest {job.slowest_nic.device}" if job.slowest_nic is not None else ""
+    slowest = _slowest_nic(job.slowest_nic) if job.slowest_nic is not None else ""
     texts = (slowest, _step(job), _slowest_rank(job, processes))
     return [(Run(text),) for text in texts if text]
 

@@ -25,13 +25,12 @@ AREA = Area("pcie", requires=(unknown_devices,))
 
 @AREA.check(
     "vm-pair-unproven",
-    Severity.NOTE,
+    Severity.WARNING,
     "A short path between GPU and NIC proves nothing in this virtual machine",
     "https://github.com/ai-dynamo/dynamo/issues/12463; NVIDIA AI Enterprise, VM configuration, ATS and ACS",
     ok="Direct transfers between GPU and NIC do not depend on a hypervisor, or ATS is enabled",
     impact="In such a machine, transfers between adjacent GPUs and NICs were seen to succeed with wrong "
     "data.",
-    data_path=True,
     part_of=("vm-without-p2p-ats",),
 )
 def vm_pair_unproven(examination: Examination) -> Outcome:

@@ -9,7 +9,7 @@ from probes.facts.pci.functions import parse_speed
 from probes.facts.pci.link_speed import generation
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.simulation.node.jobs.programs import programs_by_gpu
-from probes.simulation.node.jobs.traffic import held_rank, traffic_of_gpu
+from probes.simulation.node.jobs.traffic import held_rank, nics_of_gpu, traffic_of_gpu
 from probes.simulation.node.model.load import Wave, angle_of, gpu_load
 from probes.simulation.node.model.tree import GIB, Tree, uuid_of
 from probes.simulation.node.system.services import fabric_place, fabric_state
@@ -114,7 +114,7 @@ def _live(tree: Tree, number: int, gbps: float, seconds: float, pids: tuple[int,
         # A kernel that waits for a peer spins, at a fraction of the power (nccl#968).
         percent, load = (0, 0.0) if held.behind_at is not None else (100, _SPINNING_LOAD)
     share = traffic_of_gpu(tree, number, seconds)
-    traffic = gbps / 8 * 1e9 * share
+    traffic = gbps * nics_of_gpu(tree, number) / 8 * 1e9 * share
     nvlink = gpu.nvlinks * _NVLINK_BYTES_PER_SECOND * share
     no_nvlink = None if gpu.nvlinks else Unknown(Reason.NOT_THERE, bdf, "no NVLink")
     idle, busy = gpu.watts

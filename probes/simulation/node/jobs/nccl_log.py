@@ -79,12 +79,13 @@ def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: i
     yield f"{head}ncclCommInitRankConfig {about} - Init COMPLETE"
     if program.path_in_log is Via.NONE:
         return
-    number = numbers.get(nics[0].name, 0) if nics and network != "Socket" else 0
-    path = f"via NET/{network}/{number}{'/GDRDMA' if program.path_in_log in _GDR else ''}"
+    taken = [numbers.get(nic.name, 0) for nic in nics] if network != "Socket" else []
     flush = "/flush=None" if program.path_in_log in _GDR and version >= (2, 31) else ""
     next_rank, last_rank = (rank + len(programs)) % world, (rank - len(programs)) % world
-    for channel in range(_CHANNELS):
+    for channel in range(max(_CHANNELS, len(taken))):
         name = f"Channel {channel:02d}/0 : "
+        number = taken[channel % len(taken)] if taken else 0
+        path = f"via NET/{network}/{number}{'/GDRDMA' if program.path_in_log in _GDR else ''}"
         yield f"{head}{name}{last_rank}[{gpu}] -> {rank}[{gpu}] [receive] {path}{flush}"
         yield f"{head}{name}{rank}[{gpu}] -> {next_rank}[{gpu}] [send] {path}"
         if local + 1 < len(programs):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from probes.base.frozen import frozen
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.simulation.node.jobs.nccl_log import JobOutput
-from probes.simulation.node.jobs.programs import nearest_nics, needs_plugin, path_between, path_of, uses_cxi
+from probes.simulation.node.jobs.programs import needs_plugin, nics_of_gpus, path_between, path_of, uses_cxi
 from probes.simulation.node.jobs.rdma_resources import pinned_bytes, service_thread
 from probes.simulation.node.model.tree import Content, Program, Tree, Via
 
@@ -122,19 +122,20 @@ def map_libraries(tree: Tree, pid: int, paths: Sequence[str]) -> None:
 def add_job(
     tree: Tree, first_pid: int, gpus: Sequence[int], job: Job, via: Via | None = None, since: float = 0.0
 ) -> None:
-    """Add a rank on each of these GPUs, connected over its nearest NIC; the job's other nodes have as many.
+    """Add a rank on each of these GPUs, connected over its nearest NICs; the job's other nodes have as many.
 
     `via`: the path of all ranks; None: the one that NCCL takes.
     """
     node = tree.description
-    near = nearest_nics(tree)
+    near = nics_of_gpus(tree)
     opened = tuple(nic.name for nic in tree.nics)
     programs: list[Program] = []
     output = f"/home/{job.user}/llm/slurm-{job.slurm_job}.out"
     for rank, gpu in enumerate(gpus):
-        nic = near[gpu] if near else None
-        path = Via.NONE if nic is None else via or path_between(tree, gpu, nic)
-        program = Program(first_pid + rank, gpu, (nic.name,) if nic else (), opened, path, rank, since=since)
+        nics = near[gpu] if near else ()
+        path = via or path_between(tree, gpu, nics[0]) if nics else Via.NONE
+        names = tuple(nic.name for nic in nics)
+        program = Program(first_pid + rank, gpu, names, opened, path, rank, since=since)
         world, first = len(gpus) * node.job_nodes, len(gpus) * node.job_node
         variables = {
             "RANK": str(first + rank),

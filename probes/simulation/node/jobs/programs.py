@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from probes.simulation.node.devices.ports import is_active
 from probes.simulation.node.model.load import angle_of, regions
@@ -92,21 +93,29 @@ def nearest_nics(tree: Tree) -> list[PlacedNic]:
     nics = [nic for nic in tree.compute_nics if is_active(tree, nic)]
     uses = dict.fromkeys((nic.name for nic in nics), 0)
     chosen: list[PlacedNic] = []
-    for gpu in tree.gpus if nics else ():
-        path = str(tree.real(f"/sys/bus/pci/devices/{gpu.bdf}")).split("/")
-
-        def nearness(nic: PlacedNic, path: list[str] = path, numa: int = gpu.numa) -> tuple[int, bool, int]:
-            common = 0
-            for part, other in zip(path, nic.path.split("/"), strict=False):
-                if part != other:
-                    break
-                common += 1
-            return common, nic.numa == numa, -uses[nic.name]
-
-        best = max(nics, key=nearness)
+    for gpu in range(len(tree.gpus) if nics else 0):
+        best = max(nics, key=lambda nic: (*_nearness(tree, gpu, nic), -uses[nic.name]))
         uses[best.name] += 1
         chosen.append(best)
     return chosen
+
+
+def _nearness(tree: Tree, gpu: int, nic: PlacedNic) -> tuple[int, bool]:
+    """Return how much of the PCIe path a GPU and a NIC have in common, and whether their NUMA node is one."""
+    path = str(tree.real(f"/sys/bus/pci/devices/{tree.gpus[gpu].bdf}")).split("/")
+    pairs = zip(path, nic.path.split("/"), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)), nic.numa == tree.gpus[gpu].numa
+
+
+def nics_of_gpus(tree: Tree) -> list[tuple[PlacedNic, ...]]:
+    """Return the NICs over which NCCL connects each GPU: its nearest, and those that are nearest to it."""
+    chosen = [[nic] for nic in nearest_nics(tree)]
+    used = {nic.name for nics in chosen for nic in nics}
+    for nic in tree.compute_nics if chosen else ():
+        if nic.name not in used and is_active(tree, nic):
+            best = max(range(len(chosen)), key=lambda gpu: (*_nearness(tree, gpu, nic), -len(chosen[gpu])))
+            chosen[best].append(nic)
+    return [tuple(nics) for nics in chosen]
 
 
 def peermem_regions(tree: Tree, seconds: float, programs: Sequence[Program] | None = None) -> dict[int, int]:

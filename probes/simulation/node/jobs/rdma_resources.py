@@ -196,7 +196,7 @@ def _regions(kind: _Kind) -> tuple[_Region, ...]:
 def _each_region(nics: tuple[str, ...], is_nccl: bool, via: Via, peermem: int) -> Iterator[_Region]:
     if via in (Via.TCP, Via.NONE):
         return
-    for device in nics:
+    for number, device in enumerate(nics):
         if not is_nccl:
             yield _Region(device, _STORAGE_POOL, True)
             continue
@@ -206,7 +206,7 @@ def _each_region(nics: tuple[str, ...], is_nccl: bool, via: Via, peermem: int) -
         for _ in range(_CHANNELS if via is not Via.HOST else 0):
             yield _Region(device, _FLUSH, True)
         if via is Via.PEERMEM:
-            for _ in range(peermem):
+            for _ in range(number, peermem, len(nics)):  # in turn, as channels take the NICs
                 yield _Region(device, PEERMEM_REGION_BYTES, True)
             continue
         for _ in range(2 * _CHANNELS):

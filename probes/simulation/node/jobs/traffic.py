@@ -90,7 +90,7 @@ def _leave(tree: Tree, nic: PlacedNic) -> None:
         return
     for program in moved:
         gpu = program.gpu or 0
-        program.nics = (near[gpu].name,)
+        program.nics = tuple(name for name in program.nics if name != nic.name) or (near[gpu].name,)
         is_gdr = program.via in (Via.PEERMEM, Via.DMABUF)
         if is_gdr and path_between(tree, gpu, near[gpu]) is Via.HOST:
             program.via = Via.HOST
@@ -140,8 +140,16 @@ def _rank_of(tree: Tree, gpu: int) -> Program | None:
     return next((program for program in tree.programs if program.gpu == gpu and program.nics), None)
 
 
+def nics_of_gpu(tree: Tree, gpu: int) -> int:
+    """Return how many NICs the rank of a GPU uses; 1 without a rank."""
+    rank = _rank_of(tree, gpu)
+    return 1 if rank is None else len(rank.nics)
+
+
 def _fault_share(tree: Tree, rank: Program, seconds: float) -> float:
-    return math.prod(steps.at(seconds) for steps in tree.traffic.get(rank.nics[0], ()))
+    """Return the share of its traffic that a rank has, on average of its NICs."""
+    shares = [math.prod(steps.at(seconds) for steps in tree.traffic.get(name, ())) for name in rank.nics]
+    return sum(shares) / len(shares)
 
 
 def carry_over_tcp(tree: Tree, nic: PlacedNic) -> None:
