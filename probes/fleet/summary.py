@@ -24,7 +24,7 @@ from probes.fleet.traits import (
     trait,
     traits_of,
 )
-from probes.queries.finding import Severity, named_first
+from probes.queries.finding import Finding, Severity, named_first
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 
@@ -47,6 +47,7 @@ _CODEC = Codec(
         "taken_at": Bounds(least=0, most=_YEAR_2100),
         "findings": Bounds(items=_MOST_FINDINGS),
         "devices": Bounds(text=MOST_CHARACTERS, items=_MOST_DEVICES),
+        "names": Bounds(text=MOST_CHARACTERS, items=_MOST_DEVICES),
         **dict.fromkeys(("gpus", "nics"), Bounds(text=MOST_CHARACTERS, least=0, items=_MOST_MODELS)),
     },
 )
@@ -61,6 +62,7 @@ class FoundProblem:
     severity: Severity
     title: str
     devices: tuple[str, ...] = ()  # RDMA device names, PCI addresses, module names
+    names: tuple[str, ...] = ()  # the same as people call them: "GPU0", "mlx5_0", "0000:16:00.0"
 
 
 @frozen
@@ -97,7 +99,6 @@ def summarize(
     `name`: of the node, by default its host name; `results`: saved bandwidth results of this node, oldest
     first.
     """
-    labels = examination.topology.labels
     platform = examination.node.platform
     hostname: Maybe[str] = platform.hostname if isinstance(platform, PlatformFacts) else platform
     verdict = judgment.verdict
@@ -107,18 +108,21 @@ def summarize(
         verdict=replace(verdict, reason=printable(verdict.reason, _TEXT)),
         role=_role(examination),
         findings=tuple(
-            FoundProblem(
-                finding.id,
-                finding.severity,
-                printable(finding.title, MOST_CHARACTERS),
-                tuple(
-                    printable(device, MOST_CHARACTERS)
-                    for device in named_first(finding, labels)[:_MOST_DEVICES]
-                ),
-            )
-            for finding in judgment.listed[:_MOST_FINDINGS]
+            _problem(finding, examination.topology.labels) for finding in judgment.listed[:_MOST_FINDINGS]
         ),
         traits=(*traits_of(examination), *_figures(results))[:MOST_TRAITS],
+    )
+
+
+def _problem(finding: Finding, labels: Mapping[str, str]) -> FoundProblem:
+    devices = named_first(finding, labels)[:_MOST_DEVICES]
+    names = (labels.get(device, device) for device in devices)
+    return FoundProblem(
+        finding.id,
+        finding.severity,
+        printable(finding.title, MOST_CHARACTERS),
+        tuple(printable(device, MOST_CHARACTERS) for device in devices),
+        tuple(printable(name, MOST_CHARACTERS) for name in names),
     )
 
 

@@ -103,7 +103,8 @@ def test_what_is_nowhere_has_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     assert (status, "did you mean verdict or" in text) == (3, True)
 
 
-SHOWN = [(subject, output) for subject in SUBJECTS for output in manual_output.shown(subject)]
+PAGES = sorted(path.stem for path in manual_output.FOLDER.glob("*.md"))
+SHOWN = [(subject, output) for subject in PAGES for output in manual_output.shown(subject)]
 
 
 def test_the_pages_about_commands_show_what_these_print() -> None:

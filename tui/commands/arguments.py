@@ -37,6 +37,7 @@ REFUSED = {
 }
 
 
+_MOST_NAME = 128
 _MOST_SIMILAR = 3
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -220,6 +221,26 @@ def set_configured_defaults(parser: argparse.ArgumentParser, command: str = "") 
                 head, _, tail = action.help.partition("(default: ")
                 shown = f"{default.value}, from {default.origin}".replace("%", "%%")
                 action.help = f"{head}(default: {shown}{tail[tail.find(')') :]}"
+
+
+def add_job_option(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add --job, the choice of a job by its number, its program or its whole name.
+
+    `default`: what is shown without it.
+    """
+    parser.add_argument(
+        "--job",
+        metavar="ID",
+        default="",
+        type=_job,
+        help=f"the job: 4711, slurm:4711, train.py (default: {default})",
+    )
+
+
+def _job(text: str) -> str:
+    if len(text) > _MOST_NAME:
+        raise argparse.ArgumentTypeError(f"the job's name is longer than {_MOST_NAME} characters")
+    return text
 
 
 def require_running_node(host: Host, command: str) -> None:

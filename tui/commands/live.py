@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime
 from functools import partial
 from itertools import zip_longest
@@ -15,9 +15,10 @@ from typing import Any, TextIO
 
 from probes.base.origin import Source
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Unknown
+from probes.base.unknown import Maybe, Unknown, map_known
 from probes.checks import judgment
 from probes.facts.node import Node
+from probes.fleet.job import is_wanted
 from probes.host.protocol import Host
 from probes.live.model.sample import GDR_WORDS, LiveEvent, LiveJob, LiveProcess, LiveSample, PathWord, Role
 from probes.live.model.step_text import step_text
@@ -25,7 +26,7 @@ from probes.live.processes.job_summaries import path_summary
 from probes.queries.finding import Finding
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import note_slow_results
-from tui.commands.arguments import UsageError, duration, interval, require_running_node
+from tui.commands.arguments import UsageError, add_job_option, duration, interval, require_running_node
 from tui.runtime.json_values import document, host_name, object_of, plain_value, time_json, with_time
 from tui.runtime.node_monitor import NodeMonitor, read_judged, read_up_to
 from tui.runtime.open_host import open_host
@@ -36,6 +37,7 @@ from widgets.live.job_lines import rates_text
 from widgets.node import verdict as verdict_drawing
 
 _MOST_SECONDS = 7 * 24 * 3600
+_LATE_SECONDS = 2.0  # less is the time between two samples
 _SAMPLES = 5  # until start times and libraries of all processes are read
 _STATUS_HELP = """\
 exit status, from the last sample (as for gdrtop check, plus what was seen while watching):
@@ -90,6 +92,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="also follow a job's RAS events (MONITOR); needs NCCL 2.29.2, asks first",
     )
     parser.add_argument("--yes", action="store_true", help="with --ras-events, do not ask")
+    add_job_option(parser, "all jobs")
     job = parser.add_mutually_exclusive_group()
     job.add_argument(
         "--begin", metavar="JOB", help="only save this node's port counters for a job, in a prolog"
@@ -109,7 +112,9 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     require_running_node(host, "live")
     if options.begin is not None or options.end is not None:
         used = [
-            name for name in ("seconds", "csv", "perfetto", "changes", "ras_events") if vars(options)[name]
+            name
+            for name in ("seconds", "job", "csv", "perfetto", "changes", "ras_events")
+            if vars(options)[name]
         ]
         if used:
             raise UsageError(
@@ -143,6 +148,7 @@ def _written(options: argparse.Namespace, host: Host, out: TextIO, monitor: Node
         monitor=monitor,
         changes=options.changes,
         interval=options.sample_interval,
+        job=options.job,
     )
     if options.csv:
         from tui.commands.export.live_rows import CsvWriter
@@ -204,20 +210,23 @@ def write_live(
     changes: bool = False,
     interval: float = 1.0,
     each: Callable[[Node, LiveSample], None] | None = None,
+    job: str = "",
 ) -> int:
     """Print a sample each `interval` seconds, and return the exit status of the last one.
 
+    `job`: the only one that is printed, as for `is_wanted`; "": all.
     `changes`: of the JSON documents, only the first one and those in which more than figures changed.
     `each` gets the samples instead, and writes them.
     The first sample is not printed, because it has no rates, unless a recording has no other. The moments of
     a recording follow each other at once.
     """
     monitor = NodeMonitor(host) if monitor is None else monitor
-    jobs = JobText()
+    jobs = JobText(f"no job {job} is on this node" if job else "no job uses RDMA or a GPU")
     latest: LiveSample | None = None
     before: object = None
     for number, sample in enumerate(_samples(host, monitor, seconds, interval, clock, wait)):
         assert monitor.node is not None
+        sample = of_job(sample, job) if job else sample
         if each is not None:
             latest = sample
             each(monitor.node, sample)
@@ -333,6 +342,27 @@ def _process_json(process: LiveProcess) -> dict[str, Any]:
     return object_of(values)
 
 
+def of_job(sample: LiveSample, wanted: str) -> LiveSample:
+    """Return a sample with one job, its devices, and what happens to it or to the whole node."""
+    jobs = tuple(job for job in sample.jobs if is_wanted(job, wanted))
+    own: frozenset[str] = frozenset().union(*(job.subject for job in jobs))
+    others = frozenset[str]().union(*(job.subject for job in sample.jobs)) - own
+    pids = {pid for job in jobs for pid in job.pids}
+    return replace(
+        sample,
+        jobs=jobs,
+        processes=map_known(sample.processes, lambda all_: tuple(each for each in all_ if each.pid in pids)),
+        ports=tuple(port for port in sample.ports if port.device in own),
+        gpus=tuple(gpu for gpu in sample.gpus if gpu.bdf in own),
+        events=tuple(
+            event for event in sample.events if not others.issuperset((event.subject, *event.others))
+        ),
+        findings=tuple(
+            finding for finding in sample.findings if not finding.jobs or not own.isdisjoint(finding.jobs)
+        ),
+    )
+
+
 def exit_status(sample: LiveSample | None) -> int:
     """Return the status of `gdrtop check` for this moment; 3 also without a job that uses it."""
     if sample is None or sample.verdict is None:
@@ -352,11 +382,19 @@ def members(sample: LiveSample, job: LiveJob) -> list[LiveProcess]:
     return [process for process in found if process.pid in pids]
 
 
-def event_lines(events: Sequence[LiveEvent], width: int) -> list[Line]:
-    """Return events; an explanation that several in a row have in common follows the last of them."""
+def event_lines(events: Sequence[LiveEvent], width: int, not_before: float = 0.0) -> list[Line]:
+    """Return events; an explanation that several in a row have in common follows the last of them.
+
+    `not_before`: the time of the line above. An event that is learned of later says when it was, behind its
+    text, so that lines are in order of time.
+    """
     shown: list[Line] = []
-    for event, next_event in zip_longest(events, events[1:]):
-        shown.extend(wrapped_below(f"{clock_text(event.at)}  {event.severity.value:<8}  {event.text}", width))
+    ordered = sorted(events, key=lambda event: event.at)
+    for event, next_event in zip_longest(ordered, ordered[1:]):
+        at = max(event.at, not_before)
+        when = f" (at {clock_text(event.at)})" if at - event.at >= _LATE_SECONDS else ""
+        text = f"{clock_text(at)}  {event.severity.value:<8}  {event.text}{when}"
+        shown.extend(wrapped_below(text, width))
         if event.explanation and (next_event is None or next_event.explanation != event.explanation):
             shown.extend(wrapped_below(event.explanation, width, INDENT))
     return shown
@@ -370,11 +408,14 @@ def clock_text(at: float) -> str:
 class JobText:
     """The lines of the jobs, only those that changed since they were printed."""
 
-    def __init__(self) -> None:
+    def __init__(self, without: str) -> None:
+        """`without`: what is printed while there is no job."""
+        self._without = without
         self._printed: dict[str, LiveJob] = {}
         self._paths: dict[str, str] = {}
         self._limits: tuple[str, ...] = ()
         self._had_jobs = True
+        self._at = 0.0  # of the last line, seconds since 1970
         self._counts: object = None  # of the verdict that was printed
 
     def lines(self, sample: LiveSample, width: int) -> list[Line]:
@@ -401,10 +442,13 @@ class JobText:
             self._printed[job.id], self._paths[job.id] = before, path
         if not sample.jobs and self._had_jobs:
             is_unknown = isinstance(sample.processes, Unknown)
-            what = f"jobs unknown ({sample.processes})" if is_unknown else "no job uses RDMA or a GPU"
+            what = f"jobs unknown ({sample.processes})" if is_unknown else self._without
             shown.append(line(f"{clock}  {what}"))
         self._had_jobs = bool(sample.jobs)
-        return [*shown, *event_lines(sample.events, width)]
+        self._at = sample.taken_at if shown else self._at
+        shown += event_lines(sample.events, width, self._at)
+        self._at = max((self._at, *(event.at for event in sample.events)))
+        return shown
 
 
 def _counts(verdict: Verdict) -> object:

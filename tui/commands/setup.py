@@ -55,6 +55,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("step", metavar="STEP", nargs="?", help="show one step; without it, list all steps")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--run", action="store_true", help="run the step after showing its commands")
+    what.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="run the step on a simulated copy of this node and show the expected verdict",
+    )
     add_consent_options(parser)
     parser.add_argument("--path", choices=_PATHS, help="choose the path; the choice is saved")
     parser.add_argument(
@@ -83,8 +88,8 @@ def _names(text: str) -> tuple[str, ...]:
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Show the setup of the node that the options name, or run one of its steps."""
-    if options.run and options.step is None:
-        raise UsageError("--run needs a STEP")
+    if (options.run or options.rehearse) and options.step is None:
+        raise UsageError(f"--{'run' if options.run else 'rehearse'} needs a STEP")
     if options.step is not None and (options.paths or options.script or options.json):
         raise UsageError("--paths, --script and --json apply to all steps and take no STEP")
     chosen = (options.step, options.path, options.paths, options.script, options.skip, options.unskip)
@@ -149,7 +154,8 @@ class SetupCommand:
         elif options.step is not None:
             step = guide.step(options.step)
             assert step is not None
-            return self._run_step(guide, step, options) if options.run else self._show_step(step)
+            is_run = options.run or options.rehearse
+            return self._run_step(guide, step, options) if is_run else self._show_step(step)
         elif options.paths:
             self._print([heading(self._do.examination.node), *draw_path_table(guide, self._width)])
         else:
@@ -207,7 +213,11 @@ class SetupCommand:
             if step.can_begin:
                 print("To measure again, run gdrtop bench.", file=sys.stderr)
             return 0 if step.state is StepState.DONE else EXIT_REFUSED
-        self._remember_boot(guide)
+        if options.rehearse and step.plan is None:
+            print(f"gdrtop: nothing was rehearsed; {step.id} has no commands to rehearse", file=sys.stderr)
+            return EXIT_REFUSED
+        if not options.rehearse:
+            self._remember_boot(guide)
         if step.test is not None and step.test.setup is not Mode.LOOPBACK:
             print(f"gdrtop: nothing was run; name the second node yourself: {step.command}", file=sys.stderr)
             return EXIT_REFUSED
@@ -219,6 +229,9 @@ class SetupCommand:
             return EXIT_REFUSED
         plan = step.plan if self._simulated is None else as_simulated(step.plan)
         offer = Offer(f"setup:{step.id}", step.title, plan)
+        if options.rehearse:
+            prepared = self._do.prepare(offer)
+            return prepared if isinstance(prepared, int) else self._do.rehearse(prepared)
         return confirm_and_run(self._do, offer, options.yes, options.disturb, answers=sys.stdin)
 
     def _measure(self, step: SetupStep, options: argparse.Namespace) -> int:

@@ -50,7 +50,7 @@ _WORDS = {
 _NUMBERS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]|\d+")
 _MOST_DEVICE_CELLS = 15
 _PLURALS = {"NVSwitch": "NVSwitches"}
-_NO_LABELS: Mapping[str, str] = MappingProxyType({})
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
 def mark_of(finding: Finding) -> Run:
@@ -175,7 +175,7 @@ def needs_text(entry: Entry) -> str:
 
 
 def draw_entries(
-    entries: Sequence[Entry], width: int, labels: Mapping[str, str] = _NO_LABELS, selected: str = ""
+    entries: Sequence[Entry], width: int, labels: Mapping[str, str] = NO_LABELS, selected: str = ""
 ) -> list[Line]:
     """Draw a line per entry, with aligned titles; `labels`: the names of GPUs and NICs by BDF."""
     ids = [len(entry.id) + 2 * entry.depth for entry in entries if entry.is_found]
@@ -229,7 +229,7 @@ def silence_text(finding: Finding) -> str:
 # One entry
 
 
-def draw_entry(entry: Entry, width: int, labels: Mapping[str, str] = _NO_LABELS) -> list[Line]:
+def draw_entry(entry: Entry, width: int, labels: Mapping[str, str] = NO_LABELS) -> list[Line]:
     """Draw an entry of the list in full; `labels`: the names of GPUs and NICs by BDF."""
     if entry.first.status is Status.UNKNOWN:
         return _unknown(entry, width)
@@ -245,7 +245,7 @@ def _unknown(entry: Entry, width: int) -> list[Line]:
     return lines
 
 
-def draw_details(finding: Finding, width: int, labels: Mapping[str, str] = _NO_LABELS) -> list[Line]:
+def draw_details(finding: Finding, width: int, labels: Mapping[str, str] = NO_LABELS) -> list[Line]:
     """Draw title, impact, cause, evidence, fix and reference."""
     room = width - _LABEL_CELLS
     lines = _title(finding, title_of(finding), width)
@@ -287,7 +287,7 @@ def affected_text(finding: Finding) -> str:
     return " · ".join(parts)
 
 
-def devices_text(finding: Finding, labels: Mapping[str, str] = _NO_LABELS) -> str:
+def devices_text(finding: Finding, labels: Mapping[str, str] = NO_LABELS) -> str:
     """Return "GPU0 (0000:0f:00.0), mlx5_0, mlx5_1, mlx5_2 and 4 more"."""
     shown = named_first(finding, labels)[:_MOST_DEVICES]
     more = len(finding.devices) - len(shown)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from probes.base.text import plural
 from probes.base.unknown import Unknown
@@ -12,7 +12,7 @@ from probes.setup.image import ImageCheck, ImageKind
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.columns import Column, draw_columns
 from widgets.base.lines import Line, Run, Tone, line, sentence, wrapped
-from widgets.doctor.findings import draw_entries, draw_entry, entries_of
+from widgets.doctor.findings import NO_LABELS, draw_entries, draw_entry, entries_of
 from widgets.node.verdict import path_name
 
 _MARKS = {
@@ -38,14 +38,19 @@ _SENTENCES = {
 }
 
 
-def draw(forecast: Forecast, kernel: KernelForecast | None, width: int) -> list[Line]:
-    """Draw one kernel's headline and findings, then all kernels, then what no file shows."""
+def draw(
+    forecast: Forecast, kernel: KernelForecast | None, width: int, labels: Mapping[str, str] = NO_LABELS
+) -> list[Line]:
+    """Draw one kernel's headline and findings, then all kernels, then what no file shows.
+
+    `labels`: the names of GPUs and NICs by BDF.
+    """
     if kernel is None:
         return wrapped(sentence(forecast.not_applicable or "no installed kernel was found"), width)
     lines = [
         *draw_outlook(kernel.verdict, f"After a reboot into {kernel.release}", width),
         *wrapped(_place(kernel, forecast), width, Tone.DIM, "  "),
-        *draw_found(kernel.findings, width),
+        *draw_found(kernel.findings, width, labels),
         (),
         *draw_kernels(forecast, kernel.release, width),
     ]
@@ -76,15 +81,15 @@ def draw_outlook(verdict: Verdict, opening: str, width: int, may_fail: bool = Fa
     return lines
 
 
-def draw_found(findings: Sequence[Finding], width: int) -> list[Line]:
+def draw_found(findings: Sequence[Finding], width: int, labels: Mapping[str, str] = NO_LABELS) -> list[Line]:
     """Draw what was found as the doctor does: the list, then each critical finding and warning in full."""
     entries = entries_of([finding for finding in findings if finding.status is Status.FOUND])
     if not entries:
         return []
-    lines: list[Line] = [(), *draw_entries(entries, width)]
+    lines: list[Line] = [(), *draw_entries(entries, width, labels)]
     for entry in entries:
         if entry.first.severity is not Severity.NOTE and not entry.depth:
-            lines += [(), *draw_entry(entry, width)]
+            lines += [(), *draw_entry(entry, width, labels)]
     return lines
 
 

@@ -77,7 +77,7 @@ def _group(group: Group, width: int) -> list[Line]:
 
 def draw_problem(problem: FoundProblem, width: int) -> list[Line]:
     """Draw a finding with its devices and its id."""
-    shown = ", ".join(problem.devices[:_MOST_DEVICES])
+    shown = ", ".join((problem.names or problem.devices)[:_MOST_DEVICES])
     more = len(problem.devices) - _MOST_DEVICES
     devices = f": {shown}{f' and {more} more' if more > 0 else ''}" if shown else ""
     text = f"{problem.title}{devices} ({problem.id})"

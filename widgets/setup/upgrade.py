@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from probes.base.text import plural
 from probes.setup.upgrade.advice import UpgradeAdvice
 from probes.setup.upgrade.transaction import ChangeKind, PackageChange
@@ -13,8 +15,11 @@ from widgets.doctor.forecast import draw_found, draw_not_known, draw_outlook
 _MOST_PACKAGES = 40
 
 
-def draw_upgrade(advice: UpgradeAdvice, width: int) -> list[Line]:
-    """Draw the headline, the packages, the findings, and what had to be assumed."""
+def draw_upgrade(advice: UpgradeAdvice, width: int, labels: Mapping[str, str]) -> list[Line]:
+    """Draw the headline, the packages, the findings, and what had to be assumed.
+
+    `labels`: the names of GPUs and NICs by BDF.
+    """
     kernel, upgrade = advice.forecast.chosen(), advice.upgrade
     if not upgrade.changes:
         return wrapped("The upgrade changes no package.", width)
@@ -26,7 +31,7 @@ def draw_upgrade(advice: UpgradeAdvice, width: int) -> list[Line]:
     may_fail = any(finding.id == UNDER_PEERMEM for finding in kernel.findings)
     outlook = draw_outlook(kernel.verdict, opening, width, may_fail)
     lines = [*outlook, (), *_draw_packages(advice, counts, width)]
-    lines += draw_found(kernel.findings, width)
+    lines += draw_found(kernel.findings, width, labels)
     assumed = (*advice.assumed, *filter(None, (kernel.missing,)))
     lines += [(), *wrapped(f"Assumed: {'; '.join(assumed)}.", width, Tone.DIM)]
     return [*lines, *draw_not_known(advice.forecast.not_known, width)]

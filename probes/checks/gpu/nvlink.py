@@ -87,7 +87,8 @@ def fabric_manager_down(examination: Examination) -> Outcome:
         state_of(FABRIC_MANAGER, state.value),
         fix=make_plan("Start Fabric Manager", _START_MANAGER, "If it fails, read /var/log/fabricmanager.log"),
         devices=switches.devices,
-        part_of=("fabric-manager-down-version", "ib-umad-missing", "nvlsm-missing"),
+        subjects=(),  # its causes are no NVSwitches
+        part_of=("nvidia-not-loaded", "fabric-manager-down-version", "ib-umad-missing", "nvlsm-missing"),
     )
 
 

@@ -20,7 +20,7 @@ from probes.facts.gpudirect import GdrPath
 from probes.facts.node import probe_node
 from probes.host.collectives import CollectiveSpeed
 from probes.live.events.conditions import Conditions
-from probes.live.model.sample import LiveSample, OddOne, PathWord, Role, SlowestRank
+from probes.live.model.sample import EventKind, LiveEvent, LiveSample, OddOne, PathWord, Role, SlowestRank
 from probes.live.model.step import JobStep, StepPart, UsualStep
 from probes.queries.finding import Severity
 from probes.recording.replay_host import ReplayHost
@@ -32,8 +32,9 @@ from tests.tui.commands.scripted_watch import Scripted
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
-from tui.commands.live import exit_status, live_json, write_live
+from tui.commands.live import clock_text, event_lines, exit_status, live_json, write_live
 from tui.runtime.json_values import time_json
+from widgets.base.lines import plain
 
 
 def printed(
@@ -226,6 +227,38 @@ def test_a_recording_plays_without_waiting(count: int, lines: int) -> None:
     write_live(ReplayHost(read(archive_of(moments))), out, True, None, False, clock, wait)
     times = [json.loads(line)["time"] for line in out.getvalue().splitlines()]
     assert times == [time_json(moment.at) for moment in moments][-lines:]
+
+
+def test_one_job_of_two_is_printed_with_its_own_devices_only() -> None:
+    out = io.StringIO()
+    clock = SteppedClock()
+
+    def wait(seconds: float) -> None:
+        clock.now += seconds
+
+    host = SimulatedHost("hgx-h100+two-jobs-two-users", clock=clock)
+    write_live(host, out, True, 3, False, clock, wait, job="4712")
+    shown = json.loads(out.getvalue().splitlines()[-1])
+    (job,) = shown["jobs"]
+    assert job["id"].endswith("4712")
+    assert {process["pid"] for process in shown["processes"]} == set(job["pids"])
+    assert {gpu["bdf"] for gpu in shown["gpus"]} == set(job["gpus"])
+    assert {port["device"] for port in shown["ports"]} == set(job["nics"])
+
+
+def test_a_job_that_is_not_there_is_said_and_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["live", "--demo", "--seconds", "1", "--job", "9999"]) == 3
+    assert "no job 9999 is on this node" in capsys.readouterr().out
+
+
+def test_lines_are_in_order_of_time_and_a_late_event_says_when_it_was() -> None:
+    def event(at: float) -> LiveEvent:
+        return LiveEvent(at, EventKind.PORT_STATE, Severity.WARNING, "mlx5_3", f"event of {at:.0f}")
+
+    lines = [plain(line) for line in event_lines([event(99.5), event(40.0)], 100, 100.0)]
+    assert [line[:8] for line in lines] == [clock_text(100.0)] * 2
+    assert lines[0].endswith(f"event of 40 (at {clock_text(40.0)})")
+    assert lines[1].endswith("event of 100")
 
 
 def test_a_tree_of_files_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

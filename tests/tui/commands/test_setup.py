@@ -301,3 +301,25 @@ def test_with_a_strict_umask_others_can_still_read_roots_choices(tmp_path: objec
         os.umask(before)
     assert os.stat(path).st_mode & 0o777 == 0o644
     assert os.stat(os.path.dirname(path)).st_mode & 0o777 == 0o755
+
+
+def test_a_step_is_rehearsed_on_a_copy_and_nothing_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    node = ["setup", "--demo", "pcie-l40s+nvidia-not-loaded"]
+    main([*node, "--json"])
+    before = capsys.readouterr().out
+    assert main([*node, "modules", "--rehearse"]) == 0
+    shown = capsys.readouterr().out
+    assert "EXPECTED AFTERWARDS (rehearsed on a copy; this node was not changed)" in shown
+    assert "fixed   ✓ nvidia-not-loaded" in shown
+    main([*node, "--json"])
+    steps = [
+        [step["state"] for step in json.loads(text)["steps"]] for text in (before, capsys.readouterr().out)
+    ]
+    assert steps[0] == steps[1]
+
+
+def test_what_has_no_commands_cannot_be_rehearsed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["setup", "--demo", "pcie-l40s", "measure-host", "--rehearse"]) == 2
+    assert "measure-host has no commands to rehearse" in capsys.readouterr().err
+    assert main(["setup", "--demo", "pcie-l40s", "--rehearse"]) == 3
+    assert "--rehearse needs a STEP" in capsys.readouterr().err

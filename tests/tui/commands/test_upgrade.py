@@ -111,3 +111,21 @@ def test_wrong_usage_names_what_is_wrong(
 ) -> None:
     assert main(["setup", "--demo", "hgx-h100", *arguments]) == 3
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("node", "command", "kernel"),
+    [
+        ("hgx-h100", "apt-get dist-upgrade", "6.8.0-90-generic"),
+        ("pcie-l40s", "dnf upgrade", "5.14.0-457.13.1.el9_4.x86_64"),
+        ("slingshot", "zypper dup", "5.14.21-150530.55.83-64kb"),
+    ],
+)
+def test_a_simulated_node_answers_for_its_package_manager(
+    node: str, command: str, kernel: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["forecast", "--demo", node, "--upgrade", command])
+    shown = capsys.readouterr().out
+    assert f"After the upgrade and a reboot into {kernel}" in shown
+    rows = [line for line in shown.splitlines() if "gpu-without-driver" in line]
+    assert all(line.endswith("GPUs") for line in rows)  # by their names, as check has them

@@ -16,8 +16,7 @@ from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.live.hang.diagnosis import Diagnosis, HangFacts
 from probes.live.ras.targets import no_job
-from tui.commands.arguments import EXIT_INTERRUPTED, duration
-from tui.commands.fleet.job_option import add_job_option
+from tui.commands.arguments import EXIT_INTERRUPTED, add_job_option, duration
 from tui.commands.fleet.output import NO_NODE, common_origin, fleet_heading
 from tui.commands.hang.document import hang_document
 from tui.commands.hang.hang import SECONDS, HangSearch
@@ -45,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
-    add_job_option(parser)
+    add_job_option(parser, "the NCCL job with the most ranks")
     parser.add_argument(
         "--seconds",
         metavar="TIME",

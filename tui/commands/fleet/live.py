@@ -16,8 +16,7 @@ from probes.fleet.job_model import FleetJob, FleetRank
 from probes.fleet.sampler import FleetSampler
 from probes.host.protocol import Host
 from probes.live.model.sample import GDR_WORDS, PathWord
-from tui.commands.arguments import EXIT_INTERRUPTED, UsageError, duration
-from tui.commands.fleet.job_option import add_job_option
+from tui.commands.arguments import EXIT_INTERRUPTED, UsageError, add_job_option, duration
 from tui.commands.fleet.output import NO_NODE, common_origin, fleet_heading
 from tui.runtime.json_values import document, object_of, time_json
 from tui.runtime.printing import print_lines, text_width
@@ -42,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = STATUS_HELP
-    add_job_option(parser)
+    add_job_option(parser, "the NCCL job with the most ranks")
     parser.add_argument(
         "--seconds",
         metavar="TIME",

@@ -45,7 +45,8 @@ def write_forecast(
     if as_json:
         write_json(forecast_json(host, examination, found, kernel), out)
         return status
-    lines = [heading(examination.node), *forecast_drawing.draw(found, kernel, text_width(out))]
+    drawn = forecast_drawing.draw(found, kernel, text_width(out), examination.topology.labels)
+    lines = [heading(examination.node), *drawn]
     print_lines(lines, out, ascii_only)
     return status
 

@@ -47,7 +47,8 @@ def write_advice(
     if as_json:
         write_json(advice_json(host, examination, advice), out)
         return status
-    print_lines([heading(examination.node), *draw_upgrade(advice, text_width(out))], out, ascii_only)
+    drawn = draw_upgrade(advice, text_width(out), examination.topology.labels)
+    print_lines([heading(examination.node), *drawn], out, ascii_only)
     return status
 
 

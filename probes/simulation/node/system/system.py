@@ -52,17 +52,45 @@ def add_system(tree: Tree) -> None:
     _BOOT[system.boot](tree)
     for release in filter(None, (node.kernel, system.older_kernel)):
         _add_kernel(tree, release)
-    if system.id in ("ubuntu", "debian"):
-        tree.commands["apt-get"] = lambda argv, seconds: _upgrade(node.kernel, argv)
+    if (manager := _MANAGERS.get(system.id)) is not None:
+        tree.commands[manager] = lambda argv, seconds: _upgrade(manager, node.kernel, argv)
 
 
-def _upgrade(kernel: str, argv: tuple[str, ...]) -> str:
-    """Return what `apt-get --simulate` prints: with dist-upgrade a newer kernel, else nothing to do."""
-    newer = re.sub(r"-(\d+)-", lambda build: f"-{int(build[1]) + 30}-", kernel, count=1)
-    version = newer.rpartition("-")[0]
-    if argv[-1] == "dist-upgrade":
+_MANAGERS = {"ubuntu": "apt-get", "debian": "apt-get", "rocky": "dnf", "sles": "zypper"}
+_WITH_KERNEL = ("dist-upgrade", "upgrade", "update", "up", "dup")
+_DNF_TABLE = """\
+Dependencies resolved.
+================================================================================
+ Package         Architecture   Version                     Repository     Size
+================================================================================
+Installing:
+ kernel-core     {architecture}         {version}       baseos         20 M
+
+Transaction Summary
+================================================================================
+"""
+_ZYPPER_XML = """\
+<?xml version='1.0'?><stream><install-summary><to-install>
+<solvable type="package" name="kernel-{flavor}" edition="{version}.1" arch="{architecture}"/>
+</to-install></install-summary></stream>
+"""
+
+
+def _upgrade(manager: str, kernel: str, argv: tuple[str, ...]) -> str:
+    """Return what a package manager says that an upgrade would do: install a newer kernel, or nothing.
+
+    apt-get(8) upgrade installs no new package, and so no kernel.
+    """
+    newer = re.sub(r"-(\d+)", lambda build: f"-{int(build[1]) + 30}", kernel, count=1)
+    version, _, last = newer.rpartition("." if manager == "dnf" else "-")
+    if manager == "apt-get" and "dist-upgrade" in argv:
         return f"Inst linux-image-{newer} ({version} archive [amd64])\n"
-    return "0 upgraded, 0 newly installed, 0 to remove and 0 not upgraded.\n"
+    if manager == "dnf" and not {*argv}.isdisjoint(_WITH_KERNEL):
+        return _DNF_TABLE.format(architecture=last, version=version)
+    if manager == "zypper" and not {*argv}.isdisjoint(_WITH_KERNEL):
+        return _ZYPPER_XML.format(flavor=last, version=version, architecture="x86_64")
+    nothing = "0 upgraded, 0 newly installed, 0 to remove and 0 not upgraded."
+    return f"{nothing if manager == 'apt-get' else 'Nothing to do.'}\n"
 
 
 def _quoted(text: str) -> str:
