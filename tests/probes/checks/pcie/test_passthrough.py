@@ -31,7 +31,7 @@ def finding_of(host: SimulatedHost) -> Finding:
 def test_a_short_path_in_a_guest_proves_nothing() -> None:
     """ai-dynamo/dynamo issue 12463: garbage tokens on passthrough VMs."""
     finding = finding_of(SimulatedHost("hgx-h100+vm-pair-unproven", clock=lambda: 1000.0))
-    assert (finding.status, finding.severity) == (Status.FOUND, Severity.NOTE)
+    assert (finding.status, finding.severity) == (Status.FOUND, Severity.WARNING)
     assert "GPU0 and mlx5_0" in finding.evidence[0].value
 
 
