@@ -205,7 +205,7 @@ def verbs_requirement(modules: Maybe[ModuleFacts], answers: dict[str, Maybe[bool
     met: Maybe[bool] = state in _PRESENT if not isinstance(state, Unknown) else True if probed else state
     evidence = f"/proc/modules: ib_uverbs is {_word(state)}"
     ladder = () if isinstance(modules, Unknown) else modules.ladder
-    is_unused = any(rung.module == "ib_uverbs" and not rung.core for rung in ladder)
+    is_unused = any(rung.module == "ib_core" and not rung.core for rung in ladder)
     lack = "the NICs here do not use verbs" if is_unused else "ib_uverbs is not loaded"
     return Requirement("ib_uverbs loaded", met, evidence, lack)
 

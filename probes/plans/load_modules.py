@@ -134,8 +134,17 @@ def load_peermem(examination: Examination) -> Plan | str:
 
 
 def load_plan(examination: Examination, name: str) -> Plan:
-    """Load one module."""
-    return make_plan(f"Load {name}", load_step(examination, name), note=sentences(running_jobs(examination)))
+    """Load one module, and those that are missing because they need it."""
+    steps, planned = [load_step(examination, name)], {name, *absent_needs(examination, name)}
+    for other in known(path_modules(examination), ()):
+        module = module_of(examination, other)
+        if isinstance(module, Unknown) or is_present(module) or other in planned:
+            continue
+        is_free = blocker_of(examination, other) is None and not refused_before(examination, other)
+        if name in absent_needs(examination, other) and is_free:
+            steps.append(load_step(examination, other, planned))
+            planned |= {other, *absent_needs(examination, other)}
+    return make_plan(f"Load {name}", *steps, note=sentences(running_jobs(examination)))
 
 
 def load_step(examination: Examination, name: str, loaded_before: Collection[str] = ()) -> Step:

@@ -162,7 +162,7 @@ def _registered(refcnt: Maybe[int]) -> str:
     """Return what unloading disturbs: each memory region of a job is a reference (nvidia-peermem.c:234)."""
     if not isinstance(refcnt, Unknown) and refcnt <= 0:
         return ""
-    count = "" if isinstance(refcnt, Unknown) else f" (refcnt {refcnt} now)"
+    count = "" if isinstance(refcnt, Unknown) else f" (refcnt {refcnt})"
     return f"jobs that registered GPU memory{count}; rmmod fails until they exit"
 
 

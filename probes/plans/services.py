@@ -78,7 +78,7 @@ def restart_openibd(examination: Examination) -> Plan | str:
     regions = (
         ""
         if isinstance(refcnt, Unknown) or refcnt <= 0
-        else f", and jobs that registered GPU memory (refcnt {refcnt} now)"
+        else f", and jobs that registered GPU memory (refcnt {refcnt})"
     )
     return make_plan(
         "Restart openibd",

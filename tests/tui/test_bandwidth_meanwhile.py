@@ -17,7 +17,7 @@ from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 
 SIZE = (120, 40)
 TO_COMPARE = ("down", "down", "down", "down", "down", "left")
-HOLDS = "train.py (alice, Slurm job 4711, pid 4242) has mlx5_0 open, though no traffic flows now"
+HOLDS = "evaluate.py (carol, Slurm job 4713, pid 4242) has mlx5_0 open, though no traffic flows now"
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.changes import draw_change, draw_rehearsal
 from widgets.doctor.findings import title_of
-from widgets.doctor.plan import draw_consequences, draw_steps, step_groups
+from widgets.doctor.plan import draw_consequences, draw_steps, offer_text, step_groups
 
 EXIT_FAILED = 1  # a step failed, or its outcome is unknown
 EXIT_REFUSED = 2  # nothing was run: the action is not possible here, a guard, no confirmation
@@ -155,10 +155,11 @@ class Do:
         cells = max(len(offer.id) for offer in offers)
         for offer in offers:
             mark = Run("▸", Tone.GOOD) if offer.plan else Run("–", Tone.DIM)
-            text = offer.title if offer.plan else f"{offer.title} · {offer.why_not}"
             head = line(mark, f" {offer.id:<{cells}}  ")
             # In a pipe one line is one action, for grep.
-            texts = wrapped(text, self._width - cells - 4) if has_width(self._out) else [line(text)]
+            texts = wrapped(offer_text(offer), self._width - cells - 4)
+            if not has_width(self._out):
+                texts = [line(offer_text(offer))]
             blank = line(" " * (cells + 4))
             self._print([(*(blank if number else head), *part) for number, part in enumerate(texts)])
         return 0

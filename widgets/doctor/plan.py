@@ -145,13 +145,20 @@ def draw_offers(offers: Sequence[Offer], width: int, selected: str) -> list[Line
 def _row(offer: Offer, cells: int, selected: str) -> Line:
     possible = offer.plan is not None
     name_tone = Tone.CURSOR if offer.id == selected else Tone.PLAIN if possible else Tone.DIM
-    text = f" {offer.title}" if possible else f" {offer.title} · {offer.why_not}"
     return (
         Run("▸", Tone.GOOD) if possible else Run("–", Tone.DIM),
         Run(" "),
         Run(f"{_name(offer):<{cells}}", name_tone, offer.id),
-        Run(text, Tone.PLAIN if possible else Tone.DIM),
+        Run(f" {offer_text(offer)}", Tone.PLAIN if possible else Tone.DIM),
     )
+
+
+def offer_text(offer: Offer) -> str:
+    """Return the title of an action, and why it is not possible, or that a person has to begin it."""
+    if offer.plan is None:
+        return f"{offer.title} · {offer.why_not}"
+    begins = next(iter(offer.plan.steps), None)
+    return f"{offer.title} · manual" if begins is not None and begins.is_instruction else offer.title
 
 
 def _name(offer: Offer) -> str:

@@ -112,7 +112,7 @@ def _step(job: LiveJob) -> str:
 
 def _slowest_nic(nic: SlowestNic) -> str:
     """Name the NIC and the time over which it was the slowest: at this moment another one may be."""
-    return f"slowest in {WINDOW_SECONDS:.0f} s: {nic.device}"
+    return f"slowest (mean of {WINDOW_SECONDS:.0f} s): {nic.device}"
 
 
 def _slowest_rank(job: LiveJob, processes: Sequence[LiveProcess]) -> str:

@@ -154,11 +154,11 @@ def draw(
 
 
 def _folded(ok: int, are_others: bool) -> Line:
-    """Return "✓ 9 modules loaded, no other is needed"."""
+    """Return "✓ 9 modules loaded"."""
     if not ok:
         return (Run("no module is loaded", Tone.DIM),)
     modules = f"{plural(ok, 'other module' if are_others else 'module')} loaded"
-    return (Run("✓", Tone.GOOD), Run(f" {modules}{'' if are_others else ', no other is needed'}"))
+    return (Run("✓", Tone.GOOD), Run(f" {modules}"))
 
 
 def unread_rules(facts: ModuleFacts) -> str:

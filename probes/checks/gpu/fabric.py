@@ -6,7 +6,7 @@ from probes.base.plan import FileChange, Plan, Step, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, is_there, known, map_known
 from probes.checks.gpu.devices import bdfs_of, gpus_of, names_of, need_gpus
-from probes.checks.gpu.nvlink import FABRIC_GUIDE, NEEDS_HOST, NO_CUDA, need_switches
+from probes.checks.gpu.nvlink import FABRIC_GUIDE, NEEDS_HOST, NO_CUDA, need_switches, service_of
 from probes.facts.gpu.fabric import (
     COMPLETED,
     NOT_SUPPORTED,
@@ -18,6 +18,7 @@ from probes.facts.gpu.fabric import (
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.jobs.processes import Process
 from probes.facts.system.platform import in_container
+from probes.facts.system.services import ServiceState
 from probes.plans.common import modprobe_step
 from probes.plans.packages import FABRIC_MANAGER, nvlsm_steps
 from probes.queries.evidence_list import first_n
@@ -95,7 +96,9 @@ def gpu_fabric_not_registered(examination: Examination) -> Outcome:
         cause = "The NVSwitches are configured elsewhere: in the rack's switch trays, or on this VM's host."
         look = "Contact whoever runs this rack's NVLink switches or this VM's host"
     else:
-        cause = f"{here.text} Fabric Manager has not finished setting them up."
+        runs = service_of(examination, FABRIC_MANAGER).state is ServiceState.ACTIVE
+        done = "has not finished setting them up" if runs else "sets them up and is not running"
+        cause = f"{here.text} Fabric Manager {done}."
         look = "Read /var/log/fabricmanager.log" + (" and /var/log/nvlsm.log" if here.needs_nvlsm else "")
     states = sorted({_WORDS[known(gpu.fabric.state, "")] for gpu in waiting})
     return found(

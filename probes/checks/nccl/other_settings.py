@@ -193,8 +193,14 @@ def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
         name,
         wrong,
         "UCX warns about a missing port and ignores it.",
-        "or list ports on this node, such as mlx5_0:1",
+        f"or list ports on this node, such as {', '.join(_near_ports(examination))}",
     )
+
+
+def _near_ports(examination: Examination) -> list[str]:
+    """Return ports that carry the node's GPU traffic, as UCX names them."""
+    nics = dict.fromkeys(nic for near in examination.topology.near_nics.values() for nic in near)
+    return [f"{nic}:1" for nic in nics][:2] or ["NAME:PORT"]
 
 
 @AREA.check(

@@ -7,7 +7,7 @@ from probes.base.unknown import Reason, Unknown, is_there, known
 from probes.checks.nic.port_rates import is_bond
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.rdma.devices import NAMESPACE_ARGV, RdmaDevice
-from probes.plans.load_modules import bind_steps
+from probes.plans.load_modules import bind_steps, load_step
 from probes.queries.evidence_list import NAMESPACE_OF_DEVICES, PCI_FUNCTIONS, first_n, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.modules import mlx4_functions
@@ -108,8 +108,7 @@ def nic_without_driver_passed_through(examination: Examination) -> Outcome:
     "A NIC has no RDMA device",
     "NVIDIA MLNX_OFED manual, and devlink-dev(8): parameter enable_rdma; rdma-system(8)",
     ok="Every NIC has an RDMA device",
-    impact="The NIC carries only Ethernet or IPoIB traffic. NCCL does not use it for RDMA, so one rail is "
-    "missing.",
+    impact="NCCL does not use the NIC for RDMA. It carries only Ethernet or IPoIB traffic.",
     data_path=True,
     part_of=("ib-core-not-loaded", "mlx5-ib-not-loaded", "mlx4-ib-not-loaded"),
 )
@@ -140,7 +139,7 @@ def nic_without_rdma_device(examination: Examination) -> Outcome:
             *first_n(Evidence(f"/sys/bus/pci/devices/{bdf}/infiniband", "not found") for bdf in bdfs),
             fix=make_plan(
                 "Bring up the RDMA device",
-                *(Step(f"Load {module}, the RDMA driver", ("modprobe", module)) for module in modules),
+                *(load_step(examination, module) for module in modules),
                 Step(
                     "Show whether RDMA is disabled",
                     ("devlink", "dev", "param", "show", f"pci/{bdfs[0]}", "name", "enable_rdma"),

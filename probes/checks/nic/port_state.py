@@ -50,6 +50,10 @@ _LOST = (
     " RDMA if there is none."
 )
 
+_LOST_BESIDE = (
+    "The port carries no traffic. No GPU is near it: storage or management may be affected, no rail is."
+)
+
 # Linux ib_verbs.h, IB_PORT_ACTIVE_DEFER; InfiniBand specification, link state machine.
 _LINK_LOST = (
     "active, but without its link, and the port waits for the link to come back. If it does not, the cable, "
@@ -100,8 +104,15 @@ def _add_check(
             fix=fix(ports),
             severity=severity,
             devices=devices_of(ports),
+            impact=_impact(examination, ports),
             gains=_gains(examination, ports, severity),
         )
+
+
+def _impact(examination: Examination, ports: Iterable[Port]) -> str:
+    """Return what is lost with ports that no GPU is near; "": the check's own text."""
+    near = {nic for nics in examination.topology.near_nics.values() for nic in nics}
+    return "" if near.intersection(port.device.name for port in ports) else _LOST_BESIDE
 
 
 def _gains(examination: Examination, down: Iterable[Port], loss: Severity) -> tuple[PairGain, ...]:
@@ -212,6 +223,7 @@ def link_layer_wrong(examination: Examination) -> Outcome:
             fix=link_type_plan(examination, odd[:SHOWN], "2" if layer == "InfiniBand" else "1"),
             severity=severity,
             devices=devices_of(odd),
+            impact=_impact(examination, odd),
             gains=_gains(examination, odd, severity),
         )
     for port in ports:

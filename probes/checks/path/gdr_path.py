@@ -124,10 +124,10 @@ def cuda_fails_to_start(examination: Examination) -> Outcome:
 @GPUS.check(
     "gpu-not-served",
     Severity.WARNING,
-    "A GPU has no usable NIC",
+    "A GPU cannot use GPUDirect RDMA",
     "NCCL src/graph/paths.cc, ncclTopoCheckGdr; NCCL_NET_GDR_LEVEL",
-    ok="Every GPU has a usable NIC",
-    impact="New jobs on these GPUs copy through host memory, or use a more distant NIC.",
+    ok="Every GPU can use GPUDirect RDMA",
+    impact="New jobs do not use GPUDirect RDMA on these GPUs, or only over a more distant NIC.",
     data_path=True,
     part_of=(
         *("gpu-without-driver", "gpu-without-driver-nouveau", "gpu-without-driver-passed-through"),
@@ -156,11 +156,7 @@ def gpu_not_served(examination: Examination) -> Outcome:
         return passed(Evidence("paths between GPUs and NICs", served))
     reasons = tuple(usability.unserved.values())
     others = len(reasons) - 1
-    more = (
-        f" {plural(others, 'other GPU')} {'has' if others == 1 else 'have'} no usable NIC either."
-        if others
-        else ""
-    )
+    more = f" {plural(others, 'other GPU')} cannot use GPUDirect RDMA either." if others else ""
     return found(
         f"{reasons[0]}.{more}",
         *first_n(Evidence(gpu, reason) for gpu, reason in usability.unserved.items()),

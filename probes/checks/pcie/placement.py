@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
@@ -68,11 +70,17 @@ def _nearest(examination: Examination) -> dict[str, Path]:
     for gpu in topology.gpus:
         if gpu.id not in here:
             continue
-        words = {nic: topology.paths.nccl.over_pcie(gpu.id, nic) for nic in nics}
+        ordered = sorted(nics, key=_places(topology.best_nics.get(gpu.id, ())))
+        words = {nic: topology.paths.nccl.over_pcie(gpu.id, nic) for nic in ordered}
         ranks = {nic: ORDER[word] for nic, word in words.items() if not isinstance(word, Unknown)}
-        if ranks:  # the first of equal ones
+        if ranks:  # of equal ones that which the matrix marks
             nearest[gpu.id] = topology.paths[gpu.id, min(ranks, key=ranks.__getitem__)]
     return nearest
+
+
+def _places(order: Sequence[str]) -> Callable[[str], int]:
+    places = {nic: place for place, nic in enumerate(order)}
+    return lambda nic: places.get(nic, len(places))
 
 
 def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
@@ -114,7 +122,7 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
     return found(
         cause,
         *first_distinct(tally.faults, LIKE_THESE),
-        fix=_nearer(word),
+        fix=None if lost else _nearer(word),
         severity=Severity.NOTE if len(tally.faults) == len(nearest) else None,
         devices=tuple(tally.devices),
         part_of=_LOSSES if lost else (),

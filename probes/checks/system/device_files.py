@@ -242,7 +242,7 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
     "GPU device files are missing",
     "nvidia-modprobe(1), https://github.com/NVIDIA/nvidia-modprobe",
     ok="All GPU device files exist",
-    impact="CUDA does not see these GPUs.",
+    impact="New CUDA programs do not see these GPUs.",
 )
 def dev_nvidia_missing(examination: Examination) -> Outcome:
     """Look for /dev/nvidiaN of each GPU with the NVIDIA driver, /dev/nvidiactl, /dev/nvidia-uvm."""
@@ -272,4 +272,5 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
         )
         if inside
         else nvidia_files(missing, minors, gpus.driver.parameters),
+        devices=tuple(gpu.bdf for gpu in bound if f"/dev/nvidia{gpu.minor}" in missing),
     )

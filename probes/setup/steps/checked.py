@@ -54,6 +54,10 @@ class CheckedStep(StepDefinition):
             own = [finding for finding in own if not finding.id.startswith(_ONLY_PEERMEM)]
         found = [finding for finding in own if finding.is_present]
         counted = [finding for finding in found if self.notes_count or finding.severity is not Severity.NOTE]
+        causes = [facts.findings.get(finding.part_of) for finding in counted if finding.fix is None]
+        if counted and len(causes) == len(counted) and (cause := causes[0]) is not None:
+            ids = tuple(finding.id for finding in counted)
+            return self.step(StepState.BLOCKED, f"ends with: {cause.title}", findings=ids)
         if counted:
             return self.step(
                 StepState.TO_DO,

@@ -125,7 +125,7 @@ STEPS: tuple[StepDefinition, ...] = (
         ),
         after=("nic-driver", "gpu-driver"),
         judges=("nic-driver", "gpu-driver"),
-        done="modules match the kernel and each other",
+        done="the modules of this path match the kernel and each other",
         checks=(
             *("peermem-built-without-symbols", "peermem-symbol-version-mismatch*", "peermem-not-on-disk*"),
             *("peermem-unknown-symbol-inbox-core", "inbox-core-beside-ofed", "dkms-*"),
@@ -146,7 +146,7 @@ STEPS: tuple[StepDefinition, ...] = (
     CheckedStep(
         id="modules",
         title="Load the modules",
-        why="Without these modules no NIC can reach GPU memory.",
+        why="Without these modules and their device files no NIC can reach GPU memory.",
         after=("nic-driver", "gpu-driver", "rival", "build", "signatures"),
         done="all modules of the path are loaded",
         checks=(
@@ -171,7 +171,8 @@ STEPS: tuple[StepDefinition, ...] = (
         id="dmabuf",
         title="Meet the requirements of DMA-BUF",
         why="DMA-BUF needs the open GPU kernel modules and a NIC driver that registers DMA-BUFs.",
-        after=("gpu-driver",),
+        after=("gpu-driver", "modules"),
+        judges=("gpu-driver", "modules"),
         done="kernel, driver and NICs support DMA-BUF",
         checks=("dmabuf-*", "p2p-*", "data-direct-unavailable"),
         only=GdrPath.DMABUF,
@@ -202,6 +203,7 @@ STEPS: tuple[StepDefinition, ...] = (
         title="Disable ACS redirects",
         why="ACS redirects send traffic between GPU and NIC up to the CPU and back.",
         after=("iommu",),
+        judges=("iommu",),
         done="no switch redirects GPU–NIC traffic",
         checks=("acs-*",),
         complete=with_redirects_off,
@@ -212,7 +214,8 @@ STEPS: tuple[StepDefinition, ...] = (
         why="A narrow or slow PCIe link limits every transfer over it.",
         done="links, read requests, BARs and the places of GPUs and NICs are ok",
         checks=(
-            *("pcie-link-*", "pcie-devctl-*", "pcie-aspm-on", "bar1-too-small", "pcie-aer-uncorrectable"),
+            *("pcie-link-*", "pcie-devctl-*", "pcie-aspm-on", "bar1-too-small"),
+            *("pcie-aer-*", "pcie-error-unreported"),
             *("gpu-nic-*", "gpu-without-near-nic", "numa-node-unknown"),
         ),
     ),
@@ -258,6 +261,7 @@ STEPS: tuple[StepDefinition, ...] = (
         title="Load everything at boot",
         why="Modules that were loaded by hand are gone after a reboot.",
         after=("modules",),
+        judges=("modules",),
         done="the next boot loads the same modules",
         checks=(
             *("peermem-not-persistent", "peermem-unneeded-at-boot", "peermem-lost-after-driver-update"),

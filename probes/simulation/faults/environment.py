@@ -14,7 +14,7 @@ from probes.simulation.faults.fault import (
 )
 from probes.simulation.node.devices.network import route_over
 from probes.simulation.node.devices.ports import netdev_of
-from probes.simulation.node.jobs.processes import FIRST_RANK, add_rank, limits, put_in_container
+from probes.simulation.node.jobs.processes import FIRST_RANK, JOB, add_rank, limits, put_in_container
 from probes.simulation.node.jobs.traffic import scale_job
 from probes.simulation.node.model.description import ClusterDescription, NodeDescription
 from probes.simulation.node.model.load import changes
@@ -81,7 +81,7 @@ def _bare_container(tree: Tree) -> None:
 
 @FAULTS.fault("dev-infiniband-near-nic-missing", "A job's container has only the device file of a far NIC")
 def _far_nic(tree: Tree) -> None:
-    add_rank(tree, 44002)
+    add_rank(tree, 44002, job=JOB)
     for number in range(len(tree.nics) - 1):
         tree.remove(f"/proc/44002/root/dev/infiniband/uverbs{number}")
 

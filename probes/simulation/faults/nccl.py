@@ -7,7 +7,7 @@ from itertools import count
 
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.simulation.faults.fault import Fault, Faults, add_file, fault
-from probes.simulation.node.jobs.processes import FIRST_RANK, add_rank, default_libraries
+from probes.simulation.node.jobs.processes import FIRST_RANK, JOB, Job, add_rank, default_libraries
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Program, Tree, Via
 from probes.simulation.node.modules.modules import end_rdma_traffic
@@ -28,13 +28,17 @@ def _job(
     on: str = "hgx-h100",
     libraries: tuple[str, ...] = (),
     nccl: tuple[str, ...] = ("",),
+    job: Job | None = None,
 ) -> Fault:
-    """Return a fault that adds a job of one process. Each fault has its own pid, so that faults combine."""
+    """Return a fault that adds a process, of a job of its own or of `job`.
+
+    Each fault has its own pid, so that faults combine.
+    """
     pid = next(_pids)
 
     def change(tree: Tree) -> None:
         mapped = [path for version in nccl for path in default_libraries(tree, version)]
-        add_rank(tree, pid, 0, variables, (*dict.fromkeys(mapped), *libraries))
+        add_rank(tree, pid, 0, variables, (*dict.fromkeys(mapped), *libraries), job=job)
 
     return fault(name, summary, change, on=on)
 
@@ -281,9 +285,10 @@ FAULTS += (
          {}, on="pcie-l40s", nccl=("2.11.4",)),
     _job("nccl-twice-in-process", "A process loads two versions of NCCL", {}, nccl=("2.26.2", "2.27.3")),
     _job("nccl-versions-differ", "A process has a different NCCL version than the user's other processes",
-         {}, nccl=("2.25.1",)),
+         {}, nccl=("2.25.1",), job=JOB),
     _job("nccl-net-plugin-trouble", "A job uses a network plugin", {}, libraries=(_PLUGIN,)),
-    _job("nccl-net-plugin-mixed", "Only one rank of a job has the network plugin", {}, libraries=(_PLUGIN,)),
+    _job("nccl-net-plugin-mixed", "Only one rank of a job has the network plugin", {}, libraries=(_PLUGIN,),
+         job=JOB),
     _job("nccl-net-plugin-not-found", "A job's NCCL_NET_PLUGIN requests a plugin that does not exist",
          {"NCCL_NET_PLUGIN": "ofi"}),
     _job("nccl-topo-file-missing", "A job's NCCL_TOPO_FILE points to a missing file",

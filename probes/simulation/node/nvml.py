@@ -113,7 +113,8 @@ def _live(tree: Tree, number: int, gbps: float, seconds: float, pids: tuple[int,
     if (held := held_rank(tree, number, seconds)) is not None:
         # A kernel that waits for a peer spins, at a fraction of the power (nccl#968).
         percent, load = (0, 0.0) if held.behind_at is not None else (100, _SPINNING_LOAD)
-    share = traffic_of_gpu(tree, number, seconds)
+    # Over the last second, as the counters of NICs: a frame in which a phase begins has one figure for both.
+    share = sum(traffic_of_gpu(tree, number, seconds - part / 4) for part in range(4)) / 4
     traffic = gbps * nics_of_gpu(tree, number) / 8 * 1e9 * share
     nvlink = gpu.nvlinks * _NVLINK_BYTES_PER_SECOND * share
     no_nvlink = None if gpu.nvlinks else Unknown(Reason.NOT_THERE, bdf, "no NVLink")

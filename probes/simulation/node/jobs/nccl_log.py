@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from probes.simulation.node.jobs.programs import needs_plugin
+from probes.simulation.node.jobs.programs import needs_plugin, switches_between
 from probes.simulation.node.model.tree import PlacedNic, Program, Tree, Via
 
 PLUGIN_VERSION, LIBFABRIC_VERSION = "1.13.2-aws", "1.22"  # awslabs/awsome-distributed-training, FSDP on P5
 _LEVEL = 5  # PXB, the default of NCCL_NET_GDR_LEVEL
-_NEAR, _FAR = 4, 9  # PIX and SYS in this version
+_ONE_SWITCH, _FAR = 4, 9  # PIX and SYS in this version
 _CHANNELS = 2  # of each rank to the next node
 _STEP_SECONDS = 10.0
 _MOST_STEPS = 10_000
@@ -137,7 +137,10 @@ def _distances(
     for nic in nics:
         pair = f"GPU {program.slot} / HCA {numbers.get(nic.name, 0):x}"
         if program.path_in_log in _GDR:
-            limit = f"(distance {_NEAR} <= {_LEVEL}), read 1 mode Default"
+            switches = switches_between(tree, program.gpu or 0, nic)
+            if not switches:
+                continue  # C2C, or by NVLink and another GPU
+            limit = f"(distance {_ONE_SWITCH if switches == 1 else _LEVEL} <= {_LEVEL}), read 1 mode Default"
             yield f"GPU Direct RDMA Enabled for {pair} {limit}"
         elif program.gpu is not None and tree.gpus[program.gpu].numa != nic.numa:
             yield f"GPU Direct RDMA Disabled for {pair} (distance {_FAR} > {_LEVEL})"

@@ -29,6 +29,7 @@ class Job:
 
 JOB = Job("alice", 1000, 4711, "train.py")
 OTHER_JOB = Job("bob", 1001, 4712, "finetune.py")
+_STARTING_JOB = Job("carol", 1002, 4713, "evaluate.py")
 
 
 def add_processes(tree: Tree) -> None:
@@ -42,7 +43,9 @@ def add_processes(tree: Tree) -> None:
     tree.add("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory hugetlb pids rdma misc\n")
     tree.directory("/etc/systemd/system")
     tree.add("/etc/security/limits.d/rdma.conf", "* soft memlock unlimited\n* hard memlock unlimited\n")
-    users = "".join(f"{job.user}:x:{job.uid}:{job.uid}::/home/{job.user}:\n" for job in (JOB, OTHER_JOB))
+    users = "".join(
+        f"{job.user}:x:{job.uid}:{job.uid}::/home/{job.user}:\n" for job in (JOB, OTHER_JOB, _STARTING_JOB)
+    )
     tree.add("/etc/passwd", f"root:x:0:0:root:/root:/bin/bash\n{users}")
     if "nvidia" in tree.live_modules:
         add_job(tree, FIRST_RANK, range(len(tree.gpus)), JOB)
@@ -77,9 +80,9 @@ def add_rank(
 ) -> None:
     """Add one process of a training job, with a GPU and every NIC open.
 
-    Without a program it has no queue pairs: it has not reached its first collective.
+    Without a program it is a job of its own that starts: it has no queue pairs before its first collective.
     """
-    job = job or JOB
+    job = job or (_STARTING_JOB if program is None else JOB)
     base = f"/proc/{pid}"
     opened = tuple(nic.name for nic in tree.nics)
     program = program or Program(pid, gpu, (), opened, Via.NONE, gpu)
@@ -106,6 +109,8 @@ def add_rank(
             tree.add(f"{base}/root/dev/infiniband/{name}", "")
     for number, file in enumerate(files, 3):
         tree.link(f"{base}/fd/{number}", file)
+    for stream in (1, 2):  # a job with an output of its own has another link
+        tree.link(f"{base}/fd/{stream}", "/dev/null")
     if tree.is_there(NCCL_CONF):
         tree.link(f"{base}/root{NCCL_CONF}", NCCL_CONF)
     map_libraries(tree, pid, default_libraries(tree) if libraries is None else libraries)

@@ -9,6 +9,8 @@ from probes.simulation.node.devices.ports import is_active
 from probes.simulation.node.model.load import angle_of, regions
 from probes.simulation.node.model.tree import PEERMEM, PlacedNic, Program, Tree, Via
 
+_ROOT_PORT_DEPTH = len(["", "sys", "devices", "pci0000:15", "0000:15:01.0"])
+
 
 def path_of(tree: Tree, program: Program) -> Via:
     """Return the path of a program now.
@@ -105,6 +107,16 @@ def _nearness(tree: Tree, gpu: int, nic: PlacedNic) -> tuple[int, bool]:
     path = str(tree.real(f"/sys/bus/pci/devices/{tree.gpus[gpu].bdf}")).split("/")
     pairs = zip(path, nic.path.split("/"), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)), nic.numa == tree.gpus[gpu].numa
+
+
+def switches_between(tree: Tree, gpu: int, nic: PlacedNic) -> int:
+    """Return how many PCIe switches are between a GPU and a NIC; 0: they are below different root ports."""
+    path = str(tree.real(f"/sys/bus/pci/devices/{tree.gpus[gpu].bdf}")).split("/")
+    common, _ = _nearness(tree, gpu, nic)
+    if common < _ROOT_PORT_DEPTH:
+        return 0
+    # A switch is an upstream and a downstream port, and the last part is the device.
+    return max(1, max(len(path), len(nic.path.split("/"))) - common - 1)
 
 
 def nics_of_gpus(tree: Tree) -> list[tuple[PlacedNic, ...]]:

@@ -55,8 +55,11 @@ def settle_jobs(tree: Tree) -> None:
     """Give each rank the path, the NIC and the speed that it has on this node, with all its faults."""
     settle_paths(tree)
     used = {name for program in _ranks(tree) for name in program.nics}
-    for nic in [nic for nic in tree.nics if nic.name in used and not is_active(tree, nic)]:
-        _leave(tree, nic)
+    for nic in [nic for nic in tree.nics if not is_active(tree, nic)]:
+        if nic.name in used:
+            _leave(tree, nic)
+        else:
+            scale(tree, nic, changes(before=0.0))
     _slow_down(tree)
 
 
@@ -140,10 +143,12 @@ def _rank_of(tree: Tree, gpu: int) -> Program | None:
     return next((program for program in tree.programs if program.gpu == gpu and program.nics), None)
 
 
-def nics_of_gpu(tree: Tree, gpu: int) -> int:
-    """Return how many NICs the rank of a GPU uses; 1 without a rank."""
-    rank = _rank_of(tree, gpu)
-    return 1 if rank is None else len(rank.nics)
+def nics_of_gpu(tree: Tree, gpu: int) -> float:
+    """Return how many NICs the rank of a GPU has, of a shared one its part; 1 without a rank."""
+    rank, ranks = _rank_of(tree, gpu), _ranks(tree)
+    if rank is None:
+        return 1.0
+    return sum(1 / max(1, sum(name in other.nics for other in ranks)) for name in rank.nics)
 
 
 def _fault_share(tree: Tree, rank: Program, seconds: float) -> float:

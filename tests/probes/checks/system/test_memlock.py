@@ -91,7 +91,7 @@ def test_a_container_runtime_without_a_limited_job_passes() -> None:
 def test_a_limited_runtime_and_its_limited_job_are_one_finding() -> None:
     found = findings_on("hgx-h100+memlock-container-runtime")
     assert found["memlock-container-runtime"].part_of == "memlock-or-ipc-lock"
-    assert "train.py (alice, pod 1b2c3d4e, pid 44003)" in found["memlock-or-ipc-lock"].cause
+    assert "evaluate.py (carol, pod 1b2c3d4e, pid 44003)" in found["memlock-or-ipc-lock"].cause
 
 
 @pytest.mark.parametrize(

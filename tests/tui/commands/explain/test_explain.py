@@ -70,10 +70,10 @@ def test_a_job_has_all_of_its_processes() -> None:
 
 
 def test_of_a_job_what_to_change_stands_first_and_like_processes_once() -> None:
-    status, text = explained("hgx-h100+nccl-gdr-level-off", job="Slurm job 4711")
+    status, text = explained("hgx-h100+dev-infiniband-near-nic-missing", job="Slurm job 4711")
     assert status == 1
     assert "9 processes: likely GDR (peermem) on 8, likely no NIC in use on 1" in text
-    assert text.index("What you can change") < text.index("pid 41000)") < text.index("pid 43002)")
+    assert text.index("What you can change") < text.index("pid 41000)") < text.index("pid 44002)")
     assert text.count("Path now") == 2
 
 
