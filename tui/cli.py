@@ -65,7 +65,7 @@ examples:
   gdrtop fleet watch 'gpu[01-64]'
                                   show many nodes on a screen, the worst first
   gdrtop live                     show what the running jobs do, as text
-  gdrtop explain 41000            explain a process to its user; --slurm JOB a whole job
+  gdrtop explain 41000            explain a process to its user; --job ID a whole job
   gdrtop nccl-log train.log       explain what NCCL wrote to a job's log
   gdrtop ras                      ask NCCL which rank the others wait for
   gdrtop hang 4711                query every source for why a job hangs

@@ -61,11 +61,16 @@ class Judgment:
         return judgment
 
 
-def judge(examination: Examination, only: Collection[str] = (), skip: Collection[str] = ()) -> Judgment:
-    """Run all checks, or those whose ids are chosen, and conclude the verdict."""
+def judge(
+    examination: Examination, only: Collection[str] = (), skip: Collection[str] = (), called: str = ""
+) -> Judgment:
+    """Run all checks, or those whose ids are chosen, and conclude the verdict.
+
+    `called`: the node's name in a fleet, by which silences may name it as well.
+    """
     chosen = [check for check in CHECKS if (not only or check.id in only) and check.id not in skip]
     left_out = {check.id for check in CHECKS} - {check.id for check in chosen}
-    found = _findings(run_checks(examination, chosen), examination)
+    found = _findings(run_checks(examination, chosen), examination, called)
     return _judgment(examination.usability, found, tuple(sorted(left_out)))
 
 
@@ -78,8 +83,8 @@ def _judgment(
     return Judgment(verdict, found, skipped, path_statements(usability, verdict, found))
 
 
-def _findings(outcomes: Outcomes, examination: Examination) -> tuple[Finding, ...]:
-    return findings_of(with_silences(with_recorded(outcomes, examination), examination), examination)
+def _findings(outcomes: Outcomes, examination: Examination, called: str = "") -> tuple[Finding, ...]:
+    return findings_of(with_silences(with_recorded(outcomes, examination), examination, called), examination)
 
 
 def with_severity(findings: Iterable[Finding], severity: Severity) -> tuple[Finding, ...]:

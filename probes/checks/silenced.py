@@ -13,14 +13,14 @@ from probes.queries.finding import Check, Outcome, Status
 from probes.snapshot.examination import Examination
 
 
-def with_silences(outcomes: Outcomes, examination: Examination) -> Outcomes:
+def with_silences(outcomes: Outcomes, examination: Examination, called: str = "") -> Outcomes:
     """Return the outcomes with silenced ones marked; one whose silence has expired counts again, and says so.
 
     A silence with a device covers a finding only if all of its devices are covered, and one with nodes only
     findings of these.
     """
     by_id: dict[str, list[Silence]] = {}
-    names = _names_of(examination) if silences() else ()
+    names = (*_names_of(examination), called) if silences() else ()
     for silence in silences():
         if silence.covers_node(names):
             by_id.setdefault(silence.id, []).append(silence)

@@ -68,10 +68,13 @@ def add_node_options(parser: argparse.ArgumentParser, command: str = "", with_de
         "--over",
         metavar="COMMAND",
         default=default(""),
-        help="with --host: use this command instead of ssh, for example 'srun -w {host}'; {host} is the node",
+        help="with --host or a fleet: use this command instead of ssh, for example 'srun -w {host}'",
     )
     parser.add_argument(
-        "--sudo", action="store_true", default=default(False), help="with --host: read the node with sudo -n"
+        "--sudo",
+        action="store_true",
+        default=default(False),
+        help="with --host or a fleet: read with sudo -n",
     )
     parser.add_argument(
         "--demo",

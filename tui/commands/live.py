@@ -221,12 +221,13 @@ def write_live(
     a recording follow each other at once.
     """
     monitor = NodeMonitor(host) if monitor is None else monitor
+    chosen = ChosenJob(job) if job else None
     jobs = JobText(f"no job {job} is on this node" if job else "no job uses RDMA or a GPU")
     latest: LiveSample | None = None
     before: object = None
     for number, sample in enumerate(_samples(host, monitor, seconds, interval, clock, wait)):
         assert monitor.node is not None
-        sample = of_job(sample, job) if job else sample
+        sample = sample if chosen is None else chosen.of(sample)
         if each is not None:
             latest = sample
             each(monitor.node, sample)
@@ -342,25 +343,36 @@ def _process_json(process: LiveProcess) -> dict[str, Any]:
     return object_of(values)
 
 
-def of_job(sample: LiveSample, wanted: str) -> LiveSample:
-    """Return a sample with one job, its devices, and what happens to it or to the whole node."""
-    jobs = tuple(job for job in sample.jobs if is_wanted(job, wanted))
-    own: frozenset[str] = frozenset().union(*(job.subject for job in jobs))
-    others = frozenset[str]().union(*(job.subject for job in sample.jobs)) - own
-    pids = {pid for job in jobs for pid in job.pids}
-    return replace(
-        sample,
-        jobs=jobs,
-        processes=map_known(sample.processes, lambda all_: tuple(each for each in all_ if each.pid in pids)),
-        ports=tuple(port for port in sample.ports if port.device in own),
-        gpus=tuple(gpu for gpu in sample.gpus if gpu.bdf in own),
-        events=tuple(
-            event for event in sample.events if not others.issuperset((event.subject, *event.others))
-        ),
-        findings=tuple(
-            finding for finding in sample.findings if not finding.jobs or not own.isdisjoint(finding.jobs)
-        ),
-    )
+class ChosenJob:
+    """One job of the samples, also while its devices or other jobs come and go."""
+
+    def __init__(self, wanted: str) -> None:
+        """`wanted`: as for `is_wanted`."""
+        self._wanted = wanted
+        self._own: set[str] = set()  # the job, its processes and devices, now and before
+        self._others: set[str] = set()  # those of other jobs
+
+    def of(self, sample: LiveSample) -> LiveSample:
+        """Return a sample with this job, its devices, and what happens to it or to the whole node."""
+        jobs = tuple(job for job in sample.jobs if is_wanted(job, self._wanted))
+        for job in sample.jobs:
+            names = self._own if job in jobs else self._others
+            names.update(job.subject, (bdf for bdf, nic in sample.nic_names.items() if nic in job.nics))
+        own, others = self._own, self._others - self._own
+        pids = {pid for job in jobs for pid in job.pids}
+        events = (each for each in sample.events if not others.issuperset((each.subject, *each.others)))
+        found = (each for each in sample.findings if not each.jobs or not own.isdisjoint(each.jobs))
+        return replace(
+            sample,
+            jobs=jobs,
+            processes=map_known(
+                sample.processes, lambda every: tuple(each for each in every if each.pid in pids)
+            ),
+            ports=tuple(port for port in sample.ports if port.device in own),
+            gpus=tuple(gpu for gpu in sample.gpus if gpu.bdf in own),
+            events=tuple(events),
+            findings=tuple(found),
+        )
 
 
 def exit_status(sample: LiveSample | None) -> int:
@@ -426,8 +438,8 @@ class JobText:
             for limit in sample.limits:
                 shown.extend(wrapped_below(f"note: {limit}", width))
         clock = clock_text(sample.taken_at)
-        if sample.verdict is not None and _counts(sample.verdict) != self._counts:
-            self._counts = _counts(sample.verdict)
+        if sample.verdict is not None and (counts := _counts(sample.verdict, sample)) != self._counts:
+            self._counts = counts
             verdict = plain(verdict_drawing.draw(sample.verdict))
             shown.extend(wrapped_below(f"{clock}  {verdict}", width))
             if sample.findings:
@@ -451,9 +463,10 @@ class JobText:
         return shown
 
 
-def _counts(verdict: Verdict) -> object:
+def _counts(verdict: Verdict, sample: LiveSample) -> object:
     """Return what of a verdict is worth a line when it changes."""
-    return verdict.word, verdict.gpus_served, verdict.critical, verdict.warnings
+    found = sorted(finding.id for finding in sample.findings)
+    return verdict.word, verdict.gpus_served, verdict.critical, verdict.warnings, found
 
 
 def _differ(before: LiveJob, now: LiveJob) -> bool:

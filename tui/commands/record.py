@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from probes.base.origin import Source
 from probes.checks.log_findings import only_in_logs
 from probes.host.protocol import Host
 from probes.recording.format import RecordingError
@@ -85,7 +86,8 @@ def record(
         recorder.drop()
         raise
     assert recorded is not None
-    progress.say(f"recorded {recorded}\n{recorded.privacy()}\n")
+    node = f" of SIMULATED {host.origin.label}" if host.origin.source is Source.SIMULATED else ""
+    progress.say(f"recorded {recorded}{node}\n{recorded.privacy()}\n")
     examination = monitor.examination
     if examination is not None and (shown := only_in_logs(examination, monitor.judgment.findings)):
         names = ", ".join(finding.id for finding in shown)

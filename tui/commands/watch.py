@@ -29,7 +29,7 @@ from tui.files.xdg import STATE, own_directory
 from tui.runtime.json_values import document, host_name
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import NoSuchHost, open_host
-from tui.runtime.printing import print_lines, text_width
+from tui.runtime.printing import heading_of, print_lines, text_width
 from tui.runtime.ring_directory import RingDirectory, RingError
 from tui.runtime.ring_recorder import Limits, Notice, NoticeKind, RingRecorder
 from tui.runtime.signals import signals_stop
@@ -157,6 +157,8 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     except RingError as error:
         print(f"gdrtop: {error}", file=sys.stderr)
         return EXIT_WRONG_USAGE
+    if host.origin.source is Source.SIMULATED and not options.json:
+        print_lines([heading_of(host.origin.label, host.origin, host.wall_clock())], out, options.ascii)
     hook = None
     if options.on_event and (options.read_only or host.origin.source is not Source.LIVE):
         print("gdrtop: --on-event runs nothing with --read-only or on a simulated node", file=sys.stderr)

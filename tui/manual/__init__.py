@@ -42,8 +42,8 @@ GROUPS: dict[str, dict[str, str]] = {
     "Automation": {
         "slurm": "How are jobs kept off a broken node?",
         "consumers": "How do Nagios, Kubernetes and CI use the checks?",
-        "metrics": "How do I hear that a job leaves GPUDirect RDMA?",
-        "watch": "What happened last night, and which NIC is slow week after week?",
+        "metrics": "How does Prometheus watch nodes, and which alerts are there?",
+        "watch": "What happened last night? Who tells me when a job is slow?",
         "manifests": "What do other nodes like this one need?",
         "json": "How do scripts read gdrtop?",
     },

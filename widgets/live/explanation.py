@@ -130,7 +130,8 @@ def draw_changes(
             for finding in part:
                 lines += _finding(finding, width)
     if lines or all(each.is_clear for each in explained):
-        return lines or [(), *wrapped("✓ gdrtop finds nothing to change for this job.", width, Tone.GOOD)]
+        text = "✓ gdrtop finds nothing to change for this job. Whether it is slow, gdrtop live shows."
+        return lines or [(), *wrapped(text, width, Tone.GOOD)]
     pids = [f"pid {each.pid}" for each in explained if not each.is_clear]
     unclear = pids[0] if len(pids) == 1 else f"{len(pids)} of {len(explained)} processes"
     text = f"? gdrtop cannot tell whether something has to change: too little is known of {unclear}."

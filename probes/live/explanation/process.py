@@ -115,9 +115,10 @@ def concerning(
     devices |= {nic.name for gpu in gpus for nic in gpu.nics[:1]}
     every = {end.id for end in (*topology.gpus, *topology.nics)}
     own = {finding.id for finding in findings if any(is_about(finding, each.process) for each in processes)}
-    # What a finding about these ranks is part of is the reason for it.
-    ranks = {process.rank_name for process in processes}
-    own |= {finding.part_of for finding in findings if finding.id in own and ranks & {*finding.ranks}}
+    # What a finding about them is part of is the reason for it.
+    ranks, pids = {each.rank_name for each in processes}, {each.pid for each in processes}
+    of_these = [finding for finding in findings if ranks & {*finding.ranks} or pids & finding.pids]
+    own |= {finding.part_of for finding in of_these if finding.id in own and finding.is_present}
 
     def is_felt(finding: Finding) -> bool:
         is_others = bool(finding.jobs) or any(pid_in(each) is not None for each in finding.evidence)

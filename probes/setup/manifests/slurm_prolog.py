@@ -146,7 +146,7 @@ def slurm_prolog(request: ManifestRequest) -> str | Refused:
     first = "load nvidia_peermem if it is missing, and " if loads else ""
     title = f"Slurm Prolog: {first}check GPUDirect RDMA before each job"
     slurm = request.situation.slurm
-    trial = ["gdrtop check --one-line    shows what the script would log, and changes nothing"]
+    trial = ["gdrtop prolog --dry-run    shows what would be done on this node, and does nothing"]
     lines = head(request, title, [*trial, *_use(slurm)], _notes(slurm))
     parts = ["#!/bin/sh", *lines, "", _SETTINGS]
     if loads:

@@ -12,6 +12,7 @@ from probes.base.origin import Origin, Source
 from probes.base.silence import Silence
 from probes.base.site_combinations import components
 from probes.base.text import plural, printable
+from probes.fleet.node_set import fold_nodes
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, accept_earlier
 from tui.commands.config.validation import more_errors
 from tui.runtime.json_values import document, silence_json, write_json
@@ -82,6 +83,7 @@ def _text(
     lines += [(), (Run(_silenced_title(found.silences), Tone.TITLE),)] if found.silences else []
     for silence in found.silences:
         on = f" on {printable(silence.device, 40)}" if silence.device else ""
+        on += f" of {printable(fold_nodes(silence.nodes), 200)}" if silence.nodes else ""
         ended = "expired, last day" if silence.is_expired(time.time()) else "until"
         text = (
             f"{printable(silence.id, 80)}{on}, {ended} {silence.until}: {silence.reason} ({silence.origin})"
@@ -124,7 +126,12 @@ def _json(found: Configuration, values: dict[str, Configured], errors: Sequence[
             {"name": name, "value": keys.value, "origin": keys.origin} for name, keys in found.keys.items()
         ],
         "silences": [
-            {"id": silence.id, **silence_json(silence, silence.is_expired(now))} for silence in found.silences
+            {
+                "id": silence.id,
+                "nodes": sorted(silence.nodes),
+                **silence_json(silence, silence.is_expired(now)),
+            }
+            for silence in found.silences
         ],
         "combinations": [
             {

@@ -156,7 +156,9 @@ def _why_none(sample: LiveSample, pid: int | None, job: str) -> str:
     if isinstance(sample.processes, Unknown):
         return f"Processes are unknown ({sample.processes})."
     missing = f" {sample.missing}" if sample.missing else ""
-    return f"{what} {does}.{missing}"
+    jobs = {process.process.job for process in known(sample.processes, ())}
+    hint = f" It is a job: gdrtop explain --job {pid}." if f"Slurm job {pid}" in jobs else ""
+    return f"{what} {does}.{missing}{hint}"
 
 
 def _content(

@@ -76,7 +76,9 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.textfile is not None and options.listen is not None:
         raise UsageError("--textfile and --listen exclude each other")
     if options.every is not None and options.listen is None:
-        raise UsageError("--interval needs --listen; a timer runs gdrtop metrics --textfile")
+        raise UsageError(
+            "--interval needs --listen; a timer runs gdrtop metrics --textfile (gdrtop manifest metrics)"
+        )
     if options.textfile is not None and not options.textfile.endswith(".prom"):
         raise UsageError(f"--textfile {options.textfile!r}: node_exporter reads only files that end in .prom")
     host = open_host(options)

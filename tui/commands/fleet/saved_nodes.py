@@ -47,7 +47,7 @@ def read_host(host: Host, label: str) -> Named:
 def summary_of_host(host: Host, name: str = "") -> NodeSummary:
     """Examine a host as `gdrtop check` does, and return its summary; `name`: instead of its own."""
     examination = examine_host(host)
-    return summarize(examination, judge(examination), name, saved_results(host.origin))
+    return summarize(examination, judge(examination, called=name), name, saved_results(host.origin))
 
 
 def read_saved(path: str, options: argparse.Namespace) -> Named:

@@ -59,8 +59,10 @@ class Session:
 
     def say(self, text: str, priority: int = syslog.LOG_NOTICE) -> None:
         """Write a line to the system log, and then to stderr, which slurmd logs if the command fails."""
-        line = printable(f"{self._name}: {text}", 1000)
-        if self.host.origin.source is Source.LIVE and not self.dry_run:
+        source = self.host.origin.source
+        marked = f"SIMULATED {self._name}" if source is Source.SIMULATED else self._name
+        line = printable(f"{marked}: {text}", 1000)
+        if source is Source.LIVE and not self.dry_run:
             write_syslog(line, priority)
         print(f"gdrtop {line}", file=sys.stderr, flush=True)
 
