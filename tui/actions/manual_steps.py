@@ -105,7 +105,9 @@ def left_to_do(plan: Plan) -> tuple[Step, ...]:
 
 def as_simulated(plan: Plan) -> Plan:
     """Return the plan for a simulated node, which also plays manual commands; advice comes last."""
-    steps = tuple(sorted(plan.steps, key=lambda step: step.is_instruction and not step.needs_root))
+    steps = plan.steps
+    if not all(step.is_instruction for step in steps):
+        steps = tuple(sorted(steps, key=lambda step: step.is_instruction and not step.needs_root))
     by_hand = dict.fromkeys(_name_of(step) for step in steps if step.argv and why_manual(step))
     own = f"Simulated: on a real node, these commands are yours: {', '.join(by_hand)}" if by_hand else ""
     return replace(plan, steps=steps, note=sentences(plan.note.removesuffix("."), own), is_simulated=True)

@@ -161,7 +161,7 @@ def _meaning(process: LiveProcess) -> str:
         PathWord.STAGED: "GPU memory is copied through host memory: GPUDirect RDMA is not in use.",
         PathWord.TCP: "NCCL uses sockets: neither RDMA nor GPUDirect RDMA is in use.",
         PathWord.HOST_MEMORY: "All registered memory is host memory.",
-        PathWord.NO_NIC: "It has no connected queue pair: traffic stays on this node, or there is none.",
+        PathWord.NO_NIC: "It has no connected queue pair: it uses TCP, stays on this node, or sends nothing.",
         PathWord.UNKNOWN: "The evidence is inconclusive.",
     }[word]
     text = f"{text} {process.path.contradiction}".rstrip()

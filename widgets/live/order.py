@@ -56,7 +56,8 @@ def badness_of_process(sample: LiveSample) -> Callable[[LiveProcess], Badness]:
         job = names.get(process.job, "")
         devices = (*process.gpus, *process.ready_nics)
         of_devices = (problems.devices.get(device, FINE) for device in devices)
-        return min(problems.ranks.get((job, process.rank_name), FINE), *of_devices, FINE)
+        own = problems.pids.get(process.pid, FINE)
+        return min(problems.ranks.get((job, process.rank_name), FINE), own, *of_devices, FINE)
 
     return badness
 
@@ -69,10 +70,11 @@ def devices_with(sample: LiveSample, *checks: str) -> frozenset[str]:
 
 @frozen
 class _Problems:
-    """The worst problem of each device, and of each rank by the name of its job and its own: "rank 5"."""
+    """The worst problem of each device and process, and of each rank by job and name: "rank 5"."""
 
     devices: Mapping[str, Badness]
     ranks: Mapping[tuple[str, str], Badness]
+    pids: Mapping[int, Badness]
 
 
 _latest: Latest[_Problems] = Latest()
@@ -88,6 +90,7 @@ def _problems(sample: LiveSample) -> _Problems:
 def _found(problems: Sequence[Finding | Condition], nics: Mapping[str, str]) -> _Problems:
     devices: dict[str, Badness] = {}
     ranks: dict[tuple[str, str], Badness] = {}
+    pids: dict[int, Badness] = {}
     for problem in problems:
         severity = _SEVERITIES.get(problem.severity)
         if severity is None:
@@ -95,7 +98,10 @@ def _found(problems: Sequence[Finding | Condition], nics: Mapping[str, str]) -> 
         of_device, of_rank = (severity, len(problem.devices)), (severity, len(problem.ranks))
         for device in (nics.get(device, device) for device in problem.devices):
             devices[device] = min(of_device, devices.get(device, FINE))
+        own = problem.pids if isinstance(problem, Finding) else frozenset()
+        for pid in own:
+            pids[pid] = min((severity, len(own)), pids.get(pid, FINE))
         jobs = problem.jobs if isinstance(problem, Finding) else (problem.job_name,)
         for place in ((job, rank) for job in jobs for rank in problem.ranks):
             ranks[place] = min(of_rank, ranks.get(place, FINE))
-    return _Problems(devices, ranks)
+    return _Problems(devices, ranks, pids)

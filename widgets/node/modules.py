@@ -119,7 +119,8 @@ def draw(
             ok += mark == "✓"
             continue
         state = UNKNOWN_MARK if isinstance(module.state, Unknown) else module.state.value
-        reason = not_needed(node, rung) if mark == "–" else ""
+        is_named = rung.module in (marks or {})  # a finding knows better
+        reason = not_needed(node, rung) if mark == "–" and not is_named else ""
         if mark == "✓":
             state = f"{state} {known(module.version, '')}".rstrip()
         elif reason and reason != _COMPANION:

@@ -9,7 +9,7 @@ from probes.base.plan import Step, make_plan
 from probes.base.unknown import Unknown, known, map_known
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.bonds import Bond, BondMember
-from probes.facts.rdma.devices import RdmaDevice
+from probes.facts.rdma.devices import RdmaDevice, shows_unknown_speed
 from probes.nccl.settings import parse_number
 from probes.plans.common import reboot_plan
 from probes.queries.evidence_list import first_n, join_limited
@@ -52,19 +52,8 @@ def rate_shown_as_sdr(examination: Examination) -> Outcome:
     return passed(*first_n(_rate(port) for port in active) or (NO_PORTS,))
 
 
-# ConnectX-6 and later, BlueField-2 and -3: the number of hca_type (pci.ids, "MT28908 …" is device 0x101b).
-_SINCE_CONNECTX6 = range(4123, 4200)
-_BLUEFIELDS = range(41682, 41700)
-
-
 def _shows_sdr(port: Port) -> bool:
-    number = known(port.device.hca_type, "").removeprefix("MT")
-    modern = number.isascii() and number.isdecimal() and len(number) < 6
-    return (
-        modern
-        and (int(number) in _SINCE_CONNECTX6 or int(number) in _BLUEFIELDS)
-        and known(port.facts.rate_text, "") == "4X SDR"
-    )
+    return shows_unknown_speed(port.facts.rate_text, lambda: port.device.hca_type)
 
 
 def _is_one_lane(port: Port) -> bool:

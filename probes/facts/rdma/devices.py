@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import field, replace
 
 from probes.base.frozen import frozen
@@ -165,6 +165,23 @@ def parse_rate(text: str) -> tuple[float, str] | None:
     return (float(match.group(1)), match.group(2) or "") if match else None
 
 
+# ConnectX-6 and later, BlueField-2 and -3: the number of hca_type (pci.ids, "MT28908 …" is device 0x101b).
+_SINCE_CONNECTX6 = range(4123, 4200)
+_BLUEFIELDS = range(41682, 41700)
+
+
+def shows_unknown_speed(rate_text: Maybe[str], hca_type: Callable[[], Maybe[str]]) -> bool:
+    """Return whether a port shows SDR though its card, from ConnectX-6 on, has no such speed.
+
+    `hca_type`: returns "MT4129"; asked only of a port that shows SDR.
+    """
+    if known(rate_text, "") != "4X SDR":
+        return False
+    number = known(hca_type(), "").removeprefix("MT")
+    is_number = number.isascii() and number.isdecimal() and len(number) < 6
+    return is_number and (int(number) in _SINCE_CONNECTX6 or int(number) in _BLUEFIELDS)
+
+
 def _word(host: Host, path: str) -> Maybe[str]:
     text = host.read(path, 4096)
     if isinstance(text, Unknown):
@@ -258,6 +275,12 @@ def _port(host: Host, device: str, parent: str, number: int) -> RdmaPort:
     bond = read_bond(host, device.rpartition("/")[2], netdev) if layer == "Ethernet" else None
     if bond is not None and not isinstance(bond.rate_gbps, Unknown):
         rate = bond.rate_gbps
+    if shows_unknown_speed(
+        map_known(parsed, lambda found: found[1]), lambda: _word(host, f"{device}/hca_type")
+    ):
+        rate = Unknown(
+            Reason.MALFORMED, f"{port}/rate", "this kernel shows a speed that it does not know as SDR"
+        )
     return RdmaPort(
         number=number,
         state=read_numbered(host, f"{port}/state"),

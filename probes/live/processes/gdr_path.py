@@ -290,7 +290,7 @@ def _host_memory(process: ProcessEvidence, use: RdmaUse, pinned: int, node: Node
     shortest = min(filter(None, (use.own.shortest_large, use.inherited.shortest_large)), default=0)
     if not large:
         return _unknown(process, f"all its memory regions are smaller than {size_text(LARGE)}")
-    sign = Evidence("/sys/module/nvidia_peermem/refcnt", f"{known(node.peermem_regions, 0)}")
+    sign = Evidence("regions through nvidia_peermem", f"{known(node.peermem_regions, 0)}")
     most = Evidence("rdma resource show", f"at most {size_text(bound)} of the regions may be DMA-BUF")
     if node.has_no_dmabuf:
         most = Evidence(BUFINFO, "no device is attached to a DMA-BUF")

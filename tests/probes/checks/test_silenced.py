@@ -183,3 +183,11 @@ def test_a_node_is_named_with_and_without_its_domain() -> None:
     assert silence.covers_node(["gpu17.cluster.example"])
     assert not silence.covers_node([])
     assert Silence(ACS, "x", FAR).covers_node([])
+
+
+def test_a_fleet_may_call_the_node_by_another_name() -> None:
+    until = date(2100, 1, 1)
+    set_silences([Silence("acs-redirect-enabled", "known", until, nodes=frozenset({"gpu17"}))])
+    examination = examine_with_jobs(SimulatedHost("hgx-h100+acs-on"))
+    assert judge(examination).verdict.warnings == 1
+    assert judge(examination, called="gpu17").verdict.warnings == 0

@@ -12,7 +12,7 @@ from probes.facts.kernel.modprobe_config import InstallLine, parse_load_list
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.pci.functions import PciKind
 from probes.facts.system.platform import Environment
-from probes.plans.load_modules import OWN_FILE
+from probes.plans.load_modules import OWN_FILE, load_plan
 from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import with_module, without
 from tests.probes.checks.doctor import examination_of, findings_on
@@ -337,3 +337,10 @@ def test_the_doctors_fix_writes_the_same_file() -> None:
     assert fix is not None
     assert change(fix).path == OWN_FILE
     assert named(fix) == (PEERMEM,)
+
+
+def test_a_module_is_loaded_with_those_that_are_missing_because_of_it() -> None:
+    examination = examination_of("pcie-l40s+ib-core-not-loaded")
+    loaded = [step.argv[1] for step in load_plan(examination, "ib_core").steps]
+    assert loaded[0] == "ib_core"
+    assert "mlx5_ib" in loaded

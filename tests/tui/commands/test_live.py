@@ -32,7 +32,7 @@ from tests.tui.commands.scripted_watch import Scripted
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
-from tui.commands.live import clock_text, event_lines, exit_status, live_json, write_live
+from tui.commands.live import ChosenJob, clock_text, event_lines, exit_status, live_json, write_live
 from tui.runtime.json_values import time_json
 from widgets.base.lines import plain
 
@@ -370,3 +370,13 @@ def test_the_step_of_a_job_is_in_the_document_with_a_time() -> None:
     }
     document = valid("live", json.dumps(live_json(node, sample)))
     assert document["jobs"][0]["step"] is None
+
+
+def test_an_event_of_another_job_is_not_of_the_chosen_one_even_after_that_job_ended() -> None:
+    chosen = ChosenJob("train.py")
+    here = sample_of(*RANKS)
+    other = replace(here.jobs[0], id="9", name="finetune.py (bob)", pids=(77,), nics=("mlx5_9",), gpus=())
+    chosen.of(replace(here, jobs=(*here.jobs, other)))
+    gone = LiveEvent(1.0, EventKind.PROCESS_ENDED, Severity.NOTE, "pid 77", "pid 77 ended")
+    whole = LiveEvent(1.0, EventKind.MODULE_UNLOADED, Severity.NOTE, "nvidia_peermem", "unloaded")
+    assert chosen.of(replace(here, events=(gone, whole))).events == (whole,)

@@ -153,6 +153,7 @@ def programs_by_gpu(tree: Tree) -> dict[int, tuple[int, ...]]:
     """Return the pids that NVML lists for each GPU, by its number."""
     found: dict[int, tuple[int, ...]] = {}
     for program in tree.programs:
-        if program.gpu is not None and program.via is not Via.NONE:
+        is_starting = not program.nics and "nvidia" in tree.live_modules  # before it connects
+        if program.gpu is not None and (program.via is not Via.NONE or is_starting):
             found[program.gpu] = (*found.get(program.gpu, ()), program.pid)
     return found

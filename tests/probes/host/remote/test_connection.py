@@ -35,8 +35,12 @@ def leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     process = psutil.Process()
     descriptors, children = len(os.listdir("/proc/self/fd")), len(process.children())
     yield
-    assert len(os.listdir("/proc/self/fd")) <= descriptors  # fewer: those of an earlier test were garbage
-    assert len(process.children()) == children
+    end = time.monotonic() + 10.0  # a child that was killed takes a moment on a busy machine
+    while len(process.children()) > children and time.monotonic() < end:
+        time.sleep(0.05)
+    # Fewer: those of an earlier test were garbage, or ended meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert len(process.children()) <= children
 
 
 @pytest.mark.parametrize(
