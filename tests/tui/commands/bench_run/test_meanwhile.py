@@ -15,7 +15,7 @@ from tui.bandwidth.simulated_processes import SimulatedProcessStarter
 
 SWEEP = ("--sweep", "--seconds", "2")
 CAME = (
-    "running jobs would now be affected: train.py (alice, Slurm job 4711, pid 4242) has mlx5_1 open, though "
+    "running jobs would now be affected: evaluate.py (carol, Slurm job 4713, pid 4242) has mlx5_1 open, though "
     "no traffic flows now"
 )
 
@@ -87,7 +87,7 @@ def test_json_and_the_ticket_have_what_was_not_begun(tmp_path: Path) -> None:
     assert len(told["left_out"]) == 7
     assert told["left_out"][0] == {"title": "GPU1 → mlx5_1 · DMA-BUF", "reason": f"not started: {CAME}"}
     assert (
-        "not started: running jobs would now be affected: train.py (alice, Slurm job 4711, pid 4242)"
+        "not started: running jobs would now be affected: evaluate.py (carol, Slurm job 4713, pid 4242)"
         in words(ticket.read_text("ascii"))
     )
 
