@@ -15,8 +15,8 @@ from tui.bandwidth.simulated_processes import SimulatedProcessStarter
 
 SWEEP = ("--sweep", "--seconds", "2")
 CAME = (
-    "running jobs would now be affected: evaluate.py (carol, Slurm job 4713, pid 4242) has mlx5_1 open, though "
-    "no traffic flows now"
+    "running jobs would now be affected: evaluate.py (carol, Slurm job 4713, pid 4242) has mlx5_1 open, "
+    "though no traffic flows now"
 )
 
 
