@@ -22,6 +22,7 @@ from probes.live.model.sample import (
     PortSample,
     Role,
 )
+from probes.live.processes.gdr_path import PEERMEM_REFCNT
 from probes.queries.finding import Evidence
 from widgets.base.figures import binary_size, gibibytes, in_gbps, local_time, share, short
 from widgets.base.health import TONES
@@ -69,7 +70,8 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     lines = wrapped(_title(process), width, Tone.TITLE)
     lines += _field("Path", path.text, width, TONES[rank_health(process, sample)])
     lines += _field("", _meaning(process), width, Tone.DIM)
-    lines += _evidence(path.evidence, width)
+    # The count of this moment stands in the row of nvidia_peermem.
+    lines += _evidence([each for each in path.evidence if each.source != PEERMEM_REFCNT], width)
     lines += _odd(_odd_of(sample, process.pid), width, path.evidence)
     rates = rank_rates(sample)
     lines += _field("Rate", _rate_text(process, sample, rates), width)

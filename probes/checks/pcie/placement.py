@@ -102,7 +102,7 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
         if sides and topology.file is None and len(nodes) != 1:
             tally.unknowns.extend(sides[:1])
         elif path.nccl_pcie is word:
-            smi = "" if isinstance(path.smi, Unknown) else f", nvidia-smi says {path.smi.value}"
+            smi = "" if isinstance(path.smi, Unknown) else f", in nvidia-smi's words {path.smi.value}"
             shown = f"{named[gpu]} to {path.b}: {word.value}{smi}"
             if path.nccl is Nccl.PXN:
                 shown += "; NCCL uses NVLink to a GPU near it (PXN)"

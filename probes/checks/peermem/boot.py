@@ -8,6 +8,7 @@ from probes.base.unknown import Reason, Unknown, map_known
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.system.services import ServiceFacts, ServiceState
+from probes.live.processes.gdr_path import PEERMEM_REFCNT
 from probes.plans.load_modules import load_step, persist_peermem
 from probes.plans.peermem import replace_nv_peer_mem
 from probes.queries.evidence_list import STAGED
@@ -103,7 +104,7 @@ def peermem_unneeded_at_boot(examination: Examination) -> Outcome:
     required = required_need(examination)
     if required is Need.NEEDED:
         return passed(Evidence("gdrtop check --only no-gdr-path", f"needed: {required.value}"))
-    path = "/sys/module/nvidia_peermem/refcnt"
+    path = PEERMEM_REFCNT
     refcnt = need(examination.reading.peermem.refcnt, path)
     uses = Evidence(path, str(refcnt))
     if refcnt > 0:

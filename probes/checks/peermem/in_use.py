@@ -6,6 +6,7 @@ from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Unknown
 from probes.facts.jobs.processes import names_of
 from probes.facts.kernel.log import LogKind
+from probes.live.processes.gdr_path import PEERMEM_REFCNT
 from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS, reboot_plan
 from probes.plans.load_modules import load_step
 from probes.queries.evidence_list import KERNEL_LOG
@@ -28,7 +29,6 @@ from probes.snapshot.examination import Examination
 
 AREA = Area("modules")
 
-_REFCNT = "/sys/module/nvidia_peermem/refcnt"
 _FIRST_WITH_LOCKS, _FIRST_FIXED = (5, 1, 0, 0, 0, 0), (5, 3, 1, 0, 0, 1)
 _FLOOD = "detected invalid context"
 _OPEN_FILES = "the open files of other users' processes"
@@ -45,9 +45,9 @@ _OPEN_FILES = "the open files of other users' processes"
 def peermem_reference_leak(examination: Examination) -> Outcome:
     """Compare the refcnt with the processes that have /dev/infiniband/uverbsN open; 0 is right when idle."""
     loaded_peermem(examination)
-    unloadable = Evidence(_REFCNT, "not found: this kernel cannot unload modules")
-    refcnt = need(examination.reading.peermem.refcnt, _REFCNT, absent=unloadable)
-    uses = Evidence(_REFCNT, str(refcnt))
+    unloadable = Evidence(PEERMEM_REFCNT, "not found: this kernel cannot unload modules")
+    refcnt = need(examination.reading.peermem.refcnt, PEERMEM_REFCNT, absent=unloadable)
+    uses = Evidence(PEERMEM_REFCNT, str(refcnt))
     if refcnt <= 0:
         return passed(uses)
     processes = need(examination.processes, _OPEN_FILES, uses)

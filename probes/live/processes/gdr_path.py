@@ -23,6 +23,7 @@ from probes.live.model.sample import PathJudgment, PathWord, Role
 from probes.live.processes.ownership import LARGE, PAGE, RdmaUse
 from probes.queries.finding import Evidence
 
+PEERMEM_REFCNT = "/sys/module/nvidia_peermem/refcnt"
 DMABUF_THRESHOLD = 1 << 20  # bytes; less may be a region that appeared between two readings
 QUEUE_BYTES = 256 << 10  # at most pinned for the ring of a queue pair or a completion queue (an estimate)
 LARGEST_PAGE = 64 << 10  # of kernels on Arm
@@ -243,7 +244,7 @@ def _attached_alone(process: ProcessEvidence, node: NodeEvidence) -> Evidence | 
 def _peermem(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment | None:
     """Return the judgment if regions through nvidia-peermem exist; they are charged like host memory."""
     regions = node.peermem_regions
-    source = "/sys/module/nvidia_peermem/refcnt"
+    source = PEERMEM_REFCNT
     if isinstance(regions, Unknown):
         return _unknown(process, f"cannot tell whether nvidia_peermem is in use ({regions})")
     if node.other_peermem:

@@ -31,7 +31,7 @@ def environment_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep
     if not advice.settings:
         open_notes = [note.variable for note in advice.notes if note.state is State.MEASURE]
         more = f"; {join_limited(open_notes)} may help: measure it first" if open_notes else ""
-        return definition.step(StepState.DONE, f"no variable needs to be set{more}", command=_COMMAND)
+        return definition.step(StepState.DONE, f"no variable is required{more}", command=_COMMAND)
     evidence = tuple(
         Evidence(f"{setting.name}={setting.value}", setting.reason) for setting in advice.settings
     )
