@@ -59,7 +59,6 @@ def conclude_logs(
     ranks: tuple[str, ...] = (),
     subjects: tuple[frozenset[str], ...] = (),
     title: str = "",
-    impact: str = "",
 ) -> Outcome:
     """Return found if a job is affected; else passed, or unknown if a log could not be read.
 
@@ -82,7 +81,6 @@ def conclude_logs(
             jobs=tuple(dict.fromkeys(reading.name for reading in affected)),
             subjects=subjects or tuple(names_of_ranks(reading, reading.ranks) for reading in affected),
             title=title,
-            impact=impact,
         )
     readings = examination.job_logs
     return _without_fault(examination, () if isinstance(readings, Unknown) else readings)

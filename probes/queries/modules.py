@@ -33,6 +33,7 @@ DRIVER_GUIDE = "NVIDIA driver installation guide, https://docs.nvidia.com/datace
 
 PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
 PEERMEM = "nvidia_peermem"
+PEERMEM_REFCNT = f"/sys/module/{PEERMEM}/refcnt"  # its memory regions
 DRIVER_VERSION = "/proc/driver/nvidia/version"
 LINE_LIMIT = 200  # characters of a line of modprobe.d
 # What a check needs, in the same words everywhere.

@@ -22,7 +22,7 @@ from probes.facts.system.slurm import SlurmFacts
 from probes.host.probe_table import ProbedFields, Probing, probes_of
 from probes.host.protocol import Host
 from probes.queries.finding import Evidence
-from probes.queries.kernel_log import is_dmabuf_refused
+from probes.queries.jobs import usable_paths
 from probes.queries.module_need import Need, dmabuf_comes_first, need_of_peermem
 from probes.queries.modules import PEERMEM, boot_loaders, module_of, no_gpu_or_rdma_device
 from probes.snapshot.examination import EXAMINE_SECONDS, Examination
@@ -138,17 +138,17 @@ def choose_path(examination: Examination) -> PathChoice:
         return PathChoice(None, direct.by_design, paths, is_impossible=True, instead=_STAGED)
     if direct.peermem.path is GdrPath.EFA:
         return PathChoice(*_of_efa(direct.dmabuf, direct.peermem), paths)
-    is_refused = is_dmabuf_refused(examination)
-    if direct.dmabuf.usable is True and not is_refused:
+    dmabuf, peermem = usable_paths(examination)
+    is_refused = dmabuf is False and direct.dmabuf.usable is not False
+    if dmabuf is True:
         reason = "every requirement of DMA-BUF is met"
         return PathChoice(GdrPath.DMABUF, reason, paths, old_peermem=_old_peermem(examination))
-    if direct.peermem.usable is True:
+    if peermem is True:
         why = _REFUSED if is_refused else _missing(direct.dmabuf)
         reason = f"DMA-BUF is not usable ({why}), but nvidia_peermem is"
         return PathChoice(GdrPath.PEERMEM, reason, paths)
     if is_refused:
-        reason = f"DMA-BUF is not usable here ({_REFUSED}); nvidia_peermem works with what is installed"
-        return PathChoice(GdrPath.PEERMEM, reason, paths)
+        return PathChoice(GdrPath.PEERMEM, f"DMA-BUF is not usable here: {_REFUSED}", paths)
     if dmabuf_comes_first(examination):
         reason = f"NVIDIA recommends DMA-BUF; missing here: {_missing(direct.dmabuf)}"
         return PathChoice(GdrPath.DMABUF, reason, paths)

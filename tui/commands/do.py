@@ -157,9 +157,8 @@ class Do:
             mark = Run("▸", Tone.GOOD) if offer.plan else Run("–", Tone.DIM)
             head = line(mark, f" {offer.id:<{cells}}  ")
             # In a pipe one line is one action, for grep.
-            texts = wrapped(offer_text(offer), self._width - cells - 4)
-            if not has_width(self._out):
-                texts = [line(offer_text(offer))]
+            text = offer_text(offer)
+            texts = wrapped(text, self._width - cells - 4) if has_width(self._out) else [line(text)]
             blank = line(" " * (cells + 4))
             self._print([(*(blank if number else head), *part) for number, part in enumerate(texts)])
         return 0

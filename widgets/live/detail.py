@@ -22,8 +22,8 @@ from probes.live.model.sample import (
     PortSample,
     Role,
 )
-from probes.live.processes.gdr_path import PEERMEM_REFCNT
 from probes.queries.finding import Evidence
+from probes.queries.modules import PEERMEM_REFCNT
 from widgets.base.figures import binary_size, gibibytes, in_gbps, local_time, share, short
 from widgets.base.health import TONES
 from widgets.base.lines import Line, Run, Tone, wrapped

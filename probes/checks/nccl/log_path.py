@@ -45,7 +45,6 @@ _OF_GDR = (
     *("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_NET_GDR_C2C"),
     *("NCCL_DMABUF_ENABLE", "NCCL_IB_CUDA_SUPPORT"),
 )
-_BEFORE = "The job copied through host memory when it connected. Now this node has no path at all."
 _CAUSES_OF_DISTANCE = (
     *(JOB_STAGED, *STAGING_SETTINGS),
     *("job-log-gdr-disabled", "job-log-other-setting", "job-log-other-nics"),
@@ -175,7 +174,6 @@ def job_log_staged(examination: Examination) -> Outcome:
         devices=ends,
         ranks=whom,
         subjects=tuple(subjects),
-        impact="" if True in usable_paths(examination) else _BEFORE,
     )
 
 

@@ -8,7 +8,6 @@ from probes.base.unknown import Reason, Unknown, map_known
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.system.services import ServiceFacts, ServiceState
-from probes.live.processes.gdr_path import PEERMEM_REFCNT
 from probes.plans.load_modules import load_step, persist_peermem
 from probes.plans.peermem import replace_nv_peer_mem
 from probes.queries.evidence_list import STAGED
@@ -29,6 +28,7 @@ from probes.queries.modules import (
     LINE_LIMIT,
     MODULES,
     PEERMEM,
+    PEERMEM_REFCNT,
     boot_loaders,
     is_present,
     module_of,

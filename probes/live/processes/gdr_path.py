@@ -22,8 +22,8 @@ from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshm
 from probes.live.model.sample import PathJudgment, PathWord, Role
 from probes.live.processes.ownership import LARGE, PAGE, RdmaUse
 from probes.queries.finding import Evidence
+from probes.queries.modules import PEERMEM_REFCNT
 
-PEERMEM_REFCNT = "/sys/module/nvidia_peermem/refcnt"
 DMABUF_THRESHOLD = 1 << 20  # bytes; less may be a region that appeared between two readings
 QUEUE_BYTES = 256 << 10  # at most pinned for the ring of a queue pair or a completion queue (an estimate)
 LARGEST_PAGE = 64 << 10  # of kernels on Arm

@@ -55,7 +55,7 @@ class CheckedStep(StepDefinition):
         found = [finding for finding in own if finding.is_present]
         counted = [finding for finding in found if self.notes_count or finding.severity is not Severity.NOTE]
         causes = [facts.findings.get(finding.part_of) for finding in counted if finding.fix is None]
-        if counted and len(causes) == len(counted) and (cause := causes[0]) is not None:
+        if counted and len(causes) == len(counted) and (cause := causes[0]) and not self.covers(cause.id):
             ids = tuple(finding.id for finding in counted)
             return self.step(StepState.BLOCKED, f"ends with: {cause.title}", findings=ids)
         if counted:
