@@ -281,6 +281,11 @@ def _parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
     return parser
 
 
+def whole_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line with every command, for what lists all of them."""
+    return _parser()
+
+
 def _commands_in(arguments: Sequence[str]) -> list[str]:
     """Return the commands whose parsers are needed, each of which takes half a millisecond to make."""
     if any(word.startswith("-") and "h" in word for word in arguments):
@@ -436,6 +441,8 @@ def _run(options: argparse.Namespace) -> int:
         sys.stdout = cast(TextIO, ReportStream(sys.stdout))  # the exit status is the answer
     if sys.stdout is None and options.command != "record":
         raise _Refused("standard output is closed")
+    if options.command == "completion":
+        options.parser = whole_parser()
     if options.command in _LONG:
         gc.enable()
     if options.command in ("fleet", "live", "watch"):

@@ -246,6 +246,21 @@ def _job(text: str) -> str:
     return text
 
 
+def commands_of(parser: argparse.ArgumentParser) -> dict[str, tuple[str, argparse.ArgumentParser]]:
+    """Return the summary and the parser of each command, with its options, which it adds when needed."""
+    found = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            summaries = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            for name, command in action.choices.items():
+                fill: Any = getattr(command, "fill", None)
+                if fill is not None:
+                    command.fill = None
+                    fill(command)
+                found[name] = (summaries[name], command)
+    return found
+
+
 def require_running_node(host: Host, command: str) -> None:
     """Raise NoSuchHost if the host is a tree of files."""
     if host.origin.source is Source.TREE:
