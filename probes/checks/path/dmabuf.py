@@ -6,12 +6,13 @@ from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Maybe, Unknown, map_known
 from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import GpuDirectFacts
+from probes.facts.gpudirect_requirements import OLDEST_OPEN_GPU
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import SWAP_ENDS_JOBS, reboot_plan, reboot_step
 from probes.plans.packages import open_driver_steps
 from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, STAGED, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Scope, Severity, found, need, passed, unknown
-from probes.queries.module_need import OLDEST_OPEN_GPU, PEERMEM_MISSING, dmabuf_comes_first
+from probes.queries.module_need import PEERMEM_MISSING, dmabuf_comes_first
 from probes.queries.modules import (
     DMABUF,
     DRIVER_VERSION,
@@ -39,7 +40,7 @@ def _not_applicable(examination: Examination) -> Outcome | None:
 
 AREA = Area("path", requires=(_not_applicable,))
 
-_MANUAL = "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/"
+GDR_MANUAL = "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/"
 _OPEN_MANUAL = (
     "NVIDIA driver README, Open Linux Kernel Modules, https://download.nvidia.com/XFree86/Linux-x86_64/"
 )
@@ -202,7 +203,7 @@ def _probe_evidence(nics: tuple[str, ...], answer: str) -> Evidence:
     "dmabuf-kernel-too-old",
     Severity.WARNING,
     "The kernel is too old for DMA-BUF",
-    _MANUAL,
+    GDR_MANUAL,
     ok="The kernel is new enough for DMA-BUF, or OFED adds it",
     impact=STAGED,
 )

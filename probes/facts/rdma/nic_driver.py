@@ -10,8 +10,8 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.kernel.dkms import OFED_PACKAGES, DkmsFacts, installed_for
-from probes.facts.kernel.module_files import ModuleFile
-from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, ModuleFacts
+from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile
+from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.system.driver_container import DriverContainerFacts
 from probes.facts.system.packages import Package, owner_of
 from probes.host.protocol import Host

@@ -18,6 +18,7 @@ from probes.fleet.job_counters import (
     to_text,
 )
 from probes.host.protocol import Host
+from probes.host.values import HOSTNAME
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.files.job_file import JobFile, JobFileError, is_job_id
 from tui.files.new_file import shown_path
@@ -26,8 +27,6 @@ from tui.runtime.json_values import document, object_of, plain_value, write_json
 from tui.runtime.printing import heading_of, print_lines, text_width
 from widgets.base.lines import Line, line
 from widgets.fleet.job_counters import draw
-
-_HOSTNAME = "/proc/sys/kernel/hostname"
 
 
 def begin_job(host: Host, job: str, out: TextIO, ascii_only: bool, directory: str | None = None) -> int:
@@ -66,7 +65,7 @@ def end_job(
     difference = compare(begin, end)
     if as_json:
         write_json(
-            document("job-counters", host.read(_HOSTNAME, 4096), host.origin, end.at, _json(difference)), out
+            document("job-counters", host.read(HOSTNAME, 4096), host.origin, end.at, _json(difference)), out
         )
     else:
         print_lines([*_heading(host, end.at), *draw(difference, text_width(out))], out, ascii_only)
@@ -85,9 +84,7 @@ def _made_up(host: Host) -> str | None:
 def _heading(host: Host, at: float) -> list[Line]:
     """Return the first line, for what is not about a real node; that of a prolog is its only one."""
     return (
-        []
-        if host.origin.is_running
-        else [heading_of(known(host.read(_HOSTNAME, 4096), "?"), host.origin, at)]
+        [] if host.origin.is_running else [heading_of(known(host.read(HOSTNAME, 4096), "?"), host.origin, at)]
     )
 
 
