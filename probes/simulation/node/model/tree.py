@@ -9,6 +9,7 @@ from enum import Enum
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.modules import PLUGIN_ONLY
+from probes.facts.rdma.nic_families import VERBS_MODULES
 from probes.host.answers import CommandOutput
 from probes.simulation.node.model.description import NicDescription, NodeDescription
 from probes.simulation.node.model.load import Steps
@@ -32,7 +33,6 @@ BOOT_MESSAGES = (
 
 # Prefixes of vendors' modules that their own packages build: AWS's and HPE's.
 
-VERBS_DRIVERS = ("mlx4_ib", "mlx5_ib", "efa", "bnxt_re", "erdma", "ionic_rdma", "irdma")
 # Direct dependencies of each module, from modules.dep of nodes with and without OFED.
 _DEPENDENCIES = {
     "ib_core": (),
@@ -42,7 +42,7 @@ _DEPENDENCIES = {
     "cxi_eth": ("cxi_ss1",),
     "cxi_ss1": (),
     "cxi_user": ("cxi_ss1",),
-    **dict.fromkeys(VERBS_DRIVERS, ("ib_core", "ib_uverbs")),
+    **dict.fromkeys(VERBS_MODULES, ("ib_core", "ib_uverbs")),
     "efa_nv_peermem": ("nvidia",),
     "mlx4_core": (),
     "mlx4_ib": ("ib_core", "ib_uverbs", "mlx4_core"),

@@ -13,8 +13,9 @@ from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER
 from probes.facts.kernel.modprobe_config import parse_cmdline
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.functions import DEVICES
+from probes.facts.rdma.nic_families import VERBS_MODULES
 from probes.simulation.node.devices.config_space import real_path
-from probes.simulation.node.model.tree import VERBS_DRIVERS, Refusal, Removed, Tree, log, uuid_of
+from probes.simulation.node.model.tree import Refusal, Removed, Tree, log, uuid_of
 from probes.simulation.node.modules.files import modinfo_fields
 from probes.simulation.node.modules.modules import PEERMEM_PARAMETERS, add_memory_peers, add_module
 from probes.simulation.node.modules.symbol_versions import differing_symbol, version_table
@@ -32,7 +33,7 @@ _OLD_NAME_TAKEN = "nv_mem_client_init:382: nv_mem_client_init -- error while reg
 _PATHS = {
     "nvidia": (DRIVER_PROC,),
     PEERMEM: ("/sys/kernel/mm/memory_peers/nv_mem",),
-    **dict.fromkeys(VERBS_DRIVERS, ("/sys/class/infiniband", "/sys/class/infiniband_verbs")),
+    **dict.fromkeys(VERBS_MODULES, ("/sys/class/infiniband", "/sys/class/infiniband_verbs")),
     "cxi_ss1": ("/sys/class/cxi", CXI_GPU_PARAMETER),
     "rdma_ucm": ("/dev/infiniband/rdma_cm",),
     "rdma_cm": ("/dev/infiniband/rdma_cm",),
@@ -237,7 +238,7 @@ def _device_paths(tree: Tree, module: str) -> list[str]:
         listed = sorted(tree.directories.get("/dev/infiniband", set()))
         return [f"/dev/infiniband/{file}" for file in listed if file.startswith("umad")]
     paths: list[str] = []
-    if module in VERBS_DRIVERS:
+    if module in VERBS_MODULES:
         verbs = tree.directories.get("/dev/infiniband", set())
         paths = [f"/dev/infiniband/{file}" for file in sorted(verbs) if file.startswith("uverbs")]
         paths += [f"{nic.path}/infiniband" for nic in tree.cards]
