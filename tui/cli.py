@@ -15,7 +15,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, cast
 
-from probes.base.text import printable
+from probes.base.text import did_you_mean, printable
 from tui.commands.arguments import (
     EXIT_INTERRUPTED,
     EXIT_WRONG_USAGE,
@@ -23,7 +23,6 @@ from tui.commands.arguments import (
     UsageError,
     add_node_options,
     add_output_options,
-    did_you_mean,
     interval,
     set_configured_defaults,
 )
@@ -216,7 +215,7 @@ class _Parser(argparse.ArgumentParser):
             parser = commands.choices[word]
             names |= {*parser._option_string_actions}
         options = sorted(name[2:] for name in names if name.startswith("--"))
-        return did_you_mean(wrong.partition("=")[0].lstrip("-"), options, 0.6, "--")
+        return did_you_mean(wrong.partition("=")[0].lstrip("-"), options, 0.6, prefix="--")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write a message; argparse itself would swallow an error on stdout."""
