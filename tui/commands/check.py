@@ -63,7 +63,6 @@ CONSUMERS = {
     "nhc": "Node Health Check",
     "slurm": "Slurm",
     "junit": "CI",
-    "sarif": "viewers",
 }
 _DRAINING = ("nhc", "slurm")  # they act on what --severity-map says
 # They are about the node. What a job has set itself keeps no other job away.

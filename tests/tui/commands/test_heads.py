@@ -17,7 +17,7 @@ LINES = {
         "check acs-redirect-enabled",
     ),
     "forecast": ("forecast", "forecast --upgrade 'apt-get dist-upgrade'", "check --after-reboot"),
-    "topo": ("topo", "topo --format dot", "topo --format graphml", "topo --nccl-xml"),
+    "topo": ("topo", "topo --format dot", "topo --nccl-xml"),
     "modules": ("modules",),
     "live": ("live --seconds 1", "live --begin 440044"),
     "explain": ("explain", "explain 41000", "explain --slurm 4711"),
