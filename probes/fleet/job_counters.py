@@ -129,7 +129,7 @@ def from_text(content: bytes, job: str) -> JobCounters:
     try:
         value = json.loads(content)
         if not isinstance(value, dict) or value.get("schema") != _SCHEMA:
-            raise CountersError("it was not written by gdrtop live --begin")
+            raise CountersError("it was not written by gdrtop prolog")
         counters = _CODEC.decode(JobCounters, value)
     except CodecError as error:
         raise CountersError(str(error)) from None

@@ -19,7 +19,7 @@ LINES = {
     "forecast": ("forecast", "forecast --upgrade 'apt-get dist-upgrade'", "check --after-reboot"),
     "topo": ("topo", "topo --format dot", "topo --nccl-xml"),
     "modules": ("modules",),
-    "live": ("live --seconds 1", "live --begin 440044"),
+    "live": ("live --seconds 1",),
     "explain": ("explain", "explain 41000", "explain --slurm 4711"),
     "hang": ("hang 4711",),
     "ras": ("ras",),
