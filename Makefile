@@ -41,10 +41,9 @@ bench: $(VENV)/.developing ## the time and memory budgets, against peers in the 
 screenshots: $(VENV)/.developing ## the pictures and the recording in screenshots/
 	$(BIN)/python -m tests.screenshots
 
-man: $(VENV)/.developing ## the man page and the completions, from the command line and the manual
+man: $(VENV)/.developing ## the output on the pages of the manual; the man page and the completions in build/share
 	$(BIN)/python -m tests.manual_output
-	$(BIN)/python -m tests.man_page
-	$(BIN)/python -m tests.completion
+	$(BIN)/python -m tests.generated_files build/share
 
 dist: $(VENV)/.developing $(VENV)/.packaging ## all packages, in dist/; CONSTRAINTS=file fixes the dependencies
 	$(BIN)/python -m tests.packages dist $(if $(CONSTRAINTS),--constraints $(CONSTRAINTS))

@@ -1,10 +1,15 @@
-"""The version of a build: pyproject.toml has hatchling call it (tool.hatch.version)."""
+"""What hatchling calls for a build: the version, and the files that only packages have (pyproject.toml)."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 from tui.files.version import RELEASE, development_version, source_version
 
@@ -38,3 +43,24 @@ def _git(root: Path, *arguments: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "-C", str(root), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+class GeneratedFiles(BuildHookInterface):
+    """Put the man page and the completions into a wheel; an editable install has neither."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Write them to a folder of this build."""
+        if version == "editable":
+            return
+        if self.root not in sys.path:
+            sys.path.insert(0, self.root)
+        from tests.generated_files import write
+
+        self._folder = tempfile.TemporaryDirectory()
+        written = write(Path(self._folder.name))
+        build_data["shared_data"].update({str(path): f"share/{place}" for place, path in written.items()})
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove the folder."""
+        if version != "editable":
+            self._folder.cleanup()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PICTURES = "tests/tui/__snapshots__/"
-MAN_PAGE = ("-m", "tests.man_page")  # make man
 PUBLISHED = ("-m", "tests.tui.commands.published_schemas")
 
 
@@ -610,7 +609,7 @@ def test_sample_the_path_has_a_name() -> None:
         "tests/tui/commands/test_manifest.py",
         "tests/tui/test_manual.py",
         "-k",
-        "sample or kind or man_page",
+        "sample or kind",
     ),
     {
         "probes/setup/manifests/catalogue.py": (
@@ -625,10 +624,7 @@ def test_sample_the_path_has_a_name() -> None:
             "tests/tui/test_manual.py::test_every_kind_of_manifest_is_in_the_manual",
             "['sample']",
         ),
-        "tui/manual/gdrtop.1": ("tests/tui/test_manual.py", "run `make man`"),
     },
-    commands=(MAN_PAGE,),
-    written=("tui/manual/gdrtop.1",),
     others=("tests/probes/setup/manifests/parsed.py", "tests/probes/setup/manifests/schemas.py"),
 )
 VARIABLE = Recipe(
@@ -706,7 +702,7 @@ NODE = Recipe(
         "tests/probes/checks/test_faults.py",
         "tests/tui/test_manual.py",
         "-k",
-        "sample or every_described or every_simulated or man_page",
+        "sample or every_described or every_simulated",
     ),
     {
         "probes/simulation/node/model/names.py": (
@@ -729,10 +725,7 @@ NODE = Recipe(
             "tests/tui/test_manual.py",
             "add ['sample'] to tui/manual/simulation.md",
         ),
-        "tui/manual/gdrtop.1": ("tests/tui/test_manual.py", "run `make man`"),
     },
-    commands=(MAN_PAGE,),
-    written=("tui/manual/gdrtop.1",),
     others=("tests/probes/checks/test_faults.py", "tests/tiers.py"),
 )
 PAGE = Recipe(
@@ -748,10 +741,7 @@ PAGE = Recipe(
     {
         "tui/manual/sample.md": ("tests/tui/test_manual.py::test_every_page_is_a_subject", "'sample'"),
         "tui/manual/__init__.py": ("tests/tui/test_manual.py::test_every_page_is_a_subject", "'sample'"),
-        "tui/manual/gdrtop.1": ("tests/tui/test_manual.py", "run `make man`"),
     },
-    commands=(MAN_PAGE,),
-    written=("tui/manual/gdrtop.1",),
     others=("tui/screens/help.py",),
 )
 COMBINATION = Recipe(
@@ -798,8 +788,6 @@ def sample(examination: Examination) -> Iterator[Evidence]:
             "add to tui/manual/versions.md: | Sample 1.0",
         ),
     },
-    commands=(MAN_PAGE,),
-    written=("tui/manual/gdrtop.1",),
 )
 COLUMN = Recipe(
     (
@@ -829,10 +817,7 @@ COLUMN = Recipe(
     {
         "widgets/live/columns.py": ("tests/widgets/live/test_columns.py", "name each column in COLUMNS"),
         "tui/manual/live.md": ("tests/tui/test_manual.py", "minor"),
-        "tui/manual/gdrtop.1": ("tests/tui/test_manual.py", "run `make man`"),
     },
-    commands=(MAN_PAGE,),
-    written=("tui/manual/gdrtop.1",),
     pictures="test_live[200x60]",
     others=("widgets/live/", "probes/live/model/sample.py"),
 )
@@ -1122,7 +1107,7 @@ def test_the_figure_is_read() -> None:
         "tests/probes/simulation/bandwidth/test_other_tools.py",
         "tests/tui/test_manual.py",
         "-k",
-        "sample or list_has or nothing_crashes or is_simulated or benchmark or man_page",
+        "sample or list_has or nothing_crashes or is_simulated or benchmark",
     ),
     {
         "probes/bandwidth/tools/sample.py": (
@@ -1134,10 +1119,7 @@ def test_the_figure_is_read() -> None:
             "there is no probes/simulation/bandwidth/sample.py",
         ),
         "tui/manual/bandwidth.md": ("tests/tui/test_manual.py", "tui/manual/bandwidth.md: ['sample']"),
-        "tui/manual/gdrtop.1": ("tests/tui/test_manual.py", "run `make man`"),
     },
-    commands=(MAN_PAGE,),
-    written=("tui/manual/gdrtop.1",),
     others=("probes/bandwidth/tools/gdrcopy.py",),
 )
 CONDITION = Recipe(

@@ -1,19 +1,17 @@
-"""Write the man page gdrtop(1) from the manual, and the options from the command line's parser (make man)."""
+"""The man page gdrtop(1), from the manual and the command line's parser."""
 
 import argparse
 import re
 import textwrap
 from collections.abc import Collection
-from pathlib import Path
-from typing import Any
 
 from docutils.core import publish_string
 from myst_parser.docutils_ import Parser
 
 from tui import cli
+from tui.commands.arguments import commands_of
 from tui.manual import SUBJECTS, page, title
 
-PATH = Path(__file__).parents[1] / "tui" / "manual" / "gdrtop.1"
 SETTINGS = {"output_encoding": "unicode", "report_level": 5, "myst_enable_extensions": ["deflist"]}
 TABLE = re.compile(r"^\|[^|\n]+\|[^|\n]+\|\n\|---\|---\|\n((?:\|.*\|\n)+)", re.M)  # of two columns
 ROW = re.compile(r"^\| (.*?) \| (.*) \|\n", re.M)
@@ -107,23 +105,8 @@ def options(parser: argparse.ArgumentParser, common: Collection[str] = ()) -> st
     return "".join(parts)
 
 
-def commands_of(parser: argparse.ArgumentParser) -> dict[str, tuple[str, argparse.ArgumentParser]]:
-    """The summary and the parser of each command, with its options, which it adds when they are needed."""
-    found = {}
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            summaries = {choice.dest: choice.help or "" for choice in action._choices_actions}
-            for name, command in action.choices.items():
-                fill: Any = getattr(command, "fill", None)
-                if fill is not None:
-                    command.fill = None
-                    fill(command)
-                found[name] = (summaries[name], command)
-    return found
-
-
 def man_page() -> str:
-    parser = cli._parser()
+    parser = cli.whole_parser()
     commands = commands_of(parser)
     common = {argparse.SUPPRESS, *(action.help for action in parser._actions if action.help)}
     summaries = "".join(listed(f"gdrtop {name}", text) for name, (text, _) in commands.items())
@@ -160,8 +143,3 @@ def man_page() -> str:
             section("See also", f"{plain(SEE_ALSO)}\n"),
         )
     )
-
-
-if __name__ == "__main__":
-    PATH.write_text(man_page(), encoding="utf-8")
-    print(PATH)

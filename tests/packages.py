@@ -95,7 +95,7 @@ class Build:
 
     def all(self) -> None:
         os.umask(0o022)
-        self.run(TOOLS / "hatchling", "build", "-d", self.out)
+        self.run(sys.executable, "-m", "hatchling", "build", "-d", self.out)
         self.lock()
         for architecture in ARCHITECTURES:
             house, lib = self.work / f"wheelhouse-{architecture}", self.work / f"lib-{architecture}"

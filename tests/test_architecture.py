@@ -483,3 +483,42 @@ def test_the_dashboard_starts_without_networkx_and_nvml() -> None:
         *("tui.screens.bandwidth_run.state", "tui.screens.bandwidth_setup.state", "tui.screens.list_screen"),
     }
     assert not modules_after("import tui.app") & later
+
+
+# Equal by chance, or repeated on purpose.
+EQUAL = {
+    "'127.0.0.1'",
+    "'/run/gdrtop'",  # each file of its own, which a test moves
+    "'/usr/share/nvidia'",
+    "'/dev/gdrdrv'",
+    "re.compile('[A-Za-z0-9_.-]{1,64}')",
+}
+REMOTE = "probes/host/remote/collector.py"  # runs alone on the node that is read
+
+
+def test_no_constant_has_two_homes() -> None:
+    """A fact that stands in two files is corrected in one of them."""
+    homes: dict[str, list[str]] = {}
+    for path in MODULES:
+        if name_of(path) == REMOTE:
+            continue
+        for node in tree_of(path).body:
+            if not isinstance(node, ast.Assign) or not isinstance(target := node.targets[0], ast.Name):
+                continue
+            if target.id.strip("_").replace("_", "").isupper() and is_fact(node.value):
+                homes.setdefault(ast.unparse(node.value), []).append(f"{name_of(path)} {target.id}")
+    assert {value: found for value, found in homes.items() if len(found) > 1 and value not in EQUAL} == {}
+
+
+def is_fact(value: ast.expr) -> bool:
+    """A pattern, a text, or some texts or numbers: not a limit, which may be equal by chance."""
+    if isinstance(value, ast.Call):
+        return ast.unparse(value.func) == "re.compile" and len(ast.unparse(value)) > 24
+    if isinstance(value, ast.Constant):
+        return isinstance(value.value, str) and len(value.value) > 8
+    if isinstance(value, ast.Tuple | ast.Set):
+        texts = [
+            item for item in value.elts if isinstance(item, ast.Constant) and isinstance(item.value, str)
+        ]
+        return len(texts) == len(value.elts) > 1
+    return False

@@ -15,7 +15,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, cast
 
-from probes.base.text import printable
+from probes.base.text import did_you_mean, printable
 from tui.commands.arguments import (
     EXIT_INTERRUPTED,
     EXIT_WRONG_USAGE,
@@ -23,7 +23,6 @@ from tui.commands.arguments import (
     UsageError,
     add_node_options,
     add_output_options,
-    did_you_mean,
     interval,
     set_configured_defaults,
 )
@@ -216,7 +215,7 @@ class _Parser(argparse.ArgumentParser):
             parser = commands.choices[word]
             names |= {*parser._option_string_actions}
         options = sorted(name[2:] for name in names if name.startswith("--"))
-        return did_you_mean(wrong.partition("=")[0].lstrip("-"), options, 0.6, "--")
+        return did_you_mean(wrong.partition("=")[0].lstrip("-"), options, 0.6, prefix="--")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write a message; argparse itself would swallow an error on stdout."""
@@ -279,6 +278,11 @@ def _parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
         command = commands.add_parser(name, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
         command.fill = partial(_fill, name)
     return parser
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line with every command, for what lists all of them."""
+    return _parser()
 
 
 def _commands_in(arguments: Sequence[str]) -> list[str]:
@@ -436,6 +440,8 @@ def _run(options: argparse.Namespace) -> int:
         sys.stdout = cast(TextIO, ReportStream(sys.stdout))  # the exit status is the answer
     if sys.stdout is None and options.command != "record":
         raise _Refused("standard output is closed")
+    if options.command == "completion":
+        options.parser = whole_parser()
     if options.command in _LONG:
         gc.enable()
     if options.command in ("fleet", "live", "watch"):

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 import string
+from collections.abc import Iterable
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+BDF = re.compile(
+    r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+)  # the address of a PCI function, with its domain
 # Modules, commands and libraries with names of letters only, with which titles begin.
 _NAMES = frozenset({"nvidia", "modprobe", "perftest", "gdrdrv", "libibverbs", "efa"})
 _BLANKS = string.whitespace + "\0"
@@ -68,3 +72,26 @@ def capitalized(text: str) -> str:
 def version_numbers(text: str) -> tuple[int, ...]:
     """Return the numbers of a version, for comparison: (2, 21, 5) of "2.21.5"; () without numbers."""
     return tuple(int(part) for part in _NUMBER.findall(text))
+
+
+def did_you_mean(
+    word: str,
+    names: Iterable[str],
+    cutoff: float = 0.5,
+    *,
+    prefix: str = "",
+    otherwise: str = "",
+    most: int = 3,
+) -> str:
+    """Return a hint as "; did you mean check or do?"; `otherwise` if no name is similar or has the word.
+
+    `cutoff`: from 0, any name, to 1, the same name; large and small letters are the same. `prefix`: stands
+    before each name, and is not compared.
+    """
+    from difflib import get_close_matches
+
+    by_lower = {name.lower(): name for name in names}
+    parts = [name for name in by_lower if word.lower() in re.split("[-+ ]", name)]
+    close = get_close_matches(word.lower(), by_lower, cutoff=cutoff)
+    similar = [prefix + by_lower[name] for name in list(dict.fromkeys([*parts, *close]))[:most]]
+    return f"; did you mean {' or '.join(similar)}?" if similar else otherwise

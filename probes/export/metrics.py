@@ -15,6 +15,7 @@ from probes.export import metric_list
 from probes.export.families import Family, Labels, Sample, family
 from probes.export.port_totals import PortTotals, wait_ratio
 from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.gpudirect_requirements import PEER_MODULES
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.live.model.sample import LiveSample, PathWord, Standstill, ranks_wait
 from probes.live.port_counters import pcie_stall_percent
@@ -23,7 +24,6 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
 
 _Values = Iterator[tuple[Labels, Maybe[float]]]
-_PEERMEM = ("nvidia_peermem", "nv_peer_mem")
 _PAUSE = re.compile(r"([rt])x_(?:prio([0-7])|global)_pause_duration")  # µs; global: the link has no PFC
 _ALL_PRIORITIES = "all"
 _DIRECTIONS = {"r": "received", "t": "transmitted"}
@@ -124,7 +124,7 @@ def _paths(examination: Examination) -> _Values:
 
 def _peermem(examination: Examination) -> Iterator[Family]:
     def is_loaded(facts: ModuleFacts) -> Maybe[bool]:
-        found = (facts.modules[name].state for name in _PEERMEM if name in facts.modules)
+        found = (facts.modules[name].state for name in PEER_MODULES if name in facts.modules)
         return any_of(map_known(state, lambda state: state is ModuleState.LIVE) for state in found)
 
     loaded = map_known(examination.node.modules, is_loaded)

@@ -29,15 +29,13 @@ from probes.facts.kernel.release import KernelFacts
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.data_direct import DataDirectFacts, functions_of_nics
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
+from probes.facts.rdma.nic_families import PEER_DRIVERS
 from probes.host.answers import CudaGpu
 from probes.host.protocol import Host
 
 BUFINFO = "/sys/kernel/debug/dma_buf/bufinfo"
 _BUFINFO_LIMIT = 4 << 20
 _NO_DATA_DIRECT = DataDirectFacts(())
-# Only OFED's, Broadcom's and Alibaba's own drivers ask peer-memory clients for addresses (ib_umem_get_peer).
-# Which erdma is loaded shows in OFED: the kernel's does not ask, and does not load beside OFED's ib_core.
-_PEER_DRIVERS = ("mlx5_core", "mlx4_core", "bnxt_en", "erdma")
 CUDA_START_ERRORS = {
     "802": "the NVSwitch fabric is not set up; check Fabric Manager",
     "803": "the driver's kernel modules and libraries have different versions",
@@ -119,7 +117,7 @@ def _nics_by_peer_memory(
         elif driver == "erdma" and peermem.usable is True:
             answers[device.name] = modules if isinstance(modules, Unknown) else has_ofed_peer_memory(modules)
         else:
-            answers[device.name] = peermem.usable if not driver or driver in _PEER_DRIVERS else False
+            answers[device.name] = peermem.usable if not driver or driver in PEER_DRIVERS else False
     return answers
 
 

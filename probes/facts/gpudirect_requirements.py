@@ -16,7 +16,8 @@ from probes.facts.gpudirect import (
     Requirement,
     parse_driver_version,
 )
-from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, ModuleFacts, ModuleState
+from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
+from probes.facts.kernel.modules import PRESENT, ModuleFacts, ModuleState
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
@@ -27,17 +28,16 @@ EFA_PEERMEM = "efa_nv_peermem"
 # cass_nvidia_gpu.c: exists only in a driver that was built with NVIDIA's headers.
 CXI_GPU_PARAMETER = "/sys/module/cxi_ss1/parameters/nv_p2p_persistent"
 _CXI_MODULES = ("cxi_ss1", "cxi_user")
-_FIRST_OPEN_DRIVER = (515, 43, 4)  # the first with nv-dmabuf.c
-_FIRST_KERNEL = (5, 12)
+FIRST_DMABUF_DRIVER = (515, 43, 4)  # the first with nv-dmabuf.c
+FIRST_DMABUF_KERNEL = (5, 12)
 _MOST_NAMED = 8  # NICs
-_OLDEST_CAPABILITY = (7, 5)  # Turing: the open kernel modules support nothing older
+OLDEST_OPEN_GPU = (7, 5)  # Turing: the open kernel modules support nothing older
 _BY_DESIGN = (
     (re.compile(r"geforce", re.IGNORECASE), "GeForce GPUs do not support GPUDirect RDMA"),
     (re.compile(r"\bGB10\b"), "GB10 (DGX Spark) does not support GPUDirect RDMA"),
 )
-_PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
+PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
 _IB_EXPORTERS = {"ib_core", "ib_uverbs", "ib_peer_mem"}
-_PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
 TOPOLOGY_CHECK = "GrdmaPciTopoCheckOverride"
 _DENY = "2"
 _FIRST_DENIAL = (580, 65, 6)  # 570.86.16 to 575.64.05 have the option, too: any value but 0 allows
@@ -70,7 +70,7 @@ def driver_requirements(modules: Maybe[ModuleFacts], gpus: Maybe[GpuFacts]) -> l
     flavor = map_known(gpus, lambda facts: facts.driver.flavor)
     state = _state(modules, "nvidia")
     requirements = []
-    if not isinstance(state, Unknown) and state not in _PRESENT and isinstance(flavor, Unknown):
+    if not isinstance(state, Unknown) and state not in PRESENT and isinstance(flavor, Unknown):
         evidence, lack = f"/proc/modules: nvidia is {state.value}", "the NVIDIA driver is not loaded"
         requirements.append(Requirement("the NVIDIA driver loaded", False, evidence, lack))
     is_open = flavor if isinstance(flavor, Unknown) else flavor is Flavor.OPEN
@@ -83,7 +83,7 @@ def driver_requirements(modules: Maybe[ModuleFacts], gpus: Maybe[GpuFacts]) -> l
     if isinstance(numbers, Unknown):
         new = numbers
     else:
-        new = Unknown(Reason.MALFORMED, source) if numbers is None else numbers >= _FIRST_OPEN_DRIVER
+        new = Unknown(Reason.MALFORMED, source) if numbers is None else numbers >= FIRST_DMABUF_DRIVER
     lack = "DMA-BUF needs driver 515.43.04 or newer"
     requirements.append(Requirement("driver 515.43.04 or newer", new, f"{source}: {version}", lack))
     return [*requirements, *topology_requirements(gpus, GdrPath.DMABUF)]
@@ -146,7 +146,7 @@ def _support_of(gpu: Gpu, driver: DriverFacts, answer: CudaGpu | None) -> GpuSup
         return GpuSupport(dmabuf, rdma, reason, evidence, len(denied) == 2)
     feature = "GPUDirect RDMA" if rdma is False else "DMA-BUF"
     reason = f"GPU{gpu.index} does not support {feature}" if denied else ""
-    if known(gpu.compute_capability, _OLDEST_CAPABILITY) < _OLDEST_CAPABILITY:
+    if known(gpu.compute_capability, OLDEST_OPEN_GPU) < OLDEST_OPEN_GPU:
         reason = reason or f"DMA-BUF needs compute capability 7.5 or newer; GPU{gpu.index} is older"
         dmabuf, evidence = False, evidence if denied else f"NVML: GPU{gpu.index} is {gpu.name}"
     return GpuSupport(known(dmabuf, True), known(rdma, True), reason, evidence)
@@ -183,7 +183,7 @@ def kernel_requirements(kernel: Maybe[KernelFacts], answers: dict[str, Maybe[boo
     release = map_known(kernel, lambda facts: facts.release)
     configured = map_known(kernel, lambda facts: facts.dma_shared_buffer)
     version = map_known(kernel, lambda facts: facts.version)
-    new = map_known(version, lambda numbers: numbers >= _FIRST_KERNEL)
+    new = map_known(version, lambda numbers: numbers >= FIRST_DMABUF_KERNEL)
     probed = [answer for answer in answers.values() if not isinstance(answer, Unknown)]
     evidence = f"{source}: {release}"
     if any(probed):
@@ -202,7 +202,7 @@ def verbs_requirement(modules: Maybe[ModuleFacts], answers: dict[str, Maybe[bool
     """Return whether programs can use verbs."""
     state = _state(modules, "ib_uverbs")
     probed = any(not isinstance(answer, Unknown) for answer in answers.values())
-    met: Maybe[bool] = state in _PRESENT if not isinstance(state, Unknown) else True if probed else state
+    met: Maybe[bool] = state in PRESENT if not isinstance(state, Unknown) else True if probed else state
     evidence = f"/proc/modules: ib_uverbs is {_word(state)}"
     ladder = () if isinstance(modules, Unknown) else modules.ladder
     is_unused = any(rung.module == "ib_core" and not rung.core for rung in ladder)
@@ -244,7 +244,7 @@ def nic_requirement(rdma: Maybe[RdmaFacts], answers: dict[str, Maybe[bool]]) -> 
 
 def peermem_state(modules: Maybe[ModuleFacts], of_gpus: list[Requirement]) -> PathState:
     """Return the state of nvidia_peermem's path."""
-    for name in _PEER_MODULES:
+    for name in PEER_MODULES:
         if _state(modules, name) is ModuleState.LIVE:
             # It fails to load unless it registers with the IB core (nvidia-peermem.c nv_mem_client_init).
             evidence = f"/proc/modules: {name} is live, so it is registered with the IB core"

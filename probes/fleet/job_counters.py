@@ -15,6 +15,7 @@ from probes.facts.rdma.counters import ERROR_COUNTER_BITS, PORT_COUNTERS, Harm, 
 from probes.facts.rdma.devices import RdmaFacts, port_name
 from probes.facts.rdma.devices import probe as probe_rdma
 from probes.host.protocol import Host
+from probes.host.values import BOOT_ID
 from probes.live.model.explanations import ERRORS
 from probes.live.odd_ranks import LEAST, odd_members
 from probes.live.port_counters import pause_percent, read_counter, rise
@@ -22,7 +23,6 @@ from probes.live.ports import counter_files
 from probes.snapshot.rates import read_port
 
 MAX_BYTES = 4 << 20  # of a saved file
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _SCHEMA = "gdrtop/job-counters-begin/1"
 _CODEC = Codec(clean=printable, bounds={"": Bounds(text=256, items=4096, least=0)})
 _LEAST_BYTES = 10**9  # in all: below, ports are not compared
@@ -129,7 +129,7 @@ def from_text(content: bytes, job: str) -> JobCounters:
     try:
         value = json.loads(content)
         if not isinstance(value, dict) or value.get("schema") != _SCHEMA:
-            raise CountersError("it was not written by gdrtop live --begin")
+            raise CountersError("it was not written by gdrtop prolog")
         counters = _CODEC.decode(JobCounters, value)
     except CodecError as error:
         raise CountersError(str(error)) from None

@@ -15,7 +15,8 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
 from probes.facts.rdma.cxi import has_verbs
-from probes.facts.rdma.devices import RDMA_CLASS, RdmaDevice, RdmaFacts, is_software
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, is_software
+from probes.host.values import RDMA_CLASS
 from probes.topology.nccl_words import ORDER
 from probes.topology.paths import Topology
 

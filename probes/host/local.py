@@ -7,13 +7,12 @@ can answer the same questions as this machine.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from probes.base.text import printable
+from probes.base.text import BDF, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.answers import CommandOutput, CudaGpu, KernelMessage
 from probes.host.collectives import CollectiveSpeed
@@ -43,6 +42,7 @@ from probes.host.usage import (
     thread_names_from_files,
     usage_from_files,
 )
+from probes.host.values import RDMA_CLASS
 
 if TYPE_CHECKING:  # imported on first use
     from probes.host.machine.counter_sampler import CounterSampler
@@ -51,10 +51,8 @@ if TYPE_CHECKING:  # imported on first use
     from probes.host.machine.rdma_reader import ResourceReader
 
 T = TypeVar("T")
-RDMA_CLASS = "/sys/class/infiniband"
 DRIVER_LOADED = ("/sys/module/nvidia", "/proc/driver/nvidia/version")
 NVIDIA_DRIVER = "/sys/bus/pci/drivers/nvidia"
-_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _LISTED_SECONDS = 10.0
 _MOST_SAMPLERS = 8
 _COUNTER_BYTES = 4096
@@ -295,7 +293,7 @@ class SleepingGpus:
         now = self._clock()
         if self._listed_at is None or now - self._listed_at >= _LISTED_SECONDS:
             self._listed_at = now
-            bdfs = filter(_BDF.fullmatch, known(self._files.names(NVIDIA_DRIVER), ()))
+            bdfs = filter(BDF.fullmatch, known(self._files.names(NVIDIA_DRIVER), ()))
             self._may_sleep = tuple(bdf for bdf in bdfs if self._power(bdf, "control") == "auto")
         for bdf in self._may_sleep:
             if self._power(bdf, "runtime_status") in ("suspended", "suspending"):

@@ -8,12 +8,16 @@ from typing import Protocol
 from probes.base.text import printable, text_of
 from probes.base.unknown import Maybe, Reason, Unknown
 
+VERBS = "/sys/class/infiniband_verbs"
+RDMA_CLASS = "/sys/class/infiniband"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+HOSTNAME = "/proc/sys/kernel/hostname"
 _DIGITS = 19  # of a number that both of these match
 _UNSIGNED = re.compile(r"[0-9]{1,20}|0x[0-9a-fA-F]{1,8}")
 _SIGNED = re.compile(r"-?[0-9]{1,19}")
 _STAMPED = re.compile(r"([0-9]{1,20})@[0-9]{1,20}\.[0-9]{9}", re.ASCII)
 # Old kernels print this for a device that does not answer PMA queries (core/sysfs.c, show_pma_counter).
-_NO_PMA = "N/A (no PMA)"
+NO_PMA = "N/A (no PMA)"
 _NO_NODE = "the firmware reports no NUMA node (-1)"
 
 
@@ -39,7 +43,7 @@ def read_integer(host: Files, path: str, signed: bool = False) -> Maybe[int]:
     if digits.isdigit() and len(digits) <= _DIGITS:  # nearly always; in bytes, digits are ASCII
         return int(digits)
     text = text_of(content)
-    if text == _NO_PMA:
+    if text == NO_PMA:
         return Unknown(Reason.NOT_THERE, path, text)
     if not (_SIGNED if signed else _UNSIGNED).fullmatch(text):
         return Unknown(Reason.MALFORMED, path, printable(text, 40))

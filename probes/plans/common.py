@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 REBOOT_ENDS_JOBS = "every job on this node"
 SWAP_ENDS_JOBS = "every job on the GPUs"
 POD_ENDS_JOBS = "every job on the GPUs: the driver pod restarts"
-_REBOOT = ("systemctl", "reboot")
+REBOOT = ("systemctl", "reboot")
 _OFED_DRIVERS = ("mlx4_core", "mlx5_core")
 _NETWORK_SERVICES = ("NetworkManager", "network", "networking", "systemd-networkd")
 _NO_NETDEVS = ("nvidia", "nv_peer_mem", "gdrdrv")
@@ -58,12 +58,12 @@ def modprobe_step(why: str, module: str) -> Step:
 
 def reboot_step(why: str = "Reboot the node") -> Step:
     """Return the step that reboots the node; `why` says what it achieves."""
-    return Step(why, _REBOOT)
+    return Step(why, REBOOT)
 
 
 def is_reboot(step: Step) -> bool:
     """Return whether the step reboots the node."""
-    return step.argv == _REBOOT
+    return step.argv == REBOOT
 
 
 # What programs are asked for in plans; `gdrtop do` runs some of it, a person the rest.

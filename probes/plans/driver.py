@@ -5,12 +5,12 @@ from __future__ import annotations
 from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Unknown, known
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsModule
-from probes.facts.kernel.modules import KernelModule
+from probes.facts.kernel.modules import PEERMEM, KernelModule
 from probes.facts.system.services import ServiceState
 from probes.plans.common import SWAP_ENDS_JOBS
 from probes.plans.load_modules import load_step
 from probes.plans.packages import FABRIC_MANAGER, fabric_manager_steps, header_step, in_driver_container
-from probes.queries.modules import PEERMEM, module_of
+from probes.queries.modules import module_of
 from probes.snapshot.examination import Examination
 
 _FIND_POD = "kubectl get pods -A -o wide -l app=nvidia-driver-daemonset"  # of the GPU Operator

@@ -19,7 +19,7 @@ from probes.plans.common import start_at_boot_step
 from probes.queries.evidence_list import join_limited
 from probes.snapshot.examination import Examination
 
-_DAEMON = "nvidia-persistenced"
+PERSISTENCE_DAEMON = "nvidia-persistenced"
 _TITLE = "Turn GPU persistence on"
 
 
@@ -42,23 +42,25 @@ def persistence_on(examination: Examination) -> Plan | str:
         on = f"persistence mode is on for all {plural(len(gpus), 'GPU')}"
         return unknown[0] if unknown else NothingToDo(on)
     services = examination.services
-    daemon = services if isinstance(services, Unknown) else services.services[_DAEMON]
+    daemon = services if isinstance(services, Unknown) else services.services[PERSISTENCE_DAEMON]
     if isinstance(daemon, Unknown):
-        return f"cannot tell whether {_DAEMON} is installed: {daemon}"
+        return f"cannot tell whether {PERSISTENCE_DAEMON} is installed: {daemon}"
     if isinstance(daemon.path, Unknown) and daemon.path.reason is not Reason.NOT_THERE:
-        return f"cannot tell whether {_DAEMON} is installed: {daemon.path}"
+        return f"cannot tell whether {PERSISTENCE_DAEMON} is installed: {daemon.path}"
     if isinstance(daemon.path, Unknown) or daemon.masked or daemon.state is ServiceState.ACTIVE:
         return _set_mode(off, daemon, everywhere=len(off) == len(gpus))
     if isinstance(daemon.state, Unknown):
-        return f"cannot tell whether {_DAEMON} is running: {daemon.state}"
+        return f"cannot tell whether {PERSISTENCE_DAEMON} is running: {daemon.state}"
     return make_plan(_TITLE, _start(daemon))
 
 
 def _start(daemon: Service) -> Step:
     if daemon.enabled is True:
         why = "Start the daemon (already enabled at boot)"
-        return Step(why, ("systemctl", "start", _DAEMON), undo=("systemctl", "stop", _DAEMON))
-    return start_at_boot_step("Start the daemon now and at boot", _DAEMON)
+        return Step(
+            why, ("systemctl", "start", PERSISTENCE_DAEMON), undo=("systemctl", "stop", PERSISTENCE_DAEMON)
+        )
+    return start_at_boot_step("Start the daemon now and at boot", PERSISTENCE_DAEMON)
 
 
 def _set_mode(off: Sequence[Gpu], daemon: Service, everywhere: bool) -> Plan:
@@ -75,9 +77,10 @@ def _set_mode(off: Sequence[Gpu], daemon: Service, everywhere: bool) -> Plan:
         for name, option in ([("all GPUs", ())] if everywhere else chosen)
     )
     lasting = (
-        f"To make it permanent, remove --no-persistence-mode from the unit (systemctl edit {_DAEMON})."
+        "To make it permanent, remove --no-persistence-mode from the unit"
+        f" (systemctl edit {PERSISTENCE_DAEMON})."
         if runs
-        else f"This lasts until the next reboot. To make it permanent, enable {_DAEMON}."
+        else f"This lasts until the next reboot. To make it permanent, enable {PERSISTENCE_DAEMON}."
     )
     return Plan(_TITLE, steps, note=lasting)
 

@@ -9,11 +9,10 @@ from probes.base.plan import FileChange, NothingToDo, Plan, Step, instruction, m
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel import module_blockers
 from probes.facts.kernel.log import LogKind
-from probes.facts.kernel.modules import LADDER, KernelModule, ModuleFacts, ModuleState
+from probes.facts.kernel.modules import LADDER, PEERMEM, KernelModule, ModuleFacts, ModuleState
 from probes.facts.system.platform import in_container
-from probes.queries.module_need import Need, need_of_peermem, running_jobs
+from probes.queries.module_need import GPU_MODULES, Need, need_of_peermem, running_jobs
 from probes.queries.modules import (
-    PEERMEM,
     file_of,
     gpu_functions,
     has_efa_only,
@@ -30,7 +29,6 @@ from probes.queries.symbol_versions import VERSIONS_DIFFER, is_about_version, is
 from probes.snapshot.examination import Examination
 
 _RDMA_MODULES, _MLX4_MODULES = ("mlx5_core", "mlx5_ib"), ("mlx4_core", "mlx4_ib")
-_GPU_MODULES = ("nvidia", "nvidia_uvm")
 _LEGACY_OFED = (5, 0)  # the last version that needs peerdirect_support=1
 OWN_FILE = "/etc/modules-load.d/gdrtop.conf"
 _HEAD = "# Written by gdrtop: modules that GPUDirect RDMA needs on this node, see modules-load.d(5).\n"
@@ -47,7 +45,7 @@ def path_modules(examination: Examination) -> Maybe[tuple[str, ...]]:
     concerned = (
         (_MLX4_MODULES, mlx4_functions(examination)),
         (rdma, mlx5_functions(examination)),
-        (_GPU_MODULES, gpu_functions(examination)),
+        (GPU_MODULES, gpu_functions(examination)),
     )
     for modules, devices in concerned:
         if isinstance(devices, Unknown):

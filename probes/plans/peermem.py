@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from probes.base.plan import NothingToDo, Plan, Step, make_plan, sentences
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.kernel.modules import KernelModule, ModuleState
+from probes.facts.kernel.modules import PEERMEM, KernelModule, ModuleState
 from probes.facts.system.services import ServiceState
 from probes.plans.load_modules import blocker_of, load_step, peermem_options
 from probes.queries.module_need import Need, need_of_peermem, running_jobs
-from probes.queries.modules import PEERMEM, file_of, is_present, module_of
+from probes.queries.modules import file_of, is_present, module_of
 from probes.snapshot.examination import Examination
 
 

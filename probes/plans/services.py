@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Reason, Unknown
-from probes.facts.kernel.modules import ModuleState
+from probes.facts.kernel.modules import PEERMEM, ModuleState
 from probes.facts.system.driver_container import STORAGE
 from probes.facts.system.services import Service, ServiceState
 from probes.plans.common import start_at_boot_step
 from probes.plans.load_modules import blocker_of, load_step
 from probes.plans.peermem import unload_step
 from probes.queries.jobs import has_pods
-from probes.queries.modules import PEERMEM, is_present, module_of
+from probes.queries.modules import is_present, module_of
 from probes.queries.nvlink_fabric import nvswitches_of
 from probes.snapshot.examination import Examination
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.config_space import Acs
+from probes.facts.pci.functions import DEVICES
 from probes.facts.pci.rdma_topo import ARGV, is_dma_function
 from probes.queries.finding import Evidence
 from probes.queries.pcie_paths import (
-    DEVICES,
     acs_of,
     config_of,
     functions_of,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from enum import Enum
@@ -13,6 +12,7 @@ from probes.base.evidence import Severity as Severity
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from probes.base.silence import Silence
+from probes.base.text import BDF
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.protocol import TREE_ONLY
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from probes.topology.paths import Topology
 
 T = TypeVar("T")
-_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 # A condition of a check: the outcome if the check cannot or need not run, else None.
 Precondition: TypeAlias = "Callable[[Examination], Outcome | None]"
 
@@ -324,7 +323,7 @@ def has_name(device: str, labels: Mapping[str, str]) -> bool:
 
 def is_bdf(device: str) -> bool:
     """Return whether this is the address of a PCI function."""
-    return _BDF.fullmatch(device) is not None
+    return BDF.fullmatch(device) is not None
 
 
 def costs_bandwidth(finding: Finding) -> bool:

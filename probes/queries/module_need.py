@@ -9,12 +9,13 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, sentences
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import Flavor
+from probes.facts.gpudirect_requirements import OLDEST_OPEN_GPU
 from probes.facts.jobs.processes import names_of
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.log import UNSUPPORTED_GPU
 from probes.facts.kernel.module_files import MODULES as MODULE_FILES
 from probes.facts.kernel.module_files import ModuleFile
-from probes.facts.kernel.modules import PROC_MODULES, KernelModule
+from probes.facts.kernel.modules import PEERMEM, PROC_MODULES, KernelModule
 from probes.queries.evidence_list import STAGED
 from probes.queries.finding import CheckEnded, Outcome, end_with, found, need, passed, unknown
 from probes.queries.jobs import jobs_of
@@ -22,7 +23,6 @@ from probes.queries.kernel_log import is_dmabuf_refused
 from probes.queries.modules import (
     DMABUF,
     MODULES,
-    PEERMEM,
     cxi_functions,
     efa_functions,
     file_of,
@@ -41,7 +41,6 @@ from probes.snapshot.examination import Examination
 GPU_MODULES = ("nvidia", "nvidia_uvm")
 RDMA_MODULES = ("ib_core", "ib_uverbs")
 MLX5_MODULES, MLX4_MODULES = ("mlx5_core", "mlx5_ib"), ("mlx4_core", "mlx4_ib")
-OLDEST_OPEN_GPU = (7, 5)  # Turing: the open kernel modules serve nothing older
 
 EFA_MODULES, SLINGSHOT_MODULES = ("ib_core", "ib_uverbs", "efa"), ("cxi_ss1", "cxi_user")
 

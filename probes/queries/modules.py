@@ -10,16 +10,18 @@ from probes.facts.gpudirect import hardware_of, parse_driver_version
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import (
+    PEERMEM,
+    PLUGIN_ONLY,
+    PRESENT,
     PROC_MODULES,
     KernelModule,
     ModuleFacts,
-    ModuleState,
     cards_of,
     has_ofed_peer_memory,
     vendor_cards,
 )
 from probes.facts.node import Node
-from probes.facts.pci.functions import is_for_guests
+from probes.facts.pci.functions import DEVICES, is_for_guests
 from probes.facts.system.services import ServiceFacts
 from probes.queries.evidence_list import SHOWN
 from probes.queries.finding import CheckEnded, Evidence, Outcome, need, passed, unknown
@@ -31,8 +33,6 @@ PEERMEM_SOURCE = "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open
 DRIVER_README = "NVIDIA driver README, https://download.nvidia.com/XFree86/Linux-x86_64/570.124.06/README/"
 DRIVER_GUIDE = "NVIDIA driver installation guide, https://docs.nvidia.com/datacenter/tesla/"
 
-PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
-PEERMEM = "nvidia_peermem"
 PEERMEM_REFCNT = f"/sys/module/{PEERMEM}/refcnt"  # its memory regions
 DRIVER_VERSION = "/proc/driver/nvidia/version"
 LINE_LIMIT = 200  # characters of a line of modprobe.d
@@ -40,7 +40,6 @@ LINE_LIMIT = 200  # characters of a line of modprobe.d
 MODULES, FILES = "the kernel modules", "modinfo of the module files"
 PCI, DMABUF, OFED = "the PCI devices", "the DMA-BUF probe", "the OFED release (ofed_info)"
 RELEASE = "the release of the running kernel"
-_PCI_DEVICES = "/sys/bus/pci/devices"
 
 
 def module_of(examination: Examination, name: str) -> Maybe[KernelModule]:
@@ -169,18 +168,18 @@ def gpu_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
 def no_peermem_pair(examination: Examination) -> Outcome | None:
     """Return the outcome for a node where no GPU and NIC can use nvidia_peermem; None: there is a pair."""
     if gpu_functions(examination) == ():
-        return passed(Evidence(_PCI_DEVICES, "no NVIDIA GPU"))
+        return passed(Evidence(DEVICES, "no NVIDIA GPU"))
     if peer_nics(examination.node) == ():
-        return passed(Evidence(_PCI_DEVICES, "no NIC that nvidia_peermem could serve"))
+        return passed(Evidence(DEVICES, "no NIC that nvidia_peermem could serve"))
     return None
 
 
 def no_gpu_or_nic(examination: Examination) -> Outcome | None:
     """Return the outcome for a node without a GPU or without an RDMA NIC; None: both are there."""
     if gpu_functions(examination) == ():
-        return passed(Evidence(_PCI_DEVICES, "no NVIDIA GPU"))
+        return passed(Evidence(DEVICES, "no NVIDIA GPU"))
     if mlx_functions(examination) == () and not examination.topology.nics:
-        return passed(Evidence(_PCI_DEVICES, "no RDMA NIC"))
+        return passed(Evidence(DEVICES, "no RDMA NIC"))
     return None
 
 
@@ -190,7 +189,7 @@ def no_gpu_or_rdma_device(examination: Examination) -> Outcome | None:
     if isinstance(node.pci, Unknown):
         return None
     if not topology.gpus:
-        return passed(Evidence(_PCI_DEVICES, "no NVIDIA GPU"))
+        return passed(Evidence(DEVICES, "no NVIDIA GPU"))
     if has_no_rdma_device(examination):
         return passed(Evidence("/sys/class/infiniband", "no RDMA device"))
     return None
@@ -241,7 +240,6 @@ def driver_version(examination: Examination) -> tuple[str, tuple[int, int, int]]
 # NCCL's own code uses ports with the link layers InfiniBand and Ethernet (src/transport/net_ib/init.cc).
 # EFA's is unspecified, and Slingshot has no verbs. A network plugin of NCCL serves both, through libfabric.
 PLUGIN = "aws-ofi-nccl"
-PLUGIN_ONLY = ("efa", "cxi")  # prefixes of the PCI drivers of EFA and Slingshot
 
 
 def plugin_only_driver(examination: Examination) -> str:

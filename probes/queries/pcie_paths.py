@@ -11,7 +11,7 @@ from probes.base.evidence import Evidence
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.pci.config_space import Acs, ConfigSpace, PciExpress
-from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
+from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, is_for_guests
 from probes.facts.system import platform
 from probes.host.protocol import TREE_ONLY
 from probes.queries.evidence_list import LIKE_THESE, first_distinct
@@ -20,7 +20,6 @@ from probes.snapshot.examination import Examination
 from probes.topology.paths import Path
 
 T = TypeVar("T")
-DEVICES = "/sys/bus/pci/devices"
 OUT_OF_SERVICE = "every job on this node, which must be taken out of service"
 NO_GPU_OR_NIC = Evidence(DEVICES, "no GPU or no RDMA NIC")
 BRIDGES = ("root port", "upstream port", "downstream port")

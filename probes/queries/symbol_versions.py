@@ -6,8 +6,9 @@ from probes.base.evidence import Evidence
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, map_known
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ExportedSymbol
+from probes.facts.kernel.modules import PEERMEM
 from probes.facts.kernel.symbol_versions import EXPORTED, NEEDED, SymbolVersions
-from probes.queries.modules import PEERMEM, file_of, is_present
+from probes.queries.modules import file_of, is_present
 from probes.snapshot.examination import Examination
 
 VERSIONS_DIFFER = f"it was built against another version of {PEER_MEMORY_SYMBOL} than the RDMA stack has"

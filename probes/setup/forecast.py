@@ -8,8 +8,8 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.checks.judgment import exit_status as status_of
 from probes.checks.judgment import judge
-from probes.facts.kernel.boot import BootFacts, version_key
-from probes.facts.kernel.installed_modules import MODULES_DIRECTORY, installed_releases
+from probes.facts.kernel.boot import MODULES_DIRECTORY, BootFacts, version_key
+from probes.facts.kernel.installed_modules import installed_releases
 from probes.facts.kernel.next_boot import read_next_boot
 from probes.facts.kernel.release import is_release
 from probes.facts.system.platform import in_container

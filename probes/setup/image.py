@@ -12,7 +12,7 @@ from probes.checks.judgment import conclude, judge
 from probes.checks.judgment import exit_status as status_of
 from probes.facts.gpudirect import hardware_of
 from probes.facts.kernel import boot
-from probes.facts.kernel.installed_modules import MODULES_DIRECTORY
+from probes.facts.kernel.boot import MODULES_DIRECTORY
 from probes.facts.kernel.release import is_release
 from probes.facts.system import distribution
 from probes.host.protocol import Host

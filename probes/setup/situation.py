@@ -12,6 +12,7 @@ from probes.facts.gpu.driver_package import DriverPackage, DriverTraces
 from probes.facts.gpudirect import GdrPath, PathState
 from probes.facts.kernel import boot
 from probes.facts.kernel.boot import BootFacts
+from probes.facts.kernel.modules import PEERMEM
 from probes.facts.rdma import nic_driver
 from probes.facts.rdma.nic_driver import NicDriver, NicTraces
 from probes.facts.system import cloud, kubernetes, slurm
@@ -24,7 +25,7 @@ from probes.host.protocol import Host
 from probes.queries.finding import Evidence
 from probes.queries.jobs import usable_paths
 from probes.queries.module_need import Need, dmabuf_comes_first, need_of_peermem
-from probes.queries.modules import PEERMEM, boot_loaders, module_of, no_gpu_or_rdma_device
+from probes.queries.modules import boot_loaders, module_of, no_gpu_or_rdma_device
 from probes.snapshot.examination import EXAMINE_SECONDS, Examination
 
 _REFUSED = "the NIC driver refuses GPU memory, by the kernel log"

@@ -29,6 +29,7 @@ from probes.host.usage import (
     thread_names_from_files,
     usage_from_files,
 )
+from probes.plans.common import REBOOT
 from probes.simulation.node.build import build_tree
 from probes.simulation.node.jobs.component_history import component_history
 from probes.simulation.node.jobs.ras import ADDRESS, ras_events, ras_report
@@ -49,7 +50,6 @@ if TYPE_CHECKING:  # a node that is only read needs neither faults nor commands 
 
 _MOST_READ_SECONDS = 60.0  # of readings that were not taken
 _FIRST_WITH_DATA_DIRECT = 54
-_REBOOT = ("systemctl", "reboot")
 _REBOOT_SECONDS = 300.0
 
 
@@ -208,7 +208,7 @@ class SimulatedHost(HostBase):
         from probes.simulation.commands.catalogue import perform
         from probes.simulation.commands.command_result import done
 
-        if tuple(argv) == _REBOOT:
+        if tuple(argv) == REBOOT:
             self.reboot()
             return done("The simulated node has started again.", seconds=_REBOOT_SECONDS)
         return perform(self, self.tree, argv, stdin, self._seconds())

@@ -13,7 +13,7 @@ from probes.topology.endpoints import Endpoint, is_down, port_gbps
 from probes.topology.hops import Smi
 from probes.topology.paths import Topology
 
-_NEAR = (Smi.PIX, Smi.PXB)
+NEAR_BY_SWITCH = (Smi.PIX, Smi.PXB)
 
 
 class Role(Enum):
@@ -74,7 +74,7 @@ def _gpus_near(topology: Topology, nic: Endpoint) -> list[str]:
     near: list[str] = []
     for gpu in topology.gpus:
         smi = topology.paths.smi(gpu.id, nic.id)
-        if not isinstance(smi, Unknown) and smi in _NEAR:
+        if not isinstance(smi, Unknown) and smi in NEAR_BY_SWITCH:
             near.append(f"{gpu.label} ({smi.value})")
         elif nic.id in topology.paths.nccl.by_cpu_link(gpu.id):
             near.append(f"{gpu.label} (NCCL P2C)")

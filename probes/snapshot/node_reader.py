@@ -11,8 +11,8 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.kernel.modules import COMPANIONS, CORE_LADDER
 from probes.facts.node import Node, probe_node
-from probes.facts.rdma.devices import RDMA_CLASS
 from probes.host.protocol import Host
+from probes.host.values import RDMA_CLASS
 from probes.snapshot.rates import Reading, Sources, read
 
 # A probe that was too slow once, on a busy node, may be fast enough the next time.

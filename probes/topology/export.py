@@ -1,4 +1,4 @@
-"""The graph in forms that other programs read: node-link JSON, Graphviz DOT and GraphML.
+"""The graph in forms that other programs read: node-link JSON and Graphviz DOT.
 
 Attributes are plain values; unknown ones are left out. Names come from the node and are not trusted.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from probes.base.frozen import frozen
-from probes.base.text import printable, xml_comment
+from probes.base.text import printable
 from probes.base.unknown import Unknown
 from probes.topology.graph import C2C, CPU, GPU, INTERNAL, MANAGEMENT, NIC, NUMA_NODE, NVLINK, NVSWITCH, SMP
 
@@ -83,15 +83,6 @@ def node_link(plain: nx.Graph[str]) -> dict[str, Any]:
 
     data: dict[str, Any] = nx.node_link_data(plain, edges="edges")
     return data
-
-
-def graphml(plain: nx.Graph[str], source: str) -> str:
-    """Return the graph as GraphML, in ASCII; `source`: derivation(node), for a comment."""
-    import networkx as nx
-
-    comment = xml_comment(source)
-    text = "\n".join([comment, *nx.generate_graphml(plain, named_key_ids=True)])
-    return text.encode("ascii", "xmlcharrefreplace").decode("ascii") + "\n"
 
 
 def dot(plain: nx.Graph[str], source: str) -> str:

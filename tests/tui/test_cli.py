@@ -504,7 +504,7 @@ def test_json_is_one_of_the_formats_of_topo(capsys: pytest.CaptureFixture[str]) 
         assert json.loads(printed(capsys, *arguments, "--demo", "cloud-vm"))["graph"]["nodes"]
     assert "graph gdrtop {" in printed(capsys, "topo", "--format", "dot", "--demo", "cloud-vm")
     text = printed(capsys, "topo", "--help")
-    assert all(word in text for word in ("graphml", "Graphviz"))
+    assert all(word in text for word in ("networkx", "Graphviz"))
 
 
 def test_help_shows_the_manual(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.man_page import commands_of
 from tui import cli
-from tui.commands.arguments import REFUSED
+from tui.commands.arguments import REFUSED, commands_of
 from tui.launch import SLURMD_SECONDS
 from tui.manual import page
 
@@ -32,7 +31,7 @@ EARLIER = {
 
 def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """All commands with their options; "" is gdrtop itself."""
-    pending: list[tuple[str, argparse.ArgumentParser]] = [("", cli._parser())]
+    pending: list[tuple[str, argparse.ArgumentParser]] = [("", cli.whole_parser())]
     while pending:
         name, parser = pending.pop()
         yield name, parser

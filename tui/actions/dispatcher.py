@@ -17,6 +17,7 @@ from probes.facts.network.network_dependencies import NetworkDependencyFacts
 from probes.facts.node import derivation
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
+from probes.host.values import BOOT_ID
 from probes.plans.catalogue import Offer, offers
 from probes.queries.finding import Finding
 from probes.snapshot.examination import Examination
@@ -54,7 +55,6 @@ from tui.runtime.lock import ActionLock, LockTaken, runtime_directory, user_name
 if TYPE_CHECKING:
     from probes.host.remote.remote_host import RemoteHost
 
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _ACS_OFF = ("acs-redirect-off", "fix:acs-redirect-enabled")
 _NETWORK_SECONDS = 5.0
 _MOST_UNDOS = 5  # runs that the list offers to undo
@@ -297,7 +297,7 @@ class Dispatcher:
             self._commands.abandoned.set()
 
     def _boot_id(self) -> str:
-        return known(self._host.read(_BOOT_ID), "")
+        return known(self._host.read(BOOT_ID), "")
 
     def _actor(self, node: str) -> Actor:
         return Actor(node, self._boot_id(), user_name(), os.getpid())

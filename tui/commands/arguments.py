@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from probes.base.origin import Source
@@ -38,7 +38,6 @@ REFUSED = {
 
 
 _MOST_NAME = 128
-_MOST_SIMILAR = 3
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -246,20 +245,22 @@ def _job(text: str) -> str:
     return text
 
 
+def commands_of(parser: argparse.ArgumentParser) -> dict[str, tuple[str, argparse.ArgumentParser]]:
+    """Return the summary and the parser of each command, with its options, which it adds when needed."""
+    found = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            summaries = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            for name, command in action.choices.items():
+                fill: Any = getattr(command, "fill", None)
+                if fill is not None:
+                    command.fill = None
+                    fill(command)
+                found[name] = (summaries[name], command)
+    return found
+
+
 def require_running_node(host: Host, command: str) -> None:
     """Raise NoSuchHost if the host is a tree of files."""
     if host.origin.source is Source.TREE:
         raise NoSuchHost(f"gdrtop {command} needs a running node; --root is only a tree of files")
-
-
-def did_you_mean(word: str, names: Iterable[str], cutoff: float = 0.5, prefix: str = "") -> str:
-    """Return a hint as "; did you mean check or do?"; "" if no name is similar or has the word in it.
-
-    `cutoff`: from 0, any name, to 1, the same name. `prefix`: stands before each name, and is not compared.
-    """
-    from difflib import get_close_matches
-
-    every = list(names)
-    parts = [name for name in every if word in re.split("[-+ ]", name)]
-    similar = list(dict.fromkeys([*parts, *get_close_matches(word, every, cutoff=cutoff)]))[:_MOST_SIMILAR]
-    return f"; did you mean {' or '.join(prefix + name for name in similar)}?" if similar else ""

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from probes.base.frozen import frozen
 from probes.base.origin import Source
-from probes.base.text import plural
+from probes.base.text import did_you_mean, plural
 from probes.base.unknown import Unknown, known
 from probes.checks.judgment import Judgment, exit_status, judge
 from probes.checks.live.watched import NOT_LONG_ENOUGH, WATCH_SECONDS
@@ -25,7 +25,7 @@ from probes.queries.jobs import without_jobs
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import with_slow_results
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean, duration
+from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, duration
 from tui.commands.consumers.checked_node import CheckedNode
 from tui.commands.consumers.output import ONE_LINE_BYTES, one_line, save_check, write_actions, write_for
 from tui.files.since_ok import SinceOk, since_ok
@@ -63,7 +63,6 @@ CONSUMERS = {
     "nhc": "Node Health Check",
     "slurm": "Slurm",
     "junit": "CI",
-    "sarif": "viewers",
 }
 _DRAINING = ("nhc", "slurm")  # they act on what --severity-map says
 # They are about the node. What a job has set itself keeps no other job away.

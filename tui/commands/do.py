@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from probes.base.origin import Source
 from probes.base.plan import NothingToDo
-from probes.base.text import printable
+from probes.base.text import did_you_mean, printable
 from probes.checks.judgment import judge
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
@@ -21,7 +21,7 @@ from tui.actions.events import RunEvent, RunOutcome
 from tui.actions.local_commands import ask_for_password
 from tui.actions.manual_steps import why_manual
 from tui.actions.script import script_of
-from tui.commands.arguments import EXIT_INTERRUPTED, UsageError, did_you_mean
+from tui.commands.arguments import EXIT_INTERRUPTED, UsageError
 from tui.commands.check import examine_host
 from tui.runtime.json_values import document, host_name, step_json, write_json
 from tui.runtime.open_host import open_host

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
+from probes.base.text import did_you_mean, printable
 from probes.base.unknown import known
 from probes.facts.node import derivation
 from probes.facts.system import cloud as cloud_facts
@@ -24,7 +24,7 @@ from probes.setup.environment.formats import FORMATS, lines_of
 from probes.setup.environment.lint import FileReport, kind_of, lint, worst_status
 from probes.setup.environment.recommend import recommend, version_of
 from probes.snapshot.examination import Examination, examine
-from tui.commands.arguments import UsageError, accept_earlier, did_you_mean
+from tui.commands.arguments import UsageError, accept_earlier
 from tui.files.log_files import STDIN, UnreadableLog, chunks_of_log
 from tui.files.new_file import shown_path
 from tui.runtime.json_values import document, host_name, object_of, write_json

@@ -93,15 +93,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--yes", action="store_true", help="with --ras-events, do not ask")
     add_job_option(parser, "all jobs")
-    job = parser.add_mutually_exclusive_group()
-    job.add_argument(
-        "--begin", metavar="JOB", help="only save this node's port counters for a job, in a prolog"
-    )
-    job.add_argument(
-        "--end",
-        metavar="JOB",
-        help="only print what the port counters did since --begin, in an epilog (gdrtop schema job-counters)",
-    )
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
@@ -110,21 +101,6 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("gdrtop live shows all moments of a recording; --at is for gdrtop check and report")
     host = open_host(options, is_whole=True)
     require_running_node(host, "live")
-    if options.begin is not None or options.end is not None:
-        used = [
-            name
-            for name in ("seconds", "job", "csv", "perfetto", "changes", "ras_events")
-            if vars(options)[name]
-        ]
-        if used:
-            raise UsageError(
-                f"--{used[0].replace('_', '-')} watches; --begin and --end read the counters once"
-            )
-        from tui.commands.fleet.job_counters import begin_job, end_job
-
-        if options.begin is not None:
-            return begin_job(host, options.begin, out, options.ascii)
-        return end_job(host, options.end, out, options.ascii, options.json)
     if options.yes and not options.ras_events:
         raise UsageError("--yes needs --ras-events")
     if options.changes and not options.json:

@@ -7,12 +7,13 @@ import re
 import sys
 from typing import TextIO
 
+from probes.base.text import did_you_mean
 from probes.facts.gpudirect import GdrPath
 from probes.host.protocol import Host
 from probes.setup.manifests.request import Refused
 from probes.setup.situation import read_situation
 from probes.snapshot.examination import examine
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean
+from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.commands.do import EXIT_REFUSED
 from tui.files.new_file import NotWritten, check_new, write_new
 from tui.runtime.open_host import open_host

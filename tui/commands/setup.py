@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from probes.bandwidth.model.request import Mode
 from probes.base.origin import Source
-from probes.base.text import printable
+from probes.base.text import did_you_mean, printable
 from probes.facts.gpudirect import GdrPath
 from probes.facts.node import derivation
 from probes.host.protocol import Host
@@ -23,7 +23,7 @@ from probes.simulation.host import SimulatedHost
 from tui.actions.manual_steps import as_simulated
 from tui.actions.script import script_of_all
 from tui.bandwidth.results_store import open_results_store
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean
+from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.commands.do import EXIT_REFUSED, Do, add_consent_options, confirm_and_run
 from tui.commands.forecast.upgrade import write_advice
 from tui.commands.simulated.setup_state import SimulatedSetup

@@ -51,12 +51,11 @@ from widgets.node.path import label_of
 if TYPE_CHECKING:
     import networkx as nx
 
-FORMATS = ("text", "table", "json", "yaml", "dot", "graphml")
+FORMATS = ("text", "table", "json", "yaml", "dot")
 _FORMAT_HELP = """\
 formats:
-  text     boxes, the matrix of GPUs and NICs, and each GPU's best NIC (default)
-  dot      the graph for Graphviz: gdrtop topo --format dot | dot -Tsvg > topology.svg
-  graphml  the graph for Gephi, yEd, Cytoscape or networkx.read_graphml
+  text  boxes, the matrix of GPUs and NICs, and each GPU's best NIC (default)
+  dot   for Graphviz (networkx reads the graph of --json): gdrtop topo --format dot | dot -Tsvg > topology.svg
 
 --nccl-xml alone writes this node's PCI tree as the XML that NCCL_TOPO_FILE takes. With FILE, it shows what
 that file says: one from a cloud image, or one that NCCL_TOPO_DUMP_FILE wrote.
@@ -71,7 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _FORMAT_HELP
     parser.add_argument(
-        "--format", choices=FORMATS, default="text", metavar="FORMAT", help="text (default), dot or graphml"
+        "--format", choices=FORMATS, default="text", metavar="FORMAT", help="text (default) or dot"
     )
     accept_earlier(parser, "--format", "-o", "--output")
     parser.add_argument(
@@ -104,7 +103,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     """Print the topology of the node that the options name, or a topology file of NCCL."""
     if options.hops and options.format not in ("json", "yaml"):
         raise UsageError("--hops needs --json")
-    if options.switch_ports and (options.format in ("dot", "graphml") or options.nccl_xml is not None):
+    if options.switch_ports and (options.format == "dot" or options.nccl_xml is not None):
         raise UsageError("--switch-ports needs text or --json")
     if options.nccl_xml is None:
         extent = Extent(options.hops, options.switch_ports)
@@ -163,8 +162,6 @@ def write_topology(
         elif extent.switch_ports:
             content["switch_ports"] = [_switch_port_json(*item) for item in asked.items()]
         write_document(content, out, form)
-    elif form == "graphml":
-        out.write(export.graphml(marked_graph(topology, found), derivation(topology.node)))
     elif form == "dot":
         text = export.dot(marked_graph(topology, found), derivation(topology.node))
         out.write(ascii_text(text) if is_plain(out, ascii_only) else text)

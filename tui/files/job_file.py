@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 
+from probes.base.text import printable
 from tui.files.new_file import (
     NewFile,
     NotWritten,
@@ -68,11 +69,12 @@ def is_job_id(job: str) -> bool:
 
 
 class JobFile:
-    """What one job's begin saved."""
+    """What the Prolog of a job saved."""
 
     def __init__(self, job: str, directory: str | None = None) -> None:
         """`directory`: by default root's below /run, a user's in the XDG state directory."""
-        assert is_job_id(job)
+        if not is_job_id(job):
+            raise JobFileError(f"{printable(job, 80)!r} is not a job ID")
         if directory is None:
             directory = ROOTS_DIRECTORY if os.geteuid() == 0 else own_directory(STATE)
         if not os.path.isabs(directory):
@@ -98,8 +100,7 @@ class JobFile:
         try:
             return read_small(self.path, most_bytes, "the saved counters of a job")
         except FileNotFoundError:
-            begin = "run gdrtop live --begin with this job ID first, as the same user"
-            raise JobFileError(f"{shown_path(self.path)} does not exist; {begin}") from None
+            raise JobFileError(f"{shown_path(self.path)} does not exist: the Prolog saves it") from None
         except (OSError, ValueError) as error:
             raise JobFileError(f"{shown_path(self.path)} cannot be read: {why(error)}") from None
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from probes.base.origin import Origin, Source
-from probes.base.text import printable
+from probes.base.text import did_you_mean, printable
 from probes.simulation.node.model.names import SIMULATED_NAMES
 from tui.settings.current import current
 
@@ -58,16 +58,13 @@ def _simulated_name(asked: str) -> str:
         try:
             idle = fault_without_effect(node, wanted)
         except NoSuchFault as error:
-            from difflib import get_close_matches
-
             if error.args[0] in FAULTS:
                 other = f"{FAULTS[error.args[0]].on}+{error.args[0]}"
                 raise NoSuchHost(
                     f"fault {error.args[0]!r} cannot be simulated on {node}; try {other}"
                 ) from None
-            near = get_close_matches(error.args[0], FAULTS, cutoff=0.4)
-            hint = f" (did you mean {' or '.join(near)}?)" if near else ""
-            raise NoSuchHost(f"unknown fault {error.args[0]!r}{hint}; gdrtop --demo list shows all") from None
+            hint = did_you_mean(error.args[0], FAULTS, 0.4, otherwise="; gdrtop --demo list shows all")
+            raise NoSuchHost(f"unknown fault {error.args[0]!r}{hint}") from None
         if idle:
             fault, reason = idle
             if node == fault.on:
@@ -80,13 +77,10 @@ def _simulated_name(asked: str) -> str:
 
 def _node_hint(node: str) -> str:
     """Return the nodes that were meant; without a similar one, all of them."""
-    from difflib import get_close_matches
-
     name, comma, faults = node.partition(",")
     if comma and name in SIMULATED_NAMES:
         return f"; the first fault follows a plus sign: {name}+{faults}"
-    near = get_close_matches(node, SIMULATED_NAMES)
-    return f"; did you mean {' or '.join(near)}?" if near else f"; choose one of {', '.join(SIMULATED_NAMES)}"
+    return did_you_mean(node, SIMULATED_NAMES, 0.6, otherwise=f"; choose one of {', '.join(SIMULATED_NAMES)}")
 
 
 @lru_cache(maxsize=64)

@@ -23,7 +23,7 @@ from probes.queries.finding import Severity
 from probes.recording.archive import MAX_MOMENTS, ArchiveWriter, Recording, read_archive
 from probes.recording.format import PackedAnswer, Question, RecordingError
 from probes.recording.recording_host import Moment, RecordingHost
-from probes.recording.redaction.identifiers import Identifiers
+from probes.recording.redaction.identifiers import PATH_QUESTIONS, Identifiers
 from tui.files.new_file import chunks_of, why
 from tui.runtime.recorder import Recorded, Recorder, manifest_of
 from tui.runtime.ring_directory import OwnFile, RingDirectory, RingError, SegmentFile
@@ -36,7 +36,6 @@ _SLACK_BYTES = 1 << 20  # a moment and the file system's own blocks
 _MOST_ANSWERS = 1 << 17  # more than any node has; then all are read again
 _PROCESS_PATH = re.compile(r"/proc/([0-9]{1,10})(?:/.*)?", re.S)
 _BY_PROCESS = ("process_usage", "thread_names")
-_PATH_QUESTIONS = ("file", "names", "link", "resolve", "size", "readable", "writable")
 _ORDER = tuple(Severity)  # the most severe first
 
 _SAME_BOOT_SECONDS = 10.0
@@ -240,7 +239,7 @@ class RingRecorder:
             if question.kind in _BY_PROCESS:
                 return question.subject[0] in pids
             matched = (
-                _PROCESS_PATH.fullmatch(question.subject[0]) if question.kind in _PATH_QUESTIONS else None
+                _PROCESS_PATH.fullmatch(question.subject[0]) if question.kind in PATH_QUESTIONS else None
             )
             return matched is None or matched[1] in pids
 

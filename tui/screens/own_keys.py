@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping
-from difflib import get_close_matches
 
 from textual.binding import Binding
 from textual.keys import KEY_NAME_REPLACEMENTS, Keys, format_key
 
-from probes.base.text import printable
+from probes.base.text import did_you_mean, printable
 from tui.screens.keys import FUNCTION_KEYS, KEYS, RANKS, Key, ranks_of
 
 # Keys that lead out of every screen, and pairs that screens bind one by one.
@@ -76,8 +75,7 @@ def _why_not(name: str) -> str:
     if name in FIXED:
         return "cannot be changed"
     names = [known for known in KEYS if known not in FIXED]
-    near = get_close_matches(name, names, n=1)
-    hint = f"; did you mean {near[0]}?" if near else "."
+    hint = did_you_mean(name, names, 0.6, most=1, otherwise=".")
     return f"is not the name of a key{hint} The names are {', '.join(names)}"
 
 

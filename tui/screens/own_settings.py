@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 
+from probes.base.text import did_you_mean
 from tui.screens.overview.layout import HIDE_PANELS, HIDEABLE, PANEL_NAMES, VIEW_PANELS
 from tui.screens.own_keys import KeyProblem, rebound
 from tui.settings.configuration import Configuration, Configured
@@ -24,8 +24,7 @@ def wrong_settings(found: Configuration) -> Iterator[str]:
 
         theme, names = found.configured("theme"), theme_meanings()
         if theme.value not in names:
-            near = get_close_matches(str(theme.value), names, n=1)
-            hint = f"; did you mean {near[0]}?" if near else "."
+            hint = did_you_mean(str(theme.value), names, 0.6, most=1, otherwise=".")
             yield f"{theme.origin}: there is no theme {theme.value!r}{hint} The themes are {', '.join(names)}"
     for name, configured in found.values.items():
         if name.startswith((HIDE, SORT)):
@@ -40,8 +39,7 @@ def _wrong_panels(setting: str, configured: Configured, known: Sequence[str]) ->
     """Yield a sentence for each name that is not that of a panel; `known`: those that it may be."""
     for name in filter(None, map(str.strip, str(configured.value).split(","))):
         if name not in known:
-            near = get_close_matches(name.lower(), known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else "."
+            hint = did_you_mean(name, known, 0.6, most=1, otherwise=".")
             panels = ", ".join(known)
             yield f"{configured.origin}: {setting} has no panel {name!r}{hint} The panels are {panels}"
 
@@ -55,9 +53,7 @@ def _wrong_columns(setting: str, configured: Configured) -> Iterator[str]:
     for name in names_in(text) if hides else filter(None, [text.removeprefix("-")]):
         column = columns.get(name)
         if column is None:
-            by_lower = {key.lower(): key for key in columns}
-            near = get_close_matches(name.lower(), by_lower, n=1)
-            hint = f"; did you mean {by_lower[near[0]]}?" if near else "."
+            hint = did_you_mean(name, columns, 0.6, most=1, otherwise=".")
             names = ", ".join(key for key, column in columns.items() if not (hides and column.is_fixed))
             yield f"{configured.origin}: {setting} has no column {name!r}{hint} The columns are {names}"
         elif hides and column.is_fixed:

@@ -16,13 +16,13 @@ from tui.settings import PREFIX
 if TYPE_CHECKING:
     from tui.settings.configuration import Configuration
 
+WHAT = "a configuration"
 SITE_DIRECTORY = "/etc/gdrtop"
 TOP = "/"  # as root, the directories of a file are checked up to this one
 FILE = "config.toml"
 FOLDER = "config.d"  # of the site; its *.toml are read sorted by name
 MOST_BYTES = 1 << 18
 _MOST_FILES = 100
-_WHAT = "a configuration"
 _ABSENT = "not there"
 
 
@@ -69,7 +69,7 @@ def load(environment: Mapping[str, str] | None = None) -> Configuration:
     for path in dict.fromkeys((*site, own) if own else site):
         is_site = path in site  # also if a user says that their own file is in the site's directory
         try:
-            texts.append((path, is_site, read_trusted(path, MOST_BYTES, _WHAT, TOP)))
+            texts.append((path, is_site, read_trusted(path, MOST_BYTES, WHAT, TOP)))
             state = "read"
         except (FileNotFoundError, NotADirectoryError):
             state = _ABSENT

@@ -6,12 +6,11 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
-from difflib import get_close_matches
 from typing import TypeVar
 
 from probes.base.silence import Silence
 from probes.base.site_combinations import COMPONENTS, SiteCombination, VersionRange, parse_range
-from probes.base.text import printable
+from probes.base.text import did_you_mean, printable
 from tui.files.xdg import group_files
 from tui.settings.configuration import ConfigFile, Configuration, Configured
 from tui.settings.table import (
@@ -126,9 +125,8 @@ class _Layers:
         settings = {setting.variable: setting for setting in SETTINGS.values()}
         setting = settings.get(variable)
         if setting is None:
-            near = get_close_matches(variable, settings, n=1, cutoff=0.85)
-            if near:
-                self.notes.append(f"{printable(variable, 80)} is not a setting; did you mean {near[0]}?")
+            if near := did_you_mean(variable, settings, 0.85, most=1):
+                self.notes.append(f"{printable(variable, 80)} is not a setting{near}")
             return
         if setting.runs_command and self._is_root:
             self.errors.append(f"{variable} {_ONLY_SITE}")
@@ -277,9 +275,8 @@ class _Layers:
 def unknown_key(key: str, known: Sequence[str], table: str = "") -> str:
     """Return the sentence about a key that is not known, with the nearest ones and all that are."""
     elsewhere = next((name for name in SETTINGS if "." in name and name.rpartition(".")[2] == key), "")
-    near = get_close_matches(key, known, n=1)
-    hint = f"; did you mean {near[0]}?" if near else "."
-    if elsewhere and key not in near:
+    hint = did_you_mean(key, known, 0.6, most=1, otherwise=".")
+    if elsewhere:
         hint = f"; did you mean {elsewhere}?"
     where = f" in [{table}]" if table else ""
     return f"unknown key {shown(key)}{where}{hint} The keys here are {', '.join(known)}"

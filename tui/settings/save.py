@@ -15,6 +15,7 @@ from tui.files.new_file import NewFile, make_directory, shown_path, why, why_not
 from tui.files.trusted_file import read_trusted
 from tui.files.xdg import NO_HOME
 from tui.settings import load
+from tui.settings.load import WHAT
 from tui.settings.merge import lines_of
 from tui.settings.template import template
 
@@ -23,7 +24,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-WHAT = "a configuration"
 MODE, SITE_MODE = 0o600, 0o644  # every user reads the site's
 _EDIT = "set it with gdrtop config --edit"
 _VALUE = re.compile(r"""([^=]*=[ \t]*)("(?:[^"\\]|\\.)*"|'[^']*')""")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts
+from probes.facts.gpudirect_requirements import PEER_MODULES
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState, Rung, cards_of
 from probes.facts.node import Node
@@ -24,7 +25,6 @@ _MARKS = {
 
 
 _STATE_COLUMN, _REFCNT_CELLS = 20, 5
-_COUNTED = ("nvidia_peermem", "nv_peer_mem")  # their refcnt counts registered memory regions
 _COMPANION = "not needed for GPUDirect RDMA"
 
 
@@ -136,7 +136,7 @@ def draw(
             Run(f" {rung.module:<14} ", Tone.PLAIN if rung.core else Tone.DIM),
             Run(state, tone if mark in "✗?" else Tone.DIM),
         )
-        if rung.module in _COUNTED:
+        if rung.module in PEER_MODULES:
             refcnt = f"{_refcnt(module, refcnts):>{_REFCNT_CELLS}}"
             lines.append((*fit(head, width - _REFCNT_CELLS), Run(refcnt)))
         else:

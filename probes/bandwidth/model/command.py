@@ -12,13 +12,13 @@ import re
 import shlex
 
 from probes.base.frozen import frozen
+from probes.base.text import BDF
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.numa import NumaFacts, NumaNode, parse_list
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination
 
 _RDMA_DEVICE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,62}")  # IB_DEVICE_NAME_MAX is 64 including the end
-_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_\-]{0,61}[A-Za-z0-9_])?")
 _HOST_NAME_LIMIT = 253  # RFC 1035
 PCI_ORDER = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
@@ -77,7 +77,7 @@ def is_rdma_device(name: str) -> bool:
 
 def is_bdf(text: str) -> bool:
     """Return whether this is a complete PCI address as sysfs writes it."""
-    return bool(_BDF.fullmatch(text))
+    return bool(BDF.fullmatch(text))
 
 
 def out_of_range(name: str, number: int | None, least: int, most: int) -> str:

@@ -18,11 +18,11 @@ from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.pci.functions import PciFunction, PciKind
+from probes.facts.pci.functions import DEVICES, PciFunction, PciKind
 from probes.facts.pci.link_speed import link_gbps, now_of, words
 from probes.facts.rdma.devices import RdmaPort
 from probes.queries.finding import Evidence
-from probes.queries.pcie_paths import DEVICES, config_of, functions_of, is_grace
+from probes.queries.pcie_paths import config_of, functions_of, is_grace
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import Nccl
 

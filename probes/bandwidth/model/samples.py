@@ -91,6 +91,7 @@ STAGED = "staged"  # GPU memory, copied through host memory
 INTEGRATED_MEMORY = "host memory: the GPU is integrated and has none of its own"
 BY_DMABUF = "DMA-BUF"
 BY_PEERMEM = "nvidia-peermem"
+GPU_PATHS = (BY_DMABUF, BY_PEERMEM)
 WAITING, CONNECTED, MEASURING, DONE = "waiting for the client", "connected", "measuring", "done"
 
 

@@ -10,17 +10,15 @@ from importlib import resources
 from probes.bandwidth.model.expected import TESTS, Expectation, ExpectedPair, ExpectedTable, parse_table
 from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.rating import LARGE_FROM_BYTES
-from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
+from probes.bandwidth.model.samples import GPU_PATHS
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.names import built_in_name
 from probes.facts.system.platform import PlatformFacts
 from probes.queries.pcie_paths import functions_of
 from probes.snapshot.examination import Examination
-from probes.topology.nccl_words import Nccl
+from probes.topology.nccl_paths import NEAR
 
 # Only such pairs are what a table means; NCCL's word for a NIC at Grace's own root port is P2C or PHB.
-_NEAR = (Nccl.PIX, Nccl.PXB, Nccl.P2C)
-_GPU_MEMORY = (BY_DMABUF, BY_PEERMEM)
 _TOOLS = {f"ib_{test}_bw": test for test in TESTS}
 
 
@@ -55,7 +53,7 @@ def _expected(
 ) -> Expectation | None:
     """Return what the first row that fits expects; None for tests that no table is about."""
     name, load = _TOOLS.get(test.tool), test.settings.load
-    if name is None or test.memory not in _GPU_MEMORY or load.is_bidirectional:
+    if name is None or test.memory not in GPU_PATHS or load.is_bidirectional:
         return None
     if load.size_bytes is not None and load.size_bytes < LARGE_FROM_BYTES:
         return None
@@ -79,7 +77,7 @@ def _is_near(examination: Examination, gpu: str, nic: str) -> bool:
     gpus = examination.node.gpus
     cards = () if isinstance(gpus, Unknown) else gpus.gpus
     by_c2c = any(card.bdf == gpu and known(card.c2c_links, 0) for card in cards)
-    return path.nccl == topology.paths[gpu, nearest[0]].nccl and (path.nccl in _NEAR or by_c2c)
+    return path.nccl == topology.paths[gpu, nearest[0]].nccl and (path.nccl in NEAR or by_c2c)
 
 
 def _models(examination: Examination, gpu: str, nic: str) -> tuple[str, str, str]:

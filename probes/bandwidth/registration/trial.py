@@ -11,7 +11,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.gpudirect import GpuDirectFacts
-from probes.facts.kernel.modules import ModuleFacts, ModuleState
+from probes.facts.kernel.modules import PRESENT, ModuleFacts, ModuleState
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaDevice
 from probes.snapshot.examination import Examination
@@ -26,7 +26,6 @@ GPU_SECONDS = 30.0
 _ACCESS, _EFA_ACCESS = 7, 1
 _NO_NIC = "no RDMA device; gdrtop check shows why"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_LOADED = (ModuleState.LIVE, ModuleState.BUILTIN)
 
 
 @frozen
@@ -107,7 +106,7 @@ def _why_no_gpu(examination: Examination, gpu: Gpu) -> str:
         for name in ("nvidia", "nvidia_uvm"):
             module = modules.modules.get(name)
             state = None if module is None else module.state
-            if isinstance(state, ModuleState) and state not in _LOADED:
+            if isinstance(state, ModuleState) and state not in PRESENT:
                 return f"{name} is not loaded, and CUDA would load it"
     direct = examination.node.gpudirect
     if isinstance(direct, GpuDirectFacts) and direct.never_supports(gpu.bdf):

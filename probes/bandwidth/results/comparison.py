@@ -16,7 +16,7 @@ from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
 from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
 from probes.bandwidth.results.memory_path import is_as_requested, memory_used, mismatch_evidence
-from probes.bandwidth.results.staged import staging_conclusions
+from probes.bandwidth.results.staged import CHECK_FOR_CAUSES, staging_conclusions
 from probes.base.frozen import frozen
 
 _ARROW = " → "
@@ -24,7 +24,6 @@ _COMPARED = (HOST_MEMORY, BY_DMABUF, BY_PEERMEM)
 # NCCL checks the same before it uses DMA-BUF: the GPU's attribute, and EOPNOTSUPP or EPROTONOSUPPORT of the
 # NIC (src/init.cc dmaBufSupported, src/transport/net_ib/gdr.cc).
 _UNSUPPORTED = re.compile(r"DMA-BUF is not supported on this GPU|Couldn't allocate MR with error=(?:93|95)\b")
-_CHECK = "gdrtop check looks for the causes: ACS redirects, IOMMU, slow links"
 
 
 @frozen
@@ -161,7 +160,7 @@ def _bandwidth(result: Result, host: Result | None) -> str:
     if share < LIKE_HOST:
         notes = result.judgment.why.partition("; ")[2] if result.judgment.verdict is Rating.BELOW else ""
         because = f" ({notes})" if notes else ""
-        then = f"; {result.judgment.open_findings}" if result.judgment.findings else f". {_CHECK}"
+        then = f"; {result.judgment.open_findings}" if result.judgment.findings else f". {CHECK_FOR_CAUSES}"
         return (
             f"limited by the path between {nic} and {gpu}{because}: {memory} reaches {ours}, host memory on"
             f" the same NIC {theirs}{then}"

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import (
-    BY_DMABUF,
-    BY_PEERMEM,
+    GPU_PATHS,
     HOST_MEMORY,
     INTEGRATED_MEMORY,
     STAGED,
     About,
 )
 
-_GPU_PATHS = (BY_DMABUF, BY_PEERMEM)
 _NETWORK, _SOCKET, _DIRECT = "NET/", "NET/Socket", "/GDRDMA"
 
 
@@ -26,7 +24,7 @@ def memory_used(result: Result) -> str:
     """Return the memory that the tool reported, as in `Result.memory`; if none, the requested one."""
     if result.over_network:
         return _memory_of_nccl(result)
-    if result.memory not in _GPU_PATHS:
+    if result.memory not in GPU_PATHS:
         return result.memory
     if any(memory.startswith(HOST_MEMORY) for memory in facts_about(result, About.MEMORY)):
         return HOST_MEMORY

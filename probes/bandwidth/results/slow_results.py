@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from probes.bandwidth.model.planned_test import Pair
 from probes.bandwidth.model.rating import OpenFinding, Rating
 from probes.bandwidth.model.result import Result
-from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
+from probes.bandwidth.model.samples import GPU_PATHS
 from probes.bandwidth.results.against_earlier import local_time
 from probes.bandwidth.results.memory_path import is_measured
 from probes.base.evidence import Evidence
@@ -23,7 +23,6 @@ from probes.snapshot.condition import BELOW_LIMIT, Condition
 from probes.snapshot.examination import Examination
 from probes.topology.paths import Topology
 
-_GPU_MEMORY = (BY_DMABUF, BY_PEERMEM)
 MOST_FINDINGS = 4
 _AREAS_OF_JOBS = ("nccl", "environment")  # of findings about jobs, which a benchmark tool does not share
 
@@ -59,7 +58,7 @@ def slow_results(
 
 def _is_judged(result: Result) -> bool:
     """Return whether the result says how fast the NIC accesses GPU memory."""
-    is_of_gpu = bool(result.pair.gpu and result.pair.nic) and result.memory in _GPU_MEMORY
+    is_of_gpu = bool(result.pair.gpu and result.pair.nic) and result.memory in GPU_PATHS
     return is_of_gpu and is_measured(result) and result.judgment.verdict is not Rating.UNKNOWN
 
 

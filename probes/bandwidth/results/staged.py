@@ -19,7 +19,7 @@ from probes.bandwidth.results.memory_path import is_as_requested, mismatch_evide
 from probes.base.text import plural
 from probes.facts.system.tool_names import PERFTEST
 
-_CHECK = "gdrtop check looks for the causes: ACS redirects, IOMMU, slow links"
+CHECK_FOR_CAUSES = "gdrtop check looks for the causes: ACS redirects, IOMMU, slow links"
 
 
 def staging_conclusions(results: Sequence[Result]) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ def _with_direct(staged: Result, direct: Result | None) -> list[str]:
     if direct.ending is Ending.FAILED:
         return [
             f"with GPUDirect RDMA {direct.tool} failed ({direct.failure}); staged, it works"
-            f" ({headline_text(staged)}): the fault is on the path between NIC and GPU. {_CHECK}"
+            f" ({headline_text(staged)}): the fault is on the path between NIC and GPU. {CHECK_FOR_CAUSES}"
         ]
     if not is_as_requested(direct):
         return [
@@ -74,7 +74,7 @@ def _with_direct(staged: Result, direct: Result | None) -> list[str]:
     figures = _bandwidth(staged, direct)
     sentences = [f"{staged.tool} without GPUDirect RDMA: {figures}" if figures else ""]
     if _is_slower(direct, staged):
-        sentences.append(f"GPUDirect RDMA is slower than copies through host memory. {_CHECK}")
+        sentences.append(f"GPUDirect RDMA is slower than copies through host memory. {CHECK_FOR_CAUSES}")
     if staged_routes(direct):
         routes = f"{len(staged_routes(direct))} of {plural(len(nic_routes(direct)), 'route')}"
         sentences.append(f"NCCL itself staged on {routes}, so GPUDirect RDMA can save more than this shows")

@@ -13,6 +13,7 @@ from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.pci.functions import is_for_guests
 from probes.facts.system.platform import in_container
 from probes.host.nvml import NvmlGpu
+from probes.live.events.gpus import OFF_THE_BUS
 from probes.plans.common import initramfs_instruction, reboot_step
 from probes.plans.load_modules import bind_steps
 from probes.queries.evidence_list import KERNEL_LOG, first_n, join_limited
@@ -23,12 +24,11 @@ from probes.snapshot.examination import Examination
 from probes.topology.paths import Topology
 
 AREA = Area("gpu")
+XID_DOCUMENT = "NVIDIA Xid errors, https://docs.nvidia.com/deploy/xid-errors/index.html"
 T = TypeVar("T")
 NO_GPU = Evidence("/sys/bus/pci/devices", "no NVIDIA GPU here")
 GPUS = "the GPUs"
 LOST_GPU, GSP_TIMEOUT = "xid-79-fell-off-bus", "xid-119-gsp-timeout"
-_XIDS = "NVIDIA Xid errors, https://docs.nvidia.com/deploy/xid-errors/index.html"
-_OFF_THE_BUS = "fallen off the bus"
 
 
 def gpus_of(examination: Examination) -> Maybe[tuple[Gpu, ...]]:
@@ -175,7 +175,7 @@ def gpu_without_driver_passed_through(examination: Examination) -> Outcome:
     LOST_GPU,
     Severity.CRITICAL,
     "A GPU has fallen off the bus",
-    _XIDS,
+    XID_DOCUMENT,
     ok="No GPU has fallen off the bus",
     impact="Jobs on this GPU are dead, and their peers report completion error 12.",
 )
@@ -186,7 +186,7 @@ def xid_79_fell_off_bus(examination: Examination) -> Outcome:
     lost: list[str] = []
     answering = [gpu for gpu in gpus if not isinstance(gpu.nvml, Unknown)]
     for gpu in gpus:
-        if isinstance(gpu.nvml, Unknown) and _OFF_THE_BUS in gpu.nvml.detail:
+        if isinstance(gpu.nvml, Unknown) and OFF_THE_BUS in gpu.nvml.detail:
             evidence.append(Evidence(f"NVML, GPU{gpu.index}", gpu.nvml.detail))
             lost.append(gpu.bdf)
         space = config_of(examination, gpu.bdf)

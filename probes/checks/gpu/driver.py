@@ -11,7 +11,7 @@ from probes.facts.gpu.gpus import Gpu
 from probes.facts.kernel.log import UNSUPPORTED_GPU, LogKind
 from probes.facts.system.services import ServiceState
 from probes.host.nvml import NvmlGpu
-from probes.plans.gpu import persistence_on
+from probes.plans.gpu import PERSISTENCE_DAEMON, persistence_on
 from probes.queries.evidence_list import first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, needs, passed, unknown
 from probes.queries.kernel_log import bdfs_in, found_in_log, log_messages
@@ -20,7 +20,6 @@ from probes.snapshot.examination import Examination
 
 AREA = Area("gpu")
 _MISMATCH = "driver/library version mismatch"
-_DAEMON = "nvidia-persistenced"
 _PERSISTENCE = "NVIDIA driver persistence, https://docs.nvidia.com/deploy/driver-persistence/index.html"
 _SLOW_START = "The first CUDA call and every nvidia-smi take seconds, and GPU settings are lost."
 
@@ -188,7 +187,7 @@ def gpu_driver_start_failed(examination: Examination) -> Outcome:
 
 
 def _daemon_runs(examination: Examination) -> bool:
-    state = need(examination.services, "the services").services[_DAEMON].state
+    state = need(examination.services, "the services").services[PERSISTENCE_DAEMON].state
     return is_there(state) is not False and need(state, "the services") is ServiceState.ACTIVE
 
 
@@ -203,7 +202,7 @@ def _found_off(examination: Examination, gpus: list[Gpu], cause: str, daemon: st
     return found(
         f"{names_of(gpus)}: {cause}",
         *first_n(Evidence(f"NVML persistence mode of GPU{gpu.index}", "disabled") for gpu in gpus),
-        Evidence(f"systemctl is-active {_DAEMON}", daemon),
+        Evidence(f"systemctl is-active {PERSISTENCE_DAEMON}", daemon),
         fix=plan_or_none(persistence_on(examination)),
         devices=bdfs_of(gpus),
     )
@@ -221,7 +220,7 @@ def persistence_off(examination: Examination) -> Outcome:
     """Find persistence mode off without nvidia-persistenced; one of the two is enough."""
     gpus = _not_persistent(examination)
     if _daemon_runs(examination):
-        return passed(Evidence(f"systemctl is-active {_DAEMON}", "active"))
+        return passed(Evidence(f"systemctl is-active {PERSISTENCE_DAEMON}", "active"))
     cause = "the driver shuts down a GPU when the last program that uses it exits."
     return _found_off(examination, gpus, cause, "inactive")
 
@@ -238,6 +237,6 @@ def persistence_off_daemon_runs(examination: Examination) -> Outcome:
     """Find persistence mode off although the daemon runs: it was started with --no-persistence-mode."""
     gpus = _not_persistent(examination)
     if not _daemon_runs(examination):
-        return passed(Evidence(f"systemctl is-active {_DAEMON}", "inactive (see persistence-off)"))
+        return passed(Evidence(f"systemctl is-active {PERSISTENCE_DAEMON}", "inactive (see persistence-off)"))
     cause = "some packages start the daemon with --no-persistence-mode."
     return _found_off(examination, gpus, cause, "active")

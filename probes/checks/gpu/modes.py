@@ -7,7 +7,16 @@ import re
 from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Unknown, known
 from probes.checks.gpu.devices import GPUS, NO_GPU, bdfs_of, gpus_with, names_of, need_gpus, need_nvml
-from probes.facts.gpu.gpus import MEMORY_MODE_PARAMETER, Gpu, MemoryMode, gpu_numa_nodes, is_vgpu, memory_mode
+from probes.checks.path.dmabuf import GDR_MANUAL
+from probes.facts.gpu.gpus import (
+    DRIVER_PARAMETERS,
+    MEMORY_MODE_PARAMETER,
+    Gpu,
+    MemoryMode,
+    gpu_numa_nodes,
+    is_vgpu,
+    memory_mode,
+)
 from probes.nccl.settings import parse_level
 from probes.plans.common import reboot_plan
 from probes.plans.gpu import mig_off
@@ -18,7 +27,6 @@ from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER, Nccl
 
 AREA = Area("gpu")
-_GDR = "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/"
 _KEPLER = (3, 0)
 _AMPERE = (8, 0)
 _C2C_SINCE, _C2C_VARIABLE = (2, 27), (2, 26)
@@ -90,7 +98,7 @@ _STAGES = "Jobs copy through host memory. No setting changes that."
     "geforce-no-gdr",
     Severity.NOTE,
     "GeForce GPUs do not support GPUDirect RDMA",
-    _GDR,
+    GDR_MANUAL,
     ok="No GeForce GPU, or it supports GPUDirect RDMA",
     impact=_STAGES,
 )
@@ -124,7 +132,7 @@ def _new_enough(gpus: tuple[Gpu, ...]) -> Outcome:
     "gpu-too-old-for-gdr",
     Severity.CRITICAL,
     "A GPU is too old for GPUDirect RDMA",
-    _GDR,
+    GDR_MANUAL,
     ok="Every GPU is new enough for GPUDirect RDMA",
     impact=_STAGES,
 )
@@ -308,9 +316,6 @@ def c2c_grace_specifics_gb10(examination: Examination) -> Outcome:
     return passed(*first_n(_name(gpu) for gpu in gpus) or (NO_GPU,))
 
 
-_PARAMS = "/proc/driver/nvidia/params"
-
-
 @AREA.check(
     "gpu-memory-in-kubernetes",
     Severity.NOTE,
@@ -335,7 +340,9 @@ def gpu_memory_in_kubernetes(examination: Examination) -> Outcome:
     parameter = known(parameters, {}).get(MEMORY_MODE_PARAMETER, '""')
     # nv-reg.h has it since 580.65.06. A driver only logs that it ignores an option that it does not have.
     is_missing = not isinstance(parameters, Unknown) and MEMORY_MODE_PARAMETER not in parameters
-    shown = Evidence(_PARAMS, f"{MEMORY_MODE_PARAMETER}: {'not listed' if is_missing else parameter}")
+    shown = Evidence(
+        DRIVER_PARAMETERS, f"{MEMORY_MODE_PARAMETER}: {'not listed' if is_missing else parameter}"
+    )
     first = ("Install driver 580.65.06 or newer: this one has no such option",) if is_missing else ()
     if mode is MemoryMode.DRIVER or not has_pods(examination):
         return passed(shown, Evidence("/sys/devices/system/node", mode.value))

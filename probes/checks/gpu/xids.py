@@ -8,7 +8,7 @@ from dataclasses import replace
 from enum import IntEnum
 
 from probes.base.plan import Plan, instruction, make_plan
-from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU, answer_now
+from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU, XID_DOCUMENT, answer_now
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.queries.evidence_list import SHOWN, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
@@ -17,7 +17,6 @@ from probes.queries.xid_groups import GSP, LOST, MEMORY, NVLINK, OTHERS, PROGRAM
 from probes.snapshot.examination import Examination
 
 AREA = Area("gpu")
-_XIDS = "NVIDIA Xid errors, https://docs.nvidia.com/deploy/xid-errors/index.html"
 _FABRIC = (
     "NVIDIA Fabric Manager user guide, SXid errors, "
     "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
@@ -42,7 +41,7 @@ def _reset(bdfs: Sequence[str]) -> str:
     GSP_TIMEOUT,
     Severity.CRITICAL,
     "A GPU's system processor (GSP) timed out",
-    _XIDS,
+    XID_DOCUMENT,
     ok="No GSP timeout in the kernel log",
     impact="Jobs hang and nvidia-smi hangs or is very slow. This looks like a network problem.",
 )
@@ -69,7 +68,7 @@ def xid_119_gsp_timeout(examination: Examination) -> Outcome:
     "xid-memory-error",
     Severity.WARNING,
     "A GPU has memory errors",
-    _XIDS,
+    XID_DOCUMENT,
     ok="No GPU memory error in the kernel log",
     impact="Jobs may have died because of the error.",
 )
@@ -91,7 +90,7 @@ def xid_memory_error(examination: Examination) -> Outcome:
     "xid-nvlink-error",
     Severity.WARNING,
     "An NVLink has errors",
-    _XIDS,
+    XID_DOCUMENT,
     ok="No NVLink error in the kernel log",
     impact="Multi-GPU jobs die or slow down.",
 )
@@ -112,7 +111,7 @@ def xid_nvlink_error(examination: Examination) -> Outcome:
     "xid-of-a-program",
     Severity.NOTE,
     "A program failed on a GPU",
-    _XIDS,
+    XID_DOCUMENT,
     ok="No program error in the kernel log",
     impact="That program exited. Other jobs are not affected.",
 )
@@ -154,7 +153,7 @@ _STEPS = {
     "gpu-recovery-action",
     Severity.WARNING,
     "A GPU needs a reset or a reboot before it can be used again",
-    f"NVML, nvmlDeviceGpuRecoveryAction_t; Xid 154 in {_XIDS}",
+    f"NVML, nvmlDeviceGpuRecoveryAction_t; Xid 154 in {XID_DOCUMENT}",
     ok="No GPU needs a reset or a reboot",
     impact="New jobs on this GPU fail to start, or die. NCCL then reports an error on all their nodes.",
     part_of=(LOST_GPU, GSP_TIMEOUT),
@@ -193,7 +192,7 @@ def gpu_recovery_action(examination: Examination) -> Outcome:
     "xid-other",
     Severity.WARNING,
     "The driver reported a GPU error",
-    _XIDS,
+    XID_DOCUMENT,
     ok="No other GPU error in the kernel log",
     impact="Depends on the Xid number. Jobs on this GPU may have died.",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from probes.base.plan import Plan, Step, make_plan
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts, DkmsModule
+from probes.facts.kernel.modules import PEERMEM
 from probes.facts.system.platform import in_container
 from probes.plans.common import initramfs_steps, reboot_plan, reboot_step
 from probes.plans.driver import exchange_driver, matching_fabric_manager, rebuild_plan
@@ -22,7 +23,6 @@ from probes.queries.modules import (
     DRIVER_GUIDE,
     FILES,
     MODULES,
-    PEERMEM,
     RELEASE,
     file_of,
     is_present,

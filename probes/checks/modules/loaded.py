@@ -11,7 +11,7 @@ from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.module_blockers import explain
-from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState
+from probes.facts.kernel.modules import PEERMEM, KernelModule, ModuleFacts, ModuleState
 from probes.plans.common import initramfs_instruction, reboot_plan, reboot_step
 from probes.plans.load_modules import blocker_of, load_plan, load_step
 from probes.plans.packages import open_driver_steps
@@ -23,7 +23,6 @@ from probes.queries.modules import (
     LINE_LIMIT,
     MODULES,
     PCI,
-    PEERMEM,
     cxi_functions,
     efa_functions,
     gpu_functions,

@@ -24,9 +24,9 @@ from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER, Nccl
 
 AREA = Area("nccl")
-_LEVEL = "NCCL_NET_GDR_LEVEL"
+LEVEL = "NCCL_NET_GDR_LEVEL"
 _LEVEL_REFERENCE = NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level"
-_C2C = "NCCL_NET_GDR_C2C"
+C2C_LEVEL = "NCCL_NET_GDR_C2C"
 
 
 _LOST_C2C = (
@@ -49,7 +49,7 @@ def _ignores_level_over_c2c(settings: JobSettings, version: tuple[int, ...]) -> 
     From 2.26 to 2.28 NCCL_NET_GDR_C2C=1 makes it compare C2C instead of the distance; from 2.29 on a level
     that is set comes first (src/graph/paths.cc ncclTopoCheckGdr of v2.26.2-1, v2.28.9-1 and v2.29.2-1).
     """
-    value = parse_number(settings.get(_C2C) or "")
+    value = parse_number(settings.get(C2C_LEVEL) or "")
     is_on = version >= _C2C_BY_DEFAULT if value is None else value != 0
     return is_on and _FIRST_WITH_C2C <= version < _LEVEL_COMES_FIRST
 
@@ -66,7 +66,7 @@ def nccl_gdr_level_ignored(examination: Examination) -> Outcome:
     """Find levels that NCCL does not have."""
     return conclude_values(
         examination,
-        _LEVEL,
+        LEVEL,
         lambda value: None if parse_level(value) else "ignored",
         "NCCL accepts LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB and SYS in uppercase without spaces, or a"
         " number. It has no NODE; a GPU and a NIC on one NUMA node are PHB.",
@@ -92,7 +92,7 @@ def nccl_gdr_level_off(examination: Examination) -> Outcome:
 
     return conclude_values(
         examination,
-        _LEVEL,
+        LEVEL,
         wrong,
         "No NIC is nearer to a GPU than PIX, so NCCL never uses GPUDirect RDMA at a lower level. The value "
         "0 means LOC; it does not change ACS.",
@@ -113,7 +113,7 @@ def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
     topology = examination.topology
     jobs = jobs_of(examination)
     distances = {gpu.id: nearest(topology, gpu.id) for gpu in topology.gpus}
-    is_set = any(settings.get(_LEVEL) is not None for settings in jobs.settings)
+    is_set = any(settings.get(LEVEL) is not None for settings in jobs.settings)
     if is_set and topology.nics and None in distances.values():
         return unknown("needs the PCIe paths between GPUs and NICs, which this machine does not show")
 
@@ -134,10 +134,10 @@ def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
 
     return conclude(
         jobs,
-        values_of(examination, _LEVEL, wrong),
+        values_of(examination, LEVEL, wrong),
         "The level is the largest distance at which NCCL uses GPUDirect RDMA. These GPUs are farther from"
         f" every NIC.{_LOST_C2C if Nccl.P2C in distances.values() else ''}",
-        fix=without_variable(_LEVEL, "or set it to the distance shown, and measure"),
+        fix=without_variable(LEVEL, "or set it to the distance shown, and measure"),
     )
 
 
@@ -159,7 +159,7 @@ def nccl_gdr_level_number(examination: Examination) -> Outcome:
 
     return conclude_values(
         examination,
-        _LEVEL,
+        LEVEL,
         wrong,
         "0 is LOC, 1 PIX, 2 PXB, 3 PHB, 4 and above SYS. The distances in NCCL's log use other numbers, "
         "which change between versions.",
@@ -197,7 +197,9 @@ def nccl_gdr_read_off(examination: Examination) -> Outcome:
 )
 def nccl_gdr_c2c_off(examination: Examination) -> Outcome:
     """Find NCCL_NET_GDR_C2C=0 on a node whose GPUs have C2C links."""
-    off = values_of(examination, _C2C, lambda _, value: "disables C2C" if parse_number(value) == 0 else None)
+    off = values_of(
+        examination, C2C_LEVEL, lambda _, value: "disables C2C" if parse_number(value) == 0 else None
+    )
     evidence = tuple(off)
     if evidence:
         gpus = need(examination.node.gpus, "the GPUs", *evidence).gpus
@@ -208,5 +210,5 @@ def nccl_gdr_c2c_off(examination: Examination) -> Outcome:
         jobs_of(examination),
         evidence,
         "These GPUs reach the NICs over C2C and the CPU (P2C). The variable forbids that path.",
-        fix=without_variable(_C2C),
+        fix=without_variable(C2C_LEVEL),
     )

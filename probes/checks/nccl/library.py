@@ -8,6 +8,7 @@ from probes.base.text import version_numbers
 from probes.base.unknown import Unknown, known
 from probes.facts.jobs.process_files import WORLD_SIZES, MappedLibrary
 from probes.facts.jobs.processes import Process
+from probes.nccl.log.verdict import FIRST_WITH_DMABUF
 from probes.nccl.settings import parse_number
 from probes.queries.evidence_list import RDMA_DEVICES
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed, pid_name, unknown
@@ -30,10 +31,9 @@ from probes.queries.jobs import (
 from probes.queries.modules import PLUGIN, driver_with_plugin, plugin_only_driver
 from probes.snapshot.examination import Examination
 
+DMABUF_SETTING = "NCCL_DMABUF_ENABLE"
 AREA = Area("nccl")
-_DMABUF = "NCCL_DMABUF_ENABLE"
 SETTLED_SECONDS = 120.0
-_FIRST_WITH_DMABUF = (2, 13, 4)
 _NEWER = job_plan("Use a newer NCCL", "Install NCCL 2.23.4 or later in the job's image")
 
 
@@ -75,7 +75,9 @@ def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
     """Find NCCL_DMABUF_ENABLE=0 (default 1); a note if the job can use nvidia-peermem."""
     dmabuf, peermem = usable_paths(examination)
     evidence = list(
-        values_of(examination, _DMABUF, lambda _, v: "disables DMA-BUF" if parse_number(v) == 0 else None)
+        values_of(
+            examination, DMABUF_SETTING, lambda _, v: "disables DMA-BUF" if parse_number(v) == 0 else None
+        )
     )
     served = need(peermem, GDR_PATHS, *evidence) if evidence else False
     return conclude(
@@ -84,7 +86,7 @@ def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
         "NCCL uses nvidia-peermem instead, which works here."
         if served
         else "The only other path is nvidia-peermem, which is not usable here.",
-        fix=without_variable(_DMABUF),
+        fix=without_variable(DMABUF_SETTING),
         severity=Severity.NOTE if served or dmabuf is False else None,
         impact="None. The job can use nvidia-peermem." if served else "",
     )
@@ -113,7 +115,7 @@ def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
         _mapped(process, library)
         for process in jobs.processes
         for library, version in versions_of(process, "libnccl")
-        if version < _FIRST_WITH_DMABUF
+        if version < FIRST_WITH_DMABUF
     ]
     if not evidence and (missing := _version_unknown(examination)):
         return unknown(missing)

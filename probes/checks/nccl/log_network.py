@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from probes.base.unknown import Unknown
-from probes.checks.nccl.library import versions_of
+from probes.checks.nccl.library import DMABUF_SETTING, versions_of
 from probes.checks.nccl.network import HCA, nearest_left_out
+from probes.facts.kernel.modules import PEERMEM
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity
 from probes.queries.job_logs import (
@@ -20,7 +21,7 @@ from probes.queries.job_logs import (
 )
 from probes.queries.jobs import FAR_NIC, NCCL_VARIABLES, STAGED, job_plan, usable_paths
 from probes.queries.module_need import NCCL_SEES_PEERMEM
-from probes.queries.modules import PEERMEM, driver_with_plugin
+from probes.queries.modules import driver_with_plugin
 from probes.snapshot.condition import OVER_TCP as JOB_OVER_TCP
 from probes.snapshot.condition import STAGED as JOB_STAGED
 from probes.snapshot.examination import Examination
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from probes.nccl.log.job_log import JobLogReading
 
 AREA = Area("nccl", explains=True)
-_DMABUF = "NCCL_DMABUF_ENABLE"
 _PLUGIN = "NCCL_NET_PLUGIN"
 _FEW = 3
 _NOT_LOADED = ("Could not find", "No plugin found")
@@ -74,8 +74,8 @@ def job_log_gdr_disabled(examination: Examination) -> Outcome:
                 f"the job {likely}started before. DMA-BUF cannot be used on this node. Restart the job."
             )
             continue
-        evidence.extend(environment_evidence(examination, reading, (_DMABUF,)))
-        environment = environment_sentence(examination, reading, (_DMABUF,), "disables DMA-BUF")
+        evidence.extend(environment_evidence(examination, reading, (DMABUF_SETTING,)))
+        environment = environment_sentence(examination, reading, (DMABUF_SETTING,), "disables DMA-BUF")
         line = ' and has no line "DMA-BUF is available"' if reading.facts.dmabuf is None else ""
         cause = cause or (
             f"This node supports {' and '.join(usable)}, but the job's log says GPUDirect RDMA is "
@@ -107,11 +107,11 @@ def _is_too_old(examination: Examination, reading: JobLogReading) -> bool:
 
 def _use_dmabuf(examination: Examination, reading: JobLogReading) -> Iterator[str]:
     """Yield what keeps a job from DMA-BUF, which this node can use."""
-    if environment_evidence(examination, reading, (_DMABUF,)):
-        yield f"Remove {_DMABUF} from the job and its code"
+    if environment_evidence(examination, reading, (DMABUF_SETTING,)):
+        yield f"Remove {DMABUF_SETTING} from the job and its code"
         return
     if not environment_is_read(examination, reading):
-        yield f"Look for {_DMABUF}=0 in the job and its code: only root can read its environment"
+        yield f"Look for {DMABUF_SETTING}=0 in the job and its code: only root can read its environment"
     yield "Use versions of NCCL, CUDA and rdma-core that support DMA-BUF in the job's image or environment"
 
 

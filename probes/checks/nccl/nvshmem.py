@@ -5,23 +5,23 @@ from __future__ import annotations
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.unknown import Maybe, Unknown, known, map_known
 from probes.checks.nccl.library import versions_of
+from probes.facts.gpu.gpus import DRIVER_PARAMETERS
 from probes.facts.jobs.process_files import has_initialized_nvshmem
 from probes.facts.kernel.modules import ModuleState
+from probes.facts.rdma.qos import MLX5
 from probes.nccl.settings import parse_number
 from probes.plans.common import driver_option_plan, modprobe_step
 from probes.queries.evidence_list import RDMA_DEVICES
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed
 from probes.queries.jobs import Jobs, conclude, job_plan, jobs_of, maps, no_fault, usable_paths
+from probes.queries.modules import MODULES
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
 
-_MODULES = "the loaded modules"
-_PARAMS = "/proc/driver/nvidia/params"
 _IBGDA, _HANDLER = "NVSHMEM_IB_ENABLE_IBGDA", "NVSHMEM_IBGDA_NIC_HANDLER"
 _HOST, _TRANSPORT = "libnvshmem_host", "nvshmem_transport_ibgda"
 _NEWEST_READ = (3, 4, 5)
-MLX5 = "mlx5_core"
 
 
 @AREA.check(
@@ -38,7 +38,7 @@ def nvshmem_needs_peermem(examination: Examination) -> Outcome:
     users = [process for process in jobs.processes if has_initialized_nvshmem(process.libraries)]
     if not users:
         return conclude(jobs, (), "")
-    is_loaded = need(_is_live(examination, "nvidia_peermem"), _MODULES)
+    is_loaded = need(_is_live(examination, "nvidia_peermem"), MODULES)
     dmabuf, peermem = usable_paths(examination)
     return conclude(
         jobs,
@@ -87,13 +87,15 @@ def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
         return passed(
             Evidence("/sys/class/infiniband", f"no mlx5 NIC, which IBGDA needs ({', '.join(drivers)})")
         )
-    parameters = need(map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters), _PARAMS)
+    parameters = need(
+        map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters), DRIVER_PARAMETERS
+    )
     missing = _missing_options(parameters)
     if not missing:
-        return passed(Evidence(_PARAMS, "PeerMappingOverride=1, EnableStreamMemOPs: 1"))
+        return passed(Evidence(DRIVER_PARAMETERS, "PeerMappingOverride=1, EnableStreamMemOPs: 1"))
     with_gdrcopy = _is_live(examination, "gdrdrv")
     has_gdrcopy = with_gdrcopy is True
-    evidence = [*users.values(), *(Evidence(_PARAMS, text) for text in missing)]
+    evidence = [*users.values(), *(Evidence(DRIVER_PARAMETERS, text) for text in missing)]
     return conclude(
         jobs,
         evidence,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
+from probes.checks.nic.counters import COUNTERS_ABI
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.port_health import ErrorCounter
 from probes.plans.ports import zero_counters
@@ -12,7 +13,6 @@ from probes.queries.ports import NO_PORTS, Port, devices_of, need_ports, port_na
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
-_ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: counters"
 
 
 def _errors(port: Port) -> Maybe[dict[str, Maybe[ErrorCounter]]]:
@@ -23,7 +23,7 @@ def _errors(port: Port) -> Maybe[dict[str, Maybe[ErrorCounter]]]:
     "error-counter-full",
     Severity.NOTE,
     "An error counter is full",
-    _ABI,
+    COUNTERS_ABI,
     ok="No error counter is full",
     impact="The counter has stopped, so new errors of this kind do not show up.",
 )
@@ -59,7 +59,7 @@ def error_counter_full(examination: Examination) -> Outcome:
     "port-counters-missing",
     Severity.NOTE,
     "A port has no error counters",
-    _ABI,
+    COUNTERS_ABI,
     ok="Every port has error counters",
     impact="gdrtop cannot see errors on this port.",
 )

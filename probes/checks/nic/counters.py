@@ -22,7 +22,7 @@ from probes.queries.ports import LINK_CAUSES, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
-_ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: counters"
+COUNTERS_ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: counters"
 _HW_REFERENCE = (
     "NVIDIA, Understanding mlx5 Linux counters, https://enterprise-support.nvidia.com/s/article/"
     "understanding-mlx5-linux-counters-and-status-parameters"
@@ -117,7 +117,7 @@ AREA.check(
     "symbol-errors-rising",
     Severity.WARNING,
     "A port has signal errors",
-    _ABI,
+    COUNTERS_ABI,
     ok="No signal errors on the ports",
     impact="Retransmissions slow the port down, and the link often goes down later.",
     data_path=True,
@@ -136,7 +136,7 @@ AREA.check(
     "link-flaps",
     Severity.WARNING,
     "A port's link has gone down",
-    _ABI,
+    COUNTERS_ABI,
     ok="No link has gone down since the last counter reset",
     impact="A job on the port fails with completion error 12.",
     data_path=True,
@@ -279,7 +279,7 @@ _DISCARDS = (
     "port-discards-rising",
     Severity.WARNING,
     "A port discards packets",
-    _ABI,
+    COUNTERS_ABI,
     ok="No port discards packets",
     impact="Discarded packets are sent again, so jobs slow down and vary in speed.",
     data_path=True,

@@ -18,7 +18,7 @@ AREA = Area("nic")
 _MELLANOX = 0x15B3
 _BOUND = "bound to mlx5_ib.rdma, without an RDMA device in this network namespace"
 _NO_NIC = Evidence("/sys/bus/pci/devices", "no NVIDIA (Mellanox) NIC here")
-_DRIVER = "Linux, Documentation/networking/device_drivers/ethernet/mellanox/mlx5"
+DRIVER_DOCUMENT = "Linux, Documentation/networking/device_drivers/ethernet/mellanox/mlx5"
 
 
 def _functions(examination: Examination) -> list[PciFunction]:
@@ -49,7 +49,7 @@ def _driver_evidence(function: PciFunction) -> Evidence:
     "nic-without-driver",
     Severity.WARNING,
     "A NIC has no driver",
-    _DRIVER,
+    DRIVER_DOCUMENT,
     ok="Every NIC has a driver",
     impact="No program can use this NIC. Jobs lose one rail, and some GPUs may have no NIC nearby.",
     data_path=True,

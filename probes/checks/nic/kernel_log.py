@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from probes.base.plan import Step, make_plan
 from probes.base.unknown import Unknown
+from probes.checks.nic.devices import DRIVER_DOCUMENT
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.queries.finding import Area, Outcome, Severity
 from probes.queries.kernel_log import Filter, bdfs_in, found_in_log, log_messages
@@ -11,7 +12,6 @@ from probes.queries.ports import LINK_CAUSES
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
-_DRIVER = "Linux, Documentation/networking/device_drivers/ethernet/mellanox/mlx5"
 _HEALTH = "Linux, Documentation/networking/devlink/devlink-health.rst and mlx5.rst"
 _BOOT_SECONDS = 300.0
 _REFUSED_REGISTER = "ACCESS_REG"
@@ -45,7 +45,7 @@ def nic_health_errors(examination: Examination) -> Outcome:
     "nic-power-or-heat",
     Severity.WARNING,
     "A NIC has too little power or is too hot",
-    _DRIVER,
+    DRIVER_DOCUMENT,
     ok="No NIC power or temperature alarm in the kernel log",
     impact="The NIC slows down, or its optics shut down.",
 )
@@ -64,7 +64,7 @@ def nic_power_or_heat(examination: Examination) -> Outcome:
     "link-flaps-log",
     Severity.NOTE,
     "The kernel log reports links or optics going down",
-    _DRIVER,
+    DRIVER_DOCUMENT,
     ok="The kernel log shows no link or optics going down",
     impact="Jobs on the port failed at that moment (NCCL: completion error 12).",
     part_of=(*LINK_CAUSES, "link-flaps", "link-flaps-carrier"),

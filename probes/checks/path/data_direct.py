@@ -5,13 +5,14 @@ from __future__ import annotations
 from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Reason, Unknown, is_there, known, map_known
 from probes.checks.nccl.library import versions_of
-from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
+from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, is_for_guests
+from probes.facts.rdma.data_direct import DATA_DIRECT_FUNCTION
 from probes.nccl.settings import parse_number
 from probes.plans.common import reboot_plan
 from probes.queries.evidence_list import PCI_FUNCTIONS, first_distinct, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.jobs import conclude, job_plan, jobs_of, maps, values_of
-from probes.queries.pcie_paths import DEVICES, functions_of, is_grace, is_guest
+from probes.queries.pcie_paths import functions_of, is_grace, is_guest
 from probes.snapshot.examination import Examination
 
 AREA = Area("path")
@@ -22,7 +23,6 @@ _GUIDE = (
 _VARIABLE = "NCCL_IB_DATA_DIRECT"
 _FIRST_NCCL, _FIRST_LIBMLX5 = (2, 27, 3), (1, 25)  # rdma-core 54: libmlx5.so.1.25.54.0
 _MELLANOX, _CONNECTX_8 = 0x15B3, 0x1023
-_ASK = "mlx5dv_get_data_direct_sysfs_path"
 _THROUGH_CPU = (
     "GPU traffic of these NICs goes through the CPU, at the rate of the NIC's PCIe link to the CPU (504 of "
     "800 Gb/s on a GB300)."
@@ -60,14 +60,20 @@ def data_direct_unavailable(examination: Examination) -> Outcome:
     if left and answers:
         return found(
             f"mlx5_ib has found no NIC for {join_limited(left)}. It pairs the two by an ID in their VPD.",
-            *first_distinct(Evidence(f"{_ASK} on {name}", answer or "none") for name, answer in answers),
+            *first_distinct(
+                Evidence(f"{DATA_DIRECT_FUNCTION} on {name}", answer or "none") for name, answer in answers
+            ),
             fix=reboot_plan(
                 "Have the firmware pair NIC and function",
                 "Update the NICs' firmware and power-cycle the node",
             ),
             devices=tuple(left),
         )
-    shown = (Evidence(f"{_ASK} on {name}", answer) for name, answer in answers if isinstance(answer, str))
+    shown = (
+        Evidence(f"{DATA_DIRECT_FUNCTION} on {name}", answer)
+        for name, answer in answers
+        if isinstance(answer, str)
+    )
     return passed(*first_distinct(shown) or (Evidence(DEVICES, "the DMA functions belong to guests"),))
 
 
@@ -118,7 +124,7 @@ def _not_asked(examination: Examination, why: Unknown, nics: list[str]) -> Outco
     bdfs = [device.bdf for device in devices if device.name in nics]
     return found(
         f"{join_limited(nics)}: {why.detail}.",
-        Evidence(_ASK, why.detail),
+        Evidence(DATA_DIRECT_FUNCTION, why.detail),
         fix=make_plan(
             "Use rdma-core 54 or newer",
             "Install rdma-core 54 or newer, or DOCA-OFED with its user-space packages",

@@ -6,12 +6,14 @@ from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Maybe, Unknown, map_known
 from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import GpuDirectFacts
+from probes.facts.gpudirect_requirements import OLDEST_OPEN_GPU
 from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.rdma.nic_families import NO_DMABUF
 from probes.plans.common import SWAP_ENDS_JOBS, reboot_plan, reboot_step
 from probes.plans.packages import open_driver_steps
 from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, STAGED, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Scope, Severity, found, need, passed, unknown
-from probes.queries.module_need import OLDEST_OPEN_GPU, PEERMEM_MISSING, dmabuf_comes_first
+from probes.queries.module_need import PEERMEM_MISSING, dmabuf_comes_first
 from probes.queries.modules import (
     DMABUF,
     DRIVER_VERSION,
@@ -39,7 +41,7 @@ def _not_applicable(examination: Examination) -> Outcome | None:
 
 AREA = Area("path", requires=(_not_applicable,))
 
-_MANUAL = "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/"
+GDR_MANUAL = "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/"
 _OPEN_MANUAL = (
     "NVIDIA driver README, Open Linux Kernel Modules, https://download.nvidia.com/XFree86/Linux-x86_64/"
 )
@@ -202,7 +204,7 @@ def _probe_evidence(nics: tuple[str, ...], answer: str) -> Evidence:
     "dmabuf-kernel-too-old",
     Severity.WARNING,
     "The kernel is too old for DMA-BUF",
-    _MANUAL,
+    GDR_MANUAL,
     ok="The kernel is new enough for DMA-BUF, or OFED adds it",
     impact=STAGED,
 )
@@ -318,29 +320,6 @@ def dmabuf_nic_driver_lacks_support(examination: Examination) -> Outcome:
     )
 
 
-# By PCI driver: the cause, and what to do. Linux drivers/infiniband/hw: bnxt_re/main.c, ionic/ionic_ibdev.c
-# and irdma/verbs.c have reg_user_mr_dmabuf; erdma/erdma_main.c has not. libbnxt_re: rdma-core, pull request
-# 1373. Alibaba's own erdma_verbs.c has ib_umem_get_peer, and "Use eRDMA in ACK clusters" its mode.
-_BY_DRIVER = {
-    "bnxt_en": (
-        "Broadcom's bnxt_re registers DMA-BUF memory only in newer releases",
-        "Update bnxt_re with the kernel or Broadcom's driver, and libbnxt_re with rdma-core",
-    ),
-    "erdma": (
-        "The loaded driver of Alibaba Cloud's eRDMA (erdma) registers no DMA-BUF memory",
-        "Install Alibaba's own eRDMA driver in its OFED mode, and load nvidia_peermem, which it can use",
-    ),
-    "ice": (
-        "Intel's irdma registers DMA-BUF memory only in newer releases",
-        "Update irdma with the kernel or Intel's driver, and rdma-core",
-    ),
-    "ionic": (
-        "The driver of AMD Pensando NICs (ionic_rdma) that is loaded registers no DMA-BUF memory",
-        "Use the ionic_rdma of a newer kernel, which does, or update AMD's driver, and rdma-core",
-    ),
-}
-
-
 def _why_refused(
     examination: Examination, refusing: tuple[str, ...]
 ) -> tuple[str, Plan, tuple[Evidence, ...]]:
@@ -365,7 +344,7 @@ def _why_refused(
         return cause, reboot_plan("Boot another kernel", step, *_until_then(examination)), (evidence,)
     cause = f"The driver of {names} cannot register DMA-BUF memory."
     update = "Update this NIC's driver, and rdma-core on this node and in the jobs' images"
-    if len(drivers) == 1 and (words := _BY_DRIVER.get(*drivers)) is not None:
+    if len(drivers) == 1 and (words := NO_DMABUF.get(*drivers)) is not None:
         cause, update = f"{words[0]}: {names}.", words[1]
     steps = (
         instruction(update),

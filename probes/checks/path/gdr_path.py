@@ -7,12 +7,12 @@ from probes.base.plan import Plan, make_plan, plan_or_none
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState
+from probes.facts.kernel.modules import PEERMEM
 from probes.plans.load_modules import load_peermem, refused_before
 from probes.queries.evidence_list import RDMA_DEVICES, first_n, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
 from probes.queries.modules import (
-    PEERMEM,
     cxi_functions,
     efa_functions,
     no_gpu_or_nic,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.gpudirect import GdrPath, parse_driver_version
+from probes.facts.gpu.gpus import DRIVER_PARAMETERS
+from probes.facts.gpudirect import MEMORY_PEERS, GdrPath, parse_driver_version
 from probes.facts.gpudirect_requirements import TOPOLOGY_CHECK, why_topology_allowed
 from probes.facts.kernel.log import LogKind
+from probes.facts.kernel.modules import PEERMEM
 from probes.plans.common import driver_option_plan, reboot_plan
 from probes.queries.evidence_list import KERNEL_LOG, SHOWN, STAGED
 from probes.queries.finding import (
@@ -23,19 +25,13 @@ from probes.queries.finding import (
 )
 from probes.queries.kernel_log import IMPORTER, age_of, importer_refutes, is_in_use, nic_drivers
 from probes.queries.module_need import NCCL_SEES_PEERMEM, loaded_peermem
-from probes.queries.modules import (
-    DMABUF,
-    PEERMEM,
-    message_evidence,
-    module_messages,
-)
+from probes.queries.modules import DMABUF, message_evidence, module_messages
 from probes.queries.pcie_paths import is_grace, is_guest, near_paths
 from probes.snapshot.examination import Examination
 
 AREA = Area("path")
 
 _SOURCE = "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/"
-_PARAMS = "/proc/driver/nvidia/params"
 # NCCL asks for a path by capability, and does not try another when the registration of a connection's buffers
 # fails (src/transport/net.cc, sendProxyConnect; misc/ibvwrap.cc).
 _FAILS = (
@@ -43,7 +39,6 @@ _FAILS = (
     'ibv_reg_dmabuf_mr failed" or "ibv_reg_mr … failed" when it connects.'
 )
 _LIBRARIES = "the libraries of all processes"
-_MEMORY_PEERS = "/sys/kernel/mm/memory_peers"
 
 
 @AREA.check(
@@ -57,14 +52,14 @@ _MEMORY_PEERS = "/sys/kernel/mm/memory_peers"
 )
 def p2p_topology_refused_override(examination: Examination) -> Outcome:
     """Check NVreg_GrdmaPciTopoCheckOverride; 2 blocks DMA-BUF and nvidia_peermem from 580.65.06 on."""
-    gpus = need(examination.node.gpus, _PARAMS)
-    allowed = need(why_topology_allowed(gpus), _PARAMS)
+    gpus = need(examination.node.gpus, DRIVER_PARAMETERS)
+    allowed = need(why_topology_allowed(gpus), DRIVER_PARAMETERS)
     if allowed:
-        return passed(Evidence(_PARAMS, allowed))
+        return passed(Evidence(DRIVER_PARAMETERS, allowed))
     return found(
         "NVreg_GrdmaPciTopoCheckOverride=2 denies every topology. Registering GPU memory fails with errno "
         "524, both with DMA-BUF and with nvidia_peermem.",
-        Evidence(_PARAMS, f"{TOPOLOGY_CHECK}: 2"),
+        Evidence(DRIVER_PARAMETERS, f"{TOPOLOGY_CHECK}: 2"),
         fix=driver_option_plan(
             "Remove the option",
             "Delete NVreg_GrdmaPciTopoCheckOverride=2 from `options nvidia` in /etc/modprobe.d",
@@ -86,7 +81,7 @@ def _allow_steps(
     version = known(map_known(examination.node.gpus, lambda gpus: gpus.driver.version), "")
     branch = (parse_driver_version(version) or (0,))[0]
     if branch < first_without and (isinstance(parameters, Unknown) or TOPOLOGY_CHECK in parameters):
-        condition = f"{_PARAMS} lists it and " if isinstance(parameters, Unknown) else ""
+        condition = f"{DRIVER_PARAMETERS} lists it and " if isinstance(parameters, Unknown) else ""
         text = (
             f"{'Or, if' if is_alternative else 'If'} {condition}the machine is known to work, set"
             f" `options nvidia NVreg_{TOPOLOGY_CHECK}=1` in modprobe.d, rebuild the initramfs and reboot"
@@ -239,9 +234,9 @@ def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
     loaded_peermem(examination)
     peers = examination.reading.peermem.peers
     if not isinstance(peers, Unknown) or peers.reason is not Reason.NOT_THERE:
-        need(peers, _MEMORY_PEERS)
-        return passed(Evidence(_MEMORY_PEERS, "found"))
-    absent = Evidence(_MEMORY_PEERS, "not found, as on all newer kernels")
+        need(peers, MEMORY_PEERS)
+        return passed(Evidence(MEMORY_PEERS, "found"))
+    absent = Evidence(MEMORY_PEERS, "not found, as on all newer kernels")
     if need(need(examination.node.gpudirect, DMABUF).dmabuf.usable, DMABUF, absent):
         return passed(absent, Evidence("DMA-BUF", "usable, so NCCL does not need nvidia_peermem"))
     old, not_read = _old_nccl(examination)

@@ -10,7 +10,7 @@ from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
-from probes.facts.pci.functions import PciFunction, PciKind, is_vera_root_port
+from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, is_vera_root_port
 from probes.facts.pci.rdma_topo import ARGV, is_dma_function
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_plan
 from probes.plans.pcie import CHECK_CMDLINE, ats_steps, boot_option, fix_redirects, pass_through
@@ -26,7 +26,6 @@ from probes.queries.evidence_list import LIKE_THESE, first_distinct, join_limite
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown
 from probes.queries.kernel_log import messages_about
 from probes.queries.pcie_paths import (
-    DEVICES,
     Tally,
     acs_evidence,
     acs_of,

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from probes.base.plan import Plan, Step, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.pci.config_space import PciExpress
+from probes.facts.pci.config_space import ASPM_STATES, PciExpress
+from probes.facts.pci.functions import DEVICES
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import reboot_plan
 from probes.plans.pcie import DRAIN, NOT_LASTING, USUAL_READ_BYTES, raising, set_bits
@@ -15,7 +16,6 @@ from probes.plans.ports import look_at_ordering
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
 from probes.queries.pcie_paths import (
     BRIDGES,
-    DEVICES,
     Tally,
     express_of,
     functions_of,
@@ -30,7 +30,6 @@ from probes.snapshot.examination import Examination
 AREA = Area("pcie", requires=(unknown_devices,))
 
 SPEC = "PCI Express Base Specification, Device Control Register; Linux include/uapi/linux/pci_regs.h"
-_ASPM = ("off", "L0s", "L1", "L0s L1")  # in the order of the register's two bits
 _ON = "enabled on all NICs"
 
 
@@ -193,7 +192,7 @@ def pcie_aspm_on(examination: Examination) -> Outcome:
         return "" if express.aspm == "off" else f"LnkCtl: ASPM {express.aspm} Enabled"
 
     def fix(bad: dict[str, PciExpress]) -> Plan:
-        before = {bdf: _ASPM.index(known(express.aspm, "off")) for bdf, express in bad.items()}
+        before = {bdf: ASPM_STATES.index(known(express.aspm, "off")) for bdf, express in bad.items()}
         steps = [
             Step(
                 f"Disable ASPM on the link of {bdf}",

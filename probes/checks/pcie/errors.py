@@ -10,10 +10,10 @@ from probes.base.unknown import Reason, Unknown
 from probes.checks.nic.counter_readings import NEXT_CHECK
 from probes.facts.kernel.log import LogKind, is_corrected
 from probes.facts.pci.aer import ErrorCounts, PcieErrorFacts
+from probes.facts.pci.functions import DEVICES
 from probes.queries.finding import Area, Evidence, Outcome, Severity, Status, end_with, passed, unknown
 from probes.queries.kernel_log import with_messages
 from probes.queries.pcie_paths import (
-    DEVICES,
     OUT_OF_SERVICE,
     Tally,
     chains_of,

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from probes.base.plan import instruction, make_plan
 from probes.base.unknown import known
-from probes.facts.pci.functions import PciFunction
+from probes.facts.pci.functions import DEVICES, PciFunction
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
 from probes.queries.pcie_paths import (
-    DEVICES,
     NO_GPU_OR_NIC,
     OUT_OF_SERVICE,
     Tally,

@@ -7,7 +7,7 @@ from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.config_space import Acs
-from probes.facts.pci.functions import PciFunction, PciKind
+from probes.facts.pci.functions import DEVICES, PciFunction, PciKind
 from probes.plans.common import driver_option_plan, reboot_plan
 from probes.plans.pcie import ats_steps, pass_through
 from probes.queries.acs_redirects import redirects_of
@@ -16,7 +16,6 @@ from probes.queries.finding import Area, Evidence, Outcome, Scope, Severity, fou
 from probes.queries.iommu_groups import GROUPS, may_lose_writes, translated_types, type_of_group
 from probes.queries.kernel_log import bdfs_in, coverage, messages_about
 from probes.queries.pcie_paths import (
-    DEVICES,
     NO_GPU_OR_NIC,
     Tally,
     acs_of,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Reason, Unknown, map_known
-from probes.facts.pci.functions import PciKind
+from probes.facts.pci.functions import DEVICES, PciKind
 from probes.queries.evidence_list import first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
 from probes.queries.pcie_paths import (
-    DEVICES,
     NO_GPU_OR_NIC,
     config_of,
     gpus_and_nics,

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
+from probes.facts.pci.functions import DEVICES
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import reboot_plan
 from probes.queries.evidence_list import LIKE_THESE, first_distinct, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.queries.pcie_paths import (
-    DEVICES,
     NO_GPU_OR_NIC,
     Tally,
     config_of,
@@ -28,6 +28,7 @@ from probes.queries.ports import PORT_DOWN
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import Endpoint, is_down
 from probes.topology.graph import unread_c2c
+from probes.topology.nccl_paths import NEAR
 from probes.topology.nccl_words import ORDER, Nccl
 from probes.topology.paths import Path
 
@@ -37,7 +38,6 @@ _LEVELS = (
     "NVIDIA System Management Interface, nvidia-smi topo -m; NCCL user guide, NCCL_NET_GDR_LEVEL, "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 )
-_NEAR = (Nccl.PIX, Nccl.PXB, Nccl.P2C)
 _SMALL_BAR_BYTES = 256 << 20
 _GPUS_A_NIC = 2
 
@@ -94,7 +94,7 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
     source = "nvidia-smi topo -m" if topology.file is None else topology.file.path
     tally = Tally()
     for gpu, path in nearest.items():
-        if path.nccl_pcie in _NEAR:
+        if path.nccl_pcie in NEAR:
             continue
         # Beyond the switches NCCL distinguishes PHB and SYS by NUMA nodes; without them neither is certain.
         # A topology file has its own.

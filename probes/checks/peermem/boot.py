@@ -6,7 +6,7 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, Step, instruction, make_plan, plan_or_none
 from probes.base.unknown import Reason, Unknown, map_known
 from probes.facts.kernel.module_blockers import explain
-from probes.facts.kernel.modules import ModuleFacts
+from probes.facts.kernel.modules import PEERMEM, ModuleFacts
 from probes.facts.system.services import ServiceFacts, ServiceState
 from probes.plans.load_modules import load_step, persist_peermem
 from probes.plans.peermem import replace_nv_peer_mem
@@ -27,7 +27,6 @@ from probes.queries.module_need import (
 from probes.queries.modules import (
     LINE_LIMIT,
     MODULES,
-    PEERMEM,
     PEERMEM_REFCNT,
     boot_loaders,
     is_present,

@@ -6,6 +6,7 @@ from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Unknown
 from probes.facts.jobs.processes import names_of
 from probes.facts.kernel.log import LogKind
+from probes.facts.kernel.modules import PEERMEM
 from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS, reboot_plan
 from probes.plans.load_modules import load_step
 from probes.queries.evidence_list import KERNEL_LOG
@@ -14,7 +15,6 @@ from probes.queries.module_need import loaded_peermem, spare_severity
 from probes.queries.modules import (
     MODULES,
     OFED,
-    PEERMEM,
     PEERMEM_REFCNT,
     is_present,
     message_evidence,

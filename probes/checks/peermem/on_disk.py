@@ -6,6 +6,7 @@ from probes.base.plan import Plan, instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.gpudirect import parse_driver_version
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
+from probes.facts.kernel.modules import PEERMEM
 from probes.plans.common import POD_ENDS_JOBS, SWAP_ENDS_JOBS
 from probes.plans.driver import rebuild_plan
 from probes.plans.load_modules import blocker_of, load_plan, load_step
@@ -17,7 +18,6 @@ from probes.queries.module_need import PEERMEM_REASONS, absent_peermem, peermem_
 from probes.queries.modules import (
     DRIVER_VERSION,
     LINE_LIMIT,
-    PEERMEM,
     PEERMEM_MANUAL,
     is_present,
     module_of,

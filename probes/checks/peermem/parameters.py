@@ -5,6 +5,7 @@ from __future__ import annotations
 from probes.base.plan import Plan, make_plan
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.log import LogKind
+from probes.facts.kernel.modules import PEERMEM
 from probes.plans.common import initramfs_instruction
 from probes.plans.load_modules import load_step
 from probes.plans.peermem import unload_step
@@ -22,7 +23,6 @@ from probes.queries.module_need import (
 )
 from probes.queries.modules import (
     OFED,
-    PEERMEM,
     PEERMEM_MANUAL,
     PEERMEM_SOURCE,
     message_evidence,

@@ -6,6 +6,7 @@ from probes.base.plan import Plan, instruction, make_plan
 from probes.base.unknown import Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
+from probes.facts.kernel.modules import PEERMEM
 from probes.plans.common import POD_ENDS_JOBS, initramfs_instruction, reboot_plan, reboot_step
 from probes.plans.driver import rebuild_steps
 from probes.plans.load_modules import load_step
@@ -28,7 +29,6 @@ from probes.queries.modules import (
     FILES,
     MODULES,
     OFED,
-    PEERMEM,
     PEERMEM_MANUAL,
     PEERMEM_SOURCE,
     file_of,

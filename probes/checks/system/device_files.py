@@ -7,9 +7,9 @@ from probes.base.unknown import Reason, Unknown, is_there, map_known
 from probes.facts.jobs.processes import Process
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaFacts
-from probes.facts.system.device_nodes import DeviceNode
+from probes.facts.system.device_nodes import INFINIBAND, DeviceNode
 from probes.facts.system.platform import in_container
-from probes.plans.device_files import CONTROL, INFINIBAND, UNIFIED, nvidia_files, verbs_files
+from probes.plans.device_files import CONTROL, UNIFIED, nvidia_files, verbs_files
 from probes.queries.evidence_list import RDMA_DEVICES, first_distinct
 from probes.queries.finding import Area, Evidence, Outcome, Scope, Severity, found, need, passed, unknown
 from probes.queries.jobs import (

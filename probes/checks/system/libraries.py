@@ -15,6 +15,7 @@ from probes.plans.packages import verbs_steps
 from probes.queries.evidence_list import RDMA_DEVICES, first_distinct
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.jobs import OVER_TCP, conclude, job_plan, jobs_of, usable_paths
+from probes.queries.modules import MODULES
 from probes.snapshot.examination import Examination
 
 AREA = Area("tools")
@@ -22,7 +23,6 @@ _GDRCOPY = "https://github.com/NVIDIA/gdrcopy"
 _VERBS = "ibv_reg_dmabuf_mr(3), rdma-core; libibverbs/libibverbs.map.in, IBVERBS_1.12"
 _FIRST_ABI_WITH_DMABUF = (1, 12)
 _GDRDRV = "/dev/gdrdrv"
-MODULES = "the loaded modules"
 _PLUGINS = {"mlx5_core": "mlx5", "efa": "efa"}  # driver -> provider of rdma-core
 
 

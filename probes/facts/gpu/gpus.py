@@ -14,6 +14,7 @@ from probes.facts.system.numa import NumaFacts
 from probes.host.nvml import NvmlFacts, NvmlGpu
 from probes.host.protocol import Host
 
+DRIVER_PARAMETERS = "/proc/driver/nvidia/params"
 _NOT_ASKED = Unknown(Reason.NOT_RECORDED, "NVML", "not asked")
 MEMORY_MODE_PARAMETER = "CoherentGPUMemoryMode"
 
@@ -71,8 +72,8 @@ class GpuFacts:
 NOT_LISTED = "NVML does not list this GPU"
 # "NVIDIA A30-8C", "GRID A100D-40C", "NVIDIA A100-1-5CME"; not "NVIDIA A100-SXM4-80GB".
 _VGPU_PROFILE = re.compile(r"(?:^GRID |-\d{1,3}(?:-\d{1,3})?[ABCQ](?:ME)?$)")
-_PROC = "/proc/driver/nvidia"
-DRIVER_PARAMETERS = f"{_PROC}/params"
+DRIVER_PROC = "/proc/driver/nvidia"
+DRIVER_PARAMETERS = f"{DRIVER_PROC}/params"
 _VERSION = re.compile(r"\b(\d{3,4}\.\d{1,3}(?:\.\d{1,3})?)\b")
 
 
@@ -103,7 +104,7 @@ def parse_fields(text: str) -> dict[str, str]:
 
 
 def _driver(host: Host, nvml: Maybe[NvmlFacts]) -> DriverFacts:
-    text = host.read(f"{_PROC}/version")
+    text = host.read(f"{DRIVER_PROC}/version")
     version: Maybe[str]
     flavor: Maybe[Flavor]
     if isinstance(text, Unknown):
@@ -111,7 +112,7 @@ def _driver(host: Host, nvml: Maybe[NvmlFacts]) -> DriverFacts:
         # A container may hide /proc/driver. The module still shows its version, but not its flavor.
         version = map_known(host.read("/sys/module/nvidia/version"), lambda shown: printable(shown, 64))
     elif (parsed := parse_version(text)) is None:
-        version = flavor = Unknown(Reason.MALFORMED, f"{_PROC}/version", printable(text, 80))
+        version = flavor = Unknown(Reason.MALFORMED, f"{DRIVER_PROC}/version", printable(text, 80))
     else:
         version, flavor = parsed
     failure = None
@@ -131,7 +132,7 @@ def _driver(host: Host, nvml: Maybe[NvmlFacts]) -> DriverFacts:
 
 
 def _gpu(host: Host, function: PciFunction, index: int, name: str, nvml: Maybe[NvmlGpu]) -> Gpu:
-    path = f"{_PROC}/gpus/{function.bdf}/information"
+    path = f"{DRIVER_PROC}/gpus/{function.bdf}/information"
     text = host.read(path)
     fields = {} if isinstance(text, Unknown) else parse_fields(text)
 
@@ -224,7 +225,7 @@ def probe(host: Host, pci: PciFacts, nvml: Maybe[NvmlFacts] | None = None) -> Gp
 
 def _unplaced(host: Host, nvml: Maybe[NvmlFacts]) -> tuple[str, ...]:
     """Return the driver's GPUs if sysfs shows none: a sandbox that hides /sys, or an incomplete dump."""
-    listed = known(host.names(f"{_PROC}/gpus"), ())
+    listed = known(host.names(f"{DRIVER_PROC}/gpus"), ())
     answered = () if isinstance(nvml, Unknown) else nvml.gpus
     named = (gpu.source if isinstance(gpu, Unknown) else gpu.bdf for gpu in answered)
     return tuple(printable(bdf, 32) for bdf in named) or tuple(printable(name, 32) for name in listed[:64])

@@ -47,7 +47,7 @@ class BootFacts:
 
 __all__ = ["BootFacts", "BootLoader", "InitramfsTool", "InstalledKernel"]
 
-_MODULES = "/lib/modules"
+MODULES_DIRECTORY = "/lib/modules"
 _MAX_KERNELS = 32
 _IMAGES = ("/boot/vmlinuz-{}", "/boot/vmlinux-{}", "/boot/Image-{}", "/lib/modules/{}/vmlinuz")
 _RAM_DISKS = (
@@ -99,7 +99,7 @@ def version_key(release: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def _kernels(host: Host, running: Maybe[str]) -> Maybe[tuple[InstalledKernel, ...]]:
-    names = host.names(_MODULES)
+    names = host.names(MODULES_DIRECTORY)
     if isinstance(names, Unknown):
         return names
     releases = sorted(filter(is_release, names), key=version_key, reverse=True)[:_MAX_KERNELS]
@@ -113,7 +113,7 @@ def _kernel(host: Host, release: str) -> InstalledKernel:
         release=printable(release, 128),
         image=_first(host, _IMAGES, release),
         initramfs=_first(host, _RAM_DISKS, release),
-        has_headers=is_there(host.resolve(f"{_MODULES}/{release}/build")),
+        has_headers=is_there(host.resolve(f"{MODULES_DIRECTORY}/{release}/build")),
     )
 
 

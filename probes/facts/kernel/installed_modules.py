@@ -18,7 +18,7 @@ from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.kernel import depmod
-from probes.facts.kernel.boot import version_key
+from probes.facts.kernel.boot import MODULES_DIRECTORY, version_key
 from probes.facts.kernel.elf import LIMIT_BYTES, Read, parse
 from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile, parse_modinfo
@@ -31,7 +31,6 @@ from probes.facts.kernel.release import (
 )
 from probes.host.protocol import Host
 
-MODULES_DIRECTORY = "/lib/modules"
 MAX_KERNELS = 16
 DAMAGED = "damaged"
 _SECONDS = 3.0

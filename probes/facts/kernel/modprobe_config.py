@@ -15,11 +15,11 @@ from itertools import takewhile
 from probes.base.frozen import frozen
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.system.systemd_units import CONFIG_ROOTS
 from probes.host.protocol import Host
 
-_ROOTS = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
-MODPROBE_DIRECTORIES = tuple(f"{root}/modprobe.d" for root in _ROOTS)
-LOAD_DIRECTORIES = tuple(f"{root}/modules-load.d" for root in _ROOTS)
+MODPROBE_DIRECTORIES = tuple(f"{root}/modprobe.d" for root in CONFIG_ROOTS)
+LOAD_DIRECTORIES = tuple(f"{root}/modules-load.d" for root in CONFIG_ROOTS)
 MAX_FILES = 512
 _MAX_SOFTDEPS = 64
 _DIRECTIVES = ("blacklist", "install", "alias", "softdep")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.log import KernelLogFacts, LogKind
 from probes.facts.kernel.modprobe_config import InstallLine, loaded_by
-from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, KernelModule, ModuleFacts, ModuleState
+from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
+from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState
 
 _RIVALS = {"nvidia_peermem": "nv_peer_mem", "nv_peer_mem": "nvidia_peermem"}
 _REFUSALS = (LogKind.SYMBOL_VERSION, LogKind.UNKNOWN_SYMBOL, LogKind.OTHER_KERNEL, LogKind.EFA_PEERMEM)

@@ -19,6 +19,7 @@ from probes.facts.kernel.depmod import (
     read_tree,
 )
 from probes.facts.kernel.modprobe_config import InstallLine, LoadingRules, read_rules
+from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.facts.kernel.release import (
     read_cmdline,
     read_modules_disabled,
@@ -29,6 +30,8 @@ from probes.facts.pci.functions import PciFacts, is_for_guests
 from probes.host.protocol import Host
 from probes.host.values import read_integer
 
+PEERMEM = "nvidia_peermem"
+PLUGIN_ONLY = ("efa", "cxi")  # prefixes of the PCI drivers of EFA and Slingshot
 PROC_MODULES = "/proc/modules"
 PROC_MODULES_LIMIT_BYTES = 1024 * 1024
 MAX_PARAMETERS = 96  # nvidia_uvm has about sixty
@@ -120,7 +123,6 @@ class ModuleFacts:
 
 
 CORE_LADDER = ("ib_core", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", "nvidia_peermem")
-PEER_MEMORY_SYMBOL = "ib_register_peer_memory_client"
 
 # Dependencies for a node without modules.dep, in load order.
 _USUAL_NEEDS: dict[str, tuple[str, ...]] = {
@@ -176,7 +178,7 @@ _SYMBOLS = (
 
 _STATES = {"Live": ModuleState.LIVE, "Loading": ModuleState.LOADING, "Unloading": ModuleState.UNLOADING}
 _INIT_STATES = {"live": ModuleState.LIVE, "coming": ModuleState.LOADING, "going": ModuleState.UNLOADING}
-_PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
+PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
 _FIRST_MLX5 = 0x1011  # Connect-IB
 _MLX4 = (range(0x1002, _FIRST_MLX5), range(0x6340, 0x676F))  # mlx4/main.c: ConnectX-3, and ConnectX, -2
 _VENDOR_CARDS = {  # prefix of the modules -> vendor, and device IDs (hw/efa/efa_main.c; Cassini 1 in pci.ids)
@@ -270,7 +272,7 @@ def for_cards(facts: ModuleFacts, pci: Maybe[PciFacts]) -> ModuleFacts:
     for rung in facts.ladder:
         prefix = rung.module.partition("_")[0]
         if prefix in _VENDOR_CARDS:
-            if prefix not in others and facts.modules[rung.module].state not in _PRESENT:
+            if prefix not in others and facts.modules[rung.module].state not in PRESENT:
                 continue
             rung = replace(rung, core=prefix in others and rung.module != "efa_nv_peermem")
         elif others and not any(cards.values()):
@@ -279,7 +281,7 @@ def for_cards(facts: ModuleFacts, pci: Maybe[PciFacts]) -> ModuleFacts:
             unused = ("mlx5_core", "mlx5_ib", "nvidia_peermem", *stack)
             rung = replace(rung, core=rung.core and rung.module not in unused)
         if rung.module.startswith("mlx4_"):
-            if not cards["mlx4"] and facts.modules[rung.module].state not in _PRESENT:
+            if not cards["mlx4"] and facts.modules[rung.module].state not in PRESENT:
                 continue
             rung = replace(rung, core=cards["mlx4"])
         elif rung.module.startswith("mlx5_") and cards["mlx4"]:

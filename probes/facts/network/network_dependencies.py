@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
+from probes.base.text import BDF, printable
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.network.routes import (
     NET,
@@ -37,7 +37,6 @@ _MOST_SHOWN = 3
 _SSH_PORT = 22
 _ESTABLISHED = "01"  # include/net/tcp_states.h
 _INFINIBAND = "32"  # ARPHRD_INFINIBAND, include/uapi/linux/if_arp.h
-_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 NETWORK_FILE_SYSTEM = re.compile(
     r"(?:nfs4?|cifs|smb3|ceph|lustre|9p|afs|beegfs|gpfs|wekafs|fuse\.(?:glusterfs|sshfs))"
 )
@@ -133,7 +132,7 @@ def _names(host: Host, directory: str) -> tuple[str, ...]:
 
 def _bdf(host: Host, link: str) -> str:
     """Return the PCI function above a device; for a subfunction, that of its parent."""
-    parts = _BDF.findall(known(host.resolve(link), ""))
+    parts = BDF.findall(known(host.resolve(link), ""))
     return parts[-1] if parts else ""
 
 

@@ -11,14 +11,13 @@ import re
 from collections.abc import Iterable
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
+from probes.base.text import BDF, printable
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.facts.pci.functions import DEVICES
 from probes.host.protocol import Host
 
-DEVICES = "/sys/bus/pci/devices"
 MAX_FUNCTIONS = 512
 _MAX_NAMES = 64
-_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 @frozen
@@ -48,7 +47,7 @@ class PcieErrorFacts:
 
 def probe(host: Host, bdfs: Iterable[str]) -> PcieErrorFacts:
     """Read aer_dev_* of at most 512 functions."""
-    chosen = [bdf for bdf in dict.fromkeys(bdfs) if _BDF.fullmatch(bdf)][:MAX_FUNCTIONS]
+    chosen = [bdf for bdf in dict.fromkeys(bdfs) if BDF.fullmatch(bdf)][:MAX_FUNCTIONS]
     return PcieErrorFacts({bdf: _function(host, bdf) for bdf in chosen})
 
 

@@ -9,13 +9,12 @@ capability that extends beyond the bytes read is malformed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import fields
 from enum import Enum
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
+from probes.base.text import BDF, printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.pci.functions import DEVICES, PciFacts, PciKind, asleep
 from probes.facts.pci.rdma_topo import is_dma_function
@@ -25,7 +24,6 @@ HEADER_BYTES = 64  # PCI_STD_HEADER_SIZEOF: readable by every user
 CONVENTIONAL_BYTES = 256  # PCI_CFG_SPACE_SIZE
 WHOLE_BYTES = 4096  # PCI_CFG_SPACE_EXP_SIZE
 MAX_FUNCTIONS = 512
-_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class PortType(Enum):
@@ -134,7 +132,7 @@ _PORT_TYPES: dict[int, Maybe[PortType]] = {
 }
 _WITHOUT_LINK = (PortType.ROOT_ENDPOINT, PortType.EVENT_COLLECTOR)
 ERRORS = ("correctable", "non-fatal", "fatal", "unsupported request")
-_ASPM = ("off", "L0s", "L1", "L0s L1")
+ASPM_STATES = ("off", "L0s", "L1", "L0s L1")
 
 
 def is_gone(content: bytes) -> bool:
@@ -230,7 +228,7 @@ def _express(content: bytes, offset: int, source: str) -> Maybe[PciExpress]:
     if flags & 0xF >= 2:
         whole = offset + 0x2A <= len(content)
         ten_bit_tags = bool(_word(content, offset + 0x28) & 0x1000) if whole else _cut(source, offset)
-    aspm: Maybe[str] = _ASPM[_word(content, offset + 0x10) & 3]
+    aspm: Maybe[str] = ASPM_STATES[_word(content, offset + 0x10) & 3]
     if kind in _WITHOUT_LINK:
         aspm = Unknown(Reason.NOT_THERE, source, "no link")
     return PciExpress(
@@ -315,7 +313,7 @@ def path_functions(pci: PciFacts) -> tuple[str, ...]:
 
 
 def _function(host: Host, bdf: str) -> Maybe[ConfigSpace]:
-    if not _BDF.fullmatch(bdf):
+    if not BDF.fullmatch(bdf):
         return Unknown(Reason.MALFORMED, printable(bdf, 40), "not a BDF")
     if (sleeps := asleep(host, bdf)) is not None:
         return sleeps

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from probes.base.frozen import frozen
 from probes.base.origin import Source
-from probes.base.text import plural, printable
+from probes.base.text import BDF, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known, not_found
 from probes.facts.pci.names import names_of
 from probes.facts.system import numa
@@ -122,7 +122,6 @@ class PciFacts:
         )
 
 
-_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _WITHOUT_FILE = (Reason.NOT_THERE, Reason.MALFORMED)  # an odd tree: the function counts as any other
 _HEX = re.compile(r"(?:0x)?[0-9a-fA-F]{1,6}")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
@@ -174,7 +173,7 @@ def chain_of(sysfs_path: str) -> tuple[str, tuple[str, ...]]:
     chain: list[str] = []
     broken = False
     for part in sysfs_path.split("/"):
-        if _BDF.fullmatch(part):
+        if BDF.fullmatch(part):
             if broken:
                 chain, broken = [], False
             if root:
@@ -331,7 +330,7 @@ def _function(host: Host, bdf: str) -> Maybe[PciFunction]:
         bars=map_known(bars, parse_resource),
         iommu_group=group,
         iommu_type=group_type,
-        physical_function=physical if _BDF.fullmatch(physical) else None,
+        physical_function=physical if BDF.fullmatch(physical) else None,
     )
 
 
@@ -381,7 +380,7 @@ def probe(host: Host) -> Maybe[PciFacts]:
     names = host.names(DEVICES)
     if isinstance(names, Unknown):
         return names
-    bdfs = sorted((name for name in names if _BDF.fullmatch(name)), key=sort_key)
+    bdfs = sorted((name for name in names if BDF.fullmatch(name)), key=sort_key)
     read = {bdf: _function(host, bdf) for bdf in bdfs}
     unread = first_unread(read.values())  # it may be a GPU or a NIC
     if unread is not None:

@@ -6,18 +6,15 @@ that of one member (drivers/infiniband/hw/mlx5/main.c, mlx5_query_port_roce).
 
 from __future__ import annotations
 
-import re
-
 from probes.base.frozen import frozen
-from probes.base.text import printable
+from probes.base.text import BDF, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.network.routes import NET
 from probes.host.protocol import Host
 from probes.host.values import read_integer
 
-_NET = "/sys/class/net"
 _MOST_MEMBERS = 4  # ports that mlx5 LAG supports (MLX5_MAX_PORTS)
 _ONE_AT_A_TIME = "active-backup"
-_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 @frozen
@@ -57,7 +54,7 @@ class Bond:
                 return member.speed_gbps
             speeds.append(member.speed_gbps)
         if not speeds:
-            source = f"{_NET}/{self.netdev}/bonding/slaves"
+            source = f"{NET}/{self.netdev}/bonding/slaves"
             return Unknown(Reason.NOT_THERE, source, "no port of the bond is up")
         return max(speeds) if self.mode == _ONE_AT_A_TIME else sum(speeds)
 
@@ -69,14 +66,14 @@ def read_bond(host: Host, device: str, netdev: Maybe[str]) -> Bond | None:
     """
     if isinstance(netdev, Unknown):
         return None
-    slaves = host.read(f"{_NET}/{netdev}/bonding/slaves", 4096)
+    slaves = host.read(f"{NET}/{netdev}/bonding/slaves", 4096)
     if isinstance(slaves, Unknown):
         return None
     names = parse_members(slaves)
-    owners = {owner for name in names for owner in known(host.names(f"{_NET}/{name}/device/infiniband"), ())}
+    owners = {owner for name in names for owner in known(host.names(f"{NET}/{name}/device/infiniband"), ())}
     if not names or owners - {device}:
         return None
-    mode = host.read(f"{_NET}/{netdev}/bonding/mode", 4096)
+    mode = host.read(f"{NET}/{netdev}/bonding/mode", 4096)
     word = map_known(mode, lambda text: printable(text.partition(" ")[0], 32))
     return Bond(netdev, word, tuple(_member(host, name) for name in names))
 
@@ -88,12 +85,12 @@ def parse_members(text: str) -> tuple[str, ...]:
 
 
 def _member(host: Host, name: str) -> BondMember:
-    state = host.read(f"{_NET}/{name}/operstate", 64)
-    path = host.resolve(f"{_NET}/{name}/device")
+    state = host.read(f"{NET}/{name}/operstate", 64)
+    path = host.resolve(f"{NET}/{name}/device")
     bdf = map_known(path, lambda found: found.rpartition("/")[2])
-    if not isinstance(bdf, Unknown) and not _BDF.fullmatch(bdf):
-        bdf = Unknown(Reason.NOT_THERE, f"{_NET}/{name}/device", "not on a PCI function")
-    speed = read_integer(host, f"{_NET}/{name}/speed", signed=True)  # Mb/s; -1 or EINVAL: no link
-    no_link = Unknown(Reason.NOT_THERE, f"{_NET}/{name}/speed", "no link")
+    if not isinstance(bdf, Unknown) and not BDF.fullmatch(bdf):
+        bdf = Unknown(Reason.NOT_THERE, f"{NET}/{name}/device", "not on a PCI function")
+    speed = read_integer(host, f"{NET}/{name}/speed", signed=True)  # Mb/s; -1 or EINVAL: no link
+    no_link = Unknown(Reason.NOT_THERE, f"{NET}/{name}/speed", "no link")
     gbps = map_known(speed, lambda mbps: mbps / 1000 if mbps > 0 else no_link)
     return BondMember(name, bdf, state if isinstance(state, Unknown) else printable(state, 32), gbps)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, map_known, not_found
 from probes.facts.kernel.modules import vendor_cards
+from probes.facts.network.routes import NET
 from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.counters import Place, sampled
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, natural, pci_function
@@ -21,7 +22,6 @@ from probes.host.values import read_numa_node
 LINK_LAYER = "Slingshot"
 SENT_OCTETS, RECEIVED_OCTETS = "hni_sts_tx_ok_octets", "hni_sts_rx_ok_octets"
 _CLASS = "/sys/class/cxi"
-_NET = "/sys/class/net"
 _MAX_DEVICES = 64
 _MBPS = re.compile(r"[1-9][0-9]{0,7}", re.ASCII)
 
@@ -56,7 +56,7 @@ def add_slingshot(host: Host, facts: Maybe[RdmaFacts], pci: Maybe[PciFacts]) -> 
 
 def link_state(host: Host, netdev: Maybe[str]) -> Maybe[str]:
     """Return the state of a NIC's link in the words of an RDMA port: "ACTIVE", "DOWN"."""
-    state = map_known(netdev, lambda name: host.read(f"{_NET}/{name}/operstate", 64))
+    state = map_known(netdev, lambda name: host.read(f"{NET}/{name}/operstate", 64))
     return map_known(state, lambda word: {"up": "ACTIVE", "down": "DOWN"}.get(word, printable(word, 40)))
 
 
@@ -97,7 +97,7 @@ def _port(host: Host, below: str, no_verbs: Unknown, telemetry: Maybe[tuple[str,
     no_netdev = Unknown(Reason.NOT_THERE, f"{below}/net", "no netdev")
     names = host.names(f"{below}/net")
     netdev = map_known(names, lambda found: printable(found[0], 64) if found else no_netdev)
-    rate = map_known(netdev, lambda name: _rate(host, f"{_NET}/{name}/speed"))
+    rate = map_known(netdev, lambda name: _rate(host, f"{NET}/{name}/speed"))
     return RdmaPort(
         number=1,
         state=link_state(host, netdev),

@@ -18,7 +18,7 @@ from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.host.protocol import Host
 
-_SOURCE = "mlx5dv_get_data_direct_sysfs_path"
+DATA_DIRECT_FUNCTION = "mlx5dv_get_data_direct_sysfs_path"
 _PATH = re.compile(r"/devices/\S{0,800}/([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 
 
@@ -57,7 +57,7 @@ def function_of(path: Maybe[str], functions: tuple[str, ...]) -> Maybe[str | Non
         return path if isinstance(path, Unknown) else None
     match = _PATH.fullmatch(path)
     if match is None or match[1] not in functions:
-        return Unknown(Reason.MALFORMED, _SOURCE, printable(path, 120))
+        return Unknown(Reason.MALFORMED, DATA_DIRECT_FUNCTION, printable(path, 120))
     return match[1]
 
 

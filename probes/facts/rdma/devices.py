@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import field, replace
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
+from probes.base.text import BDF, printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known
 from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.bonds import Bond, read_bond
 from probes.host.protocol import Host
-from probes.host.values import read_numa_node
+from probes.host.values import RDMA_CLASS, VERBS, read_numa_node
 
 
 @frozen
@@ -96,7 +96,6 @@ class RdmaFacts:
     management: tuple[RdmaDevice, ...] = ()  # of functions that manage NVSwitches and carry no data
 
 
-RDMA_CLASS = "/sys/class/infiniband"
 _SOFTWARE = ("rxe", "siw")
 _BY_SOFTWARE = "a software device"
 # sw/rxe/rxe_hw_counters.c: no hardware counts these.
@@ -105,12 +104,10 @@ _AUXILIARY = "/sys/bus/auxiliary/devices"
 _AUXILIARY_RDMA = re.compile(r"mlx5_core\.rdma\.\d{1,6}", re.ASCII)
 _AUXILIARY_DRIVER = "mlx5_ib.rdma"  # drivers/infiniband/hw/mlx5/main.c, mlx5r_driver
 _NAMESPACE_MODE = re.compile(r"\bnetns\W{1,4}(shared|exclusive)\b")
-_VERBS = "/sys/class/infiniband_verbs"
-_NO_VERBS = Unknown(Reason.NOT_THERE, _VERBS, "no uverbs device: is ib_uverbs loaded?")
+_NO_VERBS = Unknown(Reason.NOT_THERE, VERBS, "no uverbs device: is ib_uverbs loaded?")
 _NUMBER = re.compile(r"([0-9]{1,4}):([0-9]{1,7})", re.ASCII)
-_EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
+EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 _GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
-_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # rxe has 1024 entries per port, mlx5 256 on RoCE. The kernel puts a new GID into the first free entry
 # (drivers/infiniband/core/cache.c, __ib_cache_gid_add), so a table fills from its start and has holes only
 # where addresses were removed. After this many empty entries in a row, the rest counts as empty.
@@ -219,7 +216,7 @@ def _gids(host: Host, port: str) -> Maybe[tuple[Gid, ...]]:
             failure = failure if failure is not None or gid.reason is Reason.NOT_THERE else gid
         elif not _GID.fullmatch(gid):
             failure = Unknown(Reason.MALFORMED, path, printable(gid, 40))
-        elif gid != _EMPTY_GID:
+        elif gid != EMPTY_GID:
             empty = 0
             kind = _word(host, f"{port}/gid_attrs/types/{index}")
             gids.append(Gid(index, gid, kind, _gid_netdev(host, f"{port}/gid_attrs/ndevs/{index}")))
@@ -304,13 +301,13 @@ def pci_function(path: str) -> str | None:
     (Documentation/networking/device_drivers/ethernet/mellanox/mlx5).
     """
     parts = path.split("/")
-    while parts and not _BDF.fullmatch(parts[-1]):
+    while parts and not BDF.fullmatch(parts[-1]):
         parts.pop()
     return "/".join(parts) or None
 
 
 def _uverbs_number(host: Host, name: str) -> Maybe[tuple[int, int]]:
-    path = f"{_VERBS}/{name}/dev"
+    path = f"{VERBS}/{name}/dev"
     text = host.read(path, 4096)
     if isinstance(text, Unknown):
         return text
@@ -370,8 +367,8 @@ def probe(host: Host) -> Maybe[RdmaFacts]:
     names = host.names(RDMA_CLASS)
     if isinstance(names, Unknown):
         return names
-    listed = host.names(_VERBS)
-    read = {name: host.read(f"{_VERBS}/{name}/ibdev", 4096) for name in known(listed, ())}
+    listed = host.names(VERBS)
+    read = {name: host.read(f"{VERBS}/{name}/ibdev", 4096) for name in known(listed, ())}
     uverbs = {device: name for name, device in read.items() if not isinstance(device, Unknown)}
     no_verbs = first_unread((listed, *read.values()))
     no_verbs = _NO_VERBS if no_verbs is None else no_verbs
@@ -408,7 +405,7 @@ def _devices_elsewhere(host: Host, devices: tuple[RdmaDevice, ...]) -> tuple[str
         path = host.resolve(f"{_AUXILIARY}/{name}")
         parent = "" if isinstance(path, Unknown) else path.rpartition("/")[0]
         bdf = parent.rpartition("/")[2]  # a subfunction's RDMA device is below the subfunction instead
-        if not _BDF.fullmatch(bdf) or bdf in here:
+        if not BDF.fullmatch(bdf) or bdf in here:
             continue
         driver = host.link(f"{_AUXILIARY}/{name}/driver")
         if not isinstance(driver, Unknown) and driver.rpartition("/")[2] == _AUXILIARY_DRIVER:
@@ -423,7 +420,7 @@ def _names_elsewhere(host: Host, uverbs: Mapping[str, str], elsewhere: Collectio
     """
     found = {}
     for device, name in uverbs.items():
-        function = pci_function(known(host.resolve(f"{_VERBS}/{name}/device"), "")) or ""
+        function = pci_function(known(host.resolve(f"{VERBS}/{name}/device"), "")) or ""
         found[function.rpartition("/")[2]] = printable(device, 64)
     return {bdf: found[bdf] for bdf in elsewhere if bdf in found}
 

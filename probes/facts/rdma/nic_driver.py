@@ -10,8 +10,9 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.kernel.dkms import OFED_PACKAGES, DkmsFacts, installed_for
-from probes.facts.kernel.module_files import ModuleFile
-from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, ModuleFacts
+from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile
+from probes.facts.kernel.modules import ModuleFacts
+from probes.facts.rdma.nic_families import EFA, OTHER_DKMS, SLINGSHOT
 from probes.facts.system.driver_container import DriverContainerFacts
 from probes.facts.system.packages import Package, owner_of
 from probes.host.protocol import Host
@@ -49,11 +50,9 @@ _LOADED_VERSION = {
     NicStack.CONTAINER: "/sys/module/mlx5_core/version",
 }
 _FIRST_DOCA = 24  # DOCA-OFED has the numbers of OFED since 24.04; its ofed_info prints "OFED-internal-…"
-_SLINGSHOT_DKMS = "cray-cxi-driver"  # HewlettPackard/shs-cxi-driver, cray-cxi-driver.spec
-_DKMS_PACKAGES = {NicStack.EFA: ("efa",), NicStack.SLINGSHOT: (_SLINGSHOT_DKMS,)}
+_DKMS_PACKAGES = {NicStack.EFA: EFA.dkms, NicStack.SLINGSHOT: SLINGSHOT.dkms}
 _SLINGSHOT_MODULE = "/sys/module/cxi_ss1/initstate"
 _NVIDIA_MODULES = ("mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs")
-_OTHER_DKMS = ("bnxt-re", "bnxt_re", "erdma", "irdma", "ice", "ionic_rdma", "ionic-rdma")
 _OFED_RELEASE = re.compile(r"(?P<family>[A-Za-z][A-Za-z_-]{1,30})-(?P<major>[0-9]{1,3})[.-]")
 
 
@@ -104,15 +103,15 @@ def _stack(host: Host, traces: NicTraces, file: Maybe[ModuleFile]) -> Maybe[NicS
     if not isinstance(host.size(_EFA_PACKAGES), Unknown) or _has_dkms(traces.dkms, ("efa",)):
         return NicStack.EFA
     if is_there(file) is False and (
-        _has_dkms(traces.dkms, (_SLINGSHOT_DKMS,)) or not isinstance(host.size(_SLINGSHOT_MODULE), Unknown)
+        _has_dkms(traces.dkms, SLINGSHOT.dkms) or not isinstance(host.size(_SLINGSHOT_MODULE), Unknown)
     ):
         return NicStack.SLINGSHOT
     if isinstance(file, Unknown):
-        has_other = _has_dkms(traces.dkms, _OTHER_DKMS)
+        has_other = _has_dkms(traces.dkms, OTHER_DKMS)
         return NicStack.OTHER if has_other and file.reason is Reason.NOT_THERE else file
     if not is_inbox(file.path):
         return _ofed_stack(traces, file)
-    return NicStack.OTHER if _has_dkms(traces.dkms, _OTHER_DKMS) else NicStack.INBOX
+    return NicStack.OTHER if _has_dkms(traces.dkms, OTHER_DKMS) else NicStack.INBOX
 
 
 def _has_dkms(dkms: Maybe[DkmsFacts], names: tuple[str, ...]) -> bool:

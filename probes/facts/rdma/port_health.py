@@ -15,13 +15,12 @@ from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map
 from probes.facts.rdma.counters import ERROR_COUNTER_BITS
 from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaFacts, RdmaPort
 from probes.host.protocol import Host
-from probes.host.values import read_integer
+from probes.host.values import NO_PMA, read_integer
 
 # Settings and traffic, not trouble: mlx5's names, drivers/infiniband/hw/mlx5/counters.c.
 _NO_ERRORS = ("lifespan", "rx_write_requests", "rx_read_requests", "rx_atomic_requests", "rx_dct_connect")
 _MAX_HW_COUNTERS = 128
 # Old kernels print this for a device that answers no PMA query (core/sysfs.c, show_pma_counter).
-_NO_PMA = "N/A (no PMA)"
 _PRIORITIES = range(8)
 _IFF_UP = 1  # include/uapi/linux/if.h
 _ROCE_MTUS = (4096, 2048, 1024, 512, 256)
@@ -189,7 +188,7 @@ def _errors(
 def _counter(text: Maybe[str], path: str, bits: int) -> Maybe[ErrorCounter]:
     if isinstance(text, Unknown):
         return text
-    if text == _NO_PMA:
+    if text == NO_PMA:
         return Unknown(Reason.NOT_THERE, path, text)
     counter = parse_counter(text, bits)
     return Unknown(Reason.MALFORMED, path, printable(text, 40)) if counter is None else counter

@@ -26,7 +26,7 @@ _PRIORITIES, _DSCPS = 8, 64
 _MOST_NETDEVS = 32
 # mlnx_qos is a Python program and takes a fifth of a second.
 _MOST_SLOW = 4
-_DRIVER = "mlx5_core"
+MLX5 = "mlx5_core"
 _NO_PFC = Unknown(Reason.NOT_THERE, "PFC", "no priority has PFC, so the mapping was not read")
 _TRUST = re.compile(r"Priority trust state: (pcp|dscp|both)\b")
 _OF_PRIORITY = re.compile(r"\s*prio:([0-7]) dscp:((?:\d{1,2},?){1,64})")
@@ -64,7 +64,7 @@ def probe(host: Host, rdma: RdmaFacts) -> QosFacts:
         (device, port)
         for device in rdma.devices
         for port in device.ports
-        if port.link_layer == "Ethernet" and port.is_active and device.driver == _DRIVER
+        if port.link_layer == "Ethernet" and port.is_active and device.driver == MLX5
     ]
     names = dict.fromkeys(name for _, port in ports for name in netdevs_of(port))
     netdevs: dict[str, NetdevQos] = {}

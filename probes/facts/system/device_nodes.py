@@ -13,7 +13,7 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host
 
-_INFINIBAND = "/dev/infiniband"
+INFINIBAND = "/dev/infiniband"
 _RDMA = re.compile(r"uverbs\d{1,4}|rdma_cm|umad\d{1,4}|issm\d{1,4}")
 _GPU = re.compile(
     r"nvidia(?:\d{1,4}|ctl|-uvm|-uvm-tools|-modeset|-nvswitch\d{1,3}|-nvswitchctl|-fs\d{1,3})|gdrdrv"
@@ -39,7 +39,7 @@ class DeviceNodeFacts:
 
 def probe(host: Host) -> DeviceNodeFacts:
     """List /dev/infiniband and the NVIDIA files of /dev without opening them."""
-    rdma, gpu = _nodes(host, _INFINIBAND, _RDMA), _nodes(host, "/dev", _GPU)
+    rdma, gpu = _nodes(host, INFINIBAND, _RDMA), _nodes(host, "/dev", _GPU)
     names = host.names("/dev")
     if not isinstance(names, Unknown) and "null" not in names:  # every system has /dev/null: this is a dump
         left_out = Unknown(Reason.NOT_RECORDED, "/dev", "the tree has no /dev/null")

@@ -13,6 +13,7 @@ from enum import Enum
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, any_of, is_there, known, map_known
+from probes.facts.system.driver_container import MOFED
 from probes.facts.system.kubectl import Kubectl
 from probes.facts.system.kubernetes_objects import (
     LABELS,
@@ -82,8 +83,7 @@ _MESSAGES = (
 PEERMEM_CONTAINER = "nvidia-peermem-ctr"
 _LOGGED = (PEERMEM_CONTAINER, "nvidia-driver-ctr", "mofed-container", "k8s-driver-manager")
 _MAX_LOGS = 4
-_VALIDATIONS = "/run/nvidia/validations"
-_MOFED = "/run/mellanox/drivers"
+VALIDATIONS = "/run/nvidia/validations"
 # NVIDIA gpu-operator v26.7.0, cmd/nvidia-validator/main.go, and doca-driver-build, config.go.
 MARKERS = (
     *(".driver-ctr-ready", "driver-ready", "nvidia-peermem-ready", "nvidia-fs-ready", "gdrcopy-ready"),
@@ -164,7 +164,7 @@ def _distribution(host: Host) -> Maybe[str]:
 
 def _markers(host: Host) -> Maybe[tuple[str, ...]]:
     """Return the operators' marker files; unknown if neither directory could be listed."""
-    validations, mofed = host.names(_VALIDATIONS), host.names(_MOFED)
+    validations, mofed = host.names(VALIDATIONS), host.names(MOFED)
     if isinstance(validations, Unknown) and isinstance(mofed, Unknown):
         return validations
     return tuple(name for name in (*known(validations, ()), *known(mofed, ())) if name in MARKERS)

@@ -14,9 +14,9 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, not_found
 from probes.host.protocol import Host
 
-_ROOTS = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
-UNIT_DIRECTORIES = tuple(f"{root}/systemd/system" for root in _ROOTS)
-CONFIG_DIRECTORIES = tuple(f"{root}/systemd" for root in _ROOTS)
+CONFIG_ROOTS = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
+UNIT_DIRECTORIES = tuple(f"{root}/systemd/system" for root in CONFIG_ROOTS)
+CONFIG_DIRECTORIES = tuple(f"{root}/systemd" for root in CONFIG_ROOTS)
 _VENDORS = ("/usr/lib/systemd/system", "/lib/systemd/system")
 _RELATED = ("nvidia", "peermem", "peer_mem", "openibd", "mlnx", "mlx", "doca", "rdma", "gpu", "cuda")
 MAX_FILES = 256

@@ -17,8 +17,8 @@ from contextlib import closing, suppress
 
 from probes.base.text import printable
 from probes.host.machine import namespace_child
+from probes.host.values import VERBS
 
-VERBS = "/sys/class/infiniband_verbs"
 NAMED = "/run/netns"  # ip-netns(8) and container runtimes mount namespaces there
 MOST_NAMESPACES = 512
 _SEARCH_SECONDS = 10.0  # between two searches for devices that were not found

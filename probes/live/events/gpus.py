@@ -17,7 +17,7 @@ from probes.snapshot.condition import THROTTLED, Condition
 BUSY_PERCENT = 10  # a GPU with this load runs its link at full speed
 _BUSY_SAMPLES = 3  # until a link that was slowed down while idle is fast again
 _MISSED = 3
-_OFF_THE_BUS = "fallen off the bus"  # NVML_ERROR_GPU_IS_LOST
+OFF_THE_BUS = "fallen off the bus"  # NVML_ERROR_GPU_IS_LOST
 _THROTTLED, _CLEAR = 3, 60  # samples
 # A GPU at its power limit is normal in training, and so are clocks that are set or idle.
 _NORMAL = ("power cap", "idle", "clock", "boost", "setting")
@@ -57,7 +57,7 @@ class GpuEvents:
             live = gpu.live
             if isinstance(live, Unknown):
                 # Without any GPU, NVML itself does not answer, as while the driver is reloaded.
-                if any_known or _OFF_THE_BUS in live.detail:
+                if any_known or OFF_THE_BUS in live.detail:
                     events += _missed(known, gpu, sample.taken_at)
                 known.throttling.clear()
                 continue
@@ -80,7 +80,7 @@ def _missed(known: _Gpu, gpu: GpuSample, at: float) -> list[LiveEvent]:
     known.is_lost = True
     kind = EventKind.GPU_LOST
     text = f"{name_of(gpu)} no longer responds, but the other GPUs do"
-    if isinstance(gpu.live, Unknown) and _OFF_THE_BUS in gpu.live.detail:
+    if isinstance(gpu.live, Unknown) and OFF_THE_BUS in gpu.live.detail:
         text = f"{name_of(gpu)} has fallen off the bus"
     return [LiveEvent(at, kind, Severity.CRITICAL, gpu.bdf, text, EXPLANATIONS[kind])]
 

@@ -10,8 +10,8 @@ from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import hardware_of
 from probes.facts.jobs.processes import Process, name_of
-from probes.facts.rdma.devices import RDMA_CLASS
 from probes.facts.system.rdma_cgroup import RdmaLimit
+from probes.host.values import RDMA_CLASS
 from probes.live.explanation.libraries import LibraryPath, library_paths
 from probes.live.model.sample import GDR_WORDS, LiveProcess, PathJudgment, PathWord
 from probes.live.processes.node_evidence import gpu_users

@@ -18,6 +18,7 @@ from probes.facts.jobs.processes import read_environ
 from probes.host.answers import of_user
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveProcess
+from probes.live.processes.job_logs import NO_LOG_FILES
 from probes.nccl.flight_recorder.dump import MOST_BYTES, Dump, parse_dump
 from probes.nccl.flight_recorder.verdict import ranks_text
 
@@ -30,7 +31,6 @@ _NEEDED = (*_SETTINGS, "TORCH_FR_DUMP_DYNAMIC_FILE_NAME", "XDG_CACHE_HOME", "HOM
 _OLD_PREFIX = "/tmp/nccl_trace_rank_"
 _NEW_NAME = "torch/comm_lib_trace_rank_"
 _NO_PREFIX = Unknown(Reason.NOT_THERE, "dump", "no prefix is set")
-_SPECIAL = ("/dev/", "/proc/", "/sys/")
 
 
 @frozen
@@ -118,7 +118,7 @@ def _inside(pid: int, name: str) -> str:
 
 def _read(host: Host, path: str, rank: int, user: Maybe[int], started_at: float, until: float) -> Maybe[Dump]:
     shown = path.partition("/root")[2] or path
-    if shown.startswith(_SPECIAL):
+    if shown.startswith(NO_LOG_FILES):
         return Unknown(Reason.MALFORMED, printable(shown, 200), "not a regular file")
     state = of_user(host.read_range(path, 0, 0), user, shown)
     if isinstance(state, Unknown):

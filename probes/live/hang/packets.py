@@ -13,11 +13,10 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.rdma.qos import MLX5
 from probes.host.protocol import Host
 from probes.host.rdma_resources import PacketNumbers
 from probes.live.processes.ownership import find_processes
-
-_CURRENT_DRIVER = "mlx5_core"
 
 
 @frozen
@@ -75,4 +74,4 @@ def motions(
 
 def _devices_with_current_numbers(node: Node) -> frozenset[str]:
     devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    return frozenset(device.name for device in devices if device.driver == _CURRENT_DRIVER)
+    return frozenset(device.name for device in devices if device.driver == MLX5)

@@ -19,6 +19,7 @@ from probes.base.text import capitalized, plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect_probe import BUFINFO
 from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshmem
+from probes.facts.rdma.nic_families import NO_DMABUF_LENGTH
 from probes.live.model.sample import PathJudgment, PathWord, Role
 from probes.live.processes.ownership import LARGE, PAGE, RdmaUse
 from probes.queries.finding import Evidence
@@ -28,8 +29,6 @@ DMABUF_THRESHOLD = 1 << 20  # bytes; less may be a region that appeared between 
 QUEUE_BYTES = 256 << 10  # at most pinned for the ring of a queue pair or a completion queue (an estimate)
 LARGEST_PAGE = 64 << 10  # of kernels on Arm
 TRACKS_DMABUF = (5, 15)  # the first kernel that lists DMA-BUF regions (RDMA/uverbs, f6018cc46026)
-# Drivers that register DMA-BUFs and leave their length 0 (no assignment in Linux 6.12 and 7.2).
-NO_DMABUF_LENGTH = ("bnxt_en", "bnxt_re", "irdma", "ice", "idpf", "mana", "mana_ib")
 SOCKET_THREAD = "NCCL Sock"  # NCCL's socket transport (net_socket.cc)
 VERBS_THREAD = "NCCL IbAsync"  # NCCL's InfiniBand and RoCE transport (net_ib/init.cc)
 _NOT_READ = Unknown(Reason.NEEDS_ROOT, BUFINFO)
@@ -176,7 +175,7 @@ def _with_regions(process: ProcessEvidence, use: RdmaUse, node: NodeEvidence) ->
 
 def _without_length(process: ProcessEvidence, devices: list[str], node: NodeEvidence) -> PathJudgment:
     drivers = {known(node.drivers.get(device, ""), "") for device in devices}
-    if not drivers <= set(NO_DMABUF_LENGTH):
+    if not drivers <= NO_DMABUF_LENGTH:
         return _unknown(process, f"the driver of {devices[0]} does not report the length of a region")
     sign = Evidence(
         "rdma resource show mr",

@@ -16,7 +16,7 @@ from probes.facts.jobs.processes import Process
 from probes.host.answers import FileRange, of_user
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, Role
-from probes.live.processes.job_names import COMMAND_SECONDS
+from probes.live.processes.job_names import COMMAND_SECONDS, SLURM_JOB
 
 NEXT_RUN = (
     ("NCCL_DEBUG=INFO", "NCCL reports version, networks, channels and errors."),
@@ -26,9 +26,8 @@ NEXT_RUN = (
 """What to set for the next run, and why."""
 _MOST_PROCESSES = 64  # of a job
 _MOST_JOBS = 32
-_SLURM = re.compile(r"Slurm job ([0-9]{1,10})")
 _MOST_SEARCHED, _MOST_OPEN = 8, 1024  # processes, files of each
-_SPECIAL = ("/dev/", "/proc/", "/sys/")  # /dev/stdout is what the process has as fd 1
+NO_LOG_FILES = ("/dev/", "/proc/", "/sys/")  # /dev/stdout is what the process has as fd 1
 
 
 @frozen
@@ -165,7 +164,7 @@ class _Search:
         if found.file in self._seen:
             return None
         self._seen.add(found.file)
-        if shown.startswith("/") and not shown.startswith(_SPECIAL):
+        if shown.startswith("/") and not shown.startswith(NO_LOG_FILES):
             by_name = self._host.read_range(shown, 0, 0)  # stays readable when the process has ended
             if not isinstance(by_name, Unknown) and by_name.file == found.file:
                 path = shown
@@ -192,7 +191,7 @@ class _Search:
                 if pattern.reason is not Reason.NOT_THERE:
                     self._note("NCCL_DEBUG_FILE", pattern)
                 continue
-            if not pattern or pattern.startswith(_SPECIAL):
+            if not pattern or pattern.startswith(NO_LOG_FILES):
                 continue
             directory = "root" if pattern.startswith("/") else "cwd/"
             names = _expanded(self._host, process.pid, pattern)
@@ -216,7 +215,7 @@ class _Search:
                 if number in ("0", "1", "2"):  # stdout and stderr are logs of their own
                     continue
                 target = known(self._host.link(f"{directory}/{number}"), "")
-                is_path = target.startswith("/") and not target.startswith(_SPECIAL)
+                is_path = target.startswith("/") and not target.startswith(NO_LOG_FILES)
                 if not is_path or "nccl" not in target.rpartition("/")[2].lower():
                     continue
                 file = self._file(f"{directory}/{number}", target, "open file", process)
@@ -225,12 +224,12 @@ class _Search:
 
     def _slurm_file(self) -> Iterable[LogPath]:
         names = {process.process.job for process in self._processes}
-        match = _SLURM.fullmatch(names.pop()) if len(names) == 1 else None
+        match = SLURM_JOB.fullmatch(names.pop()) if len(names) == 1 else None
         if match is None:
             return
         output = self._host.run(("scontrol", "--oneliner", "show", "job", match[1]), COMMAND_SECONDS)
         path = "" if isinstance(output, Unknown) else parse_output_file(output.stdout)
-        if path.startswith("/") and not path.startswith(_SPECIAL):
+        if path.startswith("/") and not path.startswith(NO_LOG_FILES):
             file = self._file(path, path, f"Slurm output file {printable(path, 200)}", self._processes[0])
             if file is not None:
                 yield file

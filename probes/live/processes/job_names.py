@@ -15,7 +15,7 @@ from probes.host.protocol import Host
 COMMAND_SECONDS = 5.0
 _MAX_JOBS = 4096  # asked for in one run of gdrtop
 _NAME_LIMIT = 64
-_SLURM = re.compile(r"Slurm job ([0-9]{1,10})")
+SLURM_JOB = re.compile(r"Slurm job ([0-9]{1,10})")
 _POD = re.compile(r"pod ([0-9a-f]{8})")
 
 
@@ -58,7 +58,7 @@ class JobNames:
 
 
 def _question(job: str) -> tuple[tuple[str, ...], Callable[[str], Mapping[str, str]]]:
-    if match := _SLURM.fullmatch(job):
+    if match := SLURM_JOB.fullmatch(job):
         return ("scontrol", "--oneliner", "show", "job", match[1]), parse_scontrol
     if _POD.fullmatch(job):
         return ("crictl", "pods", "--output", "json"), parse_crictl

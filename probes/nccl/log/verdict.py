@@ -23,7 +23,7 @@ from probes.nccl.log.facts import (
 from probes.nccl.log.grammar import version_numbers
 
 _LAZY = (2, 22, 0)  # connects at the first collective
-_DMABUF = (2, 13, 4)  # reports DMA-BUF
+FIRST_WITH_DMABUF = (2, 13, 4)  # reports DMA-BUF
 _MOST_PLACES = 3
 _OFF_WITH_ZERO = ("NCCL_NET_GDR_READ", "NCCL_NET_GDR_C2C", "NCCL_DMABUF_ENABLE", "NCCL_IB_CUDA_SUPPORT")
 TCP_NETWORKS = frozenset(("Socket", "FastSocket"))
@@ -190,7 +190,7 @@ def _incapable(facts: LogFacts) -> list[Reason]:
     versions = [numbers for version in facts.versions if (numbers := version_numbers(version.text))]
     # These lines are written to the same subsystem.
     initialized = facts.networks and (facts.communicators.started or facts.communicators.completed)
-    if facts.dmabuf is None and initialized and versions and min(versions) >= _DMABUF:
+    if facts.dmabuf is None and initialized and versions and min(versions) >= FIRST_WITH_DMABUF:
         reasons.append(Reason('No line says "DMA-BUF is available": NCCL cannot use it here'))
     return reasons
 

@@ -36,7 +36,7 @@ _DEVICE_FILE = re.compile(r"/dev/(?:nvidia[\w/-]*|infiniband/[\w]+)")
 _ENVIRONMENT = re.compile(r"/proc/.*/environ")
 # Files outside the system or of another user, read because a variable, an nccl.conf or a link points there.
 _CHOSEN = re.compile(r"/proc/[^/]+/(?:root|cwd)/.*|/(?!(?:proc|sys|dev|boot|usr|lib|run|var)/).*", re.S)
-_OF_PATHS = ("file", "names", "link", "resolve", "size", "readable", "writable")
+PATH_QUESTIONS = ("file", "names", "link", "resolve", "size", "readable", "writable")
 _HOST_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
 _USER_VARIABLES = ("USER", "LOGNAME", "SUDO_USER")
 # Stands for the command line of a process without GPU or RDMA device: a program, not a kernel thread.
@@ -140,7 +140,7 @@ class Identifiers(Tokens):
     def _question(self, question: Question) -> Question | None:
         """Return a question as it is recorded; None if it is left out."""
         kind, subject = question
-        if kind in _OF_PATHS:
+        if kind in PATH_QUESTIONS:
             row = row_of(subject[0])
             path = (
                 cgroup_path(self, subject[0])

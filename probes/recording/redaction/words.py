@@ -12,6 +12,7 @@ from importlib.resources import files
 
 from probes.facts.kernel.modules import COMPANIONS, CORE_LADDER
 from probes.facts.rdma.counters import PORT_COUNTERS
+from probes.facts.rdma.nic_families import PROVIDERS
 from probes.facts.system.services import SERVICES
 from probes.facts.system.tools import TOOLS
 
@@ -59,7 +60,7 @@ VOCABULARY = (
 _FORMS = re.compile(
     "|".join(
         (
-            r"(?:mlx[45]|bnxt_re|irdma|efa|erdma|hfi1|qedr|rxe|siw|mana|ionic|hns|cxi|usnic|ocrdma|cxgb4)_?\d{1,3}",
+            rf"(?:{'|'.join(PROVIDERS)}|cxi)_?\d{{1,3}}",
             r"mlx5_bond_\d{1,2}|802\.3ad",
             r"(?:ib|roce|iw|opa|rdma)(?:P\d{1,5})?p\d{1,3}s\d{1,3}(?:f\d{1,2})?(?:v\d{1,3})?",
             r"(?:en|ib|wl|ww)(?:P\d{1,5})?(?:p\d{1,3})?s\d{1,4}(?:f\d{1,2})?(?:np\d{1,2})?(?:d\d{1,2})?(?:v\d{1,3})?"
@@ -87,7 +88,7 @@ _FORMS = re.compile(
             r"nvshmem_(?:bootstrap_(?:mpi|shmem|pmi[2x]?|uid)|transport_(?:ibrc|ibdevx|ibgda|libfabric|ucx))"
             r"\.so(?:\.\d{1,6}){0,5}",
             r"mooncake|engine\.so",  # of the wheel of Mooncake's transfer engine
-            r"lib(?:mlx[45]|efa|irdma|bnxt_re|cxgb4|erdma|hns|ocrdma|qedr|mana)-rdmav\d{1,3}\.so",
+            rf"lib(?:{'|'.join(PROVIDERS)})-rdmav\d{{1,3}}\.so",
             r"[-+_.%@]{1,4}",
             r"(?:MLNX_OFED_LINUX|MLNX_EN|OFED-internal|DOCA_OFED|doca-ofed)-\d{1,3}(?:[.-]\d{1,5}){1,8}",
             r"smmu\d{1,3}",

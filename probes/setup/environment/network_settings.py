@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.base.unknown import Unknown, known
+from probes.checks.nccl.gid import INDEX
 from probes.checks.nic.port_rates import QUEUE_PAIRS
 from probes.facts.network.routes import Interface
 from probes.facts.rdma.devices import Gid, RdmaPort
@@ -21,7 +22,6 @@ _LOCAL_ONLY = (
     *("br-", "cni", "virbr", "podman", "lxdbr", "lxcbr", "flannel", "cali", "veth", "tun", "tap", "vxlan"),
     *("kube-", "nodelocaldns", "weave", "cilium", "ovs", "vnet", "wg", "tailscale", "nerdctl"),
 )
-INDEX = "NCCL_IB_GID_INDEX"
 FAMILY = "NCCL_IB_ADDR_FAMILY"
 _FINDS_GIDS = (2, 21)
 _IPV4_GID = "0000:0000:0000:0000:0000:ffff:"

@@ -6,6 +6,8 @@ import posixpath
 from collections.abc import Iterator
 
 from probes.base.unknown import Unknown
+from probes.checks.nccl.gdr_level import C2C_LEVEL, LEVEL
+from probes.checks.nccl.network import HCA
 from probes.checks.registry import findings
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.nccl.topology_file import VARIABLE, TopologyFileFacts, file_of_new_jobs
@@ -22,9 +24,6 @@ from probes.snapshot.verdict import State as VerdictState
 from probes.topology.endpoints import is_down, port_gbps
 from probes.topology.nccl_words import Nccl
 
-HCA = "NCCL_IB_HCA"
-LEVEL = "NCCL_NET_GDR_LEVEL"
-_C2C = "NCCL_NET_GDR_C2C"
 _FAR = {"gpu-nic-cross-socket": Nccl.SYS, "gpu-nic-through-cpu": Nccl.PHB}
 _REFUSED = ("p2p-topology-refused-override", "p2p-topology-refused", "p2p-topology-refused-force-pcie")
 _FIRST_WITH_C2C, _C2C_BY_DEFAULT = (2, 26), (2, 27)
@@ -233,7 +232,9 @@ def _of_c2c(version: Version) -> tuple[list[Setting], list[Note]]:
         text = "the GPUs reach their NICs over C2C (P2C), which NCCL 2.27 and newer allow by default"
         return [], [Note(LEVEL, State.NOT_NEEDED, text)]
     if version >= _FIRST_WITH_C2C:
-        return [Setting(_C2C, "1", "the GPUs reach their NICs over C2C; the default is 0 in NCCL 2.26")], []
+        return [
+            Setting(C2C_LEVEL, "1", "the GPUs reach their NICs over C2C; the default is 0 in NCCL 2.26")
+        ], []
     reason = "the GPUs reach their NICs over C2C, which NCCL before 2.26 sees as PHB"
     return [Setting(LEVEL, Nccl.PHB.value, reason)], []
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from probes.base.text import printable
 from probes.base.unknown import known
+from probes.facts.system.device_nodes import INFINIBAND
 from probes.nccl.variables.variable import VARIABLE_NAME
 from probes.queries.finding import Severity
 from probes.setup.environment.assignments import (
@@ -43,7 +44,6 @@ _SCRIPTS = frozenset(
 )
 _PROSE = frozenset(("description", "summary", "title", "message", "help", "notes", "comment"))
 _GPU = re.compile(r"nvidia\.com/(?:gpu(?:\.shared)?|mig-.{1,32})")
-_VERBS = "/dev/infiniband"
 _GKE = "networking.gke.io/interfaces"  # also brings the RDMA device of each interface
 _ATTACHED = ("k8s.v1.cni.cncf.io/networks", "v1.multus-cni.io/default-network", _GKE)
 
@@ -233,7 +233,7 @@ def gpu_containers(mapping: Mapping) -> Iterator[GpuContainer]:
     annotations = _map(_map(mapping, "metadata"), "annotations").items
     has_own_network = not _is_true(pod, "hostNetwork") and not any(name in annotations for name in _ATTACHED)
     mounts = [_text_at(_map(volume, "hostPath"), "path") for volume in _maps(pod, "volumes")]
-    has_verbs = any(_VERBS.startswith(path.rstrip("/")) for path in mounts if path.startswith("/dev"))
+    has_verbs = any(INFINIBAND.startswith(path.rstrip("/")) for path in mounts if path.startswith("/dev"))
     for container in containers.items:
         if not isinstance(container, Mapping):
             continue
@@ -272,7 +272,9 @@ def missing_devices(
         severity = Severity.WARNING if is_whole else Severity.NOTE
         if not container.has_rdma:
             title = f"Container {container.name} requests GPUs but no RDMA device"
-            detail = f"It has no {_VERBS}, so its traffic to other nodes uses TCP, without GPUDirect RDMA."
+            detail = (
+                f"It has no {INFINIBAND}, so its traffic to other nodes uses TCP, without GPUDirect RDMA."
+            )
             fix = f"Add {resource}: 1 to resources.limits, with the name that the node's device plugin uses"
             yield Problem(container.line, severity, title, detail, fix)
         if not container.locks_memory and stack is not Stack.EFA:

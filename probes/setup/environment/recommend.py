@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from probes.base.unknown import Maybe, Unknown
 from probes.checks.nccl.library import versions_of
+from probes.checks.nccl.network import HCA
 from probes.facts.system.cloud import Cloud
 from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import NEWEST, Version, parse_version
@@ -20,7 +21,7 @@ from probes.setup.environment.network_settings import (
     interface_settings,
     traffic_class_notes,
 )
-from probes.setup.environment.nics import HCA, level_settings, nic_settings, topology_settings
+from probes.setup.environment.nics import level_settings, nic_settings, topology_settings
 from probes.snapshot.examination import Examination
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import Flavor, GpuFacts
 from probes.facts.gpudirect import GdrPath, parse_driver_version
-from probes.queries.module_need import OLDEST_OPEN_GPU
+from probes.facts.gpudirect_requirements import FIRST_DMABUF_DRIVER, OLDEST_OPEN_GPU
 from probes.setup.manifests.manifest_text import Key, dump, head, join
 from probes.setup.manifests.request import (
     DriverOwner,
@@ -26,7 +26,6 @@ from probes.setup.manifests.request import (
 
 CHART_VERSION = "v26.7.0"
 _FIRST_MODULE_TYPE = "25.3.0"  # kernelModuleType replaced useOpenKernelModules
-_FIRST_DMABUF = (515, 43, 4)
 _FIRST_OPEN_ONLY = (620, 0, 0)  # from here on there are no proprietary kernel modules
 _RESTARTS = "driver pods restart and GPU jobs on the nodes are terminated when driver settings change"
 _OBJECT_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")  # RFC 1123 subdomain, safe in a command
@@ -58,7 +57,7 @@ def helm(request: ManifestRequest) -> str | Refused:
     settings, comments = _settings(request)
     version = driver_version(request.situation)
     numbers = parse_driver_version(version)
-    can_stay = request.path is not GdrPath.DMABUF or (numbers is not None and numbers >= _FIRST_DMABUF)
+    can_stay = request.path is not GdrPath.DMABUF or (numbers is not None and numbers >= FIRST_DMABUF_DRIVER)
     if request.driver is DriverOwner.OPERATOR and version and can_stay:
         settings["driver"]["version"] = version
         comments["driver", "version"] = (

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpudirect import GdrPath
-from probes.facts.kernel.modules import ModuleState
+from probes.facts.kernel.modules import PEERMEM, ModuleState
 from probes.facts.rdma.nic_driver import NicStack
 from probes.plans.load_modules import OWN_FILE, path_modules, peermem_options
-from probes.queries.modules import PEERMEM
 from probes.setup.manifests.manifest_text import comment_lines, head
 from probes.setup.manifests.request import DriverOwner, ManifestRequest, Refused, has_nvlink5, nic_stack
 

@@ -18,6 +18,7 @@ from probes.facts.gpudirect import GdrPath
 from probes.facts.pci.functions import PciFunction
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.rdma.nic_driver import NicStack
+from probes.facts.rdma.nic_families import VERBS_MODULES
 from probes.queries.pcie_paths import functions_of
 from probes.setup.manifests.manifest_text import Key, dump, head, join
 from probes.setup.manifests.request import (
@@ -39,8 +40,8 @@ _IMAGE_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,80}")
 _NETDEV = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")
 # Drivers of RDMA devices whose modules use the IB core, so that the container cannot replace it.
 _OTHER_RDMA = (
-    *("bnxt_re", "efa", "erdma", "hfi1", "ionic_rdma", "irdma", "mana_ib", "ocrdma", "qedr"),
-    *("rdma_rxe", "siw"),
+    *(module for module in VERBS_MODULES if not module.startswith("mlx")),
+    *("hfi1", "ocrdma", "qedr", "rdma_rxe", "siw"),
 )
 
 

@@ -10,11 +10,11 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath
+from probes.facts.gpudirect_requirements import OLDEST_OPEN_GPU
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.rdma.nic_driver import NicDriver, NicStack
 from probes.facts.system.distribution import Distribution, Family
 from probes.facts.system.kubernetes import GpuOperator, KubernetesFacts, NetworkOperator
-from probes.queries.module_need import OLDEST_OPEN_GPU
 from probes.queries.modules import has_efa_only, ofed_of, plugin_only_driver
 from probes.setup.situation import PathChoice, Situation, choose_path
 from probes.snapshot.nic_roles import Role, roles_of

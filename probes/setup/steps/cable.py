@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.request import Mode, Request
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.planning.series import plan_series
@@ -20,9 +19,9 @@ from probes.facts.system.platform import PlatformFacts
 from probes.queries.finding import Evidence
 from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.definition import SetupFacts, StepDefinition
+from probes.setup.steps.measured import BAD_RATINGS
 
 _ANY_PORT = 18515  # only the pairs of the planned tests are used here
-_BAD = (Rating.BELOW, Rating.LIKE_HOST)
 _NEEDS_PEER = "optional; needs a second node like this one"
 _OPTIONS = "all_reduce_perf -b 8 -e 8G -f 2 -g 1"
 
@@ -45,7 +44,7 @@ class CableStep(StepDefinition):
         newest = _newest_with_peer(facts.results)
         done = [newest[pair] for pair in pairs if pair in newest]
         evidence = tuple(Evidence(result.title, result.judgment.words or result.failure) for result in done)
-        slow = next((result for result in done if result.judgment.verdict in _BAD), None)
+        slow = next((result for result in done if result.judgment.verdict in BAD_RATINGS), None)
         failed = next((result for result in done if result.ending is not Ending.DONE), None)
         state, reason = StepState.TO_DO, f"{plural(len(pairs), 'pair')}; {_NEEDS_PEER}"
         if failed is not None:

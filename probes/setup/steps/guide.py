@@ -11,6 +11,7 @@ from probes.base.unknown import Maybe, map_known
 from probes.facts.gpudirect import GdrPath
 from probes.facts.system.platform import in_container
 from probes.host.protocol import Host
+from probes.host.values import BOOT_ID
 from probes.queries.finding import Finding
 from probes.setup.situation import PathChoice, Situation, choose_path, read_situation
 from probes.setup.step import SetupRecord, SetupStep, StepState
@@ -18,7 +19,6 @@ from probes.setup.steps.definition import SetupFacts, StepDefinition
 from probes.setup.steps.step_list import HARDWARE, REBOOT, STEPS, definition_of
 from probes.snapshot.examination import Examination
 
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 OPEN_STATES = (StepState.TO_DO, StepState.BLOCKED)
 _NO_PATH = "GPUDirect RDMA cannot work on this node"
 _IN_CONTAINER = "this is a container; run gdrtop setup on the node itself"

@@ -8,8 +8,9 @@ from dataclasses import replace
 from probes.base.plan import FileChange, Plan, Step, instruction, plan_or_none
 from probes.base.unknown import Unknown
 from probes.facts.gpudirect import GdrPath
+from probes.facts.kernel.modules import PEERMEM
 from probes.plans.load_modules import load_modules, load_peermem, peermem_options, persist_peermem
-from probes.queries.modules import PEERMEM, is_present, module_of
+from probes.queries.modules import is_present, module_of
 from probes.setup.manifests.modules_load import OPENIBD_FILE, drop_in_lines
 from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.definition import SetupFacts

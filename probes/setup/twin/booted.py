@@ -15,23 +15,22 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.fabric import UNFINISHED
 from probes.facts.gpudirect import parse_driver_version
-from probes.facts.gpudirect_requirements import EFA_PEERMEM
+from probes.facts.gpudirect_requirements import EFA_PEERMEM, FIRST_DMABUF_DRIVER, OLDEST_OPEN_GPU
 from probes.facts.kernel.modules import PROC_MODULES
 from probes.facts.system import libraries
 from probes.host.answers import CommandOutput, CudaGpu
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
+from probes.plans.packages import FABRIC_MANAGER
 from probes.setup.twin.host import TwinHost
 from probes.setup.twin.modules import unknown_path
 from probes.setup.twin.tree import TwinTree
 from probes.simulation.commands import boot
 from probes.simulation.node.modules.files import modinfo_fields
 from probes.simulation.node.modules.modules import refcnt, users_of
-from probes.simulation.node.system.services import MANAGER, has_switches, run, stop
+from probes.simulation.node.system.services import has_switches, run, stop
 
 ONLY_AFTER = "only known after the boot"
-_FIRST_WITH_DMABUF = (515, 43, 4)  # the first open driver that exports DMA-BUFs
-_TURING = (7, 5)  # the open modules support nothing older
 # Drivers -> their modules, which bring nothing without a device.
 _DRIVERS = {
     "mlx5_core": ("mlx5_core", "mlx5_ib"),
@@ -242,7 +241,7 @@ class BootedTwin(TwinHost):
 
     def _is_without_manager(self) -> bool:
         """Return whether Fabric Manager, which runs now, will not set up this node's NVSwitches."""
-        states = (units.get(MANAGER) == "active" for units in (self._units, self.tree.units))
+        states = (units.get(FABRIC_MANAGER) == "active" for units in (self._units, self.tree.units))
         return has_switches(self.tree) and tuple(states) == (True, False)
 
     def _unknown_fabric(self) -> Unknown | None:
@@ -250,15 +249,17 @@ class BootedTwin(TwinHost):
         now = self._base.nvml()
         gpus = () if isinstance(now, Unknown) else now.gpus
         states = [known(gpu.fabric, "") for gpu in gpus if not isinstance(gpu, Unknown)]
-        if states and set(states) <= set(UNFINISHED) and self.tree.units.get(MANAGER) == "active":
-            return self._unknown(MANAGER)
+        if states and set(states) <= set(UNFINISHED) and self.tree.units.get(FABRIC_MANAGER) == "active":
+            return self._unknown(FABRIC_MANAGER)
         return super()._unknown_fabric()
 
     def _exports_dmabuf(self) -> bool:
         description = self.tree.description
         number = parse_driver_version(self._version())
-        is_new = number is None or number >= _FIRST_WITH_DMABUF
-        return description.driver.flavor == "open" and is_new and description.gpu.capability >= _TURING
+        is_new = number is None or number >= FIRST_DMABUF_DRIVER
+        return (
+            description.driver.flavor == "open" and is_new and description.gpu.capability >= OLDEST_OPEN_GPU
+        )
 
     def _version(self) -> str:
         return self.tree.text("/sys/module/nvidia/version").strip()

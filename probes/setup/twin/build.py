@@ -15,14 +15,13 @@ from probes.facts.kernel.installed_modules import DAMAGED
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile, parse_modinfo
-from probes.facts.kernel.modules import LADDER, PROC_MODULES, PROC_MODULES_LIMIT_BYTES, ModuleFacts
+from probes.facts.kernel.modules import LADDER, PEERMEM, PROC_MODULES, PROC_MODULES_LIMIT_BYTES, ModuleFacts
 from probes.facts.kernel.next_boot import words_that_matter
 from probes.facts.kernel.symbol_versions import SymbolVersions
 from probes.facts.system.platform import PlatformFacts
 from probes.facts.system.services import ServiceFacts
 from probes.host.protocol import Host
 from probes.queries.modules import (
-    PEERMEM,
     cxi_functions,
     efa_functions,
     gpu_functions,
@@ -49,15 +48,15 @@ from probes.simulation.node.model.description import (
 )
 from probes.simulation.node.model.tree import PlacedGpu, PlacedNic, Refusal, log
 from probes.simulation.node.modules.files import Modinfo, modinfo_fields
+from probes.simulation.node.modules.loading import SIG_ENFORCE
 from probes.simulation.node.modules.symbol_versions import version_table
 from probes.simulation.node.system.services import show_units
 from probes.snapshot.examination import Examination
 
 _SECONDS = 3.0
 _REFUSALS = (LogKind.UNKNOWN_SYMBOL, LogKind.SYMBOL_VERSION, LogKind.SIGNATURE_REJECTED)
-_SIG_ENFORCE = "/sys/module/module/parameters/sig_enforce"
 _INVALID = "Invalid argument"
-_FABRIC_MANAGER = ("nv-fabricmanager", "--version")
+MANAGER_VERSION = ("nv-fabricmanager", "--version")
 
 
 def make_twin(host: Host, examination: Examination) -> TwinHost:
@@ -109,7 +108,7 @@ def start_twin(
     tree.commands["systemctl"] = lambda argv, seconds: show_units(tree, argv)
     tree.add("/proc/sys/kernel/osrelease", f"{release}\n")
     tree.add("/proc/cmdline", f"{known(files.start.cmdline, '')}\n")
-    tree.add(_SIG_ENFORCE, "Y\n" if files.enforces_signatures else "N\n")
+    tree.add(SIG_ENFORCE, "Y\n" if files.enforces_signatures else "N\n")
     log(tree, f"Linux version {release}", 0.0, 5)
     _write_versions(tree, files.versions)
     if is_image:
@@ -141,7 +140,7 @@ def _tree(host: Host, examination: Examination, disk: Host, description: NodeDes
     tree = TwinTree(host, description, disk)
     _place_devices(tree, examination)
     tree.live_modules = _loaded(host)
-    tree.commands["nv-fabricmanager"] = lambda argv, seconds: _output(disk, _FABRIC_MANAGER)
+    tree.commands["nv-fabricmanager"] = lambda argv, seconds: _output(disk, MANAGER_VERSION)
     services = examination.services
     if isinstance(services, ServiceFacts):
         for name, service in services.services.items():

@@ -19,6 +19,7 @@ from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
+from probes.plans.packages import FABRIC_MANAGER
 from probes.setup.twin.modules import TwinModules, not_known, unknown_answer, unknown_path
 from probes.setup.twin.tree import TwinTree
 from probes.simulation.commands.catalogue import perform
@@ -30,7 +31,6 @@ _COMMANDS = (
     *("modinfo", "dmesg"),
 )
 """Commands of the simulation whose effect does not depend on anything but what the twin reads."""
-_FABRIC_MANAGER = "nvidia-fabricmanager"
 _WHOLE_CONFIG_BYTES = 256  # less: only root can read the rest
 
 
@@ -225,9 +225,9 @@ class TwinHost(HostBase):
 
     def _unknown_fabric(self) -> Unknown | None:
         """Return that the state of the NVLink fabric is unknown, if Fabric Manager was started or stopped."""
-        if self.tree.units.get(_FABRIC_MANAGER) == self._units.get(_FABRIC_MANAGER):
+        if self.tree.units.get(FABRIC_MANAGER) == self._units.get(FABRIC_MANAGER):
             return None
-        return not_known("libcuda", _FABRIC_MANAGER)
+        return not_known("libcuda", FABRIC_MANAGER)
 
     def nvml(self) -> Maybe[NvmlFacts]:
         """Return what NVML reports, with the persistence mode that was set on the twin."""

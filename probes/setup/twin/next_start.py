@@ -7,34 +7,33 @@ from collections.abc import Mapping
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.gpudirect_requirements import FIRST_DMABUF_KERNEL
 from probes.facts.kernel import dkms
 from probes.facts.kernel.boot import BootFacts, BootLoader
 from probes.facts.kernel.depmod import origin_of
-from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts
+from probes.facts.kernel.dkms import DRIVER_PACKAGES, OFED_PACKAGES, DkmsFacts
 from probes.facts.kernel.installed_modules import DAMAGED, InstalledModules, read_installed
 from probes.facts.kernel.module_files import ModuleFile
-from probes.facts.kernel.modules import LADDER
+from probes.facts.kernel.modules import LADDER, PEERMEM
 from probes.facts.kernel.next_boot import read_grub_options, read_next_line, words_that_matter
 from probes.facts.kernel.release import CONFIG_LIMIT_BYTES, parse_config, parse_version
 from probes.facts.kernel.symbol_versions import SymbolVersions, read_versions
 from probes.facts.system.driver_container import DriverContainerFacts
 from probes.host.protocol import Host
-from probes.queries.modules import PEERMEM, file_of, gpu_functions, is_present, mlx5_functions, module_of
+from probes.queries.modules import file_of, gpu_functions, is_present, mlx5_functions, module_of
 from probes.setup.twin.booted import ONLY_AFTER, NextStart
 from probes.simulation.commands.boot import MODULES
 from probes.simulation.node.model.tree import Refusal
+from probes.simulation.node.system.system import PASSTHROUGH
 from probes.snapshot.examination import Examination
 
 NAMES = tuple(dict.fromkeys((*LADDER, *MODULES, "nouveau", "ib_peer_mem")))
 """The modules that decide a start."""
-_PASSTHROUGH = {"iommu=pt", "iommu.passthrough=1"}
 _OFF = {"intel_iommu=off", "amd_iommu=off", "iommu=off"}
 _IOMMU_WORDS = ("iommu", "intel_iommu", "amd_iommu", "iommu.passthrough", "iommu.strict")
-_FIRST_KERNEL = (5, 12)
 _REJECTED = Refusal(
     "Key was rejected by service", ((5, "Loading of module with unavailable key is rejected"),)
 )
-_OFED_PACKAGES = ("mlnx-ofed-kernel", "mlnx-ofa_kernel")
 _SECONDS = 2.0
 _NO_ENTRY = "no boot entry shows the next kernel command line"
 
@@ -111,7 +110,7 @@ def _iommu(disk: Host, release: str, cmdline: Maybe[str], before: Maybe[str]) ->
     words, old = _iommu_words(cmdline), _iommu_words(known(before, ""))
     if words == old and not isinstance(before, Unknown):
         return None
-    if words & _PASSTHROUGH:
+    if words & PASSTHROUGH:
         return "identity"
     if words & _OFF:
         return ""
@@ -182,7 +181,7 @@ def _dmabuf(examination: Examination, modules: InstalledModules) -> Maybe[bool] 
     if is_running and isinstance(now.srcversion, Unknown) and "O" not in known(now.taint, "O"):
         return None  # Debian's kernel has no srcversion; a module without the taint O is the kernel's own
     version = parse_version(modules.release)
-    if not isinstance(version, Unknown) and version < _FIRST_KERNEL:
+    if not isinstance(version, Unknown) and version < FIRST_DMABUF_KERNEL:
         return False
     return modules.dmabuf_config
 
@@ -197,7 +196,7 @@ def _later(
     found: dict[str, str] = {}
     for names, packages, is_driver in (
         (("nvidia", "nvidia_uvm"), DRIVER_PACKAGES, True),
-        (("mlx5_core", "mlx5_ib"), _OFED_PACKAGES, False),
+        (("mlx5_core", "mlx5_ib"), OFED_PACKAGES, False),
     ):
         absent = [name for name in names if modules.is_there(name) is not True]
         devices = gpu_functions(examination) if is_driver else mlx5_functions(examination)

@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel import dkms
-from probes.facts.kernel.boot import BootFacts
+from probes.facts.kernel.boot import MODULES_DIRECTORY, BootFacts
 from probes.facts.kernel.depmod import FILE_LIMIT_BYTES, DepmodEntry, origin_of
-from probes.facts.kernel.installed_modules import MODULES_DIRECTORY, InstalledModules, read_installed
+from probes.facts.kernel.installed_modules import InstalledModules, read_installed
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.release import CONFIG_LIMIT_BYTES
 from probes.facts.system import libraries
 from probes.host.answers import CommandOutput
 from probes.host.protocol import Host
-from probes.setup.twin.build import make_tree
+from probes.setup.twin.build import MANAGER_VERSION, make_tree
 from probes.setup.twin.host import TwinHost
 from probes.setup.twin.next_start import NAMES
 from probes.setup.twin.tree import TwinTree
@@ -36,7 +36,6 @@ _OWN = {
 }
 _OWN_SIGNER = "the distribution's kernel key"
 _LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
-_MANAGER = ("nv-fabricmanager", "--version")
 _PEER_SYMBOLS = b"peer_memory_client"
 
 
@@ -75,8 +74,8 @@ class UpgradedTwin(TwinHost):
         if argv[0] == "modprobe" and self._builds_modules:
             return Unknown(Reason.NOT_YET, "modprobe", "the upgrade builds the modules")
         answer = super().run(argv, seconds)
-        if tuple(argv) == _MANAGER and self._manager and not isinstance(answer, Unknown):
-            return CommandOutput(_MANAGER, 0, f"Fabric Manager version is : {self._manager}\n", "")
+        if tuple(argv) == MANAGER_VERSION and self._manager and not isinstance(answer, Unknown):
+            return CommandOutput(MANAGER_VERSION, 0, f"Fabric Manager version is : {self._manager}\n", "")
         return answer
 
 

@@ -11,11 +11,11 @@ from probes.facts.kernel import boot as boot_facts
 from probes.facts.kernel.boot import BootFacts, version_key
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, OFED_PACKAGES, installed_for
 from probes.facts.kernel.installed_modules import InstalledModules, read_installed
+from probes.facts.kernel.modules import PEERMEM
 from probes.facts.system.distribution import Distribution, Family
 from probes.facts.system.platform import in_container
 from probes.host.protocol import Host
 from probes.queries.finding import Finding
-from probes.queries.modules import PEERMEM
 from probes.setup.forecast import Forecast, KernelForecast, forecast
 from probes.setup.twin.next_start import NAMES
 from probes.setup.twin.upgraded import UpgradedFiles, make_upgraded, out_of_tree, own_modules

@@ -11,13 +11,15 @@ from collections.abc import Sequence
 
 from probes.base.plan import Plan, make_plan
 from probes.base.unknown import Unknown, is_there, known
+from probes.facts.kernel.boot import MODULES_DIRECTORY
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, OFED_PACKAGES
-from probes.facts.kernel.installed_modules import MODULES_DIRECTORY, InstalledModules
+from probes.facts.kernel.installed_modules import InstalledModules
+from probes.facts.kernel.modules import PEERMEM
 from probes.host.protocol import Host
 from probes.plans.driver import rebuild_steps
 from probes.plans.packages import header_step
 from probes.queries.finding import Evidence, Finding, Severity, Status
-from probes.queries.modules import PEERMEM, is_present, module_of
+from probes.queries.modules import is_present, module_of
 from probes.setup.upgrade.upgrade import Upgrade
 from probes.snapshot.examination import Examination
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from probes.base.frozen import frozen
+from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.node.model.tree import Tree
-from probes.simulation.node.system.services import MANAGER, fabric_state, has_switches
+from probes.simulation.node.system.services import fabric_state, has_switches
 from probes.simulation.node.system.software import library_mismatch
 
 ERRORS = {
@@ -41,7 +42,7 @@ def devices(tree: Tree, environment: Mapping[str, str]) -> tuple[CudaDevice, ...
         return _MISMATCH
     if "nvidia_uvm" not in tree.live_modules:
         return _UNKNOWN
-    is_managed = tree.units.get(MANAGER) == "active" and fabric_state(tree) != "in progress"
+    is_managed = tree.units.get(FABRIC_MANAGER) == "active" and fabric_state(tree) != "in progress"
     if has_switches(tree) and node.gpu.nvlinks and not is_managed:
         return _NOT_READY
     gone = node.nvml.lost | node.nvml.unlisted

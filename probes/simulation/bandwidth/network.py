@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from probes.simulation.bandwidth.node_pair import HOSTNAME, NodeParts, SimulatedNode, Sockets
+from probes.host.values import HOSTNAME
+from probes.simulation.bandwidth.node_pair import NodeParts, SimulatedNode, Sockets
 from probes.snapshot.examination import Examination
 
 

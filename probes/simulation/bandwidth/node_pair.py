@@ -11,6 +11,7 @@ from importlib import import_module
 from probes.base.text import printable
 from probes.facts.system.tool_names import TOOL_OF
 from probes.host.protocol import Host
+from probes.host.values import HOSTNAME
 from probes.simulation.bandwidth.command_line import parse_command, split_ssh
 from probes.simulation.bandwidth.playback import NEVER, Script, SimulatedTest, ended
 from probes.simulation.bandwidth.traffic import Traffic
@@ -24,7 +25,6 @@ HERE, PEER = "here", "peer"
 PEER_NAMES = (PEER, "node2")  # node2: in the examples of `gdrtop bench --help`
 NodeParts = tuple[Host, Tree, Callable[[], float]]
 _LOCAL = ("127.0.0.1", "localhost", "::1")
-HOSTNAME = "/proc/sys/kernel/hostname"
 _SOCKET_TABLE = "/proc/net/tcp"
 _FAILS_SECONDS = 0.02
 _SSH_SECONDS = 0.35

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from probes.bandwidth.planning.node_settings import gid_index
 from probes.bandwidth.tools.perftest_command import GpuMemory, PerftestSettings, refusal
 from probes.base.unknown import Unknown, known
-from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.kernel.modules import PEERMEM
+from probes.facts.rdma.devices import EMPTY_GID, RdmaFacts
 from probes.facts.system.tools import ToolFacts, cuda_in_program
 from probes.simulation.bandwidth import perftest_text, speeds
 from probes.simulation.bandwidth.command_line import ParsedCommand, program_bytes
@@ -29,14 +30,12 @@ from probes.simulation.bandwidth.speeds import Place
 from probes.simulation.bandwidth.traffic import RECEIVED, SENT, Flow, stop
 from probes.simulation.node.jobs.processes import library_directory
 from probes.simulation.node.jobs.programs import needs_plugin
-from probes.simulation.node.model.tree import PEERMEM
 from probes.snapshot.examination import Examination
 
 _PARSES, _LISTENS, _CONNECTS = 0.03, 0.12, 0.15  # seconds after its start
 _HOST_MEMORY, _GPU_MEMORY = 0.08, 0.9  # seconds that it takes to register it
 _NOTICES = 0.5
 _STATES = {"DOWN": "Down", "INIT": "Init", "ARMED": "Armed", "ACTIVE_DEFER": "Active Defer"}
-_NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 _LOCAL_PROTECTION, _REMOTE_OPERATION, _RETRIES = 4, 11, 12  # ibv_wc_status
 # Options that gdrtop passes, and their settings.
 _NUMBERS = {
@@ -213,7 +212,7 @@ def _used_port(
     health = examination.port_health
     found = None if isinstance(health, Unknown) else health.ports.get((device.name, port.number))
     mtu = 1024 if found is None else known(found.roce_mtu_bytes, 1024)
-    is_addressed = gids.get(-1 if index is None else index, _NO_GID) != _NO_GID
+    is_addressed = gids.get(-1 if index is None else index, EMPTY_GID) != EMPTY_GID
     return UsedPort(device.name, False, mtu, index or 0, is_addressed)
 
 

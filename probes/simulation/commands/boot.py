@@ -10,18 +10,18 @@ from collections.abc import Collection
 
 from probes.base.unknown import known
 from probes.facts.kernel.modprobe_config import LoadingRules, read_rules
+from probes.facts.kernel.modules import PEERMEM
 from probes.facts.kernel.release import read_cmdline
 from probes.facts.system import services
 from probes.host.protocol import Host
 from probes.simulation.commands.catalogue import perform
-from probes.simulation.node.model.tree import BOOT_MESSAGES, PEERMEM, Tree
+from probes.simulation.commands.systemctl import MODULES_LOAD
+from probes.simulation.node.model.tree import BOOT_MESSAGES, Tree
 from probes.simulation.node.modules.files import read_index
-from probes.simulation.node.modules.loading import remove_modules
+from probes.simulation.node.modules.loading import MODULES_DISABLED, remove_modules
 from probes.simulation.node.modules.modules import end_rdma_traffic
 from probes.simulation.node.system.services import stop
 
-_MODULES_DISABLED = "/proc/sys/kernel/modules_disabled"
-_MODULES_LOAD = "systemd-modules-load"
 _NO_REDIRECTS = re.compile(r"disable_acs_redir=[\\\"]*([0-9a-f:.;]+)")
 _BOOT_SECONDS = 20.0
 _AGAIN = ("dma-buf attach failed", "no symbol version for")  # what the kernel says in each boot
@@ -44,7 +44,7 @@ def start(host: Host, tree: Tree, drivers: Collection[str], before: Collection[s
 
     `drivers`: those of the devices on the PCI bus; `before`: the modules that were loaded before the boot.
     """
-    tree.add(_MODULES_DISABLED, "0\n")
+    tree.add(MODULES_DISABLED, "0\n")
     cmdline = read_cmdline(host)
     for match in _NO_REDIRECTS.finditer(known(cmdline, "")):
         for port in filter(None, match[1].split(";")):
@@ -63,14 +63,14 @@ def start(host: Host, tree: Tree, drivers: Collection[str], before: Collection[s
         for name, service in facts.services.items()
         if isinstance(known(service.path, None), str)
     }
-    if rules.at_boot and (_MODULES_LOAD not in installed or not installed[_MODULES_LOAD].masked):
-        if _MODULES_LOAD in installed:
-            _run(host, tree, "systemctl", "restart", _MODULES_LOAD)
+    if rules.at_boot and (MODULES_LOAD not in installed or not installed[MODULES_LOAD].masked):
+        if MODULES_LOAD in installed:
+            _run(host, tree, "systemctl", "restart", MODULES_LOAD)
         else:
             for name in rules.at_boot:
                 _run(host, tree, "modprobe", "-b", name)
     for name, service in installed.items():
-        if name == _MODULES_LOAD:
+        if name == MODULES_LOAD:
             continue
         was_active = tree.units.get(name) == "active"
         if name in tree.units:

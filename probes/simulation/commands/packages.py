@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.commands.command_result import (
     CommandResult,
     Handler,
@@ -22,7 +23,6 @@ from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.modules.files import add_driver_files
 from probes.simulation.node.system.products import (
     DRIVER,
-    FABRIC_MANAGER,
     IMEX,
     SUBNET_MANAGER,
     TESTS,

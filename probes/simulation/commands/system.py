@@ -18,8 +18,8 @@ from probes.simulation.commands.command_result import (
 )
 from probes.simulation.commands.coreutils import write
 from probes.simulation.node.modules.files import Modinfo, write_index
+from probes.simulation.node.modules.loading import MODULES_DISABLED
 
-_MODULES_DISABLED = "/proc/sys/kernel/modules_disabled"
 _EVENTS = ("trigger", "settle", "control")
 # Read-only commands with the only arguments that the tree can answer; others accept any arguments.
 _READ_ONLY: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -43,7 +43,7 @@ def _sysctl(call: Invocation) -> CommandResult:
         elif path not in call.tree.files:
             errors += 1
             lines.append(f"sysctl: cannot stat {path}: No such file or directory")
-        elif path == _MODULES_DISABLED and call.tree.text(path).strip() == "1" and value.strip() != "1":
+        elif path == MODULES_DISABLED and call.tree.text(path).strip() == "1" and value.strip() != "1":
             errors += 1
             lines.append(f'sysctl: setting key "{key.strip()}": Invalid argument')
         else:

@@ -27,7 +27,7 @@ _RUNLEVELS = ("/etc/rc3.d", "/etc/rc5.d", "/etc/rc.d/rc3.d")
 _SECONDS = {"openibd": 12.0, "nvidia-fabricmanager": 4.0, "nvidia-persistenced": 2.0}
 _NOT_LOADED, _NOT_ACTIVE, _UNKNOWN = 5, 3, 4
 _NAME = re.compile(r"[A-Za-z0-9:_.@-]{1,255}")
-_MODULES_LOAD = "systemd-modules-load"
+MODULES_LOAD = "systemd-modules-load"
 _OFED = ("mlx5_core", "ib_core", "ib_uverbs", "mlx5_ib", "rdma_cm", "rdma_ucm")  # in load order
 _NO_DRIVER = "failed to initialize: the NVIDIA kernel module is not loaded"
 
@@ -105,7 +105,7 @@ def _start(call: Invocation, name: str) -> CommandResult:
 
 
 def _start_unit(call: Invocation, name: str) -> CommandResult:
-    has_started = _load_modules(call) if name == _MODULES_LOAD else _start_service(call, name)
+    has_started = _load_modules(call) if name == MODULES_LOAD else _start_service(call, name)
     return done(seconds=_SECONDS.get(name, 0.3)) if has_started else _job_failed(name)
 
 
@@ -216,11 +216,11 @@ def _load_modules(call: Invocation) -> bool:
         if result.exit_status:
             reason = "".join(result.lines[-1:]).rpartition(": ")[2]
             errors.append(f"Failed to insert module '{module}': {reason}")
-    call.tree.journal.setdefault(_MODULES_LOAD, []).extend(errors)
+    call.tree.journal.setdefault(MODULES_LOAD, []).extend(errors)
     if errors:
-        stop(call.tree, _MODULES_LOAD, "failed")
+        stop(call.tree, MODULES_LOAD, "failed")
     else:
-        run(call.tree, _MODULES_LOAD)
+        run(call.tree, MODULES_LOAD)
     return not errors
 
 

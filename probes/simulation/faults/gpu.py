@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from probes.facts.gpu.fabric import NVLSM
+from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.faults.fault import (
     ChangeDescription,
     ChangeTree,
@@ -17,8 +19,6 @@ from probes.simulation.node.model.description import NodeDescription, NumaDescri
 from probes.simulation.node.model.tree import Tree, log
 from probes.simulation.node.modules.files import set_modinfo
 from probes.simulation.node.system.services import (
-    MANAGER,
-    NVLSM,
     UNITS,
     set_fabric_manager_version,
     stop,
@@ -128,7 +128,7 @@ def _no_firmware(tree: Tree) -> None:
 
 @FAULTS.fault("nvlsm-missing", "NVLSM is not installed", on="hgx-b200")
 def _without_nvlsm(tree: Tree) -> None:
-    stop(tree, MANAGER, "failed")
+    stop(tree, FABRIC_MANAGER, "failed")
     tree.remove(NVLSM)
 
 
@@ -136,7 +136,7 @@ def _without_nvlsm(tree: Tree) -> None:
 def _without_umad(tree: Tree) -> None:
     if "ib_umad" not in tree.live_modules:
         raise LookupError("ib_umad")  # no Fabric Manager of this node needs it
-    stop(tree, MANAGER, "failed")
+    stop(tree, FABRIC_MANAGER, "failed")
     tree.live_modules.remove("ib_umad")
     tree.remove("/sys/module/ib_umad")
     for number in range(len(tree.cards)):

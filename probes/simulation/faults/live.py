@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from probes.facts.kernel.modules import PEERMEM
 from probes.simulation.faults.fault import Faults, replace_content
 from probes.simulation.node.devices.ports import netdev_of, port_of
 from probes.simulation.node.devices.switches import add_switch
@@ -33,7 +34,7 @@ from probes.simulation.node.jobs.traffic import (
     scale,
 )
 from probes.simulation.node.model.load import OPENED, Steps, changes, longer_steps
-from probes.simulation.node.model.tree import PEERMEM, PlacedNic, Program, Tree, Via, log
+from probes.simulation.node.model.tree import PlacedNic, Program, Tree, Via, log
 
 STAGED_RANK, STOPPED_RANK, BEHIND_RANK, LOST_RANK, SLOW_RANK, FLAPPING_RANK = 5, 3, 2, 5, 5, 3
 """Ranks with a fault for seed 0; each seed has it on the next rank."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from probes.facts.kernel.modules import PEERMEM
 from probes.simulation.faults.fault import ChangeTree, Faults, add_file, append_to_cmdline, fault
-from probes.simulation.node.model.tree import PEERMEM, Refusal, Tree
+from probes.simulation.node.model.tree import Refusal, Tree
 from probes.simulation.node.modules.files import modinfo_fields, modinfo_of, remove_module_file, set_modinfo
 from probes.simulation.node.modules.loading import refuse_module, remove_modules
 

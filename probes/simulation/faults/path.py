@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from probes.facts.kernel.modules import PEERMEM
 from probes.simulation.faults.fault import ChangeTree, Faults, change_fields, fault
 from probes.simulation.faults.peermem import GONE
 from probes.simulation.node.model.description import NodeDescription, RootDescription
-from probes.simulation.node.model.tree import PEERMEM, Tree, log
+from probes.simulation.node.model.tree import Tree, log
 from probes.simulation.node.modules.loading import remove_modules
 
 FAULTS = Faults()

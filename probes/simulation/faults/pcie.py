@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from probes.facts.pci.functions import DEVICES
 from probes.simulation.faults.fault import (
     ChangeDescription,
     ChangeTree,
@@ -28,7 +29,7 @@ def _function(tree: Tree, device: str) -> str | None:
 
 
 def _is_there(tree: Tree, bdf: str) -> bool:
-    return f"{config.DEVICES}/{bdf}" in tree.links
+    return f"{DEVICES}/{bdf}" in tree.links
 
 
 def _above(tree: Tree, bdf: str) -> str:
@@ -119,7 +120,7 @@ def _wrong_direct_nic(tree: Tree) -> None:
         tree.add(f"{path}/uevent", f"PCI_CLASS=80100\nPCI_ID=15B3:2100\nPCI_SLOT_NAME={bdf}\n")
         tree.add(f"{path}/numa_node", "0\n")
         tree.add(f"{path}/config", tree.files[f"{port}/config"])
-        tree.link(f"{config.DEVICES}/{bdf}", f"../../../{path.removeprefix('/sys/')}")
+        tree.link(f"{DEVICES}/{bdf}", f"../../../{path.removeprefix('/sys/')}")
     tree.add("/usr/sbin/rdma_topo", "#!/usr/bin/env python3\n")
     output = (
         "OK\tAll ConnectX DMA functions have correct PCI topology\n"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
+from probes.facts.kernel.modules import PEERMEM
 from probes.simulation.faults.fault import ChangeTree, Faults, add_file, change_fields, fault
 from probes.simulation.faults.modules import NO_FILE, other_kernel, take_driver_from_disk
 from probes.simulation.node.jobs.processes import end_program
-from probes.simulation.node.model.tree import PEERMEM, Refusal, Tree, log, module_path
+from probes.simulation.node.model.tree import Refusal, Tree, log, module_path
 from probes.simulation.node.modules.files import (
     OFED_SYMVERS,
     add_module_file,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER, EFA_PEERMEM
 from probes.simulation.faults.fault import ChangeDescription, Faults, change_fields, fault
-from probes.simulation.node.devices.vendor_nics import EFA_PEERMEM, GPU_PARAMETER
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Refusal, Tree, log
 from probes.simulation.node.modules.files import remove_module_file
@@ -96,7 +96,7 @@ def _without_version(tree: Tree) -> None:
     on=_CXI,
 )
 def _without_gpu_support(tree: Tree) -> None:
-    tree.remove(GPU_PARAMETER)
+    tree.remove(CXI_GPU_PARAMETER)
     log(tree, "cxi_ss1: Nvidia GPU P2P not supported", 3010.0, 6)
 
 

@@ -14,13 +14,8 @@ from probes.facts.gpudirect import (
     PathState,
 )
 from probes.facts.gpudirect_probe import probe
-from probes.facts.kernel.modules import (
-    PEER_MEMORY_SYMBOL,
-    KernelModule,
-    ModuleFacts,
-    ModuleState,
-    SymbolProvider,
-)
+from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
+from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState, SymbolProvider
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.host.local import LocalHost

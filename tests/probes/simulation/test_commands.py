@@ -5,12 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Unknown
+from probes.facts.pci.functions import DEVICES
 from probes.facts.system.services import ServiceFacts, ServiceState
 from probes.facts.system.services import probe as probe_services
 from probes.host.nvml import NvmlFacts
 from probes.simulation.commands.catalogue import HANDLERS
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.devices.config_space import ACS_CONTROL, DEVICES
+from probes.simulation.node.devices.config_space import ACS_CONTROL
 from tests.probes.simulation.node import end_job, found_on, node, run
 
 PORT = "0000:17:00.0"  # above a GPU of hgx-h100

@@ -1,6 +1,5 @@
 """The graph as other programs read it."""
 
-import io
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -12,7 +11,7 @@ from probes.facts.node import probe_node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
-from probes.topology.export import Mark, dot, graphml, node_link, plain_graph
+from probes.topology.export import Mark, dot, node_link, plain_graph
 from probes.topology.graph import build_parts
 from probes.topology.paths import Topology, build
 
@@ -30,10 +29,8 @@ def test_every_form_has_every_device_and_link(name: str) -> None:
     found = topology(name)
     plain = plain_graph(found.graph, {})
     again = nx.node_link_graph(node_link(plain), edges="edges")
-    from_xml = nx.read_graphml(io.BytesIO(graphml(plain, SOURCE).encode()))
-    for copy in (again, from_xml):
-        assert dict(copy.nodes(data="label")) == dict(plain.nodes(data="label"))
-        assert {frozenset(pair) for pair in copy.edges} == {frozenset(pair) for pair in found.graph.edges}
+    assert dict(again.nodes(data="label")) == dict(plain.nodes(data="label"))
+    assert {frozenset(pair) for pair in again.edges} == {frozenset(pair) for pair in found.graph.edges}
     text = dot(plain, SOURCE)
     assert text.count(" -- ") == plain.number_of_edges()
     for end in (*found.gpus, *found.nics):
@@ -86,7 +83,6 @@ def test_marked_devices_name_their_findings() -> None:
     plain = plain_graph(found.graph, {gpu: Mark("critical", ("bar1-too-small", "gpu-link-width"))})
     assert plain.nodes[gpu]["severity"] == "critical"
     assert "critical: bar1-too-small, gpu-link-width" in dot(plain, SOURCE)
-    assert "bar1-too-small, gpu-link-width" in graphml(plain, SOURCE)
 
 
 def test_names_from_the_node_cannot_leave_their_quotes() -> None:
@@ -97,7 +93,4 @@ def test_names_from_the_node_cannot_leave_their_quotes() -> None:
     plain = plain_graph(graph, {})
     lines = dot(plain, SOURCE).splitlines()[4:-1]
     assert all(DOT_LINE.fullmatch(line) for line in lines)
-    assert "\x1b" not in dot(plain, SOURCE) + graphml(plain, SOURCE)
-    assert graphml(plain, SOURCE).isascii()
-    names = dict(nx.read_graphml(io.BytesIO(graphml(plain, SOURCE).encode())).nodes(data="name"))
-    assert names[found.gpus[0].id] == plain.nodes[found.gpus[0].id]["name"]
+    assert "\x1b" not in dot(plain, SOURCE)

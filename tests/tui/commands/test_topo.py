@@ -296,10 +296,9 @@ def test_json_holds_the_graph_with_what_is_degraded() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("form", "first"), [("dot", "\ngraph gdrtop {"), ("graphml", "\n<graphml ")])
-def test_graphs_can_be_written_to_any_terminal(host: SimulatedHost, form: str, first: str) -> None:
-    out = Stream("iso8859-1")
-    write_topology(host, out, form)
+def test_graphs_can_be_written_to_any_terminal(host: SimulatedHost) -> None:
+    out, first = Stream("iso8859-1"), "\ngraph gdrtop {"
+    write_topology(host, out, "dot")
     assert out.text().isascii()
     assert first in out.text()
     assert "SIMULATED" in out.text().partition(first)[0]

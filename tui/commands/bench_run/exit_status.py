@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from probes.bandwidth.model.planned_test import LeftOut
 from probes.bandwidth.model.result import Ending, Result
-from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, STAGED
+from probes.bandwidth.model.samples import GPU_PATHS, STAGED
 from probes.bandwidth.results.against_earlier import headline_text
 from probes.bandwidth.results.memory_path import is_as_requested, memory_used
 from probes.base.text import plural
@@ -16,7 +16,6 @@ EXIT_NOT_MEASURED = 2  # refused, failed, left out of a sweep, or running jobs w
 EXIT_NOT_WRITTEN = 3
 EXIT_WRONG_USAGE = 3
 EXIT_STOPPED = 130
-_GPU_PATHS = (BY_DMABUF, BY_PEERMEM)
 
 
 def exit_status(
@@ -44,10 +43,7 @@ def exit_status(
         return EXIT_NOT_MEASURED, f"{len(failed)} of {tests} failed{which}"
     # Another path to the memory of the same GPU was measured over the same NIC.
     excused = {
-        end
-        for result in as_requested
-        if result.memory in _GPU_PATHS
-        for end in (result.path, result.pair.nic)
+        end for result in as_requested if result.memory in GPU_PATHS for end in (result.path, result.pair.nic)
     }
     missed = [test for test in left_out if test.path not in excused]
     if missed:
@@ -100,12 +96,12 @@ def below_expected(results: Sequence[Result]) -> list[Result]:
 
 def _as_expected(done: Sequence[Result]) -> str:
     """Return ", as expected for DGX H100" if figures are known for all these results."""
-    names = {result.expected_machine for result in done if result.memory in _GPU_PATHS}
+    names = {result.expected_machine for result in done if result.memory in GPU_PATHS}
     return f", as expected for {names.pop()}" if len(names) == 1 and names != {""} else ""
 
 
 def _has_alternative(failed: Result, done: Sequence[Result]) -> bool:
     """Return whether another path to GPU memory works on the same pair."""
-    return failed.memory in _GPU_PATHS and any(
-        result.memory in _GPU_PATHS and result.pair == failed.pair for result in done
+    return failed.memory in GPU_PATHS and any(
+        result.memory in GPU_PATHS and result.pair == failed.pair for result in done
     )

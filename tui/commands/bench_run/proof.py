@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable
 from typing import TextIO
@@ -12,14 +11,13 @@ from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.against_earlier import change
 from probes.bandwidth.results.memory_path import is_measured
 from probes.base.plan import Plan
+from probes.base.text import BDF
 from probes.facts.pci.functions import PciFacts
 from probes.host.protocol import Host
 from probes.snapshot.examination import Examination
 from tui.bandwidth.results_store import open_results_store
 from tui.commands.bench_run.command import command
 from tui.commands.bench_run.options import BenchOptions
-
-_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 def affected_pair(examination: Examination, plan: Plan, devices: Iterable[str]) -> Request:
@@ -28,7 +26,7 @@ def affected_pair(examination: Examination, plan: Plan, devices: Iterable[str]) 
     Without such a pair, the test of the first GPU and its nearest NIC.
     """
     words = " ".join(word for step in plan.steps for word in step.argv)
-    wanted = {*devices, *_BDF.findall(words)}
+    wanted = {*devices, *BDF.findall(words)}
     topology = examination.topology
     for gpu, nics in topology.best_nics.items():
         for nic in nics[:1]:

@@ -15,8 +15,9 @@ from tui.files.new_file import NotWritten, make_directory, shown_path, why, writ
 from tui.files.read_file import read_small
 from tui.files.xdg import NO_HOME
 from tui.settings import load
+from tui.settings.load import WHAT
 from tui.settings.merge import merge
-from tui.settings.save import MODE, SITE_MODE, WHAT, NotSaved, read_file, replace_file
+from tui.settings.save import MODE, SITE_MODE, NotSaved, read_file, replace_file
 from tui.settings.template import template
 
 

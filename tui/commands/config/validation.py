@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from probes.base.text import printable
-from tui.commands.arguments import did_you_mean
+from probes.base.text import did_you_mean, printable
 from tui.settings.configuration import Configuration
 
 

@@ -9,7 +9,6 @@ from tui.commands.consumers.drain import nhc, slurm
 from tui.commands.consumers.junit import junit
 from tui.commands.consumers.nagios import nagios
 from tui.commands.consumers.node_problem_detector import node_problem_detector
-from tui.commands.consumers.sarif import sarif
 
 CONTRACTS: Mapping[str, Contract] = {
     "nagios": nagios,
@@ -17,5 +16,4 @@ CONTRACTS: Mapping[str, Contract] = {
     "nhc": nhc,
     "slurm": slurm,
     "junit": junit,
-    "sarif": sarif,
 }

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from string import Template
 from typing import TYPE_CHECKING
 
-from probes.base.text import printable
+from probes.base.text import did_you_mean, printable
 from probes.fleet.node_set import (
     MOST_TEXT,
     NodeSetError,
@@ -27,7 +27,7 @@ from probes.fleet.node_set import (
 )
 from probes.host import trusted_path
 from probes.host.local import LocalHost
-from tui.commands.arguments import UsageError, did_you_mean
+from tui.commands.arguments import UsageError
 from tui.files.new_file import shown_path, why
 from tui.files.read_file import read_small
 from tui.files.xdg import group_files

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import syslog
 from typing import TextIO
@@ -12,16 +11,16 @@ from typing import TextIO
 from probes.base.origin import Source
 from probes.base.text import plural
 from probes.scheduler.slurm_job import parse_job
-from tui.commands.fleet.job_counters import end_job
 from tui.commands.slurm.session import Session, add_common_options
 from tui.files.job_file import MOST_DIFFERENCES, JobFileError, differences_directory, save_difference
 from tui.files.new_file import shown_path
 from tui.launch import SLURMD_SECONDS
+from tui.runtime.json_values import write_json
 from tui.runtime.open_host import open_host
 
 _EPILOG = """\
 environment: SLURM_JOB_GPUS or CUDA_VISIBLE_DEVICES and SLURM_JOB_ID, which slurmd sets
-What is saved is the JSON of gdrtop live --end (gdrtop schema job-counters).
+What is saved is one JSON document (gdrtop schema job-counters).
 
 exit status: always 0, because Slurm drains a node whose Epilog fails
 """
@@ -55,11 +54,16 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.dry_run:
         session.say(f"would save what the ports did in {shown_path(directory)}")
         return 0
+    from tui.commands.slurm.job_counters import difference_since
+
+    try:
+        with session.time_limit():
+            difference = difference_since(host, job.id)
+    except JobFileError as error:
+        session.say(str(error), syslog.LOG_WARNING)
+        return 0
     text = io.StringIO()
-    with session.time_limit():
-        if end_job(host, job.id, text, ascii_only=True, as_json=True):
-            return 0  # it has said why
-    difference = json.loads(text.getvalue())
+    write_json(difference, text)
     if difference["problems"]:
         problems = plural(difference["problems"], "problem")
         session.say(f"{problems} of the ports, see job-{job.id}.json", syslog.LOG_WARNING)

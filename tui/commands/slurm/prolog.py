@@ -117,11 +117,11 @@ def _is_healed(session: Session, examination: Examination, judgment: Judgment) -
 
 def _save_counters(session: Session, job: str) -> None:
     """Save the port counters for `gdrtop epilog`."""
-    from probes.fleet.job_counters import read_counters, to_text
-    from tui.files.job_file import JobFile, JobFileError
+    from tui.commands.slurm.job_counters import save_counters
+    from tui.files.job_file import JobFileError
 
     with session.nothing_fails():  # the check matters more
         try:
-            JobFile(job).save(to_text(read_counters(session.host, job)))
+            save_counters(session.host, job)
         except JobFileError as error:
             session.say(str(error), syslog.LOG_WARNING)

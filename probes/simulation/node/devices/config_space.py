@@ -5,6 +5,7 @@ Offsets and bits: include/uapi/linux/pci_regs.h.
 
 from __future__ import annotations
 
+from probes.facts.pci.functions import DEVICES
 from probes.facts.system.platform import hypervisor_of
 from probes.simulation.node.model.tree import Tree
 
@@ -16,7 +17,6 @@ DEVICE_CONTROL, DEVICE_STATUS, LINK_CONTROL, DEVICE_CONTROL_2 = (
     EXPRESS + 0x28,
 )
 ACS_CONTROL, ATS_CONTROL = ACS + 6, ATS + 6
-DEVICES = "/sys/bus/pci/devices"
 
 _CONFIG_BYTES = 4096
 _DMA_CONTROLLER = 0x0801

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from ipaddress import IPv4Interface
 
 from probes.base.unknown import Maybe
-from probes.facts.rdma.rail_networks import RULES
+from probes.facts.rdma.rail_networks import CONF, RULES
 from probes.host.answers import CommandOutput
 from probes.simulation.node.devices.pci import second_function
 from probes.simulation.node.devices.ports import few_bytes, netdev_of
 from probes.simulation.node.model.description import QosDescription
 from probes.simulation.node.model.tree import PlacedNic, Tree
 
-CONF = "/proc/sys/net/ipv4/conf"
 # rp_filter: Ubuntu's /etc/sysctl.d/10-network-security.conf; the others: the kernel's defaults.
 _DEFAULTS = {"rp_filter": 2, "arp_ignore": 0, "arp_announce": 0, "arp_filter": 0}
 _FIRST_BOND_INDEX = 100

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER, EFA_PEERMEM
 from probes.facts.rdma.counters import Place, sampled
 from probes.facts.rdma.cxi import RECEIVED_OCTETS, SENT_OCTETS
 from probes.simulation.node.model.load import SteppedTotal, Wave, angle_of, traffic_steps
 from probes.simulation.node.model.tree import PlacedNic, Tree
 
 _BOOTED = 1_750_000_000  # seconds since 1970
-EFA_PEERMEM = "efa_nv_peermem"
 # cass_nvidia_gpu.c: only a driver that was built with NVIDIA's headers has this parameter.
-GPU_PARAMETER = "/sys/module/cxi_ss1/parameters/nv_p2p_persistent"
 # hw/efa/efa_verbs.c, in its order; bytes besides are zero.
 _PORT_COUNTERS = (
     *("tx_pkts", "rx_pkts", "rx_drops", "send_bytes", "send_wrs", "recv_bytes", "recv_wrs"),
@@ -90,4 +89,4 @@ def add_cxi(tree: Tree, nic: PlacedNic, number: int) -> None:
 def add_gpu_parameter(tree: Tree) -> None:
     """Add the parameter of a driver that was built with NVIDIA's headers."""
     if "cxi_ss1" in tree.live_modules:
-        tree.add(GPU_PARAMETER, "Y\n")
+        tree.add(CXI_GPU_PARAMETER, "Y\n")

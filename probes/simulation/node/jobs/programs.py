@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
+from probes.facts.kernel.modules import PEERMEM
 from probes.simulation.node.devices.ports import is_active
 from probes.simulation.node.model.load import angle_of, regions
-from probes.simulation.node.model.tree import PEERMEM, PlacedNic, Program, Tree, Via
+from probes.simulation.node.model.tree import PlacedNic, Program, Tree, Via
 
 _ROOT_PORT_DEPTH = len(["", "sys", "devices", "pci0000:15", "0000:15:01.0"])
 

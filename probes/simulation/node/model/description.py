@@ -10,6 +10,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from probes.base.frozen import frozen
+from probes.facts.rdma.nic_families import FAMILIES
 from probes.simulation.node.model.names import SIMULATED_NAMES
 
 if sys.version_info >= (3, 11):
@@ -60,10 +61,7 @@ class QosDescription:
     priorities: dict[int, int] = field(default_factory=dict)  # DSCP -> priority, where not the usual one
 
 
-_DRIVERS = {  # by vendor
-    **{"1d0f": "efa", "17db": "cxi_ss1"},
-    **{"14e4": "bnxt_en", "1dd8": "ionic", "1ded": "erdma", "8086": "ice"},
-}
+_DRIVERS = {family.vendor: family.pci_drivers[0] for family in reversed(FAMILIES)}
 
 
 @frozen

@@ -8,6 +8,8 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.kernel.modules import PLUGIN_ONLY
+from probes.facts.rdma.nic_families import VERBS_MODULES
 from probes.host.answers import CommandOutput
 from probes.simulation.node.model.description import NicDescription, NodeDescription
 from probes.simulation.node.model.load import Steps
@@ -19,7 +21,6 @@ Answer = Callable[[tuple[str, ...], float], Maybe[str | CommandOutput]]
 """Output of a command for its argv and the seconds since the node started; a text is a success."""
 
 GIB = 1 << 30
-PEERMEM = "nvidia_peermem"
 PEERMEM_REGION_BYTES = 64 << 20  # the job sets NCCL_BUFFSIZE
 _MAX_LINKS = 40  # the kernel's limit, path_resolution(7)
 WARNING = 4
@@ -31,9 +32,7 @@ BOOT_MESSAGES = (
 )
 
 # Prefixes of vendors' modules that their own packages build: AWS's and HPE's.
-OUT_OF_TREE = ("efa", "cxi")
 
-VERBS_DRIVERS = ("mlx4_ib", "mlx5_ib", "efa", "bnxt_re", "erdma", "ionic_rdma", "irdma")
 # Direct dependencies of each module, from modules.dep of nodes with and without OFED.
 _DEPENDENCIES = {
     "ib_core": (),
@@ -43,7 +42,7 @@ _DEPENDENCIES = {
     "cxi_eth": ("cxi_ss1",),
     "cxi_ss1": (),
     "cxi_user": ("cxi_ss1",),
-    **dict.fromkeys(VERBS_DRIVERS, ("ib_core", "ib_uverbs")),
+    **dict.fromkeys(VERBS_MODULES, ("ib_core", "ib_uverbs")),
     "efa_nv_peermem": ("nvidia",),
     "mlx4_core": (),
     "mlx4_ib": ("ib_core", "ib_uverbs", "mlx4_core"),
@@ -363,7 +362,7 @@ def dependencies_of(name: str, has_ofed: bool) -> tuple[str, ...]:
 
 def module_path(node: NodeDescription, name: str) -> str:
     """Return the path of the .ko below /lib/modules/RELEASE."""
-    if name.startswith(OUT_OF_TREE):
+    if name.startswith(PLUGIN_ONLY):
         return f"updates/dkms/{name.replace('_', '-') if name.startswith('cxi') else name}.ko"
     if name.startswith("nvidia") or name in ("gdrdrv", "nv_peer_mem"):
         return f"updates/dkms/{name.replace('_', '-') if name != 'nvidia_fs' else name}.ko"

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from probes.base.unknown import Maybe
+from probes.facts.kernel.modules import PEERMEM
 from probes.simulation.node.model.description import NodeDescription
-from probes.simulation.node.model.tree import PEERMEM, Tree, dependencies_of, module_path
+from probes.simulation.node.model.tree import Tree, dependencies_of, module_path
 from probes.simulation.node.modules.modules import VERSIONS, srcversion_of
 from probes.simulation.node.modules.symbol_versions import (
     OFED_VERSIONS,

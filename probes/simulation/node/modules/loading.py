@@ -8,17 +8,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from probes.facts.gpu.gpus import DRIVER_PROC
+from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER
 from probes.facts.kernel.modprobe_config import parse_cmdline
-from probes.simulation.node.devices.config_space import DEVICES, real_path
-from probes.simulation.node.devices.vendor_nics import GPU_PARAMETER
-from probes.simulation.node.model.tree import PEERMEM, VERBS_DRIVERS, Refusal, Removed, Tree, log, uuid_of
+from probes.facts.kernel.modules import PEERMEM
+from probes.facts.pci.functions import DEVICES
+from probes.facts.rdma.nic_families import VERBS_MODULES
+from probes.simulation.node.devices.config_space import real_path
+from probes.simulation.node.model.tree import Refusal, Removed, Tree, log, uuid_of
 from probes.simulation.node.modules.files import modinfo_fields
 from probes.simulation.node.modules.modules import PEERMEM_PARAMETERS, add_memory_peers, add_module
 from probes.simulation.node.modules.symbol_versions import differing_symbol, version_table
 from probes.simulation.node.system.software import add_device_files
 
-_MODULES_DISABLED = "/proc/sys/kernel/modules_disabled"
-_SIG_ENFORCE = "/sys/module/module/parameters/sig_enforce"
+MODULES_DISABLED = "/proc/sys/kernel/modules_disabled"
+SIG_ENFORCE = "/sys/module/module/parameters/sig_enforce"
 _LOCKDOWN = "/sys/kernel/security/lockdown"
 NOT_PERMITTED = Refusal("Operation not permitted")
 INVALID = Refusal("Invalid argument")
@@ -26,17 +30,16 @@ _ERROR, _WARNING, _NOTICE = 3, 4, 5
 _PARAMETER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _NAME_TAKEN = "nvidia-peermem nv_mem_client_init:674 ERROR nv_mem_client_init -- error while registering "
 _OLD_NAME_TAKEN = "nv_mem_client_init:382: nv_mem_client_init -- error while registering client"
-_DRIVER_PROC = "/proc/driver/nvidia"
 _PATHS = {
-    "nvidia": (_DRIVER_PROC,),
+    "nvidia": (DRIVER_PROC,),
     PEERMEM: ("/sys/kernel/mm/memory_peers/nv_mem",),
-    **dict.fromkeys(VERBS_DRIVERS, ("/sys/class/infiniband", "/sys/class/infiniband_verbs")),
-    "cxi_ss1": ("/sys/class/cxi", GPU_PARAMETER),
+    **dict.fromkeys(VERBS_MODULES, ("/sys/class/infiniband", "/sys/class/infiniband_verbs")),
+    "cxi_ss1": ("/sys/class/cxi", CXI_GPU_PARAMETER),
     "rdma_ucm": ("/dev/infiniband/rdma_cm",),
     "rdma_cm": ("/dev/infiniband/rdma_cm",),
     "gdrdrv": ("/dev/gdrdrv",),
 }
-_PARAMS = f"{_DRIVER_PROC}/params"
+_PARAMS = f"{DRIVER_PROC}/params"
 # Compute capability -> the first branch of the open driver whose source knows the chip (gb100, gb110, gb202
 # and gb20b in src/common/inc/swref/published/blackwell); 595.45.04 does not know Rubin.
 _FIRST_BRANCHES = {(10, 0): 560, (10, 3): 575, (10, 7): 610, (12, 0): 570, (12, 1): 575}
@@ -97,7 +100,7 @@ def refuse_module(tree: Tree, name: str, refusal: Refusal, at_seconds: float) ->
 
 def modules_are_locked(tree: Tree) -> bool:
     """Return whether modules can be neither loaded nor removed until a reboot."""
-    return tree.text(_MODULES_DISABLED).strip() == "1"
+    return tree.text(MODULES_DISABLED).strip() == "1"
 
 
 def _refusal(tree: Tree, name: str, parameters: Mapping[str, str]) -> Refusal | None:
@@ -110,7 +113,7 @@ def _refusal(tree: Tree, name: str, parameters: Mapping[str, str]) -> Refusal | 
     if ("aarch64" in fields.get("vermagic", "").split()) != (tree.description.architecture == "aarch64"):
         return Refusal("Exec format error", ((_ERROR, f"{name}: Invalid architecture in ELF header"),))
     if "signer" not in fields:
-        if tree.text(_SIG_ENFORCE).strip() == "Y":
+        if tree.text(SIG_ENFORCE).strip() == "Y":
             lines = ((_NOTICE, "Loading of unsigned module is rejected"),)
             return Refusal("Key was rejected by service", lines)
         if "[none]" not in (tree.text(_LOCKDOWN) or "[none]"):
@@ -235,7 +238,7 @@ def _device_paths(tree: Tree, module: str) -> list[str]:
         listed = sorted(tree.directories.get("/dev/infiniband", set()))
         return [f"/dev/infiniband/{file}" for file in listed if file.startswith("umad")]
     paths: list[str] = []
-    if module in VERBS_DRIVERS:
+    if module in VERBS_MODULES:
         verbs = tree.directories.get("/dev/infiniband", set())
         paths = [f"/dev/infiniband/{file}" for file in sorted(verbs) if file.startswith("uverbs")]
         paths += [f"{nic.path}/infiniband" for nic in tree.cards]
@@ -296,7 +299,7 @@ def add_driver_proc(tree: Tree, version: str) -> None:
         if driver.flavor == "open"
         else f"NVIDIA UNIX {architecture} Kernel Module"
     )
-    tree.add(f"{_DRIVER_PROC}/version", f"NVRM version: {banner}  {version}  Release Build  (simulated)\n")
+    tree.add(f"{DRIVER_PROC}/version", f"NVRM version: {banner}  {version}  Release Build  (simulated)\n")
     if tree.is_there(_PARAMS):
         return
     options = {
@@ -308,7 +311,7 @@ def add_driver_proc(tree: Tree, version: str) -> None:
     tree.add(_PARAMS, "".join(shown))
     for number, gpu in enumerate(tree.gpus):
         tree.add(
-            f"{_DRIVER_PROC}/gpus/{gpu.bdf}/information",
+            f"{DRIVER_PROC}/gpus/{gpu.bdf}/information",
             f"Model: \t\t {tree.description.gpu.name}\nGPU UUID: \t {uuid_of(number)}\n"
             f"Bus Location: \t {gpu.bdf}\nDevice Minor: \t {number}\n",
         )

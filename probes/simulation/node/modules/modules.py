@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+from probes.facts.kernel.modules import PEERMEM, PLUGIN_ONLY
 from probes.simulation.node.jobs.programs import peermem_regions
-from probes.simulation.node.model.tree import (
-    OUT_OF_TREE,
-    PEERMEM,
-    PEERMEM_REGION_BYTES,
-    Tree,
-    Via,
-    dependencies_of,
-    hash_of,
-)
+from probes.simulation.node.model.tree import PEERMEM_REGION_BYTES, Tree, Via, dependencies_of, hash_of
 from probes.simulation.node.system.services import ONESHOT
 
 PEERMEM_PARAMETERS = {"peerdirect_support": "0", "persistent_api_support": "1"}
@@ -120,7 +113,7 @@ def _proc_modules(tree: Tree, seconds: float) -> str:
     lines = []
     for name in reversed(tree.live_modules):
         users = "".join(f"{user}," for user in users_of(tree, name)) or "-"
-        taint = " (OE)" if name.startswith(("nvidia", *OUT_OF_TREE)) else ""
+        taint = " (OE)" if name.startswith(("nvidia", *PLUGIN_ONLY)) else ""
         lines.append(f"{name} 65536 {refcnt(tree, name, seconds)} {users} Live 0x0000000000000000{taint}\n")
     return "".join(lines)
 

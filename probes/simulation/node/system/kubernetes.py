@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from probes.facts.system.kubernetes import VALIDATIONS
 from probes.host.answers import CommandOutput
 from probes.simulation.node.model.description import ClusterDescription
 from probes.simulation.node.model.tree import Tree
@@ -18,7 +19,6 @@ from probes.simulation.node.model.tree import Tree
 _GPU_NAMESPACE, _NIC_NAMESPACE = "gpu-operator", "nvidia-network-operator"
 _DRIVER_POD, _OFED_POD = "nvidia-driver-daemonset-sim01", "mofed-ubuntu22.04-51a01a7e-ds-sim02"
 PEERMEM, DRIVER, OFED = "nvidia-peermem-ctr", "nvidia-driver-ctr", "mofed-container"
-_VALIDATIONS = "/run/nvidia/validations"
 _MOFED_READY = "/run/mellanox/drivers/.driver-ready"
 # Never shown or recorded: gdrtop drops variables before anything else reads the answer.
 _SECRET = [{"name": "HTTPS_PROXY", "value": "http://operator:simulated-secret@proxy.example:3128"}]
@@ -28,11 +28,11 @@ def add_kubernetes(tree: Tree, cluster: ClusterDescription) -> None:
     """Add the node's part of the cluster; another one replaces it."""
     tree.add("/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS=\n")
     tree.add(f"/usr/bin/{cluster.tool}", b"\x7fELF")
-    for path in (_VALIDATIONS, _MOFED_READY):
+    for path in (VALIDATIONS, _MOFED_READY):
         if tree.is_there(path):
             tree.remove(path)
     for name in _markers(cluster):
-        tree.add(f"{_VALIDATIONS}/{name}", "")
+        tree.add(f"{VALIDATIONS}/{name}", "")
     if cluster.ofed and OFED not in cluster.waiting:
         tree.add(_MOFED_READY, "")
     tree.commands[cluster.tool] = lambda argv, seconds: _kubectl(tree, cluster, argv)

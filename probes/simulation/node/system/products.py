@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from probes.facts.system.tool_names import PERFTEST, PROGRAMS
+from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.node.model.tree import Tree
-from probes.simulation.node.system.services import MANAGER, stop
+from probes.simulation.node.system.services import stop
 
-DRIVER, FABRIC_MANAGER, SUBNET_MANAGER, IMEX, TESTS = "driver", MANAGER, "nvlsm", "nvidia-imex", "perftest"
+DRIVER, FABRIC_MANAGER, SUBNET_MANAGER, IMEX, TESTS = (
+    "driver",
+    FABRIC_MANAGER,
+    "nvlsm",
+    "nvidia-imex",
+    "perftest",
+)
 
 # How the names of its files begin; the first that matches counts. "": no package of setup brings them.
 _FILES = (
     *((name, TESTS) for name in PERFTEST),
-    *(("nv-fabricmanager", FABRIC_MANAGER), (MANAGER, FABRIC_MANAGER), ("nvlsm", SUBNET_MANAGER)),
+    *(("nv-fabricmanager", FABRIC_MANAGER), (FABRIC_MANAGER, FABRIC_MANAGER), ("nvlsm", SUBNET_MANAGER)),
     *((name, DRIVER) for name in ("libcuda.so", "libnvidia-", "nvidia-smi", "nvidia-modprobe")),
     *(("nvidia-persistenced", DRIVER), ("nvidia-imex", IMEX)),
     *((name, "") for name in ("libgdrapi", "libnccl", "nvidia-dcgm", "nv-hostengine")),

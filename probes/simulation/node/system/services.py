@@ -6,10 +6,10 @@ NVSwitches are on its PCI bus, or behind a ConnectX-7 bridge.
 from __future__ import annotations
 
 from probes.base.unknown import Maybe
+from probes.facts.gpu.fabric import NVLSM
+from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.node.model.tree import Tree
 
-MANAGER = "nvidia-fabricmanager"
-NVLSM = "/opt/nvidia/nvlsm/sbin/nvlsm"
 CLUSTER = "51a01a7e-0000-4000-8000-000000000000"  # recognizable as made up
 _NVLSM_PROCESS = "/proc/1190"
 _HEALTHY = 0x01AA  # each flag "false", configuration "none" (NVML_GPU_FABRIC_HEALTH_MASK_…)
@@ -29,7 +29,7 @@ def add_services(tree: Tree) -> None:
     tree.commands["systemctl"] = lambda argv, seconds: show_units(tree, argv)
     names = ["nvidia-persistenced"]
     if has_switches(tree):
-        names.append(MANAGER)
+        names.append(FABRIC_MANAGER)
         tree.add("/usr/bin/nv-fabricmanager", b"\x7fELF")
         set_fabric_manager_version(tree, node.driver.version)
     if tree.bridges:
@@ -53,7 +53,7 @@ def install(tree: Tree, name: str) -> None:
 def run(tree: Tree, name: str) -> None:
     """Make a service active, with a process unless it is a oneshot."""
     tree.units[name] = "active"
-    if name == MANAGER:
+    if name == FABRIC_MANAGER:
         start_nvlsm(tree)
     if name not in ONESHOT:
         tree.add(f"{_GROUPS}/{name}.service/cgroup.procs", f"{_FIRST_PID + list(tree.units).index(name)}\n")
@@ -62,7 +62,7 @@ def run(tree: Tree, name: str) -> None:
 def stop(tree: Tree, name: str, state: str = "inactive") -> None:
     """Stop a service; its unit stays."""
     tree.units[name] = state
-    if name == MANAGER:
+    if name == FABRIC_MANAGER:
         stop_nvlsm(tree)
     tree.drop_references(name)
     tree.remove(f"{_GROUPS}/{name}.service")
@@ -127,7 +127,7 @@ def fabric_state(tree: Tree, number: int = -1) -> str:
     gpu = tree.description.gpu
     if gpu.capability < (9, 0) or not (has_switches(tree) or gpu.c2c):
         return "not supported"
-    if has_switches(tree) and tree.units.get(MANAGER) != "active":
+    if has_switches(tree) and tree.units.get(FABRIC_MANAGER) != "active":
         return "in progress"
     if tree.bridges and not tree.is_there(_NVLSM_PROCESS):
         return "in progress"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from probes.facts.jobs.nccl_conf import NCCL_CONF
+from probes.facts.rdma.nic_families import VERBS_MODULES
 from probes.facts.system.tool_names import GDRCOPY, PERFTEST, programs_of
 from probes.nccl.topology_xml import GPU_CLASS, VERSION, Element, xml_text
 from probes.simulation.node.jobs.processes import library_directory, verbs_libraries
 from probes.simulation.node.model.description import TopologyFileDescription
-from probes.simulation.node.model.tree import VERBS_DRIVERS, Tree
+from probes.simulation.node.model.tree import Tree
 
 # A perftest of 2025 built with CUDA: it loads libcuda.so by this name and accepts PCI addresses and IPv6.
 PERFTEST_PROGRAM = (
@@ -137,7 +138,7 @@ def add_device_files(tree: Tree, modules: Iterable[str]) -> None:
 
 
 def _device_files_of(tree: Tree, module: str) -> list[str]:
-    if module in VERBS_DRIVERS:
+    if module in VERBS_MODULES:
         return [f"/dev/infiniband/uverbs{number}" for number in range(len(tree.cards))]
     if module == "ib_umad":
         return [f"/dev/infiniband/umad{number}" for number in range(len(tree.cards))]

@@ -17,7 +17,7 @@ _MACHINE_ID = "51a01a7ed00000000000000000000001"
 _ON_DISK = ("/boot", "/etc", "/home", "/lib", "/opt", "/root", "/usr", "/var")
 _GRUB = re.compile(r'^GRUB_CMDLINE_LINUX(?:_DEFAULT)?="((?:[^"\\\n]|\\.)*)"', re.M)
 _ENTRY = re.compile(r"^options .* ro (.*)$", re.M)
-_PASSTHROUGH = {"iommu=pt", "iommu.passthrough=1"}
+PASSTHROUGH = {"iommu=pt", "iommu.passthrough=1"}
 _SLURM_CONF = """\
 ClusterName=simulated
 SlurmctldHost=login0
@@ -203,7 +203,7 @@ def description_after(tree: Tree) -> NodeDescription:
     if options is None:
         return node
     head = node.cmdline.partition(" ro ")[0]
-    passes = bool(_PASSTHROUGH & set(options.split()))
+    passes = bool(PASSTHROUGH & set(options.split()))
     iommu = "identity" if passes and node.iommu else node.iommu
     return replace(node, cmdline=f"{head} ro {options}".strip(), iommu=iommu)
 

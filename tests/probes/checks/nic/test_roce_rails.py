@@ -11,9 +11,10 @@ from probes.bandwidth.model.rating import Rating, rate
 from probes.bandwidth.model.samples import Sample
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
+from probes.facts.rdma.rail_networks import CONF
 from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.devices.roce import CONF, set_policy_routing
+from probes.simulation.node.devices.roce import set_policy_routing
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination, examine
 from tests.probes.checks.doctor import examination_of, findings_on
