@@ -202,7 +202,7 @@ def probe(host: Host) -> SampleFacts:
 from pathlib import Path
 
 from probes.facts.system.sample import PATH, probe
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.trees import write
 
 
@@ -501,7 +501,7 @@ QUESTION = Recipe(
         ),
         Change("probes/recording/format.py", '"sample_level", ', after="_WITHOUT_OBJECT = ("),
         Change(
-            "probes/host/local.py",
+            "probes/host/machine/local.py",
             '''    def sample_level(self) -> Maybe[int]:
         """Return the sample level; a directory tree has none."""
         return super().sample_level() if self._root else 1

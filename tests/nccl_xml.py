@@ -10,7 +10,7 @@ from pathlib import Path
 
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node, probe_node
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.trees import MELLANOX, NVIDIA, add_function, add_rdma_device
 
 PIX, PXB, PHB = 4, 5, 8

@@ -15,10 +15,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
 MACHINE = "probes/host/machine/"
+LOCAL_HOST = "probes.host.machine.local"
 # The local host and the modules that it asks this machine with.
 REMOTE = "probes/host/remote/"
 HOST_MODULES = {
-    "probes/host/local.py",
     "probes/host/trusted_path.py",
     *(f"{folder}{path.name}" for folder in (MACHINE, REMOTE) for path in (ROOT / folder).glob("*.py")),
 }
@@ -345,7 +345,7 @@ def test_only_the_local_host_uses_what_opens_this_machine() -> None:
         allowed |= {"TRUSTED_PATH"} if starts or "simulation" in name else set()
         for module, names in imports(path):
             if name not in HOST_MODULES and module.startswith("probes.host.machine"):
-                assert set(names) <= allowed, name
+                assert module == LOCAL_HOST or set(names) <= allowed, name
 
 
 def test_clustershell_comes_without_its_configuration_files() -> None:
@@ -470,7 +470,7 @@ def test_recording_and_replaying_as_text_do_not_import_textual(tmp_path: Path) -
 
 def test_a_command_line_is_understood_before_any_host_is_loaded() -> None:
     later = {
-        *("probes.host.local", "probes.facts.system.tools", "probes.bandwidth.planning.series"),
+        *("probes.host.machine.local", "probes.facts.system.tools", "probes.bandwidth.planning.series"),
         *("tui.commands.bench_run.command", "tui.commands.bench_run.options"),
     }
     assert not modules_after("from tui import cli\ncli._parser().parse_args(['--demo'])") & later

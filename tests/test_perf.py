@@ -151,7 +151,7 @@ def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(monitors, "_LOADS", (("quiet", 0, 0),))
     for write in ("write_tree", "write_cpus", "write_functions"):
         monkeypatch.setattr(f"tests.simulated_tree.{write}", lambda *_: None)
-    monkeypatch.setattr("probes.host.local.LocalHost", lambda _: SimulatedHost("hgx-h100"))
+    monkeypatch.setattr("probes.host.machine.local.LocalHost", lambda _: SimulatedHost("hgx-h100"))
     monkeypatch.setattr(monitors, "_program", lambda name: name)
     monkeypatch.setattr(bench.shutil, "which", lambda name: name)
     monkeypatch.setattr(text_commands, "_WATCH_SECONDS", 0.01)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("probes", "widgets", "tui", "tests", "screenshots")
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "tui" / "manual").glob("*.md"), *(ROOT / "tests").rglob("*.md")]
 SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
-# probes/host/local.py, tui/commands/schemas/KIND.json, probes/simulation/nodes/*.toml
+# probes/host/machine/local.py, tui/commands/schemas/KIND.json, probes/simulation/nodes/*.toml
 PATH = re.compile(rf"(?<![\w/.~-])(?:{'|'.join(FOLDERS)})/[\w*./-]*[\w*/]")
 # A document without a folder is one of this repository; README.md may be that of a project that is named.
 DOCUMENT = re.compile(r"(?<![\w/.-])(?!README)[\w-]+\.md\b")
@@ -145,7 +145,9 @@ def test_comments_and_docstrings_name_files_that_exist() -> None:
 
 
 def test_a_dead_path_is_named_with_its_line() -> None:
-    text = "See probes/host/local.py,\nprobes/host/none.py and https://example.org/tests/none.py.\nnone.md §6"
+    text = (
+        "See probes/host/values.py,\nprobes/host/none.py and https://example.org/tests/none.py.\nnone.md §6"
+    )
     here = "tests/test_references.py"
     assert dead_references(Path(__file__), 7, text) == [
         f"{here}:8: probes/host/none.py",

@@ -180,7 +180,7 @@ def test_inside_a_pid_namespace_others_regions_have_no_owner(rows: Held) -> None
 RESOURCES = """
 import json
 import time
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.machine import rdma_reader
 # Under emulation, a child may take seconds to start.
 rdma_reader.SECONDS, rdma_reader._NAMESPACES_SECONDS = 40.0, 30.0

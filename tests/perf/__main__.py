@@ -70,7 +70,7 @@ def bench_probe() -> None:
     """
     from probes.facts.node import probe_node
     from probes.facts.pci.functions import PciFacts
-    from probes.host.local import LocalHost
+    from probes.host.machine.local import LocalHost
     from probes.simulation.host import SimulatedHost
     from tests.simulated_tree import write_cpus, write_functions, write_tree
 

@@ -82,7 +82,7 @@ def bench_step_clock() -> None:
 
 def _reading_seconds() -> float:
     """Return the CPU seconds of a reading, with those of its thread."""
-    from probes.host.local import LocalHost
+    from probes.host.machine.local import LocalHost
 
     with TemporaryDirectory() as directory:
         files = [Path(directory, name) for name in ("port_xmit_data", "port_rcv_data")]

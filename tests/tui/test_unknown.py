@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.protocol import Host
 from probes.recording.recording_host import RecordingHost
 from probes.simulation.host import SimulatedHost

@@ -27,8 +27,8 @@ from typing import Any
 from probes.base.codec import Codec
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
-from probes.host.local import LocalHost
 from probes.host.machine.command import TRUSTED_PATH, find_command
+from probes.host.machine.local import LocalHost
 from tui.actions.audit_log import Actor, Audit, AuditLogFile
 from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
 from tui.actions.local_commands import LocalCommands

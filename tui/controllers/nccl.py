@@ -124,6 +124,6 @@ class NcclController:
 
 
 def _own_machine() -> Host:
-    from probes.host.local import LocalHost
+    from probes.host.machine.local import LocalHost
 
     return LocalHost()

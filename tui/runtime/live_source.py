@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.protocol import Host
 from probes.snapshot.nic_roles import roles_of
 from tui.runtime.node_monitor import NodeMonitor

@@ -140,7 +140,7 @@ def open_host(options: argparse.Namespace, is_whole: bool = False) -> Host:
         from probes.simulation.host import SimulatedHost
 
         return SimulatedHost(origin.label, options.seed)
-    from probes.host.local import LocalHost
+    from probes.host.machine.local import LocalHost
 
     return LocalHost(options.root, _history)
 

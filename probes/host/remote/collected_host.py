@@ -17,11 +17,11 @@ from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.answers import CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import CollectiveSpeed
 from probes.host.host_base import HostBase
-from probes.host.local import DRIVER_LOADED, SleepingGpus
 from probes.host.machine.ethtool_socket import EthtoolReader
 from probes.host.machine.files import unknown_from
 from probes.host.machine.kernel_log_reader import parse_record
 from probes.host.machine.library_probes import CUDA_NEEDS, probe_cuda, probe_data_direct, probe_dmabuf
+from probes.host.machine.local import DRIVER_LOADED, SleepingGpus
 from probes.host.machine.rdma_netlink import Answer, Command, request
 from probes.host.machine.rdma_reader import SECONDS, ResourceReader, resources_from_command
 from probes.host.nvml import NvmlFacts, NvmlLive

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from probes.checks.judgment import exit_status, judge
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.queries.finding import Finding, Severity
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State

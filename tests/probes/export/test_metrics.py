@@ -12,7 +12,7 @@ from probes.base.unknown import Maybe
 from probes.checks.judgment import judge
 from probes.export.families import Family, Sample
 from probes.export.metric_list import METRICS
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from tests.probes.checks.doctor import examination_of
 from tests.probes.export.observed import families_of, reader_of, values

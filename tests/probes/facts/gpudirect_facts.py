@@ -18,7 +18,7 @@ from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState, SymbolProvider
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 
 ABSENT = Unknown(Reason.NOT_THERE, "absent")
 DENIED = Unknown(Reason.NEEDS_ROOT, "/dev/infiniband/uverbs0")

@@ -17,7 +17,7 @@ from probes.facts.gpudirect import (
 from probes.facts.gpudirect_probe import parse_bufinfo, probe
 from probes.facts.rdma.data_direct import DataDirectFacts
 from probes.facts.rdma.devices import RdmaFacts
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.probes.facts.gpudirect_facts import Nics, a_kernel, facts_of, gpus_of, modules_of, rdma_of
 from tests.trees import write
 

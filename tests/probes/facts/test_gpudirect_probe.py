@@ -18,7 +18,7 @@ from probes.facts.gpudirect import (
 from probes.facts.gpudirect_probe import dmabuf_verdict, probe
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.answers import CudaGpu
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.probes.facts.gpudirect_facts import (
     ABSENT,
     BUILTIN,

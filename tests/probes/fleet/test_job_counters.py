@@ -21,7 +21,7 @@ from probes.fleet.job_counters import (
     read_counters,
     to_text,
 )
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
 
 TB = 10**12

@@ -5,7 +5,7 @@ import pytest
 from probes.base.unknown import Unknown
 from probes.fleet.facts import FACTS
 from probes.fleet.traits import MOST_CHARACTERS, options_of, traits_of
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.snapshot.examination import examine
 from tests.probes.fleet.nodes import simulated
 from tests.tiers import USUAL_NODES

@@ -19,7 +19,7 @@ from probes.host.collectives import (
     parse_log,
     parse_metrics,
 )
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.machines import DIRECTORY
 from tests.trees import write
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.probe_table import ProbedFields, Probing, probes_of
 
 probed: ProbedFields[Probing] = ProbedFields()

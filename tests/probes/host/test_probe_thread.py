@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from probes.base.unknown import Unknown
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.probe_thread import start_probe
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.host import usage
-from probes.host.local import LocalHost
 from probes.host.machine import live_usage
+from probes.host.machine.local import LocalHost
 from probes.host.usage import InterfaceCounters, ProcessUsage, cpu_list
 from tests.trees import write
 
@@ -89,7 +89,7 @@ def test_without_proc_every_interface_is_unknown(monkeypatch: pytest.MonkeyPatch
 
 def test_psutil_is_imported_only_when_it_is_asked() -> None:
     code = (
-        "import sys; from probes.host.local import LocalHost; LocalHost().names('/proc');"
+        "import sys; from probes.host.machine.local import LocalHost; LocalHost().names('/proc');"
         "assert 'psutil' not in sys.modules; LocalHost().process_usage([1]); assert 'psutil' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -13,7 +13,7 @@ from probes.facts.kernel.release import KernelFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.host.answers import CommandOutput
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.nvml import NvmlLive
 from probes.host.rdma_resources import MemoryRegion, ProtectionDomain, QueuePair, RdmaContext, RdmaResources
 from probes.host.usage import ProcessUsage

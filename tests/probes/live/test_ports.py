@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node, probe_node
 from probes.facts.rdma.devices import RdmaFacts
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.live.live_sampler import LiveSampler
 from probes.live.model.paced_source import read_together
 from probes.live.model.sample import PortSample

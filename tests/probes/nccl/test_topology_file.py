@@ -6,7 +6,7 @@ from pathlib import Path
 from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.processes import ProcessFacts  # fmt: skip
 from probes.facts.jobs.processes import probe as probe_processes
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.nccl.topology_file import TopologyFile, TopologyFileFacts, file_of_new_jobs, probe, tree_in_use
 from probes.nccl.topology_xml import parse_system
 

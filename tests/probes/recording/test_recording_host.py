@@ -9,7 +9,7 @@ import pytest
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node, probe_node
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.protocol import READ_LIMIT_BYTES, Host
 from probes.host.usage import ProcessUsage
 from probes.recording.recording_host import Moment, RecordingHost

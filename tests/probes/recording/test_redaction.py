@@ -15,7 +15,7 @@ from probes.base.unknown import Unknown
 from probes.facts.node import probe_node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.platform import PlatformFacts
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from probes.facts.gpudirect import GdrPath
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.queries.finding import Status
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.replay_host import ReplayHost

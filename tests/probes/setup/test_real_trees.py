@@ -24,7 +24,7 @@ from probes.facts.kernel.installed_modules import InstalledModules, installed_re
 from probes.facts.kernel.modules import LADDER
 from probes.facts.kernel.next_boot import read_grub_options, read_next_line
 from probes.facts.system import distribution, libraries
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.plans.load_modules import OWN_FILE
 from probes.queries.finding import Status
 from probes.setup.image import ImageKind, check_image

@@ -16,7 +16,7 @@ from probes.facts.system import slurm
 from probes.facts.system.cloud import Cloud, Provider
 from probes.facts.system.distribution import Family
 from probes.facts.system.kubernetes import waits_for_nic_driver
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.protocol import Host
 from probes.setup.situation import PROBES, Situation, read_situation
 from probes.setup.steps.situation_rows import situation_rows

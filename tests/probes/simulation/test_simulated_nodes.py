@@ -15,7 +15,7 @@ from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.numa import NumaFacts
 from probes.facts.system.platform import Environment, PlatformFacts
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.queries.finding import Status
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model import names

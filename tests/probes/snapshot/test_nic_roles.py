@@ -7,7 +7,7 @@ import pytest
 from probes.base.unknown import Unknown
 from probes.facts.network.network_use import NetworkUse, parse_mounts, probe
 from probes.facts.node import probe_node
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.nic_roles import NicRole, Role, roles_of
 from probes.topology.paths import build

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.node import probe_node
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.usage import InterfaceCounters
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.rates import PortCounters, Reading, netdev_rates, port_rates, read

@@ -18,7 +18,7 @@ from probes.facts.gpudirect import (
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.devices import RdmaFacts
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.nccl.topology_file import TopologyFile, TopologyFileFacts
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine

@@ -11,7 +11,7 @@ from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node, probe_node
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind, PciLink
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.topology.hops import Smi
 from probes.topology.nccl_words import Nccl, pci_path, seat_of
 from probes.topology.paths import Topology, build

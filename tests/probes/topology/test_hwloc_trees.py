@@ -11,7 +11,7 @@ from probes.facts.pci import functions as pci
 from probes.facts.pci.functions import PciFacts
 from probes.facts.system import numa
 from probes.facts.system.numa import NumaFacts, parse_list
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.machines import machine_file
 from tests.tiers import usual
 

@@ -6,7 +6,7 @@ import pytest
 
 from probes.facts.node import Node, probe_node
 from probes.facts.pci.functions import PciFacts, PciKind
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.topology.hops import Smi
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Topology, build

@@ -13,7 +13,7 @@ import pytest
 
 from probes.base.unknown import Unknown
 from probes.facts.node import probe_node
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.topology.paths import Topology, build
 from tests.machines import machine_file, machine_files
 from tests.trees import add_function, add_rdma_device

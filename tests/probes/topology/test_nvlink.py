@@ -7,7 +7,7 @@ from typing import Any
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node, probe_node
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Topology, build
 from tests.trees import MELLANOX, NVIDIA, add_function, add_rdma_device

@@ -11,7 +11,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import probe_node
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind, PciLink
 from probes.facts.pci.link_speed import generation, link_gbps
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.topology.endpoints import endpoints

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from probes.base.unknown import Unknown
 from probes.facts.node import probe_node
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from probes.topology.paths import Topology, build
 from tests.machines import machine_file

@@ -13,7 +13,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.network.network_dependencies import NetworkDependency, NetworkDependencyFacts, probe
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.host.remote import remote_host

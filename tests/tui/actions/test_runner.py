@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.plan import FileChange, Plan, Step, instruction
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from tui.actions.audit_log import Actor, Audit, AuditError, MemoryLog, past_runs
 from tui.actions.events import Printed, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded

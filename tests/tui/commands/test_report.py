@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 
 from probes.base.unknown import Unknown
 from probes.checks.judgment import Judgment
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.setup.report import Change, Measured, Report
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.live.model.sample import EventKind
 from probes.recording.redaction.identifiers import Identifiers
 from probes.recording.replay_host import ReplayHost

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import Judgment, conclude
 from probes.facts.node import Node, probe_node
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.protocol import Host
 from probes.nccl.topology_xml import Element, parse_system
 from probes.simulation.host import SimulatedHost

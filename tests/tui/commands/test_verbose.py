@@ -11,7 +11,7 @@ from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host import source_log
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.probe_thread import start_probe
 from probes.host.source_log import ReadSource
 from tui.cli import main

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe
 from probes.host.answers import FileRange
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.live.processes.job_logs import LogPath
 from probes.nccl.log.facts import State
 from tests.probes.nccl.log.logs import channel, info, read

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from tests.probes.recording.recordings import recorded
 from tests.tui.action_screens import NODE, QuickHost, asked, ended, is_on, listed, on, seen

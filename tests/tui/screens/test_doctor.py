@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.protocol import Host
 from probes.live.verdict import examine_with_jobs
 from probes.simulation.host import SimulatedHost

@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Unknown
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.topology.hops import Smi

@@ -26,7 +26,7 @@ from probes.fleet.node_set import (
     partition_nodes,
 )
 from probes.host import trusted_path
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tui.commands.arguments import UsageError
 from tui.files.new_file import shown_path, why
 from tui.files.read_file import read_small

@@ -22,7 +22,7 @@ from probes.bandwidth.planning.node_settings import perftest_defaults
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.bandwidth.tools.perftest_output import PerftestOutput
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 from tests.machines import machine_file

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpu.fabric import NVLSM, GpuFabric, count_nodes, fabric_of, probe, problems_of
 from probes.facts.pci.functions import PciFacts
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.nvml import NvmlFacts, NvmlGpu
 from probes.simulation.host import SimulatedHost
 from tests.trees import write

@@ -23,7 +23,7 @@ from probes.facts.gpu.gpus import (
 )
 from probes.facts.pci.functions import probe as probe_pci
 from probes.facts.system.numa import NumaFacts, NumaNode
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.nvml import NvmlFacts, NvmlGpu
 
 OPEN = (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from probes.base.text import printable_lines
 from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.nccl_conf import NcclConf, parse_nccl_conf, read_nccl_conf
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.trees import write
 
 

@@ -18,7 +18,7 @@ from probes.facts.kernel.depmod import (
     origin_of,
     read_tree,
 )
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 
 RELEASE = "6.8.0-45-generic"
 

@@ -22,7 +22,7 @@ from probes.facts.kernel.log import (
     recognize,
 )
 from probes.host.answers import CommandOutput
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.machines import machine_file
 
 NOT_INSTALLED = Unknown(Reason.NOT_THERE, "", "not installed")

@@ -17,7 +17,7 @@ from probes.facts.kernel.modprobe_config import (
     parse_modprobe,
     read_rules,
 )
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 
 
 def write(root: Path, path: str, text: str) -> None:

@@ -20,7 +20,7 @@ from probes.facts.kernel.module_files import (
     probe,
 )
 from probes.host.answers import CommandOutput
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from tests.trees import write
 

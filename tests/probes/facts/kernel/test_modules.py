@@ -24,7 +24,7 @@ from probes.facts.kernel.modules import (
     probe,
 )
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.probes.checks.doctor import examination_of
 
 RELEASE = "6.8.0-45-generic"

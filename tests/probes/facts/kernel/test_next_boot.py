@@ -19,7 +19,7 @@ from probes.facts.kernel.next_boot import (
     read_times,
     words_that_matter,
 )
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.trees import write
 
 RELEASE = "6.8.0-45-generic"

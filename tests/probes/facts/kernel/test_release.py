@@ -22,7 +22,7 @@ from probes.facts.kernel.release import (
     probe,
     unpack,
 )
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 
 RELEASE = "6.8.0-45-generic"
 CONFIG = "# Linux/x86 6.8.0 Kernel Configuration\nCONFIG_64BIT=y\nCONFIG_DMA_SHARED_BUFFER=y\nCONFIG_X=m\n"

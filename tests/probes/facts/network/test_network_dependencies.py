@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from probes.facts.network.network_dependencies import NetworkDependency, parse_connections, probe
 from probes.facts.network.routes import parse_addresses_v6, parse_routes, parse_routes_v6
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.plans.common import netdevs_taken_down
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices.network import route_over

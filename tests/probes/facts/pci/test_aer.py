@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.pci.aer import ErrorCounts, parse_counts, probe
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.trees import write
 
 BDF = "0000:17:00.0"

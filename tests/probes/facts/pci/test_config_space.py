@@ -23,7 +23,7 @@ from probes.facts.pci.config_space import (
     path_functions,
     probe,
 )
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.machines import machine_file
 from tests.trees import MELLANOX, NVIDIA, add_function
 

@@ -11,7 +11,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.pci import functions as pci
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.pci.names import search
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.live.live_sampler import LiveSampler
 from probes.simulation.host import SimulatedHost

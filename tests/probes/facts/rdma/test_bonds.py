@@ -11,7 +11,7 @@ from probes.base.unknown import Unknown
 from probes.facts.rdma import devices
 from probes.facts.rdma.bonds import parse_members, read_bond
 from probes.facts.rdma.devices import RdmaPort
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.probes.checks.doctor import examination_of
 from tests.trees import add_rdma_device, write
 

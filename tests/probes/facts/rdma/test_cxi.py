@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.rdma import cxi, devices
 from probes.facts.rdma.devices import Gid, RdmaFacts
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.live.port_counters import read_counter
 from probes.live.ports import counter_files
 from probes.snapshot.rates import byte_files, read_port

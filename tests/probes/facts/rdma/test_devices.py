@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.rdma import devices as rdma
 from probes.facts.rdma.devices import RdmaFacts
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from tests.machines import machine_file
 from tests.trees import add_function, add_rdma_device, link, write

@@ -15,7 +15,7 @@ from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.kernel.modules import probe as probe_modules
 from probes.facts.rdma.nic_driver import NicDriver, NicStack, NicTraces, is_inbox, probe, stack_of
 from probes.facts.system.driver_container import DriverContainerFacts
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.trees import write
 
 RELEASE = "6.8.0-60-generic"

@@ -23,7 +23,7 @@ from probes.facts.rdma.port_health import (
     roce_mtu,
     routable_gids,
 )
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.machines import machine_file
 from tests.trees import add_rdma_device, write
 

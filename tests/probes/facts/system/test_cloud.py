@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.system.cloud import Cloud, Provider, cloud_of, probe
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.trees import write
 
 DMI = "/sys/class/dmi/id"

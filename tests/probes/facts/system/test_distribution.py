@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.system.distribution import Distribution, Family, parse_distribution, probe
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.trees import write
 
 # os-release of the distributions' own images.

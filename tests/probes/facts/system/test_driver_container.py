@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from probes.facts.system.driver_container import probe
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 
 
 def test_a_node_without_containers(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from probes.facts.system.kubernetes import (
 )
 from probes.facts.system.kubernetes_objects import kept_fields, objects
 from probes.host.answers import CommandOutput
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.trees import write
 
 NODE = "gpu-07"

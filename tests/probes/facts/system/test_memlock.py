@@ -19,7 +19,7 @@ from probes.facts.system.memlock import (
     probe,
 )
 from probes.facts.system.systemd_units import UnitSetting
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.trees import write
 
 LIMITS = (

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from probes.base.unknown import Reason, Unknown
 from probes.facts.system import numa
 from probes.facts.system.numa import CpusetFacts, NumaFacts, parse_status, probe_cpuset
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.trees import add_numa_node, write
 
 

@@ -17,7 +17,7 @@ from probes.facts.system.packages import (
     parse_rpm,
 )
 from probes.host.answers import CommandOutput
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 
 COPIES, SANITY, OWN = "/usr/bin/gdrcopy_copybw", "/usr/bin/gdrcopy_sanity", "/usr/local/bin/nvbandwidth"
 GDRCOPY = Package("gdrcopy-tests", "2.5-1")

@@ -20,7 +20,7 @@ from probes.facts.system.platform import (
     parse_os_release,
     probe,
 )
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 
 MACHINES = Path(__file__).resolve().parents[4] / "../shared/machines"
 X86 = "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu lm {}\n\nprocessor\t: 1\nflags\t\t: x\n"

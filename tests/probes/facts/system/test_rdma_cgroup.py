@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.system.rdma_cgroup import RdmaCgroupFacts, RdmaLimit, parse_group, parse_resources, probe
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 
 
 def write(root: Path, path: str, text: str) -> None:

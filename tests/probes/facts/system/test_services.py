@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.services import SERVICES, Service, ServiceState, parse_show, probe
 from probes.host.answers import CommandOutput
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.trees import link, write
 
 UNITS = "/usr/lib/systemd/system"

@@ -17,7 +17,7 @@ from probes.facts.system.systemd_units import (
     unit_setting,
     wanted_units,
 )
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from tests.trees import link, write
 
 UNIT = "nvidia-fabricmanager.service"

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
-from probes.host.local import LocalHost
 from probes.host.machine import ethtool_socket
 from probes.host.machine.ethtool_socket import EthtoolReader, positions, values
+from probes.host.machine.local import LocalHost
 
 NAMES = (
     "rx_packets",

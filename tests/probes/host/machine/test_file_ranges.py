@@ -16,7 +16,7 @@ import pytest
 from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.processes import read_process
 from probes.host.answers import FileRange, of_user
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.remote import collector
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.simulation.host import SimulatedHost

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.machine.ras_client import MAX_BYTES, RasMonitor, ask
 from probes.host.ras import MONITOR, STATUS, VERBOSE_STATUS, parse_addresses
 from tests.machines import machine_file

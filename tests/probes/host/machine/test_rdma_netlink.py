@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.answers import CommandOutput
-from probes.host.local import LocalHost
 from probes.host.machine import rdma_netlink
+from probes.host.machine.local import LocalHost
 from probes.host.machine.rdma_netlink import (
     Answer,
     Command,
@@ -253,7 +253,7 @@ def test_a_kernel_that_waits_for_a_dead_nic_does_not_stop_gdrtop(
         answers.wait()
         return ask(size)
 
-    monkeypatch.setattr("probes.host.local.RDMA_CLASS", "/")
+    monkeypatch.setattr("probes.host.machine.local.RDMA_CLASS", "/")
     monkeypatch.setattr("probes.host.machine.rdma_reader.SECONDS", 0.02)
     monkeypatch.setattr(ResourceReader.read, "__defaults__", (60.0,))
     monkeypatch.setattr(kernel, "recvmsg", wait)
@@ -270,7 +270,7 @@ def test_a_kernel_that_waits_for_a_dead_nic_does_not_stop_gdrtop(
 
 def test_without_ib_core_no_socket_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening it would load ib_core."""
-    monkeypatch.setattr("probes.host.local.RDMA_CLASS", "/nosuch")
+    monkeypatch.setattr("probes.host.machine.local.RDMA_CLASS", "/nosuch")
     monkeypatch.setattr(socket, "socket", pytest.fail)
     found = LocalHost().rdma_resources()
     assert isinstance(found, Unknown)
@@ -288,7 +288,7 @@ def test_a_refused_socket_leaves_the_rdma_command(monkeypatch: pytest.MonkeyPatc
         return CommandOutput(argv, 0, "netns exclusive" if "system" in argv else text, "")
 
     host = LocalHost()
-    monkeypatch.setattr("probes.host.local.RDMA_CLASS", "/")
+    monkeypatch.setattr("probes.host.machine.local.RDMA_CLASS", "/")
     monkeypatch.setattr(socket, "socket", refuse)
     monkeypatch.setattr(host, "run", run)
     found = host.rdma_resources()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from probes.base.unknown import Unknown
-from probes.host.local import LocalHost
 from probes.host.machine import command
+from probes.host.machine.local import LocalHost
 from probes.host.remote import collector
 from probes.host.remote.remote_host import RemoteHost
 from tests.probes.host.remote.local_node import local_target

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.remote import collector
 from probes.host.remote.remote_host import RemoteHost
 from probes.host.remote.transport import plain_source

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Unknown
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.live.hang.blocked_threads import meaning_of, read_blocked, threads_in_kernel
 
 STACK = """\

@@ -63,7 +63,7 @@ log = open(f"{{directory}}/syslog", "a", buffering=1)
 syslog.syslog = lambda priority, line: print(line, file=log)
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Unknown
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
 import tui.actions.audit_log, tui.files.job_file, tui.runtime.lock, tui.runtime.open_host
 here, simulated = LocalHost("/"), SimulatedHost.run

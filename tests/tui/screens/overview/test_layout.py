@@ -10,7 +10,7 @@ import pytest
 
 from probes.checks.judgment import Judgment, conclude
 from probes.facts.node import probe_node
-from probes.host.local import LocalHost
+from probes.host.machine.local import LocalHost
 from probes.host.protocol import Host
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names

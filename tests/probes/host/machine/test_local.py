@@ -9,7 +9,7 @@ import pytest
 
 from probes.base.origin import Source
 from probes.base.unknown import Reason, Unknown
-from probes.host.local import NVIDIA_DRIVER, LocalHost, SleepingGpus
+from probes.host.machine.local import NVIDIA_DRIVER, LocalHost, SleepingGpus
 
 
 def reason(answer: object) -> Reason:
@@ -152,8 +152,8 @@ def test_reading_does_not_load_the_nvidia_driver(tmp_path: Path, monkeypatch: py
             asked.append("live")
 
     loaded = tmp_path / "nvidia"
-    monkeypatch.setattr("probes.host.local.DRIVER_LOADED", (str(loaded),))
-    monkeypatch.setattr("probes.host.local.NvmlLibrary", Library)
+    monkeypatch.setattr("probes.host.machine.local.DRIVER_LOADED", (str(loaded),))
+    monkeypatch.setattr("probes.host.machine.local.NvmlLibrary", Library)
     host = LocalHost()
     assert reason(host.nvml()) is Reason.NOT_THERE
     assert reason(host.nvml_live()) is Reason.NOT_THERE
@@ -170,8 +170,8 @@ def test_libcuda_is_not_asked_if_that_would_load_modules(
     # cuInit loads nvidia_uvm and makes device files by the same helper.
     here, gone = tmp_path / "nvidiactl", tmp_path / "nvidia-uvm"
     here.write_text("")
-    monkeypatch.setattr("probes.host.local.CUDA_NEEDS", (str(here), str(gone)))
-    monkeypatch.setattr("probes.host.local.probe_cuda", lambda: ())
+    monkeypatch.setattr("probes.host.machine.local.CUDA_NEEDS", (str(here), str(gone)))
+    monkeypatch.setattr("probes.host.machine.local.probe_cuda", lambda: ())
     answer = LocalHost().cuda_gpus()
     assert reason(answer) is Reason.NOT_THERE
     gone.write_text("")
@@ -236,12 +236,12 @@ def test_neither_nvml_nor_libcuda_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_
         raise AssertionError("a sleeping GPU was woken")
 
     why = Unknown(Reason.NOT_THERE, "GPU", "it sleeps")
-    monkeypatch.setattr("probes.host.local.SleepingGpus.why_not_asked", lambda *_: why)
-    monkeypatch.setattr("probes.host.local.DRIVER_LOADED", (str(tmp_path),))
-    monkeypatch.setattr("probes.host.local.CUDA_NEEDS", (str(tmp_path),))
-    monkeypatch.setattr("probes.host.local.probe_cuda", asked)
+    monkeypatch.setattr("probes.host.machine.local.SleepingGpus.why_not_asked", lambda *_: why)
+    monkeypatch.setattr("probes.host.machine.local.DRIVER_LOADED", (str(tmp_path),))
+    monkeypatch.setattr("probes.host.machine.local.CUDA_NEEDS", (str(tmp_path),))
+    monkeypatch.setattr("probes.host.machine.local.probe_cuda", asked)
     for question in ("facts", "live"):
-        monkeypatch.setattr(f"probes.host.local.NvmlLibrary.{question}", asked)
+        monkeypatch.setattr(f"probes.host.machine.local.NvmlLibrary.{question}", asked)
     host = LocalHost()
     assert host.nvml() is why
     assert host.nvml_live() is why
