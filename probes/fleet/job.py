@@ -14,10 +14,10 @@ from probes.fleet.job_rates import RateWatch, slow_ports
 from probes.fleet.rails import with_equal_numbers
 from probes.fleet.silence import Port, TrafficWatch, standstill_of
 from probes.host.usage import cpu_list
-from probes.live.activity import telling_nics
 from probes.live.model.sample import GpuSample, LiveJob, LiveSample, Role, Standstill, program_of
 from probes.live.odd_one_out import rates_of
 from probes.live.odd_ranks import members_of
+from probes.live.silence import telling_nics
 
 _SCHEDULERS = ("slurm", "pod", "container")
 _MOST_RANKS = 1 << 17  # of a job whose missing ranks are listed

@@ -8,7 +8,7 @@ from typing import TypeVar
 from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.fleet.job_model import Difference, FleetRank
-from probes.live.activity import BUSY_PERCENT, IDLE_PERCENT
+from probes.live.model.activity import BUSY_PERCENT, IDLE_PERCENT
 from probes.live.model.sample import GDR_WORDS, OddOne, PathWord, path_phrase
 from probes.live.odd_ranks import odd_members
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.fleet.job_model import ClockOffset, NodeSample, Silence
-from probes.live.activity import SILENT_SECONDS, moves_data
+from probes.live.model.activity import SILENT_SECONDS, moves_data
 from probes.live.model.sample import Standstill
 
 _NAMED = 3

@@ -14,7 +14,6 @@ from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.answers import KernelMessage
 from probes.host.protocol import Host
-from probes.live.activity import Silence
 from probes.live.bus_bandwidth import BusBandwidth
 from probes.live.events.conditions import Conditions
 from probes.live.model.paced_source import Question, read_together
@@ -32,6 +31,7 @@ from probes.live.ports import PortReader
 from probes.live.processes.job_summaries import jobs_of
 from probes.live.processes.processes import ProcessReader, ProcessSnapshot
 from probes.live.ras.events import RasEvents
+from probes.live.silence import Silence
 from probes.snapshot.rates import Reading
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node
 from probes.facts.rdma.devices import ACTIVE
-from probes.live.activity import LEAST_GBPS
+from probes.live.model.activity import LEAST_GBPS
 from probes.live.model.sample import GpuSample, LiveJob, LiveProcess, OddOne, PortSample, SlowestNic
 from probes.live.model.settled import Lasting
 from probes.live.odd_ranks import (

@@ -17,7 +17,7 @@ from probes.facts.pci.functions import PciFacts, PciFunction
 from probes.facts.pci.link_speed import words
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.numa import parse_list
-from probes.live.events.gpus import BUSY_PERCENT
+from probes.live.events.gpus import FULL_SPEED_PERCENT
 from probes.live.model.sample import GpuSample, LiveJob, LiveProcess, OddOne, PathWord, path_phrase
 from probes.queries.finding import Evidence
 
@@ -147,7 +147,7 @@ def odd_gpu_links(
     lives = [gpu.live for gpu in members if not isinstance(gpu.live, Unknown)]
     if len({(live.link_generation, live.link_width) for live in lives}) < 2:  # nearly always
         return {}
-    are_busy = all(known(live.utilization_percent, 0) >= BUSY_PERCENT for live in lives)
+    are_busy = all(known(live.utilization_percent, 0) >= FULL_SPEED_PERCENT for live in lives)
 
     def link(gpu: GpuSample) -> str | None:
         if isinstance(gpu.live, Unknown) or isinstance(gpu.live.link_width, Unknown):

@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 
 from probes.checks.judgment import judge, listed
 from probes.checks.registry import CHECKS
-from probes.live.activity import WAIT_SECONDS
+from probes.live.model.activity import WAIT_SECONDS
 from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Severity
 from probes.simulation.faults import live

@@ -9,7 +9,7 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.statements import use_health
 from probes.fleet.job_differences import some_names
 from probes.fleet.job_model import FleetJob, FleetRank, Silence
-from probes.live.activity import waiting_text
+from probes.live.model.activity import waiting_text
 from probes.live.model.sample import GDR_WORDS, Standstill
 from widgets.base.columns import Column, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gbps, local_time, minutes, percent, short

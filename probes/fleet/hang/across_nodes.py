@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.live.activity import SILENT_SECONDS
 from probes.live.hang.diagnosis import (
     Clue,
     Diagnosis,
@@ -24,7 +23,8 @@ from probes.live.hang.diagnosis import (
     node_clues,
 )
 from probes.live.hang.dump_files import FoundDumps
-from probes.live.hang.packets import PairMotion
+from probes.live.model.activity import SILENT_SECONDS
+from probes.live.processes.packets import PairMotion
 from probes.nccl.flight_recorder.verdict import verdict_of
 
 _ORDER = ("processes", "hardware", "threads", "RAS", "flight recorder", "ranks", "queue pairs", "NCCL log")

@@ -11,7 +11,7 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.text import capitalized, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.nvml import NvmlLive
-from probes.live.activity import waiting_text
+from probes.live.model.activity import waiting_text
 from probes.live.model.sample import (
     STEP_ROLES,
     LiveJob,

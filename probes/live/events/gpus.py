@@ -14,7 +14,7 @@ from probes.live.model.settled import Lasting, Settled
 from probes.queries.finding import Evidence, Severity
 from probes.snapshot.condition import THROTTLED, Condition
 
-BUSY_PERCENT = 10  # a GPU with this load runs its link at full speed
+FULL_SPEED_PERCENT = 10  # a GPU with this load runs its link at full speed
 _BUSY_SAMPLES = 3  # until a link that was slowed down while idle is fast again
 _MISSED = 3
 OFF_THE_BUS = "fallen off the bus"  # NVML_ERROR_GPU_IS_LOST
@@ -90,7 +90,7 @@ def _link(known: _Gpu, gpu: GpuSample, live: NvmlLive, at: float) -> list[LiveEv
     if isinstance(live.link_width, Unknown) or isinstance(live.link_generation, Unknown):
         return []
     busy = live.utilization_percent
-    if isinstance(busy, Unknown) or busy < BUSY_PERCENT:
+    if isinstance(busy, Unknown) or busy < FULL_SPEED_PERCENT:
         changed = known.width.update(live.link_width)
         if changed is None or known.link.value is None or known.link.value[1] == live.link_width:
             return []

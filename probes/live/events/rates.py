@@ -15,7 +15,7 @@ from statistics import median
 from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.facts.rdma.devices import ACTIVE
-from probes.live.activity import LEAST_GBPS, least_gbps
+from probes.live.model.activity import LEAST_GBPS, least_gbps
 from probes.live.model.explanations import EXPLANATIONS
 from probes.live.model.sample import EventKind, LiveEvent, LiveJob, LiveProcess, LiveSample, PortSample, Role
 from probes.queries.finding import Evidence, Severity

@@ -12,12 +12,12 @@ from enum import Enum
 from probes.base.frozen import frozen
 from probes.base.text import minutes, plural
 from probes.base.unknown import Maybe, Unknown, known
-from probes.live.activity import SILENT_SECONDS
 from probes.live.hang.blocked_threads import BlockedThread
 from probes.live.hang.dump_files import FoundDumps
-from probes.live.hang.packets import PairMotion
 from probes.live.hang.watch import NOT_READ, RankState, different_rank
+from probes.live.model.activity import SILENT_SECONDS
 from probes.live.model.sample import LiveJob
+from probes.live.processes.packets import PairMotion
 from probes.live.ras.findings import RasFinding
 from probes.nccl.flight_recorder.verdict import Cause, DumpVerdict, ranks_text
 from probes.nccl.log.job_log import JobLogReading

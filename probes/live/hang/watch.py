@@ -8,7 +8,7 @@ from statistics import median
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.live.activity import BUSY_PERCENT, IDLE_PERCENT, SILENT_SECONDS, moves_data
+from probes.live.model.activity import BUSY_PERCENT, IDLE_PERCENT, SILENT_SECONDS, moves_data
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PortSample
 from probes.live.processes.gdr_path import gpu_may_post
 

@@ -9,7 +9,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
 from probes.facts.node import Node
 from probes.host.component_history import Mark
-from probes.live.activity import LEAST_GBPS
+from probes.live.model.activity import LEAST_GBPS
 from probes.live.model.sample import (
     STEP_ROLES,
     EventKind,

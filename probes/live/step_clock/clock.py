@@ -7,7 +7,7 @@ from statistics import fmean, median, pstdev
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.live.activity import SILENT_SECONDS
+from probes.live.model.activity import SILENT_SECONDS
 from probes.live.model.step import JobStep, StepPart, UsualStep
 from probes.live.step_clock.period import Period, coverage_of, find_period, parts_of
 from probes.live.step_clock.series import Series

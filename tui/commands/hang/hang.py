@@ -18,10 +18,10 @@ from probes.host.ras import VERBOSE_STATUS
 from probes.live.hang.blocked_threads import BlockedThread, read_blocked, threads_in_kernel
 from probes.live.hang.diagnosis import Diagnosis, HangFacts, SourceState, diagnose
 from probes.live.hang.dump_files import NO_DUMP, read_dumps
-from probes.live.hang.packets import PairMotion, read_motions
 from probes.live.hang.watch import HangWatch, members
 from probes.live.model.sample import LiveJob, LiveSample, Role
 from probes.live.processes.log_reading import read_job_logs
+from probes.live.processes.packets import PairMotion, read_motions
 from probes.live.ras.findings import RasFinding, unequal_counts
 from probes.live.ras.policy import RasUse
 from probes.live.ras.targets import RasTarget, find_targets, local_processes, no_job

@@ -9,8 +9,8 @@ from probes.fleet.hang.across_nodes import diagnose_nodes
 from probes.live.hang.blocked_threads import BlockedThread
 from probes.live.hang.diagnosis import Diagnosis, HangFacts, Motion
 from probes.live.hang.dump_files import FoundDumps
-from probes.live.hang.packets import PairMotion
 from probes.live.hang.watch import RankState
+from probes.live.processes.packets import PairMotion
 from probes.snapshot.condition import STOPPED, Condition
 from tests.probes.live.hang.test_diagnosis import JOB, rank, stopped
 from tests.probes.nccl.flight_recorder.dumps import group_dump

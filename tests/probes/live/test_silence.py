@@ -7,7 +7,7 @@ import pytest
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.process_files import MappedLibrary
 from probes.host.rdma_resources import PacketNumbers
-from probes.live.activity import Silence, moves_data, waiting_text
+from probes.live.model.activity import moves_data, waiting_text
 from probes.live.model.paced_source import read_together
 from probes.live.model.sample import (
     GpuSample,
@@ -19,6 +19,7 @@ from probes.live.model.sample import (
     Standstill,
     ranks_wait,
 )
+from probes.live.silence import Silence
 from probes.simulation.host import SimulatedHost
 from tests.probes.live.live_node import node_with
 from tests.probes.live.live_samples import ABSENT, FIRST_PID, a_gpu, a_job, a_port, a_process
