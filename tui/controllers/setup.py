@@ -13,9 +13,9 @@ from probes.setup.step import StepState
 from probes.setup.steps.guide import Guide, read_guide
 from tui.actions.local_commands import why_no_root
 from tui.actions.manual_steps import as_simulated
+from tui.files.new_file import file_word
 from tui.files.setup_log import PATH, REPORTED, SKIP, UNSKIP, SetupLogError, open_setup_log, remember_boot
 from tui.runtime.lock import user_and_day
-from tui.screens.confirm.state import file_word
 from tui.screens.setup import GuideState, SetupScreen
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 
@@ -20,6 +21,11 @@ _NOT_AS_ROOT = "as root, gdrtop does not write there (set HOME=/root)"
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 # Where a file system knows no hard links (vfat, some network and user-space ones).
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+def file_word(text: str) -> str:
+    """Return a text as a part of a file name."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", text).strip("-.")[:64] or "unnamed"
 
 
 def shown_path(path: str) -> str:

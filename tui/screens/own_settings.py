@@ -1,16 +1,25 @@
-"""What is wrong with the settings of screens: the keys, the theme and hidden columns."""
+"""The settings of screens, and what is wrong with them: the keys, the theme, hidden columns and panels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from probes.base.text import did_you_mean
-from tui.screens.overview.layout import HIDE_PANELS, HIDEABLE, PANEL_NAMES, VIEW_PANELS
 from tui.screens.own_keys import KeyProblem, rebound
 from tui.settings.configuration import Configuration, Configured
 
 HIDE = "live.hide_"  # begins the settings of hidden columns, by table
 SORT = "live.sort_"  # begins the settings of the order of rows, by table
+HIDE_PANELS = "overview.hide"  # the setting of hidden panels
+# Findings and jobs are always shown where there are any, and the topology.
+HIDEABLE = ("matrix", "rates", "path", "gpudirect", "modules", "traffic")
+PLACES = {
+    "top": ("findings",),
+    "left": ("topology", "matrix", "rates"),
+    "right": ("jobs", "path", "gpudirect", "modules", "traffic"),
+}
+VIEW_PANELS = "overview.view_"  # begins the settings of the panels of views 2 to 4
+PANEL_NAMES = tuple(name for names in PLACES.values() for name in names)
 
 
 def wrong_settings(found: Configuration) -> Iterator[str]:

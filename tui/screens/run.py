@@ -13,8 +13,8 @@ from probes.checks.judgment import Judgment
 from tui.actions.console_text import lines_of, mark_of
 from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
 from tui.actions.manual_steps import runnable
+from tui.files.new_file import file_word
 from tui.screens import save_and_copy
-from tui.screens.confirm.state import file_word, title_line
 from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import KEYS, bind, leave_keys
@@ -87,7 +87,7 @@ class RunState:
 
     def head(self, seconds: float) -> list[Line]:
         """Draw the title and the progress; `seconds` is the time since the running step began."""
-        return [title_line(self.prepared), (*self._marks(), *self._status(seconds))]
+        return [(Run(self.prepared.title, Tone.TITLE),), (*self._marks(), *self._status(seconds))]
 
     def _marks(self) -> Line:
         runs: list[Run] = []

@@ -35,8 +35,8 @@ from tui.bandwidth.events import (
     TestStarted,
 )
 from tui.bandwidth.impact_check import with_not_started
+from tui.files.new_file import file_word
 from tui.screens.bandwidth_run.chart import MOST_COMPARED, Rows, draw
-from tui.screens.confirm.state import file_word
 from tui.screens.keys import KEYS
 from widgets.bandwidth.result import draw_result, mark_of, words_of
 from widgets.bandwidth.series import draw_for_peer, draw_left_out, peer_command

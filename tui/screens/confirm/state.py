@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from probes.base.origin import Origin, Source
+from tui.files.new_file import file_word
 from tui.screens.keys import KEYS
 from widgets.base.lines import Line, Run, Tone, wrapped
 
@@ -76,7 +76,7 @@ class ConfirmState:
     @property
     def title_line(self) -> Line:
         """Draw the action."""
-        return title_line(self.prepared)
+        return (Run(self.prepared.title, Tone.TITLE),)
 
     def lines(self, width: int) -> list[Line]:
         """Draw the consequences, the warnings, the steps, and the manual steps."""
@@ -180,13 +180,3 @@ def draw_affected(clearance: Clearance, width: int) -> list[Line]:
         for affected in clearance.affected:
             lines.extend(wrapped(f"▲ {affected}", width, Tone.WARNING, "  "))
     return lines
-
-
-def title_line(prepared: Prepared) -> Line:
-    """Draw an action."""
-    return (Run(prepared.title, Tone.TITLE),)
-
-
-def file_word(text: str) -> str:
-    """Return a text as a part of a file name."""
-    return re.sub(r"[^A-Za-z0-9.-]+", "-", text).strip("-.")[:64] or "unnamed"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 
 from probes.base.frozen import frozen
+from tui.screens.own_settings import PLACES
 
 TWO_COLUMNS = 120  # from this width on there is a second column beside the topology
 WIDE = 160
@@ -19,15 +20,6 @@ _LEAST_ROWS = 1 + _BORDER
 _FIX_ROWS = 4  # below the findings, before the matrix gets its rows
 _LEAST_MATRIX_ROWS = 6
 _MOST_BESIDE = 3  # panels in the other column, of a terminal that is not wide
-HIDE_PANELS = "overview.hide"  # the setting
-# Findings and jobs are always shown where there are any, and the topology.
-HIDEABLE = ("matrix", "rates", "path", "gpudirect", "modules", "traffic")
-PLACES = {
-    "top": ("findings",),
-    "left": ("topology", "matrix", "rates"),
-    "right": ("jobs", "path", "gpudirect", "modules", "traffic"),
-}
-PANEL_NAMES = tuple(name for names in PLACES.values() for name in names)
 # What has a line of its own in one column, where its panel has no room.
 _STRIPS = ("modules", "gpudirect", "jobs")
 # The panels of the views 2 to 4, unless the user has saved others; view 1 shows all that have room.
@@ -36,7 +28,6 @@ VIEWS: Mapping[int, tuple[str, ...]] = {
     3: ("rates", "traffic"),
     4: ("jobs", "gpudirect", "modules"),
 }
-VIEW_PANELS = "overview.view_"  # begins the settings of the panels of views 2 to 4
 START_VIEW = "overview.view"  # the setting
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from textual.screen import Screen
 
-from tui.screens.overview.layout import PLACES, Arrangement
+from tui.screens.overview.layout import Arrangement
+from tui.screens.own_settings import PLACES
 from widgets.base.lines_view import LinesView
 
 PANELS = {

@@ -10,8 +10,9 @@ from textual.widgets import Input
 
 from tui.screens.keys import KEYS
 from tui.screens.overview import layout as overview_layout
-from tui.screens.overview.layout import HIDE_PANELS, HIDEABLE, START_VIEW, VIEW_PANELS, Arrangement
+from tui.screens.overview.layout import START_VIEW, Arrangement
 from tui.screens.overview.panel_grid import PANELS, Panel, place_panels
+from tui.screens.own_settings import HIDE_PANELS, HIDEABLE, VIEW_PANELS
 from tui.settings.current import current, is_configured
 from widgets.base.lines_view import LinesView
 from widgets.node.head import HEAD_ROWS

@@ -28,6 +28,7 @@ from tui.screens.overview.layout import Arrangement
 from tui.screens.overview.panels import Panels
 from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection, stepped
+from tui.screens.own_settings import HIDE_PANELS, HIDEABLE, PANEL_NAMES, VIEW_PANELS
 from tui.settings.current import current, is_configured
 from widgets.base.lines import Line, cut, rows_of
 from widgets.doctor.findings import marks_of, words_of
@@ -327,12 +328,12 @@ class OverviewState:
         """The panels that the user does not want to see."""
         if not is_configured():
             return ()
-        return tuple(name for name in overview_layout.HIDEABLE if name in _words(overview_layout.HIDE_PANELS))
+        return tuple(name for name in HIDEABLE if name in _words(HIDE_PANELS))
 
     def panels_of(self, view: int) -> tuple[str, ...]:
         """Return the panels of view 2, 3 or 4: those that the user has saved, else the usual ones."""
-        words = _words(f"{overview_layout.VIEW_PANELS}{view}") if is_configured() else []
-        saved = tuple(name for name in overview_layout.PANEL_NAMES if name in words)
+        words = _words(f"{VIEW_PANELS}{view}") if is_configured() else []
+        saved = tuple(name for name in PANEL_NAMES if name in words)
         return saved or overview_layout.VIEWS[view]
 
     def view(self, number: int, width: int, height: int) -> Arrangement:

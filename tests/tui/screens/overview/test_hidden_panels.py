@@ -6,9 +6,8 @@ from textual.pilot import Pilot
 from probes.simulation.host import SimulatedHost
 from tests.tui.pilot import SteppedClock, examined, overview, settled, stepped_app, until
 from tests.tui.settings_machine import Machine
-from tui.screens.overview.layout import PLACES
 from tui.screens.overview.panel_grid import PANELS
-from tui.screens.own_settings import wrong_settings
+from tui.screens.own_settings import PLACES, wrong_settings
 from tui.settings import save as save_module
 from tui.settings.current import use
 from tui.settings.load import load

@@ -23,9 +23,10 @@ from tests.tui.pilot import SteppedClock
 from tests.tui.screens.test_overview import many_devices
 from tui.runtime.reading_thread import Probed, Sampled
 from tui.screens.overview import panel_grid
-from tui.screens.overview.layout import PANEL_NAMES, PLACES, arrange, left_cells
+from tui.screens.overview.layout import arrange, left_cells
 from tui.screens.overview.panels import Panels
 from tui.screens.overview.state import OverviewState
+from tui.screens.own_settings import PANEL_NAMES, PLACES
 from widgets.base.lines import plain, rows_of
 
 WIDTHS, HEIGHTS = range(80, 221, 10), range(24, 61, 2)
