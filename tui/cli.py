@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, cast
 
 from probes.base.text import did_you_mean, printable
 from tui.commands.arguments import (
-    EXIT_INTERRUPTED,
     EXIT_WRONG_USAGE,
     REFUSED,
     UsageError,
@@ -28,6 +27,7 @@ from tui.commands.arguments import (
 )
 from tui.launch import (
     EXIT_CRASHED,
+    EXIT_INTERRUPTED,
     SLURMD_SECONDS,
     ReportStream,
     is_for_nagios,

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from probes.base.origin import Source
-from tui import launch
+from tui.files.log_files import STDIN, UnreadableLog, chunks_of_log
+from tui.files.new_file import shown_path
 from tui.runtime.open_host import NoSuchHost
 from tui.settings.current import current, is_configured
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 # As monitoring plugins have it: 0 ok, 1 warning, 2 critical, 3 unknown. argparse's own 2 would mean critical.
 EXIT_WRONG_USAGE = 3
-EXIT_INTERRUPTED = launch.EXIT_INTERRUPTED
+EXIT_REFUSED = 2  # nothing was run: the action is not possible here, a guard, no confirmation
 VERBOSE_HELP = (
     "after the output, print on stderr which sources were read, how long each took, and which failed; with "
     "--version: also print Python and Textual versions, and the dashboard's output driver"
@@ -27,7 +28,9 @@ VERBOSE_HELP = (
 _CONNECTION, _RECORDING = ("--host", "--over", "--sudo"), ("--replay", "--at")
 # The options of the node with which a command never works; who gives them all the same reads why.
 REFUSED = {
-    **dict.fromkeys(("bench", "metrics", "nccl-log", "reliability", *launch.SLURMD_SECONDS), _CONNECTION),
+    **dict.fromkeys(
+        ("bench", "metrics", "nccl-log", "reliability", "prolog", "epilog", "health-check"), _CONNECTION
+    ),
     "diff": (*_CONNECTION, "--root", *_RECORDING),
     **dict.fromkeys(("hang", "live", "setup"), ("--root",)),
     "fleet": ("--host", "--root", *_RECORDING),
@@ -264,3 +267,17 @@ def require_running_node(host: Host, command: str) -> None:
     """Raise NoSuchHost if the host is a tree of files."""
     if host.origin.source is Source.TREE:
         raise NoSuchHost(f"gdrtop {command} needs a running node; --root is only a tree of files")
+
+
+def named_text(name: str, most_bytes: int) -> tuple[str, str]:
+    """Return how a file that an argument names is shown, and its text, or raise UsageError."""
+    shown = "stdin" if name == STDIN else shown_path(name)
+    content = b""
+    try:
+        for chunk in chunks_of_log(name):
+            content += chunk
+            if len(content) > most_bytes:
+                raise UsageError(f"{shown_path(name)} is larger than {most_bytes >> 20} MiB")
+    except UnreadableLog as error:
+        raise UsageError(f"{shown_path(name)} cannot be read: {error}") from None
+    return shown, content.decode("utf-8-sig", "replace")

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
 from probes.bandwidth.model.request import DEFAULT_BYTES, Request
-from tui.commands.arguments import duration, whole_number
+from tui.commands.arguments import duration, named_text, whole_number
 from tui.commands.bench_run.options import DEFAULT_TEST, MEMORIES, TESTS, parse_options
 from tui.runtime.open_host import open_host
 
@@ -168,10 +168,11 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     bench_options = parse_options(options)
     make_run: Callable[..., BenchCommand] = bench.BenchCommand
     if options.bisect is not None:
+        from probes.setup.environment.assignments import LIMIT_BYTES
+        from probes.setup.environment.lint import named_file
         from tui.commands.bench_run.bisect import BisectCommand
-        from tui.commands.env import environment_file
 
-        file = environment_file(options.bisect)
+        file = named_file(*named_text(options.bisect, LIMIT_BYTES))
         make_run = partial(BisectCommand, file=file, restart=options.restart)
     return bench.command(
         open_host(options),

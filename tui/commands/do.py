@@ -21,8 +21,9 @@ from tui.actions.events import RunEvent, RunOutcome
 from tui.actions.local_commands import ask_for_password
 from tui.actions.manual_steps import why_manual
 from tui.actions.script import script_of
-from tui.commands.arguments import EXIT_INTERRUPTED, UsageError
+from tui.commands.arguments import EXIT_REFUSED, UsageError
 from tui.commands.check import examine_host
+from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import document, host_name, step_json, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import has_width, heading, print_lines, text_width
@@ -35,7 +36,6 @@ from widgets.doctor.findings import title_of
 from widgets.doctor.plan import draw_consequences, draw_steps, offer_text, step_groups
 
 EXIT_FAILED = 1  # a step failed, or its outcome is unknown
-EXIT_REFUSED = 2  # nothing was run: the action is not possible here, a guard, no confirmation
 EXIT_STOPPED = EXIT_INTERRUPTED
 _STATUSES = {
     RunOutcome.DONE: 0,

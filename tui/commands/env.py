@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
-from probes.base.frozen import frozen
 from probes.base.text import did_you_mean, printable
 from probes.base.unknown import known
 from probes.facts.node import derivation
@@ -21,12 +20,10 @@ from probes.setup.environment.advice import Advice
 from probes.setup.environment.assignments import LIMIT_BYTES, FileKind, Problem
 from probes.setup.environment.explain import Explanation, explain
 from probes.setup.environment.formats import FORMATS, lines_of
-from probes.setup.environment.lint import FileReport, kind_of, lint, worst_status
+from probes.setup.environment.lint import File, FileReport, lint, named_file, worst_status
 from probes.setup.environment.recommend import recommend, version_of
 from probes.snapshot.examination import Examination, examine
-from tui.commands.arguments import UsageError, accept_earlier
-from tui.files.log_files import STDIN, UnreadableLog, chunks_of_log
-from tui.files.new_file import shown_path
+from tui.commands.arguments import UsageError, accept_earlier, named_text
 from tui.runtime.json_values import document, host_name, object_of, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
@@ -45,15 +42,6 @@ exit status of --lint, the worst of all files:
 _VERSION = re.compile(r"v?([0-9]{1,3}\.[0-9]{1,3}(?:\.[0-9]{1,3})?)")
 _SIMILAR = 0.75  # most names share a prefix and words such as DEVICES
 _WORDS = {Severity.CRITICAL: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
-
-
-@frozen
-class File:
-    """One file to check."""
-
-    name: str  # as shown
-    text: str
-    kind: FileKind
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +85,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--kind needs --lint")
     if (options.explain or options.lint) and options.form != "shell":
         raise UsageError(f"--{options.form} formats the recommendation; omit it with --explain or --lint")
-    files = [environment_file(name, options.kind) for name in options.lint or ()]
+    files = [named_file(*named_text(name, LIMIT_BYTES), options.kind) for name in options.lint or ()]
     host = open_host(options)
     nccl = options.nccl or ""
     if options.explain is not None:
@@ -221,26 +209,6 @@ def _version(text: str) -> str:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not an NCCL version such as 2.20")
     return match[1]
-
-
-def environment_file(name: str, kind: str | None = None) -> File:
-    """Read a file that sets variables, or raise UsageError."""
-    text = _read(name)
-    shown = "stdin" if name == STDIN else shown_path(name)
-    return File(shown, text, FileKind(kind) if kind else kind_of(name, text))
-
-
-def _read(name: str) -> str:
-    """Return a file's text, at most LIMIT_BYTES of it."""
-    content = b""
-    try:
-        for chunk in chunks_of_log(name):
-            content += chunk
-            if len(content) > LIMIT_BYTES:
-                raise UsageError(f"{shown_path(name)} is larger than {LIMIT_BYTES >> 20} MiB")
-    except UnreadableLog as error:
-        raise UsageError(f"{shown_path(name)} cannot be read: {error}") from None
-    return content.decode("utf-8-sig", "replace")
 
 
 def _print(texts: Iterable[str], out: TextIO, ascii_only: bool) -> None:

@@ -149,8 +149,7 @@ def follow_ras_events(
     from probes.host.ras import MONITOR
     from probes.live.ras.policy import RasUse
     from probes.live.ras.targets import find_targets
-    from tui.commands.ras import confirmed
-    from tui.runtime.ras_questions import RasQuestions, ages_are_late
+    from tui.runtime.ras_questions import RasQuestions, ages_are_late, confirmed
 
     answers, errors = answers or sys.stdin, errors or sys.stderr
     for _ in range(_SAMPLES):

@@ -13,8 +13,7 @@ from probes.host.protocol import Host
 from probes.setup.manifests.request import Refused
 from probes.setup.situation import read_situation
 from probes.snapshot.examination import examine
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
-from tui.commands.do import EXIT_REFUSED
+from tui.commands.arguments import EXIT_REFUSED, EXIT_WRONG_USAGE, UsageError
 from tui.files.new_file import NotWritten, check_new, write_new
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, is_plain

@@ -33,9 +33,9 @@ from tui.runtime.json_values import document, host_name, object_of, plain_value
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
-from tui.runtime.ras_questions import RasAnswer, RasQuestions, ages_are_late, use_of
+from tui.runtime.ras_questions import RasAnswer, RasQuestions, ages_are_late, confirmed, use_of
 from widgets.base.lines import Line, line
-from widgets.nccl.ras import diagnostics_lines, event_text, notice, report_lines
+from widgets.nccl.ras import diagnostics_lines, event_text, report_lines
 
 _MOST_SECONDS = 3600
 _STATUS_HELP = """\
@@ -49,7 +49,6 @@ exit status, from the last report of each job:
 _SAMPLES = 5  # until start times and libraries of all processes are read
 EXIT_UNKNOWN = EXIT_WRONG_USAGE
 T = TypeVar("T")
-NOT_CONFIRMED = RasDecision(("not confirmed; use --yes to skip the prompt",))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -141,33 +140,6 @@ class RasOptions:
     yes: bool = False
     nccl: str = ""
     ascii_only: bool = False
-
-
-def confirmed(
-    questions: RasQuestions,
-    target: RasTarget,
-    command: str,
-    decision: RasDecision,
-    answers: TextIO,
-    errors: TextIO,
-    yes: bool,
-) -> RasDecision:
-    """Show what is sent and what it may do, and ask, unless that was confirmed before.
-
-    Return the decision, or NOT_CONFIRMED. `yes`: the command line has consented.
-    """
-    if not decision.is_allowed or questions.is_confirmed(target, command, decision):
-        return decision
-    for text in notice(target, command, decision):
-        print(text, file=errors)
-    if not yes:
-        if not (answers.isatty() and errors.isatty()):
-            return NOT_CONFIRMED
-        print("Query the job? [y/N] ", end="", file=errors, flush=True)
-        if answers.readline().strip().lower() not in ("y", "yes"):
-            return NOT_CONFIRMED
-    questions.confirm(target, command, decision)
-    return decision
 
 
 def _status_of(answer: RasAnswer) -> int:

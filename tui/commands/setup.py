@@ -23,8 +23,8 @@ from probes.simulation.host import SimulatedHost
 from tui.actions.manual_steps import as_simulated
 from tui.actions.script import script_of_all
 from tui.bandwidth.results_store import open_results_store
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
-from tui.commands.do import EXIT_REFUSED, Do, add_consent_options, confirm_and_run
+from tui.commands.arguments import EXIT_REFUSED, EXIT_WRONG_USAGE, UsageError
+from tui.commands.do import Do, add_consent_options, confirm_and_run
 from tui.commands.forecast.upgrade import write_advice
 from tui.commands.simulated.setup_state import SimulatedSetup
 from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLog, SetupLogError, open_setup_log, remember_boot

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import field, replace
+from typing import TextIO
 
 from probes.base.frozen import frozen
 from probes.base.origin import Source
@@ -21,6 +22,7 @@ from tui.runtime.lock import RasLock
 
 NOT_ASKED = Unknown(Reason.NOT_RECORDED, "RAS", "not queried")
 _NOT_CONFIRMED = "not confirmed"
+NOT_CONFIRMED = RasDecision((f"{_NOT_CONFIRMED}; use --yes to skip the prompt",))
 _ABSENT = (Reason.NOT_THERE, Reason.NOT_RECORDED)
 
 
@@ -221,3 +223,32 @@ def ages_are_late(targets: Sequence[RasTarget]) -> bool:
         for job in target.jobs
         for what in (job.version, job.youngest_seconds)
     )
+
+
+def confirmed(
+    questions: RasQuestions,
+    target: RasTarget,
+    command: str,
+    decision: RasDecision,
+    answers: TextIO,
+    errors: TextIO,
+    yes: bool,
+) -> RasDecision:
+    """Show what is sent and what it may do, and ask, unless that was confirmed before.
+
+    Return the decision, or NOT_CONFIRMED. `yes`: the command line has consented.
+    """
+    if not decision.is_allowed or questions.is_confirmed(target, command, decision):
+        return decision
+    from widgets.nccl.ras import notice
+
+    for text in notice(target, command, decision):
+        print(text, file=errors)
+    if not yes:
+        if not (answers.isatty() and errors.isatty()):
+            return NOT_CONFIRMED
+        print("Query the job? [y/N] ", end="", file=errors, flush=True)
+        if answers.readline().strip().lower() not in ("y", "yes"):
+            return NOT_CONFIRMED
+    questions.confirm(target, command, decision)
+    return decision

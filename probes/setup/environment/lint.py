@@ -55,6 +55,20 @@ class _Software:
 
 
 @frozen
+class File:
+    """One file to check."""
+
+    name: str  # as shown
+    text: str
+    kind: FileKind
+
+
+def named_file(name: str, text: str, kind: str | None = None) -> File:
+    """Return a file of this kind, or of the one that its name and its text show."""
+    return File(name, text, FileKind(kind) if kind else kind_of(name, text))
+
+
+@frozen
 class FileReport:
     """Everything to say about one file, in the order of its lines."""
 

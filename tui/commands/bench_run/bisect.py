@@ -19,6 +19,7 @@ from probes.base.unknown import known
 from probes.facts.system import cloud as cloud_facts
 from probes.host.protocol import Host
 from probes.setup.environment.differences import Differences, differences
+from probes.setup.environment.lint import File
 from probes.setup.environment.recommend import recommend
 from tui.bandwidth.bisection_runs import BisectionRun, BisectionRuns, gbps_of
 from tui.bandwidth.events import BandwidthEvent, SaveFailed, SeriesEnded, SeriesStarted
@@ -28,7 +29,6 @@ from tui.commands.bench_run.command import CANNOT_WRITE, BenchCommand
 from tui.commands.bench_run.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED, EXIT_STOPPED
 from tui.commands.bench_run.options import BenchOptions
 from tui.commands.bench_run.output import BenchOutput
-from tui.commands.env import File
 from tui.runtime.json_values import document, host_name, with_time
 from tui.runtime.signals import signals_stop
 from widgets.bandwidth.bisection import (

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable
 
 from probes.facts.node import Node
 from probes.live.model.sample import LiveSample
-from tui.commands.arguments import EXIT_INTERRUPTED, UsageError
+from tui.commands.arguments import UsageError
 from tui.commands.export.live_rows import FIGURES, LiveRow, live_rows
 from tui.files.new_file import NotWritten, check_new, write_new
+from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import time_json
 
 _SEQUENCE = 1  # of packets: all are written by one writer

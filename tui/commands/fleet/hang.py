@@ -16,10 +16,11 @@ from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.live.hang.diagnosis import Diagnosis, HangFacts
 from probes.live.ras.targets import no_job
-from tui.commands.arguments import EXIT_INTERRUPTED, add_job_option, duration
+from tui.commands.arguments import add_job_option, duration
 from tui.commands.fleet.output import NO_NODE, common_origin, fleet_heading
 from tui.commands.hang.document import hang_document
 from tui.commands.hang.hang import SECONDS, HangSearch
+from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import write_json
 from tui.runtime.printing import print_lines, text_width
 from widgets.base.lines import Line, line, wrapped

@@ -30,12 +30,11 @@ from probes.nccl.log.job_log import JobLogReading
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, duration, require_running_node
 from tui.commands.hang.document import hang_json
 from tui.commands.hang.saved_dumps import compare_dumps
-from tui.commands.ras import confirmed
 from tui.runtime.json_values import write_json
 from tui.runtime.node_monitor import NodeMonitor, read_up_to
 from tui.runtime.open_host import moment_of, open_host
 from tui.runtime.printing import heading, print_lines, text_width
-from tui.runtime.ras_questions import RasAnswer, RasQuestions, ages_are_late
+from tui.runtime.ras_questions import RasAnswer, RasQuestions, ages_are_late, confirmed
 from widgets.base.lines import line
 from widgets.nccl.hang import draw_hang
 

@@ -18,8 +18,9 @@ from probes.host.protocol import Host
 from probes.queries.unproven_paths import OVER_C2C
 from probes.snapshot.examination import examine
 from tui.bandwidth.registration.session import RegistrationSession
-from tui.commands.arguments import EXIT_INTERRUPTED, EXIT_WRONG_USAGE
+from tui.commands.arguments import EXIT_WRONG_USAGE
 from tui.commands.bench_run.output import BenchOutput
+from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import document, host_name
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading

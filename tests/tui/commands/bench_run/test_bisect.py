@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from probes.setup.environment.assignments import FileKind
+from probes.setup.environment.lint import File
 from tests.tui.commands.bench_run.scene import Out, Scene, Signals, words
 from tests.tui.commands.test_schema import valid
 from tui.cli import _parser
@@ -15,7 +16,6 @@ from tui.commands.arguments import UsageError
 from tui.commands.bench_run import command as bench_module
 from tui.commands.bench_run.bisect import BisectCommand
 from tui.commands.bench_run.options import parse_options
-from tui.commands.env import File
 
 JOB = """
 export NCCL_ALGO=Ring

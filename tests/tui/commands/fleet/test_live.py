@@ -13,8 +13,9 @@ from probes.simulation.job_nodes import job_nodes
 from tests.probes.fleet.fleet_samples import HungHost
 from tests.tui.commands.test_schema import valid
 from tui.cli import main
-from tui.commands.arguments import EXIT_INTERRUPTED, UsageError
+from tui.commands.arguments import UsageError
 from tui.commands.fleet import live
+from tui.launch import EXIT_INTERRUPTED
 
 NO_NODES: dict[str, str] = {}
 
