@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.man_page import man_page
 from tui.cli import whole_parser
-from tui.commands.completion.script import script
+from tui.commands.completion import script
 
 # By their place below share/.
 COMPLETIONS = {

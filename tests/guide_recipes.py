@@ -586,7 +586,7 @@ def sample(request: ManifestRequest) -> str | Refused:
             after='    "container": container,\n',
         ),
         Change(
-            "tui/commands/manifest.py",
+            "tui/commands/manifest/manifest.py",
             '    "sample": "scripts: the name of the path",\n',
             after='    "container": "containers: Dockerfile snippet and run options",\n',
         ),
@@ -606,18 +606,18 @@ def test_sample_the_path_has_a_name() -> None:
     ),
     (
         "tests/probes/setup/manifests/test_manifests.py",
-        "tests/tui/commands/test_manifest.py",
+        "tests/tui/commands/manifest/test_manifest.py",
         "tests/tui/test_manual.py",
         "-k",
         "sample or kind",
     ),
     {
         "probes/setup/manifests/catalogue.py": (
-            "tests/tui/commands/test_manifest.py::test_every_kind_can_be_written",
+            "tests/tui/commands/manifest/test_manifest.py::test_every_kind_can_be_written",
             "'sample'",
         ),
-        "tui/commands/manifest.py": (
-            "tests/tui/commands/test_manifest.py::test_every_kind_can_be_written",
+        "tui/commands/manifest/manifest.py": (
+            "tests/tui/commands/manifest/test_manifest.py::test_every_kind_can_be_written",
             "'sample'",
         ),
         "tui/manual/manifests.md": (
@@ -934,7 +934,7 @@ def draw(node: Node, width: int) -> list[Line]:
             before='            case "path":',
         ),
         Change(
-            "tui/screens/overview/layout.py",
+            "tui/screens/own_settings.py",
             '"sample", ',
             after='    "right": ("jobs", "path", "gpudirect", "modules", ',
         ),
@@ -968,9 +968,9 @@ def test_sample_the_gpus_are_counted() -> None:
             "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
             "add a case to Panels.draw in tui/screens/overview/panels.py",
         ),
-        "tui/screens/overview/layout.py": (
+        "tui/screens/own_settings.py": (
             "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
-            "PANELS in panel_grid.py and PLACES in layout.py",
+            "PANELS in panel_grid.py and PLACES in own_settings.py",
         ),
         "tui/screens/overview/state.py": (
             "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
@@ -978,7 +978,7 @@ def test_sample_the_gpus_are_counted() -> None:
         ),
         "tui/screens/overview/panel_grid.py": (
             "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
-            "PANELS in panel_grid.py and PLACES in layout.py",
+            "PANELS in panel_grid.py and PLACES in own_settings.py",
         ),
     },
     pictures="test_overview[hgx-h100-120x40]",
@@ -1102,7 +1102,7 @@ def test_the_figure_is_read() -> None:
         "-m",
         "",
         "tests/probes/bandwidth/tools/test_sample.py",
-        "tests/tui/commands/bench_run/test_measuring.py",
+        "tests/tui/commands/bench/test_measuring.py",
         "tests/probes/simulation/bandwidth/test_any_words.py",
         "tests/probes/simulation/bandwidth/test_other_tools.py",
         "tests/tui/test_manual.py",
@@ -1111,7 +1111,7 @@ def test_the_figure_is_read() -> None:
     ),
     {
         "probes/bandwidth/tools/sample.py": (
-            "tests/tui/commands/bench_run/test_measuring.py::test_the_list_has_every_tool",
+            "tests/tui/commands/bench/test_measuring.py::test_the_list_has_every_tool",
             "No module named 'probes.bandwidth.tools.sample'",
         ),
         "probes/simulation/bandwidth/sample.py": (

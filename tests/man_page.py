@@ -9,7 +9,7 @@ from docutils.core import publish_string
 from myst_parser.docutils_ import Parser
 
 from tui import cli
-from tui.commands.arguments import commands_of
+from tui.command_line.arguments import commands_of
 from tui.manual import SUBJECTS, page, title
 
 SETTINGS = {"output_encoding": "unicode", "report_level": 5, "myst_enable_extensions": ["deflist"]}

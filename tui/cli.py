@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, cast
 
 from probes.base.text import did_you_mean, printable
-from tui.commands.arguments import (
+from tui.command_line.arguments import (
     EXIT_WRONG_USAGE,
     REFUSED,
     UsageError,
@@ -115,16 +115,12 @@ _COMMANDS = {
 _FLEET = ("check", "live", "hang", "bench", "watch")  # what gdrtop fleet does; without a word it checks
 # Commands in a folder of tui/commands.
 _FOLDERS = {
-    "config": "config",
-    "diff": "fleet",
-    "fleet": "fleet",
-    "hang": "hang",
-    "metrics": "export",
-    "prove": "prove",
-    "reliability": "reliability",
-    "explain": "explain",
-    "forecast": "forecast",
+    **{
+        name: name
+        for name in ("bench", "config", "fleet", "forecast", "hang", "live", "manifest", "metrics", "watch")
+    },
     **dict.fromkeys(SLURMD_SECONDS, "slurm"),
+    "diff": "fleet",
 }
 # What people type from other tools, and what they mean here.
 _HINTS = {
@@ -570,7 +566,7 @@ def _main(arguments: list[str]) -> tuple[int, Sequence[str]]:
     try:
         try:
             if arguments[:1] == ["__complete"]:
-                from tui.commands.completion.words import words
+                from tui.command_line.completion_words import words
 
                 print(*words(*arguments[1:3]), sep="\n")
                 return 0, ()

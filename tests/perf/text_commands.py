@@ -15,7 +15,7 @@ import psutil
 from tests.perf.command import Command, NotMeasured, measure
 from tests.perf.mounted_node import is_permitted, mounted_node
 from tests.perf.table import GDRTOP, row, slowness
-from tui.commands.export.boot_files import boot_files
+from tui.commands.manifest.boot_files import boot_files
 from tui.files.verdict_file import ROOTS_DIRECTORY, VERDICT_LINE
 
 _SECONDS = 0.35

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tui import cli
-from tui.commands.arguments import REFUSED, commands_of
+from tui.command_line.arguments import REFUSED, commands_of
 from tui.launch import SLURMD_SECONDS
 from tui.manual import page
 

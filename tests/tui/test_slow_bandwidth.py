@@ -12,13 +12,13 @@ from probes.simulation.host import SimulatedHost
 from probes.snapshot.condition import BELOW_LIMIT
 from probes.snapshot.verdict import State
 from tests.probes.bandwidth.results.test_slow_results import NODE, measured
-from tests.tui.commands.watched_node import Watched
+from tests.tui.commands.watch.watched_node import Watched
 from tests.tui.pilot import SteppedClock, examined, overview, readings, stepped_app, until
 from tui.app import GdrtopApp
 from tui.bandwidth.results_store import MemoryResultsStore
 from tui.cli import main
 from tui.commands.check import CheckOptions, write_check
-from tui.commands.live import write_live
+from tui.commands.live.live import write_live
 from tui.commands.topo import write_topology
 from tui.controllers.report_reader import read_report
 

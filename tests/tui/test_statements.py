@@ -29,8 +29,8 @@ from tests.tiers import nodes_to_try, number_of, share, usual
 from tests.tui.claims import Claims
 from tests.tui.pilot import SteppedClock
 from tui.commands.check import CheckOptions, write_check
-from tui.commands.explain.explain import write_explanation
-from tui.commands.live import write_live
+from tui.commands.explain import write_explanation
+from tui.commands.live.live import write_live
 from tui.commands.modules import write_modules
 from tui.commands.report import text_of
 from tui.commands.topo import write_topology

@@ -25,7 +25,7 @@ from probes.queries.jobs import without_jobs
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import with_slow_results
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, duration
+from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, duration
 from tui.commands.consumers.checked_node import CheckedNode
 from tui.commands.consumers.output import ONE_LINE_BYTES, one_line, save_check, write_actions, write_for
 from tui.files.since_ok import SinceOk, since_ok

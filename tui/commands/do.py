@@ -21,7 +21,7 @@ from tui.actions.events import RunEvent, RunOutcome
 from tui.actions.local_commands import ask_for_password
 from tui.actions.manual_steps import why_manual
 from tui.actions.script import script_of
-from tui.commands.arguments import EXIT_REFUSED, UsageError
+from tui.command_line.arguments import EXIT_REFUSED, UsageError
 from tui.commands.check import examine_host
 from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import document, host_name, step_json, write_json
@@ -258,7 +258,7 @@ class Do:
 
         `yes`: the tests may affect running jobs without another question.
         """
-        from tui.commands.bench_run.proof import Proof, affected_pair
+        from tui.commands.bench.proof import Proof, affected_pair
 
         found = (item for item in self.judgment.findings if f"fix:{item.id}" == prepared.action)
         devices = next((finding.devices for finding in found), ())

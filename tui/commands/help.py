@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from probes.base.text import did_you_mean
-from tui.commands.arguments import UsageError
+from tui.command_line.arguments import UsageError
 from tui.manual import COMMAND_PAGES, GROUPS, SUBJECTS, page
 from tui.runtime.printing import ascii_text, has_color, is_plain, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped

@@ -17,7 +17,7 @@ from probes.facts.kernel.modules import ModuleFacts, ModuleState, Rung
 from probes.facts.node import Node, probe_node
 from probes.host.probe_thread import ask_here
 from probes.host.protocol import Host
-from tui.commands.arguments import add_table_options
+from tui.command_line.arguments import add_table_options
 from tui.runtime.json_values import document, host_name, object_of, plain_value, write_document
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import has_width, heading, print_lines, text_width

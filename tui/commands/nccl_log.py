@@ -16,7 +16,7 @@ from probes.base.unknown import Unknown
 from probes.nccl.log.facts import LogFacts, LogVerdict
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import verdict_of
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
+from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.files.log_files import STDIN, UnreadableLog, chunks_of_log, log_files, size_of
 from tui.files.new_file import shown_path
 from tui.runtime.json_values import document, object_of, write_json

@@ -21,7 +21,7 @@ from probes.live.ras.policy import LEAST_INTERVAL_SECONDS, RasDecision, RasUse
 from probes.live.ras.targets import LocalProcesses, RasTarget, find_targets, local_processes, no_job
 from probes.nccl.ras.facts import RasEvent, parse_event
 from probes.queries.finding import Severity
-from tui.commands.arguments import (
+from tui.command_line.arguments import (
     EXIT_WRONG_USAGE,
     UsageError,
     accept_earlier,

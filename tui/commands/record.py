@@ -14,7 +14,7 @@ from probes.base.origin import Source
 from probes.checks.log_findings import only_in_logs
 from probes.host.protocol import Host
 from probes.recording.format import RecordingError
-from tui.commands.arguments import EXIT_WRONG_USAGE, duration
+from tui.command_line.arguments import EXIT_WRONG_USAGE, duration
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import open_host
 from tui.runtime.recorder import Recorded, Recorder, refuse_recorded

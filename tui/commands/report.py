@@ -10,10 +10,10 @@ from typing import Any, TextIO
 from probes.base.origin import Source
 from probes.base.unknown import Reason, Unknown
 from probes.setup.report import Report
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
-from tui.commands.bench_run.lists import result_json
+from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError
+from tui.commands.bench.lists import result_json
 from tui.commands.check import check_json
-from tui.commands.live import live_json
+from tui.commands.live.live import live_json
 from tui.commands.topo import highlights_of, topology_json
 from tui.controllers.report_reader import read_report
 from tui.files.new_file import NotWritten, check_new, write_new
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         if host.origin.source is Source.LIVE:
             _note_in_setup(open_setup_log(is_live=True), path)
         elif host.origin.source is Source.SIMULATED:
-            from tui.commands.simulated.setup_state import SimulatedSetup
+            from tui.commands.simulated_setup import SimulatedSetup
 
             simulated = SimulatedSetup(host.origin.label)
             if simulated.is_used:

@@ -7,7 +7,7 @@ import json
 from importlib import resources
 from typing import TextIO
 
-from tui.commands.arguments import UsageError
+from tui.command_line.arguments import UsageError
 
 KINDS = (
     *("check", "forecast", "image", "topo", "modules", "live", "explain", "nccl-log"),

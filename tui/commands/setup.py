@@ -23,10 +23,10 @@ from probes.simulation.host import SimulatedHost
 from tui.actions.manual_steps import as_simulated
 from tui.actions.script import script_of_all
 from tui.bandwidth.results_store import open_results_store
-from tui.commands.arguments import EXIT_REFUSED, EXIT_WRONG_USAGE, UsageError
+from tui.command_line.arguments import EXIT_REFUSED, EXIT_WRONG_USAGE, UsageError
 from tui.commands.do import Do, add_consent_options, confirm_and_run
 from tui.commands.forecast.upgrade import write_advice
-from tui.commands.simulated.setup_state import SimulatedSetup
+from tui.commands.simulated_setup import SimulatedSetup
 from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLog, SetupLogError, open_setup_log, remember_boot
 from tui.runtime.json_values import document, host_name, plain_value, write_json
 from tui.runtime.lock import user_and_day
@@ -235,8 +235,8 @@ class SetupCommand:
         return confirm_and_run(self._do, offer, options.yes, options.disturb, answers=sys.stdin)
 
     def _measure(self, step: SetupStep, options: argparse.Namespace) -> int:
-        from tui.commands.bench_run import command as bench
-        from tui.commands.bench_run.options import BenchOptions
+        from tui.commands.bench import run as bench
+        from tui.commands.bench.options import BenchOptions
 
         assert step.test is not None
         return bench.command(

@@ -34,7 +34,7 @@ from probes.topology import export
 from probes.topology.endpoints import Endpoint, is_down
 from probes.topology.export import Mark, node_link, plain_graph
 from probes.topology.paths import Path, Topology, build
-from tui.commands.arguments import UsageError, accept_earlier
+from tui.command_line.arguments import UsageError, accept_earlier
 from tui.commands.check import examine_host
 from tui.runtime.json_values import document, host_name, object_of, plain_value, verdict_json, write_document
 from tui.runtime.open_host import open_host

@@ -6,7 +6,7 @@ from functools import cache
 from probes.export.families import Family
 from probes.simulation.host import SimulatedHost
 from tests.tui.pilot import SteppedClock
-from tui.commands.export.reading import MetricsReader
+from tui.commands.metrics.reading import MetricsReader
 
 Samples = Mapping[frozenset[tuple[str, str]], float]
 

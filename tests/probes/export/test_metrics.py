@@ -18,8 +18,8 @@ from tests.probes.checks.doctor import examination_of
 from tests.probes.export.observed import families_of, reader_of, values
 from tests.simulated_tree import write_tree
 from tests.tui.pilot import SteppedClock
-from tui.commands.export.exposition import OPEN_METRICS, encode
-from tui.commands.export.reading import MetricsReader
+from tui.commands.metrics.exposition import OPEN_METRICS, encode
+from tui.commands.metrics.reading import MetricsReader
 
 HGX, ROCE, ACS = "hgx-h100", "bare-roce", "hgx-h100+acs-on"
 NODES = (HGX, ROCE, ACS, "aws-p5", "cloud-vm", "dgx-spark")

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tui.cli import main, whole_parser
-from tui.commands.completion import SHELLS
-from tui.commands.completion.script import script
-from tui.commands.completion.words import words
+from tui.command_line.completion_words import words
+from tui.commands.completion import SHELLS, script
 
 TAB = """\
 . "$1"; shift

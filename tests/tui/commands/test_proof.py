@@ -13,7 +13,7 @@ from tui.actions.audit_log import Actor, Audit, MemoryLog, measured_line, past_r
 from tui.actions.dispatcher import Dispatcher
 from tui.actions.events import RunOutcome
 from tui.cli import main
-from tui.commands.bench_run.proof import affected_pair
+from tui.commands.bench.proof import affected_pair
 from tui.controllers.report_reader import read_report
 from widgets.report.html import html_of
 from widgets.report.markdown import markdown_of

@@ -19,7 +19,7 @@ from probes.simulation.node.jobs.processes import end_program
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
-from tui.commands.live import follow_ras_events, write_live
+from tui.commands.live.live import follow_ras_events, write_live
 from tui.commands.ras import Ras, RasOptions
 from tui.runtime import lock
 from tui.runtime.node_monitor import NodeMonitor

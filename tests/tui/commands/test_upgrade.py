@@ -13,7 +13,7 @@ from probes.simulation.host import SimulatedHost
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
-from tui.commands.arguments import UsageError
+from tui.command_line.arguments import UsageError
 from tui.commands.forecast.upgrade import write_advice
 
 KERNEL = "Inst linux-image-6.8.0-90-generic (6.8.0-90.91 Ubuntu:24.04/noble-updates [amd64])\n"

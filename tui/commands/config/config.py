@@ -13,7 +13,7 @@ from probes.base.silence import Silence
 from probes.base.site_combinations import components
 from probes.base.text import plural, printable
 from probes.fleet.node_set import fold_nodes
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, accept_earlier
+from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, accept_earlier
 from tui.commands.config.validation import more_errors
 from tui.runtime.json_values import document, silence_json, write_json
 from tui.runtime.printing import print_lines, text_width

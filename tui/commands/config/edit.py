@@ -9,7 +9,7 @@ import sys
 from typing import TextIO
 
 from probes.host.trusted_path import is_root, trusted_environment
-from tui.commands.arguments import EXIT_WRONG_USAGE
+from tui.command_line.arguments import EXIT_WRONG_USAGE
 from tui.commands.config.validation import more_errors
 from tui.files.new_file import NotWritten, make_directory, shown_path, why, write_new
 from tui.files.read_file import read_small

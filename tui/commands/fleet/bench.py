@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TextIO
 
-from tui.commands.arguments import duration, whole_number
+from tui.command_line.arguments import duration, whole_number
 
 if TYPE_CHECKING:
     from tui.bandwidth.pairs.pairs_session import Nodes

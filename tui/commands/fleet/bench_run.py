@@ -25,13 +25,13 @@ from tui.bandwidth.pairs.pairs_session import (
     RoundEnded,
     RoundStarted,
 )
-from tui.commands.bench_run.exit_status import (
+from tui.commands.bench.exit_status import (
     EXIT_BELOW,
     EXIT_NOT_MEASURED,
     EXIT_NOT_WRITTEN,
     EXIT_STOPPED,
 )
-from tui.commands.bench_run.output import BenchOutput
+from tui.commands.bench.output import BenchOutput
 from tui.commands.fleet.output import fleet_heading
 from tui.commands.fleet.pairs_json import pairs_json
 from tui.files.pair_results import PairResultsError, PairResultsFile

@@ -24,7 +24,7 @@ from probes.fleet.summary import NodeSummary, with_shared_traits
 from probes.fleet.traits import Trait
 from probes.host.protocol import Host
 from probes.host.remote.transport_process import interrupts_deferred
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, add_table_options, duration, whole_number
+from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, add_table_options, duration, whole_number
 from tui.commands.fleet.nodes import demo_fleet, named_nodes, names_nodes, targets
 from tui.commands.fleet.output import print_fleet
 from tui.commands.fleet.saved_nodes import judge_saved, summary_of_host

@@ -10,7 +10,7 @@ from probes.base.origin import Source
 from probes.base.text import printable
 from probes.fleet.compare import Fleet, compare
 from probes.fleet.node_set import is_node_name
-from tui.commands.arguments import UsageError, add_table_options
+from tui.command_line.arguments import UsageError, add_table_options
 from tui.commands.fleet.output import common_origin, print_fleet
 from tui.commands.fleet.saved_nodes import Named, read_host, read_saved, with_own_names
 from tui.runtime.open_host import connect, open_host, target_of

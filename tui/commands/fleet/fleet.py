@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TextIO
 
-from tui.commands.arguments import UsageError, add_node_options, add_output_options
+from tui.command_line.arguments import UsageError, add_node_options, add_output_options
 from tui.commands.fleet.nodes import PARTS, add_node_set_options, names_nodes, opened_nodes
 from tui.runtime.open_host import chosen_origin
 

@@ -16,7 +16,7 @@ from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.live.hang.diagnosis import Diagnosis, HangFacts
 from probes.live.ras.targets import no_job
-from tui.commands.arguments import add_job_option, duration
+from tui.command_line.arguments import add_job_option, duration
 from tui.commands.fleet.output import NO_NODE, common_origin, fleet_heading
 from tui.commands.hang.document import hang_document
 from tui.commands.hang.hang import SECONDS, HangSearch

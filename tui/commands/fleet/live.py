@@ -16,7 +16,7 @@ from probes.fleet.job_model import FleetJob, FleetRank
 from probes.fleet.sampler import FleetSampler
 from probes.host.protocol import Host
 from probes.live.model.sample import GDR_WORDS, PathWord
-from tui.commands.arguments import UsageError, add_job_option, duration
+from tui.command_line.arguments import UsageError, add_job_option, duration
 from tui.commands.fleet.output import NO_NODE, common_origin, fleet_heading
 from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import document, object_of, time_json

@@ -27,7 +27,7 @@ from probes.fleet.node_set import (
 )
 from probes.host import trusted_path
 from probes.host.machine.local import LocalHost
-from tui.commands.arguments import UsageError
+from tui.command_line.arguments import UsageError
 from tui.files.new_file import shown_path, why
 from tui.files.read_file import read_small
 from tui.files.xdg import group_files

@@ -11,7 +11,7 @@ from probes.checks.judgment import judge
 from probes.fleet.compare import changes_between, compare_moments
 from probes.fleet.summary import summarize
 from probes.host.protocol import Host
-from tui.commands.arguments import UsageError
+from tui.command_line.arguments import UsageError
 from tui.commands.check import examine_host
 from tui.commands.fleet.output import fleet_document
 from tui.files.since_ok import hostname_of, last_ok

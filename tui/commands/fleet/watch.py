@@ -15,7 +15,7 @@ from probes.fleet.compare import Unanswered
 from probes.fleet.summary import NodeSummary
 from probes.host.protocol import Host
 from tui import dashboard
-from tui.commands.arguments import UsageError
+from tui.command_line.arguments import UsageError
 from tui.commands.fleet.check import (
     Judged,
     add_reading_options,

@@ -16,7 +16,7 @@ from probes.setup.forecast import Forecast, KernelForecast, exit_status, forecas
 from probes.setup.image import ImageCheck, check_image
 from probes.setup.image import exit_status as image_status
 from probes.snapshot.examination import Examination, examine
-from tui.commands.arguments import UsageError
+from tui.command_line.arguments import UsageError
 from tui.runtime.json_values import document, finding_json, host_name, object_of, verdict_json, write_json
 from tui.runtime.open_host import open_hardware, open_host
 from tui.runtime.printing import heading, print_lines, text_width

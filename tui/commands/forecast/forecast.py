@@ -7,7 +7,7 @@ import io
 from typing import TextIO
 
 from probes.base.origin import Source
-from tui.commands.arguments import UsageError
+from tui.command_line.arguments import UsageError
 from tui.commands.forecast.after_reboot import run_on_image, write_forecast
 from tui.commands.forecast.upgrade import write_advice
 from tui.runtime.open_host import open_host

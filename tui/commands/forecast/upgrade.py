@@ -14,7 +14,7 @@ from probes.setup.upgrade.simulated_command import NoUpgradeCommand, simulated
 from probes.setup.upgrade.transaction import PackageChange, changes_of, parse
 from probes.setup.upgrade.upgrade import Upgrade, subject_of
 from probes.snapshot.examination import Examination, examine
-from tui.commands.arguments import UsageError
+from tui.command_line.arguments import UsageError
 from tui.commands.forecast.after_reboot import kernel_json
 from tui.runtime.json_values import document, host_name, write_json
 from tui.runtime.printing import heading, print_lines, text_width

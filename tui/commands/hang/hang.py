@@ -27,7 +27,7 @@ from probes.live.ras.policy import RasUse
 from probes.live.ras.targets import RasTarget, find_targets, local_processes, no_job
 from probes.nccl.flight_recorder.verdict import verdict_of
 from probes.nccl.log.job_log import JobLogReading
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, duration, require_running_node
+from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, duration, require_running_node
 from tui.commands.hang.document import hang_json
 from tui.commands.hang.saved_dumps import compare_dumps
 from tui.runtime.json_values import write_json

@@ -11,7 +11,7 @@ from probes.base.text import plural, printable
 from probes.base.unknown import Reason, Unknown
 from probes.nccl.flight_recorder.dump import MOST_BYTES, Dump, parse_dump, rank_in_name
 from probes.nccl.flight_recorder.verdict import DumpVerdict, verdict_of
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
+from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.commands.hang.document import dumps_json
 from tui.files.new_file import shown_path
 from tui.files.read_file import read_small

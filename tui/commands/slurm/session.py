@@ -27,7 +27,7 @@ from probes.scheduler.drain import LEADER, PROLOG_ERROR, SlurmNode, is_node_name
 from probes.snapshot.examination import Examination
 from tui.actions.dispatcher import Dispatcher
 from tui.actions.events import RunOutcome
-from tui.commands.arguments import whole_number
+from tui.command_line.arguments import whole_number
 from tui.files.job_file import JobFileError, UndoneDrain
 from tui.launch import write_syslog
 

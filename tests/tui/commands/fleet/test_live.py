@@ -13,7 +13,7 @@ from probes.simulation.job_nodes import job_nodes
 from tests.probes.fleet.fleet_samples import HungHost
 from tests.tui.commands.test_schema import valid
 from tui.cli import main
-from tui.commands.arguments import UsageError
+from tui.command_line.arguments import UsageError
 from tui.commands.fleet import live
 from tui.launch import EXIT_INTERRUPTED
 

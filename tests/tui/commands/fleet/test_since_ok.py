@@ -10,12 +10,12 @@ import pytest
 from probes.base.origin import Origin, Source
 from probes.simulation.host import SimulatedHost
 from tests.tui.commands.test_schema import valid
-from tests.tui.commands.watched_node import Watched
+from tests.tui.commands.watch.watched_node import Watched
 from tui.cli import main
 from tui.commands.check import CheckOptions, write_check
 from tui.commands.fleet.since_ok import write_since_ok
 from tui.commands.report import text_of
-from tui.commands.watch import Output, Watcher
+from tui.commands.watch.watch import Output, Watcher
 from tui.controllers.report_reader import read_report
 from tui.runtime.open_host import NoSuchHost
 

@@ -13,7 +13,7 @@ from probes.fleet.summary import NodeSummary, to_json
 from tests.probes.fleet.summaries import a_summary
 from tests.tui.fleet_screens import FIRST, ORIGIN, FleetOnDemand
 from tui.cli import main
-from tui.commands.arguments import UsageError
+from tui.command_line.arguments import UsageError
 from tui.commands.fleet import watch
 from tui.commands.fleet.check import save_node
 from tui.fleet_app import FleetApp, NodeApp, OpenedNode

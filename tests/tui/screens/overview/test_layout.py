@@ -68,7 +68,7 @@ def test_every_panel_has_its_place_rows_and_drawing() -> None:
     arranged = {*state.arrange(240, 150).rows} | {"modules"}  # a line in another panel while all are loaded
     panels = {*panel_grid.PANELS}
     assert panels <= drawn, "add a case to Panels.draw in tui/screens/overview/panels.py"
-    assert panels == placed, "PANELS in panel_grid.py and PLACES in layout.py of tui/screens/overview/ differ"
+    assert panels == placed, "PANELS in panel_grid.py and PLACES in own_settings.py differ"
     assert panels == arranged, "tui/screens/overview/layout.py gives a panel no rows on the largest screen"
 
 

@@ -1,0 +1,1 @@
+"""What all commands share of the command line."""

@@ -1,0 +1,1 @@
+"""`gdrtop bench`: its options, one run with its tests, and what it prints."""

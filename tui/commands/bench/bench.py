@@ -1,0 +1,185 @@
+"""`gdrtop bench`: measure bandwidth and latency between GPUs and NICs."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TextIO
+
+from probes.bandwidth.model.request import DEFAULT_BYTES, Request
+from tui.command_line.arguments import duration, named_text, whole_number
+from tui.commands.bench.options import DEFAULT_TEST, MEMORIES, TESTS, parse_options
+from tui.runtime.open_host import open_host
+
+if TYPE_CHECKING:
+    from tui.commands.bench.run import BenchCommand
+
+_DESCRIPTION = """\
+Measure bandwidth and latency between GPU memory and NICs. Without options,
+measure the first GPU with its best NIC, in loopback. Results are saved under
+$XDG_DATA_HOME/gdrtop (default: ~/.local/share/gdrtop).
+"""
+_EPILOG = """\
+examples:
+  gdrtop bench --memory compare        compare host memory, nvidia-peermem and
+                                       DMA-BUF on one GPU–NIC pair
+  gdrtop bench --sweep --min-gbps 380  measure every GPU with its best NIC; fail
+                                       if one is below 380 Gb/s
+  gdrtop bench --serve                 wait here, and print the command that the
+                                       peer must run
+  gdrtop bench --ssh root@node2        run the client here and the server there
+  gdrtop bench --test all-reduce --over-network
+  gdrtop bench --test all-reduce --memory compare
+                                       measure what jobs lose without GPUDirect
+                                       RDMA: bandwidth, latency and CPU time
+  gdrtop bench --bisect job.env        find which NCCL variable makes a job slow
+  gdrtop bench --dry-run --matrix      show the commands and the affected jobs
+
+exit status:
+  0    measured, and every test reached --min-gbps, or what gdrtop's or the
+       site's table expects for this machine type
+  1    a test is below that; with --bisect: variables of the job cost bandwidth
+  2    not measured: the request was refused, a test failed, a test used memory
+       other than requested (with --memory compare: no path to GPU memory
+       works), a test of a sweep was skipped, or running jobs would be affected
+       and --yes was missing
+  3    usage error, or the results could not be written or saved as a baseline
+  130  interrupted, or stdout closed. Both ends were stopped; results so far
+       were printed
+"""
+_MOST_SECONDS = 3600
+_LARGEST_BYTES = 1 << 30
+_SIZE = re.compile(r"(\d{1,10})([KMG]?)", re.ASCII)
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options to a parser, in groups."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description, parser.epilog = _DESCRIPTION, _EPILOG
+    what = parser.add_argument_group("what to measure")
+    tests, memories = ", ".join(TESTS), ", ".join(MEMORIES)
+    what.add_argument("--test", choices=TESTS, metavar="TEST", help=f"{tests} (default: {DEFAULT_TEST})")
+    what.add_argument("--gpu", metavar="N|BDF", help="the GPU (default: the first)")
+    what.add_argument("--nic", metavar="DEV", help="the RDMA device (default: the GPU's best)")
+    what.add_argument(
+        "--memory",
+        choices=MEMORIES,
+        metavar="PATH",
+        help=(
+            f"memory and path to it: {memories} (default: {Request.memory.value});"
+            " nccl-tests: staged or compare"
+        ),
+    )
+    scope = what.add_mutually_exclusive_group()
+    scope.add_argument("--sweep", action="store_true", help="every GPU with its best NIC")
+    scope.add_argument("--matrix", action="store_true", help="every GPU with every NIC")
+    size_help = f"message size (default: {DEFAULT_BYTES >> 20}M)"
+    what.add_argument("--size", type=_size, metavar="BYTES[K|M|G]|all", help=size_help)
+    seconds = duration(2, _MOST_SECONDS)
+    seconds_help = f"duration of each bandwidth test (default: {Request.duration_s})"
+    what.add_argument("--seconds", type=seconds, metavar="TIME", help=seconds_help)
+    pairs = whole_number(1, 16_384, "queue pairs")
+    pairs_help = f"number of queue pairs (default: {Request.queue_pairs})"
+    what.add_argument("--queue-pairs", type=pairs, metavar="N", help=pairs_help)
+    what.add_argument("--both-ways", action="store_true", help="both directions at once; report the sum")
+    what.add_argument(
+        "--over-network",
+        action="store_true",
+        help="nccl-tests: use the NICs instead of NVLink and shared memory",
+    )
+    what.add_argument(
+        "--bisect",
+        metavar="FILE",
+        help="find which NCCL variables of a job's file cost bandwidth: run nccl-tests with them and with"
+        " those of gdrtop env",
+    )
+    what.add_argument(
+        "--inside-node", action="store_true", help="with --bisect: use NVLink and shared memory, not the NICs"
+    )
+    restart_help = "with --bisect: forget the runs of an interrupted one"
+    what.add_argument("--restart", action="store_true", help=restart_help)
+    what.add_argument(
+        "--no-bind",
+        action="store_true",
+        help="do not bind CPU and memory to the NIC's NUMA node (a container may forbid numactl)",
+    )
+    ends = parser.add_argument_group("the peer (default: this node, same port)")
+    mode = ends.add_mutually_exclusive_group()
+    mode.add_argument("--to", metavar="DEV", help="this node, on another RDMA device")
+    serve_help = "wait for a peer, and print the command that it must run"
+    mode.add_argument("--serve", action="store_true", help=serve_help)
+    mode.add_argument("--connect", metavar="HOST", help="connect to a server that is running on HOST")
+    ssh_help = "start the server on HOST over SSH, without a password prompt"
+    mode.add_argument("--ssh", metavar="[USER@]HOST", help=ssh_help)
+    ends.add_argument("--peer-nic", metavar="DEV", help="the peer's RDMA device (default: the same name)")
+    port = whole_number(1024, 65_535, "port")
+    ends.add_argument("--port", type=port, metavar="N", help="TCP port (default: the first free port)")
+    output = parser.add_argument_group("output and results")
+    output.add_argument("--list", action="store_true", help="list the available tools; run nothing")
+    output.add_argument("--results", action="store_true", help="list earlier results, newest first")
+    dry_help = "show commands, duration and affected jobs; run nothing"
+    output.add_argument("--dry-run", action="store_true", help=dry_help)
+    output.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    text_help = "also write the results as text for a ticket to a new file"
+    output.add_argument("--text", metavar="FILE", help=text_help)
+    min_help = "fail if a test is below X Gb/s (10^9 bits per second)"
+    output.add_argument("--min-gbps", type=_gbps, metavar="X", help=min_help)
+    expected_help = "table of expected figures (default: /etc/gdrtop/expected.toml, then gdrtop's own)"
+    output.add_argument("--expected", metavar="FILE", help=expected_help)
+    output.add_argument(
+        "--save-baseline",
+        action="store_true",
+        help="save the results as the baseline of this machine type; ask if a result is low",
+    )
+    yes_help = "do not ask: run even if jobs are affected, save even a low baseline"
+    output.add_argument("--yes", action="store_true", help=yes_help)
+
+
+def _size(text: str) -> int | str:
+    if text == "all":
+        return text
+    match = _SIZE.fullmatch(text.upper().removesuffix("IB").removesuffix("B"))
+    size = int(match[1]) << _UNITS[match[2]] if match else 0
+    if not 1 <= size <= _LARGEST_BYTES:
+        sizes = "1 to 1G bytes (such as 65536, 64K or 1M), or all"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid message size: {sizes}")
+    return size
+
+
+def _gbps(text: str) -> float:
+    try:
+        gbps = float(text)
+    except ValueError:
+        gbps = math.nan
+    if not 0.0 < gbps < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a bandwidth in Gb/s")
+    return gbps
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Measure the node that the options name, or list tools or results; return the exit status."""
+    from tui.commands.bench import run as bench
+
+    bench_options = parse_options(options)
+    make_run: Callable[..., BenchCommand] = bench.BenchCommand
+    if options.bisect is not None:
+        from probes.setup.environment.assignments import LIMIT_BYTES
+        from probes.setup.environment.lint import named_file
+        from tui.commands.bench.bisect import BisectCommand
+
+        file = named_file(*named_text(options.bisect, LIMIT_BYTES))
+        make_run = partial(BisectCommand, file=file, restart=options.restart)
+    return bench.command(
+        open_host(options),
+        out,
+        bench_options,
+        ascii_only=options.ascii,
+        read_only=options.read_only,
+        answers=sys.stdin,
+        make_run=make_run,
+    )

@@ -1,0 +1,333 @@
+"""`gdrtop bench`: bandwidth tests without a screen, planned, run and saved as in the dashboard."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TextIO
+
+from probes.bandwidth.model.command import Refused
+from probes.bandwidth.model.expected import TableError
+from probes.bandwidth.model.planned_test import Series
+from probes.bandwidth.model.request import Mode
+from probes.bandwidth.model.result import Ending, Result
+from probes.bandwidth.planning.chosen_devices import NoSuchDevice, bdf_of
+from probes.bandwidth.results.against_earlier import changes
+from probes.bandwidth.results.baseline import machine_type
+from probes.bandwidth.results.comparison import conclusions
+from probes.base.origin import Source
+from probes.host.protocol import Host
+from probes.snapshot.examination import Examination, examine
+from probes.snapshot.rates import Reading
+from tui.actions.guards import node_name
+from tui.bandwidth.events import BandwidthEvent, SaveFailed, SeriesEnded, SeriesStarted, TestEnded
+from tui.bandwidth.impact_check import read_twice, with_not_started
+from tui.bandwidth.processes import ProcessStarter
+from tui.bandwidth.results_store import ResultsStore, open_results_store
+from tui.bandwidth.session import BenchSession, expected_rows
+from tui.commands.bench.exit_status import (
+    EXIT_NOT_MEASURED,
+    EXIT_NOT_WRITTEN,
+    EXIT_STOPPED,
+    EXIT_WRONG_USAGE,
+    exit_status,
+)
+from tui.commands.bench.lists import list_results, list_tools, result_json
+from tui.commands.bench.options import BenchOptions
+from tui.commands.bench.output import BenchOutput, BenchProgress
+from tui.commands.bench.save import BenchSaver
+from tui.files.new_file import NotWritten, check_new
+from tui.runtime.json_values import document, host_name, plain_value
+from tui.runtime.printing import heading
+from tui.runtime.signals import signals_stop
+from widgets.bandwidth.series import draw_affected, draw_left_out, draw_not_started, draw_series, peer_command
+from widgets.base.figures import minutes
+from widgets.base.lines import Line, Tone, sentence, wrapped
+
+CANNOT_WRITE = "the output cannot be written"
+
+
+def command(
+    host: Host,
+    out: TextIO,
+    options: BenchOptions,
+    *,
+    ascii_only: bool = False,
+    read_only: bool = False,
+    answers: TextIO | None = None,
+    store: ResultsStore | None = None,
+    starter: ProcessStarter | None = None,
+    pause: Callable[[float], object] = time.sleep,
+    make_run: Callable[..., BenchCommand] | None = None,
+) -> int:
+    """Run `gdrtop bench`; return the exit status. `make_run` returns what runs; by default a BenchCommand."""
+    store = open_results_store(host.origin) if store is None else store
+    if options.list_results:
+        return list_results(store, host, options.as_json, out, ascii_only)
+    if options.list_tools:
+        return list_tools(host, options.as_json, out, ascii_only)
+    if options.text_file is not None:
+        try:
+            check_new(options.text_file)
+        except NotWritten as error:
+            print(f"gdrtop: {error}", file=sys.stderr)
+            return EXIT_NOT_WRITTEN
+    output = BenchOutput(out, options.as_json, ascii_only)
+    try:
+        rows, trouble = expected_rows(host, options.expected_file)
+    except TableError as error:
+        output.warn(str(error))
+        return EXIT_WRONG_USAGE
+    if trouble:
+        output.warn(trouble)
+    session = BenchSession(host, store, read_only, starter, pause, rows)
+    status = (make_run or BenchCommand)(host, output, options, session, answers, pause).run()
+    # A reader that closes the pipe is no error; truncated output is.
+    is_truncated = output.lost is not None and not isinstance(output.lost, BrokenPipeError)
+    return status or (EXIT_NOT_WRITTEN if is_truncated else 0)
+
+
+class BenchCommand:
+    """One run of `gdrtop bench`, or of its --dry-run."""
+
+    def __init__(
+        self,
+        host: Host,
+        output: BenchOutput,
+        options: BenchOptions,
+        session: BenchSession,
+        answers: TextIO | None,
+        pause: Callable[[float], object],
+    ) -> None:
+        self._host, self._output, self._options, self._session = host, output, options, session
+        self._answers = answers
+        self._width = output.width
+        self._is_live = host.origin.source is Source.LIVE
+        self._examination: Examination
+        self._before: Reading | None = None  # an earlier reading of the ports: traffic may belong to a job
+        if self._is_live and not session.refusal:
+            self._examination, self._before = read_twice(host, pause)
+        else:
+            self._examination = examine(host)
+        self._node = node_name(self._examination)
+        self._interrupted = ""
+        self._aborted = ""
+        self._not_saved: list[str] = []
+        self._comparisons: dict[int, tuple[str, ...]] = {}
+        self._earlier: tuple[Result, ...] = ()  # saved before this run
+        self._baseline: tuple[Result, ...] = ()
+
+    def run(self) -> int:
+        """Plan, ask, measure and save; return the exit status."""
+        self._output.show([heading(self._examination.node)])
+        series = self._plan()
+        if isinstance(series, Refused):
+            status = EXIT_WRONG_USAGE if isinstance(series, NoSuchDevice) else EXIT_NOT_MEASURED
+            return self._refuse(series.reason, status=status)
+        affected = self._session.affected_by(self._examination, series, self._before)
+        if self._options.dry_run:
+            self._show_plan(series, affected)
+            return 0
+        if self._session.refusal:
+            return self._refuse(self._session.refusal, series)
+        self._output.show(self._introduction(series, affected))
+        if affected and not self._may_affect(affected):
+            reason = "running jobs would be affected; nothing was run (use --yes to override)"
+            return self._refuse(reason, series, affected)
+        if self._output.lost is not None:
+            self._output.warn(f"not measured: {CANNOT_WRITE}")
+            return EXIT_STOPPED
+        return self._measure(series, affected)
+
+    # Before the run
+
+    def _plan(self) -> Series | Refused:
+        request = self._options.request
+        if request.gpu is not None:
+            bdf = bdf_of(self._examination, request.gpu)
+            if isinstance(bdf, Refused):
+                return bdf
+            request = replace(request, gpu=bdf)
+        return self._session.plan(self._examination, request)
+
+    def _show_plan(self, series: Series, affected: tuple[str, ...]) -> None:
+        refusal = self._session.refusal
+        if self._options.as_json:
+            at = self._host.wall_clock()
+            self._output.write_json(plan_json(self._examination, at, series, affected, refusal, self._node))
+            return
+        self._output.show(draw_series(series, self._width, self._node))
+        if affected:
+            self._output.show([(), *draw_affected(affected, self._width)])
+        if refusal:
+            self._output.show([(), *wrapped(f"This cannot run here: {refusal}.", self._width)])
+
+    def _introduction(self, series: Series, affected: Sequence[str]) -> list[Line]:
+        lines = wrapped(f"{series.title} · about {minutes(series.seconds)}", self._width, Tone.TITLE)
+        if self._host.origin.source is Source.SIMULATED:
+            lines += wrapped("simulated: the results are made up, and no job is affected", self._width)
+            if self._options.request.setup is Mode.SERVER:
+                lines += wrapped("no peer can connect to a simulated node; press Ctrl-C to stop", self._width)
+            if affected:
+                text = f"on a real node, gdrtop would ask first: {affected[0]}"
+                lines += wrapped(text, self._width, Tone.DIM)
+        return [*lines, *draw_left_out(series, self._width)]
+
+    def _may_affect(self, affected: tuple[str, ...]) -> bool:
+        """Return whether the tests may affect these jobs; simulated jobs are never affected."""
+        if not self._is_live:
+            return True
+        lines = draw_affected(affected, self._width)
+        (self._output.show_on_stderr if self._options.as_json else self._output.show)(lines)
+        return self._options.yes or self._output.ask(self._answers, lines, "Run it anyway?")
+
+    def _refuse(
+        self,
+        reason: str,
+        series: Series | None = None,
+        affected: tuple[str, ...] = (),
+        status: int = EXIT_NOT_MEASURED,
+    ) -> int:
+        if self._options.as_json:
+            self._write_results(series, affected, (), "", (status, reason))
+        else:
+            self._output.warn(f"not measured: {reason}")
+        return status
+
+    # The run
+
+    def _measure(self, series: Series, affected: tuple[str, ...]) -> int:
+        progress = BenchProgress(series, self._options.request, self._node, self._width)
+        store, machine = self._session.store, machine_type(self._examination)
+        self._earlier, self._baseline = store.results(), store.baseline(machine)
+        with signals_stop(self._interrupt):
+            results = self._session.run(
+                self._examination,
+                series,
+                lambda event: self._handle(event, progress),
+                may_disturb=bool(affected) or self._options.yes,
+            )
+        if isinstance(results, Refused):
+            return self._refuse(results.reason, series, affected)
+        planned = series.tests
+        missed = [test for test in series.left_out if test.is_missed]
+        status, reason = exit_status(results, len(planned), self._options.min_gbps, self._interrupted, missed)
+        if self._aborted:
+            done = sum(result.ending is Ending.DONE for result in results)
+            left = f"{done} of {len(planned)} tests completed, {len(planned) - len(results)} not started"
+            status, reason = EXIT_NOT_MEASURED, f"{self._aborted}; {left} (use --yes to override)"
+            series = with_not_started(series, len(results), self._aborted)
+        for why in self._not_saved:
+            self._output.warn(f"not saved: {why}")
+        self._output.show(progress.summary(results))
+        if self._aborted:
+            self._output.show(draw_not_started(planned[len(results) :], self._width))
+        is_measured = any(result.ending is Ending.DONE for result in results)
+        no_baseline = store.no_baseline(machine) if is_measured else ""
+        if no_baseline:
+            self._output.show([(), *wrapped(sentence(no_baseline), self._width, Tone.WARNING)])
+        saver = BenchSaver(self._output, self._options, store, self._examination, self._answers)
+        status = saver.save(results, series.left_out, status)
+        if self._options.as_json:
+            self._write_results(series, affected, results, no_baseline, (status, reason))
+        else:
+            self._output.show([(), *wrapped(reason, self._width, Tone.TITLE)])
+        if self._output.lost is not None:
+            self._output.warn(reason)
+        return status
+
+    def _write_results(
+        self,
+        series: Series | None,
+        affected: Sequence[str],
+        results: Sequence[Result],
+        no_baseline: str,
+        ended: tuple[int, str],
+    ) -> None:
+        at = self._host.wall_clock()
+        content = results_json(self._examination, at, series, affected, results, self._comparisons)
+        content["no_baseline"] = no_baseline
+        content["exit_status"], content["exit_reason"] = ended
+        self._output.write_json(content)
+
+    def _interrupt(self, why: str) -> None:
+        self._interrupted = self._interrupted or why
+        self._session.stop()
+
+    def _handle(self, event: BandwidthEvent, progress: BenchProgress) -> None:
+        comparisons: tuple[str, ...] = ()
+        if isinstance(event, SeriesStarted) and self._interrupted:  # before there was anything to stop
+            self._session.stop()
+        elif isinstance(event, SaveFailed):
+            self._not_saved.append(event.reason)
+        elif isinstance(event, SeriesEnded):
+            self._aborted = event.aborted
+        elif isinstance(event, TestEnded):
+            comparisons = changes(event.result, self._earlier, self._baseline)
+            self._comparisons[event.number] = comparisons
+        if self._options.as_json:
+            self._output.show_on_stderr(progress.stderr_lines(event, sys.stderr.isatty()))
+            return
+        self._output.show(progress.lines(event, comparisons))
+        if self._output.lost is not None and not isinstance(event, SeriesEnded):
+            self._interrupt(CANNOT_WRITE)  # the test is stopped, and its results are saved
+
+
+def _common(examination: Examination, series: Series | None, affected: Sequence[str]) -> dict[str, Any]:
+    """Return what plan and results have in common."""
+    left_out = series.left_out if series else ()
+    return {
+        "machine": machine_type(examination),
+        "title": series.title if series else "",
+        "affected": list(affected),
+        "left_out": [{"title": test.title, "reason": test.reason} for test in left_out],
+    }
+
+
+def plan_json(
+    examination: Examination,
+    at: float,
+    series: Series,
+    affected: Sequence[str],
+    refused: str,
+    peers_name: str,
+) -> dict[str, Any]:
+    """Return a planned series; `at`: seconds since 1970, `peers_name`: this node as a peer calls it."""
+    tests = [
+        {
+            "title": test.title,
+            "proves": test.purpose.proves,
+            "not_proven": test.purpose.not_proven,
+            "commands": {process.name: list(process.command.argv) for process in test.processes},
+            "for_peer": peer_command(test, peers_name),
+            "limit_gbps": plain_value(test.limit.gbps),
+            "expected_gbps": None if test.expected is None else test.expected.gbps,
+            "expected_machine": "" if test.expected is None else test.expected.name,
+            "seconds": test.seconds,
+            "notes": list(test.notes),
+        }
+        for test in series.tests
+    ]
+    content = _common(examination, series, affected)
+    content |= {"seconds": series.seconds, "refused": refused, "tests": tests}
+    return document("bench", host_name(examination.node), examination.node.origin, at, content)
+
+
+def results_json(
+    examination: Examination,
+    at: float,
+    series: Series | None,
+    affected: Sequence[str],
+    results: Sequence[Result],
+    comparisons: Mapping[int, Sequence[str]],
+) -> dict[str, Any]:
+    """Return the results; `comparisons` by the number of the test, from 1."""
+    measured = [
+        {**result_json(result), "comparisons": list(comparisons.get(number, ()))}
+        for number, result in enumerate(results, 1)
+    ]
+    meaning = list(conclusions(results, series.left_out if series else ()))
+    content = {**_common(examination, series, affected), "results": measured, "meaning": meaning}
+    return document("bench", host_name(examination.node), examination.node.origin, at, content)

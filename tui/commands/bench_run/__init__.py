@@ -1,1 +1,0 @@
-"""One run of `gdrtop bench`: its plan, its tests and its output."""

@@ -1,0 +1,189 @@
+"""`gdrtop explain`: a job from its user's view: devices, distances, limits, paths, and what to change."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from probes.base.text import printable
+from probes.base.unknown import Unknown, known
+from probes.checks.judgment import judge
+from probes.facts.jobs.processes import name_of
+from probes.facts.system import cloud as cloud_facts
+from probes.host.protocol import Host
+from probes.live.explanation.process import (
+    ProcessExplanation,
+    concerning,
+    explain_process,
+)
+from probes.live.model.sample import LiveProcess, LiveSample
+from probes.live.verdict import examine_and_sample
+from probes.queries.finding import Finding, Severity
+from probes.setup.environment.advice import Advice
+from probes.setup.environment.recommend import recommend
+from probes.snapshot.examination import Examination
+from tui.command_line.arguments import UsageError, accept_earlier, whole_number
+from tui.runtime.json_values import document, host_name, plain_value, write_json
+from tui.runtime.open_host import open_host
+from tui.runtime.printing import heading, print_lines, text_width
+from widgets.base.lines import Line, Run, Tone, line, wrapped
+from widgets.doctor.findings import mark_of
+from widgets.live.explanation import draw_changes, draw_processes, draw_summary, needs_admin
+
+EXIT_FINDINGS, EXIT_UNKNOWN = 1, 3
+_MOST_PID = 1 << 22  # PID_MAX_LIMIT of 64-bit kernels
+_STATUS_HELP = """\
+exit status:
+  0    nothing to change
+  1    something to change, by you or by an admin
+  3    unknown: no such process or job with a GPU or RDMA is visible here, or nothing to change
+       was found and the processes, or the path or GPUs of one, could not be read; usage error
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _STATUS_HELP
+    parser.add_argument("pid", metavar="PID", nargs="?", type=_pid, help="the process; without it, list all")
+    parser.add_argument("--job", metavar="ID", default="", help="all processes of this Slurm job")
+    accept_earlier(parser, "--job", "--slurm")
+    parser.add_argument(
+        "--pod", metavar="UID", default="", help="all processes of this pod; the first 8 digits of its UID"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema explain)")
+
+
+def _pid(text: str) -> int:
+    if text[:1].isalpha():
+        hint = f"gdrtop env --explain {text} explains a variable"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a process id; {hint}")
+    return whole_number(1, _MOST_PID, "process id")(text)
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Explain what the options name, and return the exit status."""
+    if sum((options.pid is not None, bool(options.job), bool(options.pod))) > 1:
+        raise UsageError("give one of PID, --job and --pod")
+    job = f"Slurm job {options.job}" if options.job else f"pod {options.pod[:8]}" if options.pod else ""
+    return write_explanation(open_host(options), out, options.pid, job, options.json, options.ascii)
+
+
+def write_explanation(
+    host: Host,
+    out: TextIO,
+    pid: int | None = None,
+    job: str = "",
+    as_json: bool = False,
+    ascii_only: bool = False,
+) -> int:
+    """Explain a process, the processes of a job ("Slurm job 4711"), or list all."""
+    examination, sample = examine_and_sample(host)
+    chosen = [
+        process
+        for process in known(sample.processes, ())
+        if (process.pid == pid if pid is not None else process.process.job == job or not job)
+    ]
+    findings = judge(examination).findings
+    explained = [explain_process(process, findings, examination) for process in chosen]
+    felt = concerning(findings, explained, chosen, examination.topology)
+    advice = recommend(examination, cloud_facts.probe(host))
+    why = "" if chosen else _why_none(sample, pid, job)
+    if why:
+        status = EXIT_UNKNOWN
+    else:
+        status = EXIT_FINDINGS if felt else 0 if all(each.is_clear for each in explained) else EXIT_UNKNOWN
+    if as_json:
+        content = _content(explained, felt, advice, why, status)
+        write_json(
+            document("explain", host_name(examination.node), host.origin, host.wall_clock(), content), out
+        )
+        return status
+    width = text_width(out)
+    lines: list[Line] = [heading(examination.node)]
+    if why:
+        lines += wrapped(why, width)
+    elif pid is None and not job:
+        felt_by = {
+            each.pid: concerning(findings, [each], [process], examination.topology)
+            for each, process in zip(explained, chosen, strict=True)
+        }
+        lines += _list(chosen, felt_by)
+    else:
+        lines += _text(explained, felt, advice, examination, width)
+    print_lines(lines, out, ascii_only)
+    return status
+
+
+def _list(processes: Sequence[LiveProcess], felt_by: Mapping[int, Sequence[Finding]]) -> list[Line]:
+    """Return the processes to choose from, each with the mark of its worst finding."""
+    pids = max(len(str(process.pid)) for process in processes)
+    paths = max(len(process.path.text) for process in processes)
+    lines: list[Line] = []
+    order = list(Severity)
+    for each in processes:
+        worst = min(felt_by[each.pid], key=lambda row: order.index(row.severity), default=None)
+        mark = Run(" ") if worst is None else mark_of(worst)
+        lines.append(line(mark, f" {each.pid:>{pids}}  {each.path.text:<{paths}}  {name_of(each.process)}"))
+    return [*lines, (), line("gdrtop explain PID explains one of them, --job ID a whole job.")]
+
+
+def _text(
+    explained: Sequence[ProcessExplanation],
+    findings: Sequence[Finding],
+    advice: Advice,
+    examination: Examination,
+    width: int,
+) -> list[Line]:
+    changes, processes = draw_changes(findings, explained, width), draw_processes(explained, width)
+    # Of a whole job, what to change stands before the blocks of its processes.
+    is_job = len(explained) > 1
+    lines = [*draw_summary(explained, width), *changes, *processes] if is_job else [*processes, *changes]
+    if advice.settings:
+        lines += [(), line(Run("What jobs on this node need", Tone.TITLE))]
+        for setting in advice.settings:
+            lines += wrapped(f"{setting.name}={setting.value}: {setting.reason}", width, indent="  ")
+    if isinstance(examination.processes, Unknown):
+        lines += [(), *wrapped(f"Processes unknown: {examination.processes}", width)]
+    return lines
+
+
+def _why_none(sample: LiveSample, pid: int | None, job: str) -> str:
+    """Return why nothing is explained, as a sentence."""
+    what = f"Process {pid}" if pid is not None else printable(job, 80) if job else "No process"
+    does = "uses a GPU or RDMA here" if not (pid or job) else "is not among the processes with a GPU or RDMA"
+    if isinstance(sample.processes, Unknown):
+        return f"Processes are unknown ({sample.processes})."
+    missing = f" {sample.missing}" if sample.missing else ""
+    jobs = {process.process.job for process in known(sample.processes, ())}
+    hint = f" It is a job: gdrtop explain --job {pid}." if f"Slurm job {pid}" in jobs else ""
+    return f"{what} {does}.{missing}{hint}"
+
+
+def _content(
+    explained: Sequence[ProcessExplanation],
+    findings: Sequence[Finding],
+    advice: Advice,
+    why: str,
+    status: int,
+) -> dict[str, Any]:
+    return {
+        "processes": [plain_value(each) for each in explained],
+        "findings": [_finding_json(finding) for finding in findings],
+        "settings": [plain_value(setting) for setting in advice.settings],
+        "not_explained": why,
+        "exit_status": status,
+    }
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {
+        "id": finding.id,
+        "severity": finding.severity.value,
+        "title": finding.title,
+        "impact": finding.impact,
+        "cause": finding.cause,
+        "needs_admin": needs_admin(finding),
+        "steps": [] if finding.fix is None else [step.why for step in finding.fix.steps],
+    }

@@ -1,1 +1,0 @@
-"""Commands that give other programs what gdrtop knows."""

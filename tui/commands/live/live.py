@@ -1,0 +1,482 @@
+"""`gdrtop live`: the jobs on the node, their paths and rates, and events as they come."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from datetime import datetime
+from functools import partial
+from itertools import zip_longest
+from typing import Any, TextIO
+
+from probes.base.origin import Source
+from probes.base.text import plural
+from probes.base.unknown import Maybe, Unknown, map_known
+from probes.checks import judgment
+from probes.facts.node import Node
+from probes.fleet.job import is_wanted
+from probes.host.protocol import Host
+from probes.live.model.sample import GDR_WORDS, LiveEvent, LiveJob, LiveProcess, LiveSample, PathWord, Role
+from probes.live.model.step_text import step_text
+from probes.live.processes.job_summaries import path_summary
+from probes.queries.finding import Finding
+from probes.snapshot.verdict import Verdict
+from tui.bandwidth.slow_results import note_slow_results
+from tui.command_line.arguments import UsageError, add_job_option, duration, interval, require_running_node
+from tui.runtime.json_values import document, host_name, object_of, plain_value, time_json, with_time
+from tui.runtime.node_monitor import NodeMonitor, read_judged, read_up_to
+from tui.runtime.open_host import open_host
+from tui.runtime.printing import heading, print_lines, text_width
+from widgets.base.figures import short
+from widgets.base.lines import Line, line, plain, wrapped
+from widgets.live.job_lines import rates_text
+from widgets.node import verdict as verdict_drawing
+
+_MOST_SECONDS = 7 * 24 * 3600
+_LATE_SECONDS = 2.0  # less is the time between two samples
+_SAMPLES = 5  # until start times and libraries of all processes are read
+_STATUS_HELP = """\
+exit status, from the last sample (as for gdrtop check, plus what was seen while watching):
+  0    NCCL jobs use GPUDirect RDMA, and there is no warning
+  1    warnings, or DEGRADED: a staged rank, a slow NIC, congestion, …
+  2    critical findings, or BROKEN: no rank of a job uses GPUDirect RDMA, a lost GPU, …
+  3    UNKNOWN or NOT APPLICABLE, or no NCCL job is known to use GPUDirect RDMA; usage error
+  130  interrupted
+"""
+
+INDENT = " " * 10
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _STATUS_HELP
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object per second, one per line (gdrtop schema live)",
+    )
+    parser.add_argument(
+        "--csv", action="store_true", help="print a row for each job, port, GPU and event, with its figures"
+    )
+    parser.add_argument(
+        "--perfetto", metavar="FILE", help="print nothing; write a trace that ui.perfetto.dev opens to FILE"
+    )
+    parser.add_argument(
+        "--changes",
+        "--changes-only",
+        action="store_true",
+        help="with --json, print an object only when the verdict, a finding or a job changes, or at an event",
+    )
+    parser.add_argument(
+        "--seconds",
+        metavar="TIME",
+        type=duration(1, _MOST_SECONDS),
+        help=f"end after this time, 1 to {_MOST_SECONDS} (default: until Ctrl-C)",
+    )
+    parser.add_argument(
+        "--interval",
+        dest="sample_interval",
+        metavar="SECONDS",
+        type=interval,
+        default=1.0,
+        help="time between two samples, 0.1 to 60 (default: 1)",
+    )
+    parser.add_argument(
+        "--ras-events",
+        action="store_true",
+        help="also follow a job's RAS events (MONITOR); needs NCCL 2.29.2, asks first",
+    )
+    parser.add_argument("--yes", action="store_true", help="with --ras-events, do not ask")
+    add_job_option(parser, "all jobs")
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Print the samples of the node that the options name, and return its exit status."""
+    if options.at:
+        raise UsageError("gdrtop live shows all moments of a recording; --at is for gdrtop check and report")
+    host = open_host(options, is_whole=True)
+    require_running_node(host, "live")
+    if options.yes and not options.ras_events:
+        raise UsageError("--yes needs --ras-events")
+    if options.changes and not options.json:
+        raise UsageError("--changes needs --json; the text shows only changes anyway")
+    if options.csv + options.json + (options.perfetto is not None) > 1:
+        raise UsageError("only one of --json, --csv and --perfetto can be used")
+    monitor = NodeMonitor(host)
+    try:
+        if options.ras_events and host.origin.source is not Source.RECORDED:
+            follow_ras_events(host, monitor, options.yes)
+        return _written(options, host, out, monitor)
+    finally:
+        monitor.ras.stop(host)
+
+
+def _written(options: argparse.Namespace, host: Host, out: TextIO, monitor: NodeMonitor) -> int:
+    """Write the samples in the form that the options name, and return the exit status."""
+    write = partial(
+        write_live,
+        *(host, out, options.json, options.seconds, options.ascii),
+        monitor=monitor,
+        changes=options.changes,
+        interval=options.sample_interval,
+        job=options.job,
+    )
+    if options.csv:
+        from tui.commands.live.rows import CsvWriter
+
+        return write(each=CsvWriter(out).write)
+    if options.perfetto is not None:
+        from tui.commands.live.perfetto_trace import save_trace
+
+        return save_trace(options.perfetto, write)
+    return write()
+
+
+def follow_ras_events(
+    host: Host,
+    monitor: NodeMonitor,
+    yes: bool,
+    answers: TextIO | None = None,
+    errors: TextIO | None = None,
+    wait: Callable[[float], object] = time.sleep,
+) -> bool:
+    """Subscribe to the events of the first job, if the policy and the user permit it; report why not."""
+    from probes.host.ras import MONITOR
+    from probes.live.ras.policy import RasUse
+    from probes.live.ras.targets import find_targets
+    from tui.runtime.ras_questions import RasQuestions, ages_are_late, confirmed
+
+    answers, errors = answers or sys.stdin, errors or sys.stderr
+    for _ in range(_SAMPLES):
+        targets = find_targets(host, monitor.read())
+        if not ages_are_late(targets):
+            break
+        wait(1.0)
+    why = "no NCCL job is visible on this node"
+    for target in targets[:1]:
+        questions = RasQuestions(host)
+        decision = questions.decide(target, RasUse.EVENTS)
+        decision = confirmed(questions, target, MONITOR, decision, answers, errors, yes)
+        why = "; ".join(decision.refusals)
+        if decision.is_allowed:
+            address, first = questions.subscribe(target)
+            if not isinstance(first, Unknown):
+                monitor.ras.follow(address, first, questions.end_events)
+                return True
+            why = str(first)
+    print(f"gdrtop: no RAS events: {why}", file=errors)
+    return False
+
+
+def write_live(
+    host: Host,
+    out: TextIO,
+    as_json: bool = False,
+    seconds: int | None = None,
+    ascii_only: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], object] = time.sleep,
+    monitor: NodeMonitor | None = None,
+    changes: bool = False,
+    interval: float = 1.0,
+    each: Callable[[Node, LiveSample], None] | None = None,
+    job: str = "",
+) -> int:
+    """Print a sample each `interval` seconds, and return the exit status of the last one.
+
+    `job`: the only one that is printed, as for `is_wanted`; "": all.
+    `changes`: of the JSON documents, only the first one and those in which more than figures changed.
+    `each` gets the samples instead, and writes them.
+    The first sample is not printed, because it has no rates, unless a recording has no other. The moments of
+    a recording follow each other at once.
+    """
+    monitor = NodeMonitor(host) if monitor is None else monitor
+    chosen = ChosenJob(job) if job else None
+    jobs = JobText(f"no job {job} is on this node" if job else "no job uses RDMA or a GPU")
+    latest: LiveSample | None = None
+    before: object = None
+    for number, sample in enumerate(_samples(host, monitor, seconds, interval, clock, wait)):
+        assert monitor.node is not None
+        sample = sample if chosen is None else chosen.of(sample)
+        if each is not None:
+            latest = sample
+            each(monitor.node, sample)
+            out.flush()
+            continue
+        if not number and not as_json:
+            print_lines([heading(monitor.node)], out, ascii_only)
+        latest = sample
+        if as_json:
+            state = _state(sample)
+            if not changes or sample.events or state != before:
+                json.dump(live_json(monitor.node, sample), out)
+                out.write("\n")
+            before = state
+        else:
+            print_lines(jobs.lines(sample, text_width(out)), out, ascii_only)
+        out.flush()
+    return exit_status(latest)
+
+
+def _state(sample: LiveSample) -> object:
+    """Return the sample without its figures: the verdict, the findings, and the jobs with their paths."""
+    verdict = sample.verdict
+    return (
+        verdict and (verdict.word, verdict.path, verdict.gpus_served, verdict.nics),
+        [(finding.id, finding.severity, finding.devices, finding.ranks) for finding in sample.findings],
+        [
+            (job.id, job.pids, job.nics, [process.path.word for process in members(sample, job)])
+            for job in sample.jobs
+        ],
+    )
+
+
+def _samples(
+    host: Host,
+    monitor: NodeMonitor,
+    seconds: int | None,
+    interval: float,
+    clock: Callable[[], float],
+    wait: Callable[[float], object],
+) -> Iterator[LiveSample]:
+    if host.origin.source is Source.RECORDED:
+        from probes.recording.replay_host import ReplayHost
+
+        assert isinstance(host, ReplayHost)
+        only = len(host.recording.moments) == 1
+        last = len(host.recording.moments) - 1 if seconds is None else seconds
+        for moment, sample in enumerate(read_up_to(monitor, host, last)):
+            if moment or only:
+                yield sample
+        return
+    if monitor.node is None:
+        monitor.read()
+    note_slow_results(monitor, host)
+    monitor.check()
+    next_at = clock() + interval
+    count = 0
+    while seconds is None or count * interval < seconds:
+        wait(max(0.0, next_at - clock()))
+        next_at = max(next_at, clock()) + interval  # never faster, however slow the node was
+        yield read_judged(monitor)
+        count += 1
+
+
+def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:
+    """Return the JSON document of one sample."""
+    processes: object = sample.processes
+    if not isinstance(sample.processes, Unknown):
+        processes = [_process_json(process) for process in sample.processes]
+    content = object_of(
+        {
+            "exit_status": exit_status(sample),
+            "verdict": sample.verdict,
+            "findings": [_finding_json(finding) for finding in sample.findings],
+            "jobs": [_job_json(job) for job in sample.jobs],
+            "processes": processes,
+            "ports": sample.ports,
+            "gpus": sample.gpus,
+            "peermem": sample.peermem,
+            "modules": sample.modules,
+            "limits": sample.limits,
+            "kernel_clients": sample.kernel_clients,
+            "events": [with_time(plain_value(event)) for event in sample.events],
+        }
+    )
+    return document("live", host_name(node), node.origin, sample.taken_at, content)
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    """Return a finding without evidence and fix, which gdrtop check prints."""
+    names = ("id", "severity", "title", "cause", "devices", "ranks", "jobs", "takes")
+    values: dict[str, object] = {name: getattr(finding, name) for name in names}
+    return object_of({**values, "since": time_json(finding.since)})
+
+
+def _job_json(job: LiveJob) -> dict[str, Any]:
+    values: dict[str, Any] = plain_value(job)
+    step = values["step"]
+    if step is not None and step["longer_than"] is not None:
+        step["longer_than"] = with_time(step["longer_than"], "until")
+    return values
+
+
+def _process_json(process: LiveProcess) -> dict[str, Any]:
+    """Return a process without what only the doctor needs: its environment, libraries and open files."""
+    values: dict[str, object] = {"pid": process.pid}
+    values["program"], values["user"] = process.process.program, process.process.user
+    for field in fields(process):
+        if field.name not in ("pid", "process"):
+            values[field.name] = getattr(process, field.name)
+    values["collectives"] = [with_time(plain_value(collective)) for collective in process.collectives]
+    values["path_text"] = process.path.text
+    return object_of(values)
+
+
+class ChosenJob:
+    """One job of the samples, also while its devices or other jobs come and go."""
+
+    def __init__(self, wanted: str) -> None:
+        """`wanted`: as for `is_wanted`."""
+        self._wanted = wanted
+        self._own: set[str] = set()  # the job, its processes and devices, now and before
+        self._others: set[str] = set()  # those of other jobs
+
+    def of(self, sample: LiveSample) -> LiveSample:
+        """Return a sample with this job, its devices, and what happens to it or to the whole node."""
+        jobs = tuple(job for job in sample.jobs if is_wanted(job, self._wanted))
+        for job in sample.jobs:
+            names = self._own if job in jobs else self._others
+            names.update(job.subject, (bdf for bdf, nic in sample.nic_names.items() if nic in job.nics))
+        own, others = self._own, self._others - self._own
+        pids = {pid for job in jobs for pid in job.pids}
+        events = (each for each in sample.events if not others.issuperset((each.subject, *each.others)))
+        found = (each for each in sample.findings if not each.jobs or not own.isdisjoint(each.jobs))
+        return replace(
+            sample,
+            jobs=jobs,
+            processes=map_known(
+                sample.processes, lambda every: tuple(each for each in every if each.pid in pids)
+            ),
+            ports=tuple(port for port in sample.ports if port.device in own),
+            gpus=tuple(gpu for gpu in sample.gpus if gpu.bdf in own),
+            events=tuple(events),
+            findings=tuple(found),
+        )
+
+
+def exit_status(sample: LiveSample | None) -> int:
+    """Return the status of `gdrtop check` for this moment; 3 also without a job that uses it."""
+    if sample is None or sample.verdict is None:
+        return 3
+    status = judgment.exit_status(sample.verdict)
+    if status:
+        return status
+    jobs = [job for job in sample.jobs if job.role is Role.NCCL]
+    words = {process.path.word for job in jobs for process in members(sample, job)}
+    return 0 if words.intersection(GDR_WORDS) and PathWord.UNKNOWN not in words else 3
+
+
+def members(sample: LiveSample, job: LiveJob) -> list[LiveProcess]:
+    """Return the processes of a job."""
+    found = sample.processes if isinstance(sample.processes, tuple) else ()
+    pids = set(job.pids)
+    return [process for process in found if process.pid in pids]
+
+
+def event_lines(events: Sequence[LiveEvent], width: int, not_before: float = 0.0) -> list[Line]:
+    """Return events; an explanation that several in a row have in common follows the last of them.
+
+    `not_before`: the time of the line above. An event that is learned of later says when it was, behind its
+    text, so that lines are in order of time.
+    """
+    shown: list[Line] = []
+    ordered = sorted(events, key=lambda event: event.at)
+    for event, next_event in zip_longest(ordered, ordered[1:]):
+        at = max(event.at, not_before)
+        when = f" (at {clock_text(event.at)})" if at - event.at >= _LATE_SECONDS else ""
+        text = f"{clock_text(at)}  {event.severity.value:<8}  {event.text}{when}"
+        shown.extend(wrapped_below(text, width))
+        if event.explanation and (next_event is None or next_event.explanation != event.explanation):
+            shown.extend(wrapped_below(event.explanation, width, INDENT))
+    return shown
+
+
+def clock_text(at: float) -> str:
+    """Return the local time; `at`: seconds since 1970."""
+    return f"{datetime.fromtimestamp(at):%H:%M:%S}"
+
+
+class JobText:
+    """The lines of the jobs, only those that changed since they were printed."""
+
+    def __init__(self, without: str) -> None:
+        """`without`: what is printed while there is no job."""
+        self._without = without
+        self._printed: dict[str, LiveJob] = {}
+        self._paths: dict[str, str] = {}
+        self._limits: tuple[str, ...] = ()
+        self._had_jobs = True
+        self._at = 0.0  # of the last line, seconds since 1970
+        self._counts: object = None  # of the verdict that was printed
+
+    def lines(self, sample: LiveSample, width: int) -> list[Line]:
+        """Return what is new in the sample: what cannot be seen, the verdict, jobs that changed, events."""
+        shown: list[Line] = []
+        if sample.limits != self._limits:
+            self._limits = sample.limits
+            for limit in sample.limits:
+                shown.extend(wrapped_below(f"note: {limit}", width))
+        clock = clock_text(sample.taken_at)
+        if sample.verdict is not None and (counts := _counts(sample.verdict, sample)) != self._counts:
+            self._counts = counts
+            verdict = plain(verdict_drawing.draw(sample.verdict))
+            shown.extend(wrapped_below(f"{clock}  {verdict}", width))
+            if sample.findings:
+                shown.extend(wrapped_below(sample.verdict.reason, width, INDENT))
+        printed, paths = self._printed, self._paths
+        self._printed, self._paths = {}, {}
+        for job in sample.jobs:
+            before, path = printed.get(job.id), path_summary(members(sample, job))
+            if before is None or path != paths[job.id] or _differ(before, job):
+                shown.extend(wrapped_below(f"{clock}  {_job_text(job, path, sample)}", width))
+                before = job
+            self._printed[job.id], self._paths[job.id] = before, path
+        if not sample.jobs and self._had_jobs:
+            is_unknown = isinstance(sample.processes, Unknown)
+            what = f"jobs unknown ({sample.processes})" if is_unknown else self._without
+            shown.append(line(f"{clock}  {what}"))
+        self._had_jobs = bool(sample.jobs)
+        self._at = sample.taken_at if shown else self._at
+        shown += event_lines(sample.events, width, self._at)
+        self._at = max((self._at, *(event.at for event in sample.events)))
+        return shown
+
+
+def _counts(verdict: Verdict, sample: LiveSample) -> object:
+    """Return what of a verdict is worth a line when it changes."""
+    found = sorted(finding.id for finding in sample.findings)
+    return verdict.word, verdict.gpus_served, verdict.critical, verdict.warnings, found
+
+
+def _differ(before: LiveJob, now: LiveJob) -> bool:
+    """Return whether a job has to be printed again: something changed, or a rate by a quarter or more."""
+    return (
+        (before.name, before.pids, before.nics) != (now.name, now.pids, now.nics)
+        or isinstance(before.step, Unknown) != isinstance(now.step, Unknown)
+        or bool(before.silent_seconds) != bool(now.silent_seconds)
+        or _has_changed(before.sent_gbps, now.sent_gbps)
+        or _has_changed(before.received_gbps, now.received_gbps)
+    )
+
+
+def _has_changed(before: Maybe[float], now: Maybe[float]) -> bool:
+    if isinstance(before, Unknown) or isinstance(now, Unknown):
+        return isinstance(before, Unknown) != isinstance(now, Unknown)
+    return abs(now - before) > max(1.0, max(before, now) / 4)
+
+
+def _job_text(job: LiveJob, path: str, sample: LiveSample) -> str:
+    """Return a job: its name, ranks, path, rates and number of NICs."""
+    count = len(job.pids)
+    ranks = plural(count, "rank") if job.role is Role.NCCL else plural(count, "process", "processes")
+    if isinstance(job.world_size, int) and job.world_size != count:
+        ranks += f" of {job.world_size}"
+    parts = [ranks, path]
+    if job.nics:
+        parts += [rates_text(job, sample, with_reason=True), plural(len(job.nics), "NIC")]
+    if job.slowest is not None:
+        parts.append(f"slowest pid {job.slowest.pid}: bus {short(job.slowest.bus_gbps)} GB/s")
+    if not isinstance(job.step, Unknown):
+        parts.append(step_text(job.step, sample.taken_at))
+    return f"{job.name}: {', '.join(parts)}"
+
+
+def wrapped_below(text: str, width: int, indent: str = "") -> list[Line]:
+    """Wrap a text of the node; all lines but the first are indented below the text beside the clock."""
+    return wrapped(text, width, indent=indent, hanging=INDENT[len(indent) :])

@@ -1,0 +1,1 @@
+"""`gdrtop manifest`: what other nodes like this one need."""

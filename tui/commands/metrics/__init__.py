@@ -1,0 +1,1 @@
+"""`gdrtop metrics`: the metrics of a node for Prometheus, as text and over HTTP."""

@@ -1,0 +1,176 @@
+"""`gdrtop reliability`: which NICs and GPUs were slow, went down or had errors over weeks of jobs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from probes.base.origin import Source
+from probes.base.text import printable
+from probes.base.unknown import Reason, Unknown
+from probes.facts.node import probe_node
+from probes.host.component_history import Component, ComponentHistory, Mark
+from probes.host.protocol import Host
+from probes.live.reliability.history_text import gone_from, is_compared, is_slow, slow_jobs, stands_out
+from tui.command_line.arguments import UsageError, add_table_options
+from tui.runtime.json_values import document, host_name, time_json, write_document
+from tui.runtime.open_host import open_host
+from tui.runtime.printing import heading, print_lines, text_width
+from widgets.base.lines import Line, sentence, wrapped
+from widgets.node.reliability import draw_component, draw_history, draw_jobs, draw_rows
+
+EXIT_STANDS_OUT, EXIT_NO_HISTORY = 1, 2
+HOW = "Run gdrtop watch as a service, which keeps the history: gdrtop help watch."
+AS_ROOT = "Run gdrtop reliability as root to see it."
+ELSEWHERE = "Run gdrtop reliability on that node: the history is not read over a connection."
+_STATUS_HELP = """\
+exit status:
+  0    no NIC and no GPU stands out
+  1    one was the slow one in most of its last jobs
+  2    there is no history, or it cannot be read
+  3    usage error
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _STATUS_HELP
+    parser.add_argument(
+        "component",
+        metavar="COMPONENT",
+        nargs="?",
+        default="",
+        help="show the jobs of this NIC or GPU: mlx5_5, 'GPU 3', a PCI address, a GUID or a UUID",
+    )
+    add_table_options(parser, "reliability")
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Print the history, and return the exit status."""
+    host, form = open_host(options), options.format
+    return write_reliability(host, out, options.component, form, options.ascii, options.no_header)
+
+
+def write_reliability(
+    host: Host,
+    out: TextIO,
+    asked: str = "",
+    form: str = "table",
+    ascii_only: bool = False,
+    no_header: bool = False,
+) -> int:
+    """Print the history of a node, or of one component.
+
+    `form`: "table", "wide" for only the table, with all columns, "json" or "yaml"; `no_header`: only the rows
+    of the table.
+    """
+    node = probe_node(host)
+    history = host.component_history()
+    chosen = () if isinstance(history, Unknown) else _chosen(history, asked)
+    gone = frozenset() if isinstance(history, Unknown) else gone_from(history, node)
+    status = EXIT_STANDS_OUT if any(stands_out(each) and each.id not in gone for each in chosen) else 0
+    if isinstance(history, Unknown):
+        status = EXIT_NO_HISTORY
+    if form in ("json", "yaml"):
+        content = _content(history, chosen, gone, status)
+        made = document("reliability", host_name(node), host.origin, host.wall_clock(), content)
+        write_document(made, out, form)
+        return status
+    width = text_width(out)
+    if not isinstance(history, Unknown) and (form == "wide" or no_header):
+        wide = sys.maxsize if form == "wide" else width
+        tables = [draw_jobs(history, each, wide) for each in chosen]
+        tables = tables if asked else [draw_rows(history, wide, gone, form == "wide")]
+        head = [] if no_header else [heading(node)]
+        print_lines([*head, *(line for table in tables for line in table[no_header:])], out, ascii_only)
+        return status
+    lines: list[Line] = [heading(node)]
+    if isinstance(history, Unknown):
+        text, how = sentence(f"no history: {history.detail or history}"), _how(host, history.reason)
+        lines += [*wrapped(text, width), *(wrapped(how, width) if how else [])]
+    elif asked:
+        for component in chosen:
+            lines += [(), *draw_component(history, component, width, gone)]
+    else:
+        lines += draw_history(history, width, gone)
+    print_lines(lines, out, ascii_only)
+    return status
+
+
+def _how(host: Host, why: Reason) -> str:
+    """Return what to do to get a history; "": the reason says so itself."""
+    if host.origin.source is Source.REMOTE:
+        return ELSEWHERE
+    return {Reason.NOT_THERE: HOW, Reason.NEEDS_ROOT: AS_ROOT}.get(why, "")
+
+
+def _chosen(history: ComponentHistory, asked: str) -> tuple[Component, ...]:
+    """Return the components of this name or address; all for "". UsageError: there is none."""
+    if not asked:
+        return history.components
+    key = asked.lower()
+    found = tuple(
+        component
+        for component in history.components
+        if key in (component.name.lower(), component.bdf.lower(), component.id.lower())
+    )
+    if not found:
+        names = ", ".join(component.name for component in history.components)
+        raise UsageError(f"the history has no component {printable(asked, 80)!r}; it has {names or 'none'}")
+    return found
+
+
+def _content(
+    history: ComponentHistory | Unknown, chosen: tuple[Component, ...], gone: frozenset[str], status: int
+) -> dict[str, Any]:
+    if isinstance(history, Unknown):
+        return {
+            "since": None,
+            "until": None,
+            "jobs": [],
+            "components": [],
+            "exit_status": status,
+            "unknown": dict.fromkeys(("since", "until"), str(history)),
+        }
+    return {
+        "since": time_json(history.since),
+        "until": time_json(history.until),
+        "jobs": [
+            {"name": job.name, "began": time_json(job.began), "ended": time_json(job.ended)}
+            for job in history.jobs
+        ],
+        "components": [_component_json(component, component.id in gone) for component in chosen],
+        "exit_status": status,
+    }
+
+
+def _component_json(component: Component, is_gone: bool) -> dict[str, Any]:
+    jobs = slow_jobs(component)
+    return {
+        "id": component.id,
+        "name": component.name,
+        "kind": "gpu" if component.is_gpu else "port",
+        "bdf": component.bdf or None,
+        "is_gone": is_gone,
+        "slow_jobs": jobs.slow,
+        "compared_jobs": jobs.compared,
+        "stands_out": stands_out(component),
+        "events": _events(component.counts),
+        "jobs": [
+            {
+                "job": part.job,
+                "compared_seconds": round(part.compared_seconds, 1),
+                "slow_seconds": round(part.slow_seconds, 1),
+                "is_slow": is_slow(part) if is_compared(part) else None,
+                "events": _events(part.counts),
+            }
+            for part in component.parts
+        ],
+    }
+
+
+def _events(counts: Mapping[str, int]) -> dict[str, int]:
+    return {mark.value: counts[mark.value] for mark in Mark if mark.value in counts}

@@ -1,1 +1,0 @@
-"""What commands do to simulated nodes between two runs of gdrtop."""

@@ -1,0 +1,355 @@
+"""`gdrtop watch`: without a screen, keep the last hours on disk and save what surrounds an event."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, TextIO
+
+from probes.base.origin import Source
+from probes.facts.node import Node
+from probes.host.protocol import Host
+from probes.live.model.sample import LiveEvent
+from probes.queries.finding import Severity
+from tui.bandwidth.slow_results import note_slow_results
+from tui.command_line.arguments import EXIT_WRONG_USAGE, duration, require_running_node
+from tui.commands.live.live import INDENT, wrapped_below
+from tui.commands.watch.event_hook import EventHook
+from tui.files.reliability.database import history_path
+from tui.files.reliability.recorder import HistoryRecorder
+from tui.files.since_ok import since_ok
+from tui.files.xdg import STATE, own_directory
+from tui.runtime.json_values import document, host_name
+from tui.runtime.node_monitor import NodeMonitor
+from tui.runtime.open_host import NoSuchHost, open_host
+from tui.runtime.printing import heading_of, print_lines, text_width
+from tui.runtime.ring_directory import RingDirectory, RingError
+from tui.runtime.ring_recorder import Limits, Notice, NoticeKind, RingRecorder
+from tui.runtime.signals import signals_stop
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_LEAST_BYTES = 16 << 20
+_MOST_BYTES = 1 << 40
+_LOG_WIDTH = 8192
+_PAUSE_SECONDS = 0.25  # a signal ends the wait for the next sample after this time
+_TROUBLE = (NoticeKind.PAUSED, NoticeKind.NOT_SAVED, NoticeKind.NO_HISTORY, NoticeKind.HOOK_FAILED)
+_HELP = """\
+Every file in DIR is a recording: gdrtop --replay FILE opens it at the event.
+Print a unit for systemd: gdrtop watch --unit > /etc/systemd/system/gdrtop-watch.service
+What gdrtop reliability shows is kept apart from DIR, for 84 days of jobs.
+SIGTERM, SIGHUP and Ctrl-C stop it with status 0.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _HELP
+    parser.add_argument(
+        "--dir",
+        metavar="DIR",
+        help="directory of the ring and the saved recordings (default: gdrtop/watch in $XDG_STATE_HOME)",
+    )
+    parser.add_argument(
+        "--keep",
+        metavar="TIME",
+        type=duration(60, 30 * 86400),
+        default="6h",
+        help="length of the ring (default: 6h)",
+    )
+    parser.add_argument(
+        "--max-size",
+        metavar="SIZE",
+        type=size,
+        default="200M",
+        help="maximum size of the directory; saved recordings get half of it (default: 200M)",
+    )
+    parser.add_argument(
+        "--freeze",
+        choices=("critical", "warning", "note"),
+        default="warning",
+        help="save a recording around events of this severity or higher (default: warning)",
+    )
+    parser.add_argument(
+        "--before",
+        metavar="TIME",
+        type=duration(1, 600),
+        default="2m",
+        help="saved before the event (default: 2m)",
+    )
+    parser.add_argument(
+        "--after",
+        metavar="TIME",
+        type=duration(1, 600),
+        default="1m",
+        help="saved after the event (default: 1m)",
+    )
+    parser.add_argument(
+        "--on-event",
+        metavar="COMMAND",
+        type=_hook,
+        default=(),
+        help="also run this command at such an event, with the event as JSON on its standard input; it "
+        "begins with an absolute path, has no shell, and 30 s",
+    )
+    parser.add_argument(
+        "--redact",
+        action="store_true",
+        help="redact the saved recordings as gdrtop record does; the ring is not redacted",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print events as JSON, one object per line (gdrtop schema watch)"
+    )
+    parser.add_argument(
+        "--unit", action="store_true", help="print a systemd unit with these options and exit"
+    )
+
+
+def size(text: str) -> int:
+    """Return the bytes of "200M" or "2G": powers of 1024."""
+    matched = re.fullmatch(r"([0-9]{1,15})([KMGT]?)(?:i?B)?", text, re.IGNORECASE | re.ASCII)
+    value = int(matched[1]) * _UNITS[matched[2].upper()] if matched else 0
+    if not matched:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size like 200M or 2G")
+    if not _LEAST_BYTES <= value <= _MOST_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size from 16M to 1T")
+    return value
+
+
+def _hook(text: str) -> tuple[str, ...]:
+    try:
+        argv = tuple(shlex.split(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be read: {error}") from None
+    if not argv or not os.path.isabs(argv[0]):
+        raise argparse.ArgumentTypeError(f"{text!r} does not begin with an absolute path")
+    return argv
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Watch the node that the options name until a signal, or print the unit."""
+    if options.unit:
+        from tui.commands.watch.unit import unit_text
+
+        out.write(unit_text(options))
+        return 0
+    host = open_host(options)
+    require_running_node(host, "watch")
+    if host.origin.source is Source.RECORDED:
+        raise NoSuchHost("a recording cannot be watched")
+    limits = Limits(
+        options.keep,
+        options.max_size,
+        Severity(options.freeze),
+        options.before,
+        options.after,
+        options.redact,
+    )
+    try:
+        directory = RingDirectory(_directory(options.dir))
+    except RingError as error:
+        print(f"gdrtop: {error}", file=sys.stderr)
+        return EXIT_WRONG_USAGE
+    if host.origin.source is Source.SIMULATED and not options.json:
+        print_lines([heading_of(host.origin.label, host.origin, host.wall_clock())], out, options.ascii)
+    hook = None
+    if options.on_event and (options.read_only or host.origin.source is not Source.LIVE):
+        print("gdrtop: --on-event runs nothing with --read-only or on a simulated node", file=sys.stderr)
+    elif options.on_event:
+        hook = EventHook(options.on_event)
+    output = Output(out, options.json, options.ascii)
+    try:
+        watch(host, directory, limits, output, read_only=options.read_only, hook=hook)
+    finally:
+        directory.close()
+    return 0
+
+
+def _directory(asked: str | None) -> str:
+    if asked is not None:
+        return os.path.abspath(asked)
+    state = own_directory(STATE)
+    return state and os.path.join(state, "watch")
+
+
+def watch(
+    host: Host,
+    directory: RingDirectory,
+    limits: Limits,
+    output: Output,
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], object] = time.sleep,
+    read_only: bool = False,
+    hook: EventHook | None = None,
+) -> None:
+    """Write the ring, and print events, until a signal."""
+    stops: list[str] = []
+    watcher = Watcher(host, directory, limits, output, read_only, hook)
+    with signals_stop(stops.append):
+        try:
+            watcher.step()
+            while not stops:
+                next_at = clock() + 1.0
+                while not stops and clock() < next_at:
+                    wait(min(_PAUSE_SECONDS, max(0.0, next_at - clock())))
+                if not stops:
+                    watcher.step()
+        finally:
+            watcher.close(stops[0] if stops else "")
+
+
+class Watcher:
+    """Reads the node, fills the ring, and prints."""
+
+    def __init__(
+        self,
+        host: Host,
+        directory: RingDirectory,
+        limits: Limits,
+        output: Output,
+        read_only: bool = False,
+        hook: EventHook | None = None,
+    ) -> None:
+        self._host, self._read_only, self._hook = host, read_only, hook
+        self._directory = directory
+        self._limits = limits
+        self._output = output
+        self._recorder = RingRecorder(host, directory, limits, output.notice)
+        self._monitor = NodeMonitor(self._recorder.host)
+        # Of a simulated node, nothing is kept among what this machine has done.
+        is_kept = host.origin.source is Source.LIVE and not read_only
+        self._history = HistoryRecorder(history_path(), self._tell_no_history) if is_kept else None
+
+    def step(self) -> None:
+        """Take one sample."""
+        is_first = self._monitor.node is None
+        if is_first:  # so that results from before are no events
+            note_slow_results(self._monitor, self._host)
+        probe, self._recorder.needs_probe = self._recorder.needs_probe, False
+        sample = self._monitor.read(probe)
+        if self._monitor.is_probed:
+            self._recorder.host.note_probe()
+        if is_first:
+            assert self._monitor.node is not None
+            self._output.node = self._monitor.node
+            self._output.notice(Notice(sample.taken_at, NoticeKind.STARTED, self._started()))
+        # Within this moment, so that the ring has what the doctor read, and a saved recording ends with it.
+        if self._monitor.needs_check or self._recorder.is_save_due(sample):
+            note_slow_results(self._monitor, self._host)
+            judgment = self._monitor.check()
+            assert self._monitor.examination is not None
+            since_ok(self._monitor.examination, judgment, self._read_only)
+        for event in sample.events:
+            self._output.event(event)
+            self._tell_hook(event)
+        if self._hook is not None and (wrong := self._hook.step()):
+            self._output.notice(Notice(sample.taken_at, NoticeKind.HOOK_FAILED, wrong))
+        self._recorder.end_moment(sample)
+        if self._history is not None and self._monitor.node is not None:
+            self._history.update(sample, self._monitor.node)
+
+    def _tell_hook(self, event: LiveEvent) -> None:
+        order = list(Severity)
+        if self._hook is None or order.index(event.severity) > order.index(self._limits.severity):
+            return
+        if wrong := self._hook.tell(json.dumps(self._output.document_of(event))):
+            self._output.notice(Notice(event.at, NoticeKind.HOOK_FAILED, wrong))
+
+    def _tell_no_history(self, at: float, why: str) -> None:
+        text = f"the history for gdrtop reliability is not kept: {why}"
+        self._output.notice(Notice(at, NoticeKind.NO_HISTORY, text))
+
+    def _started(self) -> str:
+        limits = self._limits
+        return (
+            f"the ring in {self._directory.path} keeps at most {limits.keep_seconds / 3600:g} h"
+            f" and {limits.max_bytes >> 20} MiB;"
+            f" events of severity {limits.severity.value} or higher are saved"
+        )
+
+    def close(self, reason: str) -> None:
+        """Save what is pending, and end the ring."""
+        self._recorder.close()
+        if self._history is not None:
+            self._history.close()
+        if self._hook is not None:
+            self._hook.close()
+        if self._monitor.node is not None:
+            text = f"ended: {reason}" if reason else "ended"
+            self._output.notice(Notice(self._host.wall_clock(), NoticeKind.ENDED, text))
+
+
+class Output:
+    """Prints events and notices as text or as JSON Lines."""
+
+    def __init__(self, out: TextIO, as_json: bool = False, ascii_only: bool = False) -> None:
+        self._out = out
+        self._as_json = as_json
+        self._ascii_only = ascii_only
+        self.node: Node | None = None
+
+    def event(self, event: LiveEvent) -> None:
+        """Print an event of the node."""
+        self._print(event.at, event.severity, event.text, event.explanation, event.kind.value, event.subject)
+
+    def document_of(self, event: LiveEvent) -> dict[str, Any]:
+        """Return the JSON document of an event."""
+        texts = event.text, event.explanation, event.kind.value, event.subject
+        return self._document(event.at, event.severity, *texts)
+
+    def notice(self, notice: Notice) -> None:
+        """Print what happened to the ring."""
+        is_trouble = notice.kind in _TROUBLE
+        severity = Severity.WARNING if is_trouble else Severity.NOTE
+        explanation, file = notice.explanation, notice.file
+        self._print(notice.at, severity, notice.text, explanation, notice.kind.value, "gdrtop watch", file)
+
+    def _print(
+        self,
+        at: float,
+        severity: Severity,
+        text: str,
+        explanation: str,
+        kind: str,
+        subject: str,
+        file: str = "",
+    ) -> None:
+        if self._as_json:
+            json.dump(self._document(at, severity, text, explanation, kind, subject, file), self._out)
+            self._out.write("\n")
+        else:
+            local = datetime.fromtimestamp(at).astimezone().isoformat(sep=" ", timespec="seconds")
+            # A log has a line for each event, however long.
+            width = text_width(self._out) if self._out.isatty() else _LOG_WIDTH
+            lines = wrapped_below(f"{local}  {severity.value:<8}  {text}", width)
+            lines += wrapped_below(explanation, width, INDENT) if explanation else []
+            print_lines(lines, self._out, self._ascii_only)
+        self._out.flush()
+
+    def _document(
+        self,
+        at: float,
+        severity: Severity,
+        text: str,
+        explanation: str,
+        kind: str,
+        subject: str,
+        file: str = "",
+    ) -> dict[str, Any]:
+        assert self.node is not None
+        content = {
+            "kind": kind,
+            "severity": severity.value,
+            "subject": subject,
+            "text": text,
+            "explanation": explanation,
+            "file": file or None,
+        }
+        return document("watch", host_name(self.node), self.node.origin, at, content)
