@@ -995,7 +995,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probes.bandwidth.model.command import Command, Refused, command
-from probes.bandwidth.model.planned_test import Purpose
+from probes.bandwidth.model.planned_series import Purpose
 from probes.bandwidth.model.request import Request
 from probes.bandwidth.model.samples import Sample, clean_line, parse_number
 from probes.bandwidth.tools.failures import Output, failures_in

@@ -127,7 +127,7 @@ IMPORT_ORDER = (
     ("probes/plans", "probes/bandwidth"),
     ("probes/live",),
     ("probes/checks", "probes/simulation"),
-    ("probes/setup", "probes/export", "probes/scheduler"),
+    ("probes/setup", "probes/metrics", "probes/scheduler"),
     ("probes/fleet",),
     ("widgets/base",),
     ("widgets/node",),

@@ -16,29 +16,29 @@ class Latest(Generic[T]):
     identity then see that nothing changed.
     """
 
-    __slots__ = ("_equal", "_keeps_equal", "_same", "value")
+    __slots__ = ("_keeps_equal", "_objects", "_values", "value")
 
     def __init__(self, keeps_equal: bool = False) -> None:
         self._keeps_equal = keeps_equal
         self.value: T | None = None  # the one that was made last; None: none yet
-        self._same: tuple[object, ...] = ()
-        self._equal: object = None
+        self._objects: tuple[object, ...] = ()
+        self._values: object = None
 
-    def get(self, make: Callable[[], T], *, same: tuple[object, ...] = (), equal: object = None) -> T:
+    def get(self, make: Callable[[], T], *, objects: tuple[object, ...] = (), values: object = None) -> T:
         """Return the last value, or what `make` returns if it was made from other objects or unequal ones.
 
-        `same` is compared by identity: for objects that are replaced when they change, and slow to compare.
-        Values are never None. If `make` raises, the last value stays and is made again in the next call.
+        `objects` are replaced when they change and slow to compare, so they are compared by identity, and
+        `values` by equality. None is never made. If `make` raises, the next call makes the value again.
         """
-        is_other = len(same) != len(self._same) or any(map(is_not, same, self._same))
-        if is_other or equal != self._equal or self.value is None:
+        is_other = len(objects) != len(self._objects) or any(map(is_not, objects, self._objects))
+        if is_other or values != self._values or self.value is None:
             value = make()
             if self.value is None or not self._keeps_equal or self.value != value:
                 self.value = value
         # Equal objects that are newer will be compared with themselves next time, which is fast.
-        self._same, self._equal = same, equal
+        self._objects, self._values = objects, values
         return self.value
 
     def forget(self) -> None:
         """Make the value in the next call."""
-        self.value, self._same, self._equal = None, (), None
+        self.value, self._objects, self._values = None, (), None

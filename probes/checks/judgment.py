@@ -234,7 +234,7 @@ class Judge:
         reason = "" if usability.state in _GREEN else usability.reason
         served = (usability.state, usability.path, usability.gpus, usability.nics, usability.unserved)
         moved = self._moving.get(
-            lambda: run_checks(newest_examination(), _MOVING), equal=(*served, reason, watched)
+            lambda: run_checks(newest_examination(), _MOVING), values=(*served, reason, watched)
         )
         before = self.judgment
         if moved == self._moved and before is not None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probes.bandwidth.model.command import Refused, bound_to
 from probes.bandwidth.model.limits import Limit
-from probes.bandwidth.model.planned_test import Pair, PlannedProcess, PlannedTest
+from probes.bandwidth.model.planned_series import Pair, PlannedProcess, PlannedTest
 from probes.bandwidth.model.request import DEFAULT_BYTES, Mode
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
 from probes.bandwidth.planning.affected_jobs import affected_by

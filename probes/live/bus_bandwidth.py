@@ -50,7 +50,7 @@ class BusBandwidth:
         self._now = now
         if isinstance(processes, Unknown):
             return processes
-        watched, hidden = self._asked.get(lambda: _asked(processes), same=(processes,))
+        watched, hidden = self._asked.get(lambda: _asked(processes), objects=(processes,))
         if not watched and not hidden:
             return processes
         speeds: dict[int, Maybe[Speeds]] = dict(hidden)

@@ -67,8 +67,8 @@ class LiveSampler:
     def sample(self, host: Host, node: Node, reading: Reading) -> LiveSample:
         """Return the sample that belongs to a reading taken just now."""
         limits: list[str] = []
-        modules = self._modules.get(lambda: _modules(node), same=(node,))
-        names = self._names.get(lambda: _names(node), same=(node,))
+        modules = self._modules.get(lambda: _modules(node), objects=(node,))
+        names = self._names.get(lambda: _names(node), objects=(node,))
 
         def part(what: str, read: Callable[[], T], otherwise: T) -> T:
             try:
@@ -113,7 +113,7 @@ class LiveSampler:
         sample = LiveSample(
             at=reading.at,
             taken_at=taken_at,
-            nic_names=self._nic_names.get(lambda: _nic_names(node), same=(node,)),
+            nic_names=self._nic_names.get(lambda: _nic_names(node), objects=(node,)),
             processes=processes,
             jobs=jobs,
             ports=ports,

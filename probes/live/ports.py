@@ -339,7 +339,9 @@ def _sample(port: _Port, reading: Reading, rates: Mapping[tuple[str, int], PortR
         line_rate_gbps=port.line_rate,
         sent_gbps=rate.sent_gbps,
         received_gbps=rate.received_gbps,
-        counters=port.merged.get(lambda: {**port.counters, **port.events}, same=(port.counters, port.events)),
+        counters=port.merged.get(
+            lambda: {**port.counters, **port.events}, objects=(port.counters, port.events)
+        ),
         pause_percent=port.pause,
         pcie_stall_percent=port.stall,
         pcie_gtps=port.link[0],

@@ -110,10 +110,10 @@ def path_usability(
 
     served = cache.get(
         serve,
-        same=(node, topology),
+        objects=(node, topology),
         # How many regions there are changes all the time, and which GPUs are served depends only on whether
         # any.
-        equal=(use.dmabuf, use.peermem, use.peermem_path, use.attached, bool(use.regions), states, file),
+        values=(use.dmabuf, use.peermem, use.peermem_path, use.attached, bool(use.regions), states, file),
     )
     if served.notes is None:
         return served.usability

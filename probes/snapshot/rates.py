@@ -194,7 +194,7 @@ def read(
     `with_interfaces`: also the netdevs of its ports. On Ethernet the port counters leave out TCP/IP.
     `cache`: the caller's own, if it reads each second.
     """
-    sources = (cache or Latest()).get(lambda: _sources(node), same=(node,))
+    sources = (cache or Latest()).get(lambda: _sources(node), objects=(node,))
     ports: dict[tuple[str, int], PortCounters] = {}
     states: dict[tuple[str, int], Maybe[str]] = {}
     for source in sources.ports:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from probes.host.remote.remote_host import RemoteHost
 from probes.host.remote.transport import Target
+from probes.live.job_examination import examine_with_jobs
 from probes.live.live_sampler import LiveSampler
-from probes.live.verdict import examine_with_jobs
 from probes.snapshot.node_reader import NodeReader
 from tests.perf.command import Command, measure
 from tests.perf.table import best, row, slowness

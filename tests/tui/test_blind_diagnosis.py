@@ -10,8 +10,8 @@ from textual.pilot import Pilot
 
 from probes.checks.judgment import judge, listed
 from probes.checks.registry import CHECKS
+from probes.live.job_examination import examine_with_jobs
 from probes.live.model.activity import WAIT_SECONDS
-from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Severity
 from probes.simulation.faults import live
 from probes.simulation.faults.catalogue import FAULTS

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from probes.checks.judgment import judge, listed
-from probes.live.verdict import examine_with_jobs
+from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Status
 from probes.setup.image import check_image
 from probes.simulation.faults.catalogue import FAULTS, NoSuchFault

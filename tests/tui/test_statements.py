@@ -12,10 +12,10 @@ from typing import Any, TextIO
 import pytest
 
 from probes.checks.judgment import judge
-from probes.export import metric_list
-from probes.export.metrics import Observation, families
 from probes.fleet.summary import summarize
-from probes.live.verdict import examine_with_jobs
+from probes.live.job_examination import examine_with_jobs
+from probes.metrics import metric_list
+from probes.metrics.metrics import Observation, families
 from probes.setup.step import SetupRecord, StepState
 from probes.setup.steps.checked import CheckedStep
 from probes.setup.steps.guide import read_guide

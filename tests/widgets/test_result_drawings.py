@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.model.planned_test import Pair, Purpose
+from probes.bandwidth.model.planned_series import Pair, Purpose
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import (

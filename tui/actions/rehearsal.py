@@ -14,7 +14,7 @@ from probes.base.unknown import Unknown
 from probes.checks.judgment import Judgment, judge
 from probes.host.protocol import Host
 from probes.live.events.conditions import SEEN_AT_ONCE
-from probes.live.verdict import examine_with_jobs
+from probes.live.job_examination import examine_with_jobs
 from probes.setup.twin.build import make_twin
 from probes.snapshot.examination import Examination
 from tui.actions.audit_log import Actor, Audit, MemoryLog

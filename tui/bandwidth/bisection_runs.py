@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 
-from probes.bandwidth.model.planned_test import PlannedTest
+from probes.bandwidth.model.planned_series import PlannedTest
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.planning.bisection import Outcome, Trial, search
 from probes.base.frozen import frozen

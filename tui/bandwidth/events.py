@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.bandwidth.model.planned_test import PlannedTest, Series
+from probes.bandwidth.model.planned_series import PlannedTest, Series
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.model.samples import Fact, Sample
 from probes.base.frozen import frozen

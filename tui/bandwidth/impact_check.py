@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from probes.bandwidth.model.planned_test import LeftOut, Series
+from probes.bandwidth.model.planned_series import LeftOut, Series
 from probes.facts.jobs import processes
 from probes.facts.node import probe_node
 from probes.host.probe_thread import start_probe

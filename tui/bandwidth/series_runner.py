@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from probes.bandwidth.model.planned_test import PlannedTest, Series
+from probes.bandwidth.model.planned_series import PlannedTest, Series
 from probes.bandwidth.model.rating import Assessment, headline, rate, stalls
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.model.samples import HOST_MEMORY, STAGED, Sample
@@ -34,7 +34,7 @@ from tui.bandwidth.events import (
 )
 from tui.bandwidth.impact_check import abort_reason
 from tui.bandwidth.processes import ProcessStarter
-from tui.bandwidth.test_runner import TestRunner
+from tui.bandwidth.runner import TestRunner
 
 Choose = Callable[[Sequence[Result]], PlannedTest | None]
 """Results so far → the next test, or None at the end."""

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.expected import ExpectedPair
-from probes.bandwidth.model.planned_test import PlannedTest, Series
+from probes.bandwidth.model.planned_series import PlannedTest, Series
 from probes.bandwidth.model.request import Request
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.planning.affected_jobs import affected_by

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping, Sequence
 
-from probes.bandwidth.model.planned_test import LeftOut
+from probes.bandwidth.model.planned_series import LeftOut
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.against_earlier import changes, local_time
 from probes.bandwidth.results.comparison import conclusions

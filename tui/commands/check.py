@@ -19,7 +19,7 @@ from probes.checks.new_jobs import DEFAULTS, Action
 from probes.checks.registry import CHECKS
 from probes.facts.node import Node
 from probes.host.protocol import Host
-from probes.live.verdict import examine_with_jobs
+from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Finding, Status
 from probes.queries.jobs import without_jobs
 from probes.snapshot.examination import Examination

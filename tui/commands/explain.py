@@ -17,8 +17,8 @@ from probes.live.explanation.process import (
     concerning,
     explain_process,
 )
+from probes.live.job_examination import examine_and_sample
 from probes.live.model.sample import LiveProcess, LiveSample
-from probes.live.verdict import examine_and_sample
 from probes.queries.finding import Finding, Severity
 from probes.setup.environment.advice import Advice
 from probes.setup.environment.recommend import recommend

@@ -12,7 +12,7 @@ from tui.controllers.bandwidth_worker import BandwidthWorker
 
 if TYPE_CHECKING:
     from probes.bandwidth.model.command import Refused
-    from probes.bandwidth.model.planned_test import Series
+    from probes.bandwidth.model.planned_series import Series
     from probes.bandwidth.model.request import Request
     from probes.bandwidth.model.result import Result
     from probes.snapshot.examination import Examination
@@ -112,7 +112,7 @@ class BandwidthSetupController:
         self._worker.plan(examination, request, apply, self._fail)
 
     def _find_affected(self, setup: BandwidthSetupState, examination: Examination) -> None:
-        from probes.bandwidth.model.planned_test import Series
+        from probes.bandwidth.model.planned_series import Series
 
         newest, before = self._context.overview.newest_readings
         if isinstance(setup.planned, Series) and newest is not None:
@@ -166,7 +166,7 @@ class BandwidthSetupController:
 
     def run_planned(self) -> None:
         """Run the planned series, after a check of which jobs it would affect."""
-        from probes.bandwidth.model.planned_test import Series
+        from probes.bandwidth.model.planned_series import Series
         from tui.screens.bandwidth_setup.state import ToRun
 
         setup = self.state

@@ -10,7 +10,7 @@ from tui.runtime.background_task import BackgroundTask, Call, Failed, Then, call
 
 if TYPE_CHECKING:  # loaded with the first test
     from probes.bandwidth.model.command import Refused
-    from probes.bandwidth.model.planned_test import Series
+    from probes.bandwidth.model.planned_series import Series
     from probes.bandwidth.model.request import Request
     from probes.bandwidth.model.result import Result
     from probes.host.protocol import Host

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from probes.checks.judgment import Judgment
     from probes.fleet.summary import FoundProblem
-    from probes.fleet.watch.fleet_watch import FleetWatch
+    from probes.fleet.watch import FleetWatch
     from probes.queries.finding import Finding
 
 

@@ -19,11 +19,11 @@ from probes.checks.log_findings import only_in_logs
 from probes.facts.node import Node
 from probes.host.log_findings import LogFindingsRecorder
 from probes.host.protocol import Host
+from probes.live.job_examination import examine_with_jobs, with_jobs
 from probes.live.live_sampler import LiveSampler
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample
 from probes.live.ras.events import RasEvents
 from probes.live.reliability.history_text import past_by_device
-from probes.live.verdict import examine_with_jobs, with_jobs
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.condition import (
     ERRORS_RISING,
@@ -220,7 +220,7 @@ class NodeMonitor:
         if examined is None or isinstance(examined.component_history, Unknown):
             return {}
         history, node = examined.component_history, examined.node
-        return self._past.get(lambda: past_by_device(history, node), same=(history, node))
+        return self._past.get(lambda: past_by_device(history, node), objects=(history, node))
 
     def _place(self, node: Node) -> None:
         """Find the paths of a node again, with the topology file that NCCL uses."""

@@ -94,7 +94,7 @@ def fault_without_effect(node: str, wanted: str) -> tuple[Fault, str] | None:
         NoSuchFault: there is no fault of this name, or this node cannot have it.
     """
     from probes.checks.registry import findings
-    from probes.live.verdict import examine_with_jobs
+    from probes.live.job_examination import examine_with_jobs
     from probes.queries.finding import Status
     from probes.simulation.faults.catalogue import faults_of
     from probes.simulation.host import SimulatedHost
@@ -197,7 +197,7 @@ def reach(target: Target, among: Connections | None = None) -> RemoteHost:
     It ends with the connections that it is `among`.
     """
     from probes.host.remote.remote_host import RemoteHost
-    from probes.live.verdict import examine_with_jobs
+    from probes.live.job_examination import examine_with_jobs
 
     host = RemoteHost(target, among, float(current().configured("fleet.timeout").value))
     host.read_ahead(examine_with_jobs)

@@ -9,8 +9,8 @@ from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
 from probes.checks.judgment import Judgment, judge
 from probes.host.protocol import Host
+from probes.live.job_examination import examine_with_jobs
 from probes.live.model.sample import LiveSample
-from probes.live.verdict import examine_with_jobs
 from probes.recording.archive import ArchiveWriter, read_archive
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.bandwidth.model.planned_test import Purpose
+from probes.bandwidth.model.planned_series import Purpose
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from probes.bandwidth.model.command import is_host
-from probes.bandwidth.model.planned_test import PlannedTest, Purpose, Series
+from probes.bandwidth.model.planned_series import PlannedTest, Purpose, Series
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.planning.inventory import Available
 from probes.base.text import plural

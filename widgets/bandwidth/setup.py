@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.model.planned_test import PlannedTest, Purpose, Series
+from probes.bandwidth.model.planned_series import PlannedTest, Purpose, Series
 from probes.base.frozen import frozen
 from probes.base.text import plural
 from widgets.bandwidth.series import (

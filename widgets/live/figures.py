@@ -120,7 +120,7 @@ _latest_rates: Latest[dict[int, RankRate]] = Latest()
 def rank_rates(sample: LiveSample) -> dict[int, RankRate]:
     """Return the rate of each process with connected queue pairs, by pid; several panels ask in turn."""
     made_from = sample.processes, sample.ports, sample.kernel_clients
-    return _latest_rates.get(lambda: _rank_rates(sample), same=made_from)
+    return _latest_rates.get(lambda: _rank_rates(sample), objects=made_from)
 
 
 def _rank_rates(sample: LiveSample) -> dict[int, RankRate]:

@@ -84,7 +84,7 @@ def _problems(sample: LiveSample) -> _Problems:
     """Return the problems of a sample; they seldom differ from those of the sample before."""
     findings, conditions = sample.findings, sample.watched.conditions
     nics = sample.nic_names
-    return _latest.get(lambda: _found([*findings, *conditions], nics), same=(findings, conditions, nics))
+    return _latest.get(lambda: _found([*findings, *conditions], nics), objects=(findings, conditions, nics))
 
 
 def _found(problems: Sequence[Finding | Condition], nics: Mapping[str, str]) -> _Problems:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.live.hang.diagnosis import Diagnosis, Motion
-from probes.live.hang.watch import RankState
+from probes.live.hang.ranks import RankState
 from probes.nccl.flight_recorder.dump import Dump
 from probes.nccl.flight_recorder.verdict import DumpVerdict, ranks_text
 from widgets.base.columns import Column, draw_columns

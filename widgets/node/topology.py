@@ -154,7 +154,7 @@ def draw(
     if form.style is Style.LIST:
         columns = form.columns or measure(topology, lines, highlights, width)
         return draw_list(topology, lines, highlights, width, columns).followed_by(below)
-    numas = form.drawn.numas.get(lambda: switches_by_numa(topology), same=(topology,))
+    numas = form.drawn.numas.get(lambda: switches_by_numa(topology), objects=(topology,))
 
     def boxes(lines: Mapping[str, list[Line]], latest: Latest[Template]) -> list[Line]:
         if trends is not None and form.has_graphs:
@@ -165,8 +165,8 @@ def draw(
             lambda: Template(
                 lines, lambda lines: _draw_boxes(node, topology, numas, lines, highlights, width, form.style)
             ),
-            same=(node, topology),
-            equal=(highlights, width, widths),
+            objects=(node, topology),
+            values=(highlights, width, widths),
         )
         return template.filled(lines)
 

@@ -14,7 +14,7 @@ from statistics import fmean, median
 
 from probes.bandwidth.model.expected import NEAR_PCIE, NEAR_PORT, Expectation
 from probes.bandwidth.model.limits import Limit
-from probes.bandwidth.model.planned_test import Settings
+from probes.bandwidth.model.planned_series import Settings
 from probes.bandwidth.model.samples import Sample
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown

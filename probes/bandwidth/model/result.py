@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from probes.bandwidth.model.planned_test import Load, Pair, PlannedTest
+from probes.bandwidth.model.planned_series import Load, Pair, PlannedTest
 from probes.bandwidth.model.rating import Assessment
 from probes.bandwidth.model.samples import Fact, Sample
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from probes.bandwidth.model.planned_test import PlannedTest
+from probes.bandwidth.model.planned_series import PlannedTest
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import Gpu, GpuFacts

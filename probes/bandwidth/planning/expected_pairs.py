@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 
 from probes.bandwidth.model.expected import TESTS, Expectation, ExpectedPair, ExpectedTable, parse_table
-from probes.bandwidth.model.planned_test import PlannedTest, Series
+from probes.bandwidth.model.planned_series import PlannedTest, Series
 from probes.bandwidth.model.rating import LARGE_FROM_BYTES
 from probes.bandwidth.model.samples import GPU_PATHS
 from probes.base.unknown import Unknown, known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probes.bandwidth.model.planned_test import Purpose
+from probes.bandwidth.model.planned_series import Purpose
 from probes.bandwidth.tools.perftest import GPU_BUILD_HINT
 from probes.bandwidth.tools.tool import tool_of
 from probes.base.frozen import frozen

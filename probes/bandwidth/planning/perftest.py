@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from probes.bandwidth.model.command import Refused, bound_to, by_ssh, host_of, is_ipv6
 from probes.bandwidth.model.limits import Limit, limit_of_two_ends
-from probes.bandwidth.model.planned_test import Pair, PlannedProcess, PlannedTest
+from probes.bandwidth.model.planned_series import Pair, PlannedProcess, PlannedTest
 from probes.bandwidth.model.request import MemoryPath, Mode, Request
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
 from probes.bandwidth.planning.chosen_devices import NoSuchDevice

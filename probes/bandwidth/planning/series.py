@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.model.planned_test import LeftOut, PlannedTest, Series
+from probes.bandwidth.model.planned_series import LeftOut, PlannedTest, Series
 from probes.bandwidth.model.request import MemoryPath, Request, Scope
 from probes.bandwidth.model.samples import STAGED
-from probes.bandwidth.planning.local_test import local_test, staged_parts
 from probes.bandwidth.planning.node_settings import active_port, better_nics_down, nearest_nic, no_rdma
 from probes.bandwidth.planning.perftest import perftest_test, title_of
+from probes.bandwidth.planning.single_process import local_test, staged_parts
 from probes.bandwidth.tools.perftest import GPU_BUILD_HINT
 from probes.bandwidth.tools.tool import LocalTool, tool_of
 from probes.base.unknown import Unknown

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from probes.bandwidth.model.planned_test import LeftOut
+from probes.bandwidth.model.planned_series import LeftOut
 from probes.bandwidth.model.rating import LIKE_HOST, Rating
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result

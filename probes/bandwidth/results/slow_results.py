@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from probes.bandwidth.model.planned_test import Pair
+from probes.bandwidth.model.planned_series import Pair
 from probes.bandwidth.model.rating import OpenFinding, Rating
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.model.samples import GPU_PATHS

@@ -13,7 +13,7 @@ from dataclasses import replace
 from probes.bandwidth.model.rating import LIKE_HOST, short_gbps
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import HOST_MEMORY, STAGED
-from probes.bandwidth.planning.local_test import COPIES
+from probes.bandwidth.planning.single_process import COPIES
 from probes.bandwidth.results.against_earlier import gbps_text, headline_text
 from probes.bandwidth.results.memory_path import is_as_requested, mismatch_evidence, nic_routes, staged_routes
 from probes.base.text import plural

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from probes.bandwidth.model.command import PCI_ORDER, Command, Refused, command, gpu_numbers, out_of_range
-from probes.bandwidth.model.planned_test import Load, Purpose
+from probes.bandwidth.model.planned_series import Load, Purpose
 from probes.bandwidth.model.request import Request
 from probes.bandwidth.model.samples import (
     DONE,

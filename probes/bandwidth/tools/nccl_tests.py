@@ -28,7 +28,7 @@ from probes.bandwidth.model.command import (
     out_of_range,
     visible_gpus,
 )
-from probes.bandwidth.model.planned_test import Purpose
+from probes.bandwidth.model.planned_series import Purpose
 from probes.bandwidth.model.request import MemoryPath, Request
 from probes.bandwidth.model.samples import (
     DONE,

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from probes.bandwidth.model.command import Command, Refused, command, gpu_numbers, out_of_range, visible_gpus
 from probes.bandwidth.model.limits import Limit, limit_of_gpu_copies
-from probes.bandwidth.model.planned_test import Purpose
+from probes.bandwidth.model.planned_series import Purpose
 from probes.bandwidth.model.request import Request
 from probes.bandwidth.model.samples import (
     LINE_LIMIT,

@@ -5,7 +5,7 @@ Its commands are in perftest_command.py, its output in perftest_output.py, its e
 
 from __future__ import annotations
 
-from probes.bandwidth.model.planned_test import Purpose
+from probes.bandwidth.model.planned_series import Purpose
 from probes.bandwidth.tools.perftest_command import measured_speed
 from probes.bandwidth.tools.perftest_failures import PATTERNS
 from probes.bandwidth.tools.perftest_output import PerftestOutput

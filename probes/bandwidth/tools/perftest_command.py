@@ -23,7 +23,7 @@ from probes.bandwidth.model.command import (
     out_of_range,
 )
 from probes.bandwidth.model.limits import Limit, limit_of_host_memory, limit_of_pair
-from probes.bandwidth.model.planned_test import Load, Purpose, Settings
+from probes.bandwidth.model.planned_series import Load, Purpose, Settings
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.system.tool_names import PERFTEST

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from probes.bandwidth.model.command import Command, Refused
 from probes.bandwidth.model.limits import Limit
-from probes.bandwidth.model.planned_test import Purpose, Settings
+from probes.bandwidth.model.planned_series import Purpose, Settings
 from probes.bandwidth.model.request import Request
 from probes.bandwidth.tools.failures import (
     FIRST_PATTERNS,

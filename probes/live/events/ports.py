@@ -57,7 +57,7 @@ class PortEvents:
         events: list[LiveEvent] = []
         self.downs = ()
         processes = sample.processes
-        used = self._used.get(lambda: _used(processes), same=(processes,))
+        used = self._used.get(lambda: _used(processes), objects=(processes,))
         names = set()
         for port in sample.ports:
             name = port.name

@@ -14,7 +14,7 @@ from probes.base.text import minutes, plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.live.hang.blocked_threads import BlockedThread
 from probes.live.hang.dump_files import FoundDumps
-from probes.live.hang.watch import NOT_READ, RankState, different_rank
+from probes.live.hang.ranks import NOT_READ, RankState, different_rank
 from probes.live.model.activity import SILENT_SECONDS
 from probes.live.model.sample import LiveJob
 from probes.live.processes.packets import PairMotion

@@ -23,7 +23,7 @@ class JobIds:
     def update(self, processes: Iterable[tuple[int, Process, Maybe[int], int]]) -> dict[int, str]:
         """Return the job id of each process, given as pid, process, rank and parent."""
         asked = list(processes)
-        return self._answer.get(lambda: self._updated(asked), equal=asked)
+        return self._answer.get(lambda: self._updated(asked), values=asked)
 
     def _updated(self, processes: list[tuple[int, Process, Maybe[int], int]]) -> dict[int, str]:
         groups: dict[tuple[str, ...], list[int]] = {}

@@ -47,7 +47,7 @@ def gpu_users(node: Node, reading: Reading, cache: Latest[frozenset[str]] | None
     if isinstance(reading.gpus, Unknown):
         return GpuUsers({}, False)
     found: dict[int, list[str]] = {}
-    usable = (cache or Latest()).get(lambda: frozenset(gpu.bdf for gpu in usable_gpus(node)), same=(node,))
+    usable = (cache or Latest()).get(lambda: frozenset(gpu.bdf for gpu in usable_gpus(node)), objects=(node,))
     # All that are there are known, and have answered.
     is_complete = not isinstance(node.gpus, Unknown) and usable <= reading.gpus.keys()
     for bdf, live in sorted(reading.gpus.items()):

@@ -170,7 +170,7 @@ class _HostReader:
                 Question(self._usage, lambda: host.process_usage(asked), is_new),
             )
         now_there = self._live(node, reading, users, rdma, unlisted)
-        processes = self._shown.get(lambda: now_there, same=now_there)
+        processes = self._shown.get(lambda: now_there, objects=now_there)
         sources = (self._resources, self._stats, self._threads, self._usage)
         elsewhere = sum(pid not in self._tracked and str(pid) != self._own for pid in users.gpus)
         limits, missing = limits_of(
@@ -185,7 +185,7 @@ class _HostReader:
         )
         if unread is not None and not processes:
             return ProcessSnapshot(unread, limits, missing)
-        clients = self._clients.get(lambda: kernel_clients(rdma.resources), same=(rdma.resources,))
+        clients = self._clients.get(lambda: kernel_clients(rdma.resources), objects=(rdma.resources,))
         return ProcessSnapshot(processes, limits, missing, clients)
 
     def _pids(self, found: Maybe[ResourceRound], users: GpuUsers) -> list[int]:
@@ -294,7 +294,7 @@ class _HostReader:
         limit of the judgment.
         """
         with_gpu = {tracked.pid: answers.has_gpu for tracked, answers in seen}
-        candidates = self._candidates.get(lambda: dmabuf_candidates(rdma), same=(rdma,))
+        candidates = self._candidates.get(lambda: dmabuf_candidates(rdma), objects=(rdma,))
         with_regions = [
             pid
             for pid, use in rdma.ownership.uses.items()
@@ -309,13 +309,13 @@ class _HostReader:
         before = self._evidence.value
         users = 0 if before is None else len(before.peermem_candidates)
         in_use = regions if isinstance(regions, Unknown) else (regions > 0, regions >= users)
-        lasting = self._lasting.get(lambda: lasting_evidence(node), same=(node,))
+        lasting = self._lasting.get(lambda: lasting_evidence(node), objects=(node,))
         return self._evidence.get(
             lambda: current_evidence(
                 node, lasting, reading, rdma, with_gpu, jobs, attached, has_no_dmabuf, candidates
             ),
-            same=(node, rdma),
-            equal=(in_use, with_gpu, jobs, attached, has_no_dmabuf),
+            objects=(node, rdma),
+            values=(in_use, with_gpu, jobs, attached, has_no_dmabuf),
         )
 
     def _read_attached(self, now: float, rdma: ResourceRound, pids: list[int]) -> Maybe[AttachedDevices]:

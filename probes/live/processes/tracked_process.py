@@ -106,15 +106,15 @@ class TrackedProcess:
     def live(self, answers: Answers, membership: Membership, node: NodeEvidence, now: float) -> LiveProcess:
         """Return the process as the sample shows it, the same object as before if nothing changed."""
         evidence = self._evidence.get(
-            lambda: _evidence(self.pid, answers, node), equal=(answers, node.numa_nodes)
+            lambda: _evidence(self.pid, answers, node), values=(answers, node.numa_nodes)
         )
         path = self._path_now(evidence, node, now)
         state = self.stat.state if self.stat else answers.process.state
         # The evidence is another object whenever the answers differ: they need no second comparison.
         return self._live.get(
             lambda: self._make(answers, membership, evidence.role, path, state),
-            same=(evidence, path),
-            equal=(membership, state, self._cpu_percent),
+            objects=(evidence, path),
+            values=(membership, state, self._cpu_percent),
         )
 
     def _path_now(self, evidence: ProcessEvidence, node: NodeEvidence, now: float) -> PathJudgment:
@@ -122,7 +122,7 @@ class TrackedProcess:
         is_recent = 0 <= now - self._settled_at <= KEPT_SECONDS
         if not evidence.is_settled and self._path is not None and is_recent:
             return self._path
-        path = self._judged.get(lambda: judge(evidence, node), same=(evidence, node))
+        path = self._judged.get(lambda: judge(evidence, node), objects=(evidence, node))
         if evidence.is_settled:
             self._path, self._settled_at = path, now
         return path
@@ -132,7 +132,9 @@ class TrackedProcess:
     ) -> LiveProcess:
         process, name = answers.process, membership.name
         if name != process.job:
-            process = self._named.get(lambda: replace(answers.process, job=name), same=(process,), equal=name)
+            process = self._named.get(
+                lambda: replace(answers.process, job=name), objects=(process,), values=name
+            )
         use = known(answers.use, NO_USE)
         rank, world_size = self.rank, self._world_size
         if membership.shares_rank and not isinstance(rank, Unknown):

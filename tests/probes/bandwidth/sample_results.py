@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from probes.bandwidth.model.planned_test import Pair
+from probes.bandwidth.model.planned_series import Pair
 from probes.bandwidth.model.rating import Assessment, Rating
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import BY_DMABUF, HOST_MEMORY, Latency, Sample

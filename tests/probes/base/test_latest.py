@@ -9,35 +9,35 @@ from probes.base.latest import Latest
 
 def test_a_value_is_made_once_while_its_key_is_equal() -> None:
     latest: Latest[list[int]] = Latest()
-    first = latest.get(lambda: [1], equal=("node", [1, 2]))
-    assert latest.get(lambda: [2], equal=("node", [1, 2])) is first
-    assert latest.get(lambda: [3], equal=("node", [1, 3])) == [3]
-    assert latest.get(lambda: [4], equal=("node", [1, 2])) == [4], "only the last one is kept"
+    first = latest.get(lambda: [1], values=("node", [1, 2]))
+    assert latest.get(lambda: [2], values=("node", [1, 2])) is first
+    assert latest.get(lambda: [3], values=("node", [1, 3])) == [3]
+    assert latest.get(lambda: [4], values=("node", [1, 2])) == [4], "only the last one is kept"
 
 
 def test_an_equal_object_is_another_one_by_identity() -> None:
     latest: Latest[str] = Latest()
     node = [1]
-    assert latest.get(lambda: "first", same=(node,)) == "first"
-    assert latest.get(lambda: "second", same=(node,)) == "first"
-    assert latest.get(lambda: "third", same=([1],)) == "third"
+    assert latest.get(lambda: "first", objects=(node,)) == "first"
+    assert latest.get(lambda: "second", objects=(node,)) == "first"
+    assert latest.get(lambda: "third", objects=([1],)) == "third"
 
 
 def test_both_keys_have_to_agree() -> None:
     latest: Latest[str] = Latest()
     node, other = [1], [1]
-    latest.get(lambda: "first", same=(node,), equal=80)
-    assert latest.get(lambda: "second", same=(node,), equal=81) == "second"
-    assert latest.get(lambda: "third", same=(other,), equal=81) == "third"
-    assert latest.get(lambda: "fourth", same=(other, node), equal=81) == "fourth"
+    latest.get(lambda: "first", objects=(node,), values=80)
+    assert latest.get(lambda: "second", objects=(node,), values=81) == "second"
+    assert latest.get(lambda: "third", objects=(other,), values=81) == "third"
+    assert latest.get(lambda: "fourth", objects=(other, node), values=81) == "fourth"
 
 
 def test_an_equal_value_stays_the_object_before_where_asked() -> None:
     latest: Latest[list[int]] = Latest(keeps_equal=True)
-    first = latest.get(lambda: [1], equal=1)
-    assert latest.get(lambda: [1], equal=2) is first
-    assert latest.get(lambda: [2], equal=2) is first, "the new key is remembered"
-    assert latest.get(lambda: [2], equal=3) == [2]
+    first = latest.get(lambda: [1], values=1)
+    assert latest.get(lambda: [1], values=2) is first
+    assert latest.get(lambda: [2], values=2) is first, "the new key is remembered"
+    assert latest.get(lambda: [2], values=3) == [2]
 
 
 def test_a_false_value_is_kept() -> None:
@@ -56,8 +56,8 @@ def test_a_forgotten_value_is_made_again() -> None:
 
 def test_a_value_that_cannot_be_made_is_made_in_the_next_call() -> None:
     latest: Latest[int] = Latest()
-    assert latest.get(lambda: 1, equal=1) == 1
+    assert latest.get(lambda: 1, values=1) == 1
     with pytest.raises(ZeroDivisionError):
-        latest.get(lambda: 1 // 0, equal=2)
-    assert latest.get(lambda: 3, equal=2) == 3
-    assert latest.get(lambda: 4, equal=1) == 4
+        latest.get(lambda: 1 // 0, values=2)
+    assert latest.get(lambda: 3, values=2) == 3
+    assert latest.get(lambda: 4, values=1) == 4

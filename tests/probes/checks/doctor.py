@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 from probes.checks.registry import CHECKS, findings
-from probes.live.verdict import examine_with_jobs
+from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Area, Finding, Status
 from probes.simulation.faults.catalogue import AREAS
 from probes.simulation.host import SimulatedHost

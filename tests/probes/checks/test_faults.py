@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS
-from probes.live.verdict import examine_with_jobs
+from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Scope, Severity, Status
 from probes.queries.pcie_paths import DeviceNames
 from probes.simulation.faults.catalogue import AREAS, FAULTS, HIDES

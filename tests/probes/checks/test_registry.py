@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from probes.checks import registry
 from probes.checks.registry import CHECKS, findings, findings_of, run_checks
 from probes.host.machine.local import LocalHost
-from probes.live.verdict import examine_with_jobs
+from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Area, Check, Evidence, Finding, Outcome, Severity, Status, found, passed
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost

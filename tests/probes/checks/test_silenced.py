@@ -9,7 +9,7 @@ import pytest
 
 from probes.base.silence import Silence, set_silences
 from probes.checks.judgment import Judge, Judgment, exit_status, judge
-from probes.live.verdict import examine_with_jobs
+from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination

@@ -6,7 +6,7 @@ from functools import cache
 from probes.checks.judgment import judge
 from probes.fleet.summary import NodeSummary, summarize
 from probes.fleet.traits import Trait
-from probes.live.verdict import examine_with_jobs
+from probes.live.job_examination import examine_with_jobs
 from probes.simulation.host import SimulatedHost
 
 

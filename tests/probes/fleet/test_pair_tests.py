@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.model.planned_test import PlannedTest
+from probes.bandwidth.model.planned_series import PlannedTest
 from probes.fleet.attribution import PairMemory
 from probes.fleet.pair_tests import (
     NodeRail,

@@ -13,7 +13,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.judgment import judge
 from probes.host.protocol import Host
-from probes.live.verdict import examine_with_jobs
+from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Finding, Status
 from probes.recording.archive import Manifest, MomentHead, Recording
 from probes.recording.format import FORMAT_VERSION, Question

@@ -9,7 +9,7 @@ import pytest
 
 from probes.checks.registry import findings
 from probes.facts.system.cloud import ORACLE_TAG
-from probes.live.verdict import examine_and_sample
+from probes.live.job_examination import examine_and_sample
 from probes.queries.finding import Status
 from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
 from probes.simulation.host import SimulatedHost

@@ -12,7 +12,7 @@ from probes.base.plan import FileChange, Plan, Step
 from probes.base.unknown import Unknown
 from probes.checks.judgment import conclude
 from probes.checks.registry import findings
-from probes.live.verdict import examine_with_jobs
+from probes.live.job_examination import examine_with_jobs
 from probes.plans.catalogue import Offer, offers
 from probes.queries.finding import Finding, Status
 from probes.setup.twin.build import make_twin

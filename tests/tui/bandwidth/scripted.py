@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from probes.bandwidth.model.planned_test import Series
+from probes.bandwidth.model.planned_series import Series
 from probes.bandwidth.model.request import Request
 from probes.bandwidth.planning.series import plan_series
 from probes.simulation.host import SimulatedHost

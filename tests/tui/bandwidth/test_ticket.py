@@ -1,6 +1,6 @@
 """The text for a ticket: all that a reader asks for, in ASCII."""
 
-from probes.bandwidth.model.planned_test import LeftOut
+from probes.bandwidth.model.planned_series import LeftOut
 from probes.bandwidth.model.samples import HOST_MEMORY
 from tests.probes.bandwidth.planning.test_series import node
 from tests.probes.bandwidth.sample_results import MORNING, failed, result

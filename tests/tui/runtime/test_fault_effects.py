@@ -8,7 +8,7 @@ import pytest
 
 from probes.base.unknown import Unknown
 from probes.checks.registry import findings
-from probes.live.verdict import examine_with_jobs
+from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Finding, Status
 from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
 from probes.simulation.faults.live import LONGER_AFTER

@@ -14,7 +14,7 @@ from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS
 from probes.host.machine.local import LocalHost
 from probes.host.protocol import Host
-from probes.live.verdict import examine_with_jobs
+from probes.live.job_examination import examine_with_jobs
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination
 from tests.simulated_tree import write_tree

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from probes.bandwidth.model.planned_test import PlannedTest, Series
+from probes.bandwidth.model.planned_series import PlannedTest, Series
 from probes.bandwidth.model.request import Mode, Request
 from probes.bandwidth.planning.series import plan_series
 from probes.simulation.host import SimulatedHost

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from probes.bandwidth.model.planned_test import PlannedTest
+from probes.bandwidth.model.planned_series import PlannedTest
 from probes.bandwidth.model.rating import headline
 from probes.bandwidth.model.result import Ending
 from probes.base.frozen import frozen
@@ -19,8 +19,8 @@ from probes.fleet.attribution import PairResult
 from probes.fleet.pair_tests import NodeRail, PairSettings, limit_gbps
 from probes.host.protocol import Host
 from tui.bandwidth.pairs.node_processes import UNCONFIRMED, NodeProcesses
+from tui.bandwidth.runner import TestRunner
 from tui.bandwidth.supervisor import STILL_THERE
-from tui.bandwidth.test_runner import TestRunner
 
 STEP_SECONDS = 0.1
 _OVERDUE_SECONDS = 10.0  # beyond the time limit of the processes: then a node does not answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.bandwidth.model.planned_test import LeftOut
+from probes.bandwidth.model.planned_series import LeftOut
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import GPU_PATHS, STAGED
 from probes.bandwidth.results.against_earlier import headline_text

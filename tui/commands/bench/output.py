@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from probes.bandwidth.model.planned_test import Series
+from probes.bandwidth.model.planned_series import Series
 from probes.bandwidth.model.request import Mode, Request, Scope
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.model.samples import CONNECTED, WAITING, About, Sample

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.expected import TableError
-from probes.bandwidth.model.planned_test import Series
+from probes.bandwidth.model.planned_series import Series
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.planning.chosen_devices import NoSuchDevice, bdf_of

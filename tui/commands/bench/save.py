@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TextIO
 
-from probes.bandwidth.model.planned_test import LeftOut
+from probes.bandwidth.model.planned_series import LeftOut
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.baseline import below_limit, machine_type
 from probes.snapshot.examination import Examination

@@ -18,7 +18,7 @@ from probes.host.ras import VERBOSE_STATUS
 from probes.live.hang.blocked_threads import BlockedThread, read_blocked, threads_in_kernel
 from probes.live.hang.diagnosis import Diagnosis, HangFacts, SourceState, diagnose
 from probes.live.hang.dump_files import NO_DUMP, read_dumps
-from probes.live.hang.watch import HangWatch, members
+from probes.live.hang.ranks import HangWatch, members
 from probes.live.model.sample import LiveJob, LiveSample, Role
 from probes.live.processes.log_reading import read_job_logs
 from probes.live.processes.packets import PairMotion, read_motions

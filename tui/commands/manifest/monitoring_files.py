@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from probes.base.text import printable
-from probes.export.alert_rules import RULES
-from probes.export.dashboard import dashboard
+from probes.metrics.alert_rules import RULES
+from probes.metrics.dashboard import dashboard
 from tui.command_line.arguments import EXIT_WRONG_USAGE
 from tui.commands.watch.unit import escaped, program, quoted
 from tui.files.new_file import NotWritten, check_new, make_directory, shown_path, write_new

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.judgment import judge
-from probes.export.families import Family
-from probes.export.metric_list import PORT_EVENTS
-from probes.export.metrics import Observation, families
-from probes.export.port_totals import WAIT, PortTotals, read_port_totals
 from probes.facts.node import Node, probe_node
 from probes.host.protocol import Host
+from probes.live.job_examination import examine_and_sample
 from probes.live.live_sampler import LiveSampler
-from probes.live.verdict import examine_and_sample
+from probes.metrics.families import Family
+from probes.metrics.metric_list import PORT_EVENTS
+from probes.metrics.metrics import Observation, families
+from probes.metrics.port_totals import WAIT, PortTotals, read_port_totals
 from probes.snapshot.examination import Examination
 from tui.bandwidth.slow_results import with_slow_results
 from tui.files.version import version

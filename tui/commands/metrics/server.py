@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from probes.base.text import printable
-from probes.export.families import Family
 from probes.host.protocol import Host
+from probes.metrics.families import Family
 from tui.command_line.arguments import EXIT_WRONG_USAGE
 from tui.commands.metrics.exposition import OPEN_METRICS, TEXT, encode
 from tui.commands.metrics.reading import MetricsReader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.bandwidth.model.planned_test import PlannedTest, Series
+from probes.bandwidth.model.planned_series import PlannedTest, Series
 from probes.bandwidth.model.rating import Rating, headline, rate
 from probes.bandwidth.model.result import MOST_SAMPLES, Result
 from probes.bandwidth.model.samples import Sample

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from probes.bandwidth.model.planned_test import PlannedTest, Series
+from probes.bandwidth.model.planned_series import PlannedTest, Series
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result

@@ -6,7 +6,7 @@ Independent of Textual.
 from __future__ import annotations
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.model.planned_test import Series
+from probes.bandwidth.model.planned_series import Series
 from probes.bandwidth.model.result import Result, planned_key
 from probes.bandwidth.results.against_earlier import baseline_result, newest
 from probes.base.frozen import frozen

@@ -198,7 +198,7 @@ class LiveState:
         """The events that match the filter, newest first, one row for one cause."""
         events = self._all_events
         now = len(events), events[-1] if events else None, self._word_of("changes")
-        return self._changes.get(lambda: changes.changes_of(reversed(self.events)), equal=now)
+        return self._changes.get(lambda: changes.changes_of(reversed(self.events)), values=now)
 
     def filter(self, word: str, pane: str = "") -> None:
         """List only rows of a pane that contain the word; "": of the pane that is filtered."""
@@ -211,7 +211,7 @@ class LiveState:
         """Return the keys of a pane's rows, from the top."""
         events = self._all_events if pane == "changes" else ()
         now = len(events), events[-1] if events else None, self._word_of(pane), self.sorts.get(pane)
-        return self._order[pane].get(lambda: self._keys(pane), same=(self.sample,), equal=now)
+        return self._order[pane].get(lambda: self._keys(pane), objects=(self.sample,), values=now)
 
     def _keys(self, pane: str) -> list[str]:
         sample = self.sample
@@ -297,7 +297,7 @@ class LiveState:
                 lines = self._draw(pane, sample, width, selected, widths)
             return lines
 
-        return drawn.get(draw, equal=key)
+        return drawn.get(draw, values=key)
 
     def _draw(
         self, pane: str, sample: LiveSample, width: int, selected: str, widths: ColumnWidths | None = None

@@ -212,8 +212,8 @@ class Panels:
         sample = readings.live_sample
         lines = self._jobs_without_ranks.get(
             lambda: job_lines.draw_overview(sample, facts, readings.gpus_by_pid(), width, far, alone),
-            same=(node, sample, facts, readings.live, far),
-            equal=(width, alone),
+            objects=(node, sample, facts, readings.live, far),
+            values=(width, alone),
         )
         if sample is None or len(lines) >= rows or width < _ROOM_FOR_RANKS:
             return lines
@@ -226,7 +226,7 @@ class Panels:
             return ()
         gpus = self._readings.live.gpus
         users = {bdf: gpu.processes for bdf, gpu in gpus.items()}
-        return self._far_pids.get(lambda: far_from_gpu(node, facts, gpus), equal=(node, facts, users))
+        return self._far_pids.get(lambda: far_from_gpu(node, facts, gpus), values=(node, facts, users))
 
     def _traffic(self, node: Node, width: int, alone: bool, rows: int) -> list[Line]:
         readings = self._readings

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from probes.bandwidth.model.planned_test import Series
+from probes.bandwidth.model.planned_series import Series
 from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
 from probes.bandwidth.planning.affected_jobs import affected_by
 from probes.bandwidth.planning.series import plan_series

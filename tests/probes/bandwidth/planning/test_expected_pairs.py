@@ -7,7 +7,7 @@ from functools import lru_cache
 import pytest
 
 from probes.bandwidth.model.expected import Expectation, ExpectedPair, parse_table
-from probes.bandwidth.model.planned_test import Series
+from probes.bandwidth.model.planned_series import Series
 from probes.bandwidth.model.request import MemoryPath, Request
 from probes.bandwidth.planning.expected_pairs import rows_of, with_expected
 from probes.bandwidth.planning.series import plan_series

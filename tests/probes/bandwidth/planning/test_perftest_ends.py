@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from probes.bandwidth.model.planned_test import PlannedTest
+from probes.bandwidth.model.planned_series import PlannedTest
 from probes.bandwidth.model.request import MemoryPath, Mode, Request
 from tests.probes.bandwidth.planning.test_series import lacking, node, only, refused
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 import pytest
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.model.planned_test import PlannedTest, Series
+from probes.bandwidth.model.planned_series import PlannedTest, Series
 from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
 from probes.bandwidth.model.result import planned_key
 from probes.bandwidth.model.samples import BY_PEERMEM

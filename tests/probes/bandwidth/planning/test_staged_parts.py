@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.model.planned_test import Series
+from probes.bandwidth.model.planned_series import Series
 from probes.bandwidth.model.request import MemoryPath, Request
 from probes.bandwidth.model.samples import HOST_MEMORY, STAGED
 from probes.bandwidth.planning.series import plan_series

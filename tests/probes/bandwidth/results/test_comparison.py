@@ -2,7 +2,7 @@
 
 import pytest
 
-from probes.bandwidth.model.planned_test import LeftOut, Pair
+from probes.bandwidth.model.planned_series import LeftOut, Pair
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About, Fact

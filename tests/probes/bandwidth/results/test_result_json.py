@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.model.planned_test import Pair
+from probes.bandwidth.model.planned_series import Pair
 from probes.bandwidth.model.rating import Assessment, Rating
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.model.samples import About, Fact, Latency, Sample

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from probes.bandwidth.model.planned_test import Pair
+from probes.bandwidth.model.planned_series import Pair
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import BY_PEERMEM, HOST_MEMORY, STAGED, About, Fact

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from probes.bandwidth.model.planned_test import LeftOut, Pair
+from probes.bandwidth.model.planned_series import LeftOut, Pair
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import HOST_MEMORY, STAGED, About, Fact, Sample
 from probes.bandwidth.results.comparison import conclusions

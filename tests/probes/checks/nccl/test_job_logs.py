@@ -10,7 +10,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import judge, listed
 from probes.checks.nccl.log_network import nic_names
 from probes.checks.registry import CHECKS, findings
-from probes.live.verdict import examine_with_jobs
+from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Finding, Severity, Status
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost

@@ -29,7 +29,7 @@ from probes.host.remote.transport import (
     pack,
     unpack,
 )
-from probes.live.verdict import examine_with_jobs
+from probes.live.job_examination import examine_with_jobs
 from probes.simulation.host import SimulatedHost
 from tests.perf.crowded_node import add_processes
 from tests.probes.host.remote.local_node import SimulatedConnection

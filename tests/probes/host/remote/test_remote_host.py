@@ -15,8 +15,8 @@ from probes.host.remote.collector import UNFINISHED
 from probes.host.remote.nvidia_smi import QUERY
 from probes.host.remote.remote_host import RemoteHost
 from probes.host.remote.transport import ConnectionFailed, Target
+from probes.live.job_examination import examine_with_jobs
 from probes.live.live_sampler import LiveSampler
-from probes.live.verdict import examine_with_jobs
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.node_reader import NodeReader
 from tests.probes.host.remote.local_node import SimulatedConnection

@@ -9,7 +9,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.live.hang.blocked_threads import BlockedThread
 from probes.live.hang.diagnosis import Diagnosis, HangFacts, diagnose
 from probes.live.hang.dump_files import FoundDumps
-from probes.live.hang.watch import RankState, different_rank
+from probes.live.hang.ranks import RankState, different_rank
 from probes.live.model.sample import LiveJob, Role
 from probes.live.ras.findings import RasFinding
 from probes.nccl.flight_recorder.verdict import verdict_of

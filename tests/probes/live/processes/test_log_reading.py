@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.answers import FileRange
+from probes.live.job_examination import examine_with_jobs
 from probes.live.processes import log_reading
-from probes.live.verdict import examine_with_jobs
 from probes.nccl.log.collect import Collector
 from probes.nccl.log.facts import State
 from probes.nccl.log.job_log import JobLogReading

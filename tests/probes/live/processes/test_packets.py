@@ -9,7 +9,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.process_files import MappedLibrary
 from probes.host.rdma_resources import PacketNumbers
 from probes.live.hang.diagnosis import Diagnosis, Motion
-from probes.live.hang.watch import HangWatch
+from probes.live.hang.ranks import HangWatch
 from probes.live.processes.packets import PairMotion, motions
 from tests.probes.live.hang.test_diagnosis import diagnosed, rank
 from tests.probes.live.live_samples import ABSENT, a_process, sample_of

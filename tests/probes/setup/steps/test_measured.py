@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import lru_cache
 
-from probes.bandwidth.model.planned_test import PlannedTest, Series
+from probes.bandwidth.model.planned_series import PlannedTest, Series
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.model.samples import About, Fact, Sample
 from probes.bandwidth.planning.series import plan_series

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from probes.bandwidth.model.planned_test import LeftOut, Pair
+from probes.bandwidth.model.planned_series import LeftOut, Pair
 from probes.bandwidth.model.samples import BY_PEERMEM, HOST_MEMORY, About, Fact
 from tests.probes.bandwidth.sample_results import failed, result
 from tui.commands.bench.exit_status import exit_status

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.model.planned_test import LeftOut, Series
+from probes.bandwidth.model.planned_series import LeftOut, Series
 from probes.bandwidth.model.request import Request
 from probes.facts.system.tool_names import TEST_TOOLS
 from probes.snapshot.examination import Examination

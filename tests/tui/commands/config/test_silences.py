@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from probes.checks.judgment import judge
-from probes.live.verdict import examine_with_jobs
+from probes.live.job_examination import examine_with_jobs
 from probes.simulation.host import SimulatedHost
 from tests.tui.settings_machine import Machine
 from tui.cli import main

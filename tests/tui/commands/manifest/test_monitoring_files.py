@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from probes.export.alert_rules import RULES
-from probes.export.dashboard import dashboard
-from probes.export.metric_list import METRICS
+from probes.metrics.alert_rules import RULES
+from probes.metrics.dashboard import dashboard
+from probes.metrics.metric_list import METRICS
 from probes.snapshot.verdict import State
-from tests.probes.export.observed import families_of
+from tests.probes.metrics.observed import families_of
 from tests.tui.test_cli import printed
 from tui.cli import main
 from tui.commands.manifest.monitoring_files import monitoring_files

@@ -16,9 +16,9 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from probes.export.families import Family, Metric, family
+from probes.metrics.families import Family, Metric, family
 from probes.simulation.host import SimulatedHost
-from tests.probes.export.observed import reader_of
+from tests.probes.metrics.observed import reader_of
 from tests.tui.pilot import SteppedClock
 from tests.tui.test_cli import ROOT
 from tui.commands.metrics import server as module

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from probes.bandwidth.model.planned_test import Pair
+from probes.bandwidth.model.planned_series import Pair
 from probes.base.origin import origin_word
 from probes.simulation.host import SimulatedHost
 from tests.probes.bandwidth.sample_results import result

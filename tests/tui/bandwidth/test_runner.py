@@ -9,7 +9,7 @@ from probes.bandwidth.model.result import Ending
 from probes.bandwidth.tools.failures import Failure
 from tests.tui.bandwidth.scripted import BANNER, REFUSED, SERVER, Play, Scene, rows
 from tui.bandwidth.events import BandwidthEvent, LinePrinted, ProcessStarted, SampleReceived
-from tui.bandwidth.test_runner import TestRunner
+from tui.bandwidth.runner import TestRunner
 
 FOREVER = Play(SERVER, opens_port_at=0.2)
 MEASURES = Play(rows(0.5, 20))

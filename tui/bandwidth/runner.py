@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
-from probes.bandwidth.model.planned_test import PlannedProcess, PlannedTest
+from probes.bandwidth.model.planned_series import PlannedProcess, PlannedTest
 from probes.bandwidth.model.result import Ending
 from probes.bandwidth.model.samples import WAITING, About, Fact, Sample
 from probes.bandwidth.tools.failures import CAUSE, SYMPTOM, Failure, Output

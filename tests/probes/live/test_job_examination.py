@@ -7,7 +7,7 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import exit_status, judge
-from probes.live.verdict import examine_with_jobs, with_jobs
+from probes.live.job_examination import examine_with_jobs, with_jobs
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.verdict import State
 from tests.probes.checks.doctor import examination_of

@@ -11,14 +11,14 @@ from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, any_of, known, map_known
 from probes.checks.judgment import Judgment, with_severity
-from probes.export import metric_list
-from probes.export.families import Family, Labels, Sample, family
-from probes.export.port_totals import PortTotals, wait_ratio
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect_requirements import PEER_MODULES
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.live.model.sample import LiveSample, PathWord, Standstill, ranks_wait
 from probes.live.port_counters import pcie_stall_percent
+from probes.metrics import metric_list
+from probes.metrics.families import Family, Labels, Sample, family
+from probes.metrics.port_totals import PortTotals, wait_ratio
 from probes.queries.finding import Finding, Status
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State

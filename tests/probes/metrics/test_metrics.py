@@ -10,12 +10,12 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from probes.base.unknown import Maybe
 from probes.checks.judgment import judge
-from probes.export.families import Family, Sample
-from probes.export.metric_list import METRICS
 from probes.host.machine.local import LocalHost
+from probes.metrics.families import Family, Sample
+from probes.metrics.metric_list import METRICS
 from probes.simulation.host import SimulatedHost
 from tests.probes.checks.doctor import examination_of
-from tests.probes.export.observed import families_of, reader_of, values
+from tests.probes.metrics.observed import families_of, reader_of, values
 from tests.simulated_tree import write_tree
 from tests.tui.pilot import SteppedClock
 from tui.commands.metrics.exposition import OPEN_METRICS, encode

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cache
 
-from probes.export.families import Family
+from probes.metrics.families import Family
 from probes.simulation.host import SimulatedHost
 from tests.tui.pilot import SteppedClock
 from tui.commands.metrics.reading import MetricsReader

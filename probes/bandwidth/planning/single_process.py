@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from probes.bandwidth.model.command import Refused, bound_to
-from probes.bandwidth.model.planned_test import Pair, PlannedProcess, PlannedTest
+from probes.bandwidth.model.planned_series import Pair, PlannedProcess, PlannedTest
 from probes.bandwidth.model.request import MemoryPath, Mode, Request
 from probes.bandwidth.planning.node_settings import nearest_nic
 from probes.bandwidth.planning.perftest import perftest_test

@@ -7,7 +7,7 @@ a command.
 
 from __future__ import annotations
 
-from probes.export.families import Kind, Metric
+from probes.metrics.families import Kind, Metric
 
 BUILD = Metric("gdrtop_build_info", "1; version is gdrtop's, source is live, tree, simulated or recorded.")
 VERDICT = Metric("gdrtop_verdict", "1 for the state that the node has now, 0 for the others.")

@@ -5,11 +5,11 @@ from typing import Any
 
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Reason, Unknown
-from probes.fleet.hang.across_nodes import diagnose_nodes
+from probes.fleet.hang import diagnose_nodes
 from probes.live.hang.blocked_threads import BlockedThread
 from probes.live.hang.diagnosis import Diagnosis, HangFacts, Motion
 from probes.live.hang.dump_files import FoundDumps
-from probes.live.hang.watch import RankState
+from probes.live.hang.ranks import RankState
 from probes.live.processes.packets import PairMotion
 from probes.snapshot.condition import STOPPED, Condition
 from tests.probes.live.hang.test_diagnosis import JOB, rank, stopped
