@@ -13,7 +13,7 @@ from rich.color import ColorSystem
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from tests.tui.pilot import SteppedClock, readings
+from tests.support.pilot import SteppedClock, readings
 from tui.terminal.diff import TerminalContent
 
 _START = "\x1b[?25l\x1b[?7l\x1b[2J"  # no cursor, no line wrap, an empty screen

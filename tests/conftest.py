@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.tiers import NEWER_NODES, is_left_out, names_node
+from tests.support.tiers import NEWER_NODES, is_left_out, names_node
 
 # Textual draws without colors where NO_COLOR is set, even empty (tests/tui/test_terminals.py sets it); the
 # text reports follow the others.

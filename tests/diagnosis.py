@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.asciicast import Cast
-from tests.tui.action_screens import QuickHost, ended, on
-from tests.tui.pilot import SteppedClock, examined, stepped_app
+from tests.support.action_screens import QuickHost, ended, on
+from tests.support.pilot import SteppedClock, examined, stepped_app
 from tui.screens.confirm.screen import ConfirmScreen
 from tui.screens.doctor.screen import DoctorScreen
 from tui.screens.live.screen import LiveScreen

@@ -203,7 +203,7 @@ from pathlib import Path
 
 from probes.facts.system.sample import PATH, probe
 from probes.host.machine.local import LocalHost
-from tests.trees import write
+from tests.support.trees import write
 
 
 def test_the_release_is_read(tmp_path: Path) -> None:
@@ -625,7 +625,7 @@ def test_sample_the_path_has_a_name() -> None:
             "['sample']",
         ),
     },
-    others=("tests/probes/setup/manifests/parsed.py", "tests/probes/setup/manifests/schemas.py"),
+    others=("tests/support/parsed_manifests.py", "tests/support/manifest_schemas.py"),
 )
 VARIABLE = Recipe(
     (
@@ -726,7 +726,7 @@ NODE = Recipe(
             "add ['sample'] to tui/manual/simulation.md",
         ),
     },
-    others=("tests/probes/checks/test_faults.py", "tests/tiers.py"),
+    others=("tests/probes/checks/test_faults.py", "tests/support/tiers.py"),
 )
 PAGE = Recipe(
     (

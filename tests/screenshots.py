@@ -9,13 +9,13 @@ from pathlib import Path
 from probes.base.origin import Origin, Source
 from probes.simulation.host import SimulatedHost
 from tests.diagnosis import record_diagnosis
-from tests.tui.action_screens import QuickHost, asked, ended, seen
-from tests.tui.bandwidth_screens import set_up, started
-from tests.tui.fleet_screens import Found
-from tests.tui.fleet_screens import read as read_fleet
-from tests.tui.pilot import SteppedClock, examined, readings, stepped_app, until
-from tests.tui.screens.test_doctor import opened
-from tests.tui.setup_screens import to_setup
+from tests.support.action_screens import QuickHost, asked, ended, seen
+from tests.support.bandwidth_screens import set_up, started
+from tests.support.fleet_screens import Found
+from tests.support.fleet_screens import read as read_fleet
+from tests.support.opened_screens import opened
+from tests.support.pilot import SteppedClock, examined, readings, stepped_app, until
+from tests.support.setup_screens import to_setup
 from tui.commands.fleet.check import judge_simulated
 from tui.fleet_app import FleetApp
 from tui.runtime.fleet_reader import FleetReader, Progress

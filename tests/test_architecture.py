@@ -1,18 +1,26 @@
 """The rules of the design: only probes/host reads the node, the runner changes it, imports point down."""
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import networkx
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PACKAGES = ("probes", "widgets", "tui")
+from tests.support.sources import (
+    MODULES,
+    PACKAGES,
+    ROOT,
+    called,
+    imports,
+    module_of,
+    modules_after,
+    name_of,
+    nodes,
+    source_of,
+    tree_of,
+)
+
 MACHINE = "probes/host/machine/"
 LOCAL_HOST = "probes.host.machine.local"
 # The local host and the modules that it asks this machine with.
@@ -150,76 +158,9 @@ IMPORT_ORDER = (
     ("tui/cli",),
     ("tui/__main__", "probes", "widgets", "tui"),
 )
-NO_NAMES = {"of", "one", "it", "them"}
+# What several folders of tests import, lowest first: what they share, and the programs of the tests.
+TEST_ORDER = ("tests/recordings", "tests/support", "tests/node_vm", "tests/perf", "tests")
 LEVEL = {package: level for level, row in enumerate(IMPORT_ORDER) for package in row}
-MODULES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-
-
-def name_of(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
-def module_of(path: Path) -> str:
-    return name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-class Source(NamedTuple):
-    """What a file imports, calls and names; to keep all trees would slow the search for garbage down."""
-
-    imports: tuple[tuple[str, tuple[str, ...]], ...]  # module, names taken from it
-    calls: frozenset[tuple[str, str]]  # object and function: ("os", "unlink"), ("", "open"), ("?", "read")
-    no_names: tuple[tuple[int, str], ...]  # line, name
-    docstring: str
-
-
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node of a tree, in a third of the time of ast.walk."""
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        for value in vars(node).values():
-            if isinstance(value, list):
-                waiting.extend(item for item in value if isinstance(item, ast.AST))
-            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
-                waiting.append(value)
-
-
-@cache
-def source_of(path: Path) -> Source:
-    tree = tree_of(path)
-    imported: list[tuple[str, tuple[str, ...]]] = []
-    calls = set()
-    no_names = []
-    for node in nodes(tree):
-        if isinstance(node, ast.Import):
-            imported.extend((alias.name, ()) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            imported.append((node.module, tuple(alias.name for alias in node.names)))
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            calls.add(("", node.func.id))
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            owner = node.func.value
-            calls.add((owner.id if isinstance(owner, ast.Name) else "?", node.func.attr))
-        elif isinstance(node, (ast.arg, ast.Name)):
-            name = node.arg if isinstance(node, ast.arg) else node.id
-            if name in NO_NAMES:
-                no_names.append((node.lineno, name))
-    return Source(tuple(imported), frozenset(calls), tuple(no_names), ast.get_docstring(tree) or "")
-
-
-def imports(path: Path) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """(module, names taken from it) of every import, wherever it stands."""
-    return source_of(path).imports
-
-
-def called(path: Path) -> frozenset[tuple[str, str]]:
-    """(object, function) of every call by name."""
-    return source_of(path).calls
 
 
 def test_imports_only_point_down() -> None:
@@ -283,6 +224,21 @@ def test_no_folder_imports_itself_by_way_of_others() -> None:
                 if there is not None and there != here:
                     graph.add_edge(here, there)
     assert not [circle for circle in networkx.strongly_connected_components(graph) if len(circle) > 1]
+
+
+def test_folders_of_tests_share_only_what_is_below_all_of_them() -> None:
+    tests = {module_of(path): path for path in (ROOT / "tests").rglob("*.py")}
+    levels = {folder: level for level, folder in enumerate(TEST_ORDER)}
+    wrong = set()
+    for path in tests.values():
+        here = name_of(path.parent)
+        for module, names in imports(path):
+            for other in (module, *(f"{module}.{name}" for name in names)):
+                there = name_of(tests[other].parent) if other in tests else here
+                is_below = levels.get(there, len(levels)) < levels.get(here, len(levels))
+                if there != here and (not is_below or other.rpartition(".")[2].startswith("test_")):
+                    wrong.add(f"{name_of(path)} imports {other}")
+    assert not wrong, "what tests share belongs in tests/support:\n" + "\n".join(sorted(wrong))
 
 
 def test_names_are_nouns_and_verbs() -> None:
@@ -380,13 +336,6 @@ def test_what_starts_tests_changes_no_file() -> None:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open"
         ]
         assert all(ast.literal_eval(call.args[1]) == "rb" for call in opened)
-
-
-def modules_after(code: str) -> set[str]:
-    """What Python has imported after running a piece of code in a process of its own."""
-    code += "\nimport sys\nprint('MODULES', *sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    return set(done.stdout.rpartition("MODULES ")[2].split())
 
 
 @pytest.mark.slow

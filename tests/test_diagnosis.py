@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.diagnosis import record_diagnosis
-from tests.emulator import Emulator
+from tests.support.emulator import Emulator
 
 RECORDED = Path(__file__).parents[1] / "screenshots" / "diagnosis.cast"
 # What one screen after another shows: the overview, Live, the doctor, the plan, the run, the overview.

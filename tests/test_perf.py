@@ -19,10 +19,10 @@ from tests.perf import __main__ as bench
 from tests.perf import fleet, live, monitors, scale, system_calls, table, terminal, text_commands
 from tests.perf.command import Command, NotMeasured, measure
 from tests.perf.compare import compare, print_comparison
-from tests.perf.crowded_node import crowded_node
 from tests.perf.monitors import load
 from tests.perf.terminal import RUNNING, Terminal, costs_over
-from tests.simulated_tree import write_functions, write_tree
+from tests.support.crowded_node import crowded_node
+from tests.support.simulated_tree import write_functions, write_tree
 
 
 def test_a_comparison_names_what_got_slower_beyond_the_noise() -> None:
@@ -150,7 +150,7 @@ def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(module, "is_permitted", lambda _: True)
     monkeypatch.setattr(monitors, "_LOADS", (("quiet", 0, 0),))
     for write in ("write_tree", "write_cpus", "write_functions"):
-        monkeypatch.setattr(f"tests.simulated_tree.{write}", lambda *_: None)
+        monkeypatch.setattr(f"tests.support.simulated_tree.{write}", lambda *_: None)
     monkeypatch.setattr("probes.host.machine.local.LocalHost", lambda _: SimulatedHost("hgx-h100"))
     monkeypatch.setattr(monitors, "_program", lambda name: name)
     monkeypatch.setattr(bench.shutil, "which", lambda name: name)

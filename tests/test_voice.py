@@ -1,11 +1,11 @@
 """Words that must not come back: phrases that no admin would say, in what users and maintainers read."""
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support.sources import constants
 
 ROOT = Path(__file__).parents[1]
 # In strings that a user may see, in docstrings and in the manual.
@@ -24,20 +24,6 @@ PHRASES = re.compile(
 
 
 RATING = "near the line"  # a value in saved results of earlier versions, never shown
-
-
-def constants(path: Path) -> Iterator[tuple[int, str]]:
-    """Every string of a file; what f-strings insert is {}."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    parts = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            parts.update(id(value) for value in node.values)
-            pieces = (str(v.value) if isinstance(v, ast.Constant) else "{}" for v in node.values)
-            yield node.lineno, "".join(pieces)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
-            yield node.lineno, node.value
 
 
 @pytest.mark.parametrize("package", ["probes", "widgets", "tui"])

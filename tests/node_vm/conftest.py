@@ -8,9 +8,10 @@ import pytest
 from tests.node_vm.dashboard import Dashboard
 from tests.node_vm.guest import Guest
 from tests.node_vm.image import Image, build
-from tests.node_vm.machine import Machine, Wire, free_port
+from tests.node_vm.machine import Machine, Wire
 from tests.node_vm.prerequisites import complaint
 from tests.node_vm.shape import TWO_LEVELS, TWO_SOCKETS
+from tests.support.system_packages import free_port
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for groups

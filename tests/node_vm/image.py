@@ -24,7 +24,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-from tests.node_vm.prerequisites import SYSTEM_PATH
+from tests.support.system_packages import SYSTEM_PATH
 
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]

@@ -6,7 +6,6 @@ import math
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from tests.node_vm.guest import Guest
 from tests.node_vm.image import Image, cache_directory
 from tests.node_vm.shape import Shape, devices
+from tests.support.system_packages import free_port
 
 # A plain machine needs a tenth of these; a wait that ends early means that something is wrong.
 BOOT_SECONDS = 300.0
@@ -272,10 +272,3 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -72,7 +72,7 @@ def bench_probe() -> None:
     from probes.facts.pci.functions import PciFacts
     from probes.host.machine.local import LocalHost
     from probes.simulation.host import SimulatedHost
-    from tests.simulated_tree import write_cpus, write_functions, write_tree
+    from tests.support.simulated_tree import write_cpus, write_functions, write_tree
 
     with tempfile.TemporaryDirectory() as directory:
         host = SimulatedHost(NODE)
@@ -114,7 +114,7 @@ def bench_recording() -> None:
     from probes.host.protocol import Host
     from probes.simulation.host import SimulatedHost
     from probes.snapshot.node_reader import NodeReader
-    from tests.tui.pilot import SteppedClock
+    from tests.support.pilot import SteppedClock
     from tui.runtime.recorder import Recorder
 
     readings = 300
@@ -174,7 +174,7 @@ def bench_log() -> None:
     counted. So the log of 64 ranks, with 16 channels a path, is the fast case; in that of 4,096 ranks, whose
     lines come in random order, 24,576 lines have to be read in full.
     """
-    from tests.probes.nccl.log.test_versions import log_of
+    from tests.support.nccl_versions import log_of
 
     begin = log_of("2.26.2").encode()
     pointer = "0x7fc2d8000000"

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.perf.crowded_node import add_processes, crowded_node
+from tests.support.crowded_node import add_processes, crowded_node
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from probes.live.live_sampler import LiveSampler
 from probes.snapshot.node_reader import NodeReader
 from tests.perf.command import Command, measure
 from tests.perf.table import best, row, slowness
-from tests.probes.host.remote.saved_answers import save_answers
+from tests.support.saved_answers import save_answers
 
 _ODD = {"gpu017": "hgx-h100+acs-on", "gpu233": "hgx-h100+port-down"}
 _SECONDS = 20.0  # 500 nodes, on two cores
@@ -79,7 +79,7 @@ def _judging(argv: list[str], output: str) -> Command:
 
 def bench_remote_live() -> None:
     """A node that is elsewhere, read once a second as the Live screen does."""
-    transport = (sys.executable, "-m", "tests.probes.host.remote.stand_in", "", "{host}")
+    transport = (sys.executable, "-m", "tests.support.stand_in", "", "{host}")
     host = RemoteHost(Target("gpu001", transport))
     host.read_ahead(examine_with_jobs)
     reader, live = NodeReader(host), LiveSampler()

@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from probes.base.unknown import Unknown
-from tests.perf.crowded_node import add_processes
 from tests.perf.table import GDRTOP, NODE, best, row, running_cost, slowness
 from tests.perf.terminal import dashboard
+from tests.support.crowded_node import add_processes
 
 
 def bench_live() -> None:
@@ -21,7 +21,7 @@ def bench_live() -> None:
     from probes.live.live_sampler import LiveSampler
     from probes.simulation.host import SimulatedHost
     from probes.snapshot.rates import read
-    from tests.tui.pilot import SteppedClock
+    from tests.support.pilot import SteppedClock
 
     ours = running_cost(dashboard(GDRTOP), b"t")
     cpu = 100 * ours.cpu_seconds / ours.seconds
@@ -63,7 +63,7 @@ def bench_step_clock() -> None:
     The files are on a disk; what a driver needs to answer is not gdrtop's. The job is the most expensive one
     of three: short steps, long steps, and traffic without a period.
     """
-    from tests.probes.live.step_clock.simulated_traffic import poisson, steps
+    from tests.support.simulated_traffic import poisson, steps
 
     reading = best(_reading_seconds, 2)
     costs = []
@@ -105,7 +105,7 @@ def _reading_seconds() -> float:
 def _hour_of_clock(traffic: Iterator[tuple[float, float]]) -> tuple[int, float]:
     """Return how many readings the clock asks for, and the CPU seconds of its estimates."""
     from probes.live.step_clock.clock import FAST, StepClock
-    from tests.probes.live.step_clock.simulated_traffic import readings
+    from tests.support.simulated_traffic import readings
 
     possible = readings(traffic, _HOUR, Random(2), interval=FAST)
     clock, count, seconds = StepClock("mlx5_0"), 0, 0.0
@@ -160,7 +160,7 @@ def bench_sampling() -> None:
     from probes.live.live_sampler import LiveSampler
     from probes.simulation.host import SimulatedHost
     from probes.snapshot.node_reader import NodeReader
-    from tests.tui.pilot import SteppedClock
+    from tests.support.pilot import SteppedClock
 
     def a_second() -> tuple[float, float]:
         clock = SteppedClock()

@@ -18,7 +18,7 @@ _BIND = 'mount --rbind "$0/sys" /sys && exec "$@"'
 def mounted_node() -> Iterator[tuple[list[str], Path]]:
     """Yield what to put before a command line, and a directory for files; see `is_permitted`."""
     from probes.simulation.host import SimulatedHost
-    from tests.simulated_tree import write_tree
+    from tests.support.simulated_tree import write_tree
 
     with tempfile.TemporaryDirectory() as directory:
         write_tree(SimulatedHost(NODE), Path(directory))

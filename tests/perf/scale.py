@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 
 from tests.perf.command import NotMeasured
-from tests.perf.crowded_node import crowded_node
 from tests.perf.table import SECONDS, row, slowness
 from tests.perf.terminal import Terminal, dashboard
+from tests.support.crowded_node import crowded_node
 
 _SAMPLES = 20_000
 _LONG_SAMPLES = 144_000  # four hours at 0.1 s
@@ -41,7 +41,7 @@ def cpu_seconds(work: Callable[[], object], times: int) -> list[float]:
 def crowded_host(gpus: int, nics: int, functions: int = 0) -> Any:
     """Return a simulated node of that size, whose clock the caller advances."""
     from probes.simulation.host import SimulatedHost
-    from tests.tui.pilot import SteppedClock
+    from tests.support.pilot import SteppedClock
 
     return SimulatedHost("crowded", clock=SteppedClock(), description=crowded_node(gpus, nics, functions))
 

@@ -11,7 +11,7 @@ from pytest_textual_snapshot import SVGImageExtension, node_to_report_path
 from syrupy.assertion import SnapshotAssertion
 from textual.app import App
 
-from tests.tui.settings_machine import Machine
+from tests.support.settings_machine import Machine
 from tests.tui.snapshot_difference import failure
 from tui.settings import load
 from tui.settings.current import use

@@ -8,7 +8,7 @@ from textual.message import Message
 
 import tui.screens
 from probes.simulation.host import SimulatedHost
-from tests.tui.pilot import stepped_app
+from tests.support.pilot import stepped_app
 from tui.app import REQUESTS
 from tui.screens.fleet import FleetScreen
 from tui.screens.overview.screen import OverviewScreen

@@ -8,10 +8,10 @@ from probes.base.origin import Origin, Source
 from probes.host.protocol import Host
 from probes.snapshot.examination import Examination
 from probes.snapshot.rates import Reading
-from tests.probes.simulation.quiet import QuietHost
-from tests.tui.action_screens import on, question, seen
-from tests.tui.bandwidth_screens import completed, met, printed, scripted, set_up
-from tests.tui.pilot import SteppedClock, overview, shown, stepped_app, until
+from tests.support.action_screens import on, question, seen
+from tests.support.bandwidth_screens import completed, met, printed, scripted, set_up
+from tests.support.pilot import SteppedClock, overview, shown, stepped_app, until
+from tests.support.quiet_node import QuietHost
 from tui.bandwidth.impact_check import reread
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 

@@ -18,8 +18,8 @@ from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import FIRST_RANK
 from probes.simulation.node.model.tree import Tree
-from tests.tiers import share, usual
-from tests.tui.pilot import SteppedClock, readings, settled
+from tests.support.pilot import SteppedClock, readings, settled
+from tests.support.tiers import share, usual
 from tui.app import GdrtopApp
 from widgets.node.head import HEAD_ROWS
 

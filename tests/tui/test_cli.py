@@ -1,7 +1,6 @@
 """The command line as an admin or a script uses it."""
 
 import json
-import os
 import platform
 import re
 import signal
@@ -19,30 +18,14 @@ from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.examination import examine
-from tests.simulated_tree import write_tree
-from tests.tiers import USUAL_FAULTS, usual
-from tests.trees import add_function, add_rdma_device
+from tests.support.command_line import ROOT, gdrtop, printed
+from tests.support.simulated_tree import write_tree
+from tests.support.tiers import USUAL_FAULTS, usual
+from tests.support.trees import add_function, add_rdma_device
 from tui.cli import _COMMANDS, _FLEET, _WITHOUT_NODE, main
 from tui.files.version import version
 from tui.runtime.printing import ascii_text
 from widgets.node import modules as modules_drawing
-
-ROOT = Path(__file__).parents[2]
-
-
-def gdrtop(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tui", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", **environment},
-    )
-
-
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
-    assert main(arguments) == status
-    return capsys.readouterr().out
 
 
 def lasting(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tui.test_cli import ROOT
+from tests.support.command_line import ROOT
 from tests.tui.test_terminals import left_behind
 from tui.cli import main
 from tui.files.crash_file import describe_crash

@@ -8,8 +8,8 @@ import pytest
 
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
-from tests.tiers import usual
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
+from tests.support.tiers import usual
 from tests.tui.test_statements import overview_of, watched
 from tui.runtime.reading_thread import Sampled
 from tui.screens.head import HeadState

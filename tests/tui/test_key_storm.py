@@ -8,9 +8,9 @@ from textual.command import CommandList
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from tests.tui.action_screens import QuickHost
-from tests.tui.pilot import SteppedClock, overview, readings, stepped_app, until
-from tests.tui.settings_machine import Machine
+from tests.support.action_screens import QuickHost
+from tests.support.pilot import SteppedClock, overview, readings, stepped_app, until
+from tests.support.settings_machine import Machine
 from tui.screens.ask import AskScreen
 from tui.screens.keys import KEYS
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiers import usual
-from tests.tui.test_cli import ROOT
+from tests.support.command_line import ROOT
+from tests.support.tiers import usual
 from tui.actions.supervisor import _program
 from tui.cli import main
 from tui.launch import SLURMD_SECONDS

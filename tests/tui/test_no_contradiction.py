@@ -20,12 +20,12 @@ from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.verdict import State
-from tests.probes.checks.contradictions import GREEN, contradictions
-from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.live.simulated_jobs import evenly_paced
-from tests.probes.recording.recordings import recorded
-from tests.tiers import nodes_to_try, number_of, share, usual
-from tests.tui.pilot import SteppedClock
+from tests.support.contradictions import GREEN, contradictions
+from tests.support.doctor import examination_of, findings_on
+from tests.support.pilot import SteppedClock
+from tests.support.recordings import recorded
+from tests.support.simulated_jobs import evenly_paced
+from tests.support.tiers import nodes_to_try, number_of, share, usual
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.snapshot import Snapshot, take_snapshot
 

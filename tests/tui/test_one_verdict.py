@@ -20,8 +20,8 @@ from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State, Verdict
 from probes.topology.nccl_words import Nccl
-from tests.probes.checks.doctor import examination_of, findings_on
-from tests.tiers import USUAL_FAULTS, USUAL_NODES
+from tests.support.doctor import examination_of, findings_on
+from tests.support.tiers import USUAL_FAULTS, USUAL_NODES
 from tui.cli import main
 from tui.commands.check import check_json
 from tui.commands.topo import topology_json

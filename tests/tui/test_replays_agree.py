@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from probes.simulation.host import SimulatedHost
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
 from tui.cli import main
 from tui.commands.record import record
 from tui.runtime.json_values import plain_value, verdict_json

@@ -11,9 +11,9 @@ from probes.bandwidth.model.result import Result
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.condition import BELOW_LIMIT
 from probes.snapshot.verdict import State
-from tests.probes.bandwidth.results.test_slow_results import NODE, measured
-from tests.tui.commands.watch.watched_node import Watched
-from tests.tui.pilot import SteppedClock, examined, overview, readings, stepped_app, until
+from tests.support.pilot import SteppedClock, examined, overview, readings, stepped_app, until
+from tests.support.slow_results import NODE, measured
+from tests.support.watched_node import Watched
 from tui.app import GdrtopApp
 from tui.bandwidth.results_store import MemoryResultsStore
 from tui.cli import main

@@ -9,17 +9,15 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from probes.simulation.host import SimulatedHost
-from tests.probes.recording.recordings import recorded
-from tests.tui.action_screens import QuickHost, asked, ended, listed, on, seen
-from tests.tui.bandwidth_screens import measured, met, over, scripted, set_up, started
-from tests.tui.fleet_screens import FIRST, SECOND, FleetOnDemand
-from tests.tui.fleet_screens import read as read_fleet
-from tests.tui.live_samples import install
-from tests.tui.pilot import SteppedClock, examined, overview, readings, settled, shown, stepped_app, until
-from tests.tui.screens.test_doctor import opened
-from tests.tui.screens.test_ras import consent
-from tests.tui.screens.test_registration import ProvingNode, registered
-from tests.tui.setup_screens import to_setup
+from tests.support.action_screens import QuickHost, asked, ended, listed, on, seen
+from tests.support.bandwidth_screens import measured, met, over, scripted, set_up, started
+from tests.support.fleet_screens import FIRST, SECOND, FleetOnDemand
+from tests.support.fleet_screens import read as read_fleet
+from tests.support.opened_screens import ProvingNode, consent, opened, registered
+from tests.support.pilot import SteppedClock, examined, overview, readings, settled, shown, stepped_app, until
+from tests.support.recordings import recorded
+from tests.support.setup_screens import to_setup
+from tests.support.training_samples import install
 from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
 from tui.screens.ask import AskScreen

@@ -23,11 +23,11 @@ from probes.setup.steps.step_list import STEPS
 from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.names import SIMULATED_NAMES
-from tests.probes.live.simulated_jobs import evenly_paced
-from tests.probes.recording.recordings import recorded
-from tests.tiers import nodes_to_try, number_of, share, usual
+from tests.support.pilot import SteppedClock
+from tests.support.recordings import recorded
+from tests.support.simulated_jobs import evenly_paced
+from tests.support.tiers import nodes_to_try, number_of, share, usual
 from tests.tui.claims import Claims
-from tests.tui.pilot import SteppedClock
 from tui.commands.check import CheckOptions, write_check
 from tui.commands.explain import write_explanation
 from tui.commands.live.live import write_live

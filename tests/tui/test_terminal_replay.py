@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,9 +17,10 @@ from textual._compositor import CompositorUpdate, LayoutUpdate
 from textual._context import visible_screen_stack
 
 from probes.simulation.host import SimulatedHost
-from tests.emulator import Emulator, differences
-from tests.tiers import usual
-from tests.tui.pilot import SteppedClock, examined, readings, stepped_app, until
+from tests.support.emulator import Emulator, differences
+from tests.support.pilot import SteppedClock, examined, readings, stepped_app, until
+from tests.support.terminals import tmux
+from tests.support.tiers import usual
 from tui.app import GdrtopApp
 
 LONGEST_WAIT_SECONDS = 60.0
@@ -166,18 +164,3 @@ def test_in_tmux_no_cell_is_wrong(option: str, tmp_path: Path) -> None:
             until(lambda: "wall: shutting down" in shown())
             repair()
             until(lambda: shown() == by_changes)
-
-
-@contextmanager
-def tmux(directory: Path, columns: int, rows: int, program: Sequence[str]) -> Iterator[Callable[..., str]]:
-    """Run a program in a tmux server of its own, and yield what runs the commands of tmux."""
-
-    def run(*arguments: str) -> str:
-        command = ["tmux", "-S", str(directory / "socket"), "-f", "/dev/null", *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-    run("new-session", "-d", "-x", str(columns), "-y", str(rows), f"exec {shlex.join(program)}")
-    try:
-        yield run
-    finally:
-        run("kill-server")

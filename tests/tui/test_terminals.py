@@ -1,26 +1,13 @@
 """The dashboard on real terminals: what each of them shows, by a terminal emulator."""
 
-import fcntl
-import os
-import pty
 import re
-import select
 import signal
-import struct
-import subprocess
-import sys
-import termios
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
-import pyte
 import pytest
 
-from tests.tiers import usual
+from tests.support.terminals import LINES, LONGEST_WAIT_SECONDS, Terminal, dashboard
+from tests.support.tiers import usual
 
-LINES, COLUMNS = 40, 120
-LONGEST_WAIT_SECONDS = 120.0
 TERMS = {
     "xterm-256color": {"TERM": "xterm-256color"},
     "linux": {"TERM": "linux"},
@@ -28,65 +15,6 @@ TERMS = {
     "screen": {"TERM": "screen"},
     "tmux": {"TERM": "tmux-256color"},
 }
-
-
-class Terminal:
-    """gdrtop in a pseudo-terminal, seen through an emulator."""
-
-    def __init__(self, master: int, process: subprocess.Popen[bytes]) -> None:
-        self._master, self.process = master, process
-        self.written = b""
-        self.screen = pyte.Screen(COLUMNS, LINES)
-        self._stream = pyte.ByteStream(self.screen)
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.screen.display)
-
-    @property
-    def cells(self) -> Iterator[pyte.screens.Char]:
-        """Every cell that shows something."""
-        for row in range(LINES):
-            for column in range(COLUMNS):
-                yield self.screen.buffer[row][column]
-
-    def press(self, keys: str) -> None:
-        os.write(self._master, keys.encode())
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + LONGEST_WAIT_SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, self.text
-            if select.select([self._master], [], [], 0.2)[0]:
-                try:
-                    written = os.read(self._master, 1 << 16)
-                except OSError:  # it has ended
-                    return
-                self.written += written
-                self._stream.feed(written)
-
-
-@contextmanager
-def dashboard(*arguments: str, multiplexer: tuple[str, ...] = (), **environment: str) -> Iterator[Terminal]:
-    """Run gdrtop on a terminal, or in a multiplexer there."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TEXTUAL")}
-    process = subprocess.Popen(
-        [*multiplexer, sys.executable, "-m", "tui", *arguments],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env={**kept, "LANG": "C.UTF-8", **environment},
-        start_new_session=True,
-    )
-    os.close(slave)
-    try:
-        yield Terminal(master, process)
-    finally:
-        process.kill()
-        process.wait()
-        os.close(master)
 
 
 def has_invisible_text(terminal: Terminal) -> bool:

@@ -6,10 +6,10 @@ from textual.color import Color
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from tests.tui.action_screens import NODE, QuickHost, on
-from tests.tui.pilot import SteppedClock, examined, stepped_app, until
-from tests.tui.settings_machine import Machine
-from tests.widgets.base.test_themes import LARGE, TEXT, contrast, linear
+from tests.support.action_screens import NODE, QuickHost, on
+from tests.support.contrast import LARGE, TEXT, contrast, linear
+from tests.support.pilot import SteppedClock, examined, stepped_app, until
+from tests.support.settings_machine import Machine
 from tui.controllers.palette import Palette
 from tui.screens.doctor.screen import DoctorScreen
 from tui.settings import save as save_module

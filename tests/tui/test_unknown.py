@@ -13,7 +13,7 @@ from probes.host.machine.local import LocalHost
 from probes.host.protocol import Host
 from probes.recording.recording_host import RecordingHost
 from probes.simulation.host import SimulatedHost
-from tests.tui.pilot import SteppedClock, examined, overview, stepped_app, until
+from tests.support.pilot import SteppedClock, examined, overview, stepped_app, until
 from tui import cli
 from tui.runtime import open_host as opener
 from widgets.base.lines_view import LinesView

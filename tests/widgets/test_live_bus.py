@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.collectives import CollectiveSpeed
-from probes.live.model.sample import LiveSample, SlowestRank
-from tests.probes.live.live_samples import BEGAN, FIRST_PID, a_job, a_process, a_sample
+from probes.base.unknown import Reason, Unknown
+from tests.support.bus_bandwidth import measured
+from tests.support.live_samples import a_process, a_sample
 from widgets.base.lines import Line
 from widgets.live import detail, job_lines, ranks
 
@@ -17,28 +16,6 @@ GONE = Unknown(Reason.NOT_THERE, "", "no collective in the last 2 minutes")
 
 def text(lines: Sequence[Line]) -> str:
     return "\n".join("".join(run.text for run in line) for line in lines)
-
-
-def measured(*figures: Maybe[float], slowest: int | None = None) -> LiveSample:
-    processes = tuple(
-        replace(
-            a_process(number),
-            process=replace(a_process(number).process, environment={"NCCL_INSPECTOR_ENABLE": "1"}),
-            bus_gbps=bus,
-            collectives=()
-            if isinstance(bus, Unknown)
-            else (
-                CollectiveSpeed(
-                    "0x7f8c", "AllReduce", bus, ranks=16, sequence=7, message_bytes=64 << 20, at=BEGAN
-                ),
-            ),
-        )
-        for number, bus in enumerate(figures)
-    )
-    slow = None if slowest is None else SlowestRank(FIRST_PID + slowest, 41.2, 48.4, "AllReduce", 7, "0x7f8c")
-    return a_sample(
-        ranks=len(figures), processes=processes, jobs=(replace(a_job(len(figures)), slowest=slow),)
-    )
 
 
 def test_the_column_is_there_if_a_rank_has_a_figure() -> None:

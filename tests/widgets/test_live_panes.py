@@ -10,7 +10,7 @@ import pytest
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpudirect import MemoryPeer, PeermemReading
 from probes.live.model.sample import LiveSample, NicUse, PathJudgment, PathWord, Role
-from tests.probes.live.live_samples import ABSENT, BEGAN, FIRST_PID, a_job, a_port, a_process, a_sample
+from tests.support.live_samples import ABSENT, BEGAN, FIRST_PID, a_job, a_port, a_process, a_sample
 from tui.screens.live.state import LiveState
 from widgets.base.lines import Line, plain
 from widgets.live import detail, nics

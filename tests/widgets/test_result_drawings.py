@@ -20,8 +20,8 @@ from probes.bandwidth.model.samples import (
     Sample,
 )
 from probes.bandwidth.planning.inventory import inventory
-from tests.probes.bandwidth.planning.test_series import lacking, node
-from tests.probes.bandwidth.sample_results import failed, judged, latency, result
+from tests.support.bandwidth_nodes import lacking, node
+from tests.support.sample_results import failed, judged, latency, result
 from widgets.bandwidth.result import draw_result, mark_of, words_of
 from widgets.bandwidth.series import draw_inventory
 from widgets.bandwidth.table import RowTable, draw_matrix, draw_rows

@@ -18,9 +18,9 @@ from probes.simulation.faults.fault import Fault
 from probes.simulation.faults.fault import __file__ as fault_file
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.names import SIMULATED_NAMES
-from tests.probes.checks.contradictions import contradictions
-from tests.probes.checks.doctor import examination_of, findings_on, found_on, place_of_check, place_of_fault
-from tests.tiers import USUAL_FAULTS, usual
+from tests.support.contradictions import contradictions
+from tests.support.doctor import examination_of, findings_on, found_on, place_of_check, place_of_fault
+from tests.support.tiers import USUAL_FAULTS, usual
 
 # Findings on healthy nodes, and why they are correct.
 ARGUED: dict[str, set[str]] = {name: set() for name in SIMULATED_NAMES}

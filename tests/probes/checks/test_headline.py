@@ -7,8 +7,8 @@ import pytest
 from probes.checks.headline import headline
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
-from tests.tiers import usual
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
+from tests.support.tiers import usual
 from tui.runtime.node_monitor import NodeMonitor
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from probes.queries.finding import Status
-from tests.probes.checks.changed import said, with_log
-from tests.probes.checks.doctor import examination_of
+from tests.support.changed_facts import said, with_log
+from tests.support.doctor import examination_of
 
 LOCKDOWN = "Lockdown: modprobe: unsigned module loading is restricted; see man kernel_lockdown.7"
 

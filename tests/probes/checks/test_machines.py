@@ -10,10 +10,10 @@ from probes.host.machine.local import LocalHost
 from probes.queries.finding import Finding, Severity
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
-from tests.machines import machine_file
-from tests.probes.topology.test_hwloc_trees import TREES, USUAL_TREES
-from tests.tiers import usual
-from tests.trees import tree_from_lspci
+from tests.support.hwloc_trees import TREES, USUAL_TREES
+from tests.support.machines import machine_file
+from tests.support.tiers import usual
+from tests.support.trees import tree_from_lspci
 
 
 def examined(host: LocalHost) -> tuple[State, int, dict[str, Finding]]:

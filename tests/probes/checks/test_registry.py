@@ -19,10 +19,10 @@ from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Area, Check, Evidence, Finding, Outcome, Severity, Status, found, passed
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
-from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.snapshot.verdict_nodes import with_ports
-from tests.simulated_tree import write_tree
-from tests.tiers import USUAL_FAULTS, usual
+from tests.support.doctor import examination_of, findings_on
+from tests.support.simulated_tree import write_tree
+from tests.support.tiers import USUAL_FAULTS, usual
+from tests.support.verdict_nodes import with_ports
 
 # Words with which a title would read as half a sentence.
 _BARE_VERBS = {

@@ -13,7 +13,7 @@ from probes.host.protocol import READ_LIMIT_BYTES
 from probes.live.job_examination import examine_with_jobs
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
-from tests.tiers import usual
+from tests.support.tiers import usual
 
 _OF_OTHERS = re.compile(r"/proc/\d+/(?:environ|maps|fd|fdinfo|root|cwd|limits|stack)(?:/.*)?")
 

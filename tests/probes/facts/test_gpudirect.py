@@ -19,7 +19,7 @@ from probes.facts.rdma.data_direct import DataDirectFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.machine.local import LocalHost
 from tests.probes.facts.gpudirect_facts import Nics, a_kernel, facts_of, gpus_of, modules_of, rdma_of
-from tests.trees import write
+from tests.support.trees import write
 
 HEADER = "\nDma-buf Objects:\nsize    \tflags   \tmode    \tcount   \texp_name\tino     \tname\n"
 OURS = "274877906944\t00080002\t00080007\t00000003\tnv_dmabuf\t00001234\t\n"

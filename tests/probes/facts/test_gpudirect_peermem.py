@@ -31,7 +31,7 @@ from tests.probes.facts.gpudirect_facts import (
     modules_of,
     rdma_of,
 )
-from tests.trees import write
+from tests.support.trees import write
 
 
 def nic(name: str, driver: str) -> RdmaDevice:

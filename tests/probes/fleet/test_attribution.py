@@ -1,40 +1,13 @@
 """A slow part is named by what its tests have in common, and never by one pair alone."""
 
-from collections.abc import Callable, Iterable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.base.unknown import Maybe, Reason, Unknown
-from probes.fleet.attribution import PairEnd, PairMemory, PairResult, Place, attribute, slow_tests, suspects
-from probes.fleet.pairs import Round, all_rounds, quick_rounds, repeated_rounds
-
-FAILED = Unknown(Reason.IO_ERROR, "", "Couldn't connect")
-Speed = Callable[[str, str, int, PairMemory], Maybe[float]]
-
-
-def measure(
-    rounds: Iterable[Round], speed: Speed, rails: int = 2, memories: Iterable[PairMemory] = PairMemory
-) -> list[PairResult]:
-    return [
-        PairResult(
-            PairEnd(pair.server, f"mlx5_{rail}"),
-            PairEnd(pair.client, f"mlx5_{rail}"),
-            rail,
-            memory,
-            speed(pair.server, pair.client, rail, memory),
-            400.0,
-        )
-        for pairs in rounds
-        for pair in pairs
-        for rail in range(rails)
-        for memory in memories
-    ]
-
-
-def names(count: int) -> list[str]:
-    return [f"gpu{number}" for number in range(count)]
+from probes.base.unknown import Maybe
+from probes.fleet.attribution import PairMemory, PairResult, Place, attribute, slow_tests, suspects
+from probes.fleet.pairs import all_rounds, quick_rounds, repeated_rounds
+from tests.support.pair_speeds import FAILED, Speed, measure, names
 
 
 def ladder(count: int, speed: Speed, rails: int = 2) -> list[PairResult]:

@@ -8,7 +8,7 @@ from probes.fleet.traits import Trait
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
-from tests.probes.fleet.nodes import node, nodes, simulated, with_value
+from tests.support.fleet_nodes import node, nodes, simulated, with_value
 
 
 def found(fleet: Fleet, fact: str) -> Difference:

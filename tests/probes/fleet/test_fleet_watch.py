@@ -8,7 +8,7 @@ from probes.fleet.traits import trait
 from probes.fleet.watch import FleetWatch, changes
 from probes.queries.finding import Severity
 from probes.snapshot.verdict import State
-from tests.probes.fleet.summaries import a_summary, problem
+from tests.support.summaries import a_summary, problem
 
 GOOD = a_summary("gpu1")
 BAD = a_summary("gpu1", State.DEGRADED, problem("port-down", "An RDMA port has no link"))

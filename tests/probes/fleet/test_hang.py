@@ -12,8 +12,8 @@ from probes.live.hang.dump_files import FoundDumps
 from probes.live.hang.ranks import RankState
 from probes.live.processes.packets import PairMotion
 from probes.snapshot.condition import STOPPED, Condition
-from tests.probes.live.hang.test_diagnosis import JOB, rank, stopped
-from tests.probes.nccl.flight_recorder.dumps import group_dump
+from tests.support.flight_recorder_dumps import group_dump
+from tests.support.hung_job import JOB, rank, stopped
 from tui.commands.fleet.output import NO_NODE
 from tui.commands.hang.document import hang_document
 from widgets.base.lines import plain

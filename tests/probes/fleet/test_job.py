@@ -8,7 +8,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.fleet.job import JobWatch, is_wanted
 from probes.fleet.job_model import NodeSample
 from probes.live.model.sample import NicUse, OddOne, PathJudgment, PathWord, Standstill
-from tests.probes.fleet.fleet_samples import (
+from tests.support.fleet_samples import (
     NODES,
     RAILS,
     Rate,
@@ -20,7 +20,7 @@ from tests.probes.fleet.fleet_samples import (
     watch,
     watched,
 )
-from tests.probes.live.live_samples import a_gpu, a_job, a_process
+from tests.support.live_samples import a_gpu, a_job, a_process
 
 DENIED = Unknown(Reason.NEEDS_ROOT, "/proc/1/environ")
 STAGED = PathJudgment(PathWord.STAGED)

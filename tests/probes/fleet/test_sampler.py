@@ -12,7 +12,7 @@ from probes.fleet.sampler import ANSWER_SECONDS, FIRST_ANSWER_SECONDS, FleetSamp
 from probes.simulation.host import SimulatedHost
 from probes.simulation.job_nodes import job_nodes
 from probes.snapshot.examination import examine
-from tests.probes.fleet.fleet_samples import HungHost
+from tests.support.fleet_samples import HungHost
 
 
 class FailingHost(SimulatedHost):

@@ -11,8 +11,8 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.fleet.job_model import ClockOffset, NodeSample, Silence
 from probes.fleet.silence import TrafficWatch, standstill_of
 from probes.live.model.sample import Standstill, ranks_wait
-from tests.probes.fleet.fleet_samples import EXACT
-from tests.probes.live.live_samples import BEGAN, a_port, a_sample
+from tests.support.fleet_samples import EXACT
+from tests.support.live_samples import BEGAN, a_port, a_sample
 
 NO_CLOCK = Unknown(Reason.TIMED_OUT, "clock")
 

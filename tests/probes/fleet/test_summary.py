@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from probes.base.unknown import Reason, Unknown
 from probes.fleet.summary import from_json, to_json
 from probes.fleet.traits import Trait
-from tests.probes.fleet.nodes import simulated
-from tests.tiers import USUAL_NODES
+from tests.support.fleet_nodes import simulated
+from tests.support.tiers import USUAL_NODES
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

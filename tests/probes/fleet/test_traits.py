@@ -7,8 +7,8 @@ from probes.fleet.facts import FACTS
 from probes.fleet.traits import MOST_CHARACTERS, options_of, traits_of
 from probes.host.machine.local import LocalHost
 from probes.snapshot.examination import examine
-from tests.probes.fleet.nodes import simulated
-from tests.tiers import USUAL_NODES
+from tests.support.fleet_nodes import simulated
+from tests.support.tiers import USUAL_NODES
 
 
 @pytest.mark.parametrize("label", USUAL_NODES)

@@ -20,8 +20,8 @@ from probes.host.collectives import (
     parse_metrics,
 )
 from probes.host.machine.local import LocalHost
-from tests.machines import DIRECTORY
-from tests.trees import write
+from tests.support.machines import DIRECTORY
+from tests.support.trees import write
 
 REAL = DIRECTORY / "live" / "inspector"
 AVERAGE = (

@@ -18,7 +18,7 @@ from probes.host import usage
 from probes.host.machine import live_usage
 from probes.host.machine.local import LocalHost
 from probes.host.usage import InterfaceCounters, ProcessUsage, cpu_list
-from tests.trees import write
+from tests.support.trees import write
 
 STATUS = "Name:\tpython3\nUid:\t1000\t1001\t1000\t1000\nVmRSS:\t2048 kB\nCpus_allowed_list:\t0-3,8\n"
 # A name may contain spaces and parentheses.

@@ -19,10 +19,10 @@ from probes.live.model.sample import LiveProcess
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers
 from probes.recording.replay_host import ReplayHost
-from tests.probes.live.live_node import LiveNode, node_with
-from tests.probes.live.live_samples import a_job, a_process, gpu_bdf
-from tests.probes.recording.recordings import archive_of, read
-from tests.trees import link, write
+from tests.support.live_node import LiveNode, node_with
+from tests.support.live_samples import a_job, a_process, gpu_bdf
+from tests.support.recordings import archive_of, read
+from tests.support.trees import link, write
 
 DIRECTORY = "/scratch/alice/inspector"
 SETTINGS = {"NCCL_INSPECTOR_ENABLE": "1", "NCCL_INSPECTOR_DUMP_DIR": DIRECTORY}

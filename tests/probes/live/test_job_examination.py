@@ -10,7 +10,7 @@ from probes.checks.judgment import exit_status, judge
 from probes.live.job_examination import examine_with_jobs, with_jobs
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.verdict import State
-from tests.probes.checks.doctor import examination_of
+from tests.support.doctor import examination_of
 from tui.cli import main
 from widgets.base.lines import width_of
 from widgets.node.verdict import forms

@@ -25,7 +25,7 @@ from probes.live.model.sample import (
 )
 from probes.live.odd_one_out import OddOneOut
 from probes.simulation.host import SimulatedHost
-from tests.probes.live.live_samples import a_gpu, a_job, a_port, a_process
+from tests.support.live_samples import a_gpu, a_job, a_port, a_process
 
 ABSENT = Unknown(Reason.NOT_THERE)
 STAGED = PathJudgment(PathWord.STAGED, is_likely=True)

@@ -21,7 +21,7 @@ from probes.live.model.sample import PortSample
 from probes.live.port_counters import rise
 from probes.live.ports import PortReader
 from probes.snapshot.rates import read
-from tests.trees import add_rdma_device, link, write
+from tests.support.trees import add_rdma_device, link, write
 
 PORT = "/sys/class/infiniband/mlx5_0/ports/1"
 

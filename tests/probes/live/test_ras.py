@@ -14,9 +14,9 @@ from probes.live.ras.targets import LocalProcesses
 from probes.nccl.ras.report import parse_report
 from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
-from tests.probes.live.live_samples import FIRST_PID, a_process, gpu_bdf
-from tests.probes.nccl.ras_reports import HASH, NODE, a_report
-from tests.tui.pilot import SteppedClock
+from tests.support.live_samples import FIRST_PID, a_process, gpu_bdf
+from tests.support.pilot import SteppedClock
+from tests.support.ras_reports import HASH, NODE, a_report
 
 ABSENT = Unknown(Reason.NOT_THERE, "libnccl", "linked statically")
 

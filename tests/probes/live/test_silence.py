@@ -21,8 +21,8 @@ from probes.live.model.sample import (
 )
 from probes.live.silence import Silence
 from probes.simulation.host import SimulatedHost
-from tests.probes.live.live_node import node_with
-from tests.probes.live.live_samples import ABSENT, FIRST_PID, a_gpu, a_job, a_port, a_process
+from tests.support.live_node import node_with
+from tests.support.live_samples import ABSENT, FIRST_PID, a_gpu, a_job, a_port, a_process
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from probes.simulation.faults.live import (
     STOPPED_RANK,
 )
 from probes.simulation.node.model.names import SIMULATED_NAMES
-from tests.probes.live.simulated_jobs import (
+from tests.support.simulated_jobs import (
     TOLD,
     SimulatedWatch,
     events,
@@ -27,7 +27,7 @@ from tests.probes.live.simulated_jobs import (
     ranks,
     watched,
 )
-from tests.tiers import USUAL_FAULTS, usual
+from tests.support.tiers import USUAL_FAULTS, usual
 
 LIVE = tuple(fault.name for fault in FAULTS.values() if fault.is_live)
 NODES = ("hgx-h100", "dgx-a100", "gb200", "cloud-vm")  # with NICs enough to compare

@@ -11,7 +11,7 @@ import pytest
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample
 from probes.live.timeline import KEPT_SECONDS, MAX_BYTES, MAX_EVENTS, Timeline
 from probes.queries.finding import Severity
-from tests.probes.live.live_samples import BEGAN, a_port, a_sample
+from tests.support.live_samples import BEGAN, a_port, a_sample
 
 
 def event(at: float) -> LiveEvent:

@@ -19,9 +19,9 @@ from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.verdict import State
-from tests.probes.checks.doctor import place_of_check, place_of_fault
-from tests.probes.live.simulated_jobs import evenly_paced
-from tests.tui.pilot import SteppedClock
+from tests.support.doctor import place_of_check, place_of_fault
+from tests.support.pilot import SteppedClock
+from tests.support.simulated_jobs import evenly_paced
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.ras_questions import RasQuestions
 

@@ -14,10 +14,10 @@ from probes.host.machine.local import LocalHost
 from probes.metrics.families import Family, Sample
 from probes.metrics.metric_list import METRICS
 from probes.simulation.host import SimulatedHost
-from tests.probes.checks.doctor import examination_of
-from tests.probes.metrics.observed import families_of, reader_of, values
-from tests.simulated_tree import write_tree
-from tests.tui.pilot import SteppedClock
+from tests.support.doctor import examination_of
+from tests.support.observed_metrics import families_of, reader_of, values
+from tests.support.pilot import SteppedClock
+from tests.support.simulated_tree import write_tree
 from tui.commands.metrics.exposition import OPEN_METRICS, encode
 from tui.commands.metrics.reading import MetricsReader
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from probes.base.unknown import Unknown
 from probes.nccl.ras.facts import RasProcess, parse_event
 from probes.nccl.ras.report import parse_diagnostics, parse_report
-from tests.machines import machine_file, machine_files
-from tests.probes.nccl.ras_reports import HASH, a_report, rank_line
+from tests.support.machines import machine_file, machine_files
+from tests.support.ras_reports import HASH, a_report, rank_line
 
 UNEVEN_NODES = """\
 Job summary

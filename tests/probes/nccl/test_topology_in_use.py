@@ -20,9 +20,9 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import build
-from tests.nccl_xml import pairs_below_switches
-from tests.probes.checks.doctor import findings_on
-from tests.probes.setup.environment.nodes import changed
+from tests.support.doctor import findings_on
+from tests.support.environment_nodes import changed
+from tests.support.nccl_xml import pairs_below_switches
 
 NDV5 = "/opt/microsoft/ndv5/topo.xml"
 

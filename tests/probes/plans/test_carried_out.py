@@ -10,7 +10,7 @@ from probes.base.plan import Plan, Step
 from probes.plans.load_modules import OWN_FILE
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
-from tests.probes.plans.plans_of import answer, commands
+from tests.support.plans import answer, commands
 
 
 def node(name: str) -> SimulatedHost:

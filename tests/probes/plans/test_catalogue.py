@@ -15,9 +15,9 @@ from probes.plans.common import is_reboot, only_reads
 from probes.queries.finding import Status
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.node.model.names import SIMULATED_NAMES
-from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.plans.plans_of import offers_on
-from tests.tiers import USUAL_FAULTS, usual
+from tests.support.doctor import examination_of, findings_on
+from tests.support.plans import offers_on
+from tests.support.tiers import USUAL_FAULTS, usual
 
 NEEDS_ROOT = Unknown(Reason.NEEDS_ROOT, "somewhere")
 IDS = [

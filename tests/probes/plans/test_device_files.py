@@ -7,9 +7,9 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.device_nodes import DeviceNode, DeviceNodeFacts
 from probes.snapshot.examination import Examination
-from tests.probes.checks.changed import said, with_devices, with_module
-from tests.probes.checks.doctor import examination_of
-from tests.probes.plans.plans_of import commands
+from tests.support.changed_facts import said, with_devices, with_module
+from tests.support.doctor import examination_of
+from tests.support.plans import commands
 
 ABSENT = Unknown(Reason.NOT_THERE, "/dev/infiniband")
 NOTHING = Unknown(Reason.NOT_THERE, "/sys/class/infiniband_verbs")

@@ -8,8 +8,8 @@ import pytest
 
 from probes.facts.kernel.dkms import DkmsFacts, DkmsModule
 from probes.plans.driver import rebuild_plan, rebuild_steps
-from tests.probes.checks.changed import with_module
-from tests.probes.checks.doctor import examination_of
+from tests.support.changed_facts import with_module
+from tests.support.doctor import examination_of
 
 RELEASE = "6.8.0-60-generic"
 

@@ -6,9 +6,9 @@ from probes.base.plan import Plan
 from probes.base.unknown import Reason, Unknown
 from probes.facts.system.services import ServiceState
 from probes.snapshot.examination import Examination
-from tests.probes.checks.changed import said, with_module, with_service
-from tests.probes.checks.doctor import examination_of
-from tests.probes.plans.plans_of import commands
+from tests.support.changed_facts import said, with_module, with_service
+from tests.support.doctor import examination_of
+from tests.support.plans import commands
 
 MIG = examination_of("hgx-h100+mig-with-gdr")
 NEW_DRIVER = examination_of("hgx-h100+driver-half-updated")

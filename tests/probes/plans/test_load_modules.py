@@ -14,9 +14,9 @@ from probes.facts.pci.functions import PciKind
 from probes.facts.system.platform import Environment
 from probes.plans.load_modules import OWN_FILE, load_plan
 from probes.snapshot.examination import Examination
-from tests.probes.checks.changed import with_module, without
-from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.plans.plans_of import answer, commands, offers_on, plan, undone, why_not
+from tests.support.changed_facts import with_module, without
+from tests.support.doctor import examination_of, findings_on
+from tests.support.plans import answer, commands, offers_on, plan, undone, why_not
 
 HGX, DGX = "hgx-h100", "dgx-a100"
 PEERMEM = "nvidia_peermem"

@@ -9,9 +9,9 @@ import pytest
 from probes.base.unknown import Reason, Unknown
 from probes.facts.pci.functions import PciKind
 from probes.snapshot.examination import Examination
-from tests.probes.checks.changed import said, with_module
-from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.plans.plans_of import commands, plan, undone, why_not
+from tests.support.changed_facts import said, with_module
+from tests.support.doctor import examination_of, findings_on
+from tests.support.plans import commands, plan, undone, why_not
 
 HGX = "hgx-h100"
 ACS_ON = f"{HGX}+acs-on"

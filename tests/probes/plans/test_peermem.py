@@ -8,9 +8,9 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.services import ServiceState
 from probes.snapshot.examination import Examination
-from tests.probes.checks.changed import with_file, with_module, with_service, without
-from tests.probes.checks.doctor import examination_of
-from tests.probes.plans.plans_of import commands, offers_on, plan, undone, why_not
+from tests.support.changed_facts import with_file, with_module, with_service, without
+from tests.support.doctor import examination_of
+from tests.support.plans import commands, offers_on, plan, undone, why_not
 
 HGX, DGX = "hgx-h100", "dgx-a100"
 PEERMEM = "nvidia_peermem"

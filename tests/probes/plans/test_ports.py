@@ -7,9 +7,9 @@ from dataclasses import replace
 from probes.base.unknown import Reason, Unknown
 from probes.facts.rdma.port_health import ErrorCounter
 from probes.snapshot.examination import Examination
-from tests.probes.checks.changed import said, with_health, with_ports
-from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.plans.plans_of import commands, plan, undone, why_not
+from tests.support.changed_facts import said, with_health, with_ports
+from tests.support.doctor import examination_of, findings_on
+from tests.support.plans import commands, plan, undone, why_not
 
 HGX = "hgx-h100"
 NEEDS_ROOT = Unknown(Reason.NEEDS_ROOT, "somewhere")

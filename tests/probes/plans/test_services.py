@@ -10,9 +10,9 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.system.services import ServiceState
 from probes.plans.services import lift_memlock, start_imex
 from probes.snapshot.examination import Examination
-from tests.probes.checks.changed import with_gpus, with_module, with_nvml, with_service, without
-from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.plans.plans_of import commands, plan, undone, why_not
+from tests.support.changed_facts import with_gpus, with_module, with_nvml, with_service, without
+from tests.support.doctor import examination_of, findings_on
+from tests.support.plans import commands, plan, undone, why_not
 
 HGX, DGX = "hgx-h100", "dgx-a100"
 NOT_THERE = Unknown(Reason.NOT_THERE, "somewhere")

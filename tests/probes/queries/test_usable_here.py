@@ -15,7 +15,7 @@ from probes.facts.system.rdma_cgroup import RdmaCgroupFacts, RdmaLimit
 from probes.queries.usable_here import usable_here
 from probes.snapshot.examination import Examination
 from probes.topology.paths import build
-from tests.probes.checks.doctor import examination_of
+from tests.support.doctor import examination_of
 
 HGX = examination_of("hgx-h100")
 FILES = HGX.device_nodes

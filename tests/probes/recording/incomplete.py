@@ -22,7 +22,7 @@ from probes.recording.redaction.identifiers import Identifiers
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.verdict import State
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
 
 K = TypeVar("K", str, int)
 T = TypeVar("T")

@@ -22,8 +22,8 @@ from probes.recording.recording_host import Moment
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.rates import read as take_reading
-from tests.probes.recording.recordings import archive_of, moments_of, read
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
+from tests.support.recordings import archive_of, moments_of, read
 
 MANIFEST = {
     "format": 1,

@@ -17,8 +17,8 @@ from tests.probes.recording.incomplete import (
     replayed,
     single_questions,
 )
-from tests.tiers import share, usual
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
+from tests.support.tiers import share, usual
 
 NODES = (
     *("hgx-h100", "dgx-a100", "aws-p5", "slingshot", "gb200", "pcie-l40s", "cloud-vm"),

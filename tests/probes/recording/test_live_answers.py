@@ -23,7 +23,7 @@ from probes.recording.format import MAX_JSON_BLOB_BYTES, Question, RecordingErro
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers
 from probes.recording.replay_host import ReplayHost
-from tests.probes.recording.recordings import archive_of, read
+from tests.support.recordings import archive_of, read
 
 XID = KernelMessage(7, 5140.9, 4, "NVRM: Xid (PCI:0000:1b:00): 79, pid=4711, GPU has fallen off the bus.")
 LINK_DOWN = KernelMessage(8, 5141.0, 6, "mlx5_core 0000:5c:00.0 ens1np0: Link down")

@@ -12,10 +12,10 @@ from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
-from tests.machines import machine_file
-from tests.probes.nccl.ras_reports import a_report, rank_line
-from tests.probes.recording.recordings import archive_of, read
-from tests.tui.pilot import SteppedClock
+from tests.support.machines import machine_file
+from tests.support.pilot import SteppedClock
+from tests.support.ras_reports import a_report, rank_line
+from tests.support.recordings import archive_of, read
 
 ADDRESS = "[::1]:28028"
 

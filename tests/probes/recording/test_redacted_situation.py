@@ -12,9 +12,9 @@ from probes.setup.situation import PROBES, Situation, read_situation
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.examination import examine
-from tests.probes.recording.recordings import archive_of, read
-from tests.tiers import usual
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
+from tests.support.recordings import archive_of, read
+from tests.support.tiers import usual
 
 NODES = [
     *simulated_names(),

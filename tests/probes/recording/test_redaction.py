@@ -26,10 +26,10 @@ from probes.snapshot.rates import read as take_reading
 from probes.snapshot.verdict import assess
 from probes.topology.paths import build
 from tests.probes.recording import planted
-from tests.probes.recording.recordings import archive_of, moments_of, read
-from tests.tiers import usual
-from tests.trees import add_function, add_rdma_device, write
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
+from tests.support.recordings import archive_of, moments_of, read
+from tests.support.tiers import usual
+from tests.support.trees import add_function, add_rdma_device, write
 
 NIC = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
 

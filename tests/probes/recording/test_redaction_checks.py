@@ -16,9 +16,9 @@ from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.examination import examine
 from probes.snapshot.node_reader import NodeReader
 from probes.snapshot.verdict import State
-from tests.probes.recording.recordings import archive_of, read
-from tests.tiers import usual
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
+from tests.support.recordings import archive_of, read
+from tests.support.tiers import usual
 
 # Two or three of every area: its files, commands and messages have rules of their own.
 FAULTS = """

@@ -23,7 +23,7 @@ from probes.recording.redaction.table import FILES
 from probes.recording.redaction.tokens import NOBODY
 from probes.recording.redaction.words import is_known
 from tests.probes.recording import planted
-from tests.probes.recording.recordings import archive_of, read
+from tests.support.recordings import archive_of, read
 
 ROOT = Path(__file__).parents[3]
 

@@ -20,7 +20,7 @@ from probes.scheduler.drain import (
     resume_plan,
 )
 from probes.simulation.host import SimulatedHost
-from tests.probes.checks.doctor import findings_on
+from tests.support.doctor import findings_on
 
 WHY = "gdrtop: xid-79-fell-off-bus 0000:9b:00.0"
 

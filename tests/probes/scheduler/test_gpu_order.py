@@ -15,7 +15,7 @@ from probes.scheduler.gpu_order import GpuOrder, gpus_meant, is_among, parse_gpu
 from probes.scheduler.slurm_job import devices_of, parse_job
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination
-from tests.probes.checks.doctor import examination_of
+from tests.support.doctor import examination_of
 
 
 @pytest.mark.parametrize(

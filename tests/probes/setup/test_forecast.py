@@ -17,7 +17,7 @@ from probes.simulation.node.modules.files import modinfo_of, set_modinfo
 from probes.simulation.node.modules.loading import remove_modules
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
 
 RUNNING, NEXT = "6.8.0-60-generic", "6.8.0-71-generic"
 IMAGE = f"/boot/initrd.img-{RUNNING}"

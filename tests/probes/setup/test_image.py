@@ -16,10 +16,10 @@ from probes.setup.image import ImageCheck, ImageKind, check_image, exit_status
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
-from tests.probes.recording.recordings import archive_of, read
-from tests.probes.setup.module_elf import module_file
-from tests.trees import link, write
-from tests.tui.pilot import SteppedClock
+from tests.support.module_elf import module_file
+from tests.support.pilot import SteppedClock
+from tests.support.recordings import archive_of, read
+from tests.support.trees import link, write
 
 RELEASE = "6.8.0-60-generic"
 VERSION = "570.124.06"

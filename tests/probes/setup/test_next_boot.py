@@ -18,9 +18,9 @@ from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State, Verdict
-from tests.probes.checks.contradictions import contradictions
-from tests.tiers import USUAL_FAULTS, nodes_to_try, usual
-from tests.tui.pilot import SteppedClock
+from tests.support.contradictions import contradictions
+from tests.support.pilot import SteppedClock
+from tests.support.tiers import USUAL_FAULTS, nodes_to_try, usual
 
 _DRIVER_OF_NICS = "RDMA devices are there only while their driver runs, and it does not run now"
 # Where the forecast may say UNKNOWN although the node works (or does not) after its restart, and why no

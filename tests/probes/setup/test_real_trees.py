@@ -31,8 +31,8 @@ from probes.setup.image import ImageKind, check_image
 from probes.setup.steps.boot_commands import initramfs_step
 from probes.simulation.host import SimulatedHost
 from tests.probes.setup.debian_tree import newest_kernel, run, unpack
-from tests.trees import link, write
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
+from tests.support.trees import link, write
 from tui.cli import main
 
 pytestmark = pytest.mark.slow

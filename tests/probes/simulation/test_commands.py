@@ -12,7 +12,7 @@ from probes.host.nvml import NvmlFacts
 from probes.simulation.commands.catalogue import HANDLERS
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices.config_space import ACS_CONTROL
-from tests.probes.simulation.node import end_job, found_on, node, run
+from tests.support.simulated_commands import end_job, found_on, node, run
 
 PORT = "0000:17:00.0"  # above a GPU of hgx-h100
 

@@ -5,8 +5,8 @@ import pytest
 from probes.base.plan import Plan, Step
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.node.system.services import set_fabric_manager_version
-from tests.probes.simulation.node import end_job, found_on, node, run, run_step
-from tests.tiers import USUAL_FAULTS, usual
+from tests.support.simulated_commands import end_job, found_on, node, run, run_step
+from tests.support.tiers import USUAL_FAULTS, usual
 
 # gdrtop never runs these.
 NEVER_RUN = {

@@ -8,7 +8,7 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.host.nvml import NvmlFacts
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.system.software import set_library_version
-from tests.probes.simulation.node import end_job, node, run
+from tests.support.simulated_commands import end_job, node, run
 
 PEERMEM = "nvidia_peermem"
 COULD_NOT = f"modprobe: ERROR: could not insert '{PEERMEM}': "

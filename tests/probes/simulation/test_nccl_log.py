@@ -6,8 +6,8 @@ from probes.base.unknown import Unknown
 from probes.nccl.log.facts import State
 from probes.nccl.log.verdict import verdict_of
 from probes.simulation.host import SimulatedHost
-from tests.probes.nccl.log.logs import read
-from tests.tui.pilot import SteppedClock
+from tests.support.nccl_logs import read
+from tests.support.pilot import SteppedClock
 
 LOG = "/home/alice/llm/slurm-4711.out"
 

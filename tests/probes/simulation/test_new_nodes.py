@@ -13,7 +13,7 @@ from probes.setup.steps.guide import Guide, read_guide
 from probes.setup.steps.step_list import REBOOT
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
-from tests.tiers import usual
+from tests.support.tiers import usual
 from tui.actions.manual_steps import as_simulated, runnable
 from tui.actions.runner import file_commands
 

@@ -16,7 +16,7 @@ from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.condition import CONTRADICTED
-from tests.tiers import USUAL_FAULTS, nodes_to_try, usual
+from tests.support.tiers import USUAL_FAULTS, nodes_to_try, usual
 
 # Options of the driver: the versions from and before which it has them (nv-reg.h; NVIDIA/aicr issue 2459).
 OPTIONS = {

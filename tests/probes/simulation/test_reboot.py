@@ -16,7 +16,7 @@ from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.examination import examine
-from tests.tiers import share, usual
+from tests.support.tiers import share, usual
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 

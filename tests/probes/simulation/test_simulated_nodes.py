@@ -25,9 +25,9 @@ from probes.snapshot.examination import examine
 from probes.snapshot.rates import port_rates, read
 from probes.snapshot.verdict import State, assess
 from probes.topology.paths import build
-from tests.probes.snapshot.verdict_nodes import judged
-from tests.simulated_tree import write_tree
-from tests.tiers import WITH_RATES, WITH_VERBS
+from tests.support.simulated_tree import write_tree
+from tests.support.tiers import WITH_RATES, WITH_VERBS
+from tests.support.verdict_nodes import judged
 
 # GPUs, NICs, NUMA nodes, NVSwitches; the verdict and how many GPUs it serves.
 EXPECTED = {

@@ -23,7 +23,7 @@ from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import FIRST_RANK
 from probes.simulation.node.model.load import Phase, schedule
 from probes.snapshot.rates import port_rates, read
-from tests.tiers import WITH_RATES, WITH_VERBS, usual
+from tests.support.tiers import WITH_RATES, WITH_VERBS, usual
 
 LIVE = tuple(fault.name for fault in FAULTS.values() if fault.is_live)
 MOMENTS = (0.0, 5.5, 16.0, 24.0, 33.0, 45.0, 90.0)

@@ -11,7 +11,7 @@ from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.nic_roles import NicRole, Role, roles_of
 from probes.topology.paths import build
-from tests.trees import write
+from tests.support.trees import write
 
 ROUTES = """\
 Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT

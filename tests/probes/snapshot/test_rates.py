@@ -14,7 +14,7 @@ from probes.host.machine.local import LocalHost
 from probes.host.usage import InterfaceCounters
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.rates import PortCounters, Reading, netdev_rates, port_rates, read
-from tests.trees import add_rdma_device, write
+from tests.support.trees import add_rdma_device, write
 
 ABSENT = Unknown(Reason.NOT_THERE)
 PORT = ("mlx5_0", 1)

@@ -23,7 +23,7 @@ from probes.snapshot.path_verdict import ServedGpus
 from probes.snapshot.rates import read
 from probes.snapshot.verdict import State, assess
 from probes.topology.paths import build
-from tests.probes.snapshot.verdict_nodes import (
+from tests.support.verdict_nodes import (
     ABSENT,
     DENIED,
     NEEDS_OPEN,

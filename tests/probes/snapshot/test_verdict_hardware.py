@@ -25,7 +25,7 @@ from probes.snapshot.examination import examine
 from probes.snapshot.rates import read
 from probes.snapshot.verdict import State, assess
 from probes.topology.paths import build
-from tests.probes.snapshot.verdict_nodes import (
+from tests.support.verdict_nodes import (
     ABSENT,
     a_node,
     direct,

@@ -15,7 +15,7 @@ from probes.host.machine.local import LocalHost
 from probes.topology.hops import Smi
 from probes.topology.nccl_words import Nccl, pci_path, seat_of
 from probes.topology.paths import Topology, build
-from tests.trees import MELLANOX, NVIDIA, add_function, add_rdma_device, link, write
+from tests.support.trees import MELLANOX, NVIDIA, add_function, add_rdma_device, link, write
 
 LOST = Unknown(Reason.TIMED_OUT, "probe")
 NOTHING = Node(Origin(Source.LIVE), 0.0, *[LOST] * 10)

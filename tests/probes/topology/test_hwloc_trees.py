@@ -12,20 +12,9 @@ from probes.facts.pci.functions import PciFacts
 from probes.facts.system import numa
 from probes.facts.system.numa import NumaFacts, parse_list
 from probes.host.machine.local import LocalHost
-from tests.machines import machine_file
-from tests.tiers import usual
-
-TREES = [
-    "2pa-pcidomain32bits",
-    "32amd64-4s2n4c-cgroup2",
-    "32em64t-2n8c+dax+nvme+mic+dimms",
-    "48amd64-4pa2n6c-sparse",
-    "fakepcilocalities",
-    "nvidiagpunumanodes",
-    "offline-cpu0-node0",
-]
-# The smallest, and the one with GPUs: to unpack the others takes seconds.
-USUAL_TREES = {"2pa-pcidomain32bits", "nvidiagpunumanodes", "offline-cpu0-node0"}
+from tests.support.hwloc_trees import TREES, USUAL_TREES
+from tests.support.machines import machine_file
+from tests.support.tiers import usual
 
 
 @pytest.fixture(params=usual(TREES, USUAL_TREES), scope="module")

@@ -10,8 +10,8 @@ from probes.host.machine.local import LocalHost
 from probes.topology.hops import Smi
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Topology, build
-from tests.machines import machine_file
-from tests.trees import tree_from_lspci
+from tests.support.machines import machine_file
+from tests.support.trees import tree_from_lspci
 
 # Each GPU with the ConnectX-7 on the same PEX890xx switch, by the buses in the listing.
 PAIRS = {"19": "1a", "3b": "3c", "4c": "4d", "5d": "5e", "9b": "9c", "bb": "bc", "cb": "cc", "db": "dc"}

@@ -6,8 +6,8 @@ import pytest
 
 from probes.base.unknown import Unknown
 from probes.topology.paths import build
-from tests.machines import machine_file, machine_files
-from tests.nccl_xml import graph_of, node_of, search
+from tests.support.machines import machine_file, machine_files
+from tests.support.nccl_xml import graph_of, node_of, search
 
 FILES = [path.name for path in machine_files("nccl_xml", "*.xml")] or ["absent.xml"]
 

@@ -15,8 +15,8 @@ from probes.base.unknown import Unknown
 from probes.facts.node import probe_node
 from probes.host.machine.local import LocalHost
 from probes.topology.paths import Topology, build
-from tests.machines import machine_file, machine_files
-from tests.trees import add_function, add_rdma_device
+from tests.support.machines import machine_file, machine_files
+from tests.support.trees import add_function, add_rdma_device
 
 FILES = [path.name for path in machine_files("nccl_xml", "*topo*.xml")] or ["not here"]
 PCI, NIC, GPU = "0x0604", "0x02", "0x03"

@@ -10,7 +10,7 @@ from probes.facts.node import Node, probe_node
 from probes.host.machine.local import LocalHost
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Topology, build
-from tests.trees import MELLANOX, NVIDIA, add_function, add_rdma_device
+from tests.support.trees import MELLANOX, NVIDIA, add_function, add_rdma_device
 
 SILENT = Unknown(Reason.DRIVER_ERROR, "NVML")
 GPUS = [f"0000:0{bus}:00.0" for bus in (1, 2, 3)]

@@ -20,7 +20,7 @@ from probes.topology.hops import Routes, Smi, smi_path
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Topology, build
 from tests.probes.topology.test_endpoints import NOTHING
-from tests.trees import BROADCOM, MELLANOX, NVIDIA, add_function, add_numa_node, add_rdma_device
+from tests.support.trees import BROADCOM, MELLANOX, NVIDIA, add_function, add_numa_node, add_rdma_device
 
 ROOT = "pci0000:15"
 PORT = "0000:15:01.0"

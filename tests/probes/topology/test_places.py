@@ -5,8 +5,8 @@ import pytest
 from probes.facts.node import probe_node
 from probes.simulation.host import SimulatedHost
 from probes.topology.paths import Topology, build
-from tests.perf.crowded_node import crowded_node
-from tests.tiers import usual
+from tests.support.crowded_node import crowded_node
+from tests.support.tiers import usual
 
 NODES = ["hgx-h100", "gb200", "gb300", "gcp-a4", "bare-roce", "cloud-vm", "dgx-a100", "crowded"]
 

@@ -8,8 +8,8 @@ from probes.facts.node import probe_node
 from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from probes.topology.paths import Topology, build
-from tests.machines import machine_file
-from tests.trees import MELLANOX, NVIDIA, add_function, add_rdma_device
+from tests.support.machines import machine_file
+from tests.support.trees import MELLANOX, NVIDIA, add_function, add_rdma_device
 
 
 def matrix(name: str) -> dict[tuple[str, str], str]:

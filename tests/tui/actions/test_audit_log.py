@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.base.plan import FileChange, Plan, Step
+from probes.base.plan import FileChange, Plan
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
-from tests.probes.plans.plans_of import offers_on
-from tests.tiers import USUAL_FAULTS, usual
+from tests.support.plans import offers_on
+from tests.support.sample_plan import LOAD, PLAN, WRITE
+from tests.support.tiers import USUAL_FAULTS, usual
 from tui.actions.audit_log import (
     Actor,
     Audit,
@@ -34,9 +35,6 @@ from tui.screens.history import HistoryState
 from widgets.base.lines import plain
 from widgets.doctor.plan import consequences
 
-LOAD = Step("loads it", ("modprobe", "nvidia_peermem"), undo=("rmmod", "nvidia_peermem"))
-WRITE = Step("keeps it", file=FileChange("/etc/modules-load.d/gdrtop.conf", "nvidia_peermem\n"))
-PLAN = Plan("Load nvidia_peermem", (LOAD, WRITE))
 HERE = Actor("h100-07", "boot-1", "root", 4242)
 
 

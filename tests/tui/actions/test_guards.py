@@ -23,8 +23,8 @@ from probes.plans.catalogue import Offer
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices.network import route_over
 from probes.snapshot.examination import Examination, examine
-from tests.probes.host.remote.local_node import SimulatedConnection
-from tests.tui.action_screens import QuickHost
+from tests.support.action_screens import QuickHost
+from tests.support.local_node import SimulatedConnection
 from tui.actions.audit_log import MemoryLog
 from tui.actions.dispatcher import Dispatcher, Prepared
 from tui.actions.events import RunEvent, RunOutcome

@@ -21,9 +21,9 @@ from probes.simulation.node.modules.loading import remove_modules
 from probes.snapshot.condition import CONGESTED, Condition
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
-from tests.simulated_tree import write_tree
-from tests.tiers import usual
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
+from tests.support.simulated_tree import write_tree
+from tests.support.tiers import usual
 from tui.actions.audit_log import Actor, Audit, MemoryLog
 from tui.actions.events import RunEnded, RunOutcome
 from tui.actions.manual_steps import runnable

@@ -8,7 +8,7 @@ import pytest
 from probes.host.machine.command import TRUSTED_PATH
 from probes.host.remote import transport
 from probes.host.remote.remote_host import RemoteHost
-from tests.probes.host.remote.local_node import local_target, write_program
+from tests.support.local_node import local_target, write_program
 from tui.actions.local_commands import CommandResult, RemoteCommands
 
 # sudo that allows one program, as a line of sudoers does, and is root by its own account.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from probes.base.plan import Plan, Step, instruction
-from tests.tui.actions.script_shell import ScriptShell
+from tests.support.script_shell import ScriptShell
 from tui.actions.script import script_of
 
 STEPS = (

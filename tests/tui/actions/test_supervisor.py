@@ -14,8 +14,8 @@ import pytest
 
 from probes.base.plan import FileChange, Plan, Step
 from probes.base.unknown import Reason, Unknown
+from tests.support.command_line import ROOT
 from tests.tui.actions.test_runner import free, until
-from tests.tui.test_cli import ROOT
 from tui.actions import supervisor
 from tui.actions.audit_log import Actor, AuditLogFile, past_runs
 from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded

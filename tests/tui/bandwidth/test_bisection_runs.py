@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from probes.bandwidth.model.result import Result
-from tests.probes.bandwidth.sample_results import MORNING, failed, result
+from tests.support.sample_results import MORNING, failed, result
 from tui.bandwidth.bisection_runs import BisectionRun, BisectionRuns
 
 NAMES = ("a", "b", "c")

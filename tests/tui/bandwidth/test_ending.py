@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.tui.bandwidth.families import (
+from tests.support.process_families import (
     FAMILY,
     LONG,
     STAYS,

@@ -10,7 +10,7 @@ import pytest
 from probes.bandwidth.model.result import Ending
 from probes.bandwidth.model.samples import HOST_MEMORY, About, Fact
 from probes.base.origin import Origin, Source
-from tests.probes.bandwidth.sample_results import MORNING, failed, result
+from tests.support.sample_results import MORNING, failed, result
 from tui.bandwidth.results_store import (
     DiskResultsStore,
     MemoryResultsStore,

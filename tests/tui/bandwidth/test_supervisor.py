@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from tests.tui.bandwidth.families import (
+from tests.support.process_families import (
     FAMILY,
     LONG,
     ROOT,

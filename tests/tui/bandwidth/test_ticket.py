@@ -2,8 +2,8 @@
 
 from probes.bandwidth.model.planned_series import LeftOut
 from probes.bandwidth.model.samples import HOST_MEMORY
-from tests.probes.bandwidth.planning.test_series import node
-from tests.probes.bandwidth.sample_results import MORNING, failed, result
+from tests.support.bandwidth_nodes import node
+from tests.support.sample_results import MORNING, failed, result
 from tui.bandwidth.ticket import ticket_text, versions_of
 
 

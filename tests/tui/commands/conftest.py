@@ -8,9 +8,9 @@ import pytest
 
 from probes.live.model.sample import LiveSample
 from probes.queries.finding import Severity
-from tests.probes.live.live_samples import sample_of as sample_with
-from tests.probes.live.live_samples import with_path
-from tests.tui.commands.watch.scripted_watch import Scripted, ScriptedWatch
+from tests.support.live_samples import sample_of as sample_with
+from tests.support.live_samples import with_path
+from tests.support.scripted_watch import Scripted, ScriptedWatch
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import pytest
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
-from tests.probes.recording.recordings import archive_of, moments_of
-from tests.tiers import usual
-from tests.tui.commands.test_schema import valid
-from tests.tui.pilot import SteppedClock
+from tests.support.documents import valid
+from tests.support.pilot import SteppedClock
+from tests.support.recordings import archive_of, moments_of
+from tests.support.tiers import usual
 from tui.cli import main
 from tui.commands.forecast.after_reboot import write_forecast
 from tui.runtime.node_monitor import NodeMonitor

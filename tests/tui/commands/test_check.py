@@ -14,7 +14,7 @@ from probes.queries.finding import Severity, Status
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.verdict import State
-from tests.probes.checks.doctor import examination_of, findings_on
+from tests.support.doctor import examination_of, findings_on
 from tui.cli import main
 from tui.commands.check import CheckOptions, write_check
 

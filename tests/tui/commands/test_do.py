@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tui.actions.script_shell import ScriptShell
-from tests.tui.test_cli import ROOT
+from tests.support.command_line import ROOT
+from tests.support.script_shell import ScriptShell
 from tui.cli import main
 
 IDLE = "hgx-h100+peermem-not-loaded"

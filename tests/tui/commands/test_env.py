@@ -13,10 +13,10 @@ from probes.setup.environment.advice import Advice, Setting
 from probes.setup.environment.formats import lines_of
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
-from tests.test_architecture import modules_after
-from tests.tiers import USUAL_NODES
-from tests.tui.commands.test_schema import valid
-from tests.tui.pilot import SteppedClock
+from tests.support.documents import valid
+from tests.support.pilot import SteppedClock
+from tests.support.sources import modules_after
+from tests.support.tiers import USUAL_NODES
 from tui.cli import main
 from tui.commands.env import write_environment
 

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from probes.simulation.host import SimulatedHost
-from tests.tui.commands.test_schema import valid
-from tests.tui.pilot import SteppedClock
+from tests.support.documents import valid
+from tests.support.pilot import SteppedClock
 from tui.cli import main
 from tui.commands.explain import write_explanation
 

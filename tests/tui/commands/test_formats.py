@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
 from probes.fleet.compare import Unanswered, compare
-from tests.probes.fleet.nodes import node, nodes, with_value
+from tests.support.fleet_nodes import node, nodes, with_value
 from tui.cli import main
 from tui.runtime.json_values import yaml_text
 from widgets.base.lines import plain

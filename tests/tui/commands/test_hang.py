@@ -12,10 +12,10 @@ import pytest
 from probes.live.hang.diagnosis import Diagnosis
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
-from tests.probes.nccl.flight_recorder.dumps import dump_value, entry, pickled
-from tests.probes.recording.recordings import archive_of, moments_of, read
-from tests.tui.commands.test_schema import valid
-from tests.tui.pilot import SteppedClock
+from tests.support.documents import valid
+from tests.support.flight_recorder_dumps import dump_value, entry, pickled
+from tests.support.pilot import SteppedClock
+from tests.support.recordings import archive_of, moments_of, read
 from tui.cli import main
 from tui.commands.hang.document import hang_json
 from tui.commands.hang.hang import HangSearch

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from probes.nccl.log.facts import State
-from tests.probes.nccl.log.logs import channel, info
-from tests.probes.nccl.log.test_versions import TAGS, completion, log_of
-from tests.tui.commands.test_schema import valid
+from tests.support.documents import valid
+from tests.support.nccl_logs import channel, info
+from tests.support.nccl_versions import TAGS, completion, log_of
 from tui.cli import main
 from tui.commands import nccl_log
 from tui.commands.nccl_log import write_nccl_log

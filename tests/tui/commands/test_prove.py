@@ -15,8 +15,8 @@ from probes.base.origin import Origin, Source
 from probes.queries.unproven_paths import IN_GUEST, OVER_C2C
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
-from tests.tui.commands.test_schema import valid
-from tests.tui.pilot import SteppedClock
+from tests.support.documents import valid
+from tests.support.pilot import SteppedClock
 from tui.bandwidth.processes import ToolProcess
 from tui.bandwidth.registration.session import RegistrationSession
 from tui.bandwidth.simulated_processes import SimulatedProcessStarter

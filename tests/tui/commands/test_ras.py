@@ -16,8 +16,8 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.ras import ANSWER_SECONDS, DIAGNOSTICS, MONITOR, STATUS, VERBOSE_STATUS
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import end_program
-from tests.tui.commands.test_schema import valid
-from tests.tui.pilot import SteppedClock
+from tests.support.documents import valid
+from tests.support.pilot import SteppedClock
 from tui.cli import main
 from tui.commands.live.live import follow_ras_events, write_live
 from tui.commands.ras import Ras, RasOptions

@@ -21,23 +21,12 @@ from probes.recording.format import RecordingError
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
-from tests.tiers import usual
-from tests.tui.pilot import SteppedClock
-from tests.tui.test_cli import ROOT, gdrtop, printed
+from tests.support.command_line import ROOT, gdrtop, printed, recorded
+from tests.support.pilot import SteppedClock
+from tests.support.tiers import usual
 from tui.cli import main
 from tui.commands.record import record
 from tui.files.new_file import chunks_of
-from tui.runtime.recorder import Recorded
-
-
-def recorded(path: Path, name: str = "hgx-h100", seconds: int = 3, redact: bool = False) -> Recorded:
-    """A simulated node recorded under a clock that steps."""
-    clock = SteppedClock()
-
-    def wait(seconds: float) -> None:
-        clock.now += seconds
-
-    return record(SimulatedHost(name, clock=clock), str(path), seconds, redact, sys.stderr, clock, wait)
 
 
 def replayed(path: Path) -> ReplayHost:

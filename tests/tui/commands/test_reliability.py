@@ -24,11 +24,11 @@ from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.condition import SLOW_NIC, Condition, Watched
-from tests.probes.checks.doctor import examination_of
-from tests.probes.live.live_samples import a_sample
-from tests.tui.commands.test_schema import valid
-from tests.tui.commands.watch.scripted_watch import Scripted
-from tests.tui.pilot import SteppedClock
+from tests.support.doctor import examination_of
+from tests.support.documents import valid
+from tests.support.live_samples import a_sample
+from tests.support.pilot import SteppedClock
+from tests.support.scripted_watch import Scripted
 from tui.cli import main
 from tui.commands.reliability import write_reliability
 from tui.commands.watch.watch import Output, Watcher

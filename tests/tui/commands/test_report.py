@@ -17,12 +17,12 @@ from probes.host.machine.local import LocalHost
 from probes.setup.report import Change, Measured, Report
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
-from tests.probes.bandwidth.sample_results import failed, result
-from tests.probes.recording.recordings import recorded
-from tests.tiers import usual
-from tests.tui.actions.test_audit_log import LOAD, PLAN
-from tests.tui.commands.test_schema import valid
-from tests.tui.pilot import SteppedClock
+from tests.support.documents import valid
+from tests.support.pilot import SteppedClock
+from tests.support.recordings import recorded
+from tests.support.sample_plan import LOAD, PLAN
+from tests.support.sample_results import failed, result
+from tests.support.tiers import usual
 from tui.actions.audit_log import Actor, Audit, MemoryLog
 from tui.actions.dispatcher import Dispatcher
 from tui.actions.events import RunOutcome

@@ -4,12 +4,11 @@ import io
 import json
 from collections.abc import Iterator
 from datetime import datetime
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from probes.host.machine.local import LocalHost
 from probes.live.model.sample import EventKind
@@ -17,19 +16,19 @@ from probes.recording.redaction.identifiers import Identifiers
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
-from tests.probes.recording.recordings import archive_of, moments_of, read
-from tests.tiers import usual
+from tests.support.command_line import printed
+from tests.support.documents import valid, validator
+from tests.support.pilot import SteppedClock
+from tests.support.recordings import archive_of, moments_of, read
+from tests.support.tiers import usual
 from tests.tui.commands import published_schemas
 from tests.tui.commands.published_schemas import COMMAND, broken_lines, published_file, shape
-from tests.tui.pilot import SteppedClock
-from tests.tui.test_cli import printed
 from tui.cli import main
 from tui.commands.check import CheckOptions, write_check
 from tui.commands.do import Do
 from tui.commands.modules import write_modules
 from tui.commands.schema import KINDS, schema_text
 from tui.commands.topo import write_topology
-from tui.files.version import version
 from tui.runtime.json_values import SCHEMA_VERSIONS
 
 FAULTS = """
@@ -45,24 +44,6 @@ NODES = [
 ]
 
 WRITERS = (("topo", partial(write_topology, form="json")), ("modules", partial(write_modules, form="json")))
-
-
-@cache
-def validator(kind: str) -> Draft202012Validator:
-    schema = json.loads(schema_text(kind))
-    Draft202012Validator.check_schema(schema)
-    return Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
-
-
-def valid(kind: str, text: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(text)
-    errors = [f"{error.json_path}: {error.message[:300]}" for error in validator(kind).iter_errors(document)]
-    assert not errors
-    assert list(document)[:5] == ["schema", "gdrtop", "node", "time", "source"]
-    assert document["schema"] == f"gdrtop/{kind}/{SCHEMA_VERSIONS.get(kind, 1)}"
-    assert document["gdrtop"] == version()
-    assert datetime.fromisoformat(document["time"]).tzinfo is not None
-    return document
 
 
 @pytest.mark.slow

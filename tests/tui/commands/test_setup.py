@@ -14,9 +14,9 @@ from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
-from tests.tiers import usual
-from tests.tui.actions.script_shell import SHELLCHECK, PlayedCommands, ScriptShell
-from tests.tui.commands.test_schema import valid
+from tests.support.documents import valid
+from tests.support.script_shell import SHELLCHECK, PlayedCommands, ScriptShell
+from tests.support.tiers import usual
 from tui.cli import main
 from tui.files.append_file import AppendFile
 from tui.files.setup_log import (

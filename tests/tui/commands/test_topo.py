@@ -22,9 +22,9 @@ from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.verdict import assess
 from probes.topology.paths import build
-from tests.nccl_xml import pairs_below_switches
-from tests.trees import NVIDIA, add_function, add_rdma_device
-from tests.tui.commands.test_schema import valid
+from tests.support.documents import valid
+from tests.support.nccl_xml import pairs_below_switches
+from tests.support.trees import NVIDIA, add_function, add_rdma_device
 from tui.cli import main
 from tui.commands.modules import write_modules
 from tui.commands.topo import topology_json, write_topology

@@ -10,8 +10,8 @@ import pytest
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.answers import CommandOutput
 from probes.simulation.host import SimulatedHost
-from tests.tui.commands.test_schema import valid
-from tests.tui.pilot import SteppedClock
+from tests.support.documents import valid
+from tests.support.pilot import SteppedClock
 from tui.cli import main
 from tui.command_line.arguments import UsageError
 from tui.commands.forecast.upgrade import write_advice

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from probes.simulation.host import SimulatedHost
-from tests.tiers import usual
-from tests.tui.fleet_screens import FIRST, SECOND, FleetOnDemand, read, rows
-from tests.tui.pilot import SteppedClock, readings, shown, until
+from tests.support.fleet_screens import FIRST, SECOND, FleetOnDemand, read, rows
+from tests.support.pilot import SteppedClock, readings, shown, until
+from tests.support.tiers import usual
 from tui.app import GdrtopApp
 from tui.fleet_app import FleetApp
 from tui.settings.current import use

@@ -12,7 +12,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import Judgment, judge
 from probes.fleet.compare import Changes
 from probes.snapshot.examination import Examination
-from tests.probes.checks.doctor import examination_of
+from tests.support.doctor import examination_of
 from tui.files.last_ok_file import MOST_BYTES, last_ok_directory
 from tui.files.since_ok import SinceOk, since_ok, summary_in
 

@@ -13,8 +13,8 @@ from probes.queries.finding import Finding, Status
 from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
 from probes.simulation.faults.live import LONGER_AFTER
 from probes.simulation.host import SimulatedHost
-from tests.tiers import nodes_to_try, usual
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
+from tests.support.tiers import nodes_to_try, usual
 from tui.runtime.open_host import fault_without_effect
 
 SHOWN_AFTER_SECONDS = 60.0  # by then every live fault has begun

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from probes.fleet.summary import NodeSummary
-from tests.tui.fleet_screens import FIRST, SECOND, Found
+from tests.support.fleet_screens import FIRST, SECOND, Found
 from tui.runtime.fleet_reader import FleetReader, Progress
 
 

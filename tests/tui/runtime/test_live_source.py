@@ -6,9 +6,9 @@ from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
-from tests.nccl_xml import pairs_below_switches
-from tests.probes.recording.recordings import archive_of, read
-from tests.tui.pilot import SteppedClock
+from tests.support.nccl_xml import pairs_below_switches
+from tests.support.pilot import SteppedClock
+from tests.support.recordings import archive_of, read
 from tui.runtime.live_source import LiveSource
 from tui.runtime.reading_thread import Probed, Replayed, Report
 from tui.runtime.replay_source import ReplaySource

@@ -11,7 +11,7 @@ from probes.host.answers import FileRange
 from probes.host.machine.local import LocalHost
 from probes.live.processes.job_logs import LogPath
 from probes.nccl.log.facts import State
-from tests.probes.nccl.log.logs import channel, info, read
+from tests.support.nccl_logs import channel, info, read
 from tui.runtime import log_follower
 from tui.runtime.log_follower import Followed, LogFollower
 

@@ -14,9 +14,9 @@ from probes.recording.archive import read_archive
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
-from tests.probes.recording.recordings import archive_of, moments_of, read, recorded
-from tests.tiers import usual
-from tests.tui.pilot import SteppedClock, overview, readings, settled, shown, stepped_app, until
+from tests.support.pilot import SteppedClock, overview, readings, settled, shown, stepped_app, until
+from tests.support.recordings import archive_of, moments_of, read, recorded
+from tests.support.tiers import usual
 from tui.app import GdrtopApp
 from tui.files.new_file import chunks_of
 from tui.runtime.reading_thread import Replayed, Sampled

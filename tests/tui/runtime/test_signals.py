@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiers import usual
+from tests.support.tiers import usual
 
 ROOT = Path(__file__).parents[3]
 # A node whose one command takes a while, and notes its beginning and end.

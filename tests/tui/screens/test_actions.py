@@ -4,7 +4,7 @@ import pytest
 from textual.widgets import Input
 
 from probes.simulation.host import SimulatedHost
-from tests.tui.action_screens import (
+from tests.support.action_screens import (
     NODE,
     HeldHost,
     QuickHost,
@@ -16,7 +16,7 @@ from tests.tui.action_screens import (
     question,
     seen,
 )
-from tests.tui.pilot import SteppedClock, readings, shown, stepped_app, until
+from tests.support.pilot import SteppedClock, readings, shown, stepped_app, until
 from tui.screens.actions.screen import ActionsScreen
 from tui.screens.ask import AskScreen
 from tui.screens.confirm.screen import ConfirmScreen

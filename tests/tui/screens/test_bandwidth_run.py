@@ -7,8 +7,8 @@ from textual.pilot import Pilot
 
 from probes.bandwidth.model.samples import Sample
 from probes.simulation.host import SimulatedHost
-from tests.tui.action_screens import NODE, is_on, on, question, seen
-from tests.tui.bandwidth_screens import (
+from tests.support.action_screens import NODE, is_on, on, question, seen
+from tests.support.bandwidth_screens import (
     HEADING,
     begun,
     completed,
@@ -21,7 +21,7 @@ from tests.tui.bandwidth_screens import (
     set_up,
     started,
 )
-from tests.tui.pilot import SteppedClock, overview, shown, stepped_app, until
+from tests.support.pilot import SteppedClock, overview, shown, stepped_app, until
 from tui.bandwidth.console import MOST_LINES
 from tui.bandwidth.events import SampleReceived
 from tui.screens.ask import AskScreen

@@ -6,9 +6,9 @@ from textual.widgets import Input
 
 from probes.bandwidth.model.result import Result
 from probes.simulation.host import SimulatedHost
-from tests.tui.action_screens import on, question, seen
-from tests.tui.bandwidth_screens import planned, scripted, set_up
-from tests.tui.pilot import SteppedClock, overview, readings, stepped_app, until
+from tests.support.action_screens import on, question, seen
+from tests.support.bandwidth_screens import planned, scripted, set_up
+from tests.support.pilot import SteppedClock, overview, readings, stepped_app, until
 from tui.app import GdrtopApp
 from tui.bandwidth.results_store import MemoryResultsStore
 from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen

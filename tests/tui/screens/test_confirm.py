@@ -7,9 +7,9 @@ import pytest
 
 from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
-from tests.probes.recording.recordings import recorded
-from tests.tui.action_screens import NODE, QuickHost, asked, ended, is_on, listed, on, seen
-from tests.tui.pilot import SteppedClock, readings, shown, stepped_app, until
+from tests.support.action_screens import NODE, QuickHost, asked, ended, is_on, listed, on, seen
+from tests.support.pilot import SteppedClock, readings, shown, stepped_app, until
+from tests.support.recordings import recorded
 from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
 from tui.screens.actions.screen import ActionsScreen

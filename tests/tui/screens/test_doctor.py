@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from textual import events
-from textual.pilot import Pilot
 from textual.widgets import Input
 
 from probes.checks.judgment import judge
@@ -17,8 +16,10 @@ from probes.host.protocol import Host
 from probes.live.job_examination import examine_with_jobs
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination
-from tests.simulated_tree import write_tree
-from tests.tui.pilot import SteppedClock, readings, shown, stepped_app, until
+from tests.support.action_screens import seen
+from tests.support.opened_screens import opened
+from tests.support.pilot import SteppedClock, readings, shown, stepped_app, until
+from tests.support.simulated_tree import write_tree
 from tui.screens.actions.screen import ActionsScreen
 from tui.screens.doctor.screen import DoctorScreen
 from tui.screens.doctor.state import DoctorState
@@ -28,20 +29,6 @@ from widgets.base.lines_view import LinesView
 
 BROKEN = "hgx-h100+no-gdr-path"
 SIZES = [(80, 24), (120, 40)]
-
-
-def seen(pilot: Pilot[None], view: str) -> str:
-    lines = pilot.app.screen.query_one(f"#{view}", LinesView).lines
-    return "\n".join("".join(run.text for run in drawn_line).rstrip() for drawn_line in lines)
-
-
-async def opened(pilot: Pilot[None], clock: SteppedClock) -> None:
-    """The doctor's screen with what was found."""
-    await readings(pilot, clock, 2)
-    await pilot.press("d")
-    await until(pilot, lambda: isinstance(pilot.app.screen, DoctorScreen))
-    await until(pilot, lambda: " passed" in seen(pilot, "summary"))
-    await pilot.pause()
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ import pytest
 from probes.fleet.compare import compare
 from probes.host.protocol import Host
 from probes.simulation.host import SimulatedHost
-from tests.tui.fleet_screens import FIRST, SECOND, FleetOnDemand, read, rows, text
-from tests.tui.pilot import until
+from tests.support.fleet_screens import FIRST, SECOND, FleetOnDemand, read, rows, text
+from tests.support.pilot import until
 from tui.fleet_app import NodeApp, OpenedNode
 from tui.runtime.fleet_reader import FleetReading
 from tui.runtime.open_host import NoSuchHost

@@ -16,11 +16,11 @@ from textual.screen import Screen
 
 import tui.screens
 from probes.simulation.host import SimulatedHost
-from tests.test_voice import constants
-from tests.tiers import usual
-from tests.tui.action_screens import NODE, QuickHost, asked, ended, is_on, listed, on, seen
-from tests.tui.pilot import SteppedClock, overview, readings, stepped_app, until
-from tests.tui.screens.test_doctor import opened
+from tests.support.action_screens import NODE, QuickHost, asked, ended, is_on, listed, on, seen
+from tests.support.opened_screens import opened
+from tests.support.pilot import SteppedClock, overview, readings, stepped_app, until
+from tests.support.sources import constants
+from tests.support.tiers import usual
 from tui.app import GdrtopApp
 from tui.controllers.palette import ON_SCREENS, Palette
 from tui.screens import help as help_screen

@@ -9,10 +9,10 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from probes.simulation.host import SimulatedHost
-from tests.probes.recording.recordings import recorded
-from tests.tui.action_screens import is_on, on, seen
-from tests.tui.live_samples import install, training
-from tests.tui.pilot import SteppedClock, examined, readings, shown, stepped_app, until
+from tests.support.action_screens import is_on, on, seen
+from tests.support.pilot import SteppedClock, examined, readings, shown, stepped_app, until
+from tests.support.recordings import recorded
+from tests.support.training_samples import install, training
 from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
 from tui.screens.doctor.screen import DoctorScreen

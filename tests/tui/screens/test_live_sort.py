@@ -3,11 +3,11 @@
 import pytest
 from textual.pilot import Pilot
 
-from tests.tui.action_screens import on, seen
-from tests.tui.live_samples import install
-from tests.tui.pilot import until
+from tests.support.action_screens import on, seen
+from tests.support.pilot import until
+from tests.support.settings_machine import Machine
+from tests.support.training_samples import install
 from tests.tui.screens.test_live import app_and_clock, opened
-from tests.tui.settings_machine import Machine
 from tui import dashboard
 from tui.screens.live.screen import LiveScreen
 from tui.screens.live.sort import SortScreen

@@ -9,10 +9,10 @@ from textual.widgets import Input
 
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import FIRST_RANK, end_program
-from tests.probes.nccl.log.logs import channel, info
-from tests.probes.recording.recordings import recorded
-from tests.tui.action_screens import is_on, on, seen
-from tests.tui.pilot import SteppedClock, readings, shown, stepped_app, until
+from tests.support.action_screens import is_on, on, seen
+from tests.support.nccl_logs import channel, info
+from tests.support.pilot import SteppedClock, readings, shown, stepped_app, until
+from tests.support.recordings import recorded
 from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
 from tui.screens.help import HelpScreen

@@ -16,10 +16,11 @@ from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.topology.hops import Smi
-from tests.tiers import usual
-from tests.trees import MELLANOX, NVIDIA, add_function, add_rdma_device, write
-from tests.tui.action_screens import seen
-from tests.tui.pilot import SteppedClock, examined, overview, readings, settled, shown, stepped_app, until
+from tests.support.action_screens import seen
+from tests.support.opened_screens import many_devices
+from tests.support.pilot import SteppedClock, examined, overview, readings, settled, shown, stepped_app, until
+from tests.support.tiers import usual
+from tests.support.trees import MELLANOX, NVIDIA, add_function, add_rdma_device, write
 from tui.app import GdrtopApp
 from tui.screens.doctor.screen import DoctorScreen
 from widgets.base.lines import Tone
@@ -491,19 +492,6 @@ def panels_seen(pilot: Pilot[None]) -> list[str]:
     return [
         view.id or "" for view in overview(pilot).query(LinesView) if view.id != "head" and view.size.width
     ]
-
-
-def many_devices(root: Path) -> None:
-    """16 GPUs and 18 NICs."""
-    for number in range(16):
-        bus = f"{number * 4 + 1:02x}"
-        path = (f"pci0000:{bus}", f"0000:{bus}:01.0", f"0000:{number * 4 + 2:02x}:00.0")
-        add_function(root, path, NVIDIA, 0x2330, 0x030200, numa_node=number // 8, driver="nvidia")
-    for number in range(18):
-        bus = f"{128 + number * 4:02x}"
-        path = (f"pci0000:{bus}", f"0000:{bus}:01.0", f"0000:{129 + number * 4:02x}:00.0")
-        add_function(root, path, MELLANOX, 0x1021, 0x020700, numa_node=number // 9)
-        add_rdma_device(root, f"mlx5_{number}", path)
 
 
 def screen_text(pilot: Pilot[None]) -> list[str]:

@@ -10,17 +10,17 @@ from textual.pilot import Pilot
 from probes.base.unknown import Maybe
 from probes.host.ras import ANSWER_SECONDS, STATUS, VERBOSE_STATUS
 from probes.simulation.host import SimulatedHost
-from tests.probes.recording.recordings import recorded
-from tests.tiers import usual
-from tests.tui.action_screens import is_on, on, seen
-from tests.tui.pilot import SteppedClock, readings, stepped_app, until
+from tests.support.action_screens import is_on, on, seen
+from tests.support.opened_screens import consent
+from tests.support.pilot import SteppedClock, readings, stepped_app, until
+from tests.support.recordings import recorded
+from tests.support.tiers import usual
 from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
 from tui.screens.ask import AskScreen
 from tui.screens.live.screen import LiveScreen
 from tui.screens.nccl import NcclScreen
 from tui.screens.ras import RasScreen
-from widgets.base.lines_view import LinesView
 
 
 class Node(SimulatedHost):
@@ -56,11 +56,6 @@ async def asks(pilot: Pilot[None], key: str) -> str:
     await on(pilot, AskScreen)
     await until(pilot, lambda: consent(pilot))
     return consent(pilot)
-
-
-def consent(pilot: Pilot[None]) -> str:
-    lines = pilot.app.screen.query_one(LinesView).lines
-    return " ".join(" ".join("".join(run.text for run in line) for line in lines).split())
 
 
 def answer(pilot: Pilot[None]) -> str:

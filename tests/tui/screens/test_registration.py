@@ -2,53 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
-from textual.pilot import Pilot
 
-from probes.simulation.bandwidth.playback import SimulatedTest
-from probes.simulation.host import SimulatedHost
-from tests.tui.action_screens import on, question, seen
-from tests.tui.pilot import SteppedClock, readings, stepped_app, until
+from tests.support.action_screens import on, question, seen
+from tests.support.opened_screens import ProvingNode, asked, registered
+from tests.support.pilot import readings, stepped_app, until
 from tui.app import GdrtopApp
-from tui.screens.ask import AskScreen
 from tui.screens.registration import RegistrationScreen
-
-
-class ProvingNode(SimulatedHost):
-    """A simulated node on which a registration takes no time, and which counts them."""
-
-    def __init__(self, name: str) -> None:
-        self.clock = SteppedClock()
-        super().__init__(name, clock=self.clock)
-        self.tried: list[str] = []
-
-    def begin_registration(self, gpu: str, nics: Sequence[str]) -> SimulatedTest:
-        self.tried.append(gpu)
-        begun = super().begin_registration(gpu, nics)
-        self.clock.now += 1.0
-        return begun
-
-
-async def asked(pilot: Pilot[None], node: ProvingNode) -> None:
-    """Open the screen and the question."""
-    await readings(pilot, node.clock, 3)
-    await pilot.press("ctrl+g")
-    await on(pilot, RegistrationScreen)
-    await until(pilot, lambda: "not registered yet" in seen(pilot, "registered"))
-    await pilot.press("enter")
-    await on(pilot, AskScreen)
-    await until(pilot, lambda: "CUDA context" in question(pilot))
-
-
-async def registered(pilot: Pilot[None], node: ProvingNode) -> None:
-    """Confirm the question, and wait for the last GPU."""
-    await asked(pilot, node)
-    await pilot.press("y")
-    await on(pilot, RegistrationScreen)
-    await until(pilot, lambda: seen(pilot, "registered").count("registers with") == 8)
-    await pilot.pause()
 
 
 @pytest.mark.slow

@@ -12,10 +12,9 @@ from textual.pilot import Pilot
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe
 from probes.setup.steps.guide import Guide, read_guide
-from tests.tiers import GDR_NODES, usual
-from tests.tui.action_screens import on, seen
-from tests.tui.pilot import until
-from tests.tui.setup_screens import (
+from tests.support.action_screens import on, seen
+from tests.support.pilot import until
+from tests.support.setup_screens import (
     QuickNode,
     Site,
     begin,
@@ -26,6 +25,7 @@ from tests.tui.setup_screens import (
     site_of,
     summary,
 )
+from tests.support.tiers import GDR_NODES, usual
 from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
 from tui.screens.confirm.screen import ConfirmScreen
 from tui.screens.help import HelpScreen

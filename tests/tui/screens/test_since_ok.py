@@ -7,9 +7,9 @@ from textual.pilot import Pilot
 
 from probes.base.origin import Origin, Source
 from probes.simulation.host import SimulatedHost
-from tests.tui.commands.fleet.test_since_ok import GOOD, worked
-from tests.tui.pilot import SteppedClock, examined, shown, stepped_app
-from tests.tui.screens.test_doctor import seen
+from tests.support.action_screens import seen
+from tests.support.last_ok_node import GOOD, worked
+from tests.support.pilot import SteppedClock, examined, shown, stepped_app
 
 BAD = "hgx-h100+acs-on"
 CHANGED = "Since it last worked, 3 h ago: ACS redirect off → on 16 of 16 switch ports"

@@ -3,9 +3,9 @@
 import pytest
 from textual.pilot import Pilot
 
-from tests.tiers import usual
-from tests.tui.action_screens import QuickHost
-from tests.tui.pilot import SteppedClock, examined, settled, stepped_app, until
+from tests.support.action_screens import QuickHost
+from tests.support.pilot import SteppedClock, examined, settled, stepped_app, until
+from tests.support.tiers import usual
 from widgets.base.lines_view import LinesView
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from probes.host import trusted_path
-from tests.tui.settings_machine import Machine
+from tests.support.settings_machine import Machine
 from tui.settings import merge
 from tui.settings.load import load
 

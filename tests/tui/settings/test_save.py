@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tui.settings_machine import Machine
+from tests.support.settings_machine import Machine
 from tui.settings import save as save_module
 from tui.settings.load import load
 from tui.settings.save import NotSaved, save, with_value

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tui.action_screens import NODE
-from tests.tui.test_terminal_replay import tmux
-from tests.tui.test_terminals import dashboard
+from tests.support.action_screens import NODE
+from tests.support.terminals import dashboard, tmux
 from tui.terminal.clipboard import clipboard_hint, clipboard_sequence, wrapped_for_screen
 
 TEXT = "#!/bin/sh\nmodprobe nvidia_peermem  # é\n" * 100

@@ -19,7 +19,7 @@ from textual.screen import Screen
 from textual.strip import Strip
 from textual.widgets import Static
 
-from tests.emulator import Emulator
+from tests.support.emulator import Emulator
 from tui.terminal.cells import PLAIN, Pen, agreed_width, cells_of, change_pen, parse_pen
 from tui.terminal.diff import MinimalOutput, TerminalContent
 

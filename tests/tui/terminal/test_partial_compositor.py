@@ -10,8 +10,8 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from probes.simulation.host import SimulatedHost
-from tests.emulator import Emulator, differences
-from tests.tui.pilot import SteppedClock, examined, readings, stepped_app
+from tests.support.emulator import Emulator, differences
+from tests.support.pilot import SteppedClock, examined, readings, stepped_app
 from tui.app import GdrtopApp
 from tui.terminal.partial_compositor import PartialCompositor, seen_in
 

@@ -55,7 +55,7 @@ from unittest.mock import patch
 sys.modules["textual._compositor"] = sys.modules["textual._xterm_parser"] = None
 with patch("tui.terminal.textual_version.TESTED_VERSIONS", ()):
     from probes.simulation.host import SimulatedHost
-    from tests.tui.pilot import SteppedClock, readings, stepped_app
+    from tests.support.pilot import SteppedClock, readings, stepped_app
 
     async def play():
         clock = SteppedClock()

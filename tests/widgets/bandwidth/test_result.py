@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from probes.bandwidth.model.result import Result
-from tests.probes.bandwidth.sample_results import MORNING, result
+from tests.support.sample_results import MORNING, result
 from widgets.bandwidth.result import draw_last_result
 from widgets.base.lines import plain
 

@@ -2,7 +2,7 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.fleet.compare import Fleet, Unanswered, compare
-from tests.probes.fleet.nodes import node, nodes, with_value
+from tests.support.fleet_nodes import node, nodes, with_value
 from tui.runtime.printing import ascii_text
 from widgets.base.lines import plain, width_of
 from widgets.fleet.answer import draw_answer

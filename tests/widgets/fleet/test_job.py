@@ -7,7 +7,7 @@ import pytest
 from probes.base.unknown import Reason, Unknown
 from probes.fleet.job_model import FleetJob
 from probes.live.model.sample import PathJudgment, PathWord
-from tests.probes.fleet.fleet_samples import NODES, changed, watched
+from tests.support.fleet_samples import NODES, changed, watched
 from tui.runtime.printing import ascii_text
 from widgets.base.lines import plain, width_of
 from widgets.fleet.job import draw

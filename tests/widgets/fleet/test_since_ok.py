@@ -4,7 +4,7 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.fleet.compare import Changes, changes_between
-from tests.probes.fleet.nodes import simulated, with_value
+from tests.support.fleet_nodes import simulated, with_value
 from widgets.base.lines import plain, width_of
 from widgets.fleet.since_ok import draw_changes, draw_line
 

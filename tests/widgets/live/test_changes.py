@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.live.model.sample import EventKind, LiveEvent
 from probes.queries.finding import Severity
-from tests.probes.live.live_samples import BEGAN
+from tests.support.live_samples import BEGAN
 from widgets.base.lines import plain, width_of
 from widgets.live import changes, detail
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.probes.live.live_samples import a_sample
-from tests.widgets.test_live_bus import measured
+from tests.support.bus_bandwidth import measured
+from tests.support.live_samples import a_sample
 from widgets.base.lines import plain
 from widgets.live import gpus, nics, ranks
 from widgets.live.columns import COLUMNS, names_in, titles_of

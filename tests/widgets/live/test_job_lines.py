@@ -21,7 +21,7 @@ from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import FIRST_RANK
 from probes.snapshot.condition import STEP_LONGER
 from probes.snapshot.examination import examine
-from tests.probes.live.live_samples import BEGAN, a_job, a_sample
+from tests.support.live_samples import BEGAN, a_job, a_sample
 from tui.runtime.node_monitor import NodeMonitor
 from widgets.base.lines import Tone, plain
 from widgets.live import job_lines

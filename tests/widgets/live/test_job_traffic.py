@@ -6,7 +6,7 @@ import pytest
 
 from probes.base.history import History
 from probes.base.unknown import Reason, Unknown
-from tests.probes.live.live_samples import BEGAN, a_job, a_sample
+from tests.support.live_samples import BEGAN, a_job, a_sample
 from widgets.base.lines import plain, width_of
 from widgets.live.job_lines import rates_text
 from widgets.live.job_traffic import draw, span

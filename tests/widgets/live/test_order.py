@@ -10,7 +10,7 @@ from probes.base.unknown import Unknown
 from probes.live.model.sample import LiveSample
 from probes.queries.finding import Severity
 from probes.snapshot.condition import CONGESTED, SLOW_NIC, STAGED, Condition, Watched
-from tests.probes.live.live_samples import ABSENT, a_gpu, a_port, a_process, a_sample, gpu_bdf
+from tests.support.live_samples import ABSENT, a_gpu, a_port, a_process, a_sample, gpu_bdf
 from widgets.base.columns import HEAD
 from widgets.base.lines import Line, Tone, plain
 from widgets.live import gpus, nics, ranks

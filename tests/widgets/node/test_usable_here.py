@@ -8,7 +8,7 @@ import pytest
 
 from probes.queries.usable_here import UsableHere
 from probes.topology.paths import Topology
-from tests.probes.checks.doctor import examination_of
+from tests.support.doctor import examination_of
 from tui.cli import main
 from widgets.base.lines import plain, width_of
 from widgets.node import matrix, topology

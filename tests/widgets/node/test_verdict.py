@@ -9,7 +9,7 @@ from probes.checks.statements import path_statements
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts
 from probes.snapshot.path_verdict import required_paths
 from probes.snapshot.verdict import State, Verdict
-from tests.probes.checks.doctor import examination_of
+from tests.support.doctor import examination_of
 from widgets.base.lines import Line, Tone
 from widgets.node import gpudirect as gpudirect_drawing
 from widgets.node.verdict import draw

@@ -5,7 +5,7 @@ import pytest
 from probes.base.unknown import Unknown
 from probes.queries.finding import PairGain
 from probes.simulation.bandwidth.speeds import Place, sustained
-from tests.probes.checks.doctor import examination_of, findings_on
+from tests.support.doctor import examination_of, findings_on
 
 LEAST_SHARE = 0.85  # of a limit, which simulated tests reach
 

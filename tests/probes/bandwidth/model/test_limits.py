@@ -25,8 +25,8 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
-from tests.machines import machine_file
-from tests.trees import BROADCOM, MELLANOX, NVIDIA, add_function, add_rdma_device, write
+from tests.support.machines import machine_file
+from tests.support.trees import BROADCOM, MELLANOX, NVIDIA, add_function, add_rdma_device, write
 
 UNKNOWN = Unknown(Reason.NOT_THERE)
 ROOT, PORT = "pci0000:15", "0000:15:01.0"

@@ -7,7 +7,7 @@ import pytest
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.model.samples import HOST_MEMORY, About, Fact
 from probes.bandwidth.results.against_earlier import newest_by_pair
-from tests.probes.bandwidth.sample_results import failed, latency, result
+from tests.support.sample_results import failed, latency, result
 
 PAIR = ("0000:18:00.0", "mlx5_0")
 

@@ -12,7 +12,7 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 from probes.snapshot.rates import Reading
-from tests.probes.simulation.node import end_job
+from tests.support.simulated_commands import end_job
 
 NO_CONF = Unknown(Reason.NOT_THERE, "/etc/nccl.conf")
 BUSY = examine(SimulatedHost("hgx-h100", clock=lambda: 1000.0))

@@ -7,7 +7,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.system.tool_names import PERFTEST, TEST_TOOLS
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
-from tests.probes.bandwidth.planning.test_series import lacking, node
+from tests.support.bandwidth_nodes import lacking, node
 
 
 def tool(examination: Examination, name: str) -> Available:

@@ -6,7 +6,8 @@ import pytest
 
 from probes.bandwidth.model.planned_series import PlannedTest
 from probes.bandwidth.model.request import MemoryPath, Mode, Request
-from tests.probes.bandwidth.planning.test_series import lacking, node, only, refused
+from tests.probes.bandwidth.planning.test_series import refused
+from tests.support.bandwidth_nodes import lacking, node, only
 
 SETUPS = {Mode.SERVER: "", Mode.CLIENT: "node2", Mode.BOTH_ENDS: "root@node2"}
 

@@ -1,55 +1,19 @@
 """From a wish to commands, on simulated nodes: what is run, what is left out and why, what is refused."""
 
-from dataclasses import replace
-from functools import lru_cache
-
 import pytest
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.model.planned_series import PlannedTest, Series
 from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
 from probes.bandwidth.model.result import planned_key
 from probes.bandwidth.model.samples import BY_PEERMEM
 from probes.bandwidth.planning.series import plan_series
 from probes.bandwidth.results.baseline import machine_type
 from probes.bandwidth.tools.perftest_command import PerftestSettings
-from probes.base.unknown import Reason, Unknown
 from probes.facts.system.tool_names import NCCL_TESTS, TEST_TOOLS
-from probes.facts.system.tools import Perftest, ToolFacts
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
-from tests.tiers import MEASURABLE
-
-HOSTILE = (
-    "-oProxyCommand=reboot",
-    "a;reboot",
-    "$(reboot)",
-    "root@-v",
-    "-l@node2",
-    "a b",
-    "a\nb",
-    "root@a@b",
-    "@node2",
-    "",
-    "x" * 300,
-    "fe80::1%eth0",
-)
-
-
-@lru_cache(maxsize=8)
-def node(name: str = "hgx-h100") -> Examination:
-    return examine(SimulatedHost(name, clock=lambda: 1000.0))
-
-
-def planned(request: Request, examination: Examination | None = None) -> Series:
-    series = plan_series(examination or node(), request, 18600)
-    assert isinstance(series, Series), series
-    return series
-
-
-def only(request: Request, examination: Examination | None = None) -> PlannedTest:
-    (test,) = planned(request, examination).tests
-    return test
+from tests.support.bandwidth_nodes import HOSTILE, lacking, node, only, planned
+from tests.support.tiers import MEASURABLE
 
 
 def test_a_sweep_tells_which_nearest_nic_is_down() -> None:
@@ -114,17 +78,6 @@ def refused(request: Request, examination: Examination | None = None) -> str:
     series = plan_series(examination or node(), request, 18600)
     assert isinstance(series, Refused)
     return series.reason
-
-
-def lacking(name: str, *tools: str, **changed: object) -> Examination:
-    """A node without some tools, or with another build of perftest."""
-    examination = node(name)
-    facts = examination.tools
-    assert isinstance(facts, ToolFacts)
-    assert isinstance(facts.perftest, Perftest)
-    gone = {tool: Unknown(Reason.NOT_THERE, tool, "not installed") for tool in tools}
-    build = replace(facts.perftest, **changed)  # type: ignore[arg-type]
-    return replace(examination, tools=replace(facts, paths={**facts.paths, **gone}, perftest=build))
 
 
 def test_with_no_wish_the_first_gpu_and_its_best_nic_in_loopback() -> None:

@@ -11,7 +11,7 @@ from probes.bandwidth.registration.outcome import Answer, Outcome, parse_answer,
 from probes.bandwidth.registration.trial import GpuTrial, NicTrial
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
 
 NODE = examine(SimulatedHost("hgx-h100", clock=SteppedClock()))
 TRIAL = GpuTrial("GPU0", "0000:18:00.0", (NicTrial("mlx5_0", "mlx5_0", 7),))

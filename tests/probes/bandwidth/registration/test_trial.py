@@ -11,7 +11,7 @@ from probes.bandwidth.registration.trial import GpuTrial, plan_registration
 from probes.base.unknown import Unknown
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
 
 
 @cache

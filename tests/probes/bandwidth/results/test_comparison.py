@@ -8,7 +8,7 @@ from probes.bandwidth.model.result import Ending
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About, Fact
 from probes.bandwidth.results.against_earlier import change, changes, earlier, expected, newest
 from probes.bandwidth.results.comparison import conclusions
-from tests.probes.bandwidth.sample_results import MORNING, failed, judged, latency, result
+from tests.support.sample_results import MORNING, failed, judged, latency, result
 
 NOW = MORNING + 86_400
 

@@ -12,7 +12,7 @@ from probes.bandwidth.model.rating import Assessment, Rating
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.model.samples import About, Fact, Latency, Sample
 from probes.bandwidth.results.result_json import SCHEMA, from_json, to_json
-from tests.probes.bandwidth.sample_results import failed, latency, result
+from tests.support.sample_results import failed, latency, result
 
 
 def test_a_rating_that_an_earlier_version_saved_is_read() -> None:

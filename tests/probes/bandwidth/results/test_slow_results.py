@@ -14,23 +14,11 @@ from probes.checks.judgment import Judgment, judge
 from probes.queries.finding import Status
 from probes.snapshot.condition import BELOW_LIMIT, Condition, Watched
 from probes.snapshot.verdict import State
-from tests.probes.bandwidth.sample_results import MORNING, judged, result
-from tests.probes.checks.doctor import examination_of
-from tui.runtime.json_values import host_name
+from tests.support.doctor import examination_of
+from tests.support.sample_results import MORNING, judged
+from tests.support.slow_results import NODE, measured
 
-NODE = "hgx-h100"
 BOOTED = MORNING - 3600.0
-
-
-def measured(
-    gbps: float = 121.0, number: int = 0, nic: str = "", on: str = NODE, **changed: object
-) -> Result:
-    """A result of a GPU of a simulated node, by default over its nearest NIC, in loopback."""
-    topology = examination_of(on).topology
-    gpu = topology.gpus[number]
-    pair = Pair(gpu.id, gpu.label, nic or topology.best_nics[gpu.id][0], 1)
-    own = {"node": str(host_name(topology.node)), "origin": f"simulated {on}", "pair": pair}
-    return result(gbps, **{**own, **changed})  # type: ignore[arg-type]
 
 
 def slow(*results: Result) -> tuple[Condition, ...]:

@@ -10,7 +10,7 @@ from probes.bandwidth.model.samples import HOST_MEMORY, STAGED, About, Fact, Sam
 from probes.bandwidth.results.comparison import conclusions
 from probes.bandwidth.results.memory_path import is_as_requested
 from probes.bandwidth.results.staged import staging_figures
-from tests.probes.bandwidth.sample_results import result
+from tests.support.sample_results import result
 
 DIRECT_ROUTE, STAGED_ROUTE = "NET/IB/0/GDRDMA", "NET/IB/0"
 

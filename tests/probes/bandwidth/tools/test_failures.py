@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from probes.bandwidth.model.samples import BY_DMABUF
 from probes.bandwidth.tools.failures import failure_in
 from probes.bandwidth.tools.perftest_failures import REGISTRATION_ERRORS
-from tests.machines import machine_file
-from tests.probes.bandwidth.all_failures import PATTERNS, explain
+from tests.support.failure_patterns import PATTERNS, explain
+from tests.support.machines import machine_file
 
 CUDA = (
     "initializing CUDA",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from probes.bandwidth.model.samples import About, Fact, Latency, Sample
 from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.gdrcopy import GdrcopyOutput
-from tests.machines import machine_file, machine_files
+from tests.support.machines import machine_file, machine_files
 
 FILES = machine_files("bandwidth", "gdrcopy-*")
 NEWEST = """selecting device 0

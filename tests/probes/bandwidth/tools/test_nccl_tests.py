@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from probes.bandwidth.model.samples import About, Fact, Sample
 from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.nccl_tests import NcclTestsOutput
-from tests.machines import machine_file, machine_files
+from tests.support.machines import machine_file, machine_files
 
 FILES = machine_files("bandwidth", "ncclt-*")
 HEADER = "#       size         count      type   redop    root" + "     time   algbw   busbw  #wrong" * 2

@@ -8,7 +8,7 @@ from probes.bandwidth.model.request import Mode, Request
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.numa import CpusetFacts, NumaFacts
 from probes.snapshot.examination import Examination
-from tests.probes.bandwidth.planning.test_series import lacking, node, only
+from tests.support.bandwidth_nodes import lacking, node, only
 
 TO_PEER = Request(setup=Mode.BOTH_ENDS, peer="node2")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from probes.bandwidth.model.samples import About, Fact, Sample, parse_number
 from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.nvbandwidth import NvbandwidthOutput
-from tests.machines import machine_file, machine_files
+from tests.support.machines import machine_file, machine_files
 
 FILES = machine_files("bandwidth", "nvbandwidth-*")
 MATRIX = """Running device_to_device_memcpy_read_ce.

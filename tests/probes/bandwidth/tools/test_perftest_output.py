@@ -20,7 +20,7 @@ from probes.bandwidth.model.samples import (
 )
 from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.perftest_output import PerftestOutput
-from tests.machines import machine_file, machine_files
+from tests.support.machines import machine_file, machine_files
 
 FILES = machine_files("perftest", "*")
 LINE = "-" * 87

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.bandwidth.model.command import Command, Refused, by_ssh, host_of
-from tests.probes.bandwidth.planning.test_series import HOSTILE
+from tests.support.bandwidth_nodes import HOSTILE
 
 SERVER = Command(("ib_write_bw", "-d", "mlx5_0"), "ib_write_bw")
 

@@ -15,8 +15,8 @@ from probes.facts.system.services import ServiceFacts, ServiceState
 from probes.host.nvml import LOST
 from probes.queries.finding import Severity, Status
 from probes.simulation.faults.catalogue import FAULTS
-from tests.probes.checks.changed import said, status, with_gpus, with_log, with_nvml
-from tests.probes.checks.doctor import examination_of, findings_on
+from tests.support.changed_facts import said, status, with_gpus, with_log, with_nvml
+from tests.support.doctor import examination_of, findings_on
 
 HGX = examination_of("hgx-h100")
 GB200 = examination_of("gb200")

@@ -17,8 +17,8 @@ from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import add_fabric_manager
 from probes.snapshot.examination import Examination, examine
 from probes.snapshot.verdict import State
-from tests.probes.checks.changed import said, status
-from tests.probes.checks.doctor import examination_of
+from tests.support.changed_facts import said, status
+from tests.support.doctor import examination_of
 
 B200 = examination_of("hgx-b200")
 SERVICES = ("nvlsm-down", "nvlsm-missing", "ib-umad-missing")

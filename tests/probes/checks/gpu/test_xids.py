@@ -6,8 +6,8 @@ import pytest
 
 from probes.queries.finding import Status
 from probes.queries.xid_groups import MEMORY, OTHERS
-from tests.probes.checks.changed import said, with_log
-from tests.probes.checks.doctor import examination_of
+from tests.support.changed_facts import said, with_log
+from tests.support.doctor import examination_of
 
 HGX = examination_of("hgx-h100")
 ACTION = "NVRM: Xid (PCI:0000:{bus}:00): 154, GPU recovery action changed from 0x0 (None) to {action}"

@@ -8,8 +8,8 @@ from probes.base.unknown import Unknown
 from probes.facts.kernel.module_files import ModuleFileFacts
 from probes.facts.kernel.modules import KernelModule
 from probes.queries.finding import Status
-from tests.probes.checks.doctor import examination_of, findings_on, found_on
-from tests.probes.checks.modules.nodes import (
+from tests.support.doctor import examination_of, findings_on, found_on
+from tests.support.module_nodes import (
     HGX,
     NOT_THERE,
     says,

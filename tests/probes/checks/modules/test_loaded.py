@@ -14,9 +14,9 @@ from probes.facts.kernel.modprobe_config import InstallLine
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.plans.load_modules import load_modules
 from probes.queries.finding import Severity, Status
-from tests.probes.checks.changed import with_file, with_kernel, with_module, without
-from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.checks.modules.nodes import (
+from tests.support.changed_facts import with_file, with_kernel, with_module, without
+from tests.support.doctor import examination_of, findings_on
+from tests.support.module_nodes import (
     HGX,
     NEEDS_ROOT,
     says,

@@ -15,14 +15,14 @@ from probes.queries.finding import Status
 from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
 from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.condition import BELOW_LIMIT
-from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.checks.modules.nodes import (
+from tests.support.doctor import examination_of, findings_on
+from tests.support.module_nodes import (
     HGX,
     NEEDS_ROOT,
     NOT_THERE,
     says,
 )
-from tests.tiers import USUAL_FAULTS, usual
+from tests.support.tiers import USUAL_FAULTS, usual
 
 # Without those about bandwidth tests, which need results and no facts.
 OURS = [check.id for check in CHECKS if check.area in ("modules", "path") and check.id != BELOW_LIMIT]

@@ -16,10 +16,9 @@ from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
-from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.live.processes.test_log_reading import LOG, line
-from tests.probes.nccl.log.logs import channel, info, read
-from tests.tiers import USUAL_NODES
+from tests.support.doctor import examination_of, findings_on
+from tests.support.nccl_logs import LOG, channel, info, line, read
+from tests.support.tiers import USUAL_NODES
 
 OF_LOGS = frozenset(check.id for check in CHECKS if check.id.startswith("job-log-"))
 VERSION = "NCCL version 2.27.7+cuda12.9"

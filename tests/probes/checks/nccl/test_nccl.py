@@ -17,8 +17,8 @@ from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import add_rank
 from probes.snapshot.examination import Examination, examine
-from tests.probes.checks.doctor import examination_of, findings_on
-from tests.tiers import usual
+from tests.support.doctor import examination_of, findings_on
+from tests.support.tiers import usual
 
 DENIED = Unknown(Reason.NEEDS_ROOT, "/proc/41000/fd")
 ABSENT = Unknown(Reason.NOT_THERE, "absent")

@@ -9,8 +9,8 @@ from probes.checks.registry import findings
 from probes.facts.rdma.port_health import ErrorCounter
 from probes.queries.finding import Severity, Status
 from probes.snapshot.examination import Examination
-from tests.probes.checks.changed import said, status, two_examinations, with_health
-from tests.probes.checks.doctor import examination_of
+from tests.support.changed_facts import said, status, two_examinations, with_health
+from tests.support.doctor import examination_of
 
 HGX = examination_of("hgx-h100")
 

@@ -7,8 +7,8 @@ import pytest
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.pci.functions import PciFacts, PciFunction
 from probes.queries.finding import Severity, Status
-from tests.probes.checks.changed import found_in, said, status, with_devices, with_log, without
-from tests.probes.checks.doctor import examination_of, findings_on
+from tests.support.changed_facts import found_in, said, status, with_devices, with_log, without
+from tests.support.doctor import examination_of, findings_on
 
 HGX = examination_of("hgx-h100")
 OF_PCI = ("nic-without-driver", "nic-without-driver-passed-through", "nic-without-rdma-device")

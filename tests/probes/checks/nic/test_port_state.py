@@ -14,8 +14,8 @@ from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices.ports import port_of
 from probes.snapshot.examination import Examination, examine
 from probes.snapshot.verdict import State
-from tests.probes.checks.changed import found_in, said, status, with_devices, with_health, with_ports
-from tests.probes.checks.doctor import examination_of, findings_on
+from tests.support.changed_facts import found_in, said, status, with_devices, with_health, with_ports
+from tests.support.doctor import examination_of, findings_on
 
 HGX = examination_of("hgx-h100")
 PORT_CHECKS = (

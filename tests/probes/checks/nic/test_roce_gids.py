@@ -9,8 +9,8 @@ from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.rdma.devices import Gid, RdmaPort
 from probes.queries.finding import Severity, Status
 from probes.snapshot.examination import Examination
-from tests.probes.checks.changed import said, status, with_health, with_ports
-from tests.probes.checks.doctor import examination_of, findings_on
+from tests.support.changed_facts import said, status, with_health, with_ports
+from tests.support.doctor import examination_of, findings_on
 
 HGX = examination_of("hgx-h100")
 L40S = examination_of("pcie-l40s")

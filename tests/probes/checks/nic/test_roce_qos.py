@@ -15,7 +15,7 @@ from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices.roce import set_qos
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import examine
-from tests.probes.checks.doctor import findings_on
+from tests.support.doctor import findings_on
 
 CLASS, OVERRIDDEN, ECN = "roce-class-not-lossless", "roce-class-overridden", "roce-lossless-off"
 

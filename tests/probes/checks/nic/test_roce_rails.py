@@ -17,7 +17,7 @@ from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices.roce import set_policy_routing
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination, examine
-from tests.probes.checks.doctor import examination_of, findings_on
+from tests.support.doctor import examination_of, findings_on
 
 ONE_SUBNET, STRICT = "roce-rails-one-subnet", "roce-rp-filter-strict"
 

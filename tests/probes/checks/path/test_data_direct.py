@@ -12,7 +12,7 @@ from probes.facts.rdma.data_direct import DataDirectFacts
 from probes.queries.finding import Finding, Severity, Status
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
-from tests.probes.checks.doctor import examination_of, findings_on
+from tests.support.doctor import examination_of, findings_on
 
 CHECK, IN_JOB = "data-direct-unavailable", "data-direct-off-in-job"
 

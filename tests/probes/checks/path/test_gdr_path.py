@@ -19,8 +19,8 @@ from probes.facts.pci.functions import PciKind
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
-from tests.probes.checks.changed import with_devices, with_module
-from tests.probes.checks.doctor import examination_of, findings_on, found_on
+from tests.support.changed_facts import with_devices, with_module
+from tests.support.doctor import examination_of, findings_on, found_on
 
 NEEDS_ROOT = Unknown(Reason.NEEDS_ROOT, "somewhere")
 NOT_THERE = Unknown(Reason.NOT_THERE, "somewhere")

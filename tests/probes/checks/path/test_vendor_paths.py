@@ -12,8 +12,8 @@ from probes.plans.load_modules import load_modules, load_peermem
 from probes.queries.finding import Finding, Severity, Status
 from probes.setup.situation import choose_path
 from probes.snapshot.verdict import State
-from tests.probes.checks.changed import said
-from tests.probes.checks.doctor import examination_of, findings_on, found_on
+from tests.support.changed_facts import said
+from tests.support.doctor import examination_of, findings_on, found_on
 
 EFA, CXI = "aws-p5", "slingshot"
 FAULTY = (

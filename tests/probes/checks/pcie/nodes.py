@@ -12,7 +12,7 @@ from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
 from probes.facts.system.platform import Environment, PlatformFacts
 from probes.queries.finding import Finding
 from probes.snapshot.examination import Examination
-from tests.probes.checks.doctor import examination_of
+from tests.support.doctor import examination_of
 
 DENIED = Unknown(Reason.NEEDS_ROOT, "/sys/bus/pci/devices/0000:15:01.0/config", "PCI config beyond 64 bytes")
 ABSENT = Unknown(Reason.NOT_THERE, "a file")

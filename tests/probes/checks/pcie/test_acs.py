@@ -15,7 +15,6 @@ from probes.queries.acs_redirects import detours
 from probes.queries.finding import Severity, Status
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import Nccl
-from tests.probes.checks.doctor import findings_on
 from tests.probes.checks.pcie.nodes import (
     ABSENT,
     DENIED,
@@ -32,6 +31,7 @@ from tests.probes.checks.pcie.nodes import (
     with_node,
     with_spaces,
 )
+from tests.support.doctor import findings_on
 
 
 @pytest.mark.parametrize("control", [0x00, 0x01, 0x02, 0x10, 0x20, 0x40, 0x73])

@@ -11,8 +11,6 @@ from probes.facts.pci.config_space import ConfigSpaceFacts
 from probes.facts.pci.functions import PciKind
 from probes.queries.finding import Severity, Status
 from probes.snapshot.examination import Examination
-from tests.probes.checks.changed import with_log
-from tests.probes.checks.doctor import findings_on
 from tests.probes.checks.pcie.nodes import (
     ABSENT,
     DENIED,
@@ -23,6 +21,8 @@ from tests.probes.checks.pcie.nodes import (
     spaces,
     with_spaces,
 )
+from tests.support.changed_facts import with_log
+from tests.support.doctor import findings_on
 
 
 def with_counts(examination: Examination, correctable: int) -> PcieErrorFacts:

@@ -8,7 +8,7 @@ from probes.checks.registry import findings
 from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
-from tests.probes.checks.doctor import findings_on
+from tests.support.doctor import findings_on
 
 
 def with_bridge(device: str, vendor: str = "8086") -> Finding:

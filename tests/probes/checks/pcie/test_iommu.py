@@ -16,8 +16,6 @@ from probes.queries.finding import Finding, Severity, Status
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices import config_space
 from probes.snapshot.examination import examine
-from tests.probes.checks.changed import with_log
-from tests.probes.checks.doctor import findings_on
 from tests.probes.checks.pcie.nodes import (
     ABSENT,
     SLOW,
@@ -31,6 +29,8 @@ from tests.probes.checks.pcie.nodes import (
     with_node,
     with_spaces,
 )
+from tests.support.changed_facts import with_log
+from tests.support.doctor import findings_on
 
 
 def test_an_iommu_that_passes_through_is_fine() -> None:

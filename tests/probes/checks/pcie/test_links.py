@@ -9,7 +9,6 @@ from probes.base.unknown import Unknown
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.queries.finding import Status
 from probes.snapshot.examination import Examination
-from tests.probes.checks.doctor import findings_on
 from tests.probes.checks.pcie.nodes import (
     ABSENT,
     SLOW,
@@ -21,6 +20,7 @@ from tests.probes.checks.pcie.nodes import (
     with_function,
     with_spaces,
 )
+from tests.support.doctor import findings_on
 
 
 def slow_gpu(load: Any, generation: Any = 1) -> Examination:

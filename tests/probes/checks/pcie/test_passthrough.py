@@ -16,8 +16,8 @@ from probes.queries.unproven_paths import BEHIND_IOMMU, IN_GUEST, OVER_C2C, unpr
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices import config_space as config
 from probes.snapshot.examination import examine
-from tests.probes.checks.doctor import examination_of
-from tests.tiers import USUAL_NODES
+from tests.support.doctor import examination_of
+from tests.support.tiers import USUAL_NODES
 from widgets.base.lines import Tone, plain
 from widgets.node import matrix, path
 from widgets.node.highlights import Highlights

@@ -9,7 +9,6 @@ import pytest
 from probes.checks.registry import CHECKS
 from probes.facts.pci.config_space import ConfigSpaceFacts
 from probes.queries.finding import Status
-from tests.probes.checks.doctor import findings_on
 from tests.probes.checks.pcie.nodes import (
     ABSENT,
     DENIED,
@@ -19,6 +18,7 @@ from tests.probes.checks.pcie.nodes import (
     spaces,
     with_node,
 )
+from tests.support.doctor import findings_on
 
 PCIE_CHECKS = [check for check in CHECKS if check.area == "pcie"]
 IDS = [check.id for check in PCIE_CHECKS]

@@ -10,7 +10,6 @@ import pytest
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.system.numa import NumaFacts
 from probes.queries.finding import Severity, Status
-from tests.probes.checks.doctor import findings_on
 from tests.probes.checks.pcie.nodes import (
     ABSENT,
     SLOW,
@@ -19,6 +18,7 @@ from tests.probes.checks.pcie.nodes import (
     with_functions,
     with_node,
 )
+from tests.support.doctor import findings_on
 
 
 def test_the_distance_is_unknown_without_numa_nodes() -> None:

@@ -13,9 +13,9 @@ from probes.facts.kernel.module_files import ModuleFileFacts
 from probes.facts.system.services import ServiceFacts, ServiceState
 from probes.queries.finding import Severity, Status
 from probes.simulation.faults.catalogue import FAULTS
-from tests.probes.checks.changed import with_module, with_service, without
-from tests.probes.checks.doctor import examination_of, findings_on, found_on
-from tests.probes.checks.modules.nodes import (
+from tests.support.changed_facts import with_module, with_service, without
+from tests.support.doctor import examination_of, findings_on, found_on
+from tests.support.module_nodes import (
     HGX,
     NEEDS_ROOT,
     NOT_THERE,
@@ -23,7 +23,7 @@ from tests.probes.checks.modules.nodes import (
     says,
     without_dmabuf,
 )
-from tests.tiers import usual
+from tests.support.tiers import usual
 
 
 def test_peermem_that_is_absent_is_no_fault_where_dmabuf_works() -> None:

@@ -19,9 +19,9 @@ from probes.simulation.node.modules.files import modinfo_of
 from probes.simulation.node.modules.symbol_versions import OFED_VERSIONS, OTHER_VERSIONS, version_table
 from probes.snapshot.examination import Examination, examine
 from probes.snapshot.verdict import State
-from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.checks.modules.nodes import NEEDS_ROOT, log, says
-from tests.tui.pilot import SteppedClock
+from tests.support.doctor import examination_of, findings_on
+from tests.support.module_nodes import NEEDS_ROOT, log, says
+from tests.support.pilot import SteppedClock
 
 NAME = "peermem-symbol-version-mismatch"
 REFUSED, REPLACED = f"dgx-a100+{NAME}", "dgx-a100+ofed-replaced-under-peermem"

@@ -19,7 +19,7 @@ from probes.queries.finding import Finding, Severity, Status
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import add_rank
 from probes.snapshot.examination import Examination, examine
-from tests.probes.checks.doctor import examination_of
+from tests.support.doctor import examination_of
 from tui.manual import page
 from tui.settings.merge import merge
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from probes.queries.finding import Status
-from tests.probes.checks.changed import said, with_log
-from tests.probes.checks.doctor import examination_of
+from tests.support.changed_facts import said, with_log
+from tests.support.doctor import examination_of
 
 HGX = examination_of("hgx-h100")
 HUNG = "INFO: task {name}:{pid} blocked for more than 120 seconds."

@@ -17,7 +17,7 @@ from probes.facts.system.platform import Environment, PlatformFacts
 from probes.facts.system.systemd_units import UnitSetting
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.examination import Examination
-from tests.probes.checks.doctor import examination_of, findings_on
+from tests.support.doctor import examination_of, findings_on
 
 ABSENT = Unknown(Reason.NOT_THERE, "absent")
 DENIED = Unknown(Reason.NEEDS_ROOT, "closed")

@@ -12,7 +12,7 @@ from probes.facts.system.libraries import InstalledLibrary, LibraryFacts
 from probes.facts.system.tools import Perftest, ToolFacts
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.examination import Examination
-from tests.probes.checks.doctor import examination_of, findings_on
+from tests.support.doctor import examination_of, findings_on
 
 ABSENT = Unknown(Reason.NOT_THERE, "absent")
 DENIED = Unknown(Reason.NEEDS_ROOT, "closed")

@@ -9,8 +9,8 @@ import pytest
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.rdma_cgroup import RdmaCgroupFacts, RdmaLimit
 from probes.queries.finding import Finding, Severity, Status
-from tests.probes.checks.changed import said
-from tests.probes.checks.doctor import examination_of, findings_on
+from tests.support.changed_facts import said
+from tests.support.doctor import examination_of, findings_on
 
 HGX = examination_of("hgx-h100")
 GROUP = "/sys/fs/cgroup/system.slice/slurmd.service"

@@ -14,7 +14,7 @@ from probes.facts.kernel.module_files import ModuleFile, parse_modinfo
 from probes.facts.system.driver_container import DriverContainerFacts
 from probes.host.answers import CommandOutput
 from probes.host.machine.local import LocalHost
-from tests.trees import link, write
+from tests.support.trees import link, write
 
 RELEASE = "6.8.0-60-generic"
 ABSENT = Unknown(Reason.NOT_THERE)

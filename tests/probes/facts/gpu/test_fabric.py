@@ -14,7 +14,7 @@ from probes.facts.pci.functions import PciFacts
 from probes.host.machine.local import LocalHost
 from probes.host.nvml import NvmlFacts, NvmlGpu
 from probes.simulation.host import SimulatedHost
-from tests.trees import write
+from tests.support.trees import write
 
 HEALTHY = 0b01_10_10_10_10
 

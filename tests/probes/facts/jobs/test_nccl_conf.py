@@ -12,7 +12,7 @@ from probes.base.text import printable_lines
 from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.nccl_conf import NcclConf, parse_nccl_conf, read_nccl_conf
 from probes.host.machine.local import LocalHost
-from tests.trees import write
+from tests.support.trees import write
 
 
 def test_variables_of_the_file(tmp_path: Path) -> None:

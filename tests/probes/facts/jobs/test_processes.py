@@ -26,7 +26,7 @@ from probes.facts.system.memlock import MemlockLimit
 from probes.host.machine.local import LocalHost
 from probes.host.usage import ProcessUsage
 from probes.simulation.host import SimulatedHost
-from tests.trees import link, write
+from tests.support.trees import link, write
 
 STATUS = "Name:\tpython3\nState:\tS (sleeping)\nUid:\t1000\t1001\t1000\t1000\nCapEff:\t{}\n"
 LIMITS = "Max locked memory         65536                unlimited            bytes     \n"

@@ -27,7 +27,7 @@ from probes.facts.kernel.boot_loader import (
 )
 from probes.facts.system.distribution import Distribution, Family
 from probes.host.machine.local import LocalHost
-from tests.trees import link, write
+from tests.support.trees import link, write
 
 OLD, NEW = "6.8.0-52-generic", "6.8.0-60-generic"
 EFIVARS = "/sys/firmware/efi/efivars"

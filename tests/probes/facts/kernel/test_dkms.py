@@ -7,7 +7,7 @@ from pathlib import Path
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.dkms import DkmsFacts, DkmsModule, probe
 from probes.host.machine.local import LocalHost
-from tests.trees import link, write
+from tests.support.trees import link, write
 
 OLD, NEW = "6.8.0-40-generic", "6.8.0-45-generic"
 BASE = "/var/lib/dkms/nvidia"

@@ -14,7 +14,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.installed_modules import modinfo_of, read_module_file, unpack
 from probes.facts.kernel.module_files import ModuleFile
 from probes.host.machine.local import LocalHost
-from tests.probes.setup.module_elf import module_file
+from tests.support.module_elf import module_file
 
 FIELDS = {
     "version": "570.124.06",

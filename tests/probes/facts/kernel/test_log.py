@@ -23,7 +23,7 @@ from probes.facts.kernel.log import (
 )
 from probes.host.answers import CommandOutput
 from probes.host.machine.local import LocalHost
-from tests.machines import machine_file
+from tests.support.machines import machine_file
 
 NOT_INSTALLED = Unknown(Reason.NOT_THERE, "", "not installed")
 TOO_MUCH = Unknown(Reason.MALFORMED, "dmesg", "too much output")

@@ -22,7 +22,7 @@ from probes.facts.kernel.module_files import (
 from probes.host.answers import CommandOutput
 from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
-from tests.trees import write
+from tests.support.trees import write
 
 RELEASE = "6.8.0-45-generic"
 PRINTED = f"""\

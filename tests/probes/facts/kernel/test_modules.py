@@ -25,7 +25,7 @@ from probes.facts.kernel.modules import (
 )
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
 from probes.host.machine.local import LocalHost
-from tests.probes.checks.doctor import examination_of
+from tests.support.doctor import examination_of
 
 RELEASE = "6.8.0-45-generic"
 TREE = f"/lib/modules/{RELEASE}"

@@ -20,7 +20,7 @@ from probes.facts.kernel.next_boot import (
     words_that_matter,
 )
 from probes.host.machine.local import LocalHost
-from tests.trees import write
+from tests.support.trees import write
 
 RELEASE = "6.8.0-45-generic"
 GRUB = f"""\

@@ -16,7 +16,7 @@ from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.facts.kernel.symbol_versions import NEEDED, SymbolVersions, parse_versions, read_versions
 from probes.host.answers import CommandOutput
 from probes.host.machine.local import LocalHost
-from tests.probes.setup.module_elf import exported, module_file, needed, needed_extended
+from tests.support.module_elf import exported, module_file, needed, needed_extended
 
 PEERMEM, CORE = "/lib/modules/6/nvidia-peermem.ko", "/lib/modules/6/ib_core.ko"
 OTHERS = {"module_layout": 1, "ib_x": 2}

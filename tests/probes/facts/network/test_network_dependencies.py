@@ -15,7 +15,7 @@ from probes.host.machine.local import LocalHost
 from probes.plans.common import netdevs_taken_down
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices.network import route_over
-from tests.trees import link, write
+from tests.support.trees import link, write
 
 CARD = "0000:17:00"
 ROUTES = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"

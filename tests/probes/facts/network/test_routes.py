@@ -11,7 +11,7 @@ from probes.facts.network.routes import Interface, InterfaceFacts, probe
 from probes.host.machine.local import LocalHost
 from probes.setup.environment.network_settings import first_choice
 from probes.simulation.host import SimulatedHost
-from tests.trees import write
+from tests.support.trees import write
 
 HEAD = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 ROUTES = f"""{HEAD}eno1\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0

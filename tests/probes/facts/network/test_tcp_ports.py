@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from probes.base.unknown import Reason, Unknown
 from probes.facts.network.tcp_ports import free_port, listening
 from probes.host.machine.local import LocalHost
-from tests.trees import write
+from tests.support.trees import write
 
 HEADER = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 

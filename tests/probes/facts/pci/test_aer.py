@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from probes.base.unknown import Reason, Unknown
 from probes.facts.pci.aer import ErrorCounts, parse_counts, probe
 from probes.host.machine.local import LocalHost
-from tests.trees import write
+from tests.support.trees import write
 
 BDF = "0000:17:00.0"
 COUNTS = "RxErr 12\nBadTLP 0\nBadDLLP 3\nRollover 0\nTOTAL_ERR_COR 15\n"

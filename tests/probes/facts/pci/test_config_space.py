@@ -24,8 +24,8 @@ from probes.facts.pci.config_space import (
     probe,
 )
 from probes.host.machine.local import LocalHost
-from tests.machines import machine_file
-from tests.trees import MELLANOX, NVIDIA, add_function
+from tests.support.machines import machine_file
+from tests.support.trees import MELLANOX, NVIDIA, add_function
 
 BDF = "0000:15:01.0"
 

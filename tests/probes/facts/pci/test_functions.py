@@ -17,8 +17,8 @@ from probes.live.live_sampler import LiveSampler
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from probes.snapshot.rates import read
-from tests.machines import machine_file
-from tests.trees import (
+from tests.support.machines import machine_file
+from tests.support.trees import (
     MELLANOX,
     NVIDIA,
     add_function,

@@ -12,8 +12,8 @@ from probes.facts.rdma import devices
 from probes.facts.rdma.bonds import parse_members, read_bond
 from probes.facts.rdma.devices import RdmaPort
 from probes.host.machine.local import LocalHost
-from tests.probes.checks.doctor import examination_of
-from tests.trees import add_rdma_device, write
+from tests.support.doctor import examination_of
+from tests.support.trees import add_rdma_device, write
 
 CARD = ("pci0000:15", "0000:15:01.0", "0000:18:00.0")
 FIRST = "/sys/devices/" + "/".join(CARD)

@@ -13,7 +13,7 @@ from probes.host.machine.local import LocalHost
 from probes.live.port_counters import read_counter
 from probes.live.ports import counter_files
 from probes.snapshot.rates import byte_files, read_port
-from tests.trees import write
+from tests.support.trees import write
 
 NO_PCI = Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices")
 FUNCTION = "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0"

@@ -15,7 +15,7 @@ from probes.facts.pci.functions import PciKind, kind_of
 from probes.facts.rdma import devices as rdma
 from probes.facts.rdma.data_direct import DataDirectFacts, function_of, probe
 from probes.host.machine.local import LocalHost
-from tests.trees import add_function, add_rdma_device
+from tests.support.trees import add_function, add_rdma_device
 
 NIC = ("pci0000:00", "0000:00:00.0", "0000:03:00.0")
 DMA_PATH = ("pci0009:00", "0009:00:00.0", "0009:03:00.0")

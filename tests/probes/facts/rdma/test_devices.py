@@ -10,8 +10,8 @@ from probes.facts.rdma import devices as rdma
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
-from tests.machines import machine_file
-from tests.trees import add_function, add_rdma_device, link, write
+from tests.support.machines import machine_file
+from tests.support.trees import add_function, add_rdma_device, link, write
 
 NIC = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
 

@@ -16,7 +16,7 @@ from probes.facts.kernel.modules import probe as probe_modules
 from probes.facts.rdma.nic_driver import NicDriver, NicStack, NicTraces, is_inbox, probe, stack_of
 from probes.facts.system.driver_container import DriverContainerFacts
 from probes.host.machine.local import LocalHost
-from tests.trees import write
+from tests.support.trees import write
 
 RELEASE = "6.8.0-60-generic"
 ABSENT = Unknown(Reason.NOT_THERE)

@@ -24,8 +24,8 @@ from probes.facts.rdma.port_health import (
     routable_gids,
 )
 from probes.host.machine.local import LocalHost
-from tests.machines import machine_file
-from tests.trees import add_rdma_device, write
+from tests.support.machines import machine_file
+from tests.support.trees import add_rdma_device, write
 
 PATH = ("pci0000:15", "0000:15:01.0", "0000:18:00.0")
 BASE = "/sys/devices/" + "/".join(PATH) + "/infiniband/mlx5_0"

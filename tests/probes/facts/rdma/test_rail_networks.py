@@ -12,7 +12,7 @@ from probes.facts.rdma.rail_networks import CONF, RailNetworkFacts, parse_source
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices.roce import set_policy_routing
 from probes.snapshot.examination import examine
-from tests.probes.checks.doctor import examination_of
+from tests.support.doctor import examination_of
 
 
 def rails_of(host: SimulatedHost) -> RailNetworkFacts:

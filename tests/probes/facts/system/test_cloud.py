@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from probes.base.unknown import Reason, Unknown
 from probes.facts.system.cloud import Cloud, Provider, cloud_of, probe
 from probes.host.machine.local import LocalHost
-from tests.trees import write
+from tests.support.trees import write
 
 DMI = "/sys/class/dmi/id"
 AZURE = "7783-7084-3265-9085-8269-3286-77"

@@ -7,7 +7,7 @@ from pathlib import Path
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.device_nodes import DeviceNode, probe
 from probes.host.machine.local import LocalHost
-from tests.trees import write
+from tests.support.trees import write
 
 
 class Modes(LocalHost):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from probes.base.unknown import Reason, Unknown
 from probes.facts.system.distribution import Distribution, Family, parse_distribution, probe
 from probes.host.machine.local import LocalHost
-from tests.trees import write
+from tests.support.trees import write
 
 # os-release of the distributions' own images.
 UBUNTU = 'PRETTY_NAME="Ubuntu 24.04.1 LTS"\nNAME="Ubuntu"\nVERSION_ID="24.04"\nID=ubuntu\nID_LIKE=debian\n'

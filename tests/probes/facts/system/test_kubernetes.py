@@ -24,7 +24,7 @@ from probes.facts.system.kubernetes import (
 from probes.facts.system.kubernetes_objects import kept_fields, objects
 from probes.host.answers import CommandOutput
 from probes.host.machine.local import LocalHost
-from tests.trees import write
+from tests.support.trees import write
 
 NODE = "gpu-07"
 POLICY: dict[str, Any] = {

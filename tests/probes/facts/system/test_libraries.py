@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from probes.base.unknown import Reason, Unknown
 from probes.facts.system.libraries import InstalledLibrary, probe, version_of
 from probes.host.machine.local import LocalHost
-from tests.trees import link, write
+from tests.support.trees import link, write
 
 DEBIAN = "/usr/lib/x86_64-linux-gnu"
 

@@ -20,7 +20,7 @@ from probes.facts.system.memlock import (
 )
 from probes.facts.system.systemd_units import UnitSetting
 from probes.host.machine.local import LocalHost
-from tests.trees import write
+from tests.support.trees import write
 
 LIMITS = (
     "Limit                     Soft Limit           Hard Limit           Units     \n"

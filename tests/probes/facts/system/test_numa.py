@@ -8,7 +8,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.system import numa
 from probes.facts.system.numa import CpusetFacts, NumaFacts, parse_status, probe_cpuset
 from probes.host.machine.local import LocalHost
-from tests.trees import add_numa_node, write
+from tests.support.trees import add_numa_node, write
 
 
 def facts(root: Path) -> NumaFacts:

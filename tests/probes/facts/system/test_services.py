@@ -12,7 +12,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.services import SERVICES, Service, ServiceState, parse_show, probe
 from probes.host.answers import CommandOutput
 from probes.host.machine.local import LocalHost
-from tests.trees import link, write
+from tests.support.trees import link, write
 
 UNITS = "/usr/lib/systemd/system"
 GROUPS = "/sys/fs/cgroup/system.slice"

@@ -18,7 +18,7 @@ from probes.facts.system.systemd_units import (
     wanted_units,
 )
 from probes.host.machine.local import LocalHost
-from tests.trees import link, write
+from tests.support.trees import link, write
 
 UNIT = "nvidia-fabricmanager.service"
 VENDOR = f"/usr/lib/systemd/system/{UNIT}"

@@ -21,7 +21,7 @@ from probes.facts.system.tools import (
 )
 from probes.host.answers import CommandOutput
 from probes.host.machine.local import LocalHost
-from tests.trees import write
+from tests.support.trees import write
 
 
 class Answering(LocalHost):

@@ -10,7 +10,7 @@ import pytest
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.machine import counter_sampler
 from probes.host.machine.counter_sampler import CounterSampler
-from tests.tui.bandwidth.families import wait_for
+from tests.support.process_families import wait_for
 
 
 def read(path: str) -> Maybe[bytes]:

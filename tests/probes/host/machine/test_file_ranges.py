@@ -20,8 +20,8 @@ from probes.host.machine.local import LocalHost
 from probes.host.remote import collector
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.simulation.host import SimulatedHost
-from tests.probes.recording.recordings import recorded
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
+from tests.support.recordings import recorded
 from tui.files.log_files import chunks_of_log
 from tui.files.new_file import chunks_of
 from tui.files.read_file import read_small

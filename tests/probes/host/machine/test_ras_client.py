@@ -9,8 +9,8 @@ from probes.base.unknown import Reason, Unknown
 from probes.host.machine.local import LocalHost
 from probes.host.machine.ras_client import MAX_BYTES, RasMonitor, ask
 from probes.host.ras import MONITOR, STATUS, VERBOSE_STATUS, parse_addresses
-from tests.machines import machine_file
 from tests.probes.host.machine.ras_server import PATIENCE_SECONDS, Behavior, FakeRas, ras_server
+from tests.support.machines import machine_file
 
 SILENT = Behavior(greets=False)
 SHORT = 0.05

@@ -12,8 +12,8 @@ from probes.host.machine.rdma_namespaces import MOST_NAMESPACES, RdmaNamespaces,
 from probes.host.machine.rdma_netlink import Command
 from probes.host.machine.rdma_reader import ResourceReader
 from probes.host.rdma_resources import RdmaResources
-from tests.probes.host.machine import rdma_messages as m
 from tests.probes.host.machine.test_rdma_netlink import BUSY, FakeKernel
+from tests.support import rdma_messages as m
 
 EXCLUSIVE = {**BUSY, Command.SYS_GET: lambda sequence: [m.message(5 << 10 | 6, sequence, m.u8(66, 0), 0)]}
 

@@ -39,8 +39,8 @@ from probes.host.rdma_resources import (
     RdmaContext,
     RdmaResources,
 )
-from tests.machines import DIRECTORY
-from tests.probes.host.machine import rdma_messages as m
+from tests.support import rdma_messages as m
+from tests.support.machines import DIRECTORY
 
 LIVE = DIRECTORY / "live" / "rdma"
 Reply = Callable[[int], list[bytes]]

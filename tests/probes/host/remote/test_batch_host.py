@@ -12,7 +12,7 @@ from probes.host.remote.batch_host import Answers, BatchHost, Missing, pack_ques
 from probes.host.remote.transport import pack
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
-from tests.probes.host.remote.stand_in import answer
+from tests.support.stand_in import answer
 from tui.commands.fleet.check import judge_answers
 
 NODES = ("hgx-h100", "hgx-h100+acs-on", "hgx-h100", "dgx-a100")

@@ -15,7 +15,7 @@ from probes.host.machine import command
 from probes.host.machine.local import LocalHost
 from probes.host.remote import collector
 from probes.host.remote.remote_host import RemoteHost
-from tests.probes.host.remote.local_node import local_target
+from tests.support.local_node import local_target
 
 
 @pytest.fixture(scope="module")

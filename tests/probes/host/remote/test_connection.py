@@ -21,7 +21,7 @@ from probes.host.remote import connection
 from probes.host.remote.collector import GREETING
 from probes.host.remote.connection import Connection
 from probes.host.remote.transport import ConnectionFailed, Target, pack, unpack, why_failed
-from tests.probes.host.remote.local_node import local_target, script_target, write_program
+from tests.support.local_node import local_target, script_target, write_program
 from tui.runtime.open_host import NoSuchHost, target_of
 
 _GREETED = f"printf '\\n{GREETING}\\n'; echo {pack({'kind': 'x', 'is_root': False}).decode().strip()}"

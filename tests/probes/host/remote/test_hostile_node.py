@@ -31,9 +31,9 @@ from probes.host.remote.transport import (
 )
 from probes.live.job_examination import examine_with_jobs
 from probes.simulation.host import SimulatedHost
-from tests.perf.crowded_node import add_processes
-from tests.probes.host.remote.local_node import SimulatedConnection
-from tests.tui.bandwidth.families import ROOT
+from tests.support.crowded_node import add_processes
+from tests.support.local_node import SimulatedConnection
+from tests.support.process_families import ROOT
 
 JSON = st.recursive(
     st.none()
@@ -157,7 +157,7 @@ def test_more_or_fewer_answers_than_questions_are_garbled() -> None:
 @pytest.mark.parametrize("what", ["objects", "names"])
 def test_a_few_bytes_that_become_gigabytes_are_refused(what: str, command: str) -> None:
     """They took 1.6 GB; gdrtop needs 40 MB, and some address space for its threads."""
-    over = shlex.join([sys.executable, "-m", "tests.probes.host.remote.stand_in", f"n1={what}", "{host}"])
+    over = shlex.join([sys.executable, "-m", "tests.support.stand_in", f"n1={what}", "{host}"])
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     ended = subprocess.run(
         [sys.executable, "-m", "tui", *command.split(), "--over", over],

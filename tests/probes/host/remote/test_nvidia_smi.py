@@ -10,7 +10,7 @@ from probes.base.unknown import Reason, Unknown, known
 from probes.host.nvml import NvmlGpu
 from probes.host.remote.nvidia_smi import parse_facts, parse_live, with_capabilities, with_nvlinks
 from probes.simulation.host import SimulatedHost
-from tests.probes.host.remote.stand_in import smi_text
+from tests.support.stand_in import smi_text
 
 CAPTURES = sorted(Path(__file__).parents[5].glob("shared/machines/nvidia_smi/*qx-*.xml"))
 TAGS = ("nvidia_smi_log", "gpu", "pci", "pci_gpu_link_info", "fb_memory_usage", "total", "processes", "uuid")

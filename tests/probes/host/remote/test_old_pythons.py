@@ -10,7 +10,7 @@ from probes.host.machine.local import LocalHost
 from probes.host.remote import collector
 from probes.host.remote.remote_host import RemoteHost
 from probes.host.remote.transport import plain_source
-from tests.probes.host.remote.local_node import local_target
+from tests.support.local_node import local_target
 
 PYTHONS = sorted(Path.home().glob(".pyenv/versions/3.*/bin/python3"))
 pytestmark = pytest.mark.slow

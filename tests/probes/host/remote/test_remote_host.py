@@ -19,7 +19,7 @@ from probes.live.job_examination import examine_with_jobs
 from probes.live.live_sampler import LiveSampler
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.node_reader import NodeReader
-from tests.probes.host.remote.local_node import SimulatedConnection
+from tests.support.local_node import SimulatedConnection
 
 
 class Clock:

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from probes.host.remote.transport import GARBLED, NOISY, SILENT
-from tests.node_vm.machine import free_port
-from tests.probes.host.remote.sshd import Network, complaint, is_running, network
-from tests.tui.bandwidth.families import wait_for
+from tests.support.process_families import wait_for
+from tests.support.sshd import Network, complaint, is_running, network
+from tests.support.system_packages import free_port
 
 pytestmark = [
     pytest.mark.slow,

@@ -29,9 +29,9 @@ from probes.snapshot.condition import (
     STOPPED,
     TRAFFIC_FELL,
 )
-from tests.probes.checks.doctor import examination_of
-from tests.probes.live.following import Following, lasting
-from tests.probes.live.live_samples import BEGAN, a_job, a_port, a_process, a_sample
+from tests.support.doctor import examination_of
+from tests.support.event_runs import Following, lasting
+from tests.support.live_samples import BEGAN, a_job, a_port, a_process, a_sample
 
 NEED_WATCHING = {RANK_ENDED, SLOW_NIC, TRAFFIC_FELL, CONGESTED, SILENT}
 

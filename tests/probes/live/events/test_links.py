@@ -9,8 +9,8 @@ import pytest
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.live.model.sample import EventKind, LiveSample
 from probes.queries.finding import Severity
-from tests.probes.live.following import Following, texts
-from tests.probes.live.live_samples import a_port, a_sample
+from tests.support.event_runs import Following, texts
+from tests.support.live_samples import a_port, a_sample
 
 HIDDEN = Unknown(Reason.NOT_THERE, "current_link_speed")
 

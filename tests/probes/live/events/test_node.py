@@ -16,8 +16,8 @@ from probes.live.events.kernel import KernelEvents
 from probes.live.model.sample import EventKind, GpuSample, LiveSample
 from probes.queries.finding import Severity
 from probes.snapshot.condition import THROTTLED
-from tests.probes.live.following import Following, lasting, texts
-from tests.probes.live.live_samples import ABSENT, a_gpu, a_port, a_process, a_sample, gpu_bdf
+from tests.support.event_runs import Following, lasting, texts
+from tests.support.live_samples import ABSENT, a_gpu, a_port, a_process, a_sample, gpu_bdf
 
 OFF_THE_BUS = Unknown(Reason.DRIVER_ERROR, "GPU 3", LOST)
 XID_79 = "NVRM: Xid (PCI:0000:13:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."

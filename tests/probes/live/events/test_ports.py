@@ -10,8 +10,8 @@ from probes.base.unknown import Reason, Unknown
 from probes.live.model.sample import EventKind, LiveSample
 from probes.queries.finding import Severity
 from probes.snapshot.condition import ERRORS_RISING, PAUSED
-from tests.probes.live.following import Following, lasting, texts
-from tests.probes.live.live_samples import a_port, a_sample
+from tests.support.event_runs import Following, lasting, texts
+from tests.support.live_samples import a_port, a_sample
 
 
 def with_port(number: int = 3, ranks: int = 8, **parts: Any) -> LiveSample:

@@ -9,8 +9,8 @@ from probes.base.unknown import Reason, Unknown
 from probes.live.model.sample import EventKind, LiveSample, NicUse, PathJudgment, PathWord
 from probes.queries.finding import Severity
 from probes.snapshot.condition import RANK_ENDED
-from tests.probes.live.following import Following, lasting, texts
-from tests.probes.live.live_samples import a_process, a_sample
+from tests.support.event_runs import Following, lasting, texts
+from tests.support.live_samples import a_process, a_sample
 
 UNKNOWN = PathJudgment(PathWord.UNKNOWN, why="needs root")
 STAGED = PathJudgment(PathWord.STAGED, is_likely=True)

@@ -11,8 +11,8 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample, Role
 from probes.queries.finding import Severity
 from probes.snapshot.condition import TRAFFIC_FELL
-from tests.probes.live.following import Following, texts
-from tests.probes.live.live_samples import a_job, a_port, a_process, a_sample
+from tests.support.event_runs import Following, texts
+from tests.support.live_samples import a_job, a_port, a_process, a_sample
 
 
 def carrying(*rates: Maybe[float], role: Role = Role.NCCL, ranks: int = 8) -> LiveSample:

@@ -15,8 +15,8 @@ from probes.host.machine.local import LocalHost
 from probes.live.explanation.libraries import NO_PATH, STAGED, TCP, UNKNOWN, LibraryPath, library_paths
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
-from tests.trees import add_function
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
+from tests.support.trees import add_function
 
 BOTH, PEERMEM_ONLY, DMABUF_ONLY, NONE = "hgx-h100", "dgx-a100", "cloud-vm", "hgx-h100+no-gdr-path"
 

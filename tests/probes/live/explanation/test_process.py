@@ -9,7 +9,7 @@ from probes.checks.judgment import judge
 from probes.live.explanation.process import ProcessExplanation, explain_process
 from probes.live.job_examination import examine_and_sample
 from probes.simulation.host import SimulatedHost
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
 
 
 def explained(name: str) -> dict[int, ProcessExplanation]:

@@ -12,8 +12,8 @@ from probes.host.usage import ProcessUsage
 from probes.live.hang.dump_files import FoundDumps, read_dumps
 from probes.live.model.sample import LiveProcess
 from probes.simulation.host import SimulatedHost
-from tests.probes.nccl.flight_recorder.dumps import dump_value, entry, pickled
-from tests.tui.pilot import SteppedClock
+from tests.support.flight_recorder_dumps import dump_value, entry, pickled
+from tests.support.pilot import SteppedClock
 from tui.runtime.node_monitor import NodeMonitor
 
 DUMP = pickled(dump_value([entry(5)], {"0": range(16)}))

@@ -13,7 +13,7 @@ from probes.host.answers import CommandOutput, FileRange
 from probes.host.machine.local import LocalHost
 from probes.live.model.sample import LiveSample
 from probes.live.processes.job_logs import FoundLogs, find_logs, parse_output_file, setting
-from tests.tui.live_samples import training
+from tests.support.training_samples import training
 
 PIDS = range(4711, 4719)
 

@@ -15,7 +15,7 @@ from probes.live.processes.job_grouping import scheduler_id
 from probes.live.processes.job_names import parse_crictl, parse_scontrol
 from probes.live.processes.job_summaries import jobs_of, path_summary
 from probes.live.processes.tracked_process import role_of
-from tests.probes.live.live_node import MIB, THREADS, LiveNode, Samples, joined, resources_of
+from tests.support.live_node import MIB, THREADS, LiveNode, Samples, joined, resources_of
 
 NO = Unknown(Reason.NOT_THERE, "test")
 DMABUF = PathJudgment(PathWord.DMABUF, True)

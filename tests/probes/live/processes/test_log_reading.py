@@ -15,16 +15,11 @@ from probes.nccl.log.facts import State
 from probes.nccl.log.job_log import JobLogReading
 from probes.nccl.log.reader import LogReader
 from probes.simulation.host import SimulatedHost
-from tests.probes.nccl.log.logs import channel
-from tests.probes.recording.recordings import recorded
-from tests.tui.pilot import SteppedClock
+from tests.support.nccl_logs import LOG, channel, line
+from tests.support.pilot import SteppedClock
+from tests.support.recordings import recorded
 
-LOG = "/home/alice/llm/slurm-4711.out"
 FILLER = "step 10 loss 2.1\n"
-
-
-def line(pid: int, message: str, host: str = "hgx-h100") -> str:
-    return f"{host}:{pid}:{pid + 600} [0] NCCL INFO {message}\n"
 
 
 def node_with(log: str) -> SimulatedHost:

@@ -19,7 +19,7 @@ from probes.host.rdma_resources import (
     RdmaResources,
 )
 from probes.live.processes.ownership import PAGE, ResourceRound, attribute, read_pinned, read_round, summed
-from tests.probes.live.live_node import MIB, LiveNode, resources_of
+from tests.support.live_node import MIB, LiveNode, resources_of
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from probes.host.rdma_resources import PacketNumbers
 from probes.live.hang.diagnosis import Diagnosis, Motion
 from probes.live.hang.ranks import HangWatch
 from probes.live.processes.packets import PairMotion, motions
-from tests.probes.live.hang.test_diagnosis import diagnosed, rank
-from tests.probes.live.live_samples import ABSENT, a_process, sample_of
+from tests.support.hung_job import diagnosed, rank
+from tests.support.live_samples import ABSENT, a_process, sample_of
 
 MLX5 = frozenset(("mlx5_0",))
 STILL = {100 + number: PairMotion(8, 0) for number in range(8)}

@@ -22,8 +22,8 @@ from probes.live.model.sample import LiveProcess, Role
 from probes.live.processes.processes import ProcessReader, ProcessSnapshot
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.node_reader import NodeReader
-from tests.probes.live.live_node import MIB, THREADS, LiveNode, Samples, joined, node_with, only, resources_of
-from tests.trees import write
+from tests.support.live_node import MIB, THREADS, LiveNode, Samples, joined, node_with, only, resources_of
+from tests.support.trees import write
 
 GPU = "0000:18:00.0"
 HOST_BUFFERS = [4 * MIB] * 8

@@ -20,7 +20,7 @@ from probes.live.reliability.identity import identities_of
 from probes.live.reliability.tally import ComponentTally, JobChange, PartChange
 from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
-from tests.probes.live.live_samples import a_job, a_port, a_process, a_sample, gpu_bdf
+from tests.support.live_samples import a_job, a_port, a_process, a_sample, gpu_bdf
 
 SLOW = SlowestNic("mlx5_5", 120.0)
 

@@ -13,7 +13,7 @@ from probes.live.model.step import JobStep, StepPart
 from probes.live.model.step_text import step_text
 from probes.live.step_clock.clock import FAST, SLOW, StepClock
 from probes.live.step_clock.series import Series
-from tests.probes.live.step_clock.simulated_traffic import (
+from tests.support.simulated_traffic import (
     LINE,
     Piece,
     Reading,
@@ -30,7 +30,7 @@ from tests.probes.live.step_clock.simulated_traffic import (
     until,
     wandering,
 )
-from tests.tiers import share
+from tests.support.tiers import share
 
 JOBS: dict[str, Callable[[Random, float], Iterator[Piece]]] = {
     "plain": steps,

@@ -16,10 +16,10 @@ from probes.live.model.step import JobStep
 from probes.live.step_clock.job_steps import JobSteps
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
-from tests.probes.live.live_samples import a_job, a_port
-from tests.probes.live.step_clock.simulated_traffic import readings, steps
-from tests.probes.recording.recordings import archive_of, moments_of, read
-from tests.tui.pilot import SteppedClock
+from tests.support.live_samples import a_job, a_port
+from tests.support.pilot import SteppedClock
+from tests.support.recordings import archive_of, moments_of, read
+from tests.support.simulated_traffic import readings, steps
 
 PERIODS = {"mlx5_1": 1.4, "mlx5_2": 2.2}
 

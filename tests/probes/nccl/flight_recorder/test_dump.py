@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Unknown
 from probes.nccl.flight_recorder.dump import Dump, parse_dump, rank_in_name
-from tests.probes.nccl.flight_recorder.dumps import dump_value, entry, pickled
+from tests.support.flight_recorder_dumps import dump_value, entry, pickled
 
 
 def parsed(value: Any) -> Dump:

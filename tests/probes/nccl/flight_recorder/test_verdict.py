@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.nccl.flight_recorder.verdict import Cause, ranks_text, verdict_of
-from tests.probes.nccl.flight_recorder.dumps import group_dump, several_groups
+from tests.support.flight_recorder_dumps import group_dump, several_groups
 
 EIGHT = range(8)
 

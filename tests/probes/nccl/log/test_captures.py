@@ -6,8 +6,8 @@ import pytest
 
 from probes.nccl.log.facts import Channels, LogFacts, LogVerdict, State
 from probes.nccl.log.verdict import verdict_of
-from tests.machines import machine_file, machine_files
-from tests.probes.nccl.log.logs import read
+from tests.support.machines import machine_file, machine_files
+from tests.support.nccl_logs import read
 
 # file -> state, begin of the text, words of a reason, and why that is right
 EXPECTED = {

@@ -4,7 +4,7 @@ import pytest
 
 from probes.nccl.log.facts import LogFacts
 from probes.nccl.log.verdict import verdict_of
-from tests.probes.nccl.log.logs import WARNING, info, read
+from tests.support.nccl_logs import WARNING, info, read
 from widgets.base.lines import plain
 from widgets.nccl.log import draw
 

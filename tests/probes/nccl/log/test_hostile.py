@@ -13,8 +13,8 @@ from probes.nccl.log.collect import Collector
 from probes.nccl.log.facts import Channels, State
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import verdict_of
-from tests.probes.nccl.log.logs import HEADER, WARNING, channel, info, read
-from tests.probes.nccl.log.test_versions import TAGS, completion, log_of
+from tests.support.nccl_logs import HEADER, WARNING, channel, info, read
+from tests.support.nccl_versions import TAGS, completion, log_of
 from widgets.base.lines import plain
 from widgets.nccl.log import draw
 

@@ -8,8 +8,8 @@ import pytest
 from probes.nccl.log.facts import Channels, State
 from probes.nccl.log.prefix import MAX_LINE_BYTES
 from probes.nccl.log.verdict import verdict_of
-from tests.probes.nccl.log.logs import HEADER, channel, info, read, verdict
-from tests.probes.nccl.log.test_versions import log_of
+from tests.support.nccl_logs import HEADER, channel, info, read, verdict
+from tests.support.nccl_versions import log_of
 from widgets.base.lines import plain
 from widgets.nccl.log import draw
 

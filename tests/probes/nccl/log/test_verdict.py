@@ -3,7 +3,7 @@
 import pytest
 
 from probes.nccl.log.facts import State
-from tests.probes.nccl.log.logs import WARNING, channel, info, read, verdict
+from tests.support.nccl_logs import WARNING, channel, info, read, verdict
 
 VERSION = "NCCL version 2.26.2+cuda12.2"
 INIT = "ncclCommInitRank comm 0x5 rank 0 nranks 16 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x1 - Init COMPLETE"

@@ -11,9 +11,9 @@ from probes.setup.environment.advice import State
 from probes.setup.environment.clouds import GIB_SCRIPT
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination
-from tests.nccl_xml import pairs_below_switches
-from tests.probes.checks.doctor import examination_of
-from tests.probes.setup.environment.nodes import advice_for, changed, note_on
+from tests.support.doctor import examination_of
+from tests.support.environment_nodes import advice_for, changed, note_on
+from tests.support.nccl_xml import pairs_below_switches
 
 AZURE, GOOGLE = Cloud(Provider.AZURE, ""), Cloud(Provider.GOOGLE, "")
 ORACLE, AWS = Cloud(Provider.ORACLE, ""), Cloud(Provider.AWS, "p5.48xlarge")

@@ -7,9 +7,9 @@ import pytest
 from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import NEWEST, parse_version
 from probes.setup.environment.explain import Explanation, explain
-from tests.probes.checks.doctor import examination_of
-from tests.probes.setup.environment.nodes import changed
-from tests.tiers import usual
+from tests.support.doctor import examination_of
+from tests.support.environment_nodes import changed
+from tests.support.tiers import usual
 
 
 def explained(text: str, node: str = "hgx-h100", nccl: str = "") -> Explanation:

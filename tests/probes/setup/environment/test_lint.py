@@ -12,9 +12,9 @@ from probes.queries.finding import Severity
 from probes.setup.environment.assignments import FileKind
 from probes.setup.environment.lint import FileReport, kind_of, lint
 from probes.snapshot.examination import Examination
-from tests.probes.checks.doctor import examination_of
-from tests.probes.setup.environment.nodes import NO_CLOUD, changed
 from tests.probes.setup.environment.test_clouds import with_efa
+from tests.support.doctor import examination_of
+from tests.support.environment_nodes import NO_CLOUD, changed
 
 ERROR, WARNING, NOTE = Severity.CRITICAL, Severity.WARNING, Severity.NOTE
 

@@ -20,8 +20,8 @@ from probes.simulation.node.jobs.processes import add_rank
 from probes.simulation.node.model.description import simulated_names
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import examine
-from tests.probes.checks.doctor import examination_of
-from tests.probes.setup.environment.nodes import advice_for, changed, note_on
+from tests.support.doctor import examination_of
+from tests.support.environment_nodes import advice_for, changed, note_on
 
 STORAGE = ("mlx5_4", "mlx5_5")
 

@@ -9,7 +9,7 @@ from probes.facts.rdma.nic_driver import NicDriver, NicStack
 from probes.facts.system.distribution import Distribution, Family
 from probes.facts.system.kubernetes import GpuOperator, KubernetesFacts, NetworkOperator
 from probes.setup.situation import Situation
-from tests.probes.setup.manifests.parsed import (
+from tests.support.parsed_manifests import (
     ABSENT,
     changed,
 )

@@ -6,9 +6,9 @@ from probes.facts.system.distribution import Family
 from probes.setup.manifests.modules_load import openibd_drop_in
 from probes.setup.manifests.request import Refused, make_request
 from probes.setup.situation import Situation
-from tests.probes.setup.manifests import schemas
 from tests.probes.setup.manifests.clusters import on, with_driver_container
-from tests.probes.setup.manifests.parsed import (
+from tests.support import manifest_schemas
+from tests.support.parsed_manifests import (
     ABSENT,
     DMABUF,
     HOST,
@@ -40,7 +40,7 @@ def test_a_machine_config_loads_the_modules_of_the_path() -> None:
 
 def test_a_role_of_its_own_comes_with_its_pool() -> None:
     pool, machine = parse("machineconfig", text_of("machineconfig", request_of(HGX, role="gpu")))
-    assert machine["metadata"]["labels"] == {schemas.ROLE_LABEL: "gpu"}
+    assert machine["metadata"]["labels"] == {manifest_schemas.ROLE_LABEL: "gpu"}
     (expression,) = pool["spec"]["machineConfigSelector"]["matchExpressions"]
     assert expression["values"] == ["worker", "gpu"]
     assert pool["spec"]["nodeSelector"] == {"matchLabels": {"node-role.kubernetes.io/gpu": ""}}

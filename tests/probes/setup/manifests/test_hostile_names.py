@@ -17,7 +17,7 @@ from probes.setup.manifests.modules_load import openibd_drop_in
 from probes.setup.manifests.request import ManifestRequest, Refused
 from probes.setup.situation import Situation
 from tests.probes.setup.manifests.clusters import in_cluster, operator_facts
-from tests.probes.setup.manifests.parsed import (
+from tests.support.parsed_manifests import (
     ABSENT,
     DMABUF,
     OPERATOR,
@@ -28,7 +28,7 @@ from tests.probes.setup.manifests.parsed import (
     request_of,
     situation_of,
 )
-from tests.tiers import usual
+from tests.support.tiers import usual
 
 HOSTILE = (
     "a\n- injected: true",

@@ -11,10 +11,10 @@ from probes.setup.manifests.catalogue import WRITERS
 from probes.setup.manifests.request import DriverOwner, Refused, make_request
 from probes.setup.situation import choose_path
 from probes.simulation.node.model.description import simulated_names
-from tests.probes.checks.changed import with_module
-from tests.probes.checks.doctor import examination_of
-from tests.probes.setup.manifests import schemas
-from tests.probes.setup.manifests.parsed import (
+from tests.support import manifest_schemas
+from tests.support.changed_facts import with_module
+from tests.support.doctor import examination_of
+from tests.support.parsed_manifests import (
     DMABUF,
     HOST,
     OPERATOR,
@@ -33,7 +33,7 @@ PEERMEM_MODULE = "nvidia_peermem"
 
 @pytest.mark.slow
 def test_the_schemas_are_schemas() -> None:
-    for name, schema in vars(schemas).items():
+    for name, schema in vars(manifest_schemas).items():
         if name.isupper() and isinstance(schema, dict):
             Draft202012Validator.check_schema(schema)
 

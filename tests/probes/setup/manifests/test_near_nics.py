@@ -17,7 +17,7 @@ from probes.setup.manifests.node_problem_detector import HOST
 from probes.setup.situation import Situation
 from probes.snapshot.verdict import assess
 from probes.topology.paths import build
-from tests.probes.setup.manifests.parsed import (
+from tests.support.parsed_manifests import (
     PEERMEM,
     changed,
     content,

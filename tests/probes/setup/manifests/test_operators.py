@@ -16,14 +16,14 @@ from probes.facts.system.driver_container import DriverContainerFacts
 from probes.facts.system.kubernetes import NetworkOperator
 from probes.setup.manifests.request import Refused, driver_owner, make_request
 from probes.setup.situation import Situation
-from tests.probes.setup.manifests import schemas
 from tests.probes.setup.manifests.clusters import (
     in_cluster,
     operator_facts,
     with_driver_container,
     with_stack,
 )
-from tests.probes.setup.manifests.parsed import (
+from tests.support import manifest_schemas
+from tests.support.parsed_manifests import (
     ABSENT,
     DMABUF,
     OPERATOR,
@@ -135,7 +135,7 @@ def test_nvidiadriver_objects_get_a_patch_of_their_own() -> None:
     assert set(parse("clusterpolicy", text)["spec"]) == {"devicePlugin", "dcgmExporter"}
     (command,) = (line for line in text.splitlines() if "kubectl patch nvidiadriver" in line)
     patch = valid(
-        schemas.NVIDIA_DRIVER_PATCH, json.loads(command.partition("--patch '")[2].removesuffix("'"))
+        manifest_schemas.NVIDIA_DRIVER_PATCH, json.loads(command.partition("--patch '")[2].removesuffix("'"))
     )
     assert patch["spec"]["rdma"] == {"enabled": True, "useHostMofed": True}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from probes.facts.system.slurm import SlurmFacts
-from tests.probes.setup.manifests.parsed import (
+from tests.support.parsed_manifests import (
     ABSENT,
     DMABUF,
     OPERATOR,

@@ -14,7 +14,7 @@ from probes.setup.steps.measured import MeasuredStep
 from probes.setup.steps.step_list import STEPS
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
-from tests.probes.bandwidth.sample_results import result
+from tests.support.sample_results import result
 
 STAGED = next(step for step in STEPS if isinstance(step, MeasuredStep) and step.id == "measure-staged")
 

@@ -13,7 +13,7 @@ from probes.setup.upgrade.upgrade import Upgrade, release_of, subject_of
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
 
 KERNEL = "6.8.0-90-generic"
 IMAGE = f"Inst linux-image-{KERNEL} (6.8.0-90.91 Ubuntu:24.04/noble-updates [amd64])\n"

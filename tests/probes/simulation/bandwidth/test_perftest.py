@@ -20,7 +20,7 @@ from probes.bandwidth.model.samples import (
 from probes.facts.system.tool_names import PERFTEST
 from probes.facts.system.tools import ToolFacts
 from tests.probes.simulation.bandwidth.node import Node, Run, both, run_pair, settings_on
-from tests.tiers import MEASURABLE
+from tests.support.tiers import MEASURABLE
 
 BY_DEFAULT = {"dgx-a100": BY_PEERMEM}
 LATENCIES = [tool for tool in PERFTEST if tool.endswith("_lat")]

@@ -10,7 +10,7 @@ from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.perftest_command import PerftestSettings, loopback
 from probes.simulation.faults.catalogue import FAULTS
 from tests.probes.simulation.bandwidth.node import Node, Pair, Run, both, run_pair, settings_on
-from tests.tiers import number_of, share, usual
+from tests.support.tiers import number_of, share, usual
 
 # Usual ones that a test of bandwidth notices.
 FAULTS_OF_TESTS = {

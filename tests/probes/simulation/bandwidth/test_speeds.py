@@ -6,7 +6,7 @@ from probes.bandwidth.model.rating import Rating, best_of, rate
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.simulation.bandwidth.speeds import of_size
 from tests.probes.simulation.bandwidth.node import Node, Pair, both, run_pair, settings_on
-from tests.tiers import usual
+from tests.support.tiers import usual
 
 
 def measured(name: str, gpu: int | None, nic: str, tool: str = "ib_write_bw", **changes: object) -> float:

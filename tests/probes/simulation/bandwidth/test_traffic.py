@@ -7,7 +7,7 @@ import pytest
 from probes.base.unknown import Unknown
 from probes.snapshot.rates import Reading, port_rates, read
 from tests.probes.simulation.bandwidth.node import Node, both, settings_on
-from tests.tiers import usual
+from tests.support.tiers import usual
 
 
 def sent(before: Reading, after: Reading, device: str) -> float:

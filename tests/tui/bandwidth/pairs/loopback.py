@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from probes.host.remote.transport import Target
-from tests.tui.bandwidth.families import FAMILY, GRACE_SECONDS, LONG, STAYS, until_line
+from tests.support.process_families import FAMILY, GRACE_SECONDS, LONG, STAYS, until_line
 from tui.bandwidth.pairs.remote_processes import RemoteNodeProcesses
 from tui.bandwidth.processes import ToolProcess
 

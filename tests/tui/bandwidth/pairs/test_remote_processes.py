@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from probes.host.remote import collector
 from probes.host.remote.transport import GARBLED, plain_source
-from tests.tui.bandwidth.families import FAMILIES, LONG, ROOT, gone, to_the_end, until_line, wait_for
+from tests.support.process_families import FAMILIES, LONG, ROOT, gone, to_the_end, until_line, wait_for
 from tests.tui.bandwidth.pairs.loopback import Start, loopback, python, start_family
 from tui.bandwidth import supervisor
 from tui.bandwidth.pairs import node_server, remote_processes

@@ -1,6 +1,6 @@
 """Simulated nodes reach each other by name, and closing ends all that runs."""
 
-from tests.tui.bandwidth.pairs.fleet import GOOD, fleet
+from tests.support.pairs_fleet import GOOD, fleet
 
 SERVER = ("ib_write_bw", "-d", "mlx5_0", "-i", "1", "-p", "18515", "-F", "-D", "5", "--report_gbits")
 

@@ -13,8 +13,8 @@ from probes.bandwidth.registration.outcome import Outcome, PairResult
 from probes.bandwidth.registration.trial import GpuTrial, NicTrial
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
+from tests.support.pilot import SteppedClock
 from tests.tui.bandwidth.registration.stub_libraries import libcuda, libibverbs
-from tests.tui.pilot import SteppedClock
 from tui.bandwidth.processes import LocalProcessStarter, ToolProcess
 from tui.bandwidth.registration import child
 from tui.bandwidth.registration.session import RegistrationSession

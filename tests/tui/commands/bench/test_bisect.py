@@ -9,8 +9,8 @@ import pytest
 
 from probes.setup.environment.assignments import FileKind
 from probes.setup.environment.lint import File
+from tests.support.documents import valid
 from tests.tui.commands.bench.scene import Out, Scene, Signals, words
-from tests.tui.commands.test_schema import valid
 from tui.cli import _parser
 from tui.command_line.arguments import UsageError
 from tui.commands.bench import run as bench_module

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from probes.base.origin import Origin, Source
+from tests.support.command_line import ROOT
 from tests.tui.commands.bench.scene import Out, Scene, Signals, Terminal
-from tests.tui.test_cli import ROOT
 from tui.cli import _parser, main
 from tui.commands.bench import run as bench_module
 from tui.commands.bench.options import parse_options

@@ -6,7 +6,7 @@ import pytest
 
 from probes.bandwidth.model.planned_series import LeftOut, Pair
 from probes.bandwidth.model.samples import BY_PEERMEM, HOST_MEMORY, About, Fact
-from tests.probes.bandwidth.sample_results import failed, result
+from tests.support.sample_results import failed, result
 from tui.commands.bench.exit_status import exit_status
 
 DOWN = LeftOut("GPU3 → mlx5_3 · DMA-BUF", "port 1 of mlx5_3 is down")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.documents import valid
 from tests.tui.commands.bench.scene import Scene
-from tests.tui.commands.test_schema import valid
 from tui.settings.current import use
 from tui.settings.load import load
 

@@ -10,7 +10,7 @@ import pytest
 from probes.bandwidth.model.rating import Assessment, Rating
 from probes.bandwidth.results.baseline import machine_type
 from probes.snapshot.examination import examine
-from tests.probes.bandwidth.sample_results import result
+from tests.support.sample_results import result
 from tests.tui.commands.bench.scene import Scene, Signals, Terminal, words
 from tui.bandwidth.results_store import DiskResultsStore
 from tui.cli import main

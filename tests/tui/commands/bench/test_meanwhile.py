@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.origin import Origin, Source
-from tests.probes.simulation.quiet import QuietHost
+from tests.support.quiet_node import QuietHost
 from tests.tui.commands.bench.scene import Scene, Terminal, words
 from tui.bandwidth.processes import ProcessStarter, ToolProcess
 from tui.bandwidth.simulated_processes import SimulatedProcessStarter

@@ -10,8 +10,8 @@ from probes.bandwidth.model.planned_series import LeftOut, Series
 from probes.bandwidth.model.request import Request
 from probes.facts.system.tool_names import TEST_TOOLS
 from probes.snapshot.examination import Examination
+from tests.support.documents import valid
 from tests.tui.commands.bench.scene import Out, Scene, Signals, words
-from tests.tui.commands.test_schema import valid
 from tui.bandwidth.session import BenchSession
 from tui.cli import _parser, main
 from tui.commands.bench import run as bench_module

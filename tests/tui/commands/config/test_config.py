@@ -6,7 +6,7 @@ import re
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.tui.settings_machine import Machine
+from tests.support.settings_machine import Machine
 from tui.cli import main
 from tui.commands.schema import schema_text
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tui.settings_machine import Machine
+from tests.support.settings_machine import Machine
 from tui.cli import main
 from tui.commands.config import edit as edit_module
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from probes.base.origin import Origin, Source
-from tests.tui.settings_machine import Machine
+from tests.support.settings_machine import Machine
 from tui import dashboard
 from tui.bandwidth.session import expected_rows
 from tui.cli import main

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 from probes.checks.judgment import judge
 from probes.live.job_examination import examine_with_jobs
 from probes.simulation.host import SimulatedHost
-from tests.tui.settings_machine import Machine
+from tests.support.settings_machine import Machine
 from tui.cli import main
 from tui.commands.schema import schema_text
 from tui.screens.doctor.state import DoctorState

@@ -7,7 +7,7 @@ from probes.base.origin import Origin, Source
 from probes.checks.judgment import judge
 from probes.checks.new_jobs import Action
 from probes.queries.finding import Status
-from tests.probes.checks.doctor import examination_of
+from tests.support.doctor import examination_of
 from tui.commands.consumers.checked_node import CheckedNode
 
 HERE = Origin(Source.LIVE, "")

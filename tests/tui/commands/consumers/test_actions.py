@@ -11,7 +11,7 @@ from probes.checks.new_jobs import Action, rows_against_jobs, rows_for, rows_of,
 from probes.checks.registry import CHECKS
 from probes.queries.finding import Severity
 from probes.snapshot.verdict import State
-from tests.probes.checks.doctor import examination_of
+from tests.support.doctor import examination_of
 from tests.tui.commands.consumers.checked_nodes import checked
 from tui.commands.check import severity_map
 from tui.commands.consumers.drain import slurm

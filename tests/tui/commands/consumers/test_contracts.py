@@ -16,8 +16,8 @@ from probes.checks.judgment import Judgment, conclude, exit_status
 from probes.checks.registry import FAILED_BY_A_BUG
 from probes.queries.finding import Status
 from probes.snapshot.verdict import State
-from tests.probes.checks.doctor import examination_of
-from tests.tiers import USUAL_NODES
+from tests.support.doctor import examination_of
+from tests.support.tiers import USUAL_NODES
 from tests.tui.commands.consumers.checked_nodes import checked, with_texts
 from tui.commands.check import CONSUMERS
 from tui.commands.consumers.catalogue import CONTRACTS

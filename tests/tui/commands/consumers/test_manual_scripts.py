@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.probes.setup.manifests.parsed import parse, request_of, text_of
+from tests.support.parsed_manifests import parse, request_of, text_of
 from tui.manual import page
 
 CANNOT_START = "cannot start"  # in place of a node: Python does not find gdrtop's modules

@@ -12,7 +12,7 @@ from pathlib import Path
 from probes.host.remote import collector
 from probes.host.remote.transport import collector_source, program
 from probes.simulation.host import SimulatedHost
-from tests.probes.host.remote import stand_in
+from tests.support import stand_in
 from tui.bandwidth import supervisor
 from tui.bandwidth.pairs import node_server
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.probes.host.remote.sshd import is_collector, is_running
-from tests.tui.bandwidth.families import LONG, ROOT, wait_for
+from tests.support.process_families import LONG, ROOT, wait_for
+from tests.support.sshd import is_collector, is_running
 
 # gdrtop, for which no node is ever too late.
 GDRTOP = """

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from probes.base.origin import Origin, Source
-from tests.tui.bandwidth.pairs.fleet import GOOD, SLOW, Fleet, fleet
-from tests.tui.commands.test_schema import valid
+from tests.support.documents import valid
+from tests.support.pairs_fleet import GOOD, SLOW, Fleet, fleet
 from tui.commands.fleet import bench
 from tui.commands.fleet.bench_run import FleetBench
 

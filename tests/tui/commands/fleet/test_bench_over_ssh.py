@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tui.bandwidth.families import ROOT
+from tests.support.process_families import ROOT
 from tests.tui.commands.fleet.loopback_nodes import server_source, write_perftest
 from tui.bandwidth.pairs import remote_processes
 from tui.cli import main

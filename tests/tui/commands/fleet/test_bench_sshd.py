@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.probes.host.remote.sshd import Network, complaint, is_running, network
-from tests.tui.bandwidth.families import ROOT, wait_for
+from tests.support.process_families import ROOT, wait_for
+from tests.support.sshd import Network, complaint, is_running, network
 from tests.tui.commands.fleet.loopback_nodes import write_perftest
 
 pytestmark = [

@@ -17,9 +17,9 @@ import pytest
 
 from probes.host import trusted_path
 from probes.host.machine import command
-from tests.probes.host.remote.local_node import write_program
-from tests.probes.host.remote.saved_answers import save_answers
-from tests.tui.bandwidth.families import ROOT
+from tests.support.local_node import write_program
+from tests.support.process_families import ROOT
+from tests.support.saved_answers import save_answers
 from tui.cli import main
 
 _REFUSING = "sh -c 'echo \"x: Permission denied (publickey)\" >&2; exit 255' {host}"
@@ -177,7 +177,7 @@ def test_nothing_of_a_saved_node_is_left_unredacted(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     fleet = "zebra1=hgx-h100;zebra2=hgx-h100"
-    over = shlex.join([sys.executable, "-m", "tests.probes.host.remote.stand_in", fleet, "{host}"])
+    over = shlex.join([sys.executable, "-m", "tests.support.stand_in", fleet, "{host}"])
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         for name, more in (("plain", []), ("redacted", ["--redact"])):

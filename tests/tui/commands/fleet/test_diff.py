@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tui.commands.test_schema import valid
-from tests.tui.test_cli import printed
+from tests.support.command_line import printed
+from tests.support.documents import valid
 from tui.cli import main
 
 

@@ -10,8 +10,8 @@ import pytest
 from probes.host.protocol import Host
 from probes.simulation.host import SimulatedHost
 from probes.simulation.job_nodes import job_nodes
-from tests.probes.fleet.fleet_samples import HungHost
-from tests.tui.commands.test_schema import valid
+from tests.support.documents import valid
+from tests.support.fleet_samples import HungHost
 from tui.commands.fleet import hang
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.perf.command import Command, measure
-from tests.probes.host.remote.saved_answers import save_answers
+from tests.support.saved_answers import save_answers
 
 ODD = {"gpu017": "hgx-h100+acs-on", "gpu233": "hgx-h100+port-down"}
 

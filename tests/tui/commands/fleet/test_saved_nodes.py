@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from probes.fleet.summary import to_json
-from tests.probes.fleet.nodes import node
+from tests.support.fleet_nodes import node
 from tui.commands.fleet.saved_nodes import judge_saved
 from tui.runtime.open_host import NoSuchHost
 

@@ -2,49 +2,24 @@
 
 import io
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from probes.base.origin import Origin, Source
-from probes.simulation.host import SimulatedHost
-from tests.tui.commands.test_schema import valid
-from tests.tui.commands.watch.watched_node import Watched
+from tests.support.documents import valid
+from tests.support.last_ok_node import BAD, GOOD, checked, this_node, worked
+from tests.support.watched_node import Watched
 from tui.cli import main
-from tui.commands.check import CheckOptions, write_check
 from tui.commands.fleet.since_ok import write_since_ok
 from tui.commands.report import text_of
 from tui.commands.watch.watch import Output, Watcher
 from tui.controllers.report_reader import read_report
 from tui.runtime.open_host import NoSuchHost
 
-GOOD, BAD = "hgx-h100", "hgx-h100+nvidia-not-loaded"
 CHANGED = (
     "  Since it last worked, 3 h ago: NVIDIA driver 570.124.06 (open kernel modules) > none, module nvidia "
 )
-
-
-def this_node(name: str) -> SimulatedHost:
-    """A simulated node as if it were this machine."""
-    host = SimulatedHost(name, clock=lambda: 1000.0)
-    host.origin = Origin(Source.LIVE)
-    return host
-
-
-def checked(name: str, **options: object) -> str:
-    out = io.StringIO()
-    write_check(this_node(name), out, CheckOptions(**options))  # type: ignore[arg-type]
-    return out.getvalue()
-
-
-def worked(saved: Path, hours: int = 3) -> Path:
-    """Let the node have worked some hours ago; return the file with its facts."""
-    checked(GOOD)
-    (file,) = saved.iterdir()
-    at = this_node(GOOD).wall_clock() - hours * 3600
-    os.utime(file, (at, at))
-    return file
 
 
 @pytest.mark.slow

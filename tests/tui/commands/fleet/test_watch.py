@@ -10,8 +10,8 @@ import pytest
 
 from probes.base.origin import Source
 from probes.fleet.summary import NodeSummary, to_json
-from tests.probes.fleet.summaries import a_summary
-from tests.tui.fleet_screens import FIRST, ORIGIN, FleetOnDemand
+from tests.support.fleet_screens import FIRST, ORIGIN, FleetOnDemand
+from tests.support.summaries import a_summary
 from tui.cli import main
 from tui.command_line.arguments import UsageError
 from tui.commands.fleet import watch

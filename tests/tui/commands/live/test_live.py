@@ -26,11 +26,11 @@ from probes.queries.finding import Severity
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.verdict import State, Usability
-from tests.probes.live.live_samples import sample_of, with_path
-from tests.probes.recording.recordings import archive_of, moments_of, read
-from tests.tui.commands.test_schema import valid
-from tests.tui.commands.watch.scripted_watch import Scripted
-from tests.tui.pilot import SteppedClock
+from tests.support.documents import valid
+from tests.support.live_samples import sample_of, with_path
+from tests.support.pilot import SteppedClock
+from tests.support.recordings import archive_of, moments_of, read
+from tests.support.scripted_watch import Scripted
 from tui.cli import main
 from tui.commands.live.live import ChosenJob, clock_text, event_lines, exit_status, live_json, write_live
 from tui.runtime.json_values import time_json

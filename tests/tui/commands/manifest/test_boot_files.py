@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from probes.simulation.host import SimulatedHost
-from tests.tui.pilot import SteppedClock
+from tests.support.pilot import SteppedClock
 from tui.cli import main
 from tui.commands.check import CheckOptions, write_check
 from tui.commands.consumers.output import ONE_LINE_BYTES

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from tests.test_architecture import MODULES, imports, modules_after, name_of
-from tests.tui.commands.test_record import recorded
+from tests.support.command_line import recorded
+from tests.support.sources import MODULES, imports, modules_after, name_of
 from tui.cli import main
 
 

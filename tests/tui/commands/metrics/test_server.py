@@ -18,9 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from probes.metrics.families import Family, Metric, family
 from probes.simulation.host import SimulatedHost
-from tests.probes.metrics.observed import reader_of
-from tests.tui.pilot import SteppedClock
-from tests.tui.test_cli import ROOT
+from tests.support.command_line import ROOT
+from tests.support.observed_metrics import reader_of
+from tests.support.pilot import SteppedClock
 from tui.commands.metrics import server as module
 from tui.commands.metrics.metrics import address
 from tui.commands.metrics.server import LatestCheck, MetricsServer, serve

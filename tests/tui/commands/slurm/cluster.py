@@ -15,9 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.node_vm.machine import free_port
-from tests.node_vm.prerequisites import SYSTEM_PATH, install, missing_packages
-from tests.tui.bandwidth.families import ROOT, wait_for
+from tests.support.process_families import ROOT, wait_for
+from tests.support.system_packages import SYSTEM_PATH, free_port, install, missing_packages
 
 PROGRAMS = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "munged": "munge"}
 NODES = {"whole": "[0-7]", "half": "[4-7]"}  # and the device files of their GPUs

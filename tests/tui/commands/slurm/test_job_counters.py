@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from probes.simulation.host import SimulatedHost
-from tests.tui.commands.test_schema import valid
+from tests.support.documents import valid
 from tui.commands.slurm.job_counters import difference_since, save_counters
 from tui.files.job_file import JobFileError, is_job_id
 

@@ -23,9 +23,9 @@ from probes.scheduler.drain import read_node
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
-from tests.tiers import USUAL_FAULTS, usual
-from tests.tui.pilot import SteppedClock
-from tests.tui.test_cli import ROOT
+from tests.support.command_line import ROOT
+from tests.support.pilot import SteppedClock
+from tests.support.tiers import USUAL_FAULTS, usual
 from tui.actions.dispatcher import Dispatcher
 from tui.actions.simulated_commands import SimulatedCommands
 from tui.cli import main

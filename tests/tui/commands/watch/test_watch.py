@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tui.commands.watch.watched_node import recording, rings
-from tests.tui.test_cli import ROOT
+from tests.support.command_line import ROOT
+from tests.support.watched_node import recording, rings
 from tui.cli import main
 from tui.command_line.arguments import duration
 from tui.commands.watch.watch import size

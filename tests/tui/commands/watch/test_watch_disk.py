@@ -9,9 +9,9 @@ import pytest
 
 from probes.queries.finding import Severity
 from probes.recording.format import Question
-from tests.tui.commands.test_schema import valid
-from tests.tui.commands.watch.scripted_watch import Scripted
-from tests.tui.commands.watch.watched_node import Watched, recording, rings, saved
+from tests.support.documents import valid
+from tests.support.scripted_watch import Scripted
+from tests.support.watched_node import Watched, recording, rings, saved
 from tui.cli import main
 from tui.runtime.ring_directory import RingDirectory, RingError
 from tui.runtime.ring_recorder import Limits

@@ -16,8 +16,8 @@ from probes.queries.finding import Severity, Status
 from probes.recording.format import Question
 from probes.recording.replay_host import ReplayHost
 from probes.snapshot.examination import Examination, examine
-from tests.tui.commands.watch.scripted_watch import Scripted
-from tests.tui.commands.watch.watched_node import Watched, recording, rings, saved
+from tests.support.scripted_watch import Scripted
+from tests.support.watched_node import Watched, recording, rings, saved
 from tui.commands.live.live import write_live
 from tui.runtime.json_values import time_json
 from tui.runtime.node_monitor import NodeMonitor

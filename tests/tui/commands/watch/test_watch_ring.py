@@ -6,8 +6,8 @@ import pytest
 
 from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
-from tests.tui.commands.watch.scripted_watch import Scripted
-from tests.tui.commands.watch.watched_node import Watched, recording, rings, saved
+from tests.support.scripted_watch import Scripted
+from tests.support.watched_node import Watched, recording, rings, saved
 from tui.runtime.ring_recorder import Limits
 
 

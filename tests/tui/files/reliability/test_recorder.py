@@ -13,7 +13,7 @@ from probes.live.model.sample import EventKind, LiveEvent
 from probes.live.reliability.tally import ComponentTally
 from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
-from tests.probes.live.live_samples import a_sample
+from tests.support.live_samples import a_sample
 from tui.files.reliability.reading import NOT_KEPT, read_history
 from tui.files.reliability.recorder import HistoryRecorder
 

@@ -4,8 +4,8 @@ import pytest
 from textual.pilot import Pilot
 
 from probes.simulation.host import SimulatedHost
-from tests.tui.pilot import SteppedClock, examined, overview, settled, stepped_app, until
-from tests.tui.settings_machine import Machine
+from tests.support.pilot import SteppedClock, examined, overview, settled, stepped_app, until
+from tests.support.settings_machine import Machine
 from tui.screens.overview.panel_grid import PANELS
 from tui.screens.own_settings import PLACES, wrong_settings
 from tui.settings import save as save_module

@@ -7,8 +7,8 @@ import pytest
 from probes.bandwidth.model.planned_series import Pair
 from probes.base.origin import origin_word
 from probes.simulation.host import SimulatedHost
-from tests.probes.bandwidth.sample_results import result
-from tests.tui.pilot import SteppedClock, examined, overview, readings, settled, shown, stepped_app
+from tests.support.pilot import SteppedClock, examined, overview, readings, settled, shown, stepped_app
+from tests.support.sample_results import result
 
 LARGE = (200, 60)
 BLOCKS = set("▁▂▃▄▅▆▇█")

@@ -18,9 +18,9 @@ from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.rates import read
 from probes.snapshot.verdict import Usability, assess
 from probes.topology.paths import build
-from tests.tiers import share, usual
-from tests.tui.pilot import SteppedClock
-from tests.tui.screens.test_overview import many_devices
+from tests.support.opened_screens import many_devices
+from tests.support.pilot import SteppedClock
+from tests.support.tiers import share, usual
 from tui.runtime.reading_thread import Probed, Sampled
 from tui.screens.overview import panel_grid
 from tui.screens.overview.layout import arrange, left_cells

@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from probes.facts.node import probe_node
 from probes.simulation.host import SimulatedHost
 from probes.topology.paths import build
-from tests.tui.pilot import SteppedClock, examined, overview, settled, shown, stepped_app
+from tests.support.pilot import SteppedClock, examined, overview, settled, shown, stepped_app
 from widgets.base.lines_view import LinesView
 from widgets.node.matrix import pair_id
 

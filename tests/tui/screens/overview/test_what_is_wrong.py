@@ -6,8 +6,8 @@ import pytest
 from textual.pilot import Pilot
 
 from probes.simulation.host import SimulatedHost
-from tests.tui.action_screens import on, seen
-from tests.tui.pilot import SteppedClock, examined, overview, readings, settled, shown, stepped_app, until
+from tests.support.action_screens import on, seen
+from tests.support.pilot import SteppedClock, examined, overview, readings, settled, shown, stepped_app, until
 from tui.screens.actions.screen import ActionsScreen
 from tui.screens.confirm.screen import ConfirmScreen
 from tui.screens.doctor.screen import DoctorScreen
