@@ -65,7 +65,7 @@ class Verdict:
     @property
     def is_green(self) -> bool:
         """Whether the node works: READY or ACTIVE."""
-        return self.state in (State.READY, State.ACTIVE)
+        return self.state.is_green
 
 
 def assess(

@@ -199,8 +199,7 @@ def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
 
 def _near_ports(examination: Examination) -> list[str]:
     """Return ports that carry the node's GPU traffic, as UCX names them."""
-    nics = dict.fromkeys(nic for near in examination.topology.near_nics.values() for nic in near)
-    return [f"{nic}:1" for nic in nics][:2] or ["NAME:PORT"]
+    return [f"{nic}:1" for nic in examination.topology.nics_near_gpus][:2] or ["NAME:PORT"]
 
 
 @AREA.check(

@@ -25,9 +25,8 @@ from probes.simulation.bandwidth.traffic import RECEIVED, SENT, Flow, stop
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down
-from probes.topology.nccl_words import ORDER, Nccl
+from probes.topology.nccl_words import NEAR, ORDER, Nccl
 
-_NEAR = (Nccl.PIX, Nccl.PXB)
 _NVLINK_SHARE, _NVLS_SHARE = 0.8, 1.04  # of a GPU's NVLinks; with reductions inside the switch
 _PCIE_SHARE, _SHARED_MEMORY_SHARE = 0.78, 0.55
 _MOST_HOST_GBPS = 400.0  # all ranks share the CPU's buffers and its links
@@ -224,7 +223,7 @@ def ring_of(examination: Examination, tree: Tree, environment: Mapping[str, str]
 
 def _route(examination: Examination, a: str, b: str) -> str:
     path = examination.topology.paths[a, b]
-    near = bool(path.nvlinks) or path.nccl in (Nccl.C2C, Nccl.NVB) or path.nccl_pcie in (*_NEAR, Nccl.PHB)
+    near = bool(path.nvlinks) or path.nccl in (Nccl.C2C, Nccl.NVB) or path.nccl_pcie in (*NEAR, Nccl.PHB)
     return "P2P/CUMEM" if near else _SHM
 
 
@@ -279,7 +278,7 @@ def _is_direct(examination: Examination, gpu: str, nic: str, environment: Mappin
     level = parse_level(environment.get("NCCL_NET_GDR_LEVEL", ""))
     distance = path.nccl if path.nccl is Nccl.P2C else path.nccl_pcie
     if level is None:
-        is_near = distance in (*_NEAR, Nccl.P2C)
+        is_near = distance in NEAR
     else:
         is_near = isinstance(distance, Nccl) and ORDER[distance] <= level.rank
     return is_near and (by_dmabuf or facts.peermem.usable is True)

@@ -25,7 +25,7 @@ from probes.queries.acs_redirects import acs_exemption, redirects_of
 from probes.queries.pcie_paths import config_of, express_of, functions_of, is_guest, turning_ports
 from probes.simulation.node.model.load import angle_of
 from probes.snapshot.examination import Examination
-from probes.topology.nccl_words import Nccl
+from probes.topology.nccl_words import NEAR, Nccl
 from probes.topology.paths import Path
 
 PORT_SHARE, PCIE_SHARE = 0.982, 0.905
@@ -222,4 +222,4 @@ def gpu_to_gpu_gbps(examination: Examination, a: str, b: str) -> float:
     gbps = min(host_to_gpu_gbps(examination, gpu) for gpu in (a, b))
     if path is None or path.nccl_pcie is Nccl.SYS:
         return gbps * _OVER_SOCKETS
-    return gbps * (_OVER_SWITCH if path.nccl_pcie in (Nccl.PIX, Nccl.PXB) else _OVER_CPU)
+    return gbps * (_OVER_SWITCH if path.nccl_pcie in NEAR else _OVER_CPU)
