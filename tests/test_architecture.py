@@ -492,6 +492,7 @@ EQUAL = {
     "'/usr/share/nvidia'",
     "'/dev/gdrdrv'",
     "re.compile('[A-Za-z0-9_.-]{1,64}')",
+    "{'/dev/', '/proc/', '/sys/'}",  # no logs are there; the kernel makes them
 }
 REMOTE = "probes/host/remote/collector.py"  # runs alone on the node that is read
 
@@ -502,23 +503,42 @@ def test_no_constant_has_two_homes() -> None:
     for path in MODULES:
         if name_of(path) == REMOTE:
             continue
-        for node in tree_of(path).body:
-            if not isinstance(node, ast.Assign) or not isinstance(target := node.targets[0], ast.Name):
-                continue
-            if target.id.strip("_").replace("_", "").isupper() and is_fact(node.value):
-                homes.setdefault(ast.unparse(node.value), []).append(f"{name_of(path)} {target.id}")
-    assert {value: found for value, found in homes.items() if len(found) > 1 and value not in EQUAL} == {}
+        for name, value in facts_of(tree_of(path)):
+            if text := text_of_fact(value):
+                homes.setdefault(text, []).append(f"{name_of(path)} {name}")
+    several = {text: found for text, found in homes.items() if len({row.split()[0] for row in found}) > 1}
+    assert {text: found for text, found in several.items() if text not in EQUAL} == {}
 
 
-def is_fact(value: ast.expr) -> bool:
-    """A pattern, a text, or some texts or numbers: not a limit, which may be equal by chance."""
+def facts_of(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the constants of a file, and the members of which a condition asks, by line."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.targets[-1] if isinstance(node, ast.Assign) else node.target
+            if ast.unparse(target).strip("_()").replace("_", "").replace(", ", "").isupper():
+                yield ast.unparse(target), node.value
+    for node in nodes(tree):
+        if isinstance(node, ast.Compare) and are_members(node.comparators[0]):
+            yield f"line {node.lineno}", node.comparators[0]
+
+
+def are_members(value: ast.expr) -> bool:
+    """Whether these are members of an enumeration of gdrtop."""
+    return isinstance(value, ast.Tuple | ast.Set) and all(
+        isinstance(item, ast.Attribute) and ast.unparse(item)[0].isupper() for item in value.elts
+    )
+
+
+def text_of_fact(value: ast.expr) -> str:
+    """A pattern, a text, or a set of texts or members: not a limit, which may be equal by chance."""
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "frozenset" and value.args:
+        value = value.args[0]
+    text = ast.unparse(value)
     if isinstance(value, ast.Call):
-        return ast.unparse(value.func) == "re.compile" and len(ast.unparse(value)) > 24
+        return text if ast.unparse(value.func) == "re.compile" and len(text) > 24 else ""
     if isinstance(value, ast.Constant):
-        return isinstance(value.value, str) and len(value.value) > 8
-    if isinstance(value, ast.Tuple | ast.Set):
-        texts = [
-            item for item in value.elts if isinstance(item, ast.Constant) and isinstance(item.value, str)
-        ]
-        return len(texts) == len(value.elts) > 1
-    return False
+        return text if isinstance(value.value, str) and len(value.value) > 8 else ""
+    if not isinstance(value, ast.Tuple | ast.Set | ast.List) or len(value.elts) < 2:
+        return ""
+    are_texts = all(isinstance(item, ast.Constant) and isinstance(item.value, str) for item in value.elts)
+    return f"{{{', '.join(sorted(map(ast.unparse, value.elts)))}}}" if are_texts or are_members(value) else ""

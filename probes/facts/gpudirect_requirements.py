@@ -37,7 +37,7 @@ _BY_DESIGN = (
     (re.compile(r"\bGB10\b"), "GB10 (DGX Spark) does not support GPUDirect RDMA"),
 )
 PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
-_IB_EXPORTERS = {"ib_core", "ib_uverbs", "ib_peer_mem"}
+IB_EXPORTERS = frozenset({"ib_core", "ib_uverbs", "ib_peer_mem"})
 TOPOLOGY_CHECK = "GrdmaPciTopoCheckOverride"
 _DENY = "2"
 _FIRST_DENIAL = (580, 65, 6)  # 570.86.16 to 575.64.05 have the option, too: any value but 0 allows
@@ -270,7 +270,7 @@ def _loadable(modules: ModuleFacts) -> list[Requirement]:
         requirements.append(Requirement(name, there, f"modules.dep: {module.on_disk}", lack))
     else:
         requirements.append(Requirement(name, True, module.on_disk))
-        built = depends if isinstance(depends, Unknown) else bool(_IB_EXPORTERS.intersection(depends))
+        built = depends if isinstance(depends, Unknown) else bool(IB_EXPORTERS.intersection(depends))
         listed = str(depends) if isinstance(depends, Unknown) else ", ".join(depends) or "nothing"
         evidence = f"modules.dep: depends on {listed}"
         lack = "nvidia_peermem was built without peer-memory symbols"

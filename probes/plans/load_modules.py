@@ -11,7 +11,7 @@ from probes.facts.kernel import module_blockers
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modules import LADDER, PEERMEM, KernelModule, ModuleFacts, ModuleState
 from probes.facts.system.platform import in_container
-from probes.queries.module_need import GPU_MODULES, Need, need_of_peermem, running_jobs
+from probes.queries.module_need import GPU_MODULES, Need, is_spare, need_of_peermem, running_jobs
 from probes.queries.modules import (
     file_of,
     gpu_functions,
@@ -124,7 +124,7 @@ def load_peermem(examination: Examination) -> Plan | str:
     blocker = blocker_of(examination, PEERMEM)
     if blocker is not None:
         return f"nvidia_peermem cannot be loaded: {blocker}"
-    spare = need_of_peermem(examination) in (Need.NOT_NEEDED, Need.WANTED)
+    spare = is_spare(examination)
     # NCCL src/transport/net.cc: DMA-BUF wins where both can be used.
     unused = "NCCL keeps using DMA-BUF, which works here" if spare else ""
     load = load_step(examination, PEERMEM)

@@ -44,6 +44,16 @@ class State(Enum):
         """Whether GPUs can use GPUDirect RDMA, perhaps not all or not at full bandwidth."""
         return self.is_green or self is State.DEGRADED
 
+    @property
+    def is_faulty(self) -> bool:
+        """Whether the path, or a part of it, does not work."""
+        return self in (State.DEGRADED, State.BROKEN)
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether GPUs that can use GPUDirect RDMA, none perhaps, were counted."""
+        return self.is_green or self.is_faulty
+
 
 @frozen
 class PathUsability:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.bandwidth.model.gains import gains_of_gdr
 from probes.base.plan import Plan, make_plan, plan_or_none
 from probes.base.text import plural
-from probes.base.unknown import Reason, Unknown, known
+from probes.base.unknown import UNREAD, Reason, Unknown, known
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState
 from probes.facts.kernel.modules import PEERMEM
 from probes.plans.load_modules import load_peermem, refused_before
@@ -25,8 +25,6 @@ from probes.snapshot.verdict import State
 
 AREA = Area("path")
 GPUS = Area("path", is_moving=True)  # a port that goes down takes its GPUs away at once
-# NVML could not be asked; where it is not installed or answers with an error, other checks say so.
-_WITHOUT_ANSWER = (Reason.NEEDS_ROOT, Reason.TIMED_OUT, Reason.NOT_RECORDED)
 
 
 def _unmet(state: PathState) -> list[Evidence]:
@@ -150,7 +148,8 @@ def gpu_not_served(examination: Examination) -> Outcome:
         end_with(unknown(f"needs the paths between GPUs and NICs ({usability.reason})"))
     if not usability.unserved:
         for gpu in need(examination.node.gpus, "the GPUs").gpus:
-            if isinstance(gpu.nvml, Unknown) and gpu.nvml.reason in _WITHOUT_ANSWER:
+            # Where NVML is not installed or answers with an error, other checks say so.
+            if isinstance(gpu.nvml, Unknown) and gpu.nvml.reason in UNREAD:
                 need(gpu.nvml, "NVML, which says whether each GPU responds")
         served = f"{len(usability.nics)} of {plural(len(usability.gpus), 'GPU')} have a NIC"
         return passed(Evidence("paths between GPUs and NICs", served))

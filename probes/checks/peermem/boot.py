@@ -231,7 +231,7 @@ def nv_peer_mem_conflict(examination: Examination) -> Outcome:
         state = "both are loaded" if older else "nv_peer_mem is not loaded"
         return passed(Evidence("/proc/modules", state))
     required, peers = need_of_peermem(examination), examination.reading.peermem.peers
-    severity = Severity.NOTE if required in (Need.WANTED, Need.NOT_NEEDED) else Severity.WARNING
+    severity = spare_severity(examination) or Severity.WARNING
     # NCCL looks for memory_peers or for nvidia_peermem, never for /sys/module/nv_peer_mem.
     unseen = required is Need.NEEDED and isinstance(peers, Unknown) and peers.reason is Reason.NOT_THERE
     if unseen:

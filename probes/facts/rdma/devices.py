@@ -8,7 +8,7 @@ from dataclasses import field, replace
 
 from probes.base.frozen import frozen
 from probes.base.text import BDF, printable
-from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known
+from probes.base.unknown import UNREAD, Maybe, Reason, Unknown, first_unread, is_there, known, map_known
 from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.bonds import Bond, read_bond
 from probes.host.protocol import Host
@@ -113,8 +113,6 @@ _GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
 # where addresses were removed. After this many empty entries in a row, the rest counts as empty.
 _EMPTY_GIDS_IN_A_ROW = 8
 _MAX_GIDS = 256
-# An entry may be missing in the table; for other reasons it is empty: old kernels answer EINVAL.
-_UNREAD = (Reason.NOT_RECORDED, Reason.TIMED_OUT, Reason.NEEDS_ROOT)
 _RATE = re.compile(r"(\d{1,5}(?:\.\d{1,3})?) Gb/sec(?: \((.{1,40}?)\))?")
 
 
@@ -224,7 +222,8 @@ def _gids(host: Host, port: str) -> Maybe[tuple[Gid, ...]]:
         empty += 1
         if empty == _EMPTY_GIDS_IN_A_ROW:
             break
-    if failure is not None and (not gids or failure.reason in _UNREAD):
+    # An entry may be missing in the table; for other reasons it is empty: old kernels answer EINVAL.
+    if failure is not None and (not gids or failure.reason in UNREAD):
         return failure
     if gids:
         return tuple(gids)

@@ -29,6 +29,11 @@ class NicStack(Enum):
     CONTAINER = "DOCA driver container"  # Network Operator: /run/mellanox/drivers
     OTHER = "vendor driver"  # Broadcom, Intel, HPE out of tree
 
+    @property
+    def is_ofed(self) -> bool:
+        """Whether it is OFED, installed on the host."""
+        return self in (NicStack.MLNX_OFED, NicStack.DOCA_OFED)
+
 
 @frozen
 class NicDriver:
@@ -153,7 +158,7 @@ def _version(host: Host, stack: NicStack, ofed: Maybe[str], file: Maybe[ModuleFi
         if isinstance(text, Unknown) and text.reason is Reason.NOT_THERE:
             return Unknown(Reason.NOT_THERE, text.source, "the loaded module has no version")
         return map_known(text, lambda version: printable(version, 64))
-    if stack in (NicStack.MLNX_OFED, NicStack.DOCA_OFED) and not isinstance(ofed, Unknown):
+    if stack.is_ofed and not isinstance(ofed, Unknown):
         return ofed
     if stack is NicStack.SLINGSHOT:
         return Unknown(Reason.NOT_THERE, "/sys/module/cxi_ss1", "the loaded module has no version")

@@ -18,9 +18,10 @@ DIRECTORIES = (
     *("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib/x86_64-linux-gnu"),
     *("/lib/aarch64-linux-gnu", "/usr/lib64", "/lib64", "/usr/lib", "/usr/local/lib"),
 )
+OF_DRIVER = CUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 LIBRARIES = {
-    "libnvidia-ml.so.1": "NVML",
-    "libcuda.so.1": "CUDA driver",
+    NVML: "NVML",
+    CUDA: "CUDA driver",
     # perftest since 2025 opens this name, which some packages leave out (src/cuda_loader.c).
     "libcuda.so": "CUDA driver (the name perftest opens)",
     "libnccl.so.2": "NCCL",

@@ -160,7 +160,8 @@ def nic_stack(situation: Situation) -> Maybe[NicStack]:
 
 def has_host_ofed(situation: Situation) -> bool:
     """Return whether OFED is installed on the host itself."""
-    return nic_stack(situation) in (NicStack.MLNX_OFED, NicStack.DOCA_OFED)
+    stack = nic_stack(situation)
+    return not isinstance(stack, Unknown) and stack.is_ofed
 
 
 def driver_version(situation: Situation) -> str:

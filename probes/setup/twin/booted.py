@@ -18,6 +18,7 @@ from probes.facts.gpudirect import parse_driver_version
 from probes.facts.gpudirect_requirements import EFA_PEERMEM, FIRST_DMABUF_DRIVER, OLDEST_OPEN_GPU
 from probes.facts.kernel.modules import PROC_MODULES
 from probes.facts.system import libraries
+from probes.facts.system.libraries import CUDA, NVML
 from probes.host.answers import CommandOutput, CudaGpu
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
@@ -43,7 +44,6 @@ _BY_FILE = ("/proc/driver/nvidia/version", "/proc/driver/nvidia/params")  # what
 _PARAMETER = re.compile(r"/sys/module/(\w+)/parameters/")
 _REFCNT = re.compile(r"/sys/module/(\w+)/refcnt")
 _MISMATCH = "driver/library version mismatch: {} is installed, and the kernel module will be {}"
-_NVML = "libnvidia-ml.so.1"
 _COMMANDS = ("modinfo", "modprobe", "dmesg", "systemctl")
 
 
@@ -201,7 +201,7 @@ class BootedTwin(TwinHost):
             return Unknown(Reason.DRIVER_ERROR, "NVML", differing)
         if self.tree.unstarted:
             return Unknown(Reason.DRIVER_ERROR, "NVML", self.tree.unstarted)
-        if missing := self._missing_library("libnvidia-ml.so.1"):
+        if missing := self._missing_library(NVML):
             return Unknown(Reason.NOT_THERE, "NVML", missing)
         facts = super().nvml()
         if isinstance(facts, Unknown):
@@ -223,7 +223,7 @@ class BootedTwin(TwinHost):
             return Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 803")
         if is_asked and self.tree.unstarted:
             return Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 100")
-        if missing := self._missing_library("libcuda.so.1"):
+        if missing := self._missing_library(CUDA):
             return Unknown(Reason.NOT_THERE, "libcuda", missing)
         if is_asked and self._is_without_manager():
             return Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 802")
@@ -272,7 +272,7 @@ class BootedTwin(TwinHost):
 
     def _mismatch(self, version: str) -> str:
         """Return how the driver's library differs from its kernel module; "" if it does not."""
-        found = libraries.probe(self).found[_NVML]
+        found = libraries.probe(self).found[NVML]
         here = next((known(library.version, "") for library in found), "")
         return _MISMATCH.format(here, version) if here and version and here != version else ""
 

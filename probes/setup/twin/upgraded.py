@@ -17,6 +17,7 @@ from probes.facts.kernel.installed_modules import InstalledModules, read_install
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.release import CONFIG_LIMIT_BYTES
 from probes.facts.system import libraries
+from probes.facts.system.libraries import OF_DRIVER
 from probes.host.answers import CommandOutput
 from probes.host.protocol import Host
 from probes.setup.twin.build import MANAGER_VERSION, make_tree
@@ -35,7 +36,6 @@ _OWN = {
     "mlx5_ib": "infiniband/hw/mlx5",
 }
 _OWN_SIGNER = "the distribution's kernel key"
-_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 _PEER_SYMBOLS = b"peer_memory_client"
 
 
@@ -189,7 +189,7 @@ def _write_builds(host: Host, tree: TwinTree, part: UpgradedFiles) -> None:
 
 
 def _write_libraries(host: Host, tree: TwinTree, version: str) -> None:
-    for name in _LIBRARIES:
+    for name in OF_DRIVER:
         file = f"{name.removesuffix('.1')}.{version}"
         for directory in libraries.DIRECTORIES:
             if not isinstance(host.resolve(f"{directory}/{name}"), Unknown):

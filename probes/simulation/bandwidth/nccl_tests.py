@@ -13,6 +13,7 @@ from dataclasses import field
 
 from probes.base.frozen import frozen
 from probes.facts.gpudirect import GpuDirectFacts
+from probes.facts.rdma.counters import RECEIVED, SENT
 from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.settings import parse_hca_list, parse_level
 from probes.simulation.bandwidth import cuda, speeds
@@ -21,7 +22,7 @@ from probes.simulation.bandwidth.cuda import CudaDevice
 from probes.simulation.bandwidth.node_pair import SimulatedNode
 from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended
 from probes.simulation.bandwidth.speeds import Place
-from probes.simulation.bandwidth.traffic import RECEIVED, SENT, Flow, stop
+from probes.simulation.bandwidth.traffic import Flow, stop
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down

@@ -29,7 +29,7 @@ def settle_paths(tree: Tree) -> None:
     """Give ranks the path that they could take at their start, on this node with all its faults."""
     nics = {nic.name: nic for nic in tree.nics}
     for program in tree.programs:
-        if program.via not in (Via.PEERMEM, Via.DMABUF) or "nvidia" not in tree.live_modules:
+        if not program.via.is_gdr or "nvidia" not in tree.live_modules:
             continue
         via = path_of(tree, program)
         used = [nics[name] for name in program.nics]

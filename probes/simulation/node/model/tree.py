@@ -68,6 +68,11 @@ class Via(Enum):
     TCP = "TCP"
     NONE = "none"  # it has opened the NICs, and has no queue pairs
 
+    @property
+    def is_gdr(self) -> bool:
+        """Whether the NICs access GPU memory, by verbs."""
+        return self in (Via.PEERMEM, Via.DMABUF)
+
 
 @dataclass
 class Program:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from probes.facts.kernel.modules import PEERMEM, PLUGIN_ONLY
+from probes.facts.rdma.counters import PORT_DATA
 from probes.simulation.node.jobs.programs import peermem_regions
 from probes.simulation.node.model.tree import PEERMEM_REGION_BYTES, Tree, Via, dependencies_of, hash_of
 from probes.simulation.node.system.services import ONESHOT
@@ -71,7 +72,7 @@ def end_rdma_traffic(tree: Tree) -> None:
     for program in tree.programs:
         program.via = Via.TCP
     for nic in tree.nics:
-        for name in ("port_xmit_data", "port_rcv_data"):
+        for name in PORT_DATA:
             path = f"{nic.path}/infiniband/{nic.name}/ports/1/counters/{name}"
             if path in tree.files:
                 tree.add(path, "3200000000\n")
