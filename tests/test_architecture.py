@@ -12,6 +12,8 @@ from typing import NamedTuple
 import networkx
 import pytest
 
+from probes.facts.pci.nic_families import FAMILIES
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
 MACHINE = "probes/host/machine/"
@@ -508,6 +510,25 @@ def test_no_constant_has_two_homes() -> None:
                 homes.setdefault(text, []).append(f"{name_of(path)} {name}")
     several = {text: found for text, found in homes.items() if len({row.split()[0] for row in found}) > 1}
     assert {text: found for text, found in several.items() if text not in EQUAL} == {}
+
+
+# What each module needs, and what does not work without it.
+MODULE_TABLE = "probes/facts/kernel/modules.py"
+
+
+def test_what_differs_between_nic_families_stands_in_their_rows() -> None:
+    """Another family would be missing in a list of their modules that stands anywhere else."""
+    modules = {name for family in FAMILIES for name in family.modules}
+    found = []
+    for path in MODULES:
+        if name_of(path) in (MODULE_TABLE, "probes/facts/pci/nic_families.py", REMOTE):
+            continue
+        for node in nodes(tree_of(path)):
+            items = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", ())
+            texts = {item.value for item in items if isinstance(item, ast.Constant)}
+            if len(texts & modules) > 1:
+                found.append(f"{name_of(path)}:{getattr(node, 'lineno', 0)}")
+    assert not found, f"take these from probes/facts/pci/nic_families.py: {found}"
 
 
 def facts_of(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:

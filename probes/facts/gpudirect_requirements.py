@@ -17,17 +17,16 @@ from probes.facts.gpudirect import (
     parse_driver_version,
 )
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
-from probes.facts.kernel.modules import PRESENT, ModuleFacts, ModuleState
+from probes.facts.kernel.modules import EFA_PEERMEM, PRESENT, ModuleFacts, ModuleState
 from probes.facts.kernel.release import KernelFacts
+from probes.facts.pci.nic_families import SLINGSHOT
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.host.answers import DMABUF_SUPPORTED, RDMA_SUPPORTED, CudaGpu
 from probes.host.protocol import Host
 
-EFA_PEERMEM = "efa_nv_peermem"
 # cass_nvidia_gpu.c: exists only in a driver that was built with NVIDIA's headers.
 CXI_GPU_PARAMETER = "/sys/module/cxi_ss1/parameters/nv_p2p_persistent"
-_CXI_MODULES = ("cxi_ss1", "cxi_user")
 FIRST_DMABUF_DRIVER = (515, 43, 4)  # the first with nv-dmabuf.c
 FIRST_DMABUF_KERNEL = (5, 12)
 _MOST_NAMED = 8  # NICs
@@ -329,7 +328,7 @@ def cxi_requirements(
     (shs-cxi-driver, cass_dma_buf.c and cass_nvidia_gpu.c). The first needs NVIDIA's open kernel modules, the
     second a driver that was built with NVIDIA's headers.
     """
-    rows = [_live_module(host, name, f"{name} loaded", f"{name} is not loaded") for name in _CXI_MODULES]
+    rows = [_live_module(host, name, f"{name} loaded", f"{name} is not loaded") for name in SLINGSHOT.modules]
     nvidia = _live_module(host, "nvidia", "the NVIDIA driver loaded", "the NVIDIA driver is not loaded")
     return (*rows, nvidia, _gpu_memory(host, gpus), *_of_gpus(support))
 

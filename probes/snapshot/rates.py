@@ -12,6 +12,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading, read_peermem
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
+from probes.facts.pci.nic_families import HARDWARE_OCTETS
 from probes.facts.rdma.counters import OCTETS_A_UNIT, RECEIVED, SENT
 from probes.facts.rdma.cxi import RECEIVED_OCTETS, SENT_OCTETS, has_verbs, link_state, telemetry_file
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, is_software, read_numbered
@@ -53,8 +54,6 @@ class PortRate:
     interface: str = ""  # the netdev whose whole traffic this is; "": the port's own
 
 
-# Bytes sent and received in hw_counters: efa_verbs.c and bnxt_re/hw_counters.c; erdma_verbs.c.
-_HARDWARE_OCTETS = (("tx_bytes", "rx_bytes"), ("tx_bytes_cnt", "rx_bytes_cnt"))
 # Without extended counters they are 32 bits wide and stop at their maximum.
 _FULL = 0xFFFF_FFFF
 
@@ -79,7 +78,7 @@ def _hw_octets(host: Host, path: str) -> Maybe[int]:
 def _hardware_octets(port: RdmaPort) -> tuple[str, str] | None:
     """Return the names of a driver's counters of bytes sent and received; None: it has none."""
     has = set(known(port.hw_counters, ()))
-    return next((names for names in _HARDWARE_OCTETS if has.issuperset(names)), None)
+    return next((names for names in HARDWARE_OCTETS if has.issuperset(names)), None)
 
 
 @frozen

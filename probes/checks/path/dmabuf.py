@@ -7,8 +7,8 @@ from probes.base.unknown import Maybe, Unknown, map_known
 from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.gpudirect_requirements import OLDEST_OPEN_GPU
+from probes.facts.pci.nic_families import NO_DMABUF
 from probes.facts.rdma.devices import RdmaFacts
-from probes.facts.rdma.nic_families import NO_DMABUF
 from probes.plans.common import SWAP_ENDS_JOBS, reboot_plan, reboot_step
 from probes.plans.packages import open_driver_steps
 from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, STAGED, join_limited

@@ -8,13 +8,13 @@ from probes.base.text import plural
 from probes.base.unknown import UNREAD, Reason, Unknown, known
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState
 from probes.facts.kernel.modules import PEERMEM
+from probes.facts.pci.nic_families import EFA, SLINGSHOT
 from probes.plans.load_modules import load_peermem, refused_before
 from probes.queries.evidence_list import RDMA_DEVICES, first_n, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
 from probes.queries.modules import (
-    cxi_functions,
-    efa_functions,
+    nics_of,
     no_gpu_or_nic,
     no_gpu_or_rdma_device,
     peer_nics,
@@ -186,7 +186,7 @@ def _near_ports_down(examination: Examination) -> list[str]:
 
 def _is_slingshot(examination: Examination) -> bool:
     """Return whether Slingshot NICs are the only RDMA cards; without their driver they have no device."""
-    return bool(known(cxi_functions(examination), ())) and not known(efa_functions(examination), ())
+    return bool(known(nics_of(examination, SLINGSHOT), ())) and not known(nics_of(examination, EFA), ())
 
 
 def _load_peermem(examination: Examination, direct: GpuDirectFacts) -> Plan | None:

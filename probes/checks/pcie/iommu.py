@@ -8,6 +8,7 @@ from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.config_space import Acs
 from probes.facts.pci.functions import DEVICES, PciFunction, PciKind
+from probes.facts.pci.nic_families import CONNECTX
 from probes.plans.common import driver_option_plan, reboot_plan
 from probes.plans.pcie import ats_steps, pass_through
 from probes.queries.acs_redirects import redirects_of
@@ -33,7 +34,6 @@ from probes.snapshot.examination import Examination
 
 AREA = Area("pcie", requires=(unknown_devices,))
 
-_MELLANOX = 0x15B3
 _PARAMS, _REMAP = "/proc/driver/nvidia/params", "DmaRemapPeerMmio"
 _NOT_A_GUEST = Evidence("/sys/class/dmi/id", "not a virtual machine")
 _HOST_ONLY = Evidence("/sys/class/dmi/id", "in a virtual machine, only the host's IOMMU matters")
@@ -243,7 +243,7 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
     nics = [function for function in functions if function.kind is PciKind.NIC]
     if not nics:
         return passed(Evidence(DEVICES, "no RDMA NIC"))
-    nics = [function for function in nics if known(function.vendor_id, _MELLANOX) == _MELLANOX]
+    nics = [function for function in nics if known(function.vendor_id, CONNECTX.vendor) == CONNECTX.vendor]
     if not nics:
         return passed(Evidence(DEVICES, "no ConnectX NIC"))
     if not need_guest(examination):

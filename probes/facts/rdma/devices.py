@@ -10,6 +10,7 @@ from probes.base.frozen import frozen
 from probes.base.text import BDF, printable
 from probes.base.unknown import UNREAD, Maybe, Reason, Unknown, first_unread, is_there, known, map_known
 from probes.facts.pci.functions import PciFacts
+from probes.facts.pci.nic_families import SOFTWARE
 from probes.facts.rdma.bonds import Bond, read_bond
 from probes.host.protocol import Host
 from probes.host.values import RDMA_CLASS, VERBS, read_numa_node
@@ -96,7 +97,7 @@ class RdmaFacts:
     management: tuple[RdmaDevice, ...] = ()  # of functions that manage NVSwitches and carry no data
 
 
-_SOFTWARE = ("rxe", "siw")
+_SOFTWARE = tuple(SOFTWARE.values())
 _BY_SOFTWARE = "a software device"
 # sw/rxe/rxe_hw_counters.c: no hardware counts these.
 _RXE_COUNTERS = frozenset({"sent_pkts", "rcvd_pkts", "completer_retry_err"})

@@ -15,8 +15,9 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.fabric import UNFINISHED
 from probes.facts.gpudirect import parse_driver_version
-from probes.facts.gpudirect_requirements import EFA_PEERMEM, FIRST_DMABUF_DRIVER, OLDEST_OPEN_GPU
-from probes.facts.kernel.modules import PROC_MODULES
+from probes.facts.gpudirect_requirements import FIRST_DMABUF_DRIVER, OLDEST_OPEN_GPU
+from probes.facts.kernel.modules import EFA_PEERMEM, PROC_MODULES
+from probes.facts.pci.nic_families import MELLANOX
 from probes.facts.system import libraries
 from probes.facts.system.libraries import CUDA, NVML
 from probes.host.answers import CommandOutput, CudaGpu
@@ -34,8 +35,7 @@ from probes.simulation.node.system.services import has_switches, run, stop
 ONLY_AFTER = "only known after the boot"
 # Drivers -> their modules, which bring nothing without a device.
 _DRIVERS = {
-    "mlx5_core": ("mlx5_core", "mlx5_ib"),
-    "mlx4_core": ("mlx4_core", "mlx4_ib"),
+    **{name: family.modules for family in MELLANOX for name in family.pci_drivers},
     "nvidia": ("nvidia",),
 }
 _PROCESS = re.compile(r"/proc/(\d+)(?:/.*)?")

@@ -16,6 +16,7 @@ from probes.facts.kernel.depmod import FILE_LIMIT_BYTES, DepmodEntry, origin_of
 from probes.facts.kernel.installed_modules import InstalledModules, read_installed
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.release import CONFIG_LIMIT_BYTES
+from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3
 from probes.facts.system import libraries
 from probes.facts.system.libraries import OF_DRIVER
 from probes.host.answers import CommandOutput
@@ -30,10 +31,8 @@ from probes.snapshot.examination import Examination
 # Modules that the kernel itself has too, and their directories below kernel/drivers.
 _OWN = {
     **dict.fromkeys(("ib_core", "ib_uverbs", "ib_umad", "rdma_cm", "rdma_ucm"), "infiniband/core"),
-    "mlx4_core": "net/ethernet/mellanox/mlx4",
-    "mlx4_ib": "infiniband/hw/mlx4",
-    "mlx5_core": "net/ethernet/mellanox/mlx5/core",
-    "mlx5_ib": "infiniband/hw/mlx5",
+    **dict(zip(CONNECTX_3.modules, ("net/ethernet/mellanox/mlx4", "infiniband/hw/mlx4"), strict=True)),
+    **dict(zip(CONNECTX.modules, ("net/ethernet/mellanox/mlx5/core", "infiniband/hw/mlx5"), strict=True)),
 }
 _OWN_SIGNER = "the distribution's kernel key"
 _PEER_SYMBOLS = b"peer_memory_client"

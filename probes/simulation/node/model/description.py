@@ -10,7 +10,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from probes.base.frozen import frozen
-from probes.facts.rdma.nic_families import FAMILIES
+from probes.facts.pci.nic_families import CONNECTX, FAMILIES
 from probes.simulation.node.model.names import SIMULATED_NAMES
 
 if sys.version_info >= (3, 11):
@@ -96,7 +96,7 @@ class NicDescription:
         """Return the PCI driver: by the vendor, and mlx4_core for ConnectX-3."""
         if self.id in ("15b3:1003", "15b3:1007"):
             return "mlx4_core"
-        return _DRIVERS.get(self.id.partition(":")[0], "mlx5_core")
+        return _DRIVERS.get(int(self.id.partition(":")[0], 16), CONNECTX.pci_drivers[0])
 
 
 @frozen

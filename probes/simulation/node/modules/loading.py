@@ -13,7 +13,7 @@ from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER
 from probes.facts.kernel.modprobe_config import parse_cmdline
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.functions import DEVICES
-from probes.facts.rdma.nic_families import VERBS_MODULES
+from probes.facts.pci.nic_families import LADDER_DRIVERS, VERBS_MODULES
 from probes.simulation.node.devices.config_space import real_path
 from probes.simulation.node.model.tree import Refusal, Removed, Tree, log, uuid_of
 from probes.simulation.node.modules.files import modinfo_fields
@@ -49,8 +49,7 @@ OPTION_VERSIONS = {
     "GrdmaPciTopoCheckOverride": ((570, 86, 16), (595, 58, 0)),
     "CoherentGPUMemoryMode": ((580, 65, 6), (10_000, 0, 0)),
 }
-_NIC_DRIVERS = ("mlx4_core", "mlx5_core", "efa", "cxi_ss1")
-_PCI_DRIVERS = ("nvidia", *_NIC_DRIVERS)
+_PCI_DRIVERS = ("nvidia", *LADDER_DRIVERS)
 
 
 def insert_module(tree: Tree, name: str, parameters: Mapping[str, str], seconds: float) -> Refusal | None:
@@ -242,7 +241,7 @@ def _device_paths(tree: Tree, module: str) -> list[str]:
         verbs = tree.directories.get("/dev/infiniband", set())
         paths = [f"/dev/infiniband/{file}" for file in sorted(verbs) if file.startswith("uverbs")]
         paths += [f"{nic.path}/infiniband" for nic in tree.cards]
-    if module not in _NIC_DRIVERS:
+    if module not in LADDER_DRIVERS:
         return paths
     netdevs = [
         f"/sys/class/net/{netdev}"

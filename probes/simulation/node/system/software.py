@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from probes.facts.jobs.nccl_conf import NCCL_CONF
-from probes.facts.rdma.nic_families import VERBS_MODULES
+from probes.facts.pci.nic_families import PROVIDER_OF, VERBS_MODULES
 from probes.facts.system.libraries import NVML, OF_DRIVER
 from probes.facts.system.tool_names import GDRCOPY, PERFTEST, programs_of
 from probes.nccl.topology_xml import GPU_CLASS, VERSION, Element, xml_text
@@ -54,10 +54,9 @@ def add_software(tree: Tree) -> None:
     ):
         tree.add(f"{directory}/{file}", "")
         tree.link(f"{directory}/{soname}", file)
-    for soname in verbs_libraries(tree):
-        if soname != "libibverbs.so.1":
-            plugin_name = f"{soname.partition('.')[0]}-rdmav{_VERBS_ABI}.so"
-            tree.add(f"{directory}/libibverbs/{plugin_name}", "")
+    providers = (PROVIDER_OF.get(nic.driver, "") for nic in tree.description.nic.values())
+    for provider in filter(None, dict.fromkeys(providers)):
+        tree.add(f"{directory}/libibverbs/lib{provider}-rdmav{_VERBS_ABI}.so", "")
 
 
 # Libraries of the NVIDIA driver
