@@ -512,6 +512,37 @@ def test_no_constant_has_two_homes() -> None:
     assert {text: found for text, found in several.items() if text not in EQUAL} == {}
 
 
+# Printed as a whole: in topo --json, modules --json, findings, the document of a job, as setpci's words or as
+# the first line of a recording. The others are what a host answers, as recordings have it.
+WHOLE = {"RdmaDevice", "SymbolProvider", "AcsFlags", "GrownCounter", "Manifest", "PairGain", "_Owner"} | {
+    *("CollectiveSpeed", "NvmlGpu", "NvmlFacts", "QueuePair"),
+}
+
+
+def test_every_field_of_a_fact_is_read() -> None:
+    """What is probed and tested, and neither judged nor shown, only costs."""
+    declared: dict[tuple[str, str], str] = {}
+    read: set[str] = set()
+    for path in MODULES:
+        for node in nodes(tree_of(path)):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                read.add(node.attr)
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "attrgetter":
+                texts = (text.value for text in node.args if isinstance(text, ast.Constant))
+                read.update(part for text in texts for part in str(text).split("."))
+            elif isinstance(node, ast.ClassDef) and is_record(node):
+                rows = (row for row in node.body if isinstance(row, ast.AnnAssign))
+                declared |= {(node.name, ast.unparse(row.target)): name_of(path) for row in rows}
+    unread = {key: path for key, path in declared.items() if key[1] not in read and key[0] not in WHOLE}
+    assert not unread, f"nothing reads these: {unread}"
+
+
+def is_record(node: ast.ClassDef) -> bool:
+    """Whether a class is a frozen one, a dataclass or a named tuple."""
+    words = {ast.unparse(word).partition("(")[0] for word in (*node.decorator_list, *node.bases)}
+    return bool(words & {"frozen", "dataclass", "NamedTuple"})
+
+
 # What each module needs, and what does not work without it.
 MODULE_TABLE = "probes/facts/kernel/modules.py"
 

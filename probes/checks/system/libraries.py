@@ -91,7 +91,7 @@ def old_userspace_abi(examination: Examination) -> Outcome:
         for library in known(process.libraries, ()):
             if library.name != "libibverbs":
                 continue
-            abi = _abi(InstalledLibrary(library.name, library.path, library.version))
+            abi = _abi(InstalledLibrary(library.path, library.version))
             if abi is None or len(abi) < 2:
                 missing = needs_version(library.path)
             elif abi < _FIRST_ABI_WITH_DMABUF:

@@ -39,7 +39,6 @@ _VERSION = re.compile(r"\.so\.([0-9]{1,4}(?:\.[0-9]{1,6}){1,4})$")
 class InstalledLibrary:
     """The file that a library name leads to."""
 
-    soname: str  # "libnccl.so.2"
     path: str  # resolved
     version: Maybe[str]  # "2.21.5", from the file's name; NOT_THERE: the name has none
 
@@ -68,9 +67,7 @@ def probe(host: Host) -> LibraryFacts:
     for soname in LIBRARIES:
         paths = [host.resolve(f"{directory}/{soname}") for directory in DIRECTORIES]
         distinct = dict.fromkeys(path for path in paths if not isinstance(path, Unknown))
-        found[soname] = tuple(
-            InstalledLibrary(soname, printable(path, 256), version_of(path)) for path in distinct
-        )
+        found[soname] = tuple(InstalledLibrary(printable(path, 256), version_of(path)) for path in distinct)
         missing = first_unread(paths)
         if missing is not None:
             unread[soname] = missing
