@@ -14,6 +14,7 @@ from functools import cached_property
 
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
+from probes.base.unknown import Unknown
 from probes.checks.log_findings import with_recorded
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
 from probes.checks.silenced import with_silences
@@ -127,10 +128,17 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
     refuted = {path for finding in serious for path in finding.refutes}
     paths = [path for path in usability.ranked_paths if path not in refuted]
     is_refuted = usability.path in refuted and not paths
-    is_lost = is_refuted or (bool(usability.gpus) and lost.issuperset(usability.gpus))
+    others_unknown = [
+        row for row in usability.paths if isinstance(row.usable, Unknown) and row.path not in refuted
+    ]
+    is_open = is_refuted and bool(others_unknown)  # an unknown requirement is not an unmet one
+    is_lost = (is_refuted and not is_open) or (bool(usability.gpus) and lost.issuperset(usability.gpus))
     state, path, reason = usability.state, next(iter(paths), None), usability.reason
     reasons = degrading(loud)
-    if state.is_green and is_lost and not reasons:
+    if is_open and not is_lost:
+        refuting = next(finding for finding in serious if finding.refutes)
+        state, reason = State.UNKNOWN, joined_sentences(refuting.title, others_unknown[0].why)
+    elif state.is_green and is_lost and not reasons:
         state = State.BROKEN
         cause = next(finding for finding in serious if finding.takes or finding.refutes)
         reason = f"{cause.title} (silenced)"

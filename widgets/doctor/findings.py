@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from probes.base.frozen import frozen
 from probes.base.text import plural
-from probes.checks.judgment import Judgment, with_severity
+from probes.checks.judgment import Judgment
 from probes.checks.statements import NO_IDS, device_statements, marked_ids
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Evidence, Finding, Severity, Status, named_first
@@ -405,7 +405,7 @@ def draw_rows(
         marks = (mark._replace(text=mark.text[:1]), *[Run(" ")] * len(text))
         return [(first, Run(" "), *line) for first, line in zip(marks, text, strict=False)]
     if not rows:
-        notes = len(with_severity(judgment.findings, Severity.NOTE))
+        notes = judgment.verdict.notes
         more = f", {notes} note{'s' if notes > 1 else ''} (Doctor)" if notes else ""
         return [(Run("✓", Tone.GOOD), Run(" no critical findings or warnings"), Run(more, Tone.DIM))]
     named = ((finding, device_of(finding, labels)) for finding in rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 
 from probes.base.frozen import frozen
@@ -166,14 +166,11 @@ _SINCE_CONNECTX6 = range(4123, 4200)
 _BLUEFIELDS = range(41682, 41700)
 
 
-def shows_unknown_speed(rate_text: Maybe[str], hca_type: Callable[[], Maybe[str]]) -> bool:
-    """Return whether a port shows SDR though its card, from ConnectX-6 on, has no such speed.
-
-    `hca_type`: returns "MT4129"; asked only of a port that shows SDR.
-    """
+def shows_unknown_speed(rate_text: Maybe[str], hca_type: Maybe[str]) -> bool:
+    """Return whether a port shows SDR though its card ("MT4129"), from ConnectX-6 on, has no such speed."""
     if known(rate_text, "") != "4X SDR":
         return False
-    number = known(hca_type(), "").removeprefix("MT")
+    number = known(hca_type, "").removeprefix("MT")
     is_number = number.isascii() and number.isdecimal() and len(number) < 6
     return is_number and (int(number) in _SINCE_CONNECTX6 or int(number) in _BLUEFIELDS)
 
@@ -257,7 +254,7 @@ def _names(host: Host, *paths: str) -> Maybe[tuple[str, ...]]:
     return found
 
 
-def _port(host: Host, device: str, parent: str, number: int) -> RdmaPort:
+def _port(host: Host, device: str, parent: str, number: int, hca_type: Maybe[str]) -> RdmaPort:
     port = f"{device}/ports/{number}"
 
     def malformed(file: str, text: str) -> Unknown:
@@ -272,9 +269,7 @@ def _port(host: Host, device: str, parent: str, number: int) -> RdmaPort:
     bond = read_bond(host, device.rpartition("/")[2], netdev) if layer == "Ethernet" else None
     if bond is not None and not isinstance(bond.rate_gbps, Unknown):
         rate = bond.rate_gbps
-    if shows_unknown_speed(
-        map_known(parsed, lambda found: found[1]), lambda: _word(host, f"{device}/hca_type")
-    ):
+    if shows_unknown_speed(map_known(parsed, lambda found: found[1]), hca_type):
         rate = Unknown(
             Reason.MALFORMED, f"{port}/rate", "this kernel shows a speed that it does not know as SDR"
         )
@@ -332,6 +327,7 @@ def _device(host: Host, name: str, uverbs: dict[str, str], no_verbs: Unknown) ->
     # Every device has a port 1, so that an unread directory does not look like a device without ports.
     unlisted = () if is_there(listed) is False else ("1",)
     numbers = unlisted if isinstance(listed, Unknown) else listed
+    hca_type = _word(host, f"{path}/hca_type")
     return RdmaDevice(
         name=printable(name, 64),
         sysfs_path=path,
@@ -339,7 +335,7 @@ def _device(host: Host, name: str, uverbs: dict[str, str], no_verbs: Unknown) ->
         driver=map_known(host.link(f"{below}/driver"), lambda link: printable(link.rpartition("/")[2], 64)),
         node_type=read_numbered(host, f"{path}/node_type"),
         firmware=_word(host, f"{path}/fw_ver"),
-        hca_type=_word(host, f"{path}/hca_type"),
+        hca_type=hca_type,
         board_id=_word(host, f"{path}/board_id"),
         node_guid=_word(host, f"{path}/node_guid"),
         system_image_guid=_word(host, f"{path}/sys_image_guid"),
@@ -348,7 +344,7 @@ def _device(host: Host, name: str, uverbs: dict[str, str], no_verbs: Unknown) ->
         uverbs=f"/dev/infiniband/{printable(uverbs[name], 64)}" if name in uverbs else no_verbs,
         uverbs_number=_uverbs_number(host, uverbs[name]) if name in uverbs else no_verbs,
         ports=tuple(
-            _port(host, path, parent, number)
+            _port(host, path, parent, number, hca_type)
             for number in sorted(int(n) for n in numbers if n.isdecimal() and len(n) < 4)
         ),
     )
