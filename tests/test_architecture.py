@@ -512,6 +512,17 @@ def test_no_constant_has_two_homes() -> None:
     assert {text: found for text, found in several.items() if text not in EQUAL} == {}
 
 
+def test_compute_capabilities_stand_in_the_rows_of_the_generations() -> None:
+    found = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in MODULES
+        for node in nodes(tree_of(path))
+        if isinstance(node, ast.Compare) and "capability" in ast.unparse(node.left)
+        if isinstance(node.comparators[0], ast.Tuple)
+    ]
+    assert not found, f"take these from probes/facts/gpu/generations.py: {found}"
+
+
 # Printed as a whole: in topo --json, modules --json, findings, the document of a job, as setpci's words or as
 # the first line of a recording. The others are what a host answers, as recordings have it.
 WHOLE = {"RdmaDevice", "SymbolProvider", "AcsFlags", "GrownCounter", "Manifest", "PairGain", "_Owner"} | {

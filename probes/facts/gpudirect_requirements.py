@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, all_of, any_of, is_there, known, map_known
+from probes.facts.gpu.generations import TURING, is_before, without_gdr
 from probes.facts.gpu.gpus import DriverFacts, Flavor, Gpu, GpuFacts, is_vgpu
 from probes.facts.gpudirect import (
     MEMORY_PEERS,
@@ -30,11 +30,6 @@ CXI_GPU_PARAMETER = "/sys/module/cxi_ss1/parameters/nv_p2p_persistent"
 FIRST_DMABUF_DRIVER = (515, 43, 4)  # the first with nv-dmabuf.c
 FIRST_DMABUF_KERNEL = (5, 12)
 _MOST_NAMED = 8  # NICs
-OLDEST_OPEN_GPU = (7, 5)  # Turing: the open kernel modules support nothing older
-_BY_DESIGN = (
-    (re.compile(r"geforce", re.IGNORECASE), "GeForce GPUs do not support GPUDirect RDMA"),
-    (re.compile(r"\bGB10\b"), "GB10 (DGX Spark) does not support GPUDirect RDMA"),
-)
 PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
 IB_EXPORTERS = frozenset({"ib_core", "ib_uverbs", "ib_peer_mem"})
 TOPOLOGY_CHECK = "GrdmaPciTopoCheckOverride"
@@ -136,16 +131,14 @@ def _support_of(gpu: Gpu, driver: DriverFacts, answer: CudaGpu | None) -> GpuSup
         if supported is False
     ]
     evidence = f"GPU{gpu.index}: {', '.join(denied) or gpu.name}"
-    if rdma is not True:
-        for name, reason in _BY_DESIGN:
-            if name.search(gpu.name):
-                return GpuSupport(False, False, reason, evidence, True)
+    if rdma is not True and (by_design := without_gdr(gpu.name)):
+        return GpuSupport(False, False, by_design, evidence, True)
     if rdma is not True and dmabuf is not True and is_vgpu(gpu) is True:
         reason = "this vGPU profile does not support GPUDirect RDMA"
         return GpuSupport(dmabuf, rdma, reason, evidence, len(denied) == 2)
     feature = "GPUDirect RDMA" if rdma is False else "DMA-BUF"
     reason = f"GPU{gpu.index} does not support {feature}" if denied else ""
-    if known(gpu.compute_capability, OLDEST_OPEN_GPU) < OLDEST_OPEN_GPU:
+    if is_before(gpu.compute_capability, TURING):
         reason = reason or f"DMA-BUF needs compute capability 7.5 or newer; GPU{gpu.index} is older"
         dmabuf, evidence = False, evidence if denied else f"NVML: GPU{gpu.index} is {gpu.name}"
     return GpuSupport(known(dmabuf, True), known(rdma, True), reason, evidence)

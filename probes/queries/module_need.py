@@ -8,8 +8,8 @@ from enum import Enum
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, sentences
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.gpu.generations import TURING, is_before
 from probes.facts.gpu.gpus import Flavor
-from probes.facts.gpudirect_requirements import OLDEST_OPEN_GPU
 from probes.facts.jobs.processes import names_of
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.log import UNSUPPORTED_GPU
@@ -191,7 +191,7 @@ def dmabuf_comes_first(examination: Examination) -> bool:
     """
     gpus = examination.node.gpus
     if not isinstance(gpus, Unknown) and gpus.gpus:
-        old = [known(gpu.compute_capability, OLDEST_OPEN_GPU) < OLDEST_OPEN_GPU for gpu in gpus.gpus]
+        old = [is_before(gpu.compute_capability, TURING) for gpu in gpus.gpus]
         if all(old):
             return False
     nics, peers = nics_of(examination, CONNECTX), peer_nics(examination.node)

@@ -13,7 +13,7 @@ from probes.plans.common import driver_option_plan, reboot_plan
 from probes.plans.pcie import ats_steps, pass_through
 from probes.queries.acs_redirects import redirects_of
 from probes.queries.evidence_list import KERNEL_LOG, LIKE_THESE, first_distinct, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Scope, Severity, found, need, passed
+from probes.queries.finding import Area, Evidence, Outcome, Scope, Severity, end_with, found, need, passed
 from probes.queries.iommu_groups import GROUPS, may_lose_writes, translated_types, type_of_group
 from probes.queries.kernel_log import bdfs_in, coverage, messages_about
 from probes.queries.pcie_paths import (
@@ -185,6 +185,14 @@ def peer_mmio_not_remapped(examination: Examination) -> Outcome:
     )
 
 
+def _end_unless_tree_is_hidden(examination: Examination) -> None:
+    """End the check unless NCCL sees only the PCI tree that a hypervisor shows."""
+    if not need_guest(examination):
+        end_with(passed(_NOT_A_GUEST))
+    if (file := examination.topology.file) is not None:
+        end_with(passed(Evidence(file.path, "NCCL reads the host's PCI tree from this file")))
+
+
 @AREA.check(
     "vm-without-p2p",
     Severity.NOTE,
@@ -203,11 +211,7 @@ def vm_without_p2p(examination: Examination) -> Outcome:
         return passed(NO_GPU_OR_NIC)
     if near_paths(examination):
         return passed(Evidence(DEVICES, "GPUs and NICs share a switch"))
-    if not need_guest(examination):
-        return passed(_NOT_A_GUEST)
-    file = examination.topology.file
-    if file is not None:
-        return passed(Evidence(file.path, "NCCL reads the host's PCI tree from this file"))
+    _end_unless_tree_is_hidden(examination)
     named = examination.topology.labels
     both = [(end.bdf, f"{named.get(end.bdf, '')}: {end.sysfs_path[:160]}") for end in (gpus[0], nics[0])]
     return found(
@@ -246,11 +250,7 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
     nics = [function for function in nics if known(function.vendor_id, CONNECTX.vendor) == CONNECTX.vendor]
     if not nics:
         return passed(Evidence(DEVICES, "no ConnectX NIC"))
-    if not need_guest(examination):
-        return passed(_NOT_A_GUEST)
-    file = examination.topology.file
-    if file is not None:
-        return passed(Evidence(file.path, "NCCL reads the host's PCI tree from this file"))
+    _end_unless_tree_is_hidden(examination)
     named = examination.topology.labels
     tally = Tally()
     for nic in nics:

@@ -14,8 +14,9 @@ from dataclasses import replace
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.fabric import UNFINISHED
+from probes.facts.gpu.generations import TURING, is_before
 from probes.facts.gpudirect import parse_driver_version
-from probes.facts.gpudirect_requirements import FIRST_DMABUF_DRIVER, OLDEST_OPEN_GPU
+from probes.facts.gpudirect_requirements import FIRST_DMABUF_DRIVER
 from probes.facts.kernel.modules import EFA_PEERMEM, PROC_MODULES
 from probes.facts.pci.nic_families import MELLANOX
 from probes.facts.system import libraries
@@ -258,7 +259,9 @@ class BootedTwin(TwinHost):
         number = parse_driver_version(self._version())
         is_new = number is None or number >= FIRST_DMABUF_DRIVER
         return (
-            description.driver.flavor == "open" and is_new and description.gpu.capability >= OLDEST_OPEN_GPU
+            description.driver.flavor == "open"
+            and is_new
+            and not is_before(description.gpu.capability, TURING)
         )
 
     def _version(self) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 
 from probes.base.frozen import frozen
+from probes.facts.gpu.generations import HOPPER, is_before
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.rdma.counters import RECEIVED, SENT
 from probes.facts.rdma.devices import RdmaFacts
@@ -211,7 +212,11 @@ def ring_of(examination: Examination, tree: Tree, environment: Mapping[str, str]
     pairs = list(zip(gpus, gpus[1:] + gpus[:1], strict=True))
     routes = tuple(_SHM if no_p2p else _route(examination, a, b) for a, b in pairs)
     if all(paths[pair].nvlinks for pair in pairs) and not no_p2p:
-        share = _NVLS_SHARE if len(gpus) > 4 and tree.description.gpu.capability >= (9, 0) else _NVLINK_SHARE
+        share = (
+            _NVLS_SHARE
+            if len(gpus) > 4 and not is_before(tree.description.gpu.capability, HOPPER)
+            else _NVLINK_SHARE
+        )
         return Ring(routes, min(speeds.nvlink_gbps(examination, gpu) for gpu in gpus) * share, 14.0, found)
     carried = [
         speeds.gpu_to_gpu_gbps(examination, a, b) * _PCIE_SHARE

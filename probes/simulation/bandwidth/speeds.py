@@ -19,6 +19,7 @@ from probes.bandwidth.model.limits import (
 )
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown, known
+from probes.facts.gpu.generations import AMPERE, generation_of
 from probes.facts.pci.link_speed import link_gbps
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.queries.acs_redirects import acs_exemption, redirects_of
@@ -200,8 +201,6 @@ def host_to_gpu_gbps(examination: Examination, gpu: str) -> float:
 
 # NVLink
 
-_OF_LINK = {8: 200.0, 9: 200.0, 10: 400.0}
-"""Major compute capability → Gb/s of an NVLink each way (NVIDIA white papers: Ampere, Hopper, Blackwell)."""
 _OVER_SWITCH, _OVER_CPU, _OVER_SOCKETS = 0.94, 0.62, 0.45
 
 
@@ -213,7 +212,8 @@ def nvlink_gbps(examination: Examination, gpu: str) -> float:
     if card is None:
         return 0.0
     links = sum(count for _, count in known(card.nvlink_peers, ()))
-    return links * _OF_LINK.get(known(card.compute_capability, (0, 0))[0], 200.0)
+    generation = generation_of(known(card.compute_capability, AMPERE.capability)) or AMPERE
+    return links * generation.nvlink_gbps
 
 
 def gpu_to_gpu_gbps(examination: Examination, a: str, b: str) -> float:

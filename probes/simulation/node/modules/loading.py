@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from probes.facts.gpu.generations import generation_of
 from probes.facts.gpu.gpus import DRIVER_PROC
 from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER
 from probes.facts.kernel.modprobe_config import parse_cmdline
@@ -40,9 +41,6 @@ _PATHS = {
     "gdrdrv": ("/dev/gdrdrv",),
 }
 _PARAMS = f"{DRIVER_PROC}/params"
-# Compute capability -> the first branch of the open driver whose source knows the chip (gb100, gb110, gb202
-# and gb20b in src/common/inc/swref/published/blackwell); 595.45.04 does not know Rubin.
-_FIRST_BRANCHES = {(10, 0): 560, (10, 3): 575, (10, 7): 610, (12, 0): 570, (12, 1): 575}
 _OPTIONS = {"GrdmaPciTopoCheckOverride": "0", "DmaRemapPeerMmio": "1"}  # their values without an option
 # The versions of the driver from and before which it has an option (nv-reg.h; NVIDIA/aicr issue 2459).
 OPTION_VERSIONS = {
@@ -190,8 +188,9 @@ def _init_failure(
 def _older_than_gpus(tree: Tree, version: str) -> Refusal | None:
     """Refuse GPUs that are newer than the driver (kernel-open/nvidia/nv.c, osapi.c)."""
     branch = version.partition(".")[0]
-    first = _FIRST_BRANCHES.get(tree.description.gpu.capability, 0)
-    if not tree.gpus or not branch.isdecimal() or int(branch) >= first:
+    generation = generation_of(tree.description.gpu.capability)
+    is_known = generation is None or not branch.isdecimal() or int(branch) >= generation.first_branch
+    if not tree.gpus or is_known:
         return None
     lines = []
     for gpu in tree.gpus:
