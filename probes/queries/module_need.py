@@ -24,6 +24,7 @@ from probes.queries.kernel_log import is_dmabuf_refused
 from probes.queries.modules import (
     DMABUF,
     MODULES,
+    boot_loaders,
     file_of,
     gpu_functions,
     is_present,
@@ -313,6 +314,15 @@ def loaded_peermem(examination: Examination) -> KernelModule:
     if not is_present(module):
         end_with(passed(state_evidence(module)))
     return module
+
+
+def needless_loaders(examination: Examination) -> tuple[Evidence, ...]:
+    """Return what loads nvidia_peermem at boot where neither the node nor a memory region needs it."""
+    module, wanted = module_of(examination, PEERMEM), known(need_of_peermem(examination), Need.NEEDED)
+    is_used = known(examination.reading.peermem.refcnt, 0) > 0
+    if is_used or wanted is Need.NEEDED or isinstance(module, Unknown):
+        return ()
+    return boot_loaders(examination, module)
 
 
 def missing_modules(examination: Examination) -> Maybe[tuple[str, ...]]:

@@ -154,6 +154,9 @@ NO_DMABUF_LENGTH = frozenset(
     if not family.shows_dmabuf_length
     for name in (*family.pci_drivers, family.rdma_module)
 )
+MODULE_PREFIXES = tuple(
+    dict.fromkeys(name.partition("_")[0] for family in FAMILIES for name in family.modules)
+)
 VERBS_MODULES = tuple(family.rdma_module for family in FAMILIES if family.provider)
 PROVIDER_OF = {name: family.provider for family in FAMILIES if family.provider for name in family.pci_drivers}
 HARDWARE_OCTETS = tuple(dict.fromkeys(names for family in FAMILIES for names in family.octets))
