@@ -7,6 +7,7 @@ from pathlib import Path
 import networkx
 import pytest
 
+from probes.facts.pci.nic_families import FAMILIES
 from tests.support.sources import (
     MODULES,
     PACKAGES,
@@ -436,6 +437,7 @@ EQUAL = {
     "'/usr/share/nvidia'",
     "'/dev/gdrdrv'",
     "re.compile('[A-Za-z0-9_.-]{1,64}')",
+    "{'/dev/', '/proc/', '/sys/'}",  # no logs are there; the kernel makes them
 }
 REMOTE = "probes/host/remote/collector.py"  # runs alone on the node that is read
 
@@ -446,23 +448,103 @@ def test_no_constant_has_two_homes() -> None:
     for path in MODULES:
         if name_of(path) == REMOTE:
             continue
-        for node in tree_of(path).body:
-            if not isinstance(node, ast.Assign) or not isinstance(target := node.targets[0], ast.Name):
-                continue
-            if target.id.strip("_").replace("_", "").isupper() and is_fact(node.value):
-                homes.setdefault(ast.unparse(node.value), []).append(f"{name_of(path)} {target.id}")
-    assert {value: found for value, found in homes.items() if len(found) > 1 and value not in EQUAL} == {}
+        for name, value in facts_of(tree_of(path)):
+            if text := text_of_fact(value):
+                homes.setdefault(text, []).append(f"{name_of(path)} {name}")
+    several = {text: found for text, found in homes.items() if len({row.split()[0] for row in found}) > 1}
+    assert {text: found for text, found in several.items() if text not in EQUAL} == {}
 
 
-def is_fact(value: ast.expr) -> bool:
-    """A pattern, a text, or some texts or numbers: not a limit, which may be equal by chance."""
+def test_compute_capabilities_stand_in_the_rows_of_the_generations() -> None:
+    found = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in MODULES
+        for node in nodes(tree_of(path))
+        if isinstance(node, ast.Compare) and "capability" in ast.unparse(node.left)
+        if isinstance(node.comparators[0], ast.Tuple)
+    ]
+    assert not found, f"take these from probes/facts/gpu/generations.py: {found}"
+
+
+# Printed as a whole: in topo --json, modules --json, findings, the document of a job, as setpci's words or as
+# the first line of a recording. The others are what a host answers, as recordings have it.
+WHOLE = {"RdmaDevice", "SymbolProvider", "AcsFlags", "GrownCounter", "Manifest", "PairGain", "_Owner"} | {
+    *("CollectiveSpeed", "NvmlGpu", "NvmlFacts", "QueuePair"),
+}
+
+
+def test_every_field_of_a_fact_is_read() -> None:
+    """What is probed and tested, and neither judged nor shown, only costs."""
+    declared: dict[tuple[str, str], str] = {}
+    read: set[str] = set()
+    for path in MODULES:
+        for node in nodes(tree_of(path)):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                read.add(node.attr)
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "attrgetter":
+                texts = (text.value for text in node.args if isinstance(text, ast.Constant))
+                read.update(part for text in texts for part in str(text).split("."))
+            elif isinstance(node, ast.ClassDef) and is_record(node):
+                rows = (row for row in node.body if isinstance(row, ast.AnnAssign))
+                declared |= {(node.name, ast.unparse(row.target)): name_of(path) for row in rows}
+    unread = {key: path for key, path in declared.items() if key[1] not in read and key[0] not in WHOLE}
+    assert not unread, f"nothing reads these: {unread}"
+
+
+def is_record(node: ast.ClassDef) -> bool:
+    """Whether a class is a frozen one, a dataclass or a named tuple."""
+    words = {ast.unparse(word).partition("(")[0] for word in (*node.decorator_list, *node.bases)}
+    return bool(words & {"frozen", "dataclass", "NamedTuple"})
+
+
+# What each module needs, and what does not work without it.
+MODULE_TABLE = "probes/facts/kernel/modules.py"
+
+
+def test_what_differs_between_nic_families_stands_in_their_rows() -> None:
+    """Another family would be missing in a list of their modules that stands anywhere else."""
+    modules = {name for family in FAMILIES for name in family.modules}
+    found = []
+    for path in MODULES:
+        if name_of(path) in (MODULE_TABLE, "probes/facts/pci/nic_families.py", REMOTE):
+            continue
+        for node in nodes(tree_of(path)):
+            items = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", ())
+            texts = {item.value for item in items if isinstance(item, ast.Constant)}
+            if len(texts & modules) > 1:
+                found.append(f"{name_of(path)}:{getattr(node, 'lineno', 0)}")
+    assert not found, f"take these from probes/facts/pci/nic_families.py: {found}"
+
+
+def facts_of(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the constants of a file, and the members of which a condition asks, by line."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.targets[-1] if isinstance(node, ast.Assign) else node.target
+            if ast.unparse(target).strip("_()").replace("_", "").replace(", ", "").isupper():
+                yield ast.unparse(target), node.value
+    for node in nodes(tree):
+        if isinstance(node, ast.Compare) and are_members(node.comparators[0]):
+            yield f"line {node.lineno}", node.comparators[0]
+
+
+def are_members(value: ast.expr) -> bool:
+    """Whether these are members of an enumeration of gdrtop."""
+    return isinstance(value, ast.Tuple | ast.Set) and all(
+        isinstance(item, ast.Attribute) and ast.unparse(item)[0].isupper() for item in value.elts
+    )
+
+
+def text_of_fact(value: ast.expr) -> str:
+    """A pattern, a text, or a set of texts or members: not a limit, which may be equal by chance."""
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "frozenset" and value.args:
+        value = value.args[0]
+    text = ast.unparse(value)
     if isinstance(value, ast.Call):
-        return ast.unparse(value.func) == "re.compile" and len(ast.unparse(value)) > 24
+        return text if ast.unparse(value.func) == "re.compile" and len(text) > 24 else ""
     if isinstance(value, ast.Constant):
-        return isinstance(value.value, str) and len(value.value) > 8
-    if isinstance(value, ast.Tuple | ast.Set):
-        texts = [
-            item for item in value.elts if isinstance(item, ast.Constant) and isinstance(item.value, str)
-        ]
-        return len(texts) == len(value.elts) > 1
-    return False
+        return text if isinstance(value.value, str) and len(value.value) > 8 else ""
+    if not isinstance(value, ast.Tuple | ast.Set | ast.List) or len(value.elts) < 2:
+        return ""
+    are_texts = all(isinstance(item, ast.Constant) and isinstance(item.value, str) for item in value.elts)
+    return f"{{{', '.join(sorted(map(ast.unparse, value.elts)))}}}" if are_texts or are_members(value) else ""

@@ -28,6 +28,12 @@ class Reason(Enum):
     NOT_YET = "not known yet"  # only a later moment shows it: after a boot, when a module is loaded
 
 
+ABSENT = (Reason.NOT_THERE, Reason.NOT_RECORDED)
+"""Also what a recording leaves out because it concerns no path."""
+UNREAD = (Reason.NEEDS_ROOT, Reason.TIMED_OUT, Reason.NOT_RECORDED)
+"""It may be there, and was not read."""
+
+
 @frozen
 class Unknown:
     """A fact that could not be read.

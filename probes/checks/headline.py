@@ -55,7 +55,7 @@ def headline(judgment: Judgment, sample: LiveSample | None, labels: Mapping[str,
     """
     verdict = judgment.verdict
     reasons = degrading(judgment.found)
-    if verdict.state in (State.UNKNOWN, State.NOT_APPLICABLE):
+    if not verdict.state.has_counts:
         by_design = " (by design)" if verdict.reason.startswith(_BY_DESIGN) else ""
         return Headline(capitalized(verdict.reason.removeprefix(_BY_DESIGN)) + by_design)
     if verdict.state is State.BROKEN:

@@ -14,6 +14,7 @@ from functools import cached_property
 
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
+from probes.base.unknown import Unknown
 from probes.checks.log_findings import with_recorded
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
 from probes.checks.silenced import with_silences
@@ -24,7 +25,6 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.gdr_use import joined_sentences
 from probes.snapshot.verdict import State, Usability, Verdict
 
-_GREEN = (State.ACTIVE, State.READY)
 _NAMES = re.compile(r"dma-buf|peer memory|nvidia driver|[a-z0-9]+_\w+")  # modules, options, paths
 _MOVING = tuple(check for check in CHECKS if check.is_moving)
 
@@ -128,14 +128,21 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
     refuted = {path for finding in serious for path in finding.refutes}
     paths = [path for path in usability.ranked_paths if path not in refuted]
     is_refuted = usability.path in refuted and not paths
-    is_lost = is_refuted or (bool(usability.gpus) and lost.issuperset(usability.gpus))
+    others_unknown = [
+        row for row in usability.paths if isinstance(row.usable, Unknown) and row.path not in refuted
+    ]
+    is_open = is_refuted and bool(others_unknown)  # an unknown requirement is not an unmet one
+    is_lost = (is_refuted and not is_open) or (bool(usability.gpus) and lost.issuperset(usability.gpus))
     state, path, reason = usability.state, next(iter(paths), None), usability.reason
     reasons = degrading(loud)
-    if state in _GREEN and is_lost and not reasons:
+    if is_open and not is_lost:
+        refuting = next(finding for finding in serious if finding.refutes)
+        state, reason = State.UNKNOWN, joined_sentences(refuting.title, others_unknown[0].why)
+    elif state.is_green and is_lost and not reasons:
         state = State.BROKEN
         cause = next(finding for finding in serious if finding.takes or finding.refutes)
         reason = f"{cause.title} (silenced)"
-    elif (state in _GREEN or is_refuted) and reasons:
+    elif (state.is_green or is_refuted) and reasons:
         state = State.BROKEN if is_lost else State.DEGRADED
         others = len(reasons) - 1
         more = f" (+{others} more)" if others else ""
@@ -146,10 +153,10 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
     return Verdict(
         state,
         None if state is State.BROKEN else path,
-        len(served) if state in (*_GREEN, State.DEGRADED) else 0,
+        len(served) if state.is_usable else 0,
         len(usability.gpus),
         reason,
-        len(nics) if state in (*_GREEN, State.DEGRADED) else 0,
+        len(nics) if state.is_usable else 0,
         None if findings is None else len(with_severity(loud, Severity.CRITICAL)),
         None if findings is None else len(with_severity(loud, Severity.WARNING)),
         sum(finding.status is Status.SILENCED and not finding.part_of for finding in present),
@@ -231,7 +238,7 @@ class Judge:
 
         self._newest = newest_examination  # made only if it is needed
         # The reason of a usable path counts regions, which change all the time; no check looks at it.
-        reason = "" if usability.state in _GREEN else usability.reason
+        reason = "" if usability.state.is_green else usability.reason
         served = (usability.state, usability.path, usability.gpus, usability.nics, usability.unserved)
         moved = self._moving.get(
             lambda: run_checks(newest_examination(), _MOVING), values=(*served, reason, watched)

@@ -26,10 +26,10 @@ from probes.facts.gpudirect_requirements import (
 )
 from probes.facts.kernel.modules import ModuleFacts, has_ofed_peer_memory
 from probes.facts.kernel.release import KernelFacts
+from probes.facts.pci.nic_families import PEER_DRIVERS
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.data_direct import DataDirectFacts, functions_of_nics
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
-from probes.facts.rdma.nic_families import PEER_DRIVERS
 from probes.host.answers import CudaGpu
 from probes.host.protocol import Host
 

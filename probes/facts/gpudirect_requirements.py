@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, all_of, any_of, is_there, known, map_known
+from probes.facts.gpu.generations import TURING, is_before, without_gdr
 from probes.facts.gpu.gpus import DriverFacts, Flavor, Gpu, GpuFacts, is_vgpu
 from probes.facts.gpudirect import (
     MEMORY_PEERS,
@@ -17,27 +17,21 @@ from probes.facts.gpudirect import (
     parse_driver_version,
 )
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
-from probes.facts.kernel.modules import PRESENT, ModuleFacts, ModuleState
+from probes.facts.kernel.modules import EFA_PEERMEM, PRESENT, ModuleFacts, ModuleState
 from probes.facts.kernel.release import KernelFacts
+from probes.facts.pci.nic_families import SLINGSHOT
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.host.answers import DMABUF_SUPPORTED, RDMA_SUPPORTED, CudaGpu
 from probes.host.protocol import Host
 
-EFA_PEERMEM = "efa_nv_peermem"
 # cass_nvidia_gpu.c: exists only in a driver that was built with NVIDIA's headers.
 CXI_GPU_PARAMETER = "/sys/module/cxi_ss1/parameters/nv_p2p_persistent"
-_CXI_MODULES = ("cxi_ss1", "cxi_user")
 FIRST_DMABUF_DRIVER = (515, 43, 4)  # the first with nv-dmabuf.c
 FIRST_DMABUF_KERNEL = (5, 12)
 _MOST_NAMED = 8  # NICs
-OLDEST_OPEN_GPU = (7, 5)  # Turing: the open kernel modules support nothing older
-_BY_DESIGN = (
-    (re.compile(r"geforce", re.IGNORECASE), "GeForce GPUs do not support GPUDirect RDMA"),
-    (re.compile(r"\bGB10\b"), "GB10 (DGX Spark) does not support GPUDirect RDMA"),
-)
 PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
-_IB_EXPORTERS = {"ib_core", "ib_uverbs", "ib_peer_mem"}
+IB_EXPORTERS = frozenset({"ib_core", "ib_uverbs", "ib_peer_mem"})
 TOPOLOGY_CHECK = "GrdmaPciTopoCheckOverride"
 _DENY = "2"
 _FIRST_DENIAL = (580, 65, 6)  # 570.86.16 to 575.64.05 have the option, too: any value but 0 allows
@@ -137,16 +131,14 @@ def _support_of(gpu: Gpu, driver: DriverFacts, answer: CudaGpu | None) -> GpuSup
         if supported is False
     ]
     evidence = f"GPU{gpu.index}: {', '.join(denied) or gpu.name}"
-    if rdma is not True:
-        for name, reason in _BY_DESIGN:
-            if name.search(gpu.name):
-                return GpuSupport(False, False, reason, evidence, True)
+    if rdma is not True and (by_design := without_gdr(gpu.name)):
+        return GpuSupport(False, False, by_design, evidence, True)
     if rdma is not True and dmabuf is not True and is_vgpu(gpu) is True:
         reason = "this vGPU profile does not support GPUDirect RDMA"
         return GpuSupport(dmabuf, rdma, reason, evidence, len(denied) == 2)
     feature = "GPUDirect RDMA" if rdma is False else "DMA-BUF"
     reason = f"GPU{gpu.index} does not support {feature}" if denied else ""
-    if known(gpu.compute_capability, OLDEST_OPEN_GPU) < OLDEST_OPEN_GPU:
+    if is_before(gpu.compute_capability, TURING):
         reason = reason or f"DMA-BUF needs compute capability 7.5 or newer; GPU{gpu.index} is older"
         dmabuf, evidence = False, evidence if denied else f"NVML: GPU{gpu.index} is {gpu.name}"
     return GpuSupport(known(dmabuf, True), known(rdma, True), reason, evidence)
@@ -270,7 +262,7 @@ def _loadable(modules: ModuleFacts) -> list[Requirement]:
         requirements.append(Requirement(name, there, f"modules.dep: {module.on_disk}", lack))
     else:
         requirements.append(Requirement(name, True, module.on_disk))
-        built = depends if isinstance(depends, Unknown) else bool(_IB_EXPORTERS.intersection(depends))
+        built = depends if isinstance(depends, Unknown) else bool(IB_EXPORTERS.intersection(depends))
         listed = str(depends) if isinstance(depends, Unknown) else ", ".join(depends) or "nothing"
         evidence = f"modules.dep: depends on {listed}"
         lack = "nvidia_peermem was built without peer-memory symbols"
@@ -329,7 +321,7 @@ def cxi_requirements(
     (shs-cxi-driver, cass_dma_buf.c and cass_nvidia_gpu.c). The first needs NVIDIA's open kernel modules, the
     second a driver that was built with NVIDIA's headers.
     """
-    rows = [_live_module(host, name, f"{name} loaded", f"{name} is not loaded") for name in _CXI_MODULES]
+    rows = [_live_module(host, name, f"{name} loaded", f"{name} is not loaded") for name in SLINGSHOT.modules]
     nvidia = _live_module(host, "nvidia", "the NVIDIA driver loaded", "the NVIDIA driver is not loaded")
     return (*rows, nvidia, _gpu_memory(host, gpus), *_of_gpus(support))
 

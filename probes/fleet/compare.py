@@ -88,8 +88,7 @@ class Fleet:
     def counts(self) -> dict[State, int]:
         """How many nodes have each verdict, from good to bad."""
         counted = Counter(summary.verdict.state for summary in self.summaries)
-        order = (State.ACTIVE, State.READY, State.DEGRADED, State.BROKEN, State.UNKNOWN, State.NOT_APPLICABLE)
-        return {state: counted[state] for state in order if counted[state]}
+        return {state: counted[state] for state in State if counted[state]}
 
 
 def compare(

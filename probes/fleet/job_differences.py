@@ -9,7 +9,7 @@ from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.fleet.job_model import Difference, FleetRank
 from probes.live.model.activity import BUSY_PERCENT, IDLE_PERCENT
-from probes.live.model.sample import GDR_WORDS, OddOne, PathWord, path_phrase
+from probes.live.model.sample import GDR_WORDS, NO_PATH, OddOne, PathWord, path_phrase
 from probes.live.odd_ranks import odd_members
 
 H = TypeVar("H", bound=Hashable)
@@ -88,7 +88,7 @@ def _state_phrase(is_stopped: bool, of_many: bool) -> str:
 def _use(rank: FleetRank) -> str | None:
     """Return the path of a rank, the same for both kinds of GPUDirect RDMA."""
     word = rank.process.path.word
-    return None if word in (PathWord.UNKNOWN, PathWord.NO_NIC) else "" if word in GDR_WORDS else word.value
+    return None if word in NO_PATH else "" if word in GDR_WORDS else word.value
 
 
 def _use_phrase(path: str, of_many: bool) -> str:

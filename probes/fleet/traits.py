@@ -14,7 +14,7 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import Gpu
-from probes.facts.kernel.modules import ModuleState
+from probes.facts.kernel.modules import PRESENT, ModuleState
 from probes.facts.pci.functions import PciFunction
 from probes.facts.pci.link_speed import now_of
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
@@ -190,7 +190,7 @@ def _modules(examination: Examination) -> Iterator[Trait]:
 
 
 def _state_word(state: ModuleState) -> str:
-    return "loaded" if state in (ModuleState.LIVE, ModuleState.BUILTIN) else state.value
+    return "loaded" if state in PRESENT else state.value
 
 
 def _driver_parameters(examination: Examination) -> Iterator[Trait]:

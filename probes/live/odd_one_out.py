@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node
+from probes.facts.rdma.counters import RECEIVED, SENT
 from probes.facts.rdma.devices import ACTIVE
 from probes.live.model.activity import LEAST_GBPS
 from probes.live.model.sample import GpuSample, LiveJob, LiveProcess, OddOne, PortSample, SlowestNic
@@ -163,7 +164,7 @@ class OddOneOut:
                 f"the other {len(names) - 1} NICs of this job {verbs} {gbps_text(share.others)} (median)"
             )
             path = f"/sys/class/infiniband/{name}/ports/{ports[name].port}/counters"
-            source = f"{path}/{'port_xmit_data' if here[0].is_odd else 'port_rcv_data'}"
+            source = f"{path}/{SENT if here[0].is_odd else RECEIVED}"
             shown = f"{gbps_text(share.rate)} on average in {WINDOW_SECONDS:.0f} s of traffic"
             evidence = Evidence(source, shown)
             found["rate", name] = OddOne(name, sentence, (evidence,), None, name, "rate")

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 from probes.base.plan import Plan, Step, make_plan
+from probes.facts.pci.nic_families import RDMA_MODULE_OF
 
 if TYPE_CHECKING:
     from probes.facts.network.network_dependencies import Netdev, NetworkDependencyFacts
@@ -16,11 +17,10 @@ REBOOT_ENDS_JOBS = "every job on this node"
 SWAP_ENDS_JOBS = "every job on the GPUs"
 POD_ENDS_JOBS = "every job on the GPUs: the driver pod restarts"
 REBOOT = ("systemctl", "reboot")
-_OFED_DRIVERS = ("mlx4_core", "mlx5_core")
 _NETWORK_SERVICES = ("NetworkManager", "network", "networking", "systemd-networkd")
 _NO_NETDEVS = ("nvidia", "nv_peer_mem", "gdrdrv")
 # Unloading these removes IPoIB netdevs; Ethernet netdevs of the same NICs stay.
-_INFINIBAND_MODULES = ("ib_ipoib", "mlx4_ib", "mlx5_ib", "ib_core")
+_INFINIBAND_MODULES = ("ib_ipoib", *RDMA_MODULE_OF.values(), "ib_core")
 
 
 def _patterns(*patterns: str) -> re.Pattern[str]:
@@ -193,7 +193,7 @@ def _chosen(argv: Sequence[str]) -> _Choice | str | None:
         if units & set(_NETWORK_SERVICES):
             return lambda netdev, facts: True
         if "openibd" in units:
-            return lambda netdev, facts: netdev.driver in _OFED_DRIVERS
+            return lambda netdev, facts: netdev.driver in RDMA_MODULE_OF
     elif program == "rmmod" or (program == "modprobe" and {"-r", "--remove"} & set(words)):
         modules = {word.replace("-", "_") for word in words if not word.startswith("-")}
         if all(module.startswith(_NO_NETDEVS) for module in modules):

@@ -10,17 +10,17 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel import module_blockers
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modules import LADDER, PEERMEM, KernelModule, ModuleFacts, ModuleState
+from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3
 from probes.facts.system.platform import in_container
-from probes.queries.module_need import GPU_MODULES, Need, need_of_peermem, running_jobs
+from probes.queries.module_need import GPU_MODULES, Need, is_spare, need_of_peermem, running_jobs
 from probes.queries.modules import (
     file_of,
     gpu_functions,
     has_efa_only,
     is_present,
-    mlx4_functions,
-    mlx5_functions,
     module_messages,
     module_of,
+    nics_of,
     ofed_numbers,
     ofed_of,
     peer_nics,
@@ -28,7 +28,6 @@ from probes.queries.modules import (
 from probes.queries.symbol_versions import VERSIONS_DIFFER, is_about_version, is_refused_now
 from probes.snapshot.examination import Examination
 
-_RDMA_MODULES, _MLX4_MODULES = ("mlx5_core", "mlx5_ib"), ("mlx4_core", "mlx4_ib")
 _LEGACY_OFED = (5, 0)  # the last version that needs peerdirect_support=1
 OWN_FILE = "/etc/modules-load.d/gdrtop.conf"
 _HEAD = "# Written by gdrtop: modules that GPUDirect RDMA needs on this node, see modules-load.d(5).\n"
@@ -38,13 +37,13 @@ _IN_CONTAINER = "this is a container; its /etc does not affect the node's boot"
 def path_modules(examination: Examination) -> Maybe[tuple[str, ...]]:
     """Return the modules that the path from NIC to GPU memory needs, in load order."""
     names: list[str] = []
-    rdma: tuple[str, ...] = _RDMA_MODULES
+    rdma: tuple[str, ...] = CONNECTX.modules
     needs = known(map_known(module_of(examination, "mlx5_ib"), lambda module: module.depends), ())
     if needs and "ib_uverbs" not in needs:
         rdma = (*rdma, "ib_uverbs")  # programs need it, mlx5_ib of old kernels does not
     concerned = (
-        (_MLX4_MODULES, mlx4_functions(examination)),
-        (rdma, mlx5_functions(examination)),
+        (CONNECTX_3.modules, nics_of(examination, CONNECTX_3)),
+        (rdma, nics_of(examination, CONNECTX)),
         (GPU_MODULES, gpu_functions(examination)),
     )
     for modules, devices in concerned:
@@ -124,7 +123,7 @@ def load_peermem(examination: Examination) -> Plan | str:
     blocker = blocker_of(examination, PEERMEM)
     if blocker is not None:
         return f"nvidia_peermem cannot be loaded: {blocker}"
-    spare = need_of_peermem(examination) in (Need.NOT_NEEDED, Need.WANTED)
+    spare = is_spare(examination)
     # NCCL src/transport/net.cc: DMA-BUF wins where both can be used.
     unused = "NCCL keeps using DMA-BUF, which works here" if spare else ""
     load = load_step(examination, PEERMEM)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from probes.base.plan import NothingToDo, Plan, Step, instruction, sentences
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.functions import PciKind
+from probes.facts.pci.nic_families import CONNECTX
 from probes.queries.evidence_list import join_limited
 from probes.queries.pcie_paths import functions_of
 from probes.queries.ports import Port, PortProblem, ports_of, problem_of
@@ -177,7 +178,6 @@ def _zero_step(port: Port) -> Step:
 # Sources: NVIDIA MFT manual, mlxconfig; NVIDIA Network Operator, NIC Configuration Operator, Configuration
 # Details, https://docs.nvidia.com/networking/display/kubernetes2670/nic-conf-operator/configuration-details.html;
 # NVIDIA AI Enterprise, Optimizing VM Configuration for AI Inference, ATS and ACS configuration.
-_MELLANOX = 0x15B3
 
 
 def look_at_ordering(examination: Examination, bdfs: Iterable[str]) -> tuple[Step, ...]:
@@ -208,7 +208,7 @@ def _look(
 ) -> tuple[Step, ...]:
     """Return the step for the first NIC of NVIDIA among these; () if there is none."""
     functions = functions_of(examination)
-    cards = [bdf for bdf in bdfs if bdf in functions and functions[bdf].vendor_id == _MELLANOX]
+    cards = [bdf for bdf in bdfs if bdf in functions and functions[bdf].vendor_id == CONNECTX.vendor]
     if not cards:
         return ()
     command = f"mlxconfig -d {cards[0]} q {' '.join(parameters)}"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.modules import PEERMEM, ModuleState
+from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.system.driver_container import STORAGE
 from probes.facts.system.services import Service, ServiceState
 from probes.plans.common import start_at_boot_step
@@ -19,7 +20,7 @@ from probes.snapshot.examination import Examination
 
 _OPENIBD, _MANAGER, _DAEMON, _IMEX = "openibd", "nvidia-fabricmanager", "nvidia-persistenced", "nvidia-imex"
 _KUBELET = "kubelet.service"
-_RDMA = ("ib_core", "ib_uverbs", "rdma_cm", "mlx5_core", "mlx5_ib")
+_RDMA = ("ib_core", "ib_uverbs", "rdma_cm", *CONNECTX.modules)
 # OFED's modules, which openibd unloads.
 _OFED_OWN = ("ib_", "rdma_", "iw_", "mlx4_", "mlx5_")
 _OFED_EXCEPT = (*STORAGE, "ib_srpt")

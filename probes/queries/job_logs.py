@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from probes.base.plan import Plan
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import ABSENT, Unknown
 from probes.queries.evidence_list import first_distinct
 from probes.queries.finding import (
     CheckEnded,
@@ -142,7 +142,7 @@ def environment_is_read(examination: Examination, reading: JobLogReading) -> boo
 
 
 def _is_read(conf: object) -> bool:
-    return not isinstance(conf, Unknown) or conf.reason in (Reason.NOT_THERE, Reason.NOT_RECORDED)
+    return not isinstance(conf, Unknown) or conf.reason in ABSENT
 
 
 def environment_evidence(

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction, make_plan
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
@@ -354,7 +354,7 @@ def _unread(processes: Iterable[Process], facts: ProcessFacts) -> str:
         if isinstance(process.nccl_conf, Unknown) and process.nccl_conf.reason is not Reason.NOT_THERE:
             return needs_environment(process, process.nccl_conf)
         user = process.user_conf
-        if isinstance(user, Unknown) and user.reason not in (Reason.NOT_THERE, Reason.NOT_RECORDED):
+        if isinstance(user, Unknown) and user.reason not in ABSENT:
             return needs(process.user_conf_path or "~/.nccl.conf", user)
     if isinstance(facts.nccl_conf, Unknown) and facts.nccl_conf.reason is not Reason.NOT_THERE:
         return needs(NCCL_CONF, facts.nccl_conf)

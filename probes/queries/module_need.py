@@ -8,14 +8,15 @@ from enum import Enum
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, sentences
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.gpu.generations import TURING, is_before
 from probes.facts.gpu.gpus import Flavor
-from probes.facts.gpudirect_requirements import OLDEST_OPEN_GPU
 from probes.facts.jobs.processes import names_of
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.log import UNSUPPORTED_GPU
 from probes.facts.kernel.module_files import MODULES as MODULE_FILES
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import PEERMEM, PROC_MODULES, KernelModule
+from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3, EFA, LADDER_FAMILIES, MELLANOX
 from probes.queries.evidence_list import STAGED
 from probes.queries.finding import CheckEnded, Outcome, end_with, found, need, passed, unknown
 from probes.queries.jobs import jobs_of
@@ -23,15 +24,12 @@ from probes.queries.kernel_log import is_dmabuf_refused
 from probes.queries.modules import (
     DMABUF,
     MODULES,
-    cxi_functions,
-    efa_functions,
+    boot_loaders,
     file_of,
     gpu_functions,
     is_present,
-    mlx4_functions,
-    mlx5_functions,
-    mlx_functions,
     module_of,
+    nics_of,
     no_peermem_pair,
     peer_nics,
     state_evidence,
@@ -40,9 +38,6 @@ from probes.snapshot.examination import Examination
 
 GPU_MODULES = ("nvidia", "nvidia_uvm")
 RDMA_MODULES = ("ib_core", "ib_uverbs")
-MLX5_MODULES, MLX4_MODULES = ("mlx5_core", "mlx5_ib"), ("mlx4_core", "mlx4_ib")
-
-EFA_MODULES, SLINGSHOT_MODULES = ("ib_core", "ib_uverbs", "efa"), ("cxi_ss1", "cxi_user")
 
 # Findings that name why nvidia_peermem cannot be loaded; peermem-not-loaded is the symptom of each.
 PEERMEM_REASONS = (
@@ -121,8 +116,7 @@ def _nic_modules(examination: Examination) -> tuple[str, ...]:
     rdma = examination.node.rdma
     if rdma.reason is not Reason.NOT_THERE if isinstance(rdma, Unknown) else rdma.devices:
         return ()
-    families = (("mlx5_ib", mlx5_functions(examination)), ("mlx4_ib", mlx4_functions(examination)))
-    return tuple(name for name, cards in families if not isinstance(cards, Unknown) and cards)
+    return tuple(family.rdma_module for family in MELLANOX if known(nics_of(examination, family), ()))
 
 
 def required_need(examination: Examination) -> Need:
@@ -198,11 +192,11 @@ def dmabuf_comes_first(examination: Examination) -> bool:
     """
     gpus = examination.node.gpus
     if not isinstance(gpus, Unknown) and gpus.gpus:
-        old = [known(gpu.compute_capability, OLDEST_OPEN_GPU) < OLDEST_OPEN_GPU for gpu in gpus.gpus]
+        old = [is_before(gpu.compute_capability, TURING) for gpu in gpus.gpus]
         if all(old):
             return False
-    nics, peers = mlx5_functions(examination), peer_nics(examination.node)
-    if nics == () and mlx4_functions(examination):
+    nics, peers = nics_of(examination, CONNECTX), peer_nics(examination.node)
+    if nics == () and nics_of(examination, CONNECTX_3):
         return False
     if peers == ():
         return True
@@ -322,16 +316,23 @@ def loaded_peermem(examination: Examination) -> KernelModule:
     return module
 
 
+def needless_loaders(examination: Examination) -> tuple[Evidence, ...]:
+    """Return what loads nvidia_peermem at boot where neither the node nor a memory region needs it."""
+    module, wanted = module_of(examination, PEERMEM), known(need_of_peermem(examination), Need.NEEDED)
+    is_used = known(examination.reading.peermem.refcnt, 0) > 0
+    if is_used or wanted is Need.NEEDED or isinstance(module, Unknown):
+        return ()
+    return boot_loaders(examination, module)
+
+
 def missing_modules(examination: Examination) -> Maybe[tuple[str, ...]]:
     """Return the modules that this node needs and that are not loaded."""
     needed: list[str] = []
     for names, devices in (
         (GPU_MODULES, gpu_functions(examination)),
-        (RDMA_MODULES, mlx_functions(examination)),
-        (MLX5_MODULES, mlx5_functions(examination)),
-        (MLX4_MODULES, mlx4_functions(examination)),
-        (EFA_MODULES, efa_functions(examination)),
-        (SLINGSHOT_MODULES, cxi_functions(examination)),
+        (RDMA_MODULES, nics_of(examination, *MELLANOX)),
+        (RDMA_MODULES, nics_of(examination, EFA)),
+        *((family.modules, nics_of(examination, family)) for family in LADDER_FAMILIES),
     ):
         if isinstance(devices, Unknown):
             return devices

@@ -11,17 +11,15 @@ from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import (
     PEERMEM,
-    PLUGIN_ONLY,
     PRESENT,
     PROC_MODULES,
     KernelModule,
     ModuleFacts,
-    cards_of,
     has_ofed_peer_memory,
-    vendor_cards,
 )
 from probes.facts.node import Node
 from probes.facts.pci.functions import DEVICES, is_for_guests
+from probes.facts.pci.nic_families import MELLANOX, PLUGIN_DRIVERS, PLUGIN_ONLY, NicFamily, cards_of
 from probes.facts.system.services import ServiceFacts
 from probes.queries.evidence_list import SHOWN
 from probes.queries.finding import CheckEnded, Evidence, Outcome, need, passed, unknown
@@ -104,33 +102,9 @@ def message_evidence(examination: Examination, messages: tuple[KernelMessage, ..
     return tuple(Evidence(source, message.text) for message in messages[-SHOWN:])
 
 
-def mlx5_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
-    """Return the BDFs of the NICs that mlx5_core serves, without those given to a virtual machine."""
-    return map_known(examination.node.pci, lambda pci: cards_of(pci, "mlx5"))
-
-
-def mlx4_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
-    """Return the BDFs of ConnectX-3 and older NICs, without those given to a virtual machine."""
-    return map_known(examination.node.pci, lambda pci: cards_of(pci, "mlx4"))
-
-
-def mlx_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
-    """Return the BDFs of all NVIDIA RDMA cards, without those given to a virtual machine."""
-    return _mlx_cards(examination.node)
-
-
-def _mlx_cards(node: Node) -> Maybe[tuple[str, ...]]:
-    return map_known(node.pci, lambda pci: (*cards_of(pci, "mlx5"), *cards_of(pci, "mlx4")))
-
-
-def efa_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
-    """Return the BDFs of AWS EFAs."""
-    return map_known(examination.node.pci, lambda pci: vendor_cards(pci, "efa"))
-
-
-def cxi_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
-    """Return the BDFs of HPE Slingshot NICs."""
-    return map_known(examination.node.pci, lambda pci: vendor_cards(pci, "cxi"))
+def nics_of(examination: Examination, *families: NicFamily) -> Maybe[tuple[str, ...]]:
+    """Return the BDFs of the NICs of these families, without those given to a virtual machine."""
+    return map_known(examination.node.pci, lambda pci: cards_of(pci, *families))
 
 
 def peer_nics(node: Node) -> Maybe[tuple[str, ...]]:
@@ -139,7 +113,7 @@ def peer_nics(node: Node) -> Maybe[tuple[str, ...]]:
     Drivers call peer-memory clients through OFED's ib_umem, as Alibaba's erdma does where OFED is installed;
     those of EFA, irdma, ionic and cxi never do.
     """
-    cards, modules, rdma = _mlx_cards(node), node.modules, node.rdma
+    cards, modules, rdma = map_known(node.pci, lambda pci: cards_of(pci, *MELLANOX)), node.modules, node.rdma
     if isinstance(cards, Unknown) or isinstance(modules, Unknown) or isinstance(rdma, Unknown):
         return cards
     exporter = modules.peer_memory
@@ -153,7 +127,7 @@ def has_efa_only(examination: Examination) -> bool:
     """Return whether every NIC is an EFA, which has a peer-memory module of its own, efa_nv_peermem."""
     rdma = examination.node.rdma
     nics = [] if isinstance(rdma, Unknown) else [nic for nic in rdma.devices if isinstance(nic.bdf, str)]
-    others = known(mlx_functions(examination), ())
+    others = known(nics_of(examination, *MELLANOX), ())
     return bool(nics) and all(nic.driver == "efa" for nic in nics) and not others
 
 
@@ -178,7 +152,7 @@ def no_gpu_or_nic(examination: Examination) -> Outcome | None:
     """Return the outcome for a node without a GPU or without an RDMA NIC; None: both are there."""
     if gpu_functions(examination) == ():
         return passed(Evidence(DEVICES, "no NVIDIA GPU"))
-    if mlx_functions(examination) == () and not examination.topology.nics:
+    if nics_of(examination, *MELLANOX) == () and not examination.topology.nics:
         return passed(Evidence(DEVICES, "no RDMA NIC"))
     return None
 
@@ -245,7 +219,7 @@ PLUGIN = "aws-ofi-nccl"
 def plugin_only_driver(examination: Examination) -> str:
     """Return the driver of NICs that all need a plugin, "efa" or "cxi_ss1"; "" if NCCL can use one itself."""
     drivers = [known(device.driver, "") for device in hardware_of(examination.node.rdma)]
-    return drivers[0] if drivers and all(driver.startswith(PLUGIN_ONLY) for driver in drivers) else ""
+    return drivers[0] if drivers and all(driver in PLUGIN_DRIVERS for driver in drivers) else ""
 
 
 def driver_with_plugin(examination: Examination) -> tuple[str, str]:
@@ -254,11 +228,11 @@ def driver_with_plugin(examination: Examination) -> tuple[str, str]:
     if isinstance(pci, Unknown):
         return "", ""
     for bdf, function in pci.functions.items():
-        if known(function.driver, "").startswith(PLUGIN_ONLY):
+        if known(function.driver, "") in PLUGIN_DRIVERS:
             return bdf, known(function.driver, "")
-    for prefix in PLUGIN_ONLY:  # cards whose driver is not loaded
-        for bdf in vendor_cards(pci, prefix):
-            return bdf, prefix
+    for family in PLUGIN_ONLY:  # cards whose driver is not loaded
+        for bdf in cards_of(pci, family):
+            return bdf, family.pci_drivers[0]
     return "", ""
 
 

@@ -17,12 +17,12 @@ from probes.host.protocol import TREE_ONLY
 from probes.queries.evidence_list import LIKE_THESE, first_distinct
 from probes.queries.finding import CheckEnded, Outcome, end_with, found, is_bdf, need, needs, passed, unknown
 from probes.snapshot.examination import Examination
+from probes.topology.graph import BRIDGES
 from probes.topology.paths import Path
 
 T = TypeVar("T")
 OUT_OF_SERVICE = "every job on this node, which must be taken out of service"
 NO_GPU_OR_NIC = Evidence(DEVICES, "no GPU or no RDMA NIC")
-BRIDGES = ("root port", "upstream port", "downstream port")
 _VGPU_HOST = "nvidia_vgpu_vfio"
 
 

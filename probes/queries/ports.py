@@ -13,8 +13,8 @@ from probes.queries.evidence_list import RDMA_DEVICES, join_limited
 from probes.queries.finding import Evidence, Severity, need
 from probes.snapshot.condition import FLAPPING
 from probes.snapshot.examination import Examination
-from probes.snapshot.nic_roles import NEAR_BY_SWITCH
 from probes.topology.endpoints import is_down
+from probes.topology.hops import BELOW_SWITCH
 
 NO_PORTS = Evidence("/sys/class/infiniband", "no NIC has an RDMA device")
 PORT_DOWN = (
@@ -140,7 +140,7 @@ def gpus_without_nic(examination: Examination, lost: Collection[str]) -> tuple[s
     working = {nic for nic in nics if nic not in lost and not is_down(devices.get(nic))}
     cut_off = []
     for gpu in topology.gpus:
-        near = [nic for nic in nics if topology.paths[gpu.id, nic].smi in NEAR_BY_SWITCH]
+        near = [nic for nic in nics if topology.paths[gpu.id, nic].smi in BELOW_SWITCH]
         if nics and not working & set(near or nics):
             cut_off.append(gpu.id)
     return tuple(cut_off)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from probes.base.unknown import Unknown, known, map_known
 from probes.facts.gpudirect import GdrPath
+from probes.facts.pci.nic_families import CONNECTX, EFA
 from probes.queries.iommu_groups import may_lose_writes, translated_types
-from probes.queries.modules import efa_functions
+from probes.queries.modules import nics_of
 from probes.queries.pcie_paths import config_of, gpus_and_nics, is_grace, is_guest, near_paths, nic_ends
 from probes.snapshot.examination import Examination
 
@@ -21,7 +22,6 @@ OVER_C2C = (
     "this EFA reaches the GPU over C2C, but libfabric exports GPU memory for PCIe first, so transfers may "
     "fail although it registers"
 )
-_MELLANOX = 0x15B3
 
 
 def unproven_pairs(examination: Examination) -> dict[tuple[str, str], str]:
@@ -34,7 +34,7 @@ def _over_c2c(examination: Examination) -> list[tuple[str, str]]:
 
     A GPU without an EFA at its switch has none: how libfabric reaches such a GPU is not known.
     """
-    facts, efas = examination.node.gpus, known(efa_functions(examination), ())
+    facts, efas = examination.node.gpus, known(nics_of(examination, EFA), ())
     if isinstance(facts, Unknown) or not efas or examination.usability.path is not GdrPath.DMABUF:
         return []
     by_c2c = {gpu.bdf for gpu in facts.gpus if known(gpu.c2c_links, 0)}
@@ -76,7 +76,7 @@ def guest_pairs(examination: Examination) -> list[tuple[str, str]]:
         (path.a, path.b)
         for path in near_paths(examination)
         if (nic := ends.get(path.b, "")) in here
-        and known(here[nic].vendor_id, _MELLANOX) == _MELLANOX
+        and known(here[nic].vendor_id, CONNECTX.vendor) == CONNECTX.vendor
         and not _has_ats(examination, nic)
     ]
 

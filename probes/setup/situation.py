@@ -6,13 +6,12 @@ Each part is read by one file of probes/facts; this is the whole that setup, man
 from __future__ import annotations
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Unknown, known, map_known
+from probes.base.unknown import Maybe, Unknown, map_known
 from probes.facts.gpu import driver_package
 from probes.facts.gpu.driver_package import DriverPackage, DriverTraces
 from probes.facts.gpudirect import GdrPath, PathState
 from probes.facts.kernel import boot
 from probes.facts.kernel.boot import BootFacts
-from probes.facts.kernel.modules import PEERMEM
 from probes.facts.rdma import nic_driver
 from probes.facts.rdma.nic_driver import NicDriver, NicTraces
 from probes.facts.system import cloud, kubernetes, slurm
@@ -24,8 +23,8 @@ from probes.host.probe_table import ProbedFields, Probing, probes_of
 from probes.host.protocol import Host
 from probes.queries.finding import Evidence
 from probes.queries.jobs import usable_paths
-from probes.queries.module_need import Need, dmabuf_comes_first, need_of_peermem
-from probes.queries.modules import boot_loaders, module_of, no_gpu_or_rdma_device
+from probes.queries.module_need import dmabuf_comes_first, needless_loaders
+from probes.queries.modules import no_gpu_or_rdma_device
 from probes.snapshot.examination import EXAMINE_SECONDS, Examination
 
 _REFUSED = "the NIC driver refuses GPU memory, by the kernel log"
@@ -143,7 +142,7 @@ def choose_path(examination: Examination) -> PathChoice:
     is_refused = dmabuf is False and direct.dmabuf.usable is not False
     if dmabuf is True:
         reason = "every requirement of DMA-BUF is met"
-        return PathChoice(GdrPath.DMABUF, reason, paths, old_peermem=_old_peermem(examination))
+        return PathChoice(GdrPath.DMABUF, reason, paths, old_peermem=needless_loaders(examination))
     if peermem is True:
         why = _REFUSED if is_refused else _missing(direct.dmabuf)
         reason = f"DMA-BUF is not usable ({why}), but nvidia_peermem is"
@@ -155,15 +154,6 @@ def choose_path(examination: Examination) -> PathChoice:
         return PathChoice(GdrPath.DMABUF, reason, paths)
     reason = "DMA-BUF would need a different driver or NIC; nvidia_peermem works with what is installed"
     return PathChoice(GdrPath.PEERMEM, reason, paths)
-
-
-def _old_peermem(examination: Examination) -> tuple[Evidence, ...]:
-    """Return what loads nvidia_peermem at boot where neither a job nor the node needs it."""
-    module = module_of(examination, PEERMEM)
-    is_used = known(examination.reading.peermem.refcnt, 0) > 0
-    if is_used or known(need_of_peermem(examination), Need.NEEDED) is Need.NEEDED:
-        return ()
-    return () if isinstance(module, Unknown) else boot_loaders(examination, module)
 
 
 def _of_slingshot(own: PathState, by_design: str) -> PathChoice:

@@ -22,6 +22,9 @@ class StepState(Enum):
     UNKNOWN = "unknown"  # what decides could not be read; `reason` says why
 
 
+OPEN_STATES = (StepState.TO_DO, StepState.BLOCKED)
+
+
 @frozen
 class SetupStep:
     """One step on one node."""
@@ -41,9 +44,14 @@ class SetupStep:
     is_left_out: bool = False  # the admin skipped it although it is not done
 
     @property
+    def is_over(self) -> bool:
+        """Return whether it was done, or is skipped."""
+        return self.state in (StepState.DONE, StepState.SKIPPED)
+
+    @property
     def is_open(self) -> bool:
         """Return whether something is left to do, or to find out."""
-        return self.state not in (StepState.DONE, StepState.SKIPPED) and not self.is_optional
+        return not self.is_over and not self.is_optional
 
     @property
     def can_begin(self) -> bool:

@@ -10,10 +10,8 @@ from probes.facts.network.network_use import NOT_ASKED, NetworkUse
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.topology.endpoints import Endpoint, is_down, port_gbps
-from probes.topology.hops import Smi
+from probes.topology.hops import BELOW_SWITCH
 from probes.topology.paths import Topology
-
-NEAR_BY_SWITCH = (Smi.PIX, Smi.PXB)
 
 
 class Role(Enum):
@@ -74,7 +72,7 @@ def _gpus_near(topology: Topology, nic: Endpoint) -> list[str]:
     near: list[str] = []
     for gpu in topology.gpus:
         smi = topology.paths.smi(gpu.id, nic.id)
-        if not isinstance(smi, Unknown) and smi in NEAR_BY_SWITCH:
+        if not isinstance(smi, Unknown) and smi in BELOW_SWITCH:
             near.append(f"{gpu.label} ({smi.value})")
         elif nic.id in topology.paths.nccl.by_cpu_link(gpu.id):
             near.append(f"{gpu.label} (NCCL P2C)")

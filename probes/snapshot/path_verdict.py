@@ -25,7 +25,7 @@ _HIDDEN_SWITCHES = "paths between GPUs and NICs are unknown: this virtual machin
 
 
 class State(Enum):
-    """The word of the verdict."""
+    """The word of the verdict, from good to bad."""
 
     ACTIVE = "ACTIVE"  # usable, in use now, and no finding degrades it
     READY = "READY"  # the same, not in use now as far as gdrtop can see
@@ -33,6 +33,26 @@ class State(Enum):
     BROKEN = "BROKEN"  # no usable path, or no program here can use one
     UNKNOWN = "UNKNOWN"  # what decides could not be read
     NOT_APPLICABLE = "NOT APPLICABLE"  # no NVIDIA GPU, no RDMA NIC, or hardware that cannot do it by design
+
+    @property
+    def is_green(self) -> bool:
+        """Whether the node works."""
+        return self in (State.READY, State.ACTIVE)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether GPUs can use GPUDirect RDMA, perhaps not all or not at full bandwidth."""
+        return self.is_green or self is State.DEGRADED
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether the path, or a part of it, does not work."""
+        return self in (State.DEGRADED, State.BROKEN)
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether GPUs that can use GPUDirect RDMA, none perhaps, were counted."""
+        return self.is_green or self.is_faulty
 
 
 @frozen

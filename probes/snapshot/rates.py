@@ -12,6 +12,8 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading, read_peermem
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
+from probes.facts.pci.nic_families import HARDWARE_OCTETS
+from probes.facts.rdma.counters import OCTETS_A_UNIT, RECEIVED, SENT
 from probes.facts.rdma.cxi import RECEIVED_OCTETS, SENT_OCTETS, has_verbs, link_state, telemetry_file
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, is_software, read_numbered
 from probes.host.nvml import NvmlLive
@@ -52,11 +54,6 @@ class PortRate:
     interface: str = ""  # the netdev whose whole traffic this is; "": the port's own
 
 
-# port_xmit_data and port_rcv_data count units of four octets (IBTA PortCounters;
-# Documentation/ABI/stable/sysfs-class-infiniband).
-_OCTETS_A_UNIT = 4
-# Bytes sent and received in hw_counters: efa_verbs.c and bnxt_re/hw_counters.c; erdma_verbs.c.
-_HARDWARE_OCTETS = (("tx_bytes", "rx_bytes"), ("tx_bytes_cnt", "rx_bytes_cnt"))
 # Without extended counters they are 32 bits wide and stop at their maximum.
 _FULL = 0xFFFF_FFFF
 
@@ -67,7 +64,7 @@ def _octets(host: Host, path: str) -> Maybe[int]:
         return units
     if units == _FULL:
         return Unknown(Reason.MALFORMED, path, "a 32-bit counter has stopped at its maximum")
-    return units * _OCTETS_A_UNIT
+    return units * OCTETS_A_UNIT
 
 
 def _hw_octets(host: Host, path: str) -> Maybe[int]:
@@ -81,7 +78,7 @@ def _hw_octets(host: Host, path: str) -> Maybe[int]:
 def _hardware_octets(port: RdmaPort) -> tuple[str, str] | None:
     """Return the names of a driver's counters of bytes sent and received; None: it has none."""
     has = set(known(port.hw_counters, ()))
-    return next((names for names in _HARDWARE_OCTETS if has.issuperset(names)), None)
+    return next((names for names in HARDWARE_OCTETS if has.issuperset(names)), None)
 
 
 @frozen
@@ -100,12 +97,12 @@ def _byte_counters(device: str, port: RdmaPort) -> Maybe[_ByteCounters]:
     if port.telemetry:
         sent, received = (telemetry_file(device, name) for name in (SENT_OCTETS, RECEIVED_OCTETS))
         return _ByteCounters(sent, received, read_telemetry)
-    if "port_xmit_data" not in known(port.counters, ()) and (names := _hardware_octets(port)):
+    if SENT not in known(port.counters, ()) and (names := _hardware_octets(port)):
         sent, received = (f"{path}/hw_counters/{name}" for name in names)
         return _ByteCounters(sent, received, _hw_octets)
     if isinstance(port.counters, Unknown) and port.counters.reason is Reason.NOT_THERE:
         return port.counters
-    return _ByteCounters(f"{path}/counters/port_xmit_data", f"{path}/counters/port_rcv_data", _octets)
+    return _ByteCounters(f"{path}/counters/{SENT}", f"{path}/counters/{RECEIVED}", _octets)
 
 
 def read_port(host: Host, device: str, port: RdmaPort) -> PortCounters:
@@ -134,8 +131,8 @@ def byte_files(host: Host, device: RdmaDevice, port: RdmaPort) -> tuple[tuple[st
     if {SENT_OCTETS, RECEIVED_OCTETS} <= set(known(port.telemetry, ())):
         sent, received = (telemetry_file(device.sysfs_path, name) for name in (SENT_OCTETS, RECEIVED_OCTETS))
         return (sent, received), 1
-    if "port_xmit_data" in known(port.counters, ()):
-        return (f"{path}/counters/port_xmit_data", f"{path}/counters/port_rcv_data"), _OCTETS_A_UNIT
+    if SENT in known(port.counters, ()):
+        return (f"{path}/counters/{SENT}", f"{path}/counters/{RECEIVED}"), OCTETS_A_UNIT
     if names := _hardware_octets(port):
         own = f"{path}/hw_counters"
         is_shared = isinstance(read_integer(host, f"{own}/{names[0]}"), Unknown)

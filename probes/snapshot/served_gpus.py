@@ -11,8 +11,7 @@ from probes.facts.node import Node
 from probes.facts.rdma.devices import ACTIVE, RdmaDevice
 from probes.snapshot.gdr_use import GdrUse
 from probes.snapshot.rates import Reading
-from probes.topology.nccl_paths import NEAR
-from probes.topology.nccl_words import Nccl
+from probes.topology.nccl_words import NEAR, Nccl
 from probes.topology.paths import Topology
 
 

@@ -15,6 +15,7 @@ from probes.facts.gpudirect import GdrPath, GpuDirectFacts
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciKind, is_for_guests
+from probes.facts.pci.nic_families import LADDER_FAMILIES
 from probes.nccl.topology_file import VIRTUAL, TopologyFileFacts, file_of_new_jobs
 from probes.snapshot.gdr_use import GdrUse, first_unmet, joined_sentences, read_use, signs_of_use
 from probes.snapshot.path_verdict import (
@@ -37,7 +38,7 @@ _WITHOUT_VERBS = {
     "cxi": "Slingshot (cxi) uses libfabric, and /sys/class/cxi shows no device",
     "gve": "gVNIC (gve) uses GPUDirect-TCPX, which gdrtop does not read",
 }
-_NIC_MODULES = ("ib_core", "mlx5_core", "mlx5_ib", "efa", "cxi_ss1", "cxi_user")
+_NIC_MODULES = ("ib_core", *(name for family in LADDER_FAMILIES for name in family.modules))
 
 
 @frozen
@@ -65,7 +66,7 @@ class Verdict:
     @property
     def is_green(self) -> bool:
         """Whether the node works: READY or ACTIVE."""
-        return self.state in (State.READY, State.ACTIVE)
+        return self.state.is_green
 
 
 def assess(

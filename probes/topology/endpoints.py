@@ -5,13 +5,11 @@ from __future__ import annotations
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown, is_there, known
 from probes.facts.gpu.gpus import GpuFacts
-from probes.facts.kernel.modules import vendor_cards
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
+from probes.facts.pci.nic_families import CONNECTX, PLUGIN_ONLY, cards_of
 from probes.facts.rdma.data_direct import DataDirectFacts
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
-
-_MELLANOX = 0x15B3
 
 
 @frozen
@@ -76,7 +74,7 @@ def rdma_functions(node: Node) -> tuple[PciFunction, ...]:
         if function.bdf in with_device
         or (
             function.kind is PciKind.NIC
-            and (function.vendor_id == _MELLANOX or function.bdf in others)
+            and (function.vendor_id == CONNECTX.vendor or function.bdf in others)
             and function.physical_function is None
         )
     )
@@ -92,7 +90,7 @@ def _without_driver(node: Node) -> frozenset[str]:
     """Return the EFAs and Slingshot NICs without a driver."""
     if isinstance(node.pci, Unknown):
         return frozenset()
-    cards = (*vendor_cards(node.pci, "efa"), *vendor_cards(node.pci, "cxi"))
+    cards = cards_of(node.pci, *PLUGIN_ONLY)
     return frozenset(bdf for bdf in cards if is_there(node.pci.functions[bdf].driver) is False)
 
 

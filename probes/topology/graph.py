@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 NUMA_NODE, CPU, HOST_BRIDGE = "NUMA node", "CPU", "host bridge"
-ROOT_PORT, UPSTREAM, DOWNSTREAM = "root port", "upstream port", "downstream port"
+BRIDGES = ROOT_PORT, UPSTREAM, DOWNSTREAM = "root port", "upstream port", "downstream port"
 GPU, NIC, NVSWITCH = PciKind.GPU.value, PciKind.NIC.value, PciKind.NVSWITCH.value
 MANAGEMENT = PciKind.NVSWITCH_MANAGEMENT.value
 DMA = PciKind.DMA.value

@@ -147,6 +147,9 @@ class Smi(Enum):
     SYS = "SYS"
 
 
+BELOW_SWITCH = (Smi.PIX, Smi.PXB)
+
+
 def smi_path(parts: Parts, up: Branch, down: Branch) -> Maybe[Smi]:
     """Return the word for two functions, by the legend of `topo -m` (nvidia-smi's source is closed).
 

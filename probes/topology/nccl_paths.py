@@ -13,11 +13,7 @@ from probes.facts.pci.functions import PciFunction
 from probes.facts.rdma.devices import RdmaDevice
 from probes.topology.endpoints import Endpoint, is_down, port_gbps
 from probes.topology.graph import Parts, has_c2c, has_relay, nvlink_peers, nvlinks_between
-from probes.topology.nccl_words import ORDER, FileTree, Nccl, Seat, pci_path, seat_of
-
-# NCCL uses GPUDirect RDMA by default up to these levels; P2C exists only for GPUs with C2C links
-# (src/graph/paths.cc ncclTopoCheckGdr: the level is P2C, before 2.29 PXB).
-NEAR = (Nccl.PIX, Nccl.PXB, Nccl.P2C)
+from probes.topology.nccl_words import NEAR, ORDER, FileTree, Nccl, Seat, pci_path, seat_of
 
 
 class NcclPaths:

@@ -36,6 +36,9 @@ class Nccl(Enum):
 
 
 ORDER = {word: rank for rank, word in enumerate(Nccl)}
+# NCCL uses GPUDirect RDMA by default up to these levels; P2C exists only for GPUs with C2C links
+# (src/graph/paths.cc ncclTopoCheckGdr: the level is P2C, before 2.29 PXB).
+NEAR = (Nccl.PIX, Nccl.PXB, Nccl.P2C)
 
 
 @frozen

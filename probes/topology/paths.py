@@ -18,8 +18,8 @@ from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
 from probes.topology.endpoints import Endpoint, endpoints, is_down, port_gbps
 from probes.topology.graph import DMA, GPU, NIC, NVSWITCH, Parts, build_parts, switches_above, unread_c2c
 from probes.topology.hops import Branch, Hop, Routes, Smi, smi_path, weakest_of
-from probes.topology.nccl_paths import NEAR, NcclPaths
-from probes.topology.nccl_words import ORDER, FileTree, Nccl
+from probes.topology.nccl_paths import NcclPaths
+from probes.topology.nccl_words import NEAR, ORDER, FileTree, Nccl
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -143,11 +143,16 @@ class Topology:
         return near
 
     @cached_property
+    def nics_near_gpus(self) -> tuple[str, ...]:
+        """The NICs that NCCL counts as near to any GPU."""
+        return tuple(dict.fromkeys(nic for near in self.near_nics.values() for nic in near))
+
+    @cached_property
     def near_pairs(self) -> tuple[tuple[str, str], ...]:
         """(GPU id, NIC id) of the pairs that are PIX or PXB by sysfs: few of a node's 65,000."""
         over_pcie = self.paths.nccl.over_pcie
         pairs = ((gpu.id, nic.id) for gpu in self.gpus for nic in self.nics)
-        return tuple(pair for pair in pairs if over_pcie(*pair) in (Nccl.PIX, Nccl.PXB))
+        return tuple(pair for pair in pairs if over_pcie(*pair) in NEAR)
 
     @cached_property
     def kinds_of_paths(self) -> tuple[tuple[Path, int], ...]:

@@ -165,7 +165,7 @@ def joined(*parts: RdmaResources) -> RdmaResources:
 
 def node_with(*devices: str, version: tuple[int, int] = (6, 8)) -> Node:
     """Return a node of which only RDMA devices and kernel version are known."""
-    kernel = KernelFacts(_NO, version, _NO, _NO, _NO, _NO, _NO, _NO, _NO)
+    kernel = KernelFacts(_NO, version, _NO, _NO, _NO, _NO, _NO, _NO)
     rdma = RdmaFacts(tuple(_device(name) for name in devices or ("mlx5_0",)))
     names = ("platform", "numa", "pci", "gpus", "modules", "gpudirect", "data_direct", "network")
     unread = dict.fromkeys(names, _NO)

@@ -204,7 +204,7 @@ class SetupCommand:
 
     def _show_step(self, step: SetupStep) -> int:
         self._print([heading(self._do.examination.node), *draw_step(step, self._width)])
-        return 0 if step.state in (StepState.DONE, StepState.SKIPPED) else EXIT_NOT_FINISHED
+        return 0 if step.is_over else EXIT_NOT_FINISHED
 
     def _run_step(self, guide: Guide, step: SetupStep, options: argparse.Namespace) -> int:
         if step.state is not StepState.TO_DO:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from probes.base.origin import Source
 from probes.facts.gpudirect import GdrPath
 from probes.plans.catalogue import Offer
-from probes.setup.step import StepState
 from probes.setup.steps.guide import Guide, read_guide
 from tui.actions.local_commands import why_no_root
 from tui.actions.manual_steps import as_simulated
@@ -170,7 +169,7 @@ class SetupController:
         is_skipped = name in (self._log.record().skipped or {})
         if is_skipped:
             self._choose(guide, lambda: self._log.add(UNSKIP, "", name))
-        elif step.state in (StepState.DONE, StepState.SKIPPED):
+        elif step.is_over:
             self._context.notify(f"{step.title} is {step.state.value}.")
         else:
             self._choose(guide, lambda: self._log.add(SKIP, f"skipped by {user_and_day(time.time())}", name))

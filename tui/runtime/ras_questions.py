@@ -9,7 +9,7 @@ from typing import TextIO
 
 from probes.base.frozen import frozen
 from probes.base.origin import Source
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import ABSENT, Maybe, Reason, Unknown
 from probes.host.protocol import Host
 from probes.host.ras import DIAGNOSTICS, DIAGNOSTICS_SECONDS, MONITOR
 from probes.live.model.sample import LiveSample
@@ -23,7 +23,6 @@ from tui.runtime.lock import RasLock
 NOT_ASKED = Unknown(Reason.NOT_RECORDED, "RAS", "not queried")
 _NOT_CONFIRMED = "not confirmed"
 NOT_CONFIRMED = RasDecision((f"{_NOT_CONFIRMED}; use --yes to skip the prompt",))
-_ABSENT = (Reason.NOT_THERE, Reason.NOT_RECORDED)
 
 
 @frozen
@@ -156,7 +155,7 @@ class RasQuestions:
                 text = host.ras_answer(address, command, DIAGNOSTICS_SECONDS)
             else:
                 text = host.ras_answer(address, command)
-            if not isinstance(text, Unknown) or text.reason not in _ABSENT:
+            if not isinstance(text, Unknown) or text.reason not in ABSENT:
                 break
         return text, address
 

@@ -43,8 +43,7 @@ class GuideState(ExaminedListState):
         before, now = self.step, guide.step(self.selected)
         self._examined(guide.situation.examination)
         self.guide, self._refusal = guide, refusal
-        is_over = now is not None and now.state in (StepState.DONE, StepState.SKIPPED)
-        if is_over and before is not None and before.state not in (StepState.DONE, StepState.SKIPPED):
+        if now is not None and now.is_over and before is not None and not before.is_over:
             following = guide.next_step  # the selected step was completed: go on
             self.selected = self.selected if following is None else following.id
         self._keep_selection()

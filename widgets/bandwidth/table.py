@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 
-from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.results.against_earlier import latency_us
@@ -193,7 +192,7 @@ def _short_figure(result: Result) -> str:
 
 def _legend(results: Sequence[Result]) -> str:
     legend = ["· not measured"]
-    if any(result.judgment.verdict in (Rating.BELOW, Rating.LIKE_HOST) for result in results):
+    if any(result.judgment.is_slow for result in results):
         legend.append("▲ below the limit of the path")
     if not all(map(is_as_requested, results)):
         legend.append("▲ not the requested memory")

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from probes.base.frozen import frozen
 from probes.base.text import plural
-from probes.checks.judgment import Judgment, with_severity
+from probes.checks.judgment import Judgment
 from probes.checks.statements import NO_IDS, device_statements, marked_ids
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Evidence, Finding, Severity, Status, named_first
@@ -23,7 +23,6 @@ from widgets.base.lines import Line, Run, Tone, fit, line, width_of, wrapped
 from widgets.doctor.gains import gain_text
 from widgets.doctor.plan import draw_consequences, draw_steps
 from widgets.node import verdict as verdict_drawing
-from widgets.node.verdict import WITHOUT_NUMBERS
 
 _TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.WARNING, Severity.NOTE: Tone.PLAIN}
 _MARKS = {Severity.CRITICAL: "✗", Severity.WARNING: "▲", Severity.NOTE: "·"}
@@ -400,13 +399,13 @@ def draw_rows(
     then of the others in their order. `is_focused`: the selected row is marked.
     """
     rows = judgment.listed
-    if not rows and judgment.verdict.state in WITHOUT_NUMBERS:  # it could not be judged: nothing is green
+    if not rows and not judgment.verdict.state.has_counts:  # it could not be judged: nothing is green
         mark = verdict_drawing.draw(judgment.verdict)[0]
         text = wrapped(f"{counted(judgment.findings)} (Doctor)", width - 2)
         marks = (mark._replace(text=mark.text[:1]), *[Run(" ")] * len(text))
         return [(first, Run(" "), *line) for first, line in zip(marks, text, strict=False)]
     if not rows:
-        notes = len(with_severity(judgment.findings, Severity.NOTE))
+        notes = judgment.verdict.notes
         more = f", {notes} note{'s' if notes > 1 else ''} (Doctor)" if notes else ""
         return [(Run("✓", Tone.GOOD), Run(" no critical findings or warnings"), Run(more, Tone.DIM))]
     named = ((finding, device_of(finding, labels)) for finding in rows)

@@ -71,12 +71,12 @@ def draw_outlook(verdict: Verdict, opening: str, width: int, may_fail: bool = Fa
     state = verdict.state
     words = _MAY_FAIL if may_fail and state is State.DEGRADED else _WORDS[state]
     word = _SENTENCES.get(state, f"GPUDirect RDMA {words}")
-    is_usable = state in (State.ACTIVE, State.READY, State.DEGRADED) and verdict.path is not None
+    is_usable = state.is_usable and verdict.path is not None
     gpus = f"{verdict.gpus_served} of {plural(verdict.gpus, 'GPU')}"
     by = f" (via {path_name(verdict.path)}, {gpus})" if is_usable and verdict.path is not None else ""
     first, *rest = wrapped(f"{opening}: {word}{by}", width - 2, Tone.TITLE)
     lines: list[Line] = [(_MARKS[state], Run(" "), *first), *((Run("  "), *part) for part in rest)]
-    if state not in (State.ACTIVE, State.READY) and verdict.reason:
+    if not state.is_green and verdict.reason:
         lines.extend(wrapped(sentence(verdict.reason), width, Tone.PLAIN, "  "))
     return lines
 

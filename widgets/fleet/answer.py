@@ -70,7 +70,7 @@ def _group(group: Group, width: int) -> list[Line]:
     lines = [whole] if width_of(whole) <= width else [verdict, *wrapped(nodes, width, Tone.TITLE, "    ")]
     for problem in group.findings:
         lines.extend(draw_problem(problem, width))
-    if not group.findings and group.verdict.state not in (State.READY, State.ACTIVE):
+    if not group.findings and not group.verdict.is_green:
         lines.extend(wrapped(group.verdict.reason, width, Tone.PLAIN, "    "))
     return lines
 

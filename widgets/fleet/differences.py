@@ -83,7 +83,7 @@ def _note(kind: Kind, rest: Kind | None, states: Mapping[str, State]) -> str:
         return ""
     usual = Counter(states[node] for node in rest.nodes).most_common(1)[0][0]
     if kind is rest:
-        return "" if usual in (State.READY, State.ACTIVE) else f" (most are {usual.value})"
+        return "" if usual.is_green else f" (most are {usual.value})"
     counted = Counter(states[node] for node in kind.nodes)
     return "" if set(counted) == {usual} else f" ({_states(counted)})"
 

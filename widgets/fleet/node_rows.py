@@ -53,13 +53,13 @@ def _path(node: _Node) -> Run:
 
 
 def _gpus(node: _Node) -> Run:
-    if isinstance(node, Unanswered) or node.verdict.state in verdict_drawing.WITHOUT_NUMBERS:
+    if isinstance(node, Unanswered) or not node.verdict.state.has_counts:
         return Run(_NONE)
     return Run(f"{node.verdict.gpus_served}/{node.verdict.gpus}")
 
 
 def _nics(node: _Node) -> Run:
-    if isinstance(node, Unanswered) or node.verdict.state in verdict_drawing.WITHOUT_NUMBERS:
+    if isinstance(node, Unanswered) or not node.verdict.state.has_counts:
         return Run(_NONE)
     return _count(node.verdict.nics)
 

@@ -10,7 +10,7 @@ from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.topology.endpoints import Endpoint
 from probes.topology.hops import Smi
-from probes.topology.nccl_words import Nccl
+from probes.topology.nccl_words import NEAR, Nccl
 from probes.topology.paths import Path, Topology
 from widgets.base.figures import UNKNOWN_MARK
 from widgets.base.lines import LazyLines, Line, Run, Tone, flowed, wrapped
@@ -67,7 +67,7 @@ def no_pairs(topology: Topology, width: int) -> list[Line]:
 def path_tone(path: Path) -> Tone:
     """Return good below a switch or over NVLink, warning through the CPU, bad across sockets."""
     # PIX and PXB of a topology file, where nvidia-smi sees the virtual machine's own tree.
-    if path.nvlinks or path.nccl in (Nccl.P2C, Nccl.C2C, Nccl.PIX, Nccl.PXB):
+    if path.nvlinks or path.nccl in (*NEAR, Nccl.C2C):
         return Tone.GOOD
     return Tone.DIM if isinstance(path.smi, Unknown) else _TONES[path.smi]
 

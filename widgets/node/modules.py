@@ -9,9 +9,10 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts
 from probes.facts.gpudirect_requirements import PEER_MODULES
 from probes.facts.kernel.module_blockers import explain
-from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState, Rung, cards_of
+from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState, Rung
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts
+from probes.facts.pci.nic_families import MELLANOX, cards_of
 from probes.queries.modules import peer_nics
 from widgets.base.figures import UNKNOWN_MARK
 from widgets.base.lines import Line, Run, Tone, cut, fit, joined, width_of, wrapped
@@ -30,10 +31,10 @@ _COMPANION = "not needed for GPUDirect RDMA"
 
 def not_needed(node: Node, rung: Rung) -> str:
     """Return why this node does not need a module that is not loaded; "" if it does."""
-    family = rung.module.partition("_")[0]
-    if family in ("mlx4", "mlx5") and isinstance(node.pci, PciFacts):
+    family = next((family for family in MELLANOX if rung.module in family.modules), None)
+    if family is not None and isinstance(node.pci, PciFacts):
         return "" if cards_of(node.pci, family) else "no such card here"
-    if family in ("nvidia", "gdrdrv") and isinstance(node.pci, PciFacts) and not node.pci.gpus:
+    if rung.module.startswith(("nvidia", "gdrdrv")) and isinstance(node.pci, PciFacts) and not node.pci.gpus:
         return "no NVIDIA GPU here"
     direct = node.gpudirect
     if rung.module == "nvidia_peermem" and peer_nics(node) == ():

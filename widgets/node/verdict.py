@@ -31,7 +31,6 @@ _SOURCES = {
     Source.SIMULATED: "SIMULATED",
     Source.RECORDED: "RECORDED",
 }
-WITHOUT_NUMBERS = (State.UNKNOWN, State.NOT_APPLICABLE)
 
 
 def origin_run(origin: Origin) -> Run:
@@ -59,9 +58,9 @@ def draw(verdict: Verdict, key: str = "") -> Line:
     `key`: opens the findings. While the checks run, the line shows "checking…" and no word is green.
     """
     runs = [mark(verdict, f" {verdict.word}")]
-    if verdict.path is not None and verdict.state not in WITHOUT_NUMBERS:
+    if verdict.path is not None and verdict.state.has_counts:
         runs.append(Run(f" via {path_name(verdict.path)}"))
-    if verdict.gpus and verdict.state not in WITHOUT_NUMBERS:
+    if verdict.gpus and verdict.state.has_counts:
         runs.append(Run(f" · {verdict.gpus_served} of {plural(verdict.gpus, 'GPU')}"))
         if verdict.nics:
             of_all = f"{verdict.nics} of {plural(verdict.all_nics, 'NIC')}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from probes.base.text import plural
 from probes.base.unknown import Unknown
-from probes.setup.step import SetupStep, StepState
+from probes.setup.step import OPEN_STATES, SetupStep, StepState
 from probes.setup.steps.guide import Guide
 from probes.setup.steps.situation_rows import situation_rows
 from widgets.base.lines import Line, Run, Tone, fit, line, width_of, wrapped
@@ -103,9 +103,9 @@ def draw_step(step: SetupStep, width: int) -> list[Line]:
     if step.plan is not None:
         lines += draw_consequences(step.plan, width)
         lines += draw_steps(step.plan, width)
-    if step.command and step.state in (StepState.TO_DO, StepState.BLOCKED):
+    if step.command and step.state in OPEN_STATES:
         lines.extend(wrapped(f"Run: {step.command}", width))
-    if step.state not in (StepState.DONE, StepState.SKIPPED):
+    if not step.is_over:
         lines.extend(wrapped(f"Skip it: gdrtop setup --skip {step.id}, or Skip in Setup", width, Tone.DIM))
     for evidence in step.evidence[:_MOST_EVIDENCE]:
         lines.extend(wrapped(f"{evidence.source}: {evidence.value}", width, Tone.DIM))

@@ -24,7 +24,7 @@ from probes.facts.rdma.devices import RdmaPort
 from probes.queries.finding import Evidence
 from probes.queries.pcie_paths import config_of, functions_of, is_grace
 from probes.snapshot.examination import Examination
-from probes.topology.nccl_words import Nccl
+from probes.topology.nccl_words import NEAR
 
 _ROCE_HEADER_BYTES = 8 + 14 + 20 + 8 + 12 + 4 + 4 + 12
 _INFINIBAND_HEADER_BYTES = 8 + 12 + 4 + 2
@@ -104,7 +104,7 @@ def limit_of_pair(
         unknown = Unknown(Reason.NOT_THERE, DEVICES, "the path between them is unknown")
         bounds.append(Bound("the path between", unknown, unknown, "", ()))
         return Limit(tuple(bounds), tuple(notes), is_loopback)
-    is_near = path.nccl_pcie in (Nccl.PIX, Nccl.PXB)
+    is_near = path.nccl_pcie in NEAR
     by_cpu = _by_cpu_link(examination, gpu) and not (has_direct and is_near)
     if has_direct and is_near:
         notes.append(f"{nic} reaches the GPU through its Data Direct function, not through the CPU")

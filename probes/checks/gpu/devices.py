@@ -21,6 +21,8 @@ from probes.queries.finding import Area, Outcome, end_with, found, need, needs, 
 from probes.queries.modules import DRIVER_README
 from probes.queries.pcie_paths import config_of
 from probes.snapshot.examination import Examination
+from probes.topology.hops import BELOW_SWITCH, Smi
+from probes.topology.nccl_words import NEAR, Nccl
 from probes.topology.paths import Topology
 
 AREA = Area("gpu")
@@ -274,17 +276,13 @@ def gpu_missing_from_nvml(examination: Examination) -> Outcome:
     return passed(*first_n(Evidence(f"NVML, GPU{gpu.index}", "responds") for gpu in driven) or (NO_GPU,))
 
 
-_NEAR = ("PIX", "PXB")
-
-
-def _words(topology: Topology, gpu: str) -> dict[str, Maybe[str]]:
+def _words(topology: Topology, gpu: str) -> dict[str, Maybe[Nccl] | Maybe[Smi]]:
     """Return nvidia-smi's word for the path to each NIC; NCCL's where nvidia-smi does not see the path."""
     paths = {nic.id: topology.paths[gpu, nic.id] for nic in topology.nics}
-    words = {
+    return {
         nic: path.nccl_pcie if topology.file is not None or path.by_data_direct else path.smi
         for nic, path in paths.items()
     }
-    return {nic: word if isinstance(word, Unknown) else word.value for nic, word in words.items()}
 
 
 @AREA.check(
@@ -307,16 +305,16 @@ def gpu_without_near_nic(examination: Examination) -> Outcome:
     source = "nvidia-smi topo -m" if topology.file is None else topology.file.path
     for gpu in topology.gpus:
         words = _words(topology, gpu.id).values()
-        if any(word in _NEAR for word in words):
+        if any(word in (*NEAR, *BELOW_SWITCH) for word in words):
             near += 1
             continue
         if any(isinstance(word, Unknown) for word in words):
             return unknown("needs the PCIe paths between GPUs and NICs, which this machine does not show")
-        if any(word in ("PHB", "NODE") for word in words):
+        if any(word in (Nccl.PHB, Smi.PHB, Smi.NODE) for word in words):
             far.append((gpu.id, gpu.label))
     if far and near:
         best = [
-            Evidence(f"{source}, {label}", known(_words(topology, gpu)[nic], "SYS"))
+            Evidence(f"{source}, {label}", known(_words(topology, gpu)[nic], Smi.SYS).value)
             for gpu, label in far
             for nic in topology.best_nics[gpu][:1]
         ]

@@ -9,6 +9,7 @@ from probes.base.unknown import Maybe, Unknown, is_there, known, map_known
 from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU, answer_now, bdfs_of, gpus_with, names_of
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.kernel.log import UNSUPPORTED_GPU, LogKind
+from probes.facts.system.libraries import OF_DRIVER
 from probes.facts.system.services import ServiceState
 from probes.host.nvml import NvmlGpu
 from probes.plans.gpu import PERSISTENCE_DAEMON, persistence_on
@@ -81,7 +82,7 @@ def driver_library_missing(examination: Examination) -> Outcome:
     not_loaded = Evidence("/sys/module/nvidia", "the driver is not loaded")
     need(driver.version, "the driver's version", absent=not_loaded)
     libraries = need(examination.libraries, "the libraries")
-    installed = {name: libraries.installed(name) for name in ("libcuda.so.1", "libnvidia-ml.so.1")}
+    installed = {name: libraries.installed(name) for name in OF_DRIVER}
     missing = [name for name, files in installed.items() if files == ()]
     containers = examination.driver_container
     in_driver_container = not isinstance(containers, Unknown) and containers.driver is True

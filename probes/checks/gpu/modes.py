@@ -8,6 +8,7 @@ from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Unknown, known
 from probes.checks.gpu.devices import GPUS, NO_GPU, bdfs_of, gpus_with, names_of, need_gpus, need_nvml
 from probes.checks.path.dmabuf import GDR_MANUAL
+from probes.facts.gpu.generations import AMPERE, KEPLER, is_before
 from probes.facts.gpu.gpus import (
     DRIVER_PARAMETERS,
     MEMORY_MODE_PARAMETER,
@@ -27,8 +28,6 @@ from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER, Nccl
 
 AREA = Area("gpu")
-_KEPLER = (3, 0)
-_AMPERE = (8, 0)
 _C2C_SINCE, _C2C_VARIABLE = (2, 27), (2, 26)
 
 
@@ -139,7 +138,7 @@ def _new_enough(gpus: tuple[Gpu, ...]) -> Outcome:
 def gpu_too_old_for_gdr(examination: Examination) -> Outcome:
     """Find compute capabilities below 3.0 (Kepler), the first with GPUDirect RDMA."""
     gpus = need_gpus(examination)
-    old = [gpu for gpu in gpus if known(gpu.compute_capability, _KEPLER) < _KEPLER]
+    old = [gpu for gpu in gpus if is_before(gpu.compute_capability, KEPLER)]
     if old:
         return found(
             f"{names_of(old)}: GPUDirect RDMA needs compute capability 3.0 (Kepler) or newer.",
@@ -160,7 +159,7 @@ def gpu_too_old_for_gdr(examination: Examination) -> Outcome:
 def gdr_read_off_on_old_gpus(examination: Examination) -> Outcome:
     """Find compute capabilities below 8.0 without NVLink, on which NCCL receives only by GPUDirect."""
     gpus = need_gpus(examination)
-    old = [gpu for gpu in gpus if known(gpu.compute_capability, _AMPERE) < _AMPERE]
+    old = [gpu for gpu in gpus if is_before(gpu.compute_capability, AMPERE)]
     unlinked = [gpu for gpu in old if not isinstance(gpu.nvlinks, Unknown) and not gpu.nvlinks]
     if unlinked:
         return found(

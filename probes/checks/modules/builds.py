@@ -6,6 +6,7 @@ from probes.base.plan import Plan, Step, make_plan
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts, DkmsModule
 from probes.facts.kernel.modules import PEERMEM
+from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.system.platform import in_container
 from probes.plans.common import initramfs_steps, reboot_plan, reboot_step
 from probes.plans.driver import exchange_driver, matching_fabric_manager, rebuild_plan
@@ -123,7 +124,7 @@ def _has_no_index(examination: Examination, name: str) -> bool:
     return module.on_disk.reason is Reason.FILE_MISSING
 
 
-_FILES = ("ib_core", "ib_uverbs", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", PEERMEM)
+_FILES = ("ib_core", "ib_uverbs", *CONNECTX.modules, "nvidia", "nvidia_uvm", PEERMEM)
 _PACKAGES = (*DRIVER_PACKAGES, "mlnx-ofed-kernel")
 _DKMS, _LOADED_VERSION = "/var/lib/dkms", "/sys/module/nvidia/version"
 

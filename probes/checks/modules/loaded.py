@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction, make_plan
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.base.unknown import Reason, Unknown, map_known
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import PEERMEM, KernelModule, ModuleFacts, ModuleState
+from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3, EFA, MELLANOX, SLINGSHOT, NicFamily
 from probes.plans.common import initramfs_instruction, reboot_plan, reboot_step
 from probes.plans.load_modules import blocker_of, load_plan, load_step
 from probes.plans.packages import open_driver_steps
@@ -23,14 +23,10 @@ from probes.queries.modules import (
     LINE_LIMIT,
     MODULES,
     PCI,
-    cxi_functions,
-    efa_functions,
     gpu_functions,
     is_present,
-    mlx4_functions,
-    mlx5_functions,
-    mlx_functions,
     module_of,
+    nics_of,
     no_gpu_or_nic,
     state_evidence,
     unread_rules,
@@ -46,8 +42,7 @@ _EFA_MANUAL = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.htm
 _CXI_MANUAL = "HewlettPackard/shs-cxi-driver, drivers/net/ethernet/hpe/ss1"
 _EFA_PACKAGE, _CXI_PACKAGE = "AWS's EFA installer", "HPE's Slingshot Host Software (cray-cxi-driver)"
 _WATCHED = (
-    *("efa", "cxi_ss1", "cxi_user"),
-    *("ib_core", "ib_uverbs", "mlx4_core", "mlx4_ib", "mlx5_core", "mlx5_ib"),
+    *(*EFA.modules, *SLINGSHOT.modules, "ib_core", "ib_uverbs", *CONNECTX_3.modules, *CONNECTX.modules),
     *("nvidia", "nvidia_uvm", PEERMEM),
 )
 _OFED_PACKAGE, _DRIVER_PACKAGE = "the kernel's extra modules, or OFED", "the NVIDIA driver"
@@ -58,7 +53,7 @@ class _Module:
     """A module that the node needs for its devices."""
 
     name: str
-    devices: Callable[[Examination], Maybe[tuple[str, ...]]]
+    families: tuple[NicFamily, ...]  # whose cards need it; (): the GPUs do
     why: str  # the cause where nothing is known to block the module
     impact: str
     reference: str
@@ -73,7 +68,7 @@ _CARD_MODULE = "{} is loaded, or no card needs it"
 _MODULES = (
     _Module(
         "ib_core",
-        mlx_functions,
+        MELLANOX,
         "The driver of an RDMA card loads ib_core. Nothing has loaded it on this node.",
         "RDMA does not work: this node has no RDMA device and no port.",
         _RDMA_MANUAL,
@@ -81,7 +76,7 @@ _MODULES = (
     ),
     _Module(
         "mlx5_core",  # ConnectX-4 and newer, Connect-IB and BlueField
-        mlx5_functions,
+        (CONNECTX,),
         "udev loads mlx5_core for these cards unless something prevents it.",
         "ConnectX and BlueField cards do not work at all: no network interface and no RDMA device.",
         _MLX5_MANUAL,
@@ -89,7 +84,7 @@ _MODULES = (
     ),
     _Module(
         "mlx5_ib",
-        mlx5_functions,
+        (CONNECTX,),
         "mlx5_core requests mlx5_ib when it finds a card. On this node that did not happen.",
         "The cards are network interfaces only. Without RDMA devices no program can use RDMA.",
         _MLX5_MANUAL,
@@ -98,7 +93,7 @@ _MODULES = (
     ),
     _Module(
         "mlx4_core",
-        mlx4_functions,
+        (CONNECTX_3,),
         "udev loads mlx4_core for these cards unless something prevents it.",
         "ConnectX-3 and older cards do not work at all: no network interface and no RDMA device.",
         _MLX4_MANUAL,
@@ -106,7 +101,7 @@ _MODULES = (
     ),
     _Module(
         "mlx4_ib",
-        mlx4_functions,
+        (CONNECTX_3,),
         "mlx4_core requests mlx4_ib when it finds a card. On this node that did not happen.",
         "ConnectX-3 cards have no RDMA device: neither verbs nor GPUDirect RDMA works with them.",
         _MLX4_MANUAL,
@@ -115,7 +110,7 @@ _MODULES = (
     ),
     _Module(
         "ib_uverbs",  # DMA-BUF and nvidia_peermem both need it
-        mlx_functions,
+        MELLANOX,
         "The driver of an RDMA card loads ib_uverbs. On this node that did not happen.",
         "No program can use RDMA: /dev/infiniband/uverbsN is missing.",
         _RDMA_MANUAL,
@@ -123,7 +118,7 @@ _MODULES = (
     ),
     _Module(
         "efa",
-        efa_functions,
+        (EFA,),
         "udev loads efa for these cards unless something prevents it.",
         "EFA does not work: this node has no EFA device, and NCCL uses TCP.",
         _EFA_MANUAL,
@@ -132,7 +127,7 @@ _MODULES = (
     ),
     _Module(
         "cxi_ss1",
-        cxi_functions,
+        (SLINGSHOT,),
         "udev loads cxi_ss1 for these cards unless something prevents it.",
         "Slingshot NICs do not work at all: no network interface and no device for libfabric.",
         _CXI_MANUAL,
@@ -141,7 +136,7 @@ _MODULES = (
     ),
     _Module(
         "cxi_user",
-        cxi_functions,
+        (SLINGSHOT,),
         "The module has not been loaded since boot, or was unloaded.",
         "libfabric finds no Slingshot NIC: /dev/cxiN is missing, and NCCL uses TCP.",
         _CXI_MANUAL,
@@ -151,7 +146,7 @@ _MODULES = (
     ),
     _Module(
         "nvidia",
-        gpu_functions,
+        (),
         "The driver is on disk but not loaded: something unloaded it, or it failed to start (see dmesg).",
         "No GPU works on this node.",
         DRIVER_GUIDE,
@@ -161,7 +156,7 @@ _MODULES = (
     ),
     _Module(
         "nvidia_uvm",  # CUDA's memory manager; GPUDirect RDMA itself does not use it
-        gpu_functions,
+        (),
         "The module has not been loaded since boot, or was unloaded. On the host, the first CUDA program "
         "loads it if the program runs as root or nvidia-modprobe is installed. A container cannot load it.",
         "CUDA programs in containers do not start: /dev/nvidia-uvm is missing.",
@@ -175,7 +170,7 @@ _MODULES = (
 
 def _not_loaded(row: _Module, examination: Examination) -> Outcome:
     """Check that a module is loaded where there are devices that need it."""
-    devices = row.devices(examination)
+    devices = nics_of(examination, *row.families) if row.families else gpu_functions(examination)
     if devices == ():
         return passed(Evidence("/sys/bus/pci/devices", f"no device needs {row.name}"))
     module = need(module_of(examination, row.name), MODULES)

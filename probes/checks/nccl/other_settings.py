@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.nccl.library import versions_of
+from probes.facts.gpu.generations import HOPPER, is_before
 from probes.facts.system.cpu_model import CPUINFO
 from probes.facts.system.platform import Environment
 from probes.nccl.settings import LOC, parse_level, parse_number
@@ -25,7 +26,6 @@ from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
 UCX = Area("ucx")
-_HOPPER = (9, 0)
 _UCX_ORDERING = "UCX_IB_PCI_RELAXED_ORDERING"
 _EMERALD_RAPIDS = ("GenuineIntel", 6, 0xCF)  # openucx/ucx, src/ucs/arch/x86_64/cpu.c
 _FIRST_ON_EMERALD_RAPIDS = (1, 21)
@@ -199,8 +199,7 @@ def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
 
 def _near_ports(examination: Examination) -> list[str]:
     """Return ports that carry the node's GPU traffic, as UCX names them."""
-    nics = dict.fromkeys(nic for near in examination.topology.near_nics.values() for nic in near)
-    return [f"{nic}:1" for nic in nics][:2] or ["NAME:PORT"]
+    return [f"{nic}:1" for nic in examination.topology.nics_near_gpus][:2] or ["NAME:PORT"]
 
 
 @AREA.check(
@@ -223,7 +222,9 @@ def nccl_nvls_forced(examination: Examination) -> Outcome:
     if not evidence:
         return conclude(jobs, (), "")
     gpus = need(examination.node.gpus, "the GPUs").gpus
-    old = [gpu for gpu in gpus if need(gpu.compute_capability, "the GPUs' compute capability") < _HOPPER]
+    old = [
+        gpu for gpu in gpus if is_before(need(gpu.compute_capability, "the GPUs' compute capability"), HOPPER)
+    ]
     if not old:
         return passed(*evidence[:1], Evidence("NVML, compute capability", "Hopper or newer"))
     return conclude(

@@ -6,16 +6,16 @@ from probes.base.plan import Step, make_plan
 from probes.base.unknown import Reason, Unknown, is_there, known
 from probes.checks.nic.port_rates import is_bond
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
+from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3, RDMA_MODULE_OF
 from probes.facts.rdma.devices import NAMESPACE_ARGV, RdmaDevice
 from probes.plans.load_modules import bind_steps, load_step
 from probes.queries.evidence_list import NAMESPACE_OF_DEVICES, PCI_FUNCTIONS, first_n, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
-from probes.queries.modules import mlx4_functions
+from probes.queries.modules import nics_of
 from probes.queries.ports import NO_PORTS, gpus_without_nic, need_devices
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
-_MELLANOX = 0x15B3
 _BOUND = "bound to mlx5_ib.rdma, without an RDMA device in this network namespace"
 _NO_NIC = Evidence("/sys/bus/pci/devices", "no NVIDIA (Mellanox) NIC here")
 DRIVER_DOCUMENT = "Linux, Documentation/networking/device_drivers/ethernet/mellanox/mlx5"
@@ -28,7 +28,7 @@ def _functions(examination: Examination) -> list[PciFunction]:
         function
         for function in functions.values()
         if function.kind is PciKind.NIC
-        and function.vendor_id == _MELLANOX
+        and function.vendor_id == CONNECTX.vendor
         and function.physical_function not in functions  # in a guest, that is on the host
     ]
 
@@ -61,7 +61,7 @@ def nic_without_driver(examination: Examination) -> Outcome:
     bare = [nic for nic in functions if is_there(nic.driver) is False]
     if bare:
         bdfs = [nic.bdf for nic in bare]
-        older = known(mlx4_functions(examination), ())
+        older = known(nics_of(examination, CONNECTX_3), ())
         drivers: dict[str, list[str]] = {}
         for bdf in bdfs:
             drivers.setdefault("mlx4_core" if bdf in older else "mlx5_core", []).append(bdf)
@@ -122,7 +122,7 @@ def nic_without_rdma_device(examination: Examination) -> Outcome:
     bare = [
         nic
         for nic in functions
-        if known(nic.driver, "") in ("mlx5_core", "mlx4_core")
+        if known(nic.driver, "") in RDMA_MODULE_OF
         and nic.bdf not in with_rdma
         and nic.bdf.rpartition(".")[0] not in bonded
     ]
@@ -132,7 +132,7 @@ def nic_without_rdma_device(examination: Examination) -> Outcome:
     bare = [nic for nic in bare if nic.bdf not in elsewhere]
     if bare:
         bdfs = [nic.bdf for nic in bare]
-        modules = dict.fromkeys(known(nic.driver, "").replace("_core", "_ib") for nic in bare)
+        modules = dict.fromkeys(RDMA_MODULE_OF[known(nic.driver, "")] for nic in bare)
         return found(
             f"{join_limited(bdfs)}: {' or '.join(modules)} is not loaded, RDMA is disabled for this device, "
             "or its RDMA device is in another network namespace.",

@@ -53,7 +53,7 @@ def rate_shown_as_sdr(examination: Examination) -> Outcome:
 
 
 def _shows_sdr(port: Port) -> bool:
-    return shows_unknown_speed(port.facts.rate_text, lambda: port.device.hca_type)
+    return shows_unknown_speed(port.facts.rate_text, port.device.hca_type)
 
 
 def _is_one_lane(port: Port) -> bool:

@@ -111,7 +111,7 @@ def _add_check(
 
 def _impact(examination: Examination, ports: Iterable[Port]) -> str:
     """Return what is lost with ports that no GPU is near; "": the check's own text."""
-    near = {nic for nics in examination.topology.near_nics.values() for nic in nics}
+    near = set(examination.topology.nics_near_gpus)
     return "" if near.intersection(port.device.name for port in ports) else _LOST_BESIDE
 
 

@@ -6,6 +6,7 @@ from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Reason, Unknown, is_there, known, map_known
 from probes.checks.nccl.library import versions_of
 from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, is_for_guests
+from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.rdma.data_direct import DATA_DIRECT_FUNCTION
 from probes.nccl.settings import parse_number
 from probes.plans.common import reboot_plan
@@ -22,7 +23,7 @@ _GUIDE = (
 )
 _VARIABLE = "NCCL_IB_DATA_DIRECT"
 _FIRST_NCCL, _FIRST_LIBMLX5 = (2, 27, 3), (1, 25)  # rdma-core 54: libmlx5.so.1.25.54.0
-_MELLANOX, _CONNECTX_8 = 0x15B3, 0x1023
+_CONNECTX_8 = 0x1023
 _THROUGH_CPU = (
     "GPU traffic of these NICs goes through the CPU, at the rate of the NIC's PCIe link to the CPU (504 of "
     "800 Gb/s on a GB300)."
@@ -80,7 +81,7 @@ def data_direct_unavailable(examination: Examination) -> Outcome:
 def _none_here(examination: Examination) -> Outcome:
     """Judge a bus without DMA functions: a ConnectX-8 on Grace, with its switch above a GPU, has one."""
     functions = functions_of(examination)
-    mellanox = [function for function in functions.values() if function.vendor_id == _MELLANOX]
+    mellanox = [function for function in functions.values() if function.vendor_id == CONNECTX.vendor]
     nics = [nic for nic in mellanox if nic.kind is PciKind.NIC and nic.device_id == _CONNECTX_8]
     gpus = [function for function in functions.values() if function.kind is PciKind.GPU]
     switches = {function.bdf for function in mellanox if function.kind is PciKind.BRIDGE}

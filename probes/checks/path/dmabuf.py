@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Maybe, Unknown, map_known
+from probes.facts.gpu.generations import TURING, is_before
 from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import GpuDirectFacts
-from probes.facts.gpudirect_requirements import OLDEST_OPEN_GPU
+from probes.facts.pci.nic_families import NO_DMABUF
 from probes.facts.rdma.devices import RdmaFacts
-from probes.facts.rdma.nic_families import NO_DMABUF
 from probes.plans.common import SWAP_ENDS_JOBS, reboot_plan, reboot_step
 from probes.plans.packages import open_driver_steps
 from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, STAGED, join_limited
@@ -126,7 +126,7 @@ def _old_gpus(examination: Examination) -> Maybe[tuple[tuple[str, str], ...]]:
         capability = gpu.compute_capability
         if isinstance(capability, Unknown):
             return capability
-        if capability < OLDEST_OPEN_GPU:
+        if is_before(capability, TURING):
             old.append((gpu.bdf, f"GPU{gpu.index} {gpu.name}: {capability[0]}.{capability[1]}"))
     return tuple(old)
 

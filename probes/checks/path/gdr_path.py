@@ -5,16 +5,16 @@ from __future__ import annotations
 from probes.bandwidth.model.gains import gains_of_gdr
 from probes.base.plan import Plan, make_plan, plan_or_none
 from probes.base.text import plural
-from probes.base.unknown import Reason, Unknown, known
+from probes.base.unknown import UNREAD, Reason, Unknown, known
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState
 from probes.facts.kernel.modules import PEERMEM
+from probes.facts.pci.nic_families import EFA, SLINGSHOT
 from probes.plans.load_modules import load_peermem, refused_before
 from probes.queries.evidence_list import RDMA_DEVICES, first_n, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
 from probes.queries.modules import (
-    cxi_functions,
-    efa_functions,
+    nics_of,
     no_gpu_or_nic,
     no_gpu_or_rdma_device,
     peer_nics,
@@ -25,8 +25,6 @@ from probes.snapshot.verdict import State
 
 AREA = Area("path")
 GPUS = Area("path", is_moving=True)  # a port that goes down takes its GPUs away at once
-# NVML could not be asked; where it is not installed or answers with an error, other checks say so.
-_WITHOUT_ANSWER = (Reason.NEEDS_ROOT, Reason.TIMED_OUT, Reason.NOT_RECORDED)
 
 
 def _unmet(state: PathState) -> list[Evidence]:
@@ -150,7 +148,8 @@ def gpu_not_served(examination: Examination) -> Outcome:
         end_with(unknown(f"needs the paths between GPUs and NICs ({usability.reason})"))
     if not usability.unserved:
         for gpu in need(examination.node.gpus, "the GPUs").gpus:
-            if isinstance(gpu.nvml, Unknown) and gpu.nvml.reason in _WITHOUT_ANSWER:
+            # Where NVML is not installed or answers with an error, other checks say so.
+            if isinstance(gpu.nvml, Unknown) and gpu.nvml.reason in UNREAD:
                 need(gpu.nvml, "NVML, which says whether each GPU responds")
         served = f"{len(usability.nics)} of {plural(len(usability.gpus), 'GPU')} have a NIC"
         return passed(Evidence("paths between GPUs and NICs", served))
@@ -187,7 +186,7 @@ def _near_ports_down(examination: Examination) -> list[str]:
 
 def _is_slingshot(examination: Examination) -> bool:
     """Return whether Slingshot NICs are the only RDMA cards; without their driver they have no device."""
-    return bool(known(cxi_functions(examination), ())) and not known(efa_functions(examination), ())
+    return bool(known(nics_of(examination, SLINGSHOT), ())) and not known(nics_of(examination, EFA), ())
 
 
 def _load_peermem(examination: Examination, direct: GpuDirectFacts) -> Plan | None:

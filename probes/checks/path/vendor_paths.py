@@ -7,8 +7,8 @@ from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, Requirement
-from probes.facts.gpudirect_requirements import EFA_PEERMEM
 from probes.facts.kernel.log import LogKind
+from probes.facts.kernel.modules import EFA_PEERMEM
 from probes.facts.rdma.devices import RdmaDevice
 from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
 from probes.plans.load_modules import load_step

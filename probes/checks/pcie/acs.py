@@ -11,6 +11,7 @@ from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, is_vera_root_port
+from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.pci.rdma_topo import ARGV, is_dma_function
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_plan
 from probes.plans.pcie import CHECK_CMDLINE, ats_steps, boot_option, fix_redirects, pass_through
@@ -54,7 +55,6 @@ _TO_GPU = (0x15, 0x08)  # xx101x1
 _ROOT_PORT = (0x1C, 0x01)  # xx111x0
 # Vera's root ports have P2P Completion Redirect as read-only and disabled: kernel_acs_isolated there.
 _VERA_ROOT_PORT = (0x14, 0x01)  # xx1x1x0
-_MELLANOX = 0x15B3
 
 
 @AREA.check(
@@ -284,7 +284,7 @@ def _shape(examination: Examination) -> _Shape:
         return _Shape.DMA
     for path in near_paths(examination):
         ports = [functions.get(bdf) for bdf in bridges_between(path)]
-        if any(port is not None and port.vendor_id == _MELLANOX for port in ports):
+        if any(port is not None and port.vendor_id == CONNECTX.vendor for port in ports):
             return _Shape.INLINE
     return _Shape.NUMA
 

@@ -15,7 +15,6 @@ from probes.plans.pcie import DRAIN, NOT_LASTING, USUAL_READ_BYTES, raising, set
 from probes.plans.ports import look_at_ordering
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
 from probes.queries.pcie_paths import (
-    BRIDGES,
     Tally,
     express_of,
     functions_of,
@@ -26,6 +25,7 @@ from probes.queries.pcie_paths import (
     unknown_devices,
 )
 from probes.snapshot.examination import Examination
+from probes.topology.graph import BRIDGES
 
 AREA = Area("pcie", requires=(unknown_devices,))
 

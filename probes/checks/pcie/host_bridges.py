@@ -19,7 +19,7 @@ from probes.queries.pcie_paths import (
     unknown_devices,
 )
 from probes.snapshot.examination import Examination
-from probes.topology.nccl_words import Nccl
+from probes.topology.nccl_words import NEAR
 
 AREA = Area("pcie", requires=(unknown_devices,))
 
@@ -95,7 +95,7 @@ def _crossing(
         if gpu not in here or nic not in here:
             continue
         path = topology.paths[gpu, nics[0]]
-        if path.crosses_host_bridge and path.nccl_pcie not in (Nccl.PIX, Nccl.PXB):
+        if path.crosses_host_bridge and path.nccl_pcie not in NEAR:
             pairs.append((here[gpu], here[nic]))
     return pairs
 

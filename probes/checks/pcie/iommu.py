@@ -8,11 +8,12 @@ from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.config_space import Acs
 from probes.facts.pci.functions import DEVICES, PciFunction, PciKind
+from probes.facts.pci.nic_families import CONNECTX
 from probes.plans.common import driver_option_plan, reboot_plan
 from probes.plans.pcie import ats_steps, pass_through
 from probes.queries.acs_redirects import redirects_of
 from probes.queries.evidence_list import KERNEL_LOG, LIKE_THESE, first_distinct, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Scope, Severity, found, need, passed
+from probes.queries.finding import Area, Evidence, Outcome, Scope, Severity, end_with, found, need, passed
 from probes.queries.iommu_groups import GROUPS, may_lose_writes, translated_types, type_of_group
 from probes.queries.kernel_log import bdfs_in, coverage, messages_about
 from probes.queries.pcie_paths import (
@@ -33,7 +34,6 @@ from probes.snapshot.examination import Examination
 
 AREA = Area("pcie", requires=(unknown_devices,))
 
-_MELLANOX = 0x15B3
 _PARAMS, _REMAP = "/proc/driver/nvidia/params", "DmaRemapPeerMmio"
 _NOT_A_GUEST = Evidence("/sys/class/dmi/id", "not a virtual machine")
 _HOST_ONLY = Evidence("/sys/class/dmi/id", "in a virtual machine, only the host's IOMMU matters")
@@ -185,6 +185,14 @@ def peer_mmio_not_remapped(examination: Examination) -> Outcome:
     )
 
 
+def _end_unless_tree_is_hidden(examination: Examination) -> None:
+    """End the check unless NCCL sees only the PCI tree that a hypervisor shows."""
+    if not need_guest(examination):
+        end_with(passed(_NOT_A_GUEST))
+    if (file := examination.topology.file) is not None:
+        end_with(passed(Evidence(file.path, "NCCL reads the host's PCI tree from this file")))
+
+
 @AREA.check(
     "vm-without-p2p",
     Severity.NOTE,
@@ -203,11 +211,7 @@ def vm_without_p2p(examination: Examination) -> Outcome:
         return passed(NO_GPU_OR_NIC)
     if near_paths(examination):
         return passed(Evidence(DEVICES, "GPUs and NICs share a switch"))
-    if not need_guest(examination):
-        return passed(_NOT_A_GUEST)
-    file = examination.topology.file
-    if file is not None:
-        return passed(Evidence(file.path, "NCCL reads the host's PCI tree from this file"))
+    _end_unless_tree_is_hidden(examination)
     named = examination.topology.labels
     both = [(end.bdf, f"{named.get(end.bdf, '')}: {end.sysfs_path[:160]}") for end in (gpus[0], nics[0])]
     return found(
@@ -243,14 +247,10 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
     nics = [function for function in functions if function.kind is PciKind.NIC]
     if not nics:
         return passed(Evidence(DEVICES, "no RDMA NIC"))
-    nics = [function for function in nics if known(function.vendor_id, _MELLANOX) == _MELLANOX]
+    nics = [function for function in nics if known(function.vendor_id, CONNECTX.vendor) == CONNECTX.vendor]
     if not nics:
         return passed(Evidence(DEVICES, "no ConnectX NIC"))
-    if not need_guest(examination):
-        return passed(_NOT_A_GUEST)
-    file = examination.topology.file
-    if file is not None:
-        return passed(Evidence(file.path, "NCCL reads the host's PCI tree from this file"))
+    _end_unless_tree_is_hidden(examination)
     named = examination.topology.labels
     tally = Tally()
     for nic in nics:

@@ -28,8 +28,7 @@ from probes.queries.ports import PORT_DOWN
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import Endpoint, is_down
 from probes.topology.graph import unread_c2c
-from probes.topology.nccl_paths import NEAR
-from probes.topology.nccl_words import ORDER, Nccl
+from probes.topology.nccl_words import NEAR, ORDER, Nccl
 from probes.topology.paths import Path
 
 AREA = Area("pcie", requires=(unknown_devices,))

@@ -19,6 +19,7 @@ from probes.queries.module_need import (
     is_spare,
     loaded_peermem,
     need_of_peermem,
+    needless_loaders,
     peermem_fault,
     required_need,
     spare_fix,
@@ -99,20 +100,12 @@ def peermem_not_persistent(examination: Examination) -> Outcome:
 )
 def peermem_unneeded_at_boot(examination: Examination) -> Outcome:
     """Check for a module that is loaded at boot, replaced by DMA-BUF and not used by any memory region."""
-    module = loaded_peermem(examination)
+    loaded_peermem(examination)
     required = required_need(examination)
-    if required is Need.NEEDED:
-        return passed(Evidence("gdrtop check --only no-gdr-path", f"needed: {required.value}"))
-    path = PEERMEM_REFCNT
-    refcnt = need(examination.reading.peermem.refcnt, path)
-    uses = Evidence(path, str(refcnt))
-    if refcnt > 0:
-        return passed(uses)
-    if PEERMEM in examination.older_pids:  # the programs that would use it start after it
-        return passed(uses, Evidence("/proc/modules", "loaded only now"))
-    loaders = boot_loaders(examination, module)
-    if not loaders:
-        return passed(uses, Evidence("/etc/modules-load.d", "nothing loads nvidia_peermem at boot"))
+    uses = Evidence(PEERMEM_REFCNT, str(need(examination.reading.peermem.refcnt, PEERMEM_REFCNT)))
+    loaders = needless_loaders(examination)
+    if not loaders or PEERMEM in examination.older_pids:  # the programs that would use it start after it
+        return passed(uses, Evidence("gdrtop check --only no-gdr-path", required.value))
     use_dmabuf = "Make sure that every job uses DMA-BUF (NCCL 2.13.4 or newer, and other libraries)"
     deletions = (
         f"Delete nvidia-peermem from {loader.source}"
@@ -231,7 +224,7 @@ def nv_peer_mem_conflict(examination: Examination) -> Outcome:
         state = "both are loaded" if older else "nv_peer_mem is not loaded"
         return passed(Evidence("/proc/modules", state))
     required, peers = need_of_peermem(examination), examination.reading.peermem.peers
-    severity = Severity.NOTE if required in (Need.WANTED, Need.NOT_NEEDED) else Severity.WARNING
+    severity = spare_severity(examination) or Severity.WARNING
     # NCCL looks for memory_peers or for nvidia_peermem, never for /sys/module/nv_peer_mem.
     unseen = required is Need.NEEDED and isinstance(peers, Unknown) and peers.reason is Reason.NOT_THERE
     if unseen:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.unknown import Unknown, known, map_known
+from probes.facts.gpudirect_requirements import IB_EXPORTERS
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.facts.kernel.modules import PEERMEM
@@ -54,7 +55,6 @@ AREA = Area("modules")
 
 _OTHER_OFED = "OFED was installed or updated after the driver was built, so the symbol versions differ."
 _REBUILD = "Build the driver's modules against the installed OFED"
-_IB_EXPORTERS = frozenset({"ib_core", "ib_uverbs", "ib_peer_mem"})
 
 
 @AREA.check(
@@ -74,7 +74,7 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
     module = absent_peermem(examination)
     names = need(module.depends, FILES, absent=Evidence(modules_dep(examination), "no nvidia_peermem"))
     depends = Evidence("modinfo -F depends nvidia_peermem", ", ".join(names) or "nothing")
-    if _IB_EXPORTERS.intersection(names):
+    if IB_EXPORTERS.intersection(names):
         return passed(depends)
     facts = examination.module_files
     symbols = () if isinstance(facts, Unknown) else facts.peer_memory

@@ -11,10 +11,11 @@ from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, all_ports, selected_ports
 from probes.facts.jobs.process_files import WORLD_SIZES
 from probes.facts.jobs.processes import Process
+from probes.facts.pci.nic_families import EFA
 from probes.nccl.settings import parse_hca_list, parse_number
 from probes.queries.finding import Evidence
 from probes.queries.jobs import JobSettings, jobs_of
-from probes.queries.modules import efa_functions
+from probes.queries.modules import nics_of
 from probes.queries.pcie_paths import functions_of
 from probes.queries.ports import ports_of
 from probes.snapshot.examination import Examination
@@ -53,7 +54,7 @@ def _nccl_between(
 def efa_without_override(examination: Examination) -> Iterator[Evidence]:
     """Yield the EFA devices outside of any IOMMU group of a coherent machine whose driver has no override."""
     gpus = examination.node.gpus
-    efas = known(efa_functions(examination), ())
+    efas = known(nics_of(examination, EFA), ())
     if isinstance(gpus, Unknown) or not efas or not any(known(gpu.c2c_links, 0) for gpu in gpus.gpus):
         return
     parameters, version = gpus.driver.parameters, gpus.driver.version

@@ -8,6 +8,7 @@ from probes.base.unknown import Unknown, known
 from probes.checks.nccl.library import needs_version
 from probes.checks.system.perftest import LIBRARIES
 from probes.facts.kernel.modules import ModuleState
+from probes.facts.pci.nic_families import PROVIDER_OF
 from probes.facts.system.libraries import DIRECTORIES, InstalledLibrary
 from probes.facts.system.platform import in_container
 from probes.plans.common import modprobe_step
@@ -23,7 +24,6 @@ _GDRCOPY = "https://github.com/NVIDIA/gdrcopy"
 _VERBS = "ibv_reg_dmabuf_mr(3), rdma-core; libibverbs/libibverbs.map.in, IBVERBS_1.12"
 _FIRST_ABI_WITH_DMABUF = (1, 12)
 _GDRDRV = "/dev/gdrdrv"
-_PLUGINS = {"mlx5_core": "mlx5", "efa": "efa"}  # driver -> provider of rdma-core
 
 
 def _installed(examination: Examination, soname: str) -> tuple[InstalledLibrary, ...]:
@@ -91,7 +91,7 @@ def old_userspace_abi(examination: Examination) -> Outcome:
         for library in known(process.libraries, ()):
             if library.name != "libibverbs":
                 continue
-            abi = _abi(InstalledLibrary(library.name, library.path, library.version))
+            abi = _abi(InstalledLibrary(library.path, library.version))
             if abi is None or len(abi) < 2:
                 missing = needs_version(library.path)
             elif abi < _FIRST_ABI_WITH_DMABUF:
@@ -129,7 +129,7 @@ def libibverbs_missing(examination: Examination) -> Outcome:
     wanted = ["libibverbs.so.1", *(["libmlx5.so.1"] if "mlx5_core" in drivers else [])]
     missing = [soname for soname in wanted if not _installed(examination, soname)] if devices else []
     plugins = need(examination.libraries, LIBRARIES).verbs_providers
-    for driver, plugin in _PLUGINS.items() if not isinstance(plugins, Unknown) else ():
+    for driver, plugin in PROVIDER_OF.items() if not isinstance(plugins, Unknown) else ():
         if driver in drivers and not any(name.startswith(f"lib{plugin}-") for name in known(plugins, ())):
             missing.append(f"libibverbs/lib{plugin}-rdmav*.so")
     inside = in_container(examination.node.platform)

@@ -130,7 +130,6 @@ class Status:
     state: Maybe[str]
     ipc_lock: Maybe[bool]
     parent: Maybe[int]  # pid; 0 or 1 if no process here is its parent
-    thread_group: Maybe[int]  # pid of the process that this thread belongs to
     pinned_bytes: Maybe[int]  # VmPin; NOT_THERE: the thread is ending, or a kernel thread, which is not 0
 
 
@@ -159,7 +158,6 @@ def parse_status(text: str) -> Status:
         state=state[1] if state else _NO_LINE,
         ipc_lock=bool(int(capabilities[1], 16) >> _CAP_IPC_LOCK & 1) if capabilities else _NO_LINE,
         parent=int(parent[1]) if parent else _NO_LINE,
-        thread_group=parse_thread_group(text),
         pinned_bytes=parse_pinned(text),
     )
 

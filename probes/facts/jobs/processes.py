@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from probes.base.frozen import frozen
 from probes.base.text import plural, printable
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf
 from probes.facts.jobs.process_files import (
     MappedLibrary,
@@ -296,7 +296,7 @@ def _device_files(host: Host, pid: int) -> Maybe[tuple[str, ...]]:
         target = host.link(f"{directory}/{number}")
         if isinstance(target, Unknown):
             # Recordings leave out links to other files (_is_other_file of their redaction).
-            if target.reason not in (Reason.NOT_THERE, Reason.NOT_RECORDED):
+            if target.reason not in ABSENT:
                 return target
         elif target.startswith("/dev/") and (_is_gpu_file(target) or _is_uverbs_file(target)):
             found[sys.intern(target)] = None  # hundreds of ranks have the same NICs open

@@ -41,7 +41,6 @@ class BootFacts:
     initramfs: Maybe[InitramfsTool]
     kernels: Maybe[tuple[InstalledKernel, ...]]  # newest first
     next_kernel: Maybe[str]  # release that the loader starts by default
-    is_efi: Maybe[bool]
     mok_keys: Maybe[tuple[str, ...]]  # certificates that modules are signed with on this node; () is none
 
 
@@ -56,7 +55,6 @@ _RAM_DISKS = (
     "/boot/initrd-{}",
     "/lib/modules/{}/initramfs.img",
 )
-_EFI = "/sys/firmware/efi"
 # dkms(8), framework.conf: mok_certificate; shim-signed of Debian and Ubuntu; akmods; NVIDIA's .run installer.
 _CERTIFICATES = (
     "/var/lib/dkms/mok.pub",
@@ -87,7 +85,6 @@ def probe(host: Host, distribution: Maybe[Distribution], running: Maybe[str]) ->
         initramfs=_initramfs_tool(host),
         kernels=kernels,
         next_kernel=next_kernel(host, loader, releases, running),
-        is_efi=_is_efi(host),
         mok_keys=_certificates(host),
     )
 
@@ -129,16 +126,6 @@ def _initramfs_tool(host: Host) -> Maybe[InitramfsTool]:
         if any(not isinstance(host.size(f"{directory}/{name}"), Unknown) for directory in DIRECTORIES):
             return tool
     return Unknown(Reason.NOT_THERE, "update-initramfs, dracut, mkinitcpio", "no initramfs tool is installed")
-
-
-def _is_efi(host: Host) -> Maybe[bool]:
-    names = host.names(_EFI)
-    if not isinstance(names, Unknown):
-        return True
-    if names.reason is not Reason.NOT_THERE:
-        return names
-    above = host.names("/sys/firmware")
-    return above if isinstance(above, Unknown) else False
 
 
 def _certificates(host: Host) -> Maybe[tuple[str, ...]]:

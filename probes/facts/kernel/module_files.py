@@ -15,6 +15,7 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.kernel.depmod import FILE_LIMIT_BYTES
 from probes.facts.kernel.release import is_release
+from probes.facts.pci.nic_families import CONNECTX
 from probes.host.protocol import Host
 
 _SECONDS = 3.0
@@ -66,7 +67,7 @@ class ModuleFileFacts:
 
 
 PEER_MEMORY_SYMBOL = "ib_register_peer_memory_client"
-MODULES = ("ib_core", "ib_uverbs", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", "nvidia_peermem", "gdrdrv")
+MODULES = ("ib_core", "ib_uverbs", *CONNECTX.modules, "nvidia", "nvidia_uvm", "nvidia_peermem", "gdrdrv")
 _FIELD = re.compile(r"([a-z_]{1,20}):\s+(\S.*)")
 
 

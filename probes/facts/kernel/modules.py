@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
-from functools import cache
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
@@ -26,12 +25,22 @@ from probes.facts.kernel.release import (
     read_release,
     read_signatures_enforced,
 )
-from probes.facts.pci.functions import PciFacts, is_for_guests
+from probes.facts.pci.functions import PciFacts
+from probes.facts.pci.nic_families import (
+    CONNECTX,
+    CONNECTX_3,
+    EFA,
+    FAMILIES,
+    LADDER_FAMILIES,
+    MELLANOX,
+    PLUGIN_ONLY,
+    cards_of,
+)
 from probes.host.protocol import Host
 from probes.host.values import read_integer
 
 PEERMEM = "nvidia_peermem"
-PLUGIN_ONLY = ("efa", "cxi")  # prefixes of the PCI drivers of EFA and Slingshot
+EFA_PEERMEM = "efa_nv_peermem"
 PROC_MODULES = "/proc/modules"
 PROC_MODULES_LIMIT_BYTES = 1024 * 1024
 MAX_PARAMETERS = 96  # nvidia_uvm has about sixty
@@ -122,10 +131,10 @@ class ModuleFacts:
         return {name: file for name, file in files.items() if file != name}
 
 
-CORE_LADDER = ("ib_core", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", "nvidia_peermem")
+CORE_LADDER = ("ib_core", *CONNECTX.modules, "nvidia", "nvidia_uvm", PEERMEM)
 
 # Dependencies for a node without modules.dep, in load order.
-_USUAL_NEEDS: dict[str, tuple[str, ...]] = {
+USUAL_NEEDS: dict[str, tuple[str, ...]] = {
     "ib_core": (),
     "ib_uverbs": ("ib_core",),
     "rdma_cm": ("ib_core",),
@@ -144,9 +153,13 @@ _USUAL_NEEDS: dict[str, tuple[str, ...]] = {
     "gdrdrv": ("nvidia",),
     "nvidia_fs": ("nvidia",),
 }
-LADDER = tuple(_USUAL_NEEDS)
+LADDER = tuple(USUAL_NEEDS)
 """All modules in load order: a module comes after those it needs."""
 COMPANIONS = tuple(name for name in LADDER if name not in CORE_LADDER)
+_FAMILY_OF = {
+    **{name: family for family in LADDER_FAMILIES for name in family.modules},
+    EFA_PEERMEM: EFA,
+}
 
 _WHY = {
     "ib_core": "The RDMA stack itself. Without it there are no RDMA devices and no ports.",
@@ -179,13 +192,6 @@ _SYMBOLS = (
 _STATES = {"Live": ModuleState.LIVE, "Loading": ModuleState.LOADING, "Unloading": ModuleState.UNLOADING}
 _INIT_STATES = {"live": ModuleState.LIVE, "coming": ModuleState.LOADING, "going": ModuleState.UNLOADING}
 PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
-_FIRST_MLX5 = 0x1011  # Connect-IB
-_MLX4 = (range(0x1002, _FIRST_MLX5), range(0x6340, 0x676F))  # mlx4/main.c: ConnectX-3, and ConnectX, -2
-_VENDOR_CARDS = {  # prefix of the modules -> vendor, and device IDs (hw/efa/efa_main.c; Cassini 1 in pci.ids)
-    "efa": (0x1D0F, range(0xEFA0, 0xEFB0)),
-    "cxi": (0x17DB, range(0x0501, 0x0502)),
-}
-_OLDER = range(0x5A00, 0x7000)  # mthca's cards and those of mlx4: never mlx5's
 
 
 @frozen
@@ -235,57 +241,28 @@ def has_ofed_peer_memory(modules: ModuleFacts) -> Maybe[bool]:
     return False if exporter is None else map_known(exporter.origin, lambda origin: origin != "kernel")
 
 
-def cards_of(pci: PciFacts, family: str) -> tuple[str, ...]:
-    """Return the BDFs of the NICs that a driver family ("mlx4", "mlx5") serves, without those of guests."""
-    return tuple(nic.bdf for nic in pci.mellanox_nics if _family(known(nic.device_id, 0)) == family)
-
-
-def vendor_cards(pci: PciFacts, prefix: str) -> tuple[str, ...]:
-    """Return the BDFs of EFAs ("efa") or Slingshot NICs ("cxi"), without those of guests."""
-    vendor, devices = _VENDOR_CARDS[prefix]
-    return tuple(
-        nic.bdf
-        for nic in pci.nics
-        if known(nic.driver, "").startswith(prefix)
-        or (
-            known(nic.vendor_id, 0) == vendor
-            and known(nic.device_id, 0) in devices
-            and not is_for_guests(nic.driver)
-        )
-    )
-
-
-@cache  # there are 65,536 device ids
-def _family(device_id: int) -> str:
-    if any(device_id in ids for ids in _MLX4):
-        return "mlx4"
-    return "mlx5" if device_id >= _FIRST_MLX5 and device_id not in _OLDER else ""
-
-
 def for_cards(facts: ModuleFacts, pci: Maybe[PciFacts]) -> ModuleFacts:
     """Fit the ladder to the cards on the bus: mlx4, EFA's and Slingshot's modules only where a card is."""
     if isinstance(pci, Unknown):
         return facts
-    cards = {family: bool(cards_of(pci, family)) for family in ("mlx4", "mlx5")}
-    others = [prefix for prefix in _VENDOR_CARDS if vendor_cards(pci, prefix)]
+    here = [family for family in FAMILIES if cards_of(pci, family)]
+    mellanox = [family for family in MELLANOX if family in here]
+    unused: tuple[str, ...] = ()
+    if not mellanox and any(family in here for family in PLUGIN_ONLY):
+        # EFA has no use for nvidia_peermem, and Slingshot none for the RDMA stack either.
+        unused = (*CONNECTX.modules, PEERMEM, *(() if EFA in here else ("ib_core", "ib_uverbs")))
     ladder = []
     for rung in facts.ladder:
-        prefix = rung.module.partition("_")[0]
-        if prefix in _VENDOR_CARDS:
-            if prefix not in others and facts.modules[rung.module].state not in PRESENT:
-                continue
-            rung = replace(rung, core=prefix in others and rung.module != "efa_nv_peermem")
-        elif others and not any(cards.values()):
-            # EFA has no use for nvidia_peermem, and Slingshot none for the RDMA stack either.
-            stack = () if "efa" in others else ("ib_core", "ib_uverbs")
-            unused = ("mlx5_core", "mlx5_ib", "nvidia_peermem", *stack)
-            rung = replace(rung, core=rung.core and rung.module not in unused)
-        if rung.module.startswith("mlx4_"):
-            if not cards["mlx4"] and facts.modules[rung.module].state not in PRESENT:
-                continue
-            rung = replace(rung, core=cards["mlx4"])
-        elif rung.module.startswith("mlx5_") and cards["mlx4"]:
-            rung = replace(rung, core=cards["mlx5"])
+        family = _FAMILY_OF.get(rung.module)
+        if family in (None, CONNECTX):
+            is_needless = rung.module in unused or (family in MELLANOX and mellanox == [CONNECTX_3])
+            rung = replace(rung, core=rung.core and not is_needless)
+        elif family in here:
+            rung = replace(rung, core=rung.module != EFA_PEERMEM)
+        elif facts.modules[rung.module].state not in PRESENT:
+            continue
+        else:
+            rung = replace(rung, core=False)
         ladder.append(rung)
     return replace(facts, ladder=tuple(ladder))
 
@@ -405,7 +382,7 @@ def _parameters(host: Host, directory: str) -> dict[str, Maybe[str]]:
 
 def _rung(module: KernelModule) -> Rung:
     if isinstance(module.depends, Unknown):
-        needs = _USUAL_NEEDS[module.name]
+        needs = USUAL_NEEDS[module.name]
     else:
         needs = tuple(name for name in LADDER if name in module.depends)
     return Rung(module.name, needs, _WHY[module.name], module.name in CORE_LADDER)

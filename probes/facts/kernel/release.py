@@ -30,7 +30,6 @@ class KernelFacts:
     release: Maybe[str]  # "6.8.0-45-generic"
     version: Maybe[tuple[int, int]]  # (6, 8)
     cmdline: Maybe[str]
-    iommus: Maybe[tuple[str, ...]]  # names in /sys/class/iommu; () = no IOMMU in use
     secure_boot: Maybe[bool]
     lockdown: Maybe[str]  # "none", "integrity", "confidentiality"
     signatures_enforced: Maybe[bool]
@@ -44,12 +43,10 @@ def probe(host: Host) -> KernelFacts:
     """Read /proc and /sys, and the kernel's config file if there is one."""
     release = read_release(host)
     config = _config(host, release)
-    iommus = host.names("/sys/class/iommu")
     return KernelFacts(
         release=release,
         version=parse_version(release),
         cmdline=read_cmdline(host),
-        iommus=map_known(iommus, lambda names: tuple(printable(name, 64) for name in names)),
         secure_boot=_secure_boot(host),
         lockdown=map_known(host.read("/sys/kernel/security/lockdown"), parse_lockdown),
         signatures_enforced=read_signatures_enforced(host),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields
-from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.text import BDF, printable
@@ -24,20 +23,6 @@ HEADER_BYTES = 64  # PCI_STD_HEADER_SIZEOF: readable by every user
 CONVENTIONAL_BYTES = 256  # PCI_CFG_SPACE_SIZE
 WHOLE_BYTES = 4096  # PCI_CFG_SPACE_EXP_SIZE
 MAX_FUNCTIONS = 512
-
-
-class PortType(Enum):
-    """The type of a PCIe function: PCI_EXP_FLAGS_TYPE."""
-
-    ENDPOINT = "endpoint"
-    LEGACY_ENDPOINT = "legacy endpoint"
-    ROOT_PORT = "root port"
-    UPSTREAM = "upstream port"
-    DOWNSTREAM = "downstream port"
-    PCI_BRIDGE = "PCIe to PCI bridge"
-    PCIE_BRIDGE = "PCI to PCIe bridge"
-    ROOT_ENDPOINT = "root complex integrated endpoint"
-    EVENT_COLLECTOR = "root complex event collector"
 
 
 @frozen
@@ -64,10 +49,9 @@ class AcsFlags:
 
 @frozen
 class Acs:
-    """The ACS capability of one port: the supported and the enabled services."""
+    """The ACS capability of one port: the enabled services."""
 
     offset: int  # of the capability; its control register is at +6
-    able: AcsFlags
     on: AcsFlags
     control: int  # the control register, 16 bits
 
@@ -77,13 +61,10 @@ class PciExpress:
     """The PCI Express capability: Device Control and Device Control 2."""
 
     offset: int
-    port_type: Maybe[PortType]
-    max_payload_supported_bytes: Maybe[int]
     max_payload_bytes: Maybe[int]
     max_read_request_bytes: Maybe[int]  # MRRS
     relaxed_ordering: bool  # the function may set the attribute; the driver decides
     extended_tags: bool
-    no_snoop: bool
     ten_bit_tags: Maybe[bool]  # requester enable; NOT_THERE: capability of version 1
     aspm: Maybe[str]  # "off", "L0s", "L1", "L0s L1"; NOT_THERE: a function without a link
     # Of ERRORS, since they were last cleared; includes errors that never reached the kernel's AER.
@@ -119,18 +100,8 @@ _ATS_ENABLE = 0x8000
 _MOST_CAPABILITIES = 48  # PCI_FIND_CAP_TTL
 _MOST_EXTENDED = (WHOLE_BYTES - CONVENTIONAL_BYTES) // 8  # pci_find_next_ext_capability
 
-_PORT_TYPES: dict[int, Maybe[PortType]] = {
-    0x0: PortType.ENDPOINT,
-    0x1: PortType.LEGACY_ENDPOINT,
-    0x4: PortType.ROOT_PORT,
-    0x5: PortType.UPSTREAM,
-    0x6: PortType.DOWNSTREAM,
-    0x7: PortType.PCI_BRIDGE,
-    0x8: PortType.PCIE_BRIDGE,
-    0x9: PortType.ROOT_ENDPOINT,
-    0xA: PortType.EVENT_COLLECTOR,
-}
-_WITHOUT_LINK = (PortType.ROOT_ENDPOINT, PortType.EVENT_COLLECTOR)
+# Types of functions without a link: integrated endpoints and event collectors of a root complex.
+_WITHOUT_LINK = (0x9, 0xA)
 ERRORS = ("correctable", "non-fatal", "fatal", "unsupported request")
 ASPM_STATES = ("off", "L0s", "L1", "L0s L1")
 
@@ -218,28 +189,23 @@ def _bytes_of(code: int, source: str) -> Maybe[int]:
 
 
 def _express(content: bytes, offset: int, source: str) -> Maybe[PciExpress]:
-    """Parse flags at +2, DevCap +4, DevCtl +8, DevSta +0xa, LnkCtl +0x10, DevCtl2 +0x28 (version 2)."""
+    """Parse flags at +2, DevCtl +8, DevSta +0xa, LnkCtl +0x10, DevCtl2 +0x28 (version 2)."""
     if offset + 0x14 > len(content):
         return _cut(source, offset)
     flags, control, status = (_word(content, offset + at) for at in (2, 8, 0xA))
-    number = flags >> 4 & 0xF
-    kind = _PORT_TYPES.get(number, Unknown(Reason.MALFORMED, source, f"port type {number:#x}"))
     ten_bit_tags: Maybe[bool] = Unknown(Reason.NOT_THERE, source, "PCIe capability version 1")
     if flags & 0xF >= 2:
         whole = offset + 0x2A <= len(content)
         ten_bit_tags = bool(_word(content, offset + 0x28) & 0x1000) if whole else _cut(source, offset)
     aspm: Maybe[str] = ASPM_STATES[_word(content, offset + 0x10) & 3]
-    if kind in _WITHOUT_LINK:
+    if flags >> 4 & 0xF in _WITHOUT_LINK:
         aspm = Unknown(Reason.NOT_THERE, source, "no link")
     return PciExpress(
         offset=offset,
-        port_type=kind,
-        max_payload_supported_bytes=_bytes_of(_long(content, offset + 4) & 7, source),
         max_payload_bytes=_bytes_of(control >> 5 & 7, source),
         max_read_request_bytes=_bytes_of(control >> 12 & 7, source),
         relaxed_ordering=bool(control & 0x0010),
         extended_tags=bool(control & 0x0100),
-        no_snoop=bool(control & 0x0800),
         ten_bit_tags=ten_bit_tags,
         aspm=aspm,
         detected=tuple(name for bit, name in enumerate(ERRORS) if status >> bit & 1),
@@ -247,15 +213,15 @@ def _express(content: bytes, offset: int, source: str) -> Maybe[PciExpress]:
 
 
 def _acs(content: bytes, offset: int, source: str) -> Maybe[Acs]:
-    """Parse PCI_ACS_CAP at +4, PCI_ACS_CTRL at +6."""
+    """Parse PCI_ACS_CTRL at +6."""
     if offset + 8 > len(content):
         return _cut(source, offset)
     control = _word(content, offset + 6)
-    return Acs(offset, acs_flags(_word(content, offset + 4)), acs_flags(control), control)
+    return Acs(offset, acs_flags(control), control)
 
 
 def acs_flags(register: int) -> AcsFlags:
-    """Parse the seven bits of an ACS capability or control register."""
+    """Parse the seven bits of an ACS control register."""
     return AcsFlags(*(bool(register >> bit & 1) for bit in range(7)))
 
 

@@ -107,11 +107,6 @@ class PciFacts:
         return tuple(function for function in self.functions.values() if function.kind is PciKind.NIC)
 
     @cached_property
-    def mellanox_nics(self) -> tuple[PciFunction, ...]:
-        """The NICs of vendor 15b3, without those given to a virtual machine."""
-        return tuple(nic for nic in self.nics if nic.vendor_id == _MELLANOX and not is_for_guests(nic.driver))
-
-    @cached_property
     def has_grace_root_ports(self) -> bool:
         """Whether a bridge is a root port of a Grace or Vera CPU."""
         return any(

@@ -12,12 +12,13 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind, asleep
+from probes.facts.pci.nic_families import CONNECTX
 from probes.host.protocol import Host
 
 ARGV = ("rdma_topo", "check")
 _SECONDS = 5.0
 _MOST_LINES = 256
-_MELLANOX, _DMA_FUNCTION = 0x15B3, 0x2100
+_DMA_FUNCTION = 0x2100
 _NONE_HERE = "No supported topology"
 _UNSUPPORTED = "does not support this platform"
 
@@ -32,13 +33,14 @@ class RdmaTopoFacts:
 
 def is_dma_function(function: PciFunction) -> bool:
     """Return whether this is the DMA function of a ConnectX, next to the GPU on a Direct NIC platform."""
-    return function.vendor_id == _MELLANOX and function.device_id == _DMA_FUNCTION
+    return function.vendor_id == CONNECTX.vendor and function.device_id == _DMA_FUNCTION
 
 
 def probe(host: Host, pci: PciFacts) -> Maybe[RdmaTopoFacts]:
     """Run it; NOT_THERE: not installed, or it does not support this platform."""
     if not any(
-        is_dma_function(function) or (function.kind is PciKind.BRIDGE and function.vendor_id == _MELLANOX)
+        is_dma_function(function)
+        or (function.kind is PciKind.BRIDGE and function.vendor_id == CONNECTX.vendor)
         for function in pci.functions.values()
     ):
         return Unknown(Reason.NOT_THERE, " ".join(ARGV), _UNSUPPORTED)

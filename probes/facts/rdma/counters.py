@@ -131,6 +131,9 @@ _LOST_ACKS = replace(_ACK_TIMEOUTS, shows_loss=True)
 _CNP, _RETRANS, _RNR = CounterColumn.CONGESTION, CounterColumn.RETRANSMITS, CounterColumn.RECEIVER
 _DISCARDS, _ERRORS = CounterColumn.DISCARDS, CounterColumn.ERRORS
 
+# Units of four octets (IBTA PortCounters; Documentation/ABI/stable/sysfs-class-infiniband).
+PORT_DATA = SENT, RECEIVED = "port_xmit_data", "port_rcv_data"
+OCTETS_A_UNIT = 4
 PORT_COUNTERS = (
     # Widths: drivers/infiniband/core/sysfs.c, PORT_PMA_ATTR.
     _standard("symbol_error", 16, _ERRORS, _SIGNAL_ERRORS, is_expected=True),

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, map_known, not_found
-from probes.facts.kernel.modules import vendor_cards
 from probes.facts.network.routes import NET
 from probes.facts.pci.functions import PciFacts
+from probes.facts.pci.nic_families import SLINGSHOT, cards_of
 from probes.facts.rdma.counters import Place, sampled
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, natural, pci_function
 from probes.host.protocol import Host
@@ -40,7 +40,7 @@ def add_slingshot(host: Host, facts: Maybe[RdmaFacts], pci: Maybe[PciFacts]) -> 
     """Return the RDMA devices with the Slingshot NICs behind them; `facts` as it is if there are none."""
     names = host.names(_CLASS)
     if isinstance(names, Unknown):
-        may_be_here = isinstance(pci, Unknown) or vendor_cards(pci, "cxi") or names.reason is Reason.NOT_YET
+        may_be_here = isinstance(pci, Unknown) or cards_of(pci, SLINGSHOT) or names.reason is Reason.NOT_YET
         return names if may_be_here and names.reason is not Reason.NOT_THERE else facts
     found = tuple(_device(host, name) for name in sorted(names, key=natural)[:_MAX_DEVICES])
     unread = first_unread(device.bdf for device in found)

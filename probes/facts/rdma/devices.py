@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 
 from probes.base.frozen import frozen
 from probes.base.text import BDF, printable
-from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known
+from probes.base.unknown import UNREAD, Maybe, Reason, Unknown, first_unread, is_there, known, map_known
 from probes.facts.pci.functions import PciFacts
+from probes.facts.pci.nic_families import SOFTWARE
 from probes.facts.rdma.bonds import Bond, read_bond
 from probes.host.protocol import Host
 from probes.host.values import RDMA_CLASS, VERBS, read_numa_node
@@ -96,7 +97,7 @@ class RdmaFacts:
     management: tuple[RdmaDevice, ...] = ()  # of functions that manage NVSwitches and carry no data
 
 
-_SOFTWARE = ("rxe", "siw")
+_SOFTWARE = tuple(SOFTWARE.values())
 _BY_SOFTWARE = "a software device"
 # sw/rxe/rxe_hw_counters.c: no hardware counts these.
 _RXE_COUNTERS = frozenset({"sent_pkts", "rcvd_pkts", "completer_retry_err"})
@@ -113,8 +114,6 @@ _GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
 # where addresses were removed. After this many empty entries in a row, the rest counts as empty.
 _EMPTY_GIDS_IN_A_ROW = 8
 _MAX_GIDS = 256
-# An entry may be missing in the table; for other reasons it is empty: old kernels answer EINVAL.
-_UNREAD = (Reason.NOT_RECORDED, Reason.TIMED_OUT, Reason.NEEDS_ROOT)
 _RATE = re.compile(r"(\d{1,5}(?:\.\d{1,3})?) Gb/sec(?: \((.{1,40}?)\))?")
 
 
@@ -167,14 +166,11 @@ _SINCE_CONNECTX6 = range(4123, 4200)
 _BLUEFIELDS = range(41682, 41700)
 
 
-def shows_unknown_speed(rate_text: Maybe[str], hca_type: Callable[[], Maybe[str]]) -> bool:
-    """Return whether a port shows SDR though its card, from ConnectX-6 on, has no such speed.
-
-    `hca_type`: returns "MT4129"; asked only of a port that shows SDR.
-    """
+def shows_unknown_speed(rate_text: Maybe[str], hca_type: Maybe[str]) -> bool:
+    """Return whether a port shows SDR though its card ("MT4129"), from ConnectX-6 on, has no such speed."""
     if known(rate_text, "") != "4X SDR":
         return False
-    number = known(hca_type(), "").removeprefix("MT")
+    number = known(hca_type, "").removeprefix("MT")
     is_number = number.isascii() and number.isdecimal() and len(number) < 6
     return is_number and (int(number) in _SINCE_CONNECTX6 or int(number) in _BLUEFIELDS)
 
@@ -224,7 +220,8 @@ def _gids(host: Host, port: str) -> Maybe[tuple[Gid, ...]]:
         empty += 1
         if empty == _EMPTY_GIDS_IN_A_ROW:
             break
-    if failure is not None and (not gids or failure.reason in _UNREAD):
+    # An entry may be missing in the table; for other reasons it is empty: old kernels answer EINVAL.
+    if failure is not None and (not gids or failure.reason in UNREAD):
         return failure
     if gids:
         return tuple(gids)
@@ -257,7 +254,7 @@ def _names(host: Host, *paths: str) -> Maybe[tuple[str, ...]]:
     return found
 
 
-def _port(host: Host, device: str, parent: str, number: int) -> RdmaPort:
+def _port(host: Host, device: str, parent: str, number: int, hca_type: Maybe[str]) -> RdmaPort:
     port = f"{device}/ports/{number}"
 
     def malformed(file: str, text: str) -> Unknown:
@@ -272,9 +269,7 @@ def _port(host: Host, device: str, parent: str, number: int) -> RdmaPort:
     bond = read_bond(host, device.rpartition("/")[2], netdev) if layer == "Ethernet" else None
     if bond is not None and not isinstance(bond.rate_gbps, Unknown):
         rate = bond.rate_gbps
-    if shows_unknown_speed(
-        map_known(parsed, lambda found: found[1]), lambda: _word(host, f"{device}/hca_type")
-    ):
+    if shows_unknown_speed(map_known(parsed, lambda found: found[1]), hca_type):
         rate = Unknown(
             Reason.MALFORMED, f"{port}/rate", "this kernel shows a speed that it does not know as SDR"
         )
@@ -332,6 +327,7 @@ def _device(host: Host, name: str, uverbs: dict[str, str], no_verbs: Unknown) ->
     # Every device has a port 1, so that an unread directory does not look like a device without ports.
     unlisted = () if is_there(listed) is False else ("1",)
     numbers = unlisted if isinstance(listed, Unknown) else listed
+    hca_type = _word(host, f"{path}/hca_type")
     return RdmaDevice(
         name=printable(name, 64),
         sysfs_path=path,
@@ -339,7 +335,7 @@ def _device(host: Host, name: str, uverbs: dict[str, str], no_verbs: Unknown) ->
         driver=map_known(host.link(f"{below}/driver"), lambda link: printable(link.rpartition("/")[2], 64)),
         node_type=read_numbered(host, f"{path}/node_type"),
         firmware=_word(host, f"{path}/fw_ver"),
-        hca_type=_word(host, f"{path}/hca_type"),
+        hca_type=hca_type,
         board_id=_word(host, f"{path}/board_id"),
         node_guid=_word(host, f"{path}/node_guid"),
         system_image_guid=_word(host, f"{path}/sys_image_guid"),
@@ -348,7 +344,7 @@ def _device(host: Host, name: str, uverbs: dict[str, str], no_verbs: Unknown) ->
         uverbs=f"/dev/infiniband/{printable(uverbs[name], 64)}" if name in uverbs else no_verbs,
         uverbs_number=_uverbs_number(host, uverbs[name]) if name in uverbs else no_verbs,
         ports=tuple(
-            _port(host, path, parent, number)
+            _port(host, path, parent, number, hca_type)
             for number in sorted(int(n) for n in numbers if n.isdecimal() and len(n) < 4)
         ),
     )

@@ -12,7 +12,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_kno
 from probes.facts.kernel.dkms import OFED_PACKAGES, DkmsFacts, installed_for
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile
 from probes.facts.kernel.modules import ModuleFacts
-from probes.facts.rdma.nic_families import EFA, OTHER_DKMS, SLINGSHOT
+from probes.facts.pci.nic_families import CONNECTX, EFA, OTHER_DKMS, SLINGSHOT
 from probes.facts.system.driver_container import DriverContainerFacts
 from probes.facts.system.packages import Package, owner_of
 from probes.host.protocol import Host
@@ -28,6 +28,11 @@ class NicStack(Enum):
     SLINGSHOT = "HPE Slingshot Host Software"
     CONTAINER = "DOCA driver container"  # Network Operator: /run/mellanox/drivers
     OTHER = "vendor driver"  # Broadcom, Intel, HPE out of tree
+
+    @property
+    def is_ofed(self) -> bool:
+        """Whether it is OFED, installed on the host."""
+        return self in (NicStack.MLNX_OFED, NicStack.DOCA_OFED)
 
 
 @frozen
@@ -52,7 +57,7 @@ _LOADED_VERSION = {
 _FIRST_DOCA = 24  # DOCA-OFED has the numbers of OFED since 24.04; its ofed_info prints "OFED-internal-…"
 _DKMS_PACKAGES = {NicStack.EFA: EFA.dkms, NicStack.SLINGSHOT: SLINGSHOT.dkms}
 _SLINGSHOT_MODULE = "/sys/module/cxi_ss1/initstate"
-_NVIDIA_MODULES = ("mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs")
+_NVIDIA_MODULES = (*CONNECTX.modules, "ib_core", "ib_uverbs")
 _OFED_RELEASE = re.compile(r"(?P<family>[A-Za-z][A-Za-z_-]{1,30})-(?P<major>[0-9]{1,3})[.-]")
 
 
@@ -153,7 +158,7 @@ def _version(host: Host, stack: NicStack, ofed: Maybe[str], file: Maybe[ModuleFi
         if isinstance(text, Unknown) and text.reason is Reason.NOT_THERE:
             return Unknown(Reason.NOT_THERE, text.source, "the loaded module has no version")
         return map_known(text, lambda version: printable(version, 64))
-    if stack in (NicStack.MLNX_OFED, NicStack.DOCA_OFED) and not isinstance(ofed, Unknown):
+    if stack.is_ofed and not isinstance(ofed, Unknown):
         return ofed
     if stack is NicStack.SLINGSHOT:
         return Unknown(Reason.NOT_THERE, "/sys/module/cxi_ss1", "the loaded module has no version")

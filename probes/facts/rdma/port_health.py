@@ -49,7 +49,6 @@ class PortHealth:
     netdev: Maybe[str]
     netdev_mtu_bytes: Maybe[int]
     roce_mtu_bytes: Maybe[int]  # the RDMA MTU that results from the netdev's; NOT_THERE: InfiniBand
-    netdev_state: Maybe[str]  # "up", "down", "lowerlayerdown"
     netdev_is_up: Maybe[bool]  # administratively up (IFF_UP)
     carrier_changes: Maybe[int]  # link-up and link-down events since the netdev was created
     ecn_priorities: Maybe[tuple[int, ...]]  # those that react to congestion; NOT_THERE: not OFED's driver
@@ -128,7 +127,6 @@ def _port(host: Host, device: RdmaDevice, port: RdmaPort) -> PortHealth:
 
     mtu = number("mtu")
     directories = f"{base}/hw_counters", f"{device.sysfs_path}/hw_counters"
-    state = map_known(below, lambda directory: host.read(f"{directory}/operstate", 4096))
     # A bond has no files of ECN, but its ports do.
     queues = below if port.bond is None else f"/sys/class/net/{port.bond.members[0].netdev}"
     return PortHealth(
@@ -140,7 +138,6 @@ def _port(host: Host, device: RdmaDevice, port: RdmaPort) -> PortHealth:
         netdev=port.netdev,
         netdev_mtu_bytes=mtu,
         roce_mtu_bytes=_roce_mtu(port, mtu),
-        netdev_state=map_known(state, lambda text: printable(text, 32)),
         netdev_is_up=map_known(number("flags"), lambda flags: bool(flags & _IFF_UP)),
         carrier_changes=number("carrier_changes"),
         ecn_priorities=map_known(queues, lambda directory: _ecn(host, f"{directory}/ecn/roce_rp/enable")),

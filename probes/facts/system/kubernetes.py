@@ -12,12 +12,11 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, any_of, is_there, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, any_of, first_known, is_there, map_known
 from probes.facts.system.driver_container import MOFED
 from probes.facts.system.kubectl import Kubectl
 from probes.facts.system.kubernetes_objects import (
     LABELS,
-    RESOURCES,
     ContainerState,
     GpuOperator,
     NetworkOperator,
@@ -52,8 +51,6 @@ class KubernetesFacts:
     network_operator: Maybe[NetworkOperator]
     containers: Maybe[tuple[ContainerState, ...]]
     labels: Maybe[dict[str, str]]  # of this node, the operators' only
-    allocatable: Maybe[dict[str, str]]  # "nvidia.com/gpu": "8", "rdma/…"
-    ready_markers: Maybe[tuple[str, ...]]  # names in /run/nvidia/validations and /run/mellanox/drivers
 
 
 class ContainerMessage(Enum):
@@ -83,12 +80,7 @@ _MESSAGES = (
 PEERMEM_CONTAINER = "nvidia-peermem-ctr"
 _LOGGED = (PEERMEM_CONTAINER, "nvidia-driver-ctr", "mofed-container", "k8s-driver-manager")
 _MAX_LOGS = 4
-VALIDATIONS = "/run/nvidia/validations"
-# NVIDIA gpu-operator v26.7.0, cmd/nvidia-validator/main.go, and doca-driver-build, config.go.
-MARKERS = (
-    *(".driver-ctr-ready", "driver-ready", "nvidia-peermem-ready", "nvidia-fs-ready", "gdrcopy-ready"),
-    *("mofed-ready", "toolkit-ready", "plugin-ready", "cuda-ready", ".driver-ready"),
-)
+VALIDATIONS = "/run/nvidia/validations"  # NVIDIA gpu-operator v26.7.0, cmd/nvidia-validator/main.go
 _KUBELET = ("/var/lib/kubelet", "/etc/kubernetes", "/var/lib/rancher", "/var/snap/microk8s", "/var/lib/k0s")
 # The first path that exists names the distribution.
 _DISTRIBUTIONS = (
@@ -108,7 +100,7 @@ _DISTRIBUTIONS = (
 
 def probe(host: Host, hostname: Maybe[str]) -> Maybe[KubernetesFacts]:
     """Read the traces on the node, then ask the API server; NOT_THERE: the node is not in a cluster."""
-    markers = _markers(host)
+    markers = first_known(map(host.names, (VALIDATIONS, MOFED)), VALIDATIONS)
     kubelet = any_of(is_there(host.access(path)) for path in _KUBELET)
     if isinstance(markers, Unknown) and isinstance(kubelet, Unknown):
         return kubelet
@@ -126,8 +118,6 @@ def probe(host: Host, hostname: Maybe[str]) -> Maybe[KubernetesFacts]:
         network_operator=map_known(_first(kubectl.list("nicclusterpolicies.mellanox.com")), network_operator),
         containers=map_known(node, lambda found: _containers(kubectl, found)),
         labels=map_known(node, lambda found: _with(LABELS, texts_at(found, "metadata", "labels"))),
-        allocatable=map_known(node, lambda found: _with(RESOURCES, texts_at(found, "status", "allocatable"))),
-        ready_markers=markers,
     )
 
 
@@ -160,14 +150,6 @@ def _distribution(host: Host) -> Maybe[str]:
         if not isinstance(host.access(path), Unknown):
             return name
     return Unknown(Reason.NOT_THERE, _KUBELET[1], "no known distribution")
-
-
-def _markers(host: Host) -> Maybe[tuple[str, ...]]:
-    """Return the operators' marker files; unknown if neither directory could be listed."""
-    validations, mofed = host.names(VALIDATIONS), host.names(MOFED)
-    if isinstance(validations, Unknown) and isinstance(mofed, Unknown):
-        return validations
-    return tuple(name for name in (*known(validations, ()), *known(mofed, ())) if name in MARKERS)
 
 
 def _node(kubectl: Kubectl, hostname: Maybe[str]) -> Maybe[Object]:

@@ -25,13 +25,11 @@ LABELS = (
     "helm.sh/chart",
     "app.kubernetes.io/version",
 )
-RESOURCES = ("nvidia.com/", "rdma/", "mellanox.com/", "openshift.io/", "vpc.amazonaws.com/efa")
 _STATE = {"waiting": {"reason": None}, "terminated": {"reason": None}}
 _CONTAINER = {"name": None, "ready": None, "restartCount": None, "state": _STATE, "lastState": _STATE}
 _DRIVER = {
     "enabled": None,
     "version": None,
-    "kernelModuleType": None,
     "useNvidiaDriverCRD": None,
     "rdma": {"enabled": None, "useHostMofed": None},
 }
@@ -41,13 +39,10 @@ _FIELDS: dict[str, Any] = {
     "spec": {
         **_DRIVER,
         "driver": _DRIVER,
-        "gdrcopy": {"enabled": None},
         "ofedDriver": {"version": None, "image": None},
-        "rdmaSharedDevicePlugin": {"image": None},
     },
     "status": {
         "state": None,
-        "allocatable": RESOURCES,
         "containerStatuses": [_CONTAINER],
         "initContainerStatuses": [_CONTAINER],
     },
@@ -76,11 +71,9 @@ class GpuOperator:
     version: Maybe[str]
     driver_enabled: Maybe[bool]
     driver_version: Maybe[str]
-    module_type: Maybe[str]  # "auto", "open", "proprietary"
     rdma_enabled: Maybe[bool]
     use_host_mofed: Maybe[bool]
     uses_driver_crd: Maybe[bool]
-    gdrcopy_enabled: Maybe[bool]
 
 
 @frozen
@@ -90,7 +83,6 @@ class NetworkOperator:
     name: str
     state: Maybe[str]
     ofed_version: Maybe[str]  # NOT_THERE: it installs no driver
-    shared_device_plugin: Maybe[bool]
 
 
 Object = Mapping[str, Any]
@@ -184,11 +176,9 @@ def gpu_operator(policy: Object, drivers: Maybe[tuple[Object, ...]]) -> GpuOpera
         version=version,
         driver_enabled=flag_at(policy, "spec", "driver", "enabled"),
         driver_version=map_known(driver, lambda item: text_at(item, "spec", "version")),
-        module_type=map_known(driver, lambda item: text_at(item, "spec", "kernelModuleType")),
         rdma_enabled=_switch(driver, "rdma", "enabled"),
         use_host_mofed=_switch(driver, "rdma", "useHostMofed"),
         uses_driver_crd=false_if_absent(uses_crd),
-        gdrcopy_enabled=_switch(driver, "gdrcopy", "enabled"),
     )
 
 
@@ -213,7 +203,6 @@ def network_operator(policy: Object) -> NetworkOperator:
         name=_name(policy),
         state=text_at(policy, "status", "state"),
         ofed_version=text_at(policy, "spec", "ofedDriver", "version"),
-        shared_device_plugin=_at(policy, ("spec", "rdmaSharedDevicePlugin")) is not None,
     )
 
 

@@ -18,9 +18,10 @@ DIRECTORIES = (
     *("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib/x86_64-linux-gnu"),
     *("/lib/aarch64-linux-gnu", "/usr/lib64", "/lib64", "/usr/lib", "/usr/local/lib"),
 )
+OF_DRIVER = CUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 LIBRARIES = {
-    "libnvidia-ml.so.1": "NVML",
-    "libcuda.so.1": "CUDA driver",
+    NVML: "NVML",
+    CUDA: "CUDA driver",
     # perftest since 2025 opens this name, which some packages leave out (src/cuda_loader.c).
     "libcuda.so": "CUDA driver (the name perftest opens)",
     "libnccl.so.2": "NCCL",
@@ -38,7 +39,6 @@ _VERSION = re.compile(r"\.so\.([0-9]{1,4}(?:\.[0-9]{1,6}){1,4})$")
 class InstalledLibrary:
     """The file that a library name leads to."""
 
-    soname: str  # "libnccl.so.2"
     path: str  # resolved
     version: Maybe[str]  # "2.21.5", from the file's name; NOT_THERE: the name has none
 
@@ -67,9 +67,7 @@ def probe(host: Host) -> LibraryFacts:
     for soname in LIBRARIES:
         paths = [host.resolve(f"{directory}/{soname}") for directory in DIRECTORIES]
         distinct = dict.fromkeys(path for path in paths if not isinstance(path, Unknown))
-        found[soname] = tuple(
-            InstalledLibrary(soname, printable(path, 256), version_of(path)) for path in distinct
-        )
+        found[soname] = tuple(InstalledLibrary(printable(path, 256), version_of(path)) for path in distinct)
         missing = first_unread(paths)
         if missing is not None:
             unread[soname] = missing

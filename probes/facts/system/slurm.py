@@ -1,16 +1,14 @@
-"""Slurm on the node: its daemon, its configuration and the limits that it hands to jobs."""
+"""Slurm on the node: its daemon and its configuration."""
 
 from __future__ import annotations
 
-import math
 import re
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_known, first_unread, map_known
-from probes.facts.system.memlock import parse_unit_limit
 from probes.facts.system.packages import packages_of
-from probes.facts.system.systemd_units import manager_setting, unit_setting
+from probes.facts.system.systemd_units import unit_setting
 from probes.host.protocol import Host
 
 
@@ -21,9 +19,7 @@ class SlurmFacts:
     version: Maybe[str]
     config: Maybe[str]  # "/etc/slurm/slurm.conf"; on configless nodes CONFIGLESS
     prologs: Maybe[tuple[str, ...]]  # of all lines, in their order
-    health_check: Maybe[str]
     propagate_except: Maybe[str]  # PropagateResourceLimitsExcept
-    memlock_unlimited: Maybe[bool]  # LimitMEMLOCK of slurmd's unit
 
 
 UNIT = "slurmd.service"
@@ -36,9 +32,7 @@ _FILE_LIMIT_BYTES = 256 * 1024  # a big cluster lists its nodes in it
 _MAX_INCLUDES = 8
 _MAX_LINES = 16  # of one setting
 # Lines that are read; slurm.conf(5): names and their "=" in any case.
-_SETTING = re.compile(
-    r"\s*(prolog|healthcheckprogram|propagateresourcelimitsexcept)\s*=\s*([^\s#]{1,256})", re.IGNORECASE
-)
+_SETTING = re.compile(r"\s*(prolog|propagateresourcelimitsexcept)\s*=\s*([^\s#]{1,256})", re.IGNORECASE)
 _INCLUDE = re.compile(r"\s*include\s+([\w./-]{1,200})\s*", re.IGNORECASE)
 _RELEASE = re.compile(r"(?:[0-9]+:)?([0-9]{1,4}\.[0-9]{1,4}(?:\.[0-9]{1,4})?)")
 
@@ -58,9 +52,7 @@ def probe(host: Host) -> Maybe[SlurmFacts]:
         version=_version(host) if has_program else Unknown(Reason.NOT_THERE, _PROGRAM),
         config=config,
         prologs=map_known(text, lambda lines: parse_settings(lines, "Prolog")),
-        health_check=map_known(text, lambda lines: parse_setting(lines, "HealthCheckProgram")),
         propagate_except=map_known(text, lambda lines: parse_setting(lines, "PropagateResourceLimitsExcept")),
-        memlock_unlimited=_unlimited(host) if has_unit else Unknown(Reason.NOT_THERE, UNIT, "no such unit"),
     )
 
 
@@ -104,20 +96,6 @@ def parse_settings(text: str, name: str) -> Maybe[tuple[str, ...]]:
         printable(match[2], 256) for match in matches if match and match[1].lower() == name.lower()
     )
     return values[:_MAX_LINES] or Unknown(Reason.NOT_THERE, "slurm.conf", f"no {name}")
-
-
-def _unlimited(host: Host) -> Maybe[bool]:
-    """Return whether slurmd may lock any amount of memory; its jobs inherit that."""
-    for setting in (
-        unit_setting(host, UNIT, "Service", "LimitMEMLOCK"),
-        manager_setting(host, "DefaultLimitMEMLOCK"),
-    ):
-        if not isinstance(setting, Unknown):
-            limit = parse_unit_limit(setting.value)
-            return limit if isinstance(limit, Unknown) else limit.soft_bytes == math.inf
-        if setting.reason is not Reason.NOT_THERE:
-            return setting
-    return False  # systemd's own default is 8 MiB
 
 
 def _version(host: Host) -> Maybe[str]:

@@ -161,7 +161,7 @@ class LocalHost(LocalFiles):
             self._resources = self._resource_reader()
         reading = start_probe(self, rdma_reader.SOURCE, self._resources.read)
         answer = reading.answer(rdma_reader.SECONDS)
-        if not isinstance(answer, Unknown) or answer.reason in (Reason.TIMED_OUT, Reason.NOT_THERE):
+        if rdma_reader.is_final(answer):
             return answer
         by_command = rdma_reader.resources_from_command(self.run)
         return self._even_for_root(answer) if isinstance(by_command, Unknown) else by_command

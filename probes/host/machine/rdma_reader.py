@@ -250,6 +250,11 @@ def _unknown(number: int, detail: str | None = None) -> Unknown:
     return Unknown(reason, SOURCE, detail or os.strerror(number))
 
 
+def is_final(answer: Maybe[rdma.RdmaResources]) -> bool:
+    """Return whether the `rdma` command would answer no more."""
+    return not isinstance(answer, Unknown) or answer.reason in (Reason.TIMED_OUT, Reason.NOT_THERE)
+
+
 def resources_from_command(
     run: Callable[[Sequence[str], float], Maybe[CommandOutput]],
 ) -> Maybe[rdma.RdmaResources]:

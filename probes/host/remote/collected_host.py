@@ -23,7 +23,7 @@ from probes.host.machine.kernel_log_reader import parse_record
 from probes.host.machine.library_probes import CUDA_NEEDS, probe_cuda, probe_data_direct, probe_dmabuf
 from probes.host.machine.local import DRIVER_LOADED, SleepingGpus
 from probes.host.machine.rdma_netlink import Answer, Command, request
-from probes.host.machine.rdma_reader import SECONDS, ResourceReader, resources_from_command
+from probes.host.machine.rdma_reader import SECONDS, ResourceReader, is_final, resources_from_command
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
@@ -250,7 +250,7 @@ class CollectedHost(HostBase):
         answer = self._resources.read_from(kernel)
         if kernel.is_unasked:
             return NOT_ASKED_YET
-        if not isinstance(answer, Unknown) or answer.reason in (Reason.TIMED_OUT, Reason.NOT_THERE):
+        if is_final(answer):
             return answer
         by_command = resources_from_command(self.run)
         return answer if isinstance(by_command, Unknown) else by_command

@@ -11,6 +11,8 @@ from probes.facts.jobs.processes import program_of
 from probes.live.model.explanations import EXPLANATIONS, PATHS
 from probes.live.model.sample import (
     GDR_WORDS,
+    NO_PATH,
+    WITHOUT_GDR,
     EventKind,
     LiveEvent,
     LiveProcess,
@@ -26,7 +28,6 @@ from probes.snapshot.condition import RANK_ENDED, Condition
 _MISSED = 2  # samples without a process before it has ended: the sources are not read at one moment
 _STOPPED = 2  # a profiler stops a process for less than a second
 _PATH = 3  # memory regions of a new communicator are registered one after the other
-_NO_PATH = (PathWord.UNKNOWN, PathWord.NO_NIC)
 _MAX_PREDECESSORS = 1024
 _MOST_SPANS = 12
 _TEARDOWN_SECONDS = 8.0  # the ranks of a job that ends do not end in one second
@@ -163,7 +164,7 @@ class ProcessEvents:
             changed = before.stopped.update(process.is_stopped)
             if changed is not None:
                 events.append(_stopped(process, changed[1]))
-        if process.path.word not in _NO_PATH:
+        if process.path.word not in NO_PATH:
             events += self._path(before, process)
         return events
 
@@ -175,7 +176,7 @@ class ProcessEvents:
             earlier = self._paths.pop(_key(process), None)
             if earlier is not None and earlier is not tracked.path.value:
                 return [_path_changed(process, earlier, ("restarted and now", "restarted and now"))]
-            if earlier is None and tracked.is_new and tracked.path.value in (PathWord.STAGED, PathWord.TCP):
+            if earlier is None and tracked.is_new and tracked.path.value in WITHOUT_GDR:
                 return [_path_changed(process, None, ("has started and", "have started and"))]
         return []
 

@@ -34,6 +34,7 @@ class PathWord(Enum):
 
 GDR_WORDS = (PathWord.DMABUF, PathWord.PEERMEM)
 WITHOUT_GDR = (PathWord.STAGED, PathWord.TCP)  # where a NIC could use GPUDirect RDMA
+NO_PATH = (PathWord.NO_NIC, PathWord.UNKNOWN)
 STOPPED_STATES = ("T", "t")  # of a process: by a signal, or by a debugger
 
 

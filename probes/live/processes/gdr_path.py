@@ -19,7 +19,7 @@ from probes.base.text import capitalized, plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect_probe import BUFINFO
 from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshmem
-from probes.facts.rdma.nic_families import NO_DMABUF_LENGTH
+from probes.facts.pci.nic_families import NO_DMABUF_LENGTH
 from probes.live.model.sample import PathJudgment, PathWord, Role
 from probes.live.processes.ownership import LARGE, PAGE, RdmaUse
 from probes.queries.finding import Evidence

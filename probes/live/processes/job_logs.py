@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, known
 from probes.facts.jobs.processes import Process
 from probes.host.answers import FileRange, of_user
 from probes.host.protocol import Host
@@ -242,7 +242,7 @@ def setting(process: Process, name: str) -> Maybe[str]:
     if name in process.environment:
         return process.environment[name]
     if isinstance(process.user_conf, Unknown):
-        if process.user_conf.reason not in (Reason.NOT_THERE, Reason.NOT_RECORDED):
+        if process.user_conf.reason not in ABSENT:
             return process.user_conf
     elif name in process.user_conf.values:
         return process.user_conf.values[name]

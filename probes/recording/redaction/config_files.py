@@ -8,6 +8,7 @@ from itertools import takewhile
 
 from probes.facts.kernel.boot_loader import parse_efi_text
 from probes.facts.kernel.release import unpack
+from probes.facts.pci.nic_families import MODULE_PREFIXES
 from probes.recording.redaction.basic_rules import decoded, of_lines, of_text
 from probes.recording.redaction.processes import variable
 from probes.recording.redaction.tokens import ARGUMENT, USER, Tokens
@@ -15,7 +16,7 @@ from probes.recording.redaction.words import SYMBOLS
 
 _PARAMETERS = re.compile(
     r"(?:intel_|amd_)?iommu(?:\..*)?|pcie?(?:_.*)?|(?:.*[._])?blacklist|(?:default_)?hugepage.*|transparent_.*"
-    r"|(?:nvidia|nouveau|mlx|ib_|rdma|module\.|iwl|efa|bnxt|vfio|kvm|intel_|amd_|processor\.|numa).*"
+    rf"|(?:{'|'.join(MODULE_PREFIXES)}|mlx|nvidia|nouveau|ib_|rdma|module\.|iwl|vfio|kvm|intel_|amd_|processor\.|numa).*"
     r"|lockdown|lsm|security|selinux|apparmor|mitigations|isolcpus|nohz.*|rcu_.*|idle|tsc|clocksource|cgroup.*"
     r"|systemd\.unified.*|swiotlb|mem|memmap|crashkernel|panic|nmi_watchdog|audit|console|page_.*"
 )
@@ -97,7 +98,8 @@ def packed_kernel_config(tokens: Tokens, content: bytes) -> bytes:
 
 
 _MODULE_LINE = re.compile(
-    rb"^(?:[^:\n]*/)?(?:ib|mlx|nv|nvidia|rdma|gdrdrv|nouveau|bnxt|irdma|efa|cxi)[\w-]*\.ko(?:\.[gxz]?\w+)?(?::.*)?$",
+    rb"^(?:[^:\n]*/)?(?:ib|mlx|nv|nvidia|rdma|gdrdrv|nouveau|%s)[\w-]*\.ko(?:\.[gxz]?\w+)?(?::.*)?$"
+    % "|".join(MODULE_PREFIXES).encode(),
     re.M,
 )
 _SYMBOL_LINE = re.compile(

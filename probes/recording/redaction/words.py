@@ -11,8 +11,8 @@ from functools import lru_cache
 from importlib.resources import files
 
 from probes.facts.kernel.modules import COMPANIONS, CORE_LADDER
+from probes.facts.pci.nic_families import PROVIDERS
 from probes.facts.rdma.counters import PORT_COUNTERS
-from probes.facts.rdma.nic_families import PROVIDERS
 from probes.facts.system.services import SERVICES
 from probes.facts.system.tools import TOOLS
 

@@ -43,7 +43,6 @@ class Differences:
 
     differing: tuple[Difference, ...]
     not_compared: tuple[NotCompared, ...] = ()
-    same: tuple[str, ...] = ()  # variables with the recommended value
 
 
 def differences(text: str, kind: FileKind, advice: Advice, fixed: tuple[str, ...] = ()) -> Differences:
@@ -53,7 +52,6 @@ def differences(text: str, kind: FileKind, advice: Advice, fixed: tuple[str, ...
     notes = {note.variable: note.text for note in advice.notes}
     differing: list[Difference] = []
     left_out: list[NotCompared] = []
-    same: list[str] = []
     for name in (*job, *(name for name in recommended if name not in job)):
         assignment, setting = job.get(name), recommended.get(name)
         value = assignment.value if assignment else None
@@ -62,7 +60,7 @@ def differences(text: str, kind: FileKind, advice: Advice, fixed: tuple[str, ...
         if reason:
             left_out.append(NotCompared(name, reason))
         elif value == wanted:
-            same.append(name)
+            continue
         elif max(len(differing), len(left_out)) >= MOST:
             left_out.append(NotCompared(name, f"only the first {MOST} variables are compared"))
         elif not is_known(name) and (near := similar_name(name)):
@@ -70,7 +68,7 @@ def differences(text: str, kind: FileKind, advice: Advice, fixed: tuple[str, ...
         else:  # a name that gdrtop does not know may be a plugin's
             why = setting.reason if setting else notes.get(name, "")
             differing.append(Difference(name, value, wanted, why))
-    return Differences(tuple(differing), tuple(left_out), tuple(same))
+    return Differences(tuple(differing), tuple(left_out))
 
 
 def _variables(text: str, kind: FileKind) -> dict[str, Assignment]:

@@ -10,10 +10,11 @@ import json
 import re
 from typing import Any
 
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Unknown
+from probes.facts.gpu.generations import TURING, is_before
 from probes.facts.gpu.gpus import Flavor, GpuFacts
 from probes.facts.gpudirect import GdrPath, parse_driver_version
-from probes.facts.gpudirect_requirements import FIRST_DMABUF_DRIVER, OLDEST_OPEN_GPU
+from probes.facts.gpudirect_requirements import FIRST_DMABUF_DRIVER
 from probes.setup.manifests.manifest_text import Key, dump, head, join
 from probes.setup.manifests.request import (
     DriverOwner,
@@ -129,7 +130,7 @@ def _module_type(request: ManifestRequest) -> tuple[str, str]:
     if request.path is GdrPath.DMABUF:
         return "open", f"DMA-BUF needs the open kernel modules. {needs}"
     found = gpus.gpus if isinstance(gpus, GpuFacts) else ()
-    if any(known(gpu.compute_capability, OLDEST_OPEN_GPU) < OLDEST_OPEN_GPU for gpu in found):
+    if any(is_before(gpu.compute_capability, TURING) for gpu in found):
         return "proprietary", f"The open kernel modules do not support these GPUs. {needs}"
     numbers = parse_driver_version(driver_version(request.situation))
     flavor = gpus.driver.flavor if isinstance(gpus, GpuFacts) else gpus

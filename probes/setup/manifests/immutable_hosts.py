@@ -18,10 +18,11 @@ from urllib.parse import quote
 from probes.base.unknown import Unknown, known
 from probes.facts.gpudirect import GdrPath
 from probes.facts.pci.functions import PciFacts, PciKind
+from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.system.platform import is_guest
 from probes.plans.load_modules import OWN_FILE
 from probes.plans.pcie import pass_through_option
-from probes.queries.modules import mlx5_functions
+from probes.queries.modules import nics_of
 from probes.queries.pcie_paths import is_arm64
 from probes.setup.manifests.manifest_text import Key, dump, head, join
 from probes.setup.manifests.modules_load import boot_modules
@@ -142,8 +143,8 @@ def talos(request: ManifestRequest) -> str | Refused:
 
 def _modules(request: ManifestRequest) -> list[str]:
     modules = ["nvidia", "nvidia_uvm", "nvidia_drm", "nvidia_modeset"]
-    if mlx5_functions(request.situation.examination) != ():
-        modules += ["mlx5_core", "mlx5_ib"]
+    if nics_of(request.situation.examination, CONNECTX) != ():
+        modules += CONNECTX.modules
     modules.append("ib_uverbs")
     return [*modules, "ib_umad"] if has_nvlink5(request.situation) else modules
 

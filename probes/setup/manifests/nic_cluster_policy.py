@@ -16,9 +16,9 @@ from typing import Any
 from probes.base.unknown import Unknown, known
 from probes.facts.gpudirect import GdrPath
 from probes.facts.pci.functions import PciFunction
+from probes.facts.pci.nic_families import CONNECTX, OTHER_VERBS_MODULES, VERBS_MODULES
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.rdma.nic_driver import NicStack
-from probes.facts.rdma.nic_families import VERBS_MODULES
 from probes.queries.pcie_paths import functions_of
 from probes.setup.manifests.manifest_text import Key, dump, head, join
 from probes.setup.manifests.request import (
@@ -33,7 +33,6 @@ from probes.setup.manifests.request import (
 REPOSITORY = "nvcr.io/nvidia/mellanox"
 OFED_VERSION = "doca3.5.0-26.07-0.7.7.0-1"
 PLUGIN_VERSION = "network-operator-v26.7.0"
-_MELLANOX = 0x15B3
 _PODS = 63  # of one node that may share the NICs, as in NVIDIA's examples
 _IMAGE_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,80}")
 # The kernel allows more, but the plugin's config must match the name as it is written there.
@@ -41,7 +40,7 @@ _NETDEV = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")
 # Drivers of RDMA devices whose modules use the IB core, so that the container cannot replace it.
 _OTHER_RDMA = (
     *(module for module in VERBS_MODULES if not module.startswith("mlx")),
-    *("hfi1", "ocrdma", "qedr", "rdma_rxe", "siw"),
+    *OTHER_VERBS_MODULES,
 )
 
 
@@ -49,7 +48,7 @@ def nic_cluster_policy(request: ManifestRequest) -> str | Refused:
     """Return the policy; refused where no compute NIC is a Mellanox one, which the operator requires."""
     functions = functions_of(request.situation.examination)
     compute = [(nic, _ids(functions, nic)) for nic in compute_nics(request.situation)]
-    nics = [nic for nic, ids in compute if ids and ids[0] == _MELLANOX]
+    nics = [nic for nic, ids in compute if ids and ids[0] == CONNECTX.vendor]
     if not nics:
         return Refused("the Network Operator serves NVIDIA NICs (15b3), but this node has none for compute")
     spec: dict[str, Any] = {}

@@ -8,9 +8,9 @@ from enum import Enum
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage
+from probes.facts.gpu.generations import BLACKWELL, TURING, is_before
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath
-from probes.facts.gpudirect_requirements import OLDEST_OPEN_GPU
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.rdma.nic_driver import NicDriver, NicStack
 from probes.facts.system.distribution import Distribution, Family
@@ -72,7 +72,7 @@ def _excluded(situation: Situation, path: GdrPath) -> str:
     """Return why this node's hardware or system can never use a path, or ""."""
     gpus = situation.examination.node.gpus
     found = gpus.gpus if isinstance(gpus, GpuFacts) else ()
-    old = [known(gpu.compute_capability, OLDEST_OPEN_GPU) < OLDEST_OPEN_GPU for gpu in found]
+    old = [is_before(gpu.compute_capability, TURING) for gpu in found]
     if path is GdrPath.DMABUF and old and all(old):
         return "DMA-BUF needs compute capability 7.5 or newer; the GPUs of this node are older"
     if path is not GdrPath.CXI and plugin_only_driver(situation.examination).startswith("cxi"):
@@ -160,7 +160,8 @@ def nic_stack(situation: Situation) -> Maybe[NicStack]:
 
 def has_host_ofed(situation: Situation) -> bool:
     """Return whether OFED is installed on the host itself."""
-    return nic_stack(situation) in (NicStack.MLNX_OFED, NicStack.DOCA_OFED)
+    stack = nic_stack(situation)
+    return not isinstance(stack, Unknown) and stack.is_ofed
 
 
 def driver_version(situation: Situation) -> str:
@@ -176,7 +177,10 @@ def has_nvlink5(situation: Situation) -> bool:
     """Return whether GPUs have NVLink 5 switches, which are managed through ib_umad (B200, B300)."""
     gpus = situation.examination.node.gpus
     found = gpus.gpus if isinstance(gpus, GpuFacts) else ()
-    return any(known(gpu.compute_capability, (0, 0)) >= (10, 0) and known(gpu.nvlinks, 0) for gpu in found)
+    return any(
+        known(gpu.compute_capability, (0, 0)) >= BLACKWELL.capability and known(gpu.nvlinks, 0)
+        for gpu in found
+    )
 
 
 def compute_nics(situation: Situation) -> tuple[RdmaDevice, ...]:

@@ -19,7 +19,6 @@ from probes.facts.system.platform import PlatformFacts
 from probes.queries.finding import Evidence
 from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.definition import SetupFacts, StepDefinition
-from probes.setup.steps.measured import BAD_RATINGS
 
 _ANY_PORT = 18515  # only the pairs of the planned tests are used here
 _NEEDS_PEER = "optional; needs a second node like this one"
@@ -44,7 +43,7 @@ class CableStep(StepDefinition):
         newest = _newest_with_peer(facts.results)
         done = [newest[pair] for pair in pairs if pair in newest]
         evidence = tuple(Evidence(result.title, result.judgment.words or result.failure) for result in done)
-        slow = next((result for result in done if result.judgment.verdict in BAD_RATINGS), None)
+        slow = next((result for result in done if result.judgment.is_slow), None)
         failed = next((result for result in done if result.ending is not Ending.DONE), None)
         state, reason = StepState.TO_DO, f"{plural(len(pairs), 'pair')}; {_NEEDS_PEER}"
         if failed is not None:

@@ -9,11 +9,12 @@ from probes.base.plan import Plan, Step, instruction, sentences
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage, module_flavor
 from probes.facts.gpudirect import GdrPath
+from probes.facts.pci.nic_families import CONNECTX_3
 from probes.facts.rdma.nic_driver import NicDriver, NicStack
 from probes.facts.system.kubernetes import ContainerMessage, ContainerState, message_of
 from probes.plans.packages import header_step, is_immutable, ofed_steps, open_driver_steps
 from probes.queries.finding import Evidence
-from probes.queries.modules import has_efa_only, mlx4_functions
+from probes.queries.modules import has_efa_only, nics_of
 from probes.setup.situation import Situation
 from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.definition import SetupFacts, StepDefinition
@@ -68,7 +69,7 @@ def _install_nic_driver(definition: StepDefinition, facts: SetupFacts, reason: s
     headers = header_step(examination)
     if has_efa_only(examination):
         steps: tuple[Step, ...] = (headers, instruction(_EFA))
-    elif known(mlx4_functions(examination), ()):
+    elif known(nics_of(examination, CONNECTX_3), ()):
         steps = (headers, instruction(_CONNECTX_3))
     elif facts.path is GdrPath.PEERMEM:
         steps = ofed_steps(examination)

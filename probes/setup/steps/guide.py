@@ -14,12 +14,11 @@ from probes.host.protocol import Host
 from probes.host.values import BOOT_ID
 from probes.queries.finding import Finding
 from probes.setup.situation import PathChoice, Situation, choose_path, read_situation
-from probes.setup.step import SetupRecord, SetupStep, StepState
+from probes.setup.step import OPEN_STATES, SetupRecord, SetupStep, StepState
 from probes.setup.steps.definition import SetupFacts, StepDefinition
 from probes.setup.steps.step_list import HARDWARE, REBOOT, STEPS, definition_of
 from probes.snapshot.examination import Examination
 
-OPEN_STATES = (StepState.TO_DO, StepState.BLOCKED)
 _NO_PATH = "GPUDirect RDMA cannot work on this node"
 _IN_CONTAINER = "this is a container; run gdrtop setup on the node itself"
 

@@ -14,7 +14,6 @@ from probes.snapshot.verdict import State
 _CONTINUES = "Then open setup again: it continues from here."
 # Only showing the steps writes nothing.
 _REMEMBER = "First press Enter here, or run gdrtop setup reboot --run: gdrtop then knows this boot."
-_USABLE = (State.ACTIVE, State.READY, State.DEGRADED)
 
 
 def reboot_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
@@ -31,7 +30,7 @@ def reboot_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
         reason = "not rebooted since the last step was completed"
     else:
         verdict = conclude(facts.examination.usability, tuple(facts.findings.values()))
-        if verdict.state in _USABLE:
+        if verdict.state.is_usable:
             return definition.step(StepState.DONE, "the path is usable after a reboot")
         reason = f"after the reboot: {verdict.state.value}, {verdict.reason}"
         if verdict.state is State.UNKNOWN:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.request import MemoryPath, Request
 from probes.bandwidth.model.result import Ending, Result, planned_key
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
@@ -28,7 +27,6 @@ from probes.snapshot.examination import Examination
 
 _ANY_PORT = 18515  # only the keys of the planned tests are used here
 _NO_VERBS = "perftest needs verbs, which Slingshot NICs do not have; use nccl-tests instead"
-BAD_RATINGS = (Rating.BELOW, Rating.LIKE_HOST)
 
 # The other path's test of a comparison: it fails where that path is not usable, and setup needs only one.
 _NOT_NEEDED = {GdrPath.DMABUF: BY_PEERMEM, GdrPath.EFA: BY_PEERMEM, GdrPath.PEERMEM: BY_DMABUF}
@@ -68,7 +66,7 @@ class MeasuredStep(StepDefinition):
         done = [result for result in measured if result is not None]
         failed = [result for result in done if result.ending is not Ending.DONE]
         other = [result for result in done if result.memory and not is_as_requested(result)]
-        slow = [result for result in done if result.judgment.verdict in BAD_RATINGS and not self.is_optional]
+        slow = [result for result in done if result.judgment.is_slow and not self.is_optional]
         evidence = tuple(Evidence(result.title, result.judgment.words or result.failure) for result in done)
         state, reason = StepState.TO_DO, f"{plural(len(tests), 'test')} to run"
         if failed:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from probes.base.plan import Plan, Step
 from probes.plans.common import is_reboot
-from probes.setup.step import StepState
+from probes.setup.step import OPEN_STATES, StepState
 from probes.setup.steps.checked import does_the_same
-from probes.setup.steps.guide import OPEN_STATES, Guide
+from probes.setup.steps.guide import Guide
 from probes.setup.steps.step_list import definition_of
 
 _ONCE = {"modprobe", "apt-get", "dnf", "tdnf", "zypper", "wget", "curl", "dpkg", "rpm"}

@@ -14,10 +14,13 @@ from dataclasses import replace
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.fabric import UNFINISHED
+from probes.facts.gpu.generations import TURING, is_before
 from probes.facts.gpudirect import parse_driver_version
-from probes.facts.gpudirect_requirements import EFA_PEERMEM, FIRST_DMABUF_DRIVER, OLDEST_OPEN_GPU
-from probes.facts.kernel.modules import PROC_MODULES
+from probes.facts.gpudirect_requirements import FIRST_DMABUF_DRIVER
+from probes.facts.kernel.modules import EFA_PEERMEM, PROC_MODULES
+from probes.facts.pci.nic_families import MELLANOX
 from probes.facts.system import libraries
+from probes.facts.system.libraries import CUDA, NVML
 from probes.host.answers import CommandOutput, CudaGpu
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
@@ -33,8 +36,7 @@ from probes.simulation.node.system.services import has_switches, run, stop
 ONLY_AFTER = "only known after the boot"
 # Drivers -> their modules, which bring nothing without a device.
 _DRIVERS = {
-    "mlx5_core": ("mlx5_core", "mlx5_ib"),
-    "mlx4_core": ("mlx4_core", "mlx4_ib"),
+    **{name: family.modules for family in MELLANOX for name in family.pci_drivers},
     "nvidia": ("nvidia",),
 }
 _PROCESS = re.compile(r"/proc/(\d+)(?:/.*)?")
@@ -43,7 +45,6 @@ _BY_FILE = ("/proc/driver/nvidia/version", "/proc/driver/nvidia/params")  # what
 _PARAMETER = re.compile(r"/sys/module/(\w+)/parameters/")
 _REFCNT = re.compile(r"/sys/module/(\w+)/refcnt")
 _MISMATCH = "driver/library version mismatch: {} is installed, and the kernel module will be {}"
-_NVML = "libnvidia-ml.so.1"
 _COMMANDS = ("modinfo", "modprobe", "dmesg", "systemctl")
 
 
@@ -201,7 +202,7 @@ class BootedTwin(TwinHost):
             return Unknown(Reason.DRIVER_ERROR, "NVML", differing)
         if self.tree.unstarted:
             return Unknown(Reason.DRIVER_ERROR, "NVML", self.tree.unstarted)
-        if missing := self._missing_library("libnvidia-ml.so.1"):
+        if missing := self._missing_library(NVML):
             return Unknown(Reason.NOT_THERE, "NVML", missing)
         facts = super().nvml()
         if isinstance(facts, Unknown):
@@ -223,7 +224,7 @@ class BootedTwin(TwinHost):
             return Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 803")
         if is_asked and self.tree.unstarted:
             return Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 100")
-        if missing := self._missing_library("libcuda.so.1"):
+        if missing := self._missing_library(CUDA):
             return Unknown(Reason.NOT_THERE, "libcuda", missing)
         if is_asked and self._is_without_manager():
             return Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 802")
@@ -258,7 +259,9 @@ class BootedTwin(TwinHost):
         number = parse_driver_version(self._version())
         is_new = number is None or number >= FIRST_DMABUF_DRIVER
         return (
-            description.driver.flavor == "open" and is_new and description.gpu.capability >= OLDEST_OPEN_GPU
+            description.driver.flavor == "open"
+            and is_new
+            and not is_before(description.gpu.capability, TURING)
         )
 
     def _version(self) -> str:
@@ -272,7 +275,7 @@ class BootedTwin(TwinHost):
 
     def _mismatch(self, version: str) -> str:
         """Return how the driver's library differs from its kernel module; "" if it does not."""
-        found = libraries.probe(self).found[_NVML]
+        found = libraries.probe(self).found[NVML]
         here = next((known(library.version, "") for library in found), "")
         return _MISMATCH.format(here, version) if here and version and here != version else ""
 

@@ -18,17 +18,15 @@ from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile, par
 from probes.facts.kernel.modules import LADDER, PEERMEM, PROC_MODULES, PROC_MODULES_LIMIT_BYTES, ModuleFacts
 from probes.facts.kernel.next_boot import words_that_matter
 from probes.facts.kernel.symbol_versions import SymbolVersions
+from probes.facts.pci.nic_families import LADDER_FAMILIES
 from probes.facts.system.platform import PlatformFacts
 from probes.facts.system.services import ServiceFacts
 from probes.host.protocol import Host
 from probes.queries.modules import (
-    cxi_functions,
-    efa_functions,
     gpu_functions,
     is_present,
-    mlx4_functions,
-    mlx5_functions,
     module_messages,
+    nics_of,
 )
 from probes.queries.symbol_versions import is_about_version, is_refused_now
 from probes.setup.twin.booted import BootedTwin, NextStart
@@ -264,10 +262,7 @@ def _devices(examination: Examination) -> dict[str, tuple[str, ...]]:
     pci = examination.node.pci
     served = {
         "nvidia": gpu_functions(examination),
-        "mlx5_core": mlx5_functions(examination),
-        "mlx4_core": mlx4_functions(examination),
-        "efa": efa_functions(examination),
-        "cxi_ss1": cxi_functions(examination),
+        **{family.pci_drivers[0]: nics_of(examination, family) for family in LADDER_FAMILIES},
     }
     functions = {} if isinstance(pci, Unknown) else pci.functions
     return {

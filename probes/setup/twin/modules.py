@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.kernel.modules import PROC_MODULES, PROC_MODULES_LIMIT_BYTES
+from probes.facts.pci.nic_families import EFA, RDMA_MODULE_OF, SLINGSHOT, VERBS_MODULES
 from probes.setup.twin.tree import TwinTree
 from probes.simulation.node.modules.modules import users_of
 
@@ -18,32 +19,29 @@ _PATHS = {
     "nvidia_uvm": ("/sys/module/nvidia_uvm/parameters",),
     "nvidia_peermem": ("/sys/kernel/mm/memory_peers",),
     "nv_peer_mem": ("/sys/kernel/mm/memory_peers",),
-    "mlx5_core": ("/sys/class/net", "/sys/class/infiniband", "/sys/module/mlx5_core/parameters"),
-    "mlx5_ib": ("/sys/class/infiniband", "/dev/infiniband"),
-    "mlx4_core": ("/sys/class/net", "/sys/class/infiniband"),
-    "mlx4_ib": ("/sys/class/infiniband", "/dev/infiniband"),
-    "efa": ("/sys/class/infiniband", "/dev/infiniband"),
-    "cxi_ss1": ("/sys/class/cxi", "/dev/cxi"),
-    "cxi_user": ("/dev/cxi",),
+    **{
+        name: ("/sys/class/net", "/sys/class/infiniband", f"/sys/module/{name}/parameters")
+        for name in RDMA_MODULE_OF
+    },
+    **dict.fromkeys(VERBS_MODULES, ("/sys/class/infiniband", "/dev/infiniband")),
+    **dict(zip(SLINGSHOT.modules, (("/sys/class/cxi", "/dev/cxi"), ("/dev/cxi",)), strict=True)),
     "ib_uverbs": ("/sys/class/infiniband_verbs", "/dev/infiniband"),
     "rdma_cm": ("/dev/infiniband/rdma_cm",),
     "gdrdrv": ("/dev/gdrdrv",),
 }
 # Devices below /sys/devices that a driver creates, and the link to the driver.
 _OF_DEVICES = {
-    "mlx5_core": ("/infiniband", "/net", "/driver"),
-    "mlx5_ib": ("/infiniband",),
-    "mlx4_core": ("/infiniband", "/net", "/driver"),
-    "mlx4_ib": ("/infiniband",),
-    "efa": ("/infiniband", "/driver"),
-    "cxi_ss1": ("/cxi", "/net", "/driver"),
+    **dict.fromkeys(RDMA_MODULE_OF, ("/infiniband", "/net", "/driver")),
+    **dict.fromkeys(RDMA_MODULE_OF.values(), ("/infiniband",)),
+    **dict.fromkeys(EFA.pci_drivers, ("/infiniband", "/driver")),
+    **dict.fromkeys(SLINGSHOT.pci_drivers, ("/cxi", "/net", "/driver")),
     "nvidia": ("/driver",),
 }
 _ANSWERS = {
     "nvml": ("nvidia",),
     "cuda": ("nvidia", "nvidia_uvm"),
-    "dmabuf": ("mlx5_core", "mlx5_ib", "mlx4_core", "mlx4_ib", "ib_uverbs", "ib_core", "efa"),
-    "rdma": ("ib_core", "mlx5_ib", "mlx4_ib", "efa"),
+    "dmabuf": (*RDMA_MODULE_OF, *VERBS_MODULES, "ib_uverbs", "ib_core"),
+    "rdma": ("ib_core", *VERBS_MODULES),
 }
 
 

@@ -18,9 +18,10 @@ from probes.facts.kernel.modules import LADDER, PEERMEM
 from probes.facts.kernel.next_boot import read_grub_options, read_next_line, words_that_matter
 from probes.facts.kernel.release import CONFIG_LIMIT_BYTES, parse_config, parse_version
 from probes.facts.kernel.symbol_versions import SymbolVersions, read_versions
+from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.system.driver_container import DriverContainerFacts
 from probes.host.protocol import Host
-from probes.queries.modules import file_of, gpu_functions, is_present, mlx5_functions, module_of
+from probes.queries.modules import file_of, gpu_functions, is_present, module_of, nics_of
 from probes.setup.twin.booted import ONLY_AFTER, NextStart
 from probes.simulation.commands.boot import MODULES
 from probes.simulation.node.model.tree import Refusal
@@ -196,10 +197,10 @@ def _later(
     found: dict[str, str] = {}
     for names, packages, is_driver in (
         (("nvidia", "nvidia_uvm"), DRIVER_PACKAGES, True),
-        (("mlx5_core", "mlx5_ib"), OFED_PACKAGES, False),
+        (CONNECTX.modules, OFED_PACKAGES, False),
     ):
         absent = [name for name in names if modules.is_there(name) is not True]
-        devices = gpu_functions(examination) if is_driver else mlx5_functions(examination)
+        devices = gpu_functions(examination) if is_driver else nics_of(examination, CONNECTX)
         if not absent or devices == ():
             continue
         why = ""
@@ -241,7 +242,7 @@ def _by_signatures(
     if answers == {False}:
         return dict.fromkeys(strangers, _REJECTED), {}
     doubt = "gdrtop cannot tell whether the kernel trusts its signature"
-    return {}, {name: doubt for name in strangers if name in ("nvidia", "nvidia_uvm", "mlx5_core", "mlx5_ib")}
+    return {}, {name: doubt for name in strangers if name in ("nvidia", "nvidia_uvm", *CONNECTX.modules)}
 
 
 def _is_enrolled(host: Host, key: str) -> bool | None:

@@ -16,7 +16,9 @@ from probes.facts.kernel.depmod import FILE_LIMIT_BYTES, DepmodEntry, origin_of
 from probes.facts.kernel.installed_modules import InstalledModules, read_installed
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.release import CONFIG_LIMIT_BYTES
+from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3
 from probes.facts.system import libraries
+from probes.facts.system.libraries import OF_DRIVER
 from probes.host.answers import CommandOutput
 from probes.host.protocol import Host
 from probes.setup.twin.build import MANAGER_VERSION, make_tree
@@ -29,13 +31,10 @@ from probes.snapshot.examination import Examination
 # Modules that the kernel itself has too, and their directories below kernel/drivers.
 _OWN = {
     **dict.fromkeys(("ib_core", "ib_uverbs", "ib_umad", "rdma_cm", "rdma_ucm"), "infiniband/core"),
-    "mlx4_core": "net/ethernet/mellanox/mlx4",
-    "mlx4_ib": "infiniband/hw/mlx4",
-    "mlx5_core": "net/ethernet/mellanox/mlx5/core",
-    "mlx5_ib": "infiniband/hw/mlx5",
+    **dict(zip(CONNECTX_3.modules, ("net/ethernet/mellanox/mlx4", "infiniband/hw/mlx4"), strict=True)),
+    **dict(zip(CONNECTX.modules, ("net/ethernet/mellanox/mlx5/core", "infiniband/hw/mlx5"), strict=True)),
 }
 _OWN_SIGNER = "the distribution's kernel key"
-_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 _PEER_SYMBOLS = b"peer_memory_client"
 
 
@@ -189,7 +188,7 @@ def _write_builds(host: Host, tree: TwinTree, part: UpgradedFiles) -> None:
 
 
 def _write_libraries(host: Host, tree: TwinTree, version: str) -> None:
-    for name in _LIBRARIES:
+    for name in OF_DRIVER:
         file = f"{name.removesuffix('.1')}.{version}"
         for directory in libraries.DIRECTORIES:
             if not isinstance(host.resolve(f"{directory}/{name}"), Unknown):

@@ -12,6 +12,7 @@ from probes.facts.kernel.boot import BootFacts, version_key
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, OFED_PACKAGES, installed_for
 from probes.facts.kernel.installed_modules import InstalledModules, read_installed
 from probes.facts.kernel.modules import PEERMEM
+from probes.facts.pci.nic_families import PLUGIN_ONLY, SLINGSHOT
 from probes.facts.system.distribution import Distribution, Family
 from probes.facts.system.platform import in_container
 from probes.host.protocol import Host
@@ -25,12 +26,12 @@ from probes.snapshot.examination import Examination
 
 _NVIDIA = ("nvidia", "nvidia_uvm", "nvidia_peermem")
 _OTHER_PACKAGES = {
-    "efa": ("efa",),
     "efa_nv_peermem": ("efa-nv-peermem",),
     "gdrdrv": ("gdrdrv", "gdrcopy"),
     "nvidia_fs": ("nvidia-fs",),
     "nv_peer_mem": ("nvidia-peer-memory", "nv_peer_mem"),
-    **dict.fromkeys(("cxi_ss1", "cxi_user", "cxi_eth"), ("cray-cxi-driver",)),
+    **{name: family.dkms for family in PLUGIN_ONLY for name in family.modules},
+    "cxi_eth": SLINGSHOT.dkms,
 }
 _ASSUMED = (
     "packages install without errors, and DKMS builds its modules wherever the headers are installed",

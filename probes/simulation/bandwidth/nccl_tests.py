@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 
 from probes.base.frozen import frozen
+from probes.facts.gpu.generations import HOPPER, is_before
 from probes.facts.gpudirect import GpuDirectFacts
+from probes.facts.rdma.counters import RECEIVED, SENT
 from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.settings import parse_hca_list, parse_level
 from probes.simulation.bandwidth import cuda, speeds
@@ -21,13 +23,12 @@ from probes.simulation.bandwidth.cuda import CudaDevice
 from probes.simulation.bandwidth.node_pair import SimulatedNode
 from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended
 from probes.simulation.bandwidth.speeds import Place
-from probes.simulation.bandwidth.traffic import RECEIVED, SENT, Flow, stop
+from probes.simulation.bandwidth.traffic import Flow, stop
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down
-from probes.topology.nccl_words import ORDER, Nccl
+from probes.topology.nccl_words import NEAR, ORDER, Nccl
 
-_NEAR = (Nccl.PIX, Nccl.PXB)
 _NVLINK_SHARE, _NVLS_SHARE = 0.8, 1.04  # of a GPU's NVLinks; with reductions inside the switch
 _PCIE_SHARE, _SHARED_MEMORY_SHARE = 0.78, 0.55
 _MOST_HOST_GBPS = 400.0  # all ranks share the CPU's buffers and its links
@@ -211,7 +212,11 @@ def ring_of(examination: Examination, tree: Tree, environment: Mapping[str, str]
     pairs = list(zip(gpus, gpus[1:] + gpus[:1], strict=True))
     routes = tuple(_SHM if no_p2p else _route(examination, a, b) for a, b in pairs)
     if all(paths[pair].nvlinks for pair in pairs) and not no_p2p:
-        share = _NVLS_SHARE if len(gpus) > 4 and tree.description.gpu.capability >= (9, 0) else _NVLINK_SHARE
+        share = (
+            _NVLS_SHARE
+            if len(gpus) > 4 and not is_before(tree.description.gpu.capability, HOPPER)
+            else _NVLINK_SHARE
+        )
         return Ring(routes, min(speeds.nvlink_gbps(examination, gpu) for gpu in gpus) * share, 14.0, found)
     carried = [
         speeds.gpu_to_gpu_gbps(examination, a, b) * _PCIE_SHARE
@@ -224,7 +229,7 @@ def ring_of(examination: Examination, tree: Tree, environment: Mapping[str, str]
 
 def _route(examination: Examination, a: str, b: str) -> str:
     path = examination.topology.paths[a, b]
-    near = bool(path.nvlinks) or path.nccl in (Nccl.C2C, Nccl.NVB) or path.nccl_pcie in (*_NEAR, Nccl.PHB)
+    near = bool(path.nvlinks) or path.nccl in (Nccl.C2C, Nccl.NVB) or path.nccl_pcie in (*NEAR, Nccl.PHB)
     return "P2P/CUMEM" if near else _SHM
 
 
@@ -279,7 +284,7 @@ def _is_direct(examination: Examination, gpu: str, nic: str, environment: Mappin
     level = parse_level(environment.get("NCCL_NET_GDR_LEVEL", ""))
     distance = path.nccl if path.nccl is Nccl.P2C else path.nccl_pcie
     if level is None:
-        is_near = distance in (*_NEAR, Nccl.P2C)
+        is_near = distance in NEAR
     else:
         is_near = isinstance(distance, Nccl) and ORDER[distance] <= level.rank
     return is_near and (by_dmabuf or facts.peermem.usable is True)

@@ -11,6 +11,7 @@ from probes.bandwidth.planning.node_settings import gid_index
 from probes.bandwidth.tools.perftest_command import GpuMemory, PerftestSettings, refusal
 from probes.base.unknown import Unknown, known
 from probes.facts.kernel.modules import PEERMEM
+from probes.facts.rdma.counters import RECEIVED, SENT
 from probes.facts.rdma.devices import EMPTY_GID, RdmaFacts
 from probes.facts.system.tools import ToolFacts, cuda_in_program
 from probes.simulation.bandwidth import perftest_text, speeds
@@ -27,7 +28,7 @@ from probes.simulation.bandwidth.perftest_text import (
 from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended, spread
 from probes.simulation.bandwidth.registration import register
 from probes.simulation.bandwidth.speeds import Place
-from probes.simulation.bandwidth.traffic import RECEIVED, SENT, Flow, stop
+from probes.simulation.bandwidth.traffic import Flow, stop
 from probes.simulation.node.jobs.processes import library_directory
 from probes.simulation.node.jobs.programs import needs_plugin
 from probes.snapshot.examination import Examination

@@ -19,13 +19,14 @@ from probes.bandwidth.model.limits import (
 )
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown, known
+from probes.facts.gpu.generations import AMPERE, generation_of
 from probes.facts.pci.link_speed import link_gbps
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.queries.acs_redirects import acs_exemption, redirects_of
 from probes.queries.pcie_paths import config_of, express_of, functions_of, is_guest, turning_ports
 from probes.simulation.node.model.load import angle_of
 from probes.snapshot.examination import Examination
-from probes.topology.nccl_words import Nccl
+from probes.topology.nccl_words import NEAR, Nccl
 from probes.topology.paths import Path
 
 PORT_SHARE, PCIE_SHARE = 0.982, 0.905
@@ -200,8 +201,6 @@ def host_to_gpu_gbps(examination: Examination, gpu: str) -> float:
 
 # NVLink
 
-_OF_LINK = {8: 200.0, 9: 200.0, 10: 400.0}
-"""Major compute capability → Gb/s of an NVLink each way (NVIDIA white papers: Ampere, Hopper, Blackwell)."""
 _OVER_SWITCH, _OVER_CPU, _OVER_SOCKETS = 0.94, 0.62, 0.45
 
 
@@ -213,7 +212,8 @@ def nvlink_gbps(examination: Examination, gpu: str) -> float:
     if card is None:
         return 0.0
     links = sum(count for _, count in known(card.nvlink_peers, ()))
-    return links * _OF_LINK.get(known(card.compute_capability, (0, 0))[0], 200.0)
+    generation = generation_of(known(card.compute_capability, AMPERE.capability)) or AMPERE
+    return links * generation.nvlink_gbps
 
 
 def gpu_to_gpu_gbps(examination: Examination, a: str, b: str) -> float:
@@ -222,4 +222,4 @@ def gpu_to_gpu_gbps(examination: Examination, a: str, b: str) -> float:
     gbps = min(host_to_gpu_gbps(examination, gpu) for gpu in (a, b))
     if path is None or path.nccl_pcie is Nccl.SYS:
         return gbps * _OVER_SOCKETS
-    return gbps * (_OVER_SWITCH if path.nccl_pcie in (Nccl.PIX, Nccl.PXB) else _OVER_CPU)
+    return gbps * (_OVER_SWITCH if path.nccl_pcie in NEAR else _OVER_CPU)

@@ -12,6 +12,7 @@ from probes.base.unknown import known
 from probes.facts.kernel.modprobe_config import LoadingRules, read_rules
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.kernel.release import read_cmdline
+from probes.facts.pci.nic_families import EFA, LADDER_DRIVERS, RDMA_MODULE_OF, SLINGSHOT
 from probes.facts.system import services
 from probes.host.protocol import Host
 from probes.simulation.commands.catalogue import perform
@@ -26,15 +27,15 @@ _NO_REDIRECTS = re.compile(r"disable_acs_redir=[\\\"]*([0-9a-f:.;]+)")
 _BOOT_SECONDS = 20.0
 _AGAIN = ("dma-buf attach failed", "no symbol version for")  # what the kernel says in each boot
 # Drivers that udev loads by the alias of a device on the bus.
-_BY_DEVICE = ("mlx4_core", "mlx5_core", "efa", "cxi_ss1", "nvidia")
+_BY_DEVICE = (*LADDER_DRIVERS, "nvidia")
 # Loaded by nvidia-modprobe with the first CUDA program, by rdma-core's udev rules, by the cxi driver.
 _BY_PROGRAMS = ("nvidia_uvm", "ib_uverbs", "cxi_user")
 # Loaded by packages whose rules gdrtop does not know; they are there again if they were there before.
 _AS_BEFORE = ("rdma_cm", "rdma_ucm", "ib_umad", "cxi_eth", "efa_nv_peermem", "gdrdrv", "nvidia_fs")
 MODULES = (  # each before those that it needs
     *("nvidia_fs", "gdrdrv", "efa_nv_peermem", PEERMEM, "nv_peer_mem", "nvidia_uvm", "nvidia"),
-    *("rdma_ucm", "rdma_cm", "ib_umad", "mlx5_ib", "mlx4_ib", "efa", "ib_uverbs", "ib_core"),
-    *("mlx5_core", "mlx4_core", "cxi_user", "cxi_eth", "cxi_ss1"),
+    *("rdma_ucm", "rdma_cm", "ib_umad", *RDMA_MODULE_OF.values(), *EFA.modules, "ib_uverbs", "ib_core"),
+    *(*RDMA_MODULE_OF, SLINGSHOT.rdma_module, "cxi_eth", *SLINGSHOT.pci_drivers),
 )
 """Modules whose loading a boot decides; others stay as they are."""
 

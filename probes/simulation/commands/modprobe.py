@@ -14,6 +14,7 @@ from probes.facts.kernel.modprobe_config import (
 )
 from probes.facts.kernel.modules import LADDER
 from probes.facts.kernel.release import read_cmdline
+from probes.facts.pci.nic_families import RDMA_MODULE_OF
 from probes.host.protocol import Host
 from probes.simulation.commands.command_result import (
     CommandResult,
@@ -37,7 +38,6 @@ _FAILING_COMMANDS = frozenset({"/bin/false", "/usr/bin/false", "false", "/sbin/n
 _NO_OP_COMMANDS = frozenset({"/bin/true", "/usr/bin/true", "true", ":"})
 # Rough times on a node with eight GPUs: nvidia starts each GPU, mlx5_core each NIC's firmware.
 _SECONDS = {"nvidia": 2.5, "mlx5_core": 4.0, "nvidia_uvm": 0.4}
-_AUTOLOADED = {"mlx4_core": ("mlx4_ib",), "mlx5_core": ("mlx5_ib",)}  # by the device that the module creates
 
 
 class _Modprobe:
@@ -135,7 +135,8 @@ class _Modprobe:
     def _autoload(self, name: str) -> None:
         """Load what udev loads by alias and softdep lines ask for, unless blacklisted; print no errors."""
         saved_lines = list(self.lines)
-        for other in (*_AUTOLOADED.get(name, ()), *self._softdeps.get(name, ())):
+        by_device = [RDMA_MODULE_OF[name]] if name in RDMA_MODULE_OF else []  # that the module creates
+        for other in (*by_device, *self._softdeps.get(name, ())):
             if other in self._index and not self._rules.blacklisted(other):
                 self._insert(other, {})
         self.lines = saved_lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from probes.facts.gpu.generations import AMPERE, is_before
 from probes.simulation.commands.command_result import CommandResult, Invocation, done, failed, unsupported
 from probes.simulation.commands.modprobe import modprobe
 from probes.simulation.node.model.tree import Tree, uuid_of
@@ -105,7 +106,7 @@ def _persistence(tree: Tree, number: int, on: bool) -> list[str]:
 
 
 def _mig(tree: Tree, number: int, on: bool) -> list[str]:
-    gpu, able = _bus_id(tree, number), tree.description.gpu.capability >= (8, 0)
+    gpu, able = _bus_id(tree, number), not is_before(tree.description.gpu.capability, AMPERE)
     word, verb = ("Enabled", "enable") if on else ("Disabled", "disable")
     if not able:
         unable = f"Unable to {verb} MIG Mode for GPU {gpu}: Not Supported"

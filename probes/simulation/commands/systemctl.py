@@ -8,6 +8,7 @@ from dataclasses import replace
 from probes.base.unknown import Unknown
 from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.release import read_cmdline
+from probes.facts.pci.nic_families import CONNECTX
 from probes.simulation.commands.command_result import (
     CommandResult,
     Invocation,
@@ -28,7 +29,7 @@ _SECONDS = {"openibd": 12.0, "nvidia-fabricmanager": 4.0, "nvidia-persistenced":
 _NOT_LOADED, _NOT_ACTIVE, _UNKNOWN = 5, 3, 4
 _NAME = re.compile(r"[A-Za-z0-9:_.@-]{1,255}")
 MODULES_LOAD = "systemd-modules-load"
-_OFED = ("mlx5_core", "ib_core", "ib_uverbs", "mlx5_ib", "rdma_cm", "rdma_ucm")  # in load order
+_OFED = (*CONNECTX.pci_drivers, "ib_core", "ib_uverbs", CONNECTX.rdma_module, "rdma_cm", "rdma_ucm")
 _NO_DRIVER = "failed to initialize: the NVIDIA kernel module is not loaded"
 
 

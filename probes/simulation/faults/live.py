@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from probes.facts.kernel.modules import PEERMEM
+from probes.facts.rdma.counters import RECEIVED, SENT
 from probes.simulation.faults.fault import Faults, replace_content
 from probes.simulation.node.devices.ports import netdev_of, port_of
 from probes.simulation.node.devices.switches import add_switch
@@ -27,8 +28,6 @@ from probes.simulation.node.jobs.programs import registers_dmabuf
 from probes.simulation.node.jobs.traffic import (
     ALL_STAGED_SHARE,
     HELD_SHARE,
-    RECEIVED,
-    SENT,
     add_to,
     carry_over_tcp,
     scale,

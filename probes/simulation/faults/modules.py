@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from probes.facts.kernel.modules import PEERMEM
+from probes.facts.pci.nic_families import VERBS_MODULES
 from probes.simulation.faults.fault import ChangeTree, Faults, add_file, append_to_cmdline, fault
 from probes.simulation.node.model.tree import Refusal, Tree
 from probes.simulation.node.modules.files import modinfo_fields, modinfo_of, remove_module_file, set_modinfo
 from probes.simulation.node.modules.loading import refuse_module, remove_modules
 
 _OF_DRIVER = ("nvidia_fs", "gdrdrv", PEERMEM, "nvidia_uvm", "nvidia")
-_RDMA = ("mlx5_ib", "efa", "ib_uverbs", "rdma_cm", "ib_core")
+_RDMA = (*VERBS_MODULES, "ib_uverbs", "rdma_cm", "ib_core")
 _OTHER_KERNELS = {".el9": "5.14.0-427.11.1.el9_4.x86_64", ".el8": "4.18.0-553.5.1.el8_10.x86_64"}
 
 # Faults that remove the module's file hide faults in that file.

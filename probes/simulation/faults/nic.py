@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from probes.facts.jobs.nccl_conf import NCCL_CONF
+from probes.facts.rdma.counters import PORT_DATA
 from probes.facts.rdma.rail_networks import CONF
 from probes.simulation.faults.fault import ChangeTree, Faults, fault, replace_content
 from probes.simulation.node.devices.ports import netdev_of, port_of
@@ -60,7 +61,7 @@ def _slow_port(name: str, rate: str, divisor: int) -> ChangeTree:
 
     def change(tree: Tree) -> None:
         _port(name, rate=rate)(tree)
-        for counter in ("port_xmit_data", "port_rcv_data"):
+        for counter in PORT_DATA:
             path = f"{port_of(_compute_nic(tree, name))}/counters/{counter}"
             content = tree.files.get(path)
             if callable(content):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from probes.facts.kernel.modules import PEERMEM
+from probes.facts.pci.nic_families import CONNECTX
 from probes.simulation.faults.fault import ChangeTree, Faults, change_fields, fault
 from probes.simulation.faults.peermem import GONE
 from probes.simulation.node.model.description import NodeDescription, RootDescription
@@ -72,7 +73,7 @@ def _connectx_3(description: NodeDescription) -> NodeDescription:
         gpudirect={"dmabuf": False},
         modules={
             "live": tuple(name.replace("mlx5_", "mlx4_") for name in modules.live),
-            "on_disk": (*modules.on_disk, "mlx5_core", "mlx5_ib"),
+            "on_disk": (*modules.on_disk, *CONNECTX.modules),
         },
     )(description)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER, EFA_PEERMEM
+from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER
+from probes.facts.kernel.modules import EFA_PEERMEM
 from probes.simulation.faults.fault import ChangeDescription, Faults, change_fields, fault
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Refusal, Tree, log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probes.facts.rdma.counters import RECEIVED, SENT
 from probes.simulation.node.devices.config_space import add_config_space
 from probes.simulation.node.devices.network import add_network
 from probes.simulation.node.devices.pci import add_pci
@@ -157,7 +158,7 @@ def _add_rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
     tree.add(f"{nic.path}/net/{own}/dev_port", "0\n")
     _gids(tree, nic, guid, port_netdev(nic) or own)
     is_storage = nic.kind is tree.description.nic.get("storage")
-    for name, share in (("port_xmit_data", 1.0), ("port_rcv_data", 0.99)):
+    for name, share in ((SENT, 1.0), (RECEIVED, 0.99)):
         wave = Wave(nic.kind.gbps * share, angle_of(tree.seed, f"{nic.name} {name}"))
         steps = traffic_steps(tree.seed, nic.kind, is_storage)
         tree.add(f"{base}/ports/1/counters/{name}", _counter(SteppedTotal(wave.total, steps)))

@@ -8,7 +8,9 @@ from functools import cache
 import pytest
 
 from probes.base.silence import Silence, set_silences
-from probes.checks.judgment import Judge, Judgment, exit_status, judge
+from probes.base.unknown import Reason, Unknown
+from probes.checks.judgment import Judge, Judgment, conclude, exit_status, judge
+from probes.facts.gpudirect import GdrPath
 from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
@@ -146,6 +148,17 @@ def test_a_path_that_a_silenced_finding_refutes_stays_unusable_at_each_reading()
     after = judge_of_node.update(usability, examination.watched, 1.0)
     assert after.verdict.reason == "4 memory regions registered via peermem"
     assert after.paths == before.paths
+
+
+def test_a_refuted_path_beside_an_unknown_one_leaves_the_verdict_open() -> None:
+    examination = examined("p2p-topology-refused-old-importer")
+    first, other = examination.usability.paths
+    other = replace(other, usable=Unknown(Reason.NEEDS_ROOT), why="peer memory: nvidia_peermem unknown")
+    paths = (replace(first, usable=True), other)
+    usability = replace(examination.usability, path=GdrPath.DMABUF, paths=paths)
+    verdict = conclude(usability, judge(examination).findings)
+    assert (verdict.state, verdict.path) == (State.UNKNOWN, None)
+    assert verdict.reason.endswith("Peer memory: nvidia_peermem unknown")
 
 
 def test_paths_are_stated_anew_where_the_verdict_stays() -> None:

@@ -42,7 +42,7 @@ class Nics(LocalHost):
 
 def a_kernel(release: str = "6.8.0-45-generic", dmabuf: Maybe[bool] = True) -> KernelFacts:
     major, minor = (int(part) for part in release.split(".")[:2])
-    return KernelFacts(release, (major, minor), "", (), False, "none", False, False, dma_shared_buffer=dmabuf)
+    return KernelFacts(release, (major, minor), "", False, "none", False, False, dma_shared_buffer=dmabuf)
 
 
 def a_driver(flavor: Maybe[Flavor] = Flavor.OPEN, version: Maybe[str] = "570.124.06") -> DriverFacts:

@@ -56,7 +56,6 @@ def boot_of(*releases: str, next_kernel: str = RUNNING, keys: tuple[str, ...] = 
             for release in releases
         ),
         next_kernel=next_kernel,
-        is_efi=True,
         mok_keys=keys,
     )
 

@@ -12,7 +12,7 @@ from probes.base.text import plural, printable
 from probes.checks.judgment import Judgment, degrading
 from probes.checks.new_jobs import Action
 from probes.queries.finding import Finding
-from probes.snapshot.verdict import State, Verdict
+from probes.snapshot.verdict import Verdict
 from tui.runtime.printing import ascii_text, source_word
 from widgets.node.verdict import path_name
 
@@ -89,7 +89,7 @@ def counts_of(verdict: Verdict) -> str:
 
 def served(verdict: Verdict) -> str:
     """Return "via DMA-BUF, 8 of 8 GPUs, 8 NICs"; "" if there is no path."""
-    if verdict.path is None or verdict.state in (State.UNKNOWN, State.NOT_APPLICABLE):
+    if verdict.path is None or not verdict.state.has_counts:
         return ""
     gpus = f"{verdict.gpus_served} of {plural(verdict.gpus, 'GPU')}"
     return f"via {path_name(verdict.path)}, {gpus}, {plural(verdict.nics, 'NIC')}"

@@ -13,7 +13,7 @@ from probes.base.text import printable
 from probes.checks.judgment import exit_status
 from probes.checks.registry import FAILED_BY_A_BUG
 from probes.queries.finding import Finding, Severity, Status
-from probes.snapshot.verdict import State, Verdict
+from probes.snapshot.verdict import Verdict
 from tui.commands.consumers.checked_node import Answer, CheckedNode
 from tui.runtime.json_values import time_json
 from tui.runtime.printing import TEXT_WIDTH
@@ -51,7 +51,7 @@ def junit(node: CheckedNode) -> Answer:
 def _verdict_case(suite: ElementTree.Element, verdict: Verdict) -> None:
     case = ElementTree.SubElement(suite, "testcase", classname="gdrtop", name="verdict")
     message = printable(": ".join(filter(None, (verdict.word, verdict.reason))))
-    if verdict.state in (State.DEGRADED, State.BROKEN):
+    if verdict.state.is_faulty:
         ElementTree.SubElement(case, _FAILURE, message=message, type=verdict.state.value)
     elif not verdict.is_green:
         ElementTree.SubElement(case, _SKIPPED, message=message)

@@ -11,7 +11,6 @@ from collections import Counter
 
 from probes.checks.judgment import exit_status
 from probes.queries.finding import Status
-from probes.snapshot.verdict import State
 from tui.commands.consumers.checked_node import (
     Answer,
     CheckedNode,
@@ -59,7 +58,7 @@ def _performance_data(node: CheckedNode) -> str:
     verdict = node.judgment.verdict
     statuses = Counter(finding.status for finding in node.judgment.findings)
     rows = []
-    if verdict.gpus and verdict.state not in (State.UNKNOWN, State.NOT_APPLICABLE):
+    if verdict.gpus and verdict.state.has_counts:
         rows.append(f"gpus_direct={verdict.gpus_served};;;0;{verdict.gpus}")
     if verdict.critical is not None and verdict.warnings is not None:
         rows.append(f"critical={verdict.critical};;0;0")

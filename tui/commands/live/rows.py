@@ -8,7 +8,6 @@ from dataclasses import field
 from typing import TextIO
 
 from probes.base.frozen import frozen
-from probes.base.origin import Source
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.node import Node
 from probes.live.model.sample import GpuSample, LiveJob, LiveSample, PortSample
@@ -53,7 +52,7 @@ def live_rows(node: Node, sample: LiveSample) -> Iterator[LiveRow]:
     )
     refcnt = _known(peermem_refcnt=sample.peermem.refcnt)
     source, label = node.origin
-    text = "" if source in (Source.LIVE, Source.REMOTE) else f"{source.value.upper()} {label}".strip()
+    text = "" if node.origin.is_running else f"{source.value.upper()} {label}".strip()
     yield LiveRow("node", known(host_name(node), "?"), at, state, path, refcnt, text)
     yield from (_job(sample, job) for job in sample.jobs)
     yield from (_port(at, port) for port in sample.ports)

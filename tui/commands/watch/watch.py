@@ -297,59 +297,42 @@ class Output:
 
     def event(self, event: LiveEvent) -> None:
         """Print an event of the node."""
-        self._print(event.at, event.severity, event.text, event.explanation, event.kind.value, event.subject)
+        self._print(event.at, _content(event, event.severity, event.subject))
 
     def document_of(self, event: LiveEvent) -> dict[str, Any]:
         """Return the JSON document of an event."""
-        texts = event.text, event.explanation, event.kind.value, event.subject
-        return self._document(event.at, event.severity, *texts)
+        return self._document(event.at, _content(event, event.severity, event.subject))
 
     def notice(self, notice: Notice) -> None:
         """Print what happened to the ring."""
-        is_trouble = notice.kind in _TROUBLE
-        severity = Severity.WARNING if is_trouble else Severity.NOTE
-        explanation, file = notice.explanation, notice.file
-        self._print(notice.at, severity, notice.text, explanation, notice.kind.value, "gdrtop watch", file)
+        severity = Severity.WARNING if notice.kind in _TROUBLE else Severity.NOTE
+        self._print(notice.at, _content(notice, severity, "gdrtop watch", notice.file))
 
-    def _print(
-        self,
-        at: float,
-        severity: Severity,
-        text: str,
-        explanation: str,
-        kind: str,
-        subject: str,
-        file: str = "",
-    ) -> None:
+    def _print(self, at: float, content: dict[str, Any]) -> None:
         if self._as_json:
-            json.dump(self._document(at, severity, text, explanation, kind, subject, file), self._out)
+            json.dump(self._document(at, content), self._out)
             self._out.write("\n")
         else:
             local = datetime.fromtimestamp(at).astimezone().isoformat(sep=" ", timespec="seconds")
             # A log has a line for each event, however long.
             width = text_width(self._out) if self._out.isatty() else _LOG_WIDTH
-            lines = wrapped_below(f"{local}  {severity.value:<8}  {text}", width)
-            lines += wrapped_below(explanation, width, INDENT) if explanation else []
+            lines = wrapped_below(f"{local}  {content['severity']:<8}  {content['text']}", width)
+            if content["explanation"]:
+                lines += wrapped_below(content["explanation"], width, INDENT)
             print_lines(lines, self._out, self._ascii_only)
         self._out.flush()
 
-    def _document(
-        self,
-        at: float,
-        severity: Severity,
-        text: str,
-        explanation: str,
-        kind: str,
-        subject: str,
-        file: str = "",
-    ) -> dict[str, Any]:
+    def _document(self, at: float, content: dict[str, Any]) -> dict[str, Any]:
         assert self.node is not None
-        content = {
-            "kind": kind,
-            "severity": severity.value,
-            "subject": subject,
-            "text": text,
-            "explanation": explanation,
-            "file": file or None,
-        }
         return document("watch", host_name(self.node), self.node.origin, at, content)
+
+
+def _content(entry: LiveEvent | Notice, severity: Severity, subject: str, file: str = "") -> dict[str, Any]:
+    return {
+        "kind": entry.kind.value,
+        "severity": severity.value,
+        "subject": subject,
+        "text": entry.text,
+        "explanation": entry.explanation,
+        "file": file or None,
+    }

@@ -26,7 +26,7 @@ from widgets.base.graphs import graph
 from widgets.base.lines import Line, Run, Tone, wrapped
 from widgets.doctor import findings
 from widgets.live import job_lines, rank_graphs
-from widgets.node import gpudirect, matrix, modules, nic_detail, traffic, verdict
+from widgets.node import gpudirect, matrix, modules, nic_detail, traffic
 from widgets.node import path as path_drawing
 from widgets.node import topology as topology_drawing
 from widgets.node.highlights import NOTHING_LIMITED, Highlights
@@ -149,7 +149,7 @@ class Panels:
         judgment = checked.judgment
         if checked.failure or judgment is None or not judgment.is_checked or judgment.listed:
             return False
-        return judgment.verdict.state not in verdict.WITHOUT_NUMBERS
+        return judgment.verdict.state.has_counts
 
     def _trends(self, topology: Topology, end: str, cells: int) -> list[Line]:
         """Return the graphs of a GPU, or of each port of a NIC, in the busier direction."""

@@ -197,8 +197,7 @@ class OverviewState:
             needed = (modules.modules[rung.module] for rung in modules.ladder if rung.core)
             if any(module.is_not_installed for module in needed):
                 return "setup"
-        is_wrong = self.judgment.verdict.state in (State.DEGRADED, State.BROKEN)
-        return "fix" if self.has_fix and is_wrong else ""
+        return "fix" if self.has_fix and self.judgment.verdict.state.is_faulty else ""
 
     @property
     def examination(self) -> Examination | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER, EFA_PEERMEM
+from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER
+from probes.facts.kernel.modules import EFA_PEERMEM
 from probes.facts.rdma.counters import Place, sampled
 from probes.facts.rdma.cxi import RECEIVED_OCTETS, SENT_OCTETS
 from probes.simulation.node.model.load import SteppedTotal, Wave, angle_of, traffic_steps

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from probes.facts.kernel.modules import PEERMEM
+from probes.facts.pci.nic_families import PLUGIN_DRIVERS, RDMA_MODULE_OF
 from probes.simulation.node.devices.ports import is_active
 from probes.simulation.node.model.load import angle_of, regions
 from probes.simulation.node.model.tree import PlacedNic, Program, Tree, Via
@@ -29,7 +30,7 @@ def settle_paths(tree: Tree) -> None:
     """Give ranks the path that they could take at their start, on this node with all its faults."""
     nics = {nic.name: nic for nic in tree.nics}
     for program in tree.programs:
-        if program.via not in (Via.PEERMEM, Via.DMABUF) or "nvidia" not in tree.live_modules:
+        if not program.via.is_gdr or "nvidia" not in tree.live_modules:
             continue
         via = path_of(tree, program)
         used = [nics[name] for name in program.nics]
@@ -57,7 +58,7 @@ def registers_dmabuf(tree: Tree, nic: PlacedNic | None = None) -> bool:
 
 def takes_peer_memory(tree: Tree, nic: PlacedNic) -> bool:
     """Return whether the NIC's driver calls nvidia_peermem, and the GPU driver lets it."""
-    drivers = ("mlx5_core", "mlx4_core", *(("erdma",) if tree.description.modules.ofed else ()))
+    drivers = (*RDMA_MODULE_OF, *(("erdma",) if tree.description.modules.ofed else ()))
     return nic.kind.driver in drivers and tree.description.offers_gdr and not _is_denied(tree)
 
 
@@ -76,7 +77,7 @@ def uses_cxi(tree: Tree) -> bool:
 def needs_plugin(tree: Tree) -> bool:
     """Return whether NCCL can use the compute NICs only through a network plugin: EFA and Slingshot."""
     nic = tree.description.nic.get("compute")
-    return nic is not None and nic.driver in ("efa", "cxi_ss1")
+    return nic is not None and nic.driver in PLUGIN_DRIVERS
 
 
 def path_between(tree: Tree, gpu: int, nic: PlacedNic) -> Via:

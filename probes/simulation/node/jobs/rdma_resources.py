@@ -14,6 +14,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from probes.base.unknown import Unknown
+from probes.facts.rdma.counters import PORT_DATA
 from probes.host.rdma_resources import (
     CompletionQueue,
     MemoryRegion,
@@ -39,7 +40,6 @@ _OWN_NUMBERS = 256  # object numbers of one program
 _FIRST_THREAD = 1_000_000
 _THREADS = 8  # of one program
 _KERNEL = "ib_core"
-_PORT_DATA = ("port_xmit_data", "port_rcv_data")  # in units of four octets
 _PACKET = 4096 // 4 * 2 * _CHANNELS  # units of a packet on each queue pair of a rank
 _PSNS = 1 << 24
 _MOST_REGIONS = 64  # of most programs
@@ -130,7 +130,7 @@ def packet_numbers(tree: Tree, seconds: float) -> tuple[PacketNumbers, ...]:
     numbers = {}
     for nic in tree.nics:
         directory = f"{port_of(nic)}/counters"
-        counts = (tree.content(f"{directory}/{name}", seconds) for name in _PORT_DATA)
+        counts = (tree.content(f"{directory}/{name}", seconds) for name in PORT_DATA)
         numbers[nic.name] = [0 if isinstance(count, Unknown) else int(count) // _PACKET for count in counts]
     return tuple(
         PacketNumbers(pair.device, pair.number, sent % _PSNS, received % _PSNS, pair.pid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from probes.facts.rdma.counters import RECEIVED, SENT
 from probes.simulation.node.devices.ports import is_active, netdev_of, port_of
 from probes.simulation.node.jobs.programs import (
     nearest_nics,
@@ -16,7 +17,6 @@ from probes.simulation.node.jobs.programs import (
 from probes.simulation.node.model.load import SteppedTotal, Steps, changes, gpu_traffic
 from probes.simulation.node.model.tree import Content, PlacedNic, Program, Tree, Via
 
-SENT, RECEIVED = "port_xmit_data", "port_rcv_data"
 # Of a port, and of an EFA.
 _COUNTERS = (f"counters/{SENT}", f"counters/{RECEIVED}", "hw_counters/tx_bytes", "hw_counters/rx_bytes")
 ONE_STAGED_SHARE = 0.75  # of a rank's traffic, when it alone copies through host memory
@@ -94,8 +94,7 @@ def _leave(tree: Tree, nic: PlacedNic) -> None:
     for program in moved:
         gpu = program.gpu or 0
         program.nics = tuple(name for name in program.nics if name != nic.name) or (near[gpu].name,)
-        is_gdr = program.via in (Via.PEERMEM, Via.DMABUF)
-        if is_gdr and path_between(tree, gpu, near[gpu]) is Via.HOST:
+        if program.via.is_gdr and path_between(tree, gpu, near[gpu]) is Via.HOST:
             program.via = Via.HOST
     for program in ranks:
         listed = program.logged_nics or tuple(

@@ -10,7 +10,9 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from probes.base.frozen import frozen
-from probes.facts.rdma.nic_families import FAMILIES
+from probes.facts.gpu.generations import TURING, is_before, without_gdr
+from probes.facts.gpudirect_requirements import FIRST_DMABUF_DRIVER
+from probes.facts.pci.nic_families import CONNECTX, FAMILIES
 from probes.simulation.node.model.names import SIMULATED_NAMES
 
 if sys.version_info >= (3, 11):
@@ -96,7 +98,7 @@ class NicDescription:
         """Return the PCI driver: by the vendor, and mlx4_core for ConnectX-3."""
         if self.id in ("15b3:1003", "15b3:1007"):
             return "mlx4_core"
-        return _DRIVERS.get(self.id.partition(":")[0], "mlx5_core")
+        return _DRIVERS.get(int(self.id.partition(":")[0], 16), CONNECTX.pci_drivers[0])
 
 
 @frozen
@@ -251,13 +253,12 @@ class NodeDescription:
     @property
     def offers_gdr(self) -> bool:
         """Return whether the GPUs support GPUDirect RDMA (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED)."""
-        by_name = "GeForce" in self.gpu.name or "GB10" in self.gpu.name
-        return not (by_name or self.nvml.is_vgpu or self.nvml.confidential_computing)
+        return not (without_gdr(self.gpu.name) or self.nvml.is_vgpu or self.nvml.confidential_computing)
 
     @property
     def exports_dmabuf(self) -> bool:
         """Return CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: open modules, new enough, and a GPU they serve."""
-        is_new = self.driver.numbers >= (515, 43, 4) and tuple(self.gpu.capability) >= (7, 5)
+        is_new = self.driver.numbers >= FIRST_DMABUF_DRIVER and not is_before(self.gpu.capability, TURING)
         return self.offers_gdr and self.driver.flavor == "open" and is_new
 
 

@@ -8,8 +8,8 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.kernel.modules import PLUGIN_ONLY
-from probes.facts.rdma.nic_families import VERBS_MODULES
+from probes.facts.kernel.modules import USUAL_NEEDS
+from probes.facts.pci.nic_families import PLUGIN_ONLY, VERBS_MODULES
 from probes.host.answers import CommandOutput
 from probes.simulation.node.model.description import NicDescription, NodeDescription
 from probes.simulation.node.model.load import Steps
@@ -31,29 +31,16 @@ BOOT_MESSAGES = (
     (6, 12.731604, "nvidia-nvlink: Nvlink Core is being initialized, major device number 235"),
 )
 
-# Prefixes of vendors' modules that their own packages build: AWS's and HPE's.
+# Of vendors' modules that their own packages build: AWS's and HPE's.
+VENDOR_PREFIXES = tuple(family.pci_drivers[0].partition("_")[0] for family in PLUGIN_ONLY)
 
 # Direct dependencies of each module, from modules.dep of nodes with and without OFED.
 _DEPENDENCIES = {
-    "ib_core": (),
-    "ib_uverbs": ("ib_core",),
-    "ib_umad": ("ib_core",),
-    "rdma_cm": ("ib_core",),
-    "cxi_eth": ("cxi_ss1",),
-    "cxi_ss1": (),
-    "cxi_user": ("cxi_ss1",),
     **dict.fromkeys(VERBS_MODULES, ("ib_core", "ib_uverbs")),
-    "efa_nv_peermem": ("nvidia",),
-    "mlx4_core": (),
-    "mlx4_ib": ("ib_core", "ib_uverbs", "mlx4_core"),
-    "mlx5_core": (),
-    "mlx5_ib": ("ib_core", "ib_uverbs", "mlx5_core"),
-    "nvidia": (),
-    "nvidia_uvm": ("nvidia",),
+    **USUAL_NEEDS,
     "nvidia_peermem": ("nvidia", "ib_core"),
-    "gdrdrv": ("nvidia",),
-    "nvidia_fs": ("nvidia",),
-    "nv_peer_mem": ("ib_core", "nvidia"),
+    "ib_umad": ("ib_core",),
+    "cxi_eth": ("cxi_ss1",),
     "rdma_ucm": ("rdma_cm", "ib_uverbs"),
 }
 
@@ -67,6 +54,11 @@ class Via(Enum):
     HOST = "host memory"  # a rank copies GPU memory through it
     TCP = "TCP"
     NONE = "none"  # it has opened the NICs, and has no queue pairs
+
+    @property
+    def is_gdr(self) -> bool:
+        """Whether the NICs access GPU memory, by verbs."""
+        return self in (Via.PEERMEM, Via.DMABUF)
 
 
 @dataclass
@@ -362,7 +354,7 @@ def dependencies_of(name: str, has_ofed: bool) -> tuple[str, ...]:
 
 def module_path(node: NodeDescription, name: str) -> str:
     """Return the path of the .ko below /lib/modules/RELEASE."""
-    if name.startswith(PLUGIN_ONLY):
+    if name.startswith(VENDOR_PREFIXES):
         return f"updates/dkms/{name.replace('_', '-') if name.startswith('cxi') else name}.ko"
     if name.startswith("nvidia") or name in ("gdrdrv", "nv_peer_mem"):
         return f"updates/dkms/{name.replace('_', '-') if name != 'nvidia_fs' else name}.ko"

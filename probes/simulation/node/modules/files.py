@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from probes.base.unknown import Maybe
-from probes.facts.kernel.modules import PEERMEM
+from probes.facts.kernel.modules import EFA_PEERMEM, PEERMEM
+from probes.facts.pci.nic_families import PLUGIN_ONLY
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Tree, dependencies_of, module_path
 from probes.simulation.node.modules.modules import VERSIONS, srcversion_of
@@ -20,9 +21,8 @@ from probes.simulation.node.modules.symbol_versions import (
 
 MODULES_LOAD = "/usr/lib/systemd/system/systemd-modules-load.service"
 _VENDOR_PACKAGES = {  # module -> DKMS package
-    "efa": "efa",
-    "efa_nv_peermem": "efa-nv-peermem",
-    "cxi_ss1": "cray-cxi-driver",
+    **{family.pci_drivers[0]: family.dkms[0] for family in PLUGIN_ONLY},
+    EFA_PEERMEM: "efa-nv-peermem",
 }
 # Modules of every kernel, which no description names.
 ALWAYS_ON_DISK = ("rdma_ucm",)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from probes.facts.gpu.generations import generation_of
 from probes.facts.gpu.gpus import DRIVER_PROC
 from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER
 from probes.facts.kernel.modprobe_config import parse_cmdline
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.functions import DEVICES
-from probes.facts.rdma.nic_families import VERBS_MODULES
+from probes.facts.pci.nic_families import LADDER_DRIVERS, VERBS_MODULES
 from probes.simulation.node.devices.config_space import real_path
 from probes.simulation.node.model.tree import Refusal, Removed, Tree, log, uuid_of
 from probes.simulation.node.modules.files import modinfo_fields
@@ -40,17 +41,13 @@ _PATHS = {
     "gdrdrv": ("/dev/gdrdrv",),
 }
 _PARAMS = f"{DRIVER_PROC}/params"
-# Compute capability -> the first branch of the open driver whose source knows the chip (gb100, gb110, gb202
-# and gb20b in src/common/inc/swref/published/blackwell); 595.45.04 does not know Rubin.
-_FIRST_BRANCHES = {(10, 0): 560, (10, 3): 575, (10, 7): 610, (12, 0): 570, (12, 1): 575}
 _OPTIONS = {"GrdmaPciTopoCheckOverride": "0", "DmaRemapPeerMmio": "1"}  # their values without an option
 # The versions of the driver from and before which it has an option (nv-reg.h; NVIDIA/aicr issue 2459).
 OPTION_VERSIONS = {
     "GrdmaPciTopoCheckOverride": ((570, 86, 16), (595, 58, 0)),
     "CoherentGPUMemoryMode": ((580, 65, 6), (10_000, 0, 0)),
 }
-_NIC_DRIVERS = ("mlx4_core", "mlx5_core", "efa", "cxi_ss1")
-_PCI_DRIVERS = ("nvidia", *_NIC_DRIVERS)
+_PCI_DRIVERS = ("nvidia", *LADDER_DRIVERS)
 
 
 def insert_module(tree: Tree, name: str, parameters: Mapping[str, str], seconds: float) -> Refusal | None:
@@ -191,8 +188,9 @@ def _init_failure(
 def _older_than_gpus(tree: Tree, version: str) -> Refusal | None:
     """Refuse GPUs that are newer than the driver (kernel-open/nvidia/nv.c, osapi.c)."""
     branch = version.partition(".")[0]
-    first = _FIRST_BRANCHES.get(tree.description.gpu.capability, 0)
-    if not tree.gpus or not branch.isdecimal() or int(branch) >= first:
+    generation = generation_of(tree.description.gpu.capability)
+    is_known = generation is None or not branch.isdecimal() or int(branch) >= generation.first_branch
+    if not tree.gpus or is_known:
         return None
     lines = []
     for gpu in tree.gpus:
@@ -242,7 +240,7 @@ def _device_paths(tree: Tree, module: str) -> list[str]:
         verbs = tree.directories.get("/dev/infiniband", set())
         paths = [f"/dev/infiniband/{file}" for file in sorted(verbs) if file.startswith("uverbs")]
         paths += [f"{nic.path}/infiniband" for nic in tree.cards]
-    if module not in _NIC_DRIVERS:
+    if module not in LADDER_DRIVERS:
         return paths
     netdevs = [
         f"/sys/class/net/{netdev}"

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from probes.facts.kernel.modules import PEERMEM, PLUGIN_ONLY
+from probes.facts.kernel.modules import PEERMEM
+from probes.facts.pci.nic_families import VERBS_MODULES
+from probes.facts.rdma.counters import PORT_DATA
 from probes.simulation.node.jobs.programs import peermem_regions
-from probes.simulation.node.model.tree import PEERMEM_REGION_BYTES, Tree, Via, dependencies_of, hash_of
+from probes.simulation.node.model.tree import (
+    PEERMEM_REGION_BYTES,
+    VENDOR_PREFIXES,
+    Tree,
+    Via,
+    dependencies_of,
+    hash_of,
+)
 from probes.simulation.node.system.services import ONESHOT
 
 PEERMEM_PARAMETERS = {"peerdirect_support": "0", "persistent_api_support": "1"}
@@ -56,7 +65,7 @@ def add_module_references(tree: Tree) -> None:
     # An open verbs device is a reference to ib_uverbs and to the device's driver (ib_uverbs_open).
     counts = {
         "nvidia": 4 * gpus - of_services,
-        **dict.fromkeys(("nvidia_uvm", "ib_uverbs", "mlx4_ib", "mlx5_ib", "efa"), 2 * gpus),
+        **dict.fromkeys(("nvidia_uvm", "ib_uverbs", *VERBS_MODULES), 2 * gpus),
     }
     for module, count in counts.items():
         if module in tree.live_modules:
@@ -71,7 +80,7 @@ def end_rdma_traffic(tree: Tree) -> None:
     for program in tree.programs:
         program.via = Via.TCP
     for nic in tree.nics:
-        for name in ("port_xmit_data", "port_rcv_data"):
+        for name in PORT_DATA:
             path = f"{nic.path}/infiniband/{nic.name}/ports/1/counters/{name}"
             if path in tree.files:
                 tree.add(path, "3200000000\n")
@@ -113,7 +122,7 @@ def _proc_modules(tree: Tree, seconds: float) -> str:
     lines = []
     for name in reversed(tree.live_modules):
         users = "".join(f"{user}," for user in users_of(tree, name)) or "-"
-        taint = " (OE)" if name.startswith(("nvidia", *PLUGIN_ONLY)) else ""
+        taint = " (OE)" if name.startswith(("nvidia", *VENDOR_PREFIXES)) else ""
         lines.append(f"{name} 65536 {refcnt(tree, name, seconds)} {users} Live 0x0000000000000000{taint}\n")
     return "".join(lines)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from probes.base.unknown import Maybe
 from probes.facts.gpu.fabric import NVLSM
+from probes.facts.gpu.generations import HOPPER, is_before
 from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.node.model.tree import Tree
 
@@ -125,7 +126,7 @@ def fabric_state(tree: Tree, number: int = -1) -> str:
     Since Hopper, GPUs register with a Fabric Manager, on this node or elsewhere.
     """
     gpu = tree.description.gpu
-    if gpu.capability < (9, 0) or not (has_switches(tree) or gpu.c2c):
+    if is_before(gpu.capability, HOPPER) or not (has_switches(tree) or gpu.c2c):
         return "not supported"
     if has_switches(tree) and tree.units.get(FABRIC_MANAGER) != "active":
         return "in progress"

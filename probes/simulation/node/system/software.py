@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from probes.facts.jobs.nccl_conf import NCCL_CONF
-from probes.facts.rdma.nic_families import VERBS_MODULES
+from probes.facts.pci.nic_families import PROVIDER_OF, VERBS_MODULES
+from probes.facts.system.libraries import NVML, OF_DRIVER
 from probes.facts.system.tool_names import GDRCOPY, PERFTEST, programs_of
 from probes.nccl.topology_xml import GPU_CLASS, VERSION, Element, xml_text
 from probes.simulation.node.jobs.processes import library_directory, verbs_libraries
@@ -20,7 +21,6 @@ PERFTEST_PROGRAM = (
 _BUILT_FROM_SOURCE = "/usr/local/bin"
 _DIRECTORIES = {"gdrcopy": "/usr/bin"}  # NVIDIA's repository has a package of it, but not of the others
 _PACKAGES = {f"/usr/bin/{name}": ("gdrcopy-tests", "2.5-1") for name in GDRCOPY}
-_DRIVER_LIBRARIES = ("libnvidia-ml.so.1", "libcuda.so.1")
 _MISMATCH = "driver/library version mismatch: reload the kernel modules or reboot"
 _VERBS_ABI = 34
 _DPKG_DISTRIBUTIONS = ("Ubuntu", "Debian")
@@ -54,10 +54,9 @@ def add_software(tree: Tree) -> None:
     ):
         tree.add(f"{directory}/{file}", "")
         tree.link(f"{directory}/{soname}", file)
-    for soname in verbs_libraries(tree):
-        if soname != "libibverbs.so.1":
-            plugin_name = f"{soname.partition('.')[0]}-rdmav{_VERBS_ABI}.so"
-            tree.add(f"{directory}/libibverbs/{plugin_name}", "")
+    providers = (PROVIDER_OF.get(nic.driver, "") for nic in tree.description.nic.values())
+    for provider in filter(None, dict.fromkeys(providers)):
+        tree.add(f"{directory}/libibverbs/lib{provider}-rdmav{_VERBS_ABI}.so", "")
 
 
 # Libraries of the NVIDIA driver
@@ -71,20 +70,20 @@ def add_driver_libraries(tree: Tree) -> None:
 
 def set_library_version(tree: Tree, version: str) -> None:
     """Set the version of both libraries."""
-    for name in _DRIVER_LIBRARIES:
+    for name in OF_DRIVER:
         install_library(tree, name, f"{name.removesuffix('.1')}.{version}")
 
 
 def library_mismatch(tree: Tree) -> str:
     """Return what NVML says if its library has another version than the loaded driver; "": nothing."""
-    link = tree.links.get(f"{library_directory(tree)}/{_DRIVER_LIBRARIES[0]}", "")
+    link = tree.links.get(f"{library_directory(tree)}/{NVML}", "")
     loaded, installed = tree.text("/sys/module/nvidia/version").strip(), link.rpartition(".so.")[2]
     return _MISMATCH if installed and loaded and installed != loaded else ""
 
 
 def library_missing(tree: Tree) -> str:
     """Return that the driver's libraries are not installed; "": they are."""
-    missing = [name for name in _DRIVER_LIBRARIES if f"{library_directory(tree)}/{name}" not in tree.links]
+    missing = [name for name in OF_DRIVER if f"{library_directory(tree)}/{name}" not in tree.links]
     return f"{missing[0]} is not installed" if missing else ""
 
 

@@ -129,10 +129,7 @@ def test_a_gpu_name_with_its_memory_size_is_not_a_vgpu_profile() -> None:
 
 
 def with_libraries(*versions: str):  # type: ignore[no-untyped-def]
-    files = tuple(
-        InstalledLibrary("libnvidia-ml.so.1", f"/usr/lib64/libnvidia-ml.so.{version}", version)
-        for version in versions
-    )
+    files = tuple(InstalledLibrary(f"/usr/lib64/libnvidia-ml.so.{version}", version) for version in versions)
     return replace(HGX, libraries=LibraryFacts({"libnvidia-ml.so.1": files}))
 
 
@@ -259,7 +256,7 @@ WITHOUT_NCCL = replace(
 
 
 def with_nccl(version: str):  # type: ignore[no-untyped-def]
-    library = InstalledLibrary("libnccl.so.2", f"/usr/lib/libnccl.so.{version}", version)
+    library = InstalledLibrary(f"/usr/lib/libnccl.so.{version}", version)
     return replace(WITHOUT_NCCL, libraries=LibraryFacts({"libnccl.so.2": (library,)}))
 
 

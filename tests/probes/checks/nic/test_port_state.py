@@ -1,6 +1,7 @@
 """Checks of ports: state, link layer, rate."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -27,6 +28,11 @@ PORT_CHECKS = (
 )
 # Linux, include/rdma/ib_verbs.h, enum ib_port_state.
 STATES = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
+# Linux, drivers/infiniband/core/sysfs.c, phys_state_to_str.
+PHYSICAL_STATES = (
+    *("Sleep", "Polling", "Disabled", "PortConfigurationTraining", "LinkUp"),
+    *("LinkErrorRecovery", "Phy Test", "<unknown>"),
+)
 # They read the PCI bus or the kernel log, and so need no RDMA device.
 WITHOUT_RDMA = {
     "nic-without-driver",
@@ -69,6 +75,17 @@ def test_ports_that_carry_nothing_are_found_and_break_the_node(name: str, state:
     judgment = judge(examine(host))
     found = {finding.id for finding in judgment.found} & set(PORT_DOWN)
     assert bool(found) == (judgment.verdict.state is State.BROKEN) == (state != "ACTIVE")
+
+
+@pytest.mark.parametrize("layer", ["InfiniBand", "Ethernet"])
+@pytest.mark.parametrize("state", STATES)
+def test_a_port_that_nccl_would_not_use_is_found_whatever_its_physical_state(state: str, layer: str) -> None:
+    for physical in PHYSICAL_STATES:
+        changed = with_ports(
+            HGX, partial(replace, state=state, physical_state=physical, link_layer=layer), "mlx5_4"
+        )
+        found = [name for name in PORT_CHECKS if status(name, changed) is Status.FOUND]
+        assert len(found) == (state != "ACTIVE"), physical
 
 
 @pytest.mark.parametrize("name", PORT_CHECKS)

@@ -75,7 +75,7 @@ def with_library(soname: str, *paths: str) -> Examination:
     node = examination_of("hgx-h100")
     assert isinstance(node.libraries, LibraryFacts)
     here = tuple(
-        InstalledLibrary(soname, path, version if "." in version else ABSENT)
+        InstalledLibrary(path, version if "." in version else ABSENT)
         for path in paths
         for version in [path.partition(".so.")[2]]
     )

@@ -243,8 +243,8 @@ def test_no_text_stops_the_parser_of_status(text: str) -> None:
 
 
 def test_pinned_memory_that_is_not_listed_is_not_zero() -> None:
-    status = parse_status("Name:\tpython3\nTgid:\t42\nVmPin:\t   32768 kB\n")
-    assert (status.thread_group, status.pinned_bytes) == (42, 32768 * 1024)
+    status = parse_status("Name:\tpython3\nVmPin:\t   32768 kB\n")
+    assert status.pinned_bytes == 32768 * 1024
     assert isinstance(parse_status("Name:\tVmPin:\t 1 kB\n").pinned_bytes, Unknown)
 
 

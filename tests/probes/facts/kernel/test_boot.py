@@ -101,7 +101,7 @@ def test_a_unified_kernel_image(tmp_path: Path) -> None:
     efi_variable(tmp_path, "LoaderInfo", "systemd-boot 255.4")
     efi_variable(tmp_path, "StubInfo", "systemd-stub 255.4")
     facts = boot(tmp_path)
-    assert (facts.loader, facts.is_efi, facts.next_kernel) == (BootLoader.UKI, True, NEW)
+    assert (facts.loader, facts.next_kernel) == (BootLoader.UKI, NEW)
 
 
 def test_an_ostree_system_with_a_staged_update(tmp_path: Path) -> None:
@@ -244,11 +244,6 @@ def test_keys_that_modules_are_signed_with(tmp_path: Path) -> None:
         "/var/lib/dkms/mok.pub",
         "/usr/share/nvidia/nvidia-modsign-crt-1A2B3C4D.der",
     )
-
-
-def test_a_node_without_efi(tmp_path: Path) -> None:
-    (tmp_path / "sys/firmware").mkdir(parents=True)
-    assert boot(tmp_path).is_efi is False
 
 
 def test_releases_sort_by_number() -> None:

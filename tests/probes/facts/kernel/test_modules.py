@@ -18,12 +18,12 @@ from probes.facts.kernel.modules import (
     LADDER,
     ModuleFacts,
     ModuleState,
-    cards_of,
     for_cards,
     parse_proc_modules,
     probe,
 )
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
+from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3, MELLANOX, NicFamily, cards_of
 from probes.host.machine.local import LocalHost
 from tests.support.doctor import examination_of
 
@@ -305,23 +305,23 @@ def bus(*cards: PciFunction) -> PciFacts:
 @pytest.mark.parametrize(
     ("device_id", "family"),
     [
-        (0x1003, "mlx4"),  # ConnectX-3
-        (0x1007, "mlx4"),  # ConnectX-3 Pro
-        (0x673C, "mlx4"),  # ConnectX-2
-        (0x1011, "mlx5"),  # Connect-IB
-        (0x101E, "mlx5"),  # a virtual function
-        (0x1023, "mlx5"),  # ConnectX-8
-        (0xA2DC, "mlx5"),  # BlueField-3
-        (0x5A44, ""),  # InfiniHost: mthca
+        (0x1003, CONNECTX_3),  # ConnectX-3
+        (0x1007, CONNECTX_3),  # ConnectX-3 Pro
+        (0x673C, CONNECTX_3),  # ConnectX-2
+        (0x1011, CONNECTX),  # Connect-IB
+        (0x101E, CONNECTX),  # a virtual function
+        (0x1023, CONNECTX),  # ConnectX-8
+        (0xA2DC, CONNECTX),  # BlueField-3
+        (0x5A44, None),  # InfiniHost: mthca
     ],
 )
-def test_each_card_belongs_to_its_driver(device_id: int, family: str) -> None:
-    for name in ("mlx4", "mlx5"):
-        assert bool(cards_of(bus(card(1, device_id)), name)) is (name == family)
+def test_each_card_belongs_to_its_driver(device_id: int, family: NicFamily | None) -> None:
+    for other in MELLANOX:
+        assert bool(cards_of(bus(card(1, device_id)), other)) is (other is family)
 
 
 def test_a_card_given_to_a_virtual_machine_does_not_count() -> None:
-    assert cards_of(bus(card(1, 0x1003, "vfio-pci")), "mlx4") == ()
+    assert cards_of(bus(card(1, 0x1003, "vfio-pci")), CONNECTX_3) == ()
 
 
 def test_the_ladder_shows_mlx4_where_there_is_a_connectx_3_only(node: Path) -> None:

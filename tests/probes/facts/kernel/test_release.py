@@ -71,14 +71,6 @@ def test_an_empty_tree_knows_nothing_and_claims_nothing(tmp_path: Path) -> None:
         assert fact.reason is Reason.NOT_THERE
 
 
-def test_iommus_are_listed_and_none_is_not_the_same_as_unknown(tmp_path: Path) -> None:
-    (tmp_path / "sys/class/iommu").mkdir(parents=True)
-    assert facts_of(tmp_path).iommus == ()
-    write(tmp_path, "/sys/class/iommu/dmar0/x", "")
-    write(tmp_path, "/sys/class/iommu/dmar1/x", "")
-    assert facts_of(tmp_path).iommus == ("dmar0", "dmar1")
-
-
 @pytest.mark.parametrize(("last", "expected"), [(1, True), (0, False)])
 def test_secure_boot_is_the_fifth_byte(tmp_path: Path, last: int, expected: bool) -> None:
     write(tmp_path, SECURE_BOOT, bytes([6, 0, 0, 0, last]))

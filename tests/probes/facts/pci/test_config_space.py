@@ -16,7 +16,6 @@ from probes.facts.pci.config_space import (
     Acs,
     ConfigSpace,
     PciExpress,
-    PortType,
     capabilities,
     extended_capabilities,
     parse_config,
@@ -103,10 +102,7 @@ def test_acs_and_express_of_a_switch_port(tmp_path: Path) -> None:
     assert (
         str(found.acs.on) == "SrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-"
     )
-    assert found.acs.able.direct_translated
     assert isinstance(found.express, PciExpress)
-    assert found.express.port_type is PortType.DOWNSTREAM
-    assert found.express.max_payload_supported_bytes == 512
     assert found.express.max_payload_bytes == 256
     assert found.express.max_read_request_bytes == 512
     assert found.express.relaxed_ordering

@@ -173,12 +173,9 @@ def test_a_node_without_kubernetes_asks_nobody(tmp_path: Path) -> None:
     assert host.asked == []
 
 
-def test_markers_are_read_without_kubectl(tmp_path: Path) -> None:
+def test_a_validated_driver_shows_a_cluster_without_kubectl(tmp_path: Path) -> None:
     write(tmp_path, "/run/nvidia/validations/driver-ready", "")
-    write(tmp_path, "/run/nvidia/validations/something-else", "")
-    write(tmp_path, "/run/mellanox/drivers/.driver-ready", "")
     facts = kubernetes(Cluster(tmp_path, tool="none"), tmp_path)
-    assert facts.ready_markers == ("driver-ready", ".driver-ready")
     assert unknown(facts.tool).reason is Reason.NOT_THERE
     assert unknown(facts.gpu_operator).detail == "neither kubectl nor oc is installed"
 
@@ -207,12 +204,8 @@ def test_the_fields_of_a_cluster_policy(tmp_path: Path) -> None:
     operator = kubernetes(Cluster(tmp_path), tmp_path).gpu_operator
     assert not isinstance(operator, Unknown)
     assert (operator.name, operator.state, operator.version) == ("cluster-policy", "ready", "v26.7.0")
-    assert (operator.driver_enabled, operator.driver_version, operator.module_type) == (
-        True,
-        "595.91.07",
-        "auto",
-    )
-    assert (operator.rdma_enabled, operator.use_host_mofed, operator.gdrcopy_enabled) == (True, True, True)
+    assert (operator.driver_enabled, operator.driver_version) == (True, "595.91.07")
+    assert (operator.rdma_enabled, operator.use_host_mofed) == (True, True)
     assert operator.uses_driver_crd is False
 
 
@@ -230,11 +223,7 @@ def test_an_nvidia_driver_object_overrules_the_cluster_policy(tmp_path: Path) ->
     cluster = Cluster(tmp_path, clusterpolicies=[policy], nvidiadrivers=[DRIVER])
     operator = kubernetes(cluster, tmp_path).gpu_operator
     assert not isinstance(operator, Unknown)
-    assert (operator.driver_version, operator.module_type, operator.rdma_enabled) == (
-        "580.178.04",
-        "open",
-        False,
-    )
+    assert (operator.driver_version, operator.rdma_enabled) == ("580.178.04", False)
     two = Cluster(tmp_path, clusterpolicies=[policy], nvidiadrivers=[DRIVER, DRIVER])
     operator = kubernetes(two, tmp_path).gpu_operator
     assert not isinstance(operator, Unknown)
@@ -245,7 +234,6 @@ def test_the_fields_of_a_nic_cluster_policy(tmp_path: Path) -> None:
     operator = kubernetes(Cluster(tmp_path, nicclusterpolicies=[NIC_POLICY]), tmp_path).network_operator
     assert not isinstance(operator, Unknown)
     assert (operator.state, operator.ofed_version) == ("notReady", "doca3.5.0-26.07-0.7.0.0-0")
-    assert operator.shared_device_plugin is True
 
 
 def test_an_operator_that_is_not_installed_is_not_there(tmp_path: Path) -> None:
@@ -266,7 +254,6 @@ def test_labels_of_the_operators_only(tmp_path: Path) -> None:
         "nvidia.com/gpu.present": "true",
         "network.nvidia.com/operator.mofed.wait": "true",
     }
-    assert facts.allocatable == {"nvidia.com/gpu": "8", "rdma/shared_a": "63"}
 
 
 def test_a_node_with_another_name_is_found_by_its_label(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def test_the_target_of_the_link_shows_the_version(tmp_path: Path) -> None:
     write(tmp_path, f"{DEBIAN}/libnvidia-ml.so.570.124.06", "")
     link(tmp_path, f"{DEBIAN}/libnvidia-ml.so.1", "libnvidia-ml.so.570.124.06")
     found = probe(LocalHost(str(tmp_path))).found
-    expected = InstalledLibrary("libnvidia-ml.so.1", f"{DEBIAN}/libnvidia-ml.so.570.124.06", "570.124.06")
+    expected = InstalledLibrary(f"{DEBIAN}/libnvidia-ml.so.570.124.06", "570.124.06")
     assert found["libnvidia-ml.so.1"] == (expected,)
     assert found["libnccl.so.2"] == ()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,17 +44,16 @@ def test_settings_in_any_case_and_with_comments(tmp_path: Path) -> None:
     assert facts.config == "/etc/slurm/slurm.conf"
     assert facts.propagate_except == "MEMLOCK,NOFILE"
     assert facts.prologs == ("/etc/slurm/prolog.sh",)
-    assert reason(facts.health_check) is Reason.NOT_THERE
-    assert facts.memlock_unlimited is True
     assert reason(facts.version) is Reason.NOT_THERE
 
 
 def test_all_lines_of_prolog_count_and_the_last_of_others(tmp_path: Path) -> None:
-    lines = "Prolog=/a\nHealthCheckProgram=/old\nprolog=b.sh\nPrologFlags=Alloc\nHealthCheckProgram=/new\n"
+    name = "PropagateResourceLimitsExcept"
+    lines = f"Prolog=/a\n{name}=CPU\nprolog=b.sh\nPrologFlags=Alloc\n{name}=MEMLOCK\n"
     write(tmp_path, "/etc/slurm/slurm.conf", lines)
     facts = slurm(tmp_path)
     assert facts.prologs == ("/a", "b.sh")
-    assert facts.health_check == "/new"
+    assert facts.propagate_except == "MEMLOCK"
 
 
 def test_a_configless_node(tmp_path: Path) -> None:
@@ -63,7 +61,6 @@ def test_a_configless_node(tmp_path: Path) -> None:
     write(tmp_path, UNIT, "[Service]\n")
     facts = slurm(tmp_path)
     assert facts.config == "/run/slurm/conf/slurm.conf"
-    assert facts.memlock_unlimited is False  # systemd's default is 8 MiB
 
 
 def test_the_file_that_slurmd_is_started_with_counts(tmp_path: Path) -> None:
@@ -71,21 +68,6 @@ def test_the_file_that_slurmd_is_started_with_counts(tmp_path: Path) -> None:
     write(tmp_path, "/cm/slurm/slurm.conf", "Prolog=/new\n")
     write(tmp_path, UNIT, "[Service]\nExecStart=/usr/sbin/slurmd -f /cm/slurm/slurm.conf -D\n")
     assert slurm(tmp_path).prologs == ("/new",)
-
-
-@pytest.mark.parametrize(
-    ("limit", "expected"), [("64M", False), ("infinity", True), ("8388608:infinity", False)]
-)
-def test_a_drop_in_sets_the_limit(tmp_path: Path, limit: str, expected: bool) -> None:
-    write(tmp_path, UNIT, "[Service]\nLimitMEMLOCK=1M\n")
-    write(
-        tmp_path,
-        "/etc/systemd/system/slurmd.service.d/limits.conf",
-        f"[Service]\nLimitMEMLOCK={limit}\n",
-    )
-    facts = slurm(tmp_path)
-    assert facts.memlock_unlimited is expected
-    assert reason(facts.config) is Reason.NOT_THERE
 
 
 def test_included_files_count(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from tests.support.parsed_manifests import (
 
 def operator_facts(**fields: Any) -> GpuOperator:
     values: dict[str, Any] = {"driver_enabled": True, "uses_driver_crd": False, **fields}
-    names = ("state", "version", "driver_version", "module_type", "rdma_enabled", "use_host_mofed")
-    unread: dict[str, Any] = dict.fromkeys((*names, "gdrcopy_enabled"), ABSENT)
+    names = ("state", "version", "driver_version", "rdma_enabled", "use_host_mofed")
+    unread: dict[str, Any] = dict.fromkeys(names, ABSENT)
     return GpuOperator(**{"name": "cluster-policy", **unread, **values})
 
 
@@ -35,8 +35,6 @@ def in_cluster(
         network_operator=network,
         containers=ABSENT,
         labels=ABSENT,
-        allocatable=ABSENT,
-        ready_markers=ABSENT,
     )
     return changed(situation, kubernetes=facts)
 

@@ -182,7 +182,7 @@ def test_ofed_comes_in_a_container_only_where_it_is_needed() -> None:
 def test_ofed_keeps_the_clusters_version_and_unloads_storage_modules() -> None:
     traces = DriverContainerFacts(False, ABSENT, True, True, ("rpcrdma",), True)
     situation = situation_of(L40S)
-    network = NetworkOperator("nic-cluster-policy", "ready", "doca3.2.0-25.10-1.2.8.0-2", True)
+    network = NetworkOperator("nic-cluster-policy", "ready", "doca3.2.0-25.10-1.2.8.0-2")
     examination = replace(situation.examination, driver_container=traces)
     driver = ofed(in_cluster(changed(situation, examination=examination), network=network), PEERMEM)
     assert driver is not None

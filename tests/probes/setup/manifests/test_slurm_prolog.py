@@ -65,7 +65,7 @@ def test_the_prolog_stops_a_job_only_if_asked_to(
 
 def prolog_beside(*prologs: str, config: str = "/etc/slurm/slurm.conf") -> str:
     """The script's text for a node whose slurm.conf has these Prologs already."""
-    slurm = SlurmFacts(ABSENT, config, prologs or ABSENT, ABSENT, "MEMLOCK,NOFILE", True)
+    slurm = SlurmFacts(ABSENT, config, prologs or ABSENT, "MEMLOCK,NOFILE")
     return text_of("slurm-prolog", request_of(changed(situation_of(HGX), slurm=slurm)))
 
 
