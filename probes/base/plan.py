@@ -25,7 +25,6 @@ class Step:
     undo: tuple[str, ...] = ()  # the command that undoes it; empty: none
     file: FileChange | None = None
     group: str = ""  # "switch ports": consecutive steps of a group differ only in the device
-    rebuilds_initramfs: bool = False  # on any distribution: setup replaces it with this node's own command
 
     @property
     def is_instruction(self) -> bool:

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from probes.base.plan import Plan, Step
 from probes.plans.common import is_reboot
+from probes.plans.packages import PACKAGE_PROGRAMS
 from probes.setup.step import StepState
 from probes.setup.steps.checked import does_the_same
 from probes.setup.steps.guide import OPEN_STATES, Guide
 from probes.setup.steps.step_list import definition_of
 
-_ONCE = {"modprobe", "apt-get", "dnf", "tdnf", "zypper", "wget", "curl", "dpkg", "rpm"}
+_ONCE = {"modprobe", *PACKAGE_PROGRAMS}
 _REFRESHES = {"update", "clean", "refresh"}  # each of them is about the repository that was added before
 
 
@@ -25,6 +26,8 @@ def remaining_plans(guide: Guide) -> tuple[Plan, ...]:
     for step in guide.steps:
         if step.state not in OPEN_STATES or step.plan is None or not definition_of(step.id).is_scripted:
             continue
+        if any(step.plan == other.plan for other in guide.steps[: guide.steps.index(step)]):
+            continue  # both steps end with it
         # A manual step that comes after another one may then be done, or be another.
         if step.state is StepState.BLOCKED and all(command.is_instruction for command in step.plan.steps):
             continue
