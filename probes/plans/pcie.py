@@ -132,9 +132,9 @@ def pass_through(examination: Examination) -> Plan:
     return reboot_plan(
         "Set the IOMMU to passthrough",
         *(step for place, step in enumerate(steps, 1) if step not in steps[place:]),
-        *((CHECK_CMDLINE,) if ports else ()),
         instruction("Before rebooting, see what will change: gdrtop forecast", needs_root=False),
         reboot_step("Reboot; gdrtop then reads /proc/cmdline and the IOMMU groups again"),
+        *((CHECK_CMDLINE,) if ports else ()),
         note="DMA of devices passed through to virtual machines is still translated." + keep,
     )
 

@@ -36,7 +36,8 @@ def remaining_plans(guide: Guide) -> tuple[Plan, ...]:
         fresh = [part for part in step.plan.steps if not any(_is_repeated(part, other) for other in written)]
         left, last = _without_end(_without_refreshes(fresh))
         written += fresh
-        (before if any(map(is_reboot, step.plan.steps)) else after).extend(last)
+        for part in last:
+            (before if any(map(is_reboot, fresh[fresh.index(part) :])) else after).append(part)
         if left:
             plans.append(replace(step.plan, title=f"{step.title}{reason}", steps=tuple(left)))
     end = (*before, *(() if reboot is None else (reboot,)), *after)
