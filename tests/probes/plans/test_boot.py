@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,14 +24,15 @@ from probes.plans.boot import (
     initramfs_step,
     settings_steps,
 )
+from probes.plans.packages import PACKAGE_PROGRAMS
 from probes.queries.finding import Finding
-from probes.setup.forecast import start_twin
 from probes.setup.situation import Situation, read_situation
 from probes.setup.step import SetupRecord
 from probes.setup.steps.checked import CheckedStep
 from probes.setup.steps.guide import Guide, build_guide
 from probes.setup.steps.remaining_commands import remaining_plans
 from probes.setup.steps.step_list import STEPS
+from probes.setup.twin.build import start_twin
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
@@ -140,13 +141,13 @@ def test_settings_of_grub_reach_the_next_boot_as_the_boot_loader_reads_them(node
 # The doctor, setup, its script, forecasts and manifests
 
 
-def guide_of(examination: Examination, found: list[Finding], situation: Situation) -> Guide:
+def guide_of(examination: Examination, found: Sequence[Finding], situation: Situation) -> Guide:
     return build_guide(replace(situation, examination=examination), found, (), SetupRecord(), "boot")
 
 
-def of_boot(steps: Iterable[Step]) -> set[str]:
-    """Return what concerns the next boot: commands, files, and texts that name a boot loader's file."""
-    programs = (*COMMAND_LINE_PROGRAMS, *INITRAMFS_PROGRAMS, "mokutil")
+def of_system(steps: Iterable[Step]) -> set[str]:
+    """Return what differs between systems: commands, files, and texts that name a boot loader's file."""
+    programs = (*COMMAND_LINE_PROGRAMS, *INITRAMFS_PROGRAMS, *PACKAGE_PROGRAMS, "mokutil", "systemctl")
     words = re.compile(r"GRUB_CMDLINE_LINUX|kernel command line|/etc/kernel|kernelArguments|Talos boot image")
     return {
         text
@@ -171,13 +172,13 @@ def test_the_doctor_setup_and_its_script_say_the_same_on_every_distribution(faul
         here = on(examination, name)
         found = findings(here, only=FAULTS[fault].finds)
         guide = guide_of(here, found, situation)
-        script = of_boot([step for plan in remaining_plans(guide) for step in plan.steps])
+        script = of_system([step for plan in remaining_plans(guide) for step in plan.steps])
         for finding in found:
             steps = [step for step in guide.steps if finding.id in step.findings and step.plan is not None]
             if finding.fix is None or not steps:
                 continue
-            wanted = of_boot(finding.fix.steps)
-            planned = {text for step in steps if step.plan for text in of_boot(step.plan.steps)}
+            wanted = of_system(finding.fix.steps)
+            planned = {text for step in steps if step.plan for text in of_system(step.plan.steps)}
             assert wanted <= planned, (name, finding.id)
             assert wanted <= script or any(not step.is_open for step in steps), (name, finding.id)
 
@@ -197,26 +198,36 @@ def test_a_forecast_has_the_commands_of_the_node(name: str) -> None:
 
 _NAMES = "|".join((*COMMAND_LINE_PROGRAMS, *INITRAMFS_PROGRAMS, "bootctl", "mkinitrd"))
 _COMMAND = re.compile(rf"(?<![\w/.-])(?:{_NAMES})(?![\w(-])")
-_HOMES = ("probes/plans/boot.py", "probes/facts/kernel/boot.py", "probes/simulation/")
+# The commands, and files that read them: what is installed here, what a user gives, what a Dockerfile runs.
+ONE_HOME = {
+    "probes/plans/boot.py": (_COMMAND, ("probes/facts/kernel/boot.py",)),
+    "probes/plans/packages.py": (
+        re.compile(
+            r"^(?:apt-get|dnf|dpkg|rpm|tdnf|zypper)$|(?:apt|apt-get|dnf|tdnf|yum|zypper) (?:-y )?install"
+        ),
+        ("probes/facts/system/packages.py", "probes/setup/upgrade/", "probes/setup/manifests/container.py"),
+    ),
+}
 
 
-def literals(path: Path) -> Iterator[ast.Constant]:
+def literals(path: Path) -> Iterator[tuple[int, str]]:
     tree = ast.parse(path.read_text())
-    bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list)]
-    docstrings = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            yield node
+            yield node.lineno, node.value
 
 
-def test_commands_for_the_next_boot_are_written_in_one_place() -> None:
+@pytest.mark.parametrize("home", ONE_HOME)
+def test_commands_of_one_kind_are_written_in_one_place(home: str) -> None:
+    pattern, others = ONE_HOME[home]
     root = Path(__file__).parents[3]
     elsewhere = [
-        f"{path.relative_to(root)}:{literal.lineno}: {literal.value[:60]!r}"
+        f"{path.relative_to(root)}:{line}: {text[:60]!r}"
         for folder in ("probes", "widgets", "tui")
         for path in sorted((root / folder).rglob("*.py"))
-        if not str(path.relative_to(root)).startswith(_HOMES)
-        for literal in literals(path)
-        if _COMMAND.search(literal.value)
+        if not str(path.relative_to(root)).startswith((home, "probes/simulation/", *others))
+        for line, text in literals(path)
+        if pattern.search(text)
     ]
-    assert not elsewhere, "ask probes/plans/boot.py instead"
+    assert not elsewhere, f"ask {home} instead"
