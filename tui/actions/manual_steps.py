@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.base.plan import Plan, Step, sentences
+from probes.facts.kernel.boot_loader import GRUB_SETTINGS
 from probes.plans.boot import COMMAND_LINE_PROGRAMS, INITRAMFS_PROGRAMS
 from probes.plans.common import is_reboot
 from probes.plans.packages import PACKAGE_PROGRAMS
@@ -36,9 +37,10 @@ _PROGRAMS = {
     "systemctl",
     "udevadm",
 }
+_COMMAND_LINE = "gdrtop does not change the kernel command line"
 _REASONS = {
     **dict.fromkeys(PACKAGE_PROGRAMS, "gdrtop does not install packages"),
-    **dict.fromkeys((*COMMAND_LINE_PROGRAMS, "rdma_topo"), "gdrtop does not change the kernel command line"),
+    **dict.fromkeys((*COMMAND_LINE_PROGRAMS, "rdma_topo"), _COMMAND_LINE),
     **dict.fromkeys(INITRAMFS_PROGRAMS, "gdrtop does not rebuild the boot image"),
     "dkms": "building modules takes minutes and can fail halfway; run it yourself, then check again",
     "git": "gdrtop does not build software",
@@ -59,7 +61,8 @@ def why_manual(step: Step, is_simulated: bool = False) -> str:
     if step.is_instruction:
         return "this step is manual"
     if step.file is not None:
-        return ""
+        is_new_option = step.file.text is not None and step.file.path.startswith(GRUB_SETTINGS)
+        return _COMMAND_LINE if is_new_option and not is_simulated else ""
     program = step.argv[0]
     if is_simulated and _is_played(step):
         return ""
