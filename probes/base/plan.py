@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from probes.base.frozen import frozen
 from probes.base.text import capitalized
 
@@ -25,12 +27,21 @@ class Step:
     undo: tuple[str, ...] = ()  # the command that undoes it; empty: none
     file: FileChange | None = None
     group: str = ""  # "switch ports": consecutive steps of a group differ only in the device
-    rebuilds_initramfs: bool = False  # on any distribution: setup replaces it with this node's own command
 
     @property
     def is_instruction(self) -> bool:
         """Return whether the step is manual."""
         return not self.argv and self.file is None
+
+    @property
+    def command(self) -> str:
+        """Return the command as typed, or what happens to the file; "" for a manual step."""
+        if self.file is None:
+            return shlex.join(self.argv)
+        if self.file.text is not None:
+            return f"write {self.file.path}"
+        kept = self.file.kept
+        return f"restore {self.file.path} from {kept}" if kept else f"remove {self.file.path}"
 
     @property
     def to_copy(self) -> str:

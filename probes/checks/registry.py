@@ -63,7 +63,6 @@ from probes.checks.system import (
     perftest,
     rdma_cgroup,
 )
-from probes.plans.packages import with_initramfs_command
 from probes.queries.finding import (
     Area,
     Check,
@@ -233,10 +232,7 @@ def _outcome(check: Check, examination: Examination) -> Outcome:
     try:
         for precondition in check.requires:
             end_with(precondition(examination))
-        outcome = check.judge(examination)
-        if outcome.fix is None:
-            return outcome
-        return replace(outcome, fix=with_initramfs_command(examination, outcome.fix))
+        return check.judge(examination)
     except CheckEnded as ended:
         return ended.outcome
     except Exception as error:  # a check that fails must not affect the others

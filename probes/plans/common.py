@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 from probes.base.plan import Plan, Step, make_plan
+from probes.facts.kernel.boot import InitramfsTool
 from probes.facts.pci.nic_families import RDMA_MODULE_OF
 
 if TYPE_CHECKING:
@@ -25,24 +26,6 @@ _INFINIBAND_MODULES = ("ib_ipoib", *RDMA_MODULE_OF.values(), "ib_core")
 
 def _patterns(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
-
-
-REBUILD_INITRAMFS = "Rebuild the initramfs"
-_UPDATE, _DRACUT = ("update-initramfs", "-u", "-k", "all"), "dracut --regenerate-all --force"
-
-
-def initramfs_instruction(note: str = "") -> Step:
-    """Return how to rebuild the boot images of all kernels: dracut -f alone rebuilds the running one's."""
-    why = f"{REBUILD_INITRAMFS}{f' ({note})' if note else ''}"
-    return Step(f"{why}: `{' '.join(_UPDATE)}` (Debian) or `{_DRACUT}` (RPM)", rebuilds_initramfs=True)
-
-
-def initramfs_steps() -> tuple[Step, ...]:
-    """Return the same as a step that gdrtop can run on Debian, and what to run elsewhere."""
-    return (
-        Step(f"{REBUILD_INITRAMFS} (Debian, Ubuntu)", _UPDATE, rebuilds_initramfs=True),
-        Step(f"On RPM distributions run `{_DRACUT}` instead", rebuilds_initramfs=True),
-    )
 
 
 def start_at_boot_step(why: str, service: str) -> Step:
@@ -88,7 +71,8 @@ _AFFECTS_JOBS = _patterns(
 )
 # They add what no running job uses yet, or write what the next boot, build or reset reads.
 _AFFECTS_NO_JOB = _patterns(
-    r"(?:modprobe|nvidia-modprobe|mkdir|mknod|ln|depmod|dkms|dracut|update-initramfs|mokutil) .*",
+    r"(?:modprobe|nvidia-modprobe|mkdir|mknod|ln|depmod|dkms|mokutil) .*",
+    rf"(?:{'|'.join(tool.value for tool in InitramfsTool)}) .*",
     r"(?:apt-get update|(?:curl|git clone|wget) .*)",
     r"chmod 0?666 .*",
     r"ip link set .* up",
@@ -156,12 +140,6 @@ def reboot_plan(title: str, *steps: Step | str, needs_root: bool = True, note: s
         disturbs=REBOOT_ENDS_JOBS,
         note=note,
     )
-
-
-def driver_option_plan(title: str, *changes: str) -> Plan:
-    """Return the plan that changes an option of the NVIDIA driver, which takes effect at a reboot."""
-    reboot = reboot_step("Reboot to load the driver with its new options")
-    return reboot_plan(title, *changes, initramfs_instruction(), reboot)
 
 
 def may_take_down_netdevs(argv: Sequence[str]) -> bool:

@@ -12,12 +12,10 @@ command, there is none, and the guide is named instead.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Step, instruction
 from probes.base.unknown import Maybe, Unknown, known, map_known
 from probes.facts.system.distribution import Distribution, Family
-from probes.plans.common import REBUILD_INITRAMFS
 from probes.snapshot.examination import Examination
 
 DRIVER_GUIDE = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
@@ -59,6 +57,7 @@ _INSTALL = {
     Family.SUSE: ("zypper", "install"),  # it asks for consent to NVIDIA's license
     Family.AZURE_LINUX: ("tdnf", "-y", "install"),
 }
+PACKAGE_PROGRAMS = ("apt-get", "curl", "dnf", "dpkg", "rpm", "tdnf", "wget", "zypper")
 _REFRESH = {
     Family.DEBIAN: Step("Update the package list", ("apt-get", "update")),
     Family.RED_HAT: Step("Clear the cached package list", ("dnf", "clean", "all")),
@@ -76,13 +75,6 @@ _VERBS = {
     Family.RED_HAT: ("libibverbs",),
     Family.SUSE: ("libibverbs1",),
     Family.AZURE_LINUX: ("libibverbs",),
-}
-_DRACUT = ("dracut", "--regenerate-all", "--force")
-_INITRAMFS = {
-    Family.DEBIAN: ("update-initramfs", "-u", "-k", "all"),
-    Family.RED_HAT: _DRACUT,
-    Family.SUSE: _DRACUT,
-    Family.AZURE_LINUX: _DRACUT,
 }
 _UNKNOWN_DISTRIBUTION = Distribution("", "", "", Family.OTHER)
 
@@ -299,20 +291,3 @@ def verbs_steps(examination: Examination) -> tuple[Step, ...]:
     """Return the step that installs libibverbs and its providers."""
     otherwise = "Install libibverbs and its providers, or OFED/DOCA"
     return install_steps(examination, "Install libibverbs, unless OFED/DOCA brings it", _VERBS, otherwise)
-
-
-def with_initramfs_command(examination: Examination, plan: Plan) -> Plan:
-    """Name the command of this distribution, once, in the steps that rebuild the boot images."""
-    command = _INITRAMFS.get(_family(examination))
-    if command is None:
-        return plan
-    steps: list[Step] = []
-    for step in plan.steps:
-        if step.rebuilds_initramfs:
-            note = step.is_instruction and step.why.startswith(REBUILD_INITRAMFS)
-            why = step.why.partition(":")[0] if note else REBUILD_INITRAMFS
-            step = Step(why, command, rebuilds_initramfs=True)
-            if any(other.argv == command for other in steps):
-                continue
-        steps.append(step)
-    return replace(plan, steps=tuple(steps))

@@ -8,7 +8,8 @@ from probes.base.plan import NothingToDo, Plan, Step, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.facts.pci.config_space import Acs
-from probes.plans.common import reboot_plan
+from probes.plans.boot import command_line_steps
+from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.ports import look_at_reads
 from probes.queries.acs_redirects import REDIRECTS, acs_exemption, redirects_of, translates
 from probes.queries.pcie_paths import is_arm64, is_guest, nic_registers, passed_to_guests, reason_of
@@ -16,7 +17,9 @@ from probes.snapshot.examination import Examination
 
 _DRAIN = "DMA of running jobs, because its path changes (drain the node first)"
 _TITLE = "Clear ACS redirects between GPUs and NICs"
-CHECK_CMDLINE = "After the reboot, check that /proc/cmdline contains the whole list of ports."
+CHECK_CMDLINE = instruction(
+    "After the reboot, check that /proc/cmdline contains the whole list of ports.", needs_root=False
+)
 USUAL_READ_BYTES = 4096
 _FIELD = 0x7000  # PCI_EXP_DEVCTL_READRQ, include/uapi/linux/pci_regs.h
 
@@ -53,15 +56,15 @@ def redirects_off(examination: Examination) -> Plan | str:
         return f"cannot tell whether this is a virtual machine, where ACS must stay on: {guest}"
     if guests:
         return f"this host passes {guests[0]} through to a virtual machine, and ACS isolates such devices"
-    return why_no_setpci(examination) or clear(found.ports)
+    return why_no_setpci(examination) or clear(examination, found.ports)
 
 
 def fix_redirects(examination: Examination, ports: Mapping[str, Acs]) -> Plan:
     """Return the plan that clears these redirects; with kernel lockdown only the boot option remains."""
     locked = why_no_setpci(examination)
     if not locked:
-        return clear(ports)
-    return reboot_plan(_TITLE, locked, *_lasting(ports))
+        return clear(examination, ports)
+    return reboot_plan(_TITLE, locked, *_lasting(examination, ports))
 
 
 def ats_steps(nics: Sequence[str], enable: bool) -> list[Step]:
@@ -77,7 +80,7 @@ def ats_steps(nics: Sequence[str], enable: bool) -> list[Step]:
     ]
 
 
-def clear(ports: Mapping[str, Acs]) -> Plan:
+def clear(examination: Examination, ports: Mapping[str, Acs]) -> Plan:
     """Clear the redirect bits of each port, and no other bit."""
     steps = [
         Step(
@@ -91,9 +94,10 @@ def clear(ports: Mapping[str, Acs]) -> Plan:
     return make_plan(
         _TITLE,
         *steps,
-        *_lasting(ports),
+        *_lasting(examination, ports),
         disturbs=_DRAIN,
-        note="Do not use this on hosts that pass devices through to virtual machines.",
+        note="Instead of the kernel option, ACS can be turned off in the BIOS. Do neither on hosts that pass "
+        "devices through to virtual machines.",
     )
 
 
@@ -105,21 +109,9 @@ def redirects_option(ports: Iterable[str]) -> str:
     return f'pci=disable_acs_redir="{";".join(ports)}"'
 
 
-def boot_option(ports: Iterable[str]) -> str:
-    """Return the same option as it is written inside the quotes of GRUB_CMDLINE_LINUX."""
-    return redirects_option(ports).replace('"', r"\"")
-
-
-def _lasting(ports: Iterable[str]) -> tuple[Step, ...]:
-    return (
-        instruction(
-            "A reboot enables the redirects again. Turn ACS off in the BIOS, or add this inside the quotes "
-            "of GRUB_CMDLINE_LINUX in /etc/default/grub. Keep the inner quotes: grub ends the command at an "
-            "unquoted semicolon.",
-            to_copy=boot_option(ports),
-        ),
-        instruction(CHECK_CMDLINE),
-    )
+def _lasting(examination: Examination, ports: Iterable[str]) -> tuple[Step, ...]:
+    """Clear the redirects at every boot, too: a reboot enables them again."""
+    return (*command_line_steps(examination, "acs", redirects_option(ports)), CHECK_CMDLINE)
 
 
 def pass_through_option(examination: Examination) -> str:
@@ -128,14 +120,21 @@ def pass_through_option(examination: Examination) -> str:
 
 
 def pass_through(examination: Examination) -> Plan:
-    """Set the IOMMU to passthrough with a kernel option and a reboot."""
-    option = pass_through_option(examination)
+    """Set the IOMMU to passthrough, and clear the ACS redirects that come with it, at the next boot."""
     keep = "" if is_arm64(examination) else " Keep intel_iommu=on if virtual functions are used."
+    ports = (
+        {} if acs_exemption(examination) or passed_to_guests(examination) else redirects_of(examination).ports
+    )
+    steps = (
+        *command_line_steps(examination, "iommu", pass_through_option(examination)),
+        *(command_line_steps(examination, "acs", redirects_option(ports)) if ports else ()),
+    )
     return reboot_plan(
         "Set the IOMMU to passthrough",
-        f"Add {option} to the kernel command line in the boot loader's configuration.",
-        "Apply the configuration (update-grub, grub2-mkconfig or bootctl), then reboot.",
-        f"After the reboot, check that /proc/cmdline contains {option}.",
+        *(step for place, step in enumerate(steps, 1) if step not in steps[place:]),
+        instruction("Before rebooting, see what will change: gdrtop forecast", needs_root=False),
+        reboot_step("Reboot; gdrtop then reads /proc/cmdline and the IOMMU groups again"),
+        *((CHECK_CMDLINE,) if ports else ()),
         note="DMA of devices passed through to virtual machines is still translated." + keep,
     )
 

@@ -1,4 +1,4 @@
-"""Where a node stands: distribution, drivers, boot, cloud, Slurm and Kubernetes; which path it should use.
+"""Where a node stands: drivers, cloud, Slurm and Kubernetes; which path it should use.
 
 Each part is read by one file of probes/facts; this is the whole that setup, manifests and environment ask.
 """
@@ -10,8 +10,6 @@ from probes.base.unknown import Maybe, Unknown, map_known
 from probes.facts.gpu import driver_package
 from probes.facts.gpu.driver_package import DriverPackage, DriverTraces
 from probes.facts.gpudirect import GdrPath, PathState
-from probes.facts.kernel import boot
-from probes.facts.kernel.boot import BootFacts
 from probes.facts.rdma import nic_driver
 from probes.facts.rdma.nic_driver import NicDriver, NicTraces
 from probes.facts.system import cloud, kubernetes, slurm
@@ -68,10 +66,6 @@ def _nic_driver(run: _Situating) -> Maybe[NicDriver]:
     return nic_driver.probe(run.host, traces)
 
 
-def _boot(run: _Situating) -> Maybe[BootFacts]:
-    return boot.probe(run.host, run.examination.distribution, run.examination.node.kernel_release)
-
-
 def _kubernetes(run: _Situating) -> Maybe[KubernetesFacts]:
     hostname = map_known(run.examination.node.platform, lambda platform: platform.hostname)
     return kubernetes.probe(run.host, hostname)
@@ -89,7 +83,6 @@ class Situation:
     gpu_driver: Maybe[DriverPackage] = _probed("GPU driver package", _gpu_driver, directories=("/usr",))
     # NOT_THERE: no RDMA driver is installed.
     nic_driver: Maybe[NicDriver] = _probed("NIC driver", _nic_driver)
-    boot: Maybe[BootFacts] = _probed("boot", _boot, directories=("/boot",))
     # NOT_THERE: no known cloud.
     cloud: Maybe[Cloud] = _probed("cloud", lambda run: cloud.probe(run.host))
     # NOT_THERE: no Slurm.

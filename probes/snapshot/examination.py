@@ -11,8 +11,9 @@ from probes.facts.gpu import fabric
 from probes.facts.gpu.fabric import FabricServiceFacts
 from probes.facts.jobs import processes
 from probes.facts.jobs.processes import ProcessFacts
-from probes.facts.kernel import dkms, module_files, symbol_versions
+from probes.facts.kernel import boot, dkms, module_files, symbol_versions
 from probes.facts.kernel import log as kernel_log
+from probes.facts.kernel.boot import BootFacts
 from probes.facts.kernel.dkms import DkmsFacts
 from probes.facts.kernel.log import KernelLogFacts
 from probes.facts.kernel.module_files import ModuleFileFacts
@@ -98,6 +99,10 @@ def _cpu_model(run: _Examining) -> Maybe[CpuModel]:
     if not any(library.name == "libucp" for mapped in libraries for library in mapped):
         return Unknown(Reason.NOT_THERE, cpu_model.CPUINFO, "no process maps UCX")
     return cpu_model.probe(run.host)
+
+
+def _boot(run: _Examining) -> Maybe[BootFacts]:
+    return boot.probe(run.host, run.answer("distribution", Distribution), run.node.kernel_release)
 
 
 def _rdma_cgroup(run: _Examining) -> Maybe[RdmaCgroupFacts]:
@@ -187,6 +192,7 @@ class Examination:
         "driver container", lambda run: driver_container.probe(run.host), directories=("/run",)
     )
     distribution: Maybe[Distribution] = _probed("distribution", lambda run: distribution.probe(run.host))
+    boot: Maybe[BootFacts] = _probed("boot", _boot, needs=("distribution",), directories=("/boot",))
     interfaces: Maybe[InterfaceFacts] = _probed(
         "interfaces", lambda run: routes.probe(run.host), directories=("/proc",)
     )

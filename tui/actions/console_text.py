@@ -9,7 +9,7 @@ from probes.base.unknown import Unknown
 from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
 from tui.terminal.program_output import toned
 from widgets.base.lines import Line, Run, Tone, line, wrapped
-from widgets.doctor.plan import command_of, draw_group, step_groups
+from widgets.doctor.plan import draw_group, step_groups
 
 _MARKS = {
     RunOutcome.DONE: Run("✓", Tone.GOOD),
@@ -33,7 +33,7 @@ def lines_of(event: RunEvent, width: int) -> list[Line]:
         return [line(Run(event.plan.title, Tone.TITLE), Run(f"  {event.as_root}", Tone.DIM))]
     if isinstance(event, StepBegan):
         why = wrapped(f"# {event.step.why}", width, Tone.DIM)
-        return [(), *why, line(Run(f"{event.number} ", Tone.DIM), Run(command_of(event.step), Tone.TITLE))]
+        return [(), *why, line(Run(f"{event.number} ", Tone.DIM), Run(event.step.command, Tone.TITLE))]
     if isinstance(event, Printed):
         return [(Run("  "), *toned(event.text))]
     if isinstance(event, StepEnded):

@@ -17,7 +17,6 @@ from probes.plans.pcie import why_no_setpci
 from probes.snapshot.examination import Examination
 from tui.actions.manual_steps import ALL_MANUAL, runnable, why_manual
 from tui.settings.current import current
-from widgets.doctor.plan import command_of
 
 _MOST_NAMED = 8
 _UNKNOWN_NODE = "this node"
@@ -93,13 +92,13 @@ def cut_by(steps: Iterable[Step], network: Maybe[NetworkDependencyFacts]) -> tup
     """Return what these steps cut off, or may cut off, a line each."""
     lines: list[str] = []
     if isinstance(network, Unknown):
-        commands = [printable(command_of(step), 120) for step in steps if may_take_down_netdevs(step.argv)]
+        commands = [printable(step.command, 120) for step in steps if may_take_down_netdevs(step.argv)]
         return tuple(
             f"{command} may cut the network: cannot tell what uses it ({network})" for command in commands
         )
     for step in steps:
         taken = netdevs_taken_down(step.argv, network)
-        command = printable(command_of(step), 120)
+        command = printable(step.command, 120)
         for dependency in network.dependencies if taken else ():
             hit = [name for name in dependency.netdevs if name in taken]
             if hit:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.base.plan import Plan, Step, sentences
+from probes.facts.kernel.boot_loader import GRUB_SETTINGS
+from probes.plans.boot import COMMAND_LINE_PROGRAMS, INITRAMFS_PROGRAMS
+from probes.plans.common import is_reboot
+from probes.plans.packages import PACKAGE_PROGRAMS
 
 # gdrtop runs these programs and no others.
 _PROGRAMS = {
@@ -34,40 +38,20 @@ _PROGRAMS = {
     "udevadm",
 }
 _COMMAND_LINE = "gdrtop does not change the kernel command line"
-_PACKAGES = "gdrtop does not install packages"
 _REASONS = {
-    "apt-get": _PACKAGES,
-    "curl": _PACKAGES,
-    "dnf": _PACKAGES,
-    "dpkg": _PACKAGES,
-    "rpm": _PACKAGES,
-    "tdnf": _PACKAGES,
-    "wget": _PACKAGES,
-    "zypper": _PACKAGES,
+    **dict.fromkeys(PACKAGE_PROGRAMS, "gdrtop does not install packages"),
+    **dict.fromkeys((*COMMAND_LINE_PROGRAMS, "rdma_topo"), _COMMAND_LINE),
+    **dict.fromkeys(INITRAMFS_PROGRAMS, "gdrtop does not rebuild the boot image"),
     "dkms": "building modules takes minutes and can fail halfway; run it yourself, then check again",
-    "dracut": "gdrtop does not rebuild the boot image",
     "git": "gdrtop does not build software",
-    "grub2-mkconfig": _COMMAND_LINE,
-    "grubby": _COMMAND_LINE,
-    "kernel-install": _COMMAND_LINE,
     "kubectl": "gdrtop does not change cluster settings",
     "mlxconfig": "mlxconfig writes NIC firmware settings, which survive reinstalls",
     "mlxfwmanager": "gdrtop does not update firmware",
     "mlxfwreset": "gdrtop does not reset NICs",
-    "mkinitcpio": "gdrtop does not rebuild the boot image",
     "mokutil": "keys are enrolled at the console during the next boot",
-    "rdma_topo": _COMMAND_LINE,
-    "rpm-ostree": _COMMAND_LINE,
-    "update-grub": _COMMAND_LINE,
-    "update-initramfs": "gdrtop does not rebuild the boot image",
 }
 _SYSTEMCTL = {"daemon-reload", "disable", "enable", "reload", "restart", "start", "stop"}
 _DEFAULT = "gdrtop does not run this program"
-# What a person runs on a real node, and a simulated node plays, except for the packages of DOCA-OFED.
-_SIMULATED = {
-    *("apt-get", "curl", "dnf", "dpkg", "tdnf", "wget", "zypper"),
-    *("dracut", "grub2-mkconfig", "update-grub", "update-initramfs"),
-}
 
 ALL_MANUAL = "every step is manual"  # why nothing of a plan runs
 
@@ -77,15 +61,23 @@ def why_manual(step: Step, is_simulated: bool = False) -> str:
     if step.is_instruction:
         return "this step is manual"
     if step.file is not None:
-        return ""
+        is_new_option = step.file.text is not None and step.file.path.startswith(GRUB_SETTINGS)
+        return _COMMAND_LINE if is_new_option and not is_simulated else ""
     program = step.argv[0]
-    is_ofed = any("doca" in word for word in step.argv)
-    if is_simulated and ((program in _SIMULATED and not is_ofed) or step.argv[:2] == ("systemctl", "reboot")):
+    if is_simulated and _is_played(step):
         return ""
     if program == "systemctl" and len(step.argv) > 1 and step.argv[1] not in _SYSTEMCTL:
         verb = step.argv[1]
         return f"gdrtop does not {'reboot the node' if verb == 'reboot' else f'run systemctl {verb}'}"
     return "" if program in _PROGRAMS else _REASONS.get(program, _DEFAULT)
+
+
+def _is_played(step: Step) -> bool:
+    """Return whether a simulated node plays what a person runs on a real one: not packages of DOCA-OFED."""
+    from probes.simulation.commands.catalogue import HANDLERS
+
+    is_played = step.argv[0] in HANDLERS and not any("doca" in word for word in step.argv)
+    return is_reboot(step) or (is_played and step.argv[0] != "systemctl")
 
 
 def runnable(plan: Plan) -> tuple[Step, ...]:

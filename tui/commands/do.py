@@ -211,7 +211,8 @@ class Do:
         for step in prepared.plan.steps:
             why = why_manual(step, prepared.plan.is_simulated)
             if why and not step.is_instruction:
-                lines += wrapped(f"gdrtop does not run {step.argv[0]} or the steps after it: {why}", width)
+                first = f"run {step.argv[0]} or" if step.argv else f"{step.command} or run"
+                lines += wrapped(f"gdrtop does not {first} the steps after it: {why}", width)
                 break
         if any(len(steps) > 1 for steps in step_groups(prepared.plan.steps)):
             lines += wrapped("--script prints every step", width)

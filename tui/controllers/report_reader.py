@@ -22,7 +22,6 @@ from tui.actions.events import RunOutcome
 from tui.bandwidth.results_store import ResultsStore, open_results_store
 from tui.bandwidth.slow_results import with_slow_results
 from tui.runtime.snapshot import Snapshot, take_redacted_snapshot, take_snapshot
-from widgets.doctor.plan import command_of
 
 _MOST_RUNS = 50
 _BY_KEYS = "gdrtop, then History, this run, Undo"
@@ -107,7 +106,7 @@ def _change(run: PastRun, undo: Offer, offered: set[str]) -> Change:
         user=run.actor.user,
         outcome=run.outcome.value,
         commands=tuple(_command(step) for step in run.steps),
-        undo=tuple(command_of(step) for step in steps),
+        undo=tuple(step.command for step in steps),
         no_undo="this run is itself an undo" if is_undo else "" if steps else undo.why_not,
         measured=run.measured,
         undo_by=(f"gdrtop do {undo.id}" if undo.id in offered else _BY_KEYS) if steps else "",

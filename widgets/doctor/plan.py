@@ -96,8 +96,8 @@ def draw_step(step: Step, width: int, mark: str = _MANUAL) -> list[Line]:
         return [*lines, *(wrapped(to_copy, width, Tone.GOOD, "    ") if to_copy else ())]
     lines = wrapped(f"# {step.why}", width, Tone.DIM, "  ")
     if step.file is not None:
-        return [*lines, *_file(step.file, width)]
-    lines.extend(wrapped(command_of(step), width, Tone.GOOD, "  "))
+        return [*lines, *_file(step, step.file, width)]
+    lines.extend(wrapped(step.command, width, Tone.GOOD, "  "))
     if step.undo:
         lines.extend(wrapped(f"undo: {shlex.join(step.undo)}", width, Tone.DIM, "    "))
     elif only_reads(step.argv):
@@ -105,17 +105,8 @@ def draw_step(step: Step, width: int, mark: str = _MANUAL) -> list[Line]:
     return lines
 
 
-def command_of(step: Step) -> str:
-    """Return a step in one line: the command as typed, or what happens to the file."""
-    if step.file is None:
-        return shlex.join(step.argv)
-    if step.file.text is not None:
-        return f"write {step.file.path}"
-    return f"restore {step.file.path} from {step.file.kept}" if step.file.kept else f"remove {step.file.path}"
-
-
-def _file(change: FileChange, width: int) -> list[Line]:
-    lines = wrapped(command_of(Step("", file=change)), width, Tone.GOOD, "  ")
+def _file(step: Step, change: FileChange, width: int) -> list[Line]:
+    lines = wrapped(step.command, width, Tone.GOOD, "  ")
     content = change.text.splitlines() if change.text is not None else []
     for text in content[:_MOST_TEXT_LINES]:
         lines.extend(wrapped(text, width, Tone.PLAIN, "  │ "))

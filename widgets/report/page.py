@@ -34,7 +34,7 @@ from widgets.doctor.findings import (
     needs_text,
     silence_text,
 )
-from widgets.doctor.plan import command_of, consequences, step_groups
+from widgets.doctor.plan import consequences, step_groups
 from widgets.live.job_lines import job_line
 from widgets.node import matrix
 from widgets.node import verdict as verdict_drawing
@@ -248,7 +248,7 @@ def _steps(plan: Plan) -> tuple[StepText, ...]:
 
 def _step(steps: Sequence[Step]) -> StepText:
     first, more = steps[0], len(steps) - 1
-    command = printable(first.to_copy if first.is_instruction else command_of(first))
+    command = printable(first.to_copy if first.is_instruction else first.command)
     undo = printable(shlex.join(first.undo)) if first.undo else ""
     why = printable(first.why.partition("\n")[0])
     why = f"manual: {why}" if first.to_copy else why

@@ -10,19 +10,13 @@ from probes.bandwidth.tools.perftest_command import measured_speed
 from probes.bandwidth.tools.perftest_failures import PATTERNS
 from probes.bandwidth.tools.perftest_output import PerftestOutput
 from probes.bandwidth.tools.tool import BandwidthTool
-from probes.base.unknown import known
-from probes.facts.system.platform import PlatformFacts
 from probes.facts.system.tools import PERFTEST_BUILD
+from probes.plans.packages import perftest_steps
 from probes.snapshot.examination import Examination
 
 GPU_BUILD_HINT = (
     f"DOCA-OFED has one with CUDA; from source (github.com/linux-rdma/perftest): {PERFTEST_BUILD}"
 )
-_INSTALL = {
-    "apt install": ("ubuntu", "debian"),
-    "dnf install": ("red hat", "rocky", "alma", "centos", "fedora", "oracle"),
-    "zypper install": ("suse",),
-}
 
 
 class Perftest(BandwidthTool):
@@ -39,11 +33,8 @@ class Perftest(BandwidthTool):
         return Purpose(measured_speed(program, f"{memory} over a NIC"), not_proven)
 
     def install_hint(self, examination: Examination) -> str:
-        platform = examination.node.platform
-        name = known(platform.distribution, "").lower() if isinstance(platform, PlatformFacts) else ""
-        installs = (command for command, words in _INSTALL.items() if any(word in name for word in words))
-        command = next(installs, "the distribution's package")
-        return f"{command} perftest (host memory only); {GPU_BUILD_HINT}"
+        install = next((step.command for step in perftest_steps(examination)), "the distribution's perftest")
+        return f"{install} (host memory only); {GPU_BUILD_HINT}"
 
 
 TOOL = Perftest()

@@ -14,7 +14,8 @@ from probes.facts.pci.functions import is_for_guests
 from probes.facts.system.platform import in_container
 from probes.host.nvml import NvmlGpu
 from probes.live.events.gpus import OFF_THE_BUS
-from probes.plans.common import initramfs_instruction, reboot_step
+from probes.plans.boot import initramfs_step
+from probes.plans.common import reboot_step
 from probes.plans.load_modules import bind_steps
 from probes.queries.evidence_list import KERNEL_LOG, first_n, join_limited
 from probes.queries.finding import Area, Outcome, end_with, found, need, needs, passed, unknown
@@ -146,7 +147,7 @@ def gpu_without_driver_nouveau(examination: Examination) -> Outcome:
             "Blacklist nouveau",
             "Write the lines “blacklist nouveau” and “options nouveau modeset=0” to a file in"
             " /etc/modprobe.d",
-            initramfs_instruction(),
+            initramfs_step(examination),
             reboot_step(),
             needs_reboot=True,
             disturbs="every job on this node",

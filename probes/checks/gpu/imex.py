@@ -10,6 +10,7 @@ from probes.checks.gpu.nvlink import NEEDS_HOST, SERVICES, service_of, state_of
 from probes.facts.gpu.fabric import CHANNELS, NODES_CONFIG, NOT_SUPPORTED
 from probes.facts.system.platform import in_container
 from probes.facts.system.services import Service, ServiceState
+from probes.plans.boot import initramfs_step
 from probes.plans.services import start_imex
 from probes.queries.finding import (
     Area,
@@ -134,8 +135,9 @@ def imex_channels_missing(examination: Examination) -> Outcome:
         *seen,
         fix=make_plan(
             "Create the default channel at boot",
-            "Write “options nvidia NVreg_CreateImexChannel0=1” to a file in /etc/modprobe.d, and"
-            " update the initramfs. The driver then creates channel0, which all users share.",
+            "Write “options nvidia NVreg_CreateImexChannel0=1” to a file in /etc/modprobe.d."
+            " The driver then creates channel0, which all users share.",
+            initramfs_step(examination),
             "Until the next boot, create it by hand: mknod -m 666"
             " /dev/nvidia-caps-imex-channels/channel0 c MAJOR 0, where MAJOR is the number of"
             " nvidia-caps-imex-channels in /proc/devices.",

@@ -19,7 +19,7 @@ from probes.facts.gpu.gpus import (
     memory_mode,
 )
 from probes.nccl.settings import parse_level
-from probes.plans.common import reboot_plan
+from probes.plans.boot import driver_option_plan
 from probes.plans.gpu import mig_off
 from probes.queries.evidence_list import first_n, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
@@ -351,11 +351,11 @@ def gpu_memory_in_kubernetes(examination: Examination) -> Outcome:
         "driver 580.",
         shown,
         Evidence("/sys/devices/system/node", f"NUMA nodes without CPUs: {nodes}"),
-        fix=reboot_plan(
+        fix=driver_option_plan(
+            examination,
             "Let the driver manage GPU memory (CDMM)",
             *first,
             "Write `options nvidia NVreg_CoherentGPUMemoryMode=driver` to a file in /etc/modprobe.d",
-            "Rebuild the initramfs and reboot",
             note="Programs that get GPU memory from a NUMA node (numactl --membind) must then call "
             "cudaMalloc.",
         ),

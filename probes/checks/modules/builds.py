@@ -8,7 +8,8 @@ from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts, DkmsModule
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.system.platform import in_container
-from probes.plans.common import initramfs_steps, reboot_plan, reboot_step
+from probes.plans.boot import initramfs_step
+from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.driver import exchange_driver, matching_fabric_manager, rebuild_plan
 from probes.queries.evidence_list import SHOWN, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
@@ -325,7 +326,7 @@ def initramfs_stale(examination: Examination) -> Outcome:
         f"{', '.join(names)} came from an initramfs that is older than the files on disk, or the files "
         "were replaced since boot.",
         *versions[:SHOWN],
-        fix=reboot_plan("Rebuild the initramfs", *initramfs_steps(), reboot_step()),
+        fix=reboot_plan("Rebuild the initramfs", initramfs_step(examination), reboot_step()),
         devices=names,
         # With another OFED on disk, a reboot before nvidia_peermem is rebuilt would end the path.
         part_of=("peermem-symbol-version-mismatch",) if is_ofed and not is_spare(examination) else (),

@@ -7,12 +7,13 @@ from typing import TypeAlias
 
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction, make_plan
-from probes.base.unknown import Reason, Unknown, map_known
+from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import PEERMEM, KernelModule, ModuleFacts, ModuleState
 from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3, EFA, MELLANOX, SLINGSHOT, NicFamily
-from probes.plans.common import initramfs_instruction, reboot_plan, reboot_step
+from probes.plans.boot import command_line_steps, initramfs_step
+from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.load_modules import blocker_of, load_plan, load_step
 from probes.plans.packages import open_driver_steps
 from probes.queries.evidence_list import SHOWN, join_limited
@@ -34,6 +35,8 @@ from probes.queries.modules import (
 from probes.snapshot.examination import Examination
 
 AREA = Area("modules")
+
+_BLACKLIST = "module_blacklist="
 
 _RDMA_MANUAL = "Linux Documentation/infiniband/user_verbs.rst and rdma-core README.md"
 _MLX5_MANUAL = "Linux Documentation/networking/device_drivers/ethernet/mellanox/mlx5"
@@ -268,7 +271,7 @@ def _unblock_steps(examination: Examination, what: str, modules: _Blocked) -> tu
     files = sorted({evidence.source.rpartition(":")[0] for _, evidence in modules})
     return (
         instruction(f"Delete the {what} line in {', '.join(files) or 'modprobe.d'}"),
-        initramfs_instruction(),
+        initramfs_step(examination),
         *(load_step(examination, module.name) for module, _ in modules if not is_present(module)),
     )
 
@@ -329,11 +332,17 @@ def module_blacklisted_cmdline(examination: Examination) -> Outcome:
         for module in _watched(examination)
         if module.kernel_forbids
     ]
+    cmdline = map_known(examination.node.kernel, lambda kernel: kernel.cmdline)
     if not refused:
-        need(map_known(examination.node.kernel, lambda kernel: kernel.cmdline), "the kernel command line")
+        need(cmdline, "the kernel command line")
+    option = next((word for word in known(cmdline, "").split() if word.startswith(_BLACKLIST)), _BLACKLIST)
+    names = {module.name for module, _ in refused}
+    listed = filter(None, option.removeprefix(_BLACKLIST).split(","))
+    others = ",".join(name for name in listed if name.replace("-", "_") not in names)
+    left = f"{_BLACKLIST}{others}" if others else ""
     plan = reboot_plan(
         "Remove the module from the kernel's blacklist",
-        "Delete module_blacklist= from the boot loader's command line (grub, then update-grub)",
+        *command_line_steps(examination, "modules", left, option),
         reboot_step("Reboot with the new command line"),
     )
     cause = "The kernel refuses the module with `Operation not permitted`, even to root."

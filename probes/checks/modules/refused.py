@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step
+from probes.base.plan import Plan
 from probes.base.unknown import Unknown, is_there, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import ModuleFile
+from probes.plans.boot import enroll_key_step
 from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.driver import rebuild_plan
 from probes.queries.evidence_list import KERNEL_LOG, SHOWN
@@ -64,22 +65,10 @@ def _messages(
 
 
 def _sign_plan(examination: Examination) -> Plan:
-    """Plan the signing of modules and the enrollment of DKMS's key.
-
-    dkms(8), prepare_signing: Ubuntu signs with the key of update-secureboot-policy, all others with
-    /var/lib/dkms/mok.pub, unless /etc/dkms/framework.conf names another one.
-    """
-    platform = examination.node.platform
-    distribution = "" if isinstance(platform, Unknown) else known(platform.distribution, "")
-    key = "/var/lib/shim-signed/mok/MOK.der" if "Ubuntu" in distribution else "/var/lib/dkms/mok.pub"
     return reboot_plan(
         "Sign the modules and enroll the key",
         "Sign the modules: rebuild them with DKMS, which signs with its own key",
-        Step(
-            "Ask shim to trust DKMS's key (mok_certificate in /etc/dkms/framework.conf, if set there)",
-            ("mokutil", "--import", key),
-            undo=("mokutil", "--revoke-import"),
-        ),
+        enroll_key_step(examination),
         reboot_step(),
         "Enroll the key at the console when the machine starts, or disable Secure Boot",
         note="Enrollment needs someone at the console (or BMC) during boot; SSH is not enough",

@@ -10,7 +10,8 @@ from probes.facts.jobs.process_files import has_initialized_nvshmem
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.rdma.qos import MLX5
 from probes.nccl.settings import parse_number
-from probes.plans.common import driver_option_plan, modprobe_step
+from probes.plans.boot import driver_option_plan
+from probes.plans.common import modprobe_step
 from probes.queries.evidence_list import RDMA_DEVICES
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed
 from probes.queries.jobs import Jobs, conclude, job_plan, jobs_of, maps, no_fault, usable_paths
@@ -101,7 +102,7 @@ def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
         evidence,
         "The GPU may map the NIC's doorbell only with PeerMappingOverride=1."
         + (" NVSHMEM falls back to the CPU, because gdrdrv is loaded." if has_gdrcopy else ""),
-        fix=_set_options(has_gdrcopy),
+        fix=_set_options(examination, has_gdrcopy),
         severity=Severity.NOTE if has_gdrcopy else None,
         impact="The CPU rings the NIC's doorbell, at a small cost in latency." if has_gdrcopy else "",
         devices=("nvidia",),
@@ -190,12 +191,12 @@ def _missing_options(parameters: dict[str, str]) -> list[str]:
     return missing
 
 
-def _set_options(has_gdrcopy: bool) -> Plan:
+def _set_options(examination: Examination, has_gdrcopy: bool) -> Plan:
     options = 'options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords="PeerMappingOverride=1;"'
     change = f"Add this line to a file in /etc/modprobe.d, such as nvidia-ibgda.conf: `{options}`"
     otherwise = "To avoid the reboot, install GDRCopy and load gdrdrv: the CPU then rings the doorbell"
     changes = (change,) if has_gdrcopy else (otherwise, change)
-    return driver_option_plan("Set the driver options for IBGDA", *changes)
+    return driver_option_plan(examination, "Set the driver options for IBGDA", *changes)
 
 
 def _is_live(examination: Examination, name: str) -> Maybe[bool]:

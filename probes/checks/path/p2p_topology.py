@@ -10,7 +10,8 @@ from probes.facts.gpudirect import MEMORY_PEERS, GdrPath, parse_driver_version
 from probes.facts.gpudirect_requirements import TOPOLOGY_CHECK, why_topology_allowed
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modules import PEERMEM
-from probes.plans.common import driver_option_plan, reboot_plan
+from probes.plans.boot import driver_option_plan, initramfs_command
+from probes.plans.common import reboot_plan
 from probes.queries.evidence_list import KERNEL_LOG, SHOWN, STAGED
 from probes.queries.finding import (
     Area,
@@ -61,6 +62,7 @@ def p2p_topology_refused_override(examination: Examination) -> Outcome:
         "524, both with DMA-BUF and with nvidia_peermem.",
         Evidence(DRIVER_PARAMETERS, f"{TOPOLOGY_CHECK}: 2"),
         fix=driver_option_plan(
+            examination,
             "Remove the option",
             "Delete NVreg_GrdmaPciTopoCheckOverride=2 from `options nvidia` in /etc/modprobe.d",
         ),
@@ -84,7 +86,8 @@ def _allow_steps(
         condition = f"{DRIVER_PARAMETERS} lists it and " if isinstance(parameters, Unknown) else ""
         text = (
             f"{'Or, if' if is_alternative else 'If'} {condition}the machine is known to work, set"
-            f" `options nvidia NVreg_{TOPOLOGY_CHECK}=1` in modprobe.d, rebuild the initramfs and reboot"
+            f" `options nvidia NVreg_{TOPOLOGY_CHECK}=1` in modprobe.d, rebuild the initramfs with"
+            f" {initramfs_command(examination)}, and reboot"
         )
         return (instruction(text),)
     why = "it came with 570.86.16" if 0 < branch < 570 else "R595 removed it"

@@ -6,15 +6,16 @@ import re
 from enum import Enum
 
 from probes.bandwidth.model.gains import gains_of_straight_paths
-from probes.base.plan import Plan, instruction, make_plan
+from probes.base.plan import Plan, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, is_vera_root_port
 from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.pci.rdma_topo import ARGV, is_dma_function
-from probes.plans.common import REBOOT_ENDS_JOBS, reboot_plan
-from probes.plans.pcie import CHECK_CMDLINE, ats_steps, boot_option, fix_redirects, pass_through
+from probes.plans.boot import command_line_steps
+from probes.plans.common import reboot_plan
+from probes.plans.pcie import CHECK_CMDLINE, ats_steps, fix_redirects, pass_through, redirects_option
 from probes.queries.acs_redirects import (
     acs_exemption,
     detour_marks,
@@ -185,18 +186,18 @@ def acs_option_ignored(examination: Examination) -> Outcome:
             return found(
                 "No mainline kernel has this option.",
                 Evidence("/proc/cmdline", word[:120]),
-                fix=reboot_plan(
-                    "Replace pci=noacs",
-                    instruction(
-                        "Replace it in the boot loader's configuration, with the BDFs of the switch "
-                        "ports. For grub, add this inside the quotes of GRUB_CMDLINE_LINUX. "
-                        "Linux 6.11 also has pci=config_acs=.",
-                        to_copy=boot_option(["<BDF>", "<BDF>"]),
-                    ),
-                    CHECK_CMDLINE,
-                ),
+                fix=_replace_noacs(examination, word),
             )
     return passed(Evidence("/proc/cmdline", "no pci=noacs"))
+
+
+def _replace_noacs(examination: Examination, word: str) -> Plan:
+    """Replace the option by the one that clears redirects."""
+    others = [part for part in word.removeprefix("pci=").split(",") if part != "noacs"]
+    option = redirects_option(redirects_of(examination).ports or ("<BDF>", "<BDF>")).removeprefix("pci=")
+    steps = command_line_steps(examination, "acs", f"pci={','.join((*others, option))}", word)
+    note = "Each <BDF> stands for the address of a switch port between GPU and NIC." if "<" in option else ""
+    return reboot_plan("Replace pci=noacs", *steps, CHECK_CMDLINE, note=note)
 
 
 @AREA.check(
@@ -220,7 +221,9 @@ def acs_direct_nic(examination: Examination) -> Outcome:
             return passed(Evidence(" ".join(ARGV), join_limited(answer.right, 2)))
         ports = [bdf for bdf in functions if bdf in " ".join(answer.failed)]
         failed = [Evidence(" ".join(ARGV), f"FAIL {line}") for line in answer.failed]
-        return _wrong(f"rdma_topo: {answer.failed[0]}. {_WANTED[_shape(examination)]}", failed, ports)
+        return _wrong(
+            examination, f"rdma_topo: {answer.failed[0]}. {_WANTED[_shape(examination)]}", failed, ports
+        )
     if not dma_functions:
         return passed(Evidence(DEVICES, "no ConnectX DMA function (15b3:2100)"))
     wanted: dict[str, tuple[int, int]] = {}
@@ -235,7 +238,7 @@ def acs_direct_nic(examination: Examination) -> Outcome:
         elif acs is not None and (acs.control & ones != ones or acs.control & zeros):
             bad[bridge] = acs_evidence(bridge, acs)
     if bad:
-        return _wrong(_WANTED[_Shape.DMA], list(bad.values()), list(bad))
+        return _wrong(examination, _WANTED[_Shape.DMA], list(bad.values()), list(bad))
     tally.end_if_unknown()
     if not wanted:
         tool = "rdma_topo (rdma-core from 2025-10 or later)"
@@ -289,20 +292,18 @@ def _shape(examination: Examination) -> _Shape:
     return _Shape.NUMA
 
 
-def _wrong(cause: str, evidence: list[Evidence], ports: list[str]) -> Outcome:
+def _wrong(examination: Examination, cause: str, evidence: list[Evidence], ports: list[str]) -> Outcome:
+    option = command_line_steps(examination, "acs", 'pci=config_acs="…"')
+    # Without -n it changes files below /etc/default/grub.d: the admin decides on that.
+    write = "Write it to /etc/default/grub.d/config-acs.cfg, and apply it: rdma_topo write-grub-acs"
     return found(
         cause,
         *first_distinct(evidence, LIKE_THESE),
-        fix=make_plan(
+        fix=reboot_plan(
             "Set ACS as rdma_topo requires",
-            # Without -n it changes files below /etc/default/grub.d: the admin decides on that.
-            "Print the required setting: rdma_topo write-grub-acs -n. Without -n it writes "
-            "/etc/default/grub.d/config-acs.cfg and runs update-grub (Debian and Ubuntu).",
-            "On other systems, add the printed pci=config_acs= to the kernel command line. Keep its "
-            'quotes, because ";" ends a command in grub.cfg.',
-            "Reboot. pci=config_acs= needs Linux 6.11.",
-            needs_reboot=True,
-            disturbs=REBOOT_ENDS_JOBS,
+            "Print the required setting: rdma_topo write-grub-acs -n",
+            *((write,) if any(step.file for step in option) else option),
+            "Reboot. pci=config_acs= with a list of ports needs Linux 6.15, or 6.13 with its later fixes.",
         ),
         devices=tuple(ports),
     )

@@ -10,6 +10,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.pci.config_space import ASPM_STATES, PciExpress
 from probes.facts.pci.functions import DEVICES
 from probes.facts.rdma.devices import RdmaFacts
+from probes.plans.boot import command_line_steps
 from probes.plans.common import reboot_plan
 from probes.plans.pcie import DRAIN, NOT_LASTING, USUAL_READ_BYTES, raising, set_bits
 from probes.plans.ports import look_at_ordering
@@ -139,8 +140,9 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
         ),
         reboot_plan(
             "Set one MaxPayload on the whole path",
-            "Set one MaxPayload for all slots in the BIOS, or choose the BIOS default.",
-            "Or add pci=pcie_bus_safe to the kernel command line, so that the kernel sets one value.",
+            *command_line_steps(examination, "payload", "pci=pcie_bus_safe"),
+            note="The kernel then sets one value. Instead, you can set one MaxPayload for all slots in the "
+            "BIOS, or choose the BIOS default.",
         ),
     )
 

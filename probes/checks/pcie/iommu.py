@@ -9,7 +9,8 @@ from probes.facts.kernel.log import LogKind
 from probes.facts.pci.config_space import Acs
 from probes.facts.pci.functions import DEVICES, PciFunction, PciKind
 from probes.facts.pci.nic_families import CONNECTX
-from probes.plans.common import driver_option_plan, reboot_plan
+from probes.plans.boot import driver_option_plan
+from probes.plans.common import reboot_plan
 from probes.plans.pcie import ats_steps, pass_through
 from probes.queries.acs_redirects import redirects_of
 from probes.queries.evidence_list import KERNEL_LOG, LIKE_THESE, first_distinct, join_limited
@@ -180,7 +181,9 @@ def peer_mmio_not_remapped(examination: Examination) -> Outcome:
         "the IOMMU has no mapping.",
         option,
         driver_option_plan(
-            "Remove the option", "Delete NVreg_DmaRemapPeerMmio=0 from `options nvidia` in /etc/modprobe.d"
+            examination,
+            "Remove the option",
+            "Delete NVreg_DmaRemapPeerMmio=0 from `options nvidia` in /etc/modprobe.d",
         ),
     )
 

@@ -6,7 +6,7 @@ from probes.base.plan import Plan, make_plan
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modules import PEERMEM
-from probes.plans.common import initramfs_instruction
+from probes.plans.boot import initramfs_step
 from probes.plans.load_modules import load_step
 from probes.plans.peermem import unload_step
 from probes.queries.evidence_list import KERNEL_LOG, STAGED
@@ -48,7 +48,7 @@ def _parameter(examination: Examination, name: str) -> tuple[str, Evidence]:
 
 
 def _reload(examination: Examination, title: str, first: str) -> Plan | None:
-    initramfs = initramfs_instruction("may contain modprobe.d")
+    initramfs = initramfs_step(examination, "may contain modprobe.d")
     steps = (first, initramfs, unload_step(examination), load_step(examination, PEERMEM))
     plan = make_plan(title, *steps, disturbs="jobs that use nvidia_peermem (they must end first)")
     return spare_fix(examination, plan)

@@ -8,7 +8,8 @@ from probes.facts.gpudirect_requirements import IB_EXPORTERS
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.facts.kernel.modules import PEERMEM
-from probes.plans.common import POD_ENDS_JOBS, initramfs_instruction, reboot_plan, reboot_step
+from probes.plans.boot import initramfs_step
+from probes.plans.common import POD_ENDS_JOBS, reboot_plan, reboot_step
 from probes.plans.driver import rebuild_steps
 from probes.plans.load_modules import load_step
 from probes.plans.packages import in_driver_container, ofed_steps
@@ -270,7 +271,7 @@ def inbox_core_beside_ofed(examination: Examination) -> Outcome:
     load = restart_openibd(examination)
     steps = (
         "Install OFED for this kernel (DOCA-OFED with DKMS, or mlnxofedinstall --add-kernel-support)",
-        initramfs_instruction(),
+        initramfs_step(examination),
         *(load.steps if isinstance(load, Plan) else (f"Load OFED's modules ({load})",)),
     )
     spare = is_spare(examination)

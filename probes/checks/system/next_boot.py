@@ -6,7 +6,7 @@ from probes.base.plan import make_plan
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.boot_loader import GRUB_SETTINGS
 from probes.facts.kernel.next_boot import NextBootFacts, words_that_matter
-from probes.plans.common import initramfs_steps
+from probes.plans.boot import initramfs_step, settings_steps
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.snapshot.examination import Examination
 
@@ -44,11 +44,7 @@ def boot_settings_not_written(examination: Examination) -> Outcome:
         "The settings were edited after the configuration was written.",
         Evidence(GRUB_SETTINGS, " ".join(forgotten)),
         Evidence(line.source, " ".join(later) or "no IOMMU, PCI or module options"),
-        fix=make_plan(
-            "Regenerate GRUB's configuration",
-            "Debian, Ubuntu: run update-grub",
-            "Other distributions: run grub2-mkconfig -o /boot/grub2/grub.cfg",
-        ),
+        fix=make_plan("Regenerate GRUB's configuration", *settings_steps(examination, forgotten)),
     )
 
 
@@ -73,5 +69,5 @@ def boot_image_older_than_settings(examination: Examination) -> Outcome:
     return found(
         "It was built before the settings changed, and contains a copy of the old ones.",
         *(Evidence(f"stat {path}", f"newer than {image}") for path in newer[:4]),
-        fix=make_plan("Rebuild the boot image", *initramfs_steps()),
+        fix=make_plan("Rebuild the boot image", initramfs_step(examination)),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from probes.base.plan import Plan, Step, sentences
 from probes.base.text import plural
@@ -11,7 +11,6 @@ from probes.facts.gpudirect import GdrPath
 from probes.plans.common import is_reboot
 from probes.queries.finding import Finding, Severity, Status
 from probes.setup.step import SetupStep, StepState
-from probes.setup.steps.boot_commands import for_this_node
 from probes.setup.steps.definition import SetupFacts, StepDefinition
 
 # Findings about nvidia_peermem that do not matter on the path by DMA-BUF.
@@ -40,9 +39,8 @@ class CheckedStep(StepDefinition):
         return [finding for finding in facts.findings.values() if self.covers(finding.id)]
 
     def build(self, facts: SetupFacts) -> SetupStep:
-        """Return the step in the state that its checks give it, with the commands of this node."""
+        """Return the step in the state that its checks give it."""
         step = self._checked(facts)
-        step = replace(step, plan=for_this_node(facts.situation, step.plan))
         return step if self.complete is None else self.complete(facts, step)
 
     def _checked(self, facts: SetupFacts) -> SetupStep:

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from probes.base.plan import Plan, Step
 from probes.plans.common import is_reboot
+from probes.plans.packages import PACKAGE_PROGRAMS
 from probes.setup.step import OPEN_STATES, StepState
 from probes.setup.steps.checked import does_the_same
 from probes.setup.steps.guide import Guide
 from probes.setup.steps.step_list import definition_of
 
-_ONCE = {"modprobe", "apt-get", "dnf", "tdnf", "zypper", "wget", "curl", "dpkg", "rpm"}
+_ONCE = {"modprobe", *PACKAGE_PROGRAMS}
 _REFRESHES = {"update", "clean", "refresh"}  # each of them is about the repository that was added before
 
 
@@ -25,6 +26,8 @@ def remaining_plans(guide: Guide) -> tuple[Plan, ...]:
     for step in guide.steps:
         if step.state not in OPEN_STATES or step.plan is None or not definition_of(step.id).is_scripted:
             continue
+        if any(step.plan == other.plan for other in guide.steps[: guide.steps.index(step)]):
+            continue  # both steps end with it
         # A manual step that comes after another one may then be done, or be another.
         if step.state is StepState.BLOCKED and all(command.is_instruction for command in step.plan.steps):
             continue
@@ -33,7 +36,8 @@ def remaining_plans(guide: Guide) -> tuple[Plan, ...]:
         fresh = [part for part in step.plan.steps if not any(_is_repeated(part, other) for other in written)]
         left, last = _without_end(_without_refreshes(fresh))
         written += fresh
-        (before if any(map(is_reboot, step.plan.steps)) else after).extend(last)
+        for part in last:
+            (before if any(map(is_reboot, fresh[fresh.index(part) :])) else after).append(part)
         if left:
             plans.append(replace(step.plan, title=f"{step.title}{reason}", steps=tuple(left)))
     end = (*before, *(() if reboot is None else (reboot,)), *after)

@@ -38,7 +38,7 @@ def situation_rows(situation: Situation) -> tuple[tuple[str, str], ...]:
         ("GPU driver", _shown(situation.gpu_driver, _gpu_driver)),
         ("NIC driver", _shown(situation.nic_driver, _nic_driver)),
         ("Secure Boot", _shown(secure, lambda value: "on" if value else "off", "off (no UEFI)")),
-        ("Boot loader", _shown(situation.boot, lambda value: _shown(value.loader, _value))),
+        ("Boot loader", _shown(situation.examination.boot, lambda value: _shown(value.loader, _value))),
         ("Slurm", _shown(situation.slurm, lambda value: known(value.version, "installed"))),
         ("Kubernetes", _shown(situation.kubernetes, lambda value: known(value.distribution, "installed"))),
         *_operators(situation.kubernetes),

@@ -10,7 +10,6 @@ from probes.facts.gpudirect import GdrPath, hardware_of
 from probes.facts.system.tool_names import NCCL_TESTS
 from probes.queries.finding import Finding, Severity
 from probes.setup.step import SetupStep, StepState
-from probes.setup.steps.boot_commands import with_pass_through, with_redirects_off
 from probes.setup.steps.cable import CableStep, two_node_step
 from probes.setup.steps.checked import CheckedStep
 from probes.setup.steps.definition import BuiltStep, SetupFacts, StepDefinition
@@ -196,7 +195,6 @@ STEPS: tuple[StepDefinition, ...] = (
         why="A translating IOMMU slows or breaks traffic between NIC and GPU.",
         done="the IOMMU does not translate NIC requests",
         checks=("iommu-translated", "vm-without-p2p*"),
-        complete=with_pass_through,
     ),
     CheckedStep(
         id="acs",
@@ -206,7 +204,6 @@ STEPS: tuple[StepDefinition, ...] = (
         judges=("iommu",),
         done="no switch redirects GPU–NIC traffic",
         checks=("acs-*",),
-        complete=with_redirects_off,
     ),
     CheckedStep(
         id="pcie",

@@ -39,6 +39,8 @@ def _nothing_installed(tree: Tree) -> None:
     remove_modules(tree, *(name for name in _MODULES if name in tree.live_modules))
     take_driver_from_disk(tree)
     remove_products(tree)
+    if tree.description.system.id == "rhcos":
+        tree.add("/etc/machine-config-daemon/currentconfig", "{}")
     for path in [path for path in tree.files if path.startswith(_RUNNING)]:
         tree.remove(path)
 

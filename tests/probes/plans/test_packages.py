@@ -6,20 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from probes.base.plan import Plan, Step
+from probes.base.plan import Step
 from probes.base.unknown import Unknown
 from probes.checks.registry import findings
 from probes.facts.node import Node
 from probes.facts.system.distribution import Distribution, Family
 from probes.facts.system.platform import PlatformFacts
-from probes.plans.common import initramfs_instruction, initramfs_steps
 from probes.plans.packages import (
     fabric_manager_steps,
     header_step,
     nvlsm_steps,
     ofed_steps,
     open_driver_steps,
-    with_initramfs_command,
 )
 from probes.setup.step import SetupRecord
 from probes.setup.steps.guide import read_guide
@@ -176,21 +174,6 @@ def test_debian_has_fabric_manager_only_in_nvidias_repository(node: Examination)
 def test_nvlsm_is_installed_with_its_tools(node: Examination) -> None:
     assert commands(nvlsm_steps(on(node, UBUNTU))) == ["apt-get -y install nvlsm infiniband-diags"]
     assert nvlsm_steps(on(node, AZURE))[0].is_instruction
-
-
-@pytest.mark.parametrize(
-    ("distribution", "command"),
-    [(UBUNTU, "update-initramfs -u -k all"), (SLES, "dracut --regenerate-all --force")],
-    ids=lambda value: getattr(value, "name", None),
-)
-def test_the_boot_image_is_rebuilt_by_one_command(
-    node: Examination, distribution: Distribution, command: str
-) -> None:
-    plan = Plan("A plan", (initramfs_instruction("may contain modprobe.d"), *initramfs_steps()))
-    made = with_initramfs_command(on(node, distribution), plan)
-    assert commands(made.steps) == [command]
-    assert made.steps[0].why == "Rebuild the initramfs (may contain modprobe.d)"
-    assert with_initramfs_command(on(node, GENTOO), plan) == plan
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,12 @@ from probes.facts.kernel.modules import LADDER
 from probes.facts.kernel.next_boot import read_grub_options, read_next_line
 from probes.facts.system import distribution, libraries
 from probes.host.machine.local import LocalHost
+from probes.plans.boot import initramfs_step
 from probes.plans.load_modules import OWN_FILE
 from probes.queries.finding import Status
 from probes.setup.image import ImageKind, check_image
-from probes.setup.steps.boot_commands import initramfs_step
 from probes.simulation.host import SimulatedHost
+from probes.snapshot.examination import examine
 from tests.probes.setup.debian_tree import newest_kernel, run, unpack
 from tests.support.pilot import SteppedClock
 from tests.support.trees import link, write
@@ -322,7 +324,9 @@ def test_the_boot_image_has_modprobe_d_and_not_modules_load_d(debian: Path, tmp_
     write(root, OWN_FILE, "nvidia_peermem\n")
     before = image.stat().st_ino
     host = LocalHost(str(root))
-    step = initramfs_step(boot.probe(host, distribution.probe(host), kernel.release))
+    system = distribution.probe(host)
+    facts = boot.probe(host, system, kernel.release)
+    step = initramfs_step(replace(examine(SimulatedHost("hgx-h100")), distribution=system, boot=facts))
     inside(root, *step.argv)
     assert image.stat().st_ino != before
     files = inside(root, "lsinitramfs", f"/boot/{image.name}").split("\n")

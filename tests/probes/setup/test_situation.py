@@ -66,11 +66,15 @@ def test_simulated_nodes(name: str) -> None:
     host = SimulatedHost(name)
     found = situation_on(host)
     assert not isinstance(found.distribution, Unknown)
-    assert not isinstance(found.boot, Unknown)
+    assert not isinstance(found.examination.boot, Unknown)
     assert not isinstance(found.nic_driver, Unknown)
     assert not isinstance(found.gpu_driver, Unknown)
-    assert (found.distribution.family, found.boot.loader, found.nic_driver.stack) == (family, loader, stack)
-    assert found.boot.next_kernel == host.tree.description.kernel
+    assert (found.distribution.family, found.examination.boot.loader, found.nic_driver.stack) == (
+        family,
+        loader,
+        stack,
+    )
+    assert found.examination.boot.next_kernel == host.tree.description.kernel
     assert (found.gpu_driver.origin, found.gpu_driver.by_dkms) == (DriverOrigin.PACKAGE, True)
     assert found.gpu_driver.version == host.tree.description.driver.version
     assert found.nic_driver.exports_peer_memory is host.tree.description.modules.ofed
@@ -120,7 +124,7 @@ def test_a_probe_that_fails_affects_only_its_own_field(monkeypatch: pytest.Monke
 def test_an_empty_tree_says_of_nothing_that_it_is_missing_for_sure(tmp_path: Path) -> None:
     """A dumped tree without /etc or /usr was not recorded: that is no node without Slurm or driver."""
     found = situation_on(LocalHost(str(tmp_path)))
-    for part in (found.slurm, found.gpu_driver, found.boot):
+    for part in (found.slurm, found.gpu_driver, found.examination.boot):
         assert isinstance(part, Unknown)
         assert part.reason is Reason.NOT_RECORDED
 

@@ -165,7 +165,7 @@ def test_the_wrong_name_runs_nothing_and_the_right_one_does() -> None:
     assert dispatcher.own_history() == ()
     ended = dispatcher.run(prepared, " hgx-h100 ", events.append)
     assert ended.outcome is RunOutcome.LEFT
-    assert ended.summary == "done; 2 manual steps left"
+    assert ended.summary == "done; 3 manual steps left"
     assert dispatcher.own_history()[0].action == "acs-redirect-off"
 
 

@@ -104,7 +104,9 @@ class ConfirmState:
             lines.extend([(), (Run("MANUAL STEPS", Tone.TITLE),)])
             if not left[0].is_instruction:
                 why = why_manual(left[0], plan.is_simulated)
-                lines.extend(wrapped(f"{left[0].argv[0]}: {why}", width, Tone.DIM, "  "))
+                lines.extend(
+                    wrapped(f"{next(iter(left[0].argv), left[0].command)}: {why}", width, Tone.DIM, "  ")
+                )
             for place, steps in enumerate(self._groups(left), 1):
                 lines.extend(draw_group(steps, width, f"{place}. "))
         if note and not plan.is_simulated:

@@ -116,9 +116,12 @@ def _grub(tree: Tree) -> None:
     tree.add("/etc/default/grub", f'GRUB_DEFAULT=0\nGRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX="{options}"\n')
     write_grub_config(tree)
     tree.add("/boot/grub/grubenv", _grubenv(""))
-    tree.add("/usr/sbin/update-initramfs", "#!/bin/sh\n")
-    tree.add("/usr/sbin/update-grub", "#!/bin/sh\n")
-    tree.add("/var/lib/shim-signed/mok/MOK.der", "")
+    if _MANAGERS.get(tree.description.system.id) == "apt-get":
+        tree.add("/usr/sbin/update-initramfs", "#!/bin/sh\n")
+        tree.add("/usr/sbin/update-grub", "#!/bin/sh\n")
+        tree.add("/var/lib/shim-signed/mok/MOK.der", "")
+    else:
+        tree.add("/usr/bin/dracut", "#!/bin/sh\n")
 
 
 def write_grub_config(tree: Tree) -> None:

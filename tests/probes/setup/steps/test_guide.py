@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.gpudirect import GdrPath
-from probes.facts.kernel.boot import BootFacts, BootLoader
 from probes.setup.situation import read_situation
 from probes.setup.step import SetupRecord, StepState
-from probes.setup.steps.boot_commands import command_line_steps
 from probes.setup.steps.guide import Guide, build_guide
 from probes.setup.steps.remaining_commands import remaining_plans
 from probes.simulation.faults.modules import take_driver_from_disk
@@ -244,31 +240,6 @@ def test_with_secure_boot_an_installation_says_that_it_needs_the_console() -> No
     assert "Secure Boot is on" in step.plan.note
 
 
-@pytest.mark.parametrize(
-    ("loader", "command"),
-    [
-        (BootLoader.GRUB, "grub2-mkconfig -o /boot/grub2/grub.cfg"),
-        (BootLoader.GRUB_BLS, "grubby --update-kernel=ALL --args=iommu=pt"),
-        (BootLoader.OSTREE, "rpm-ostree kargs --append-if-missing=iommu=pt"),
-        (BootLoader.SYSTEMD_BOOT, "Add iommu=pt to /etc/kernel/cmdline."),
-        (BootLoader.UKI, "kernel-install add"),
-        (BootLoader.MACHINE_CONFIG, "Add iommu=pt to spec.kernelArguments"),
-        (BootLoader.TALOS, "extra kernel argument iommu=pt"),
-        (Unknown(Reason.NEEDS_ROOT, "/boot"), "with this node's boot loader (needs root)"),
-    ],
-    ids=str,
-)
-def test_the_command_line_is_set_by_the_boot_loader_that_the_node_has(
-    loader: Maybe[BootLoader], command: str
-) -> None:
-    host = SimulatedHost("pcie-l40s+iommu-translated")
-    situation = read_situation(host, examine(host))
-    assert isinstance(situation.boot, BootFacts)
-    situation = replace(situation, boot=replace(situation.boot, loader=loader))
-    steps = command_line_steps(situation, "iommu=pt", "iommu")
-    assert any(command in (" ".join(step.argv) or step.why) for step in steps)
-
-
 @pytest.mark.slow
 def test_peermem_is_loaded_again_after_openibd() -> None:
     host = SimulatedHost("dgx-a100")
@@ -319,7 +290,9 @@ def test_acs_redirects_are_cleared_now_and_at_every_boot() -> None:
 
 def test_while_the_iommu_translates_acs_is_only_cleared_for_the_next_boots() -> None:
     commands = commands_of(guide_on(SimulatedHost("hgx-h100+acs-on,iommu-translated")), "acs")
-    assert [command.partition(" ")[0] for command in commands[:2]] == [
+    assert [command.partition(" ")[0] for command in commands[:3]] == [
+        "/etc/default/grub.d/gdrtop-iommu.cfg",
         "/etc/default/grub.d/gdrtop-acs.cfg",
         "update-grub",
     ]
+    assert not any(command.startswith("setpci") for command in commands)
