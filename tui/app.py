@@ -315,10 +315,6 @@ class GdrtopApp(TerminalApp[None]):
 
         self.push_screen(Palette(ThemesProvider, "theme"))
 
-    def action_save_view(self, number: int) -> None:
-        """Save the panels that the overview shows as view 2, 3 or 4."""
-        self._overview.save_view(number)
-
     def action_start_view(self) -> None:
         """Save the view that the overview shows as the one at the start."""
         self._overview.save_start()

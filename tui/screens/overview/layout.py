@@ -27,16 +27,14 @@ PLACES = {
     "left": ("topology", "matrix", "rates"),
     "right": ("jobs", "path", "gpudirect", "modules", "traffic"),
 }
-PANEL_NAMES = tuple(name for names in PLACES.values() for name in names)
 # What has a line of its own in one column, where its panel has no room.
 _STRIPS = ("modules", "gpudirect", "jobs")
-# The panels of the views 2 to 4, unless the user has saved others; view 1 shows all that have room.
+# The panels of the views 2 to 4; view 1 shows all that have room.
 VIEWS: Mapping[int, tuple[str, ...]] = {
     2: ("matrix", "path"),
     3: ("rates", "traffic"),
     4: ("jobs", "gpudirect", "modules"),
 }
-VIEW_PANELS = "overview.view_"  # begins the settings of the panels of views 2 to 4
 START_VIEW = "overview.view"  # the setting
 
 
