@@ -374,9 +374,8 @@ def _dashboard(options: argparse.Namespace) -> int:
             lambda: connected or open_host(options),
             origin,
             options.interval,
-            None,
-            options.read_only,
-            ascii_only,
+            read_only=options.read_only,
+            ascii_only=ascii_only,
         )
     )
 

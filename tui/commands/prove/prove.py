@@ -18,7 +18,7 @@ from probes.host.protocol import Host
 from probes.queries.unproven_paths import OVER_C2C
 from probes.snapshot.examination import examine
 from tui.bandwidth.registration.session import RegistrationSession
-from tui.commands.arguments import EXIT_INTERRUPTED, EXIT_WRONG_USAGE
+from tui.commands.arguments import EXIT_INTERRUPTED, EXIT_WRONG_USAGE, OutputOptions, parsed
 from tui.commands.bench_run.output import BenchOutput
 from tui.runtime.json_values import document, host_name
 from tui.runtime.open_host import open_host
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     """Register what the options name, and return the exit status."""
     host = open_host(options)
     session = RegistrationSession(host, options.read_only)
-    output = BenchOutput(out, options.json, options.ascii)
+    output = BenchOutput(out, parsed(OutputOptions, options))
     return Proof(host, session, output, options, sys.stdin).run()
 
 

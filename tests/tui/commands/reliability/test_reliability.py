@@ -30,6 +30,7 @@ from tests.tui.commands.scripted_watch import Scripted
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
+from tui.commands.arguments import OutputOptions, TableOptions
 from tui.commands.reliability.reliability import write_reliability
 from tui.commands.watch import Output, Watcher
 from tui.files.reliability import recorder
@@ -48,7 +49,7 @@ def host_of(name: str) -> SimulatedHost:
 
 def printed(host: Host, asked: str = "", as_json: bool = False) -> tuple[int, str]:
     out = io.StringIO()
-    status = write_reliability(host, out, asked, "json" if as_json else "table")
+    status = write_reliability(host, out, asked, TableOptions("json" if as_json else "table"))
     return status, out.getvalue()
 
 
@@ -221,7 +222,9 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Source, rea
     host = SimulatedHost("cloud-vm", clock=clock)
     host.origin = Origin(source, host.origin.label)
     directory = RingDirectory(str(tmp_path / "ring"))
-    watcher = Watcher(host, directory, Limits(max_bytes=16 << 20), Output(io.StringIO()), read_only)
+    watcher = Watcher(
+        host, directory, Limits(max_bytes=16 << 20), Output(io.StringIO(), OutputOptions()), read_only
+    )
     for _ in range(6):
         watcher.step()
         clock.now += 1.0

@@ -122,7 +122,7 @@ def test_every_output_has_the_same_answer_to_whether_a_job_may_start(
     told = [line for line in health.splitlines() if not re.search("in Slurm is unknown|no verdict", line)]
     assert bool(told) == is_kept_away, health
     assert ("would do: Drain" in health) == (is_kept_away and "in Slurm is unknown" not in health)
-    action = checked(host, actions={})[1].split("\n")[0]
+    action = checked(host, severity_map={})[1].split("\n")[0]
     assert (action in ("isolate", "reset")) == is_kept_away
     if is_kept_away:  # a node that is DEGRADED, too, is a problem to Node Problem Detector
         assert checked(host, consumer="npd")[0] == 1
