@@ -582,13 +582,8 @@ def sample(request: ManifestRequest) -> str | Refused:
         ),
         Change(
             "probes/setup/manifests/catalogue.py",
-            '    "sample": sample,\n',
-            after='    "container": container,\n',
-        ),
-        Change(
-            "tui/commands/manifest.py",
-            '    "sample": "scripts: the name of the path",\n',
-            after='    "container": "containers: Dockerfile snippet and run options",\n',
+            '    "sample": Manifest("scripts: the name of the path", sample),\n',
+            after='"containers: Dockerfile snippet and run options", container),\n',
         ),
         Change(
             "tui/manual/manifests.md",
@@ -606,19 +601,15 @@ def test_sample_the_path_has_a_name() -> None:
     ),
     (
         "tests/probes/setup/manifests/test_manifests.py",
-        "tests/tui/commands/test_manifest.py",
+        "tests/test_architecture.py",
         "tests/tui/test_manual.py",
         "-k",
-        "sample or kind",
+        "sample or kind or imported",
     ),
     {
         "probes/setup/manifests/catalogue.py": (
-            "tests/tui/commands/test_manifest.py::test_every_kind_can_be_written",
-            "'sample'",
-        ),
-        "tui/commands/manifest.py": (
-            "tests/tui/commands/test_manifest.py::test_every_kind_can_be_written",
-            "'sample'",
+            "tests/test_architecture.py::test_every_file_is_imported",
+            "nothing imports ['probes/setup/manifests/sample.py']",
         ),
         "tui/manual/manifests.md": (
             "tests/tui/test_manual.py::test_every_kind_of_manifest_is_in_the_manual",

@@ -13,9 +13,8 @@ import yaml
 
 from probes.export.alert_rules import RULES
 from probes.export.dashboard import dashboard
-from probes.export.metric_list import METRICS
 from probes.snapshot.verdict import State
-from tests.probes.export.observed import families_of
+from tests.probes.export.observed import METRICS, families_of
 from tests.tui.test_cli import printed
 from tui.cli import main
 from tui.commands.export.monitoring_files import monitoring_files
