@@ -128,7 +128,7 @@ IMPORT_ORDER = (
     ("probes/plans", "probes/bandwidth"),
     ("probes/live",),
     ("probes/checks", "probes/simulation"),
-    ("probes/setup", "probes/export", "probes/scheduler"),
+    ("probes/setup", "probes/export", "probes/slurm"),
     ("probes/fleet",),
     ("widgets/base",),
     ("widgets/node",),

@@ -14,9 +14,9 @@ from textual.message import Message
 from tui.controllers.actions import ActionsController
 from tui.controllers.bandwidth import BandwidthController
 from tui.controllers.context import AppContext
+from tui.controllers.prove import RegistrationController
 from tui.controllers.quit import QuitController
 from tui.controllers.readings import ReadingsController, parts_of
-from tui.controllers.registration import RegistrationController
 from tui.controllers.terminal_notices import TerminalNotices
 from tui.runtime.reading_thread import (
     Examined,

@@ -21,8 +21,8 @@ from tui.runtime.json_values import document, finding_json, host_name, object_of
 from tui.runtime.open_host import open_hardware, open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone
-from widgets.doctor import forecast as forecast_drawing
-from widgets.doctor.forecast import draw_image_check
+from widgets.setup import forecast as forecast_drawing
+from widgets.setup.forecast import draw_image_check
 
 _SECONDS = 30.0
 

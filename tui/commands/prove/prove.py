@@ -24,7 +24,7 @@ from tui.runtime.json_values import document, host_name
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading
 from tui.runtime.signals import signals_stop
-from widgets.bandwidth.registration import NOT_PROVEN, NOTICE, SIMULATED, draw_results, draw_users, gpu_line
+from widgets.bandwidth.prove import NOT_PROVEN, NOTICE, SIMULATED, draw_results, draw_users, gpu_line
 from widgets.base.lines import Line, Tone, line, sentence, wrapped
 
 EXIT_REFUSED, EXIT_NOT_PROVEN = 1, 2

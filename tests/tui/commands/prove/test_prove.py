@@ -25,7 +25,7 @@ from tui.commands.arguments import OutputOptions
 from tui.commands.bench_run.output import BenchOutput
 from tui.commands.prove.prove import Proof, exit_status
 from tui.runtime import lock
-from widgets.bandwidth.registration import draw_doubts
+from widgets.bandwidth.prove import draw_doubts
 from widgets.base.lines import plain
 
 

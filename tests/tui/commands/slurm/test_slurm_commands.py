@@ -19,9 +19,9 @@ import pytest
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import Judgment, conclude
-from probes.scheduler.drain import read_node
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
+from probes.slurm.drain import read_node
 from probes.snapshot.examination import examine
 from tests.tiers import USUAL_FAULTS, usual
 from tests.tui.pilot import SteppedClock

@@ -13,7 +13,7 @@ from tests.tui.action_screens import on, question, seen
 from tests.tui.pilot import SteppedClock, readings, stepped_app, until
 from tui.app import GdrtopApp
 from tui.screens.ask import AskScreen
-from tui.screens.registration import RegistrationScreen
+from tui.screens.prove import RegistrationScreen
 
 
 class ProvingNode(SimulatedHost):
