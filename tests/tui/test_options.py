@@ -22,6 +22,7 @@ from tui.commands.ras import RasOptions
 from tui.commands.topo import TopologyOptions
 from tui.launch import SLURMD_SECONDS
 from tui.manual import page
+from tui.settings.table import SETTINGS
 
 # Times that are not read as durations: an interval may be a part of a second, and slurmd's own limit is known
 # before the options are read.
@@ -133,6 +134,13 @@ def test_the_manual_lists_the_commands_that_read_another_node() -> None:
         name for name, parser in PARSERS.items() if name and " " not in name and is_offered(parser, "--host")
     }
     assert {*re.split(r", | and ", line)} | {"check"} == allowed - {"fleet"}
+
+
+def test_a_setting_is_the_default_of_an_option_that_exists() -> None:
+    for name, setting in SETTINGS.items():
+        parsers = [parser for command, parser in PARSERS.items() if setting.command in command]
+        dests = {action.dest for parser in parsers for action in parser._actions}
+        assert not setting.option or setting.option in dests, (name, setting.option)
 
 
 def is_offered(parser: argparse.ArgumentParser, option: str) -> bool:
