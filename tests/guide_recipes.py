@@ -319,54 +319,53 @@ EVENT = Recipe(
     (
         Change(
             "probes/live/model/sample.py",
-            '    PORT_COUNT = "port-count"  # the number of RDMA ports changed\n',
+            '    LIMIT_COUNT = "limit-count"  # more or less can be seen\n',
             before="    SAMPLES_MISSED =",
         ),
         Change(
             "probes/live/model/explanations.py",
-            '    EventKind.PORT_COUNT: "An RDMA device came or went.",\n',
+            '    EventKind.LIMIT_COUNT: "More or less of the node can be seen.",\n',
             before="    EventKind.SAMPLES_MISSED:",
         ),
         Change(
             "probes/live/events/node.py",
             '''
 
-class PortCountEvents:
-    """Compare the number of ports."""
+class LimitCountEvents:
+    """Compare how much cannot be seen."""
 
     def __init__(self) -> None:
         self._count: int | None = None
 
     def update(self, sample: LiveSample) -> list[LiveEvent]:
-        """Return that there are more or fewer ports."""
-        before, self._count = self._count, len(sample.ports)
+        """Return that more or less can be seen."""
+        before, self._count = self._count, len(sample.limits)
         if before in (None, self._count):
             return []
-        kind, text = EventKind.PORT_COUNT, f"{before} ports became {self._count}"
-        return [LiveEvent(sample.taken_at, kind, Severity.NOTE, "ports", text, EXPLANATIONS[kind])]
+        kind, text = EventKind.LIMIT_COUNT, f"{before} limits became {self._count}"
+        return [LiveEvent(sample.taken_at, kind, Severity.NOTE, "limits", text, EXPLANATIONS[kind])]
 ''',
         ),
         Change(
             "probes/live/events/detectors.py",
-            "from probes.live.events.node import PortCountEvents\n",
+            "from probes.live.events.node import LimitCountEvents\n",
             before="from probes.live.events.ports ",
         ),
         Change(
             "probes/live/events/detectors.py",
-            '            "number of ports": PortCountEvents().update,\n',
+            '            "limits": LimitCountEvents().update,\n',
             before='            "processes": self._processes.update,\n',
         ),
-        Change("tui/commands/schemas/live.json", '      "port-count",\n', before='      "samples-missed",'),
-        Change("tui/commands/schemas/watch.json", '    "port-count",\n', before='    "samples-missed",'),
+        Change("tui/commands/schemas/live.json", '      "limit-count",\n', before='      "samples-missed",'),
+        Change("tui/commands/schemas/watch.json", '    "limit-count",\n', before='    "samples-missed",'),
         Change(
             "tests/probes/live/events/test_node.py",
             """
 
-def test_sample_a_port_less_is_an_event() -> None:
+def test_sample_a_new_limit_is_an_event() -> None:
     node = Following()
     node.see(a_sample(), 3)
-    texts_of = texts(node.see(a_sample(ports=()), 1))
-    assert [text for text in texts_of if text.endswith("became 0")]
+    assert texts(node.see(a_sample(limits=("Run as root.",)), 1)) == ["0 limits became 1"]
 """,
         ),
     ),
@@ -379,22 +378,22 @@ def test_sample_a_port_less_is_an_event() -> None:
     {
         "tui/commands/schemas/live.json": (
             "tests/tui/commands/test_schema.py::test_the_schemas_have_every_kind_of_event",
-            "add ['port-count'] to kind in tui/commands/schemas/live.json",
+            "add ['limit-count'] to kind in tui/commands/schemas/live.json",
         ),
         "tui/commands/schemas/watch.json": (
             "tests/tui/commands/test_schema.py::test_the_schemas_have_every_kind_of_event",
-            "add ['port-count'] to kind in tui/commands/schemas/watch.json",
+            "add ['limit-count'] to kind in tui/commands/schemas/watch.json",
         ),
         "tests/tui/commands/published/live-2.txt": (
             "tests/tui/commands/test_schema.py",
             "live has new lines: run `.venv/bin/python -m tests.tui.commands.published_schemas`",
         ),
         "probes/live/model/explanations.py": (
-            "tests/probes/live/events/test_node.py::test_sample_a_port_less_is_an_event",
+            "tests/probes/live/events/test_node.py::test_sample_a_new_limit_is_an_event",
             "assert []",
         ),
         "probes/live/events/detectors.py": (
-            "tests/probes/live/events/test_node.py::test_sample_a_port_less_is_an_event",
+            "tests/probes/live/events/test_node.py::test_sample_a_new_limit_is_an_event",
             "assert []",
         ),
     },
@@ -938,6 +937,11 @@ def draw(node: Node, width: int) -> list[Line]:
             "tui/screens/overview/panel_grid.py", '    "sample": "Sample",\n', before='    "path": "Path",\n'
         ),
         Change(
+            "tests/tui/screens/overview/test_layout.py",
+            '"sample": 0, ',
+            after='    return needs | {"path": 0, ',
+        ),
+        Change(
             "tests/widgets/test_drawings.py",
             """
 
@@ -1183,6 +1187,11 @@ def _sample_unloaded(tree: Tree) -> None:
             before="\nSTAGED_RANK,",
         ),
         Change(
+            "tests/probes/live/simulated_jobs.py",
+            '    "sample-unloaded": Told(path=r"likely GDR \\(DMA-BUF\\)"),\n',
+            before='    "job-tcp": Told(',
+        ),
+        Change(
             "tests/tui/test_blind_diagnosis.py",
             '    "sample-unloaded": (0, lambda tree: {"nvidia_peermem"}),\n',
             before='    "rank-behind": (live',
@@ -1197,6 +1206,10 @@ def _sample_unloaded(tree: Tree) -> None:
         "sample or every_check or lost or names or figures or rounds",
     ),
     {
+        "tests/probes/live/simulated_jobs.py": (
+            "tests/probes/live/test_simulated_jobs.py::test_every_live_fault_says_what_it_must_tell",
+            "sample-unloaded",
+        ),
         "tests/tui/test_blind_diagnosis.py": (
             "tests/tui/test_blind_diagnosis.py::test_the_rounds_know_what_each_watched_fault_is_about",
             "add ['sample-unloaded'] to SUBJECTS in tests/tui/test_blind_diagnosis.py",

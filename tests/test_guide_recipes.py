@@ -75,7 +75,7 @@ def test_a_sample_fits_the_files_of_the_repository(heading: str, tmp_path: Path)
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the repository."""
     root = tmp_path_factory.mktemp("recipes") / "repository"
-    shutil.copytree(ROOT, root, ignore=LEFT_BEHIND)
+    shutil.copytree(ROOT, root, symlinks=True, ignore=LEFT_BEHIND)
     return root
 
 

@@ -17,8 +17,8 @@ from tests.tui.fleet_screens import read as read_fleet
 from tests.tui.live_samples import install
 from tests.tui.pilot import SteppedClock, examined, overview, readings, settled, shown, stepped_app, until
 from tests.tui.screens.test_doctor import opened
+from tests.tui.screens.test_prove import ProvingNode, registered
 from tests.tui.screens.test_ras import consent
-from tests.tui.screens.test_registration import ProvingNode, registered
 from tests.tui.setup_screens import to_setup
 from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
