@@ -582,13 +582,8 @@ def sample(request: ManifestRequest) -> str | Refused:
         ),
         Change(
             "probes/setup/manifests/catalogue.py",
-            '    "sample": sample,\n',
-            after='    "container": container,\n',
-        ),
-        Change(
-            "tui/commands/manifest/manifest.py",
-            '    "sample": "scripts: the name of the path",\n',
-            after='    "container": "containers: Dockerfile snippet and run options",\n',
+            '    "sample": Manifest("scripts: the name of the path", sample),\n',
+            after='"containers: Dockerfile snippet and run options", container),\n',
         ),
         Change(
             "tui/manual/manifests.md",
@@ -606,19 +601,15 @@ def test_sample_the_path_has_a_name() -> None:
     ),
     (
         "tests/probes/setup/manifests/test_manifests.py",
-        "tests/tui/commands/manifest/test_manifest.py",
+        "tests/test_architecture.py",
         "tests/tui/test_manual.py",
         "-k",
-        "sample or kind",
+        "sample or kind or imported",
     ),
     {
         "probes/setup/manifests/catalogue.py": (
-            "tests/tui/commands/manifest/test_manifest.py::test_every_kind_can_be_written",
-            "'sample'",
-        ),
-        "tui/commands/manifest/manifest.py": (
-            "tests/tui/commands/manifest/test_manifest.py::test_every_kind_can_be_written",
-            "'sample'",
+            "tests/test_architecture.py::test_every_file_is_imported",
+            "nothing imports ['probes/setup/manifests/sample.py']",
         ),
         "tui/manual/manifests.md": (
             "tests/tui/test_manual.py::test_every_kind_of_manifest_is_in_the_manual",
@@ -1225,6 +1216,165 @@ def _sample_unloaded(tree: Tree) -> None:
     },
     others=("probes/checks/live/watched.py",),
 )
+METRIC = Recipe(
+    (
+        Change(
+            "probes/metrics/metric_list.py",
+            'SAMPLE = Metric("gdrtop_sample_nics", "RDMA NICs of this node.")\n',
+            after='NICS_DIRECT = Metric("gdrtop_nics_direct", "NICs that serve these GPUs.")\n',
+        ),
+        Change(
+            "probes/metrics/metrics.py",
+            "        family(metric_list.SAMPLE, [({}, len(seen.examination.topology.nics))]),\n",
+            after="        *_judged(seen),\n",
+        ),
+        Change(
+            "tui/manual/metrics.md",
+            "| `gdrtop_sample_nics` | RDMA NICs of this node |\n",
+            before="| `gdrtop_path_info` |",
+        ),
+        Change(
+            "tests/probes/metrics/test_metrics.py",
+            """
+
+def test_the_nics_of_a_sample_are_counted() -> None:
+    assert values(families_of(HGX), "gdrtop_sample_nics")[()] == 10
+""",
+        ),
+    ),
+    ("tests/probes/metrics/test_metrics.py", "tests/tui/commands/export", "-k", "metric or sample"),
+    {
+        "probes/metrics/metrics.py": (
+            "tests/probes/metrics/test_metrics.py",
+            "metric_list.py and families() of probes/export/ differ",
+        ),
+        "tui/manual/metrics.md": (
+            "tests/probes/metrics/test_metrics.py",
+            "add a row to tui/manual/metrics.md for {'gdrtop_sample_nics'}",
+        ),
+    },
+    others=("probes/metrics/families.py",),
+)
+NIC_FAMILY = Recipe(
+    (
+        Change(
+            "probes/facts/pci/nic_families.py",
+            """    NicFamily(
+        "Sample",
+        "1ae0",
+        ("sample_net",),
+        "sample_rdma",
+        "sample",
+        no_dmabuf=(
+            "The driver of Sample's NICs (sample_rdma) registers no DMA-BUF memory",
+            "Update sample_rdma",
+        ),
+    ),
+""",
+            before='    NicFamily("MANA"',
+        ),
+        Change(
+            "probes/simulation/faults/vendor_nics.py",
+            '        ("Sample", "1ae0:0001", "sample_", "sample_rdma"),\n',
+            after='        ("Intel", "8086:1592", "irdma", "irdma"),\n',
+        ),
+        Change(
+            "tests/probes/checks/path/test_gdr_path.py",
+            '        ("nic-sample", "sample_0", "Sample\'s NICs (sample_rdma)", "Update sample_rdma"),\n',
+            before="        # hw/irdma/verbs.c",
+        ),
+    ),
+    (
+        "tests/probes/checks/path/test_gdr_path.py",
+        "tests/probes/checks/test_faults.py",
+        "-k",
+        "sample or family",
+    ),
+    {
+        "probes/facts/pci/nic_families.py": (
+            "tests/probes/checks/path/test_gdr_path.py",
+            "[nic-sample-sample_0-Sample's NICs",
+        ),
+        "probes/simulation/faults/vendor_nics.py": (
+            "tests/probes/checks/test_faults.py::test_every_family_of_nics_without_dmabuf_has_a_fault",
+            "add a row to probes/simulation/faults/vendor_nics.py for ['Sample']",
+        ),
+    },
+)
+FLEET_COLUMN = Recipe(
+    (
+        Change(
+            "widgets/fleet/node_rows.py",
+            '        Column("SAMPLE", cells_of(nodes, _gpus), 1, to_right=True),\n',
+            before='        Column("FINDING"',
+        ),
+        Change("tui/manual/fleet.md", "SAMPLE, ", after="KERNEL, DRIVER, "),
+        Change(
+            "tests/tui/commands/test_formats.py",
+            """
+
+def test_a_sample_of_a_row_stands_before_the_finding() -> None:
+    assert plain(draw_node_rows(compare(()))[0]).split()[-2:] == ["SAMPLE", "FINDING"]
+""",
+        ),
+    ),
+    ("tests/tui/commands/test_formats.py", "tests/tui/test_manual.py", "-k", "sample or column"),
+    {
+        "tui/manual/fleet.md": (
+            "tests/tui/test_manual.py::test_every_column_of_fleet_rows_is_in_the_manual",
+            "add to the row of --rows in tui/manual/fleet.md: {'SAMPLE'}",
+        ),
+    },
+)
+OPTION = Recipe(
+    (
+        Change(
+            "tui/commands/check.py",
+            '    parser.add_argument("--sample", action="store_true", help="print a sample")\n',
+            before='    parser.add_argument(\n        "--after-reboot"',
+        ),
+        Change(
+            "tui/commands/check.py",
+            "    sample: bool = False  # print one\n",
+            after='class CheckOptions(OutputOptions):\n    """What of the checks is printed, and how."""\n\n',
+        ),
+        Change(
+            "tui/commands/check.py",
+            '    hint += "; a sample" if options.sample else ""\n',
+            after='    hint = "gdrtop check ID shows one check in detail"\n',
+        ),
+        Change(
+            "tests/tui/commands/test_check.py",
+            """
+
+def test_a_sample_is_printed() -> None:
+    assert "; a sample" in check("hgx-h100", sample=True)[1]
+""",
+        ),
+    ),
+    ("tests/tui/commands/test_check.py", "tests/tui/test_options.py"),
+)
+KERNEL_MESSAGE = Recipe(
+    (
+        Change(
+            "probes/facts/kernel/log.py",
+            '    (LogKind.NIC_POWER, rf"{_MLX}: sample alarm"),\n',
+            before="    (\n        LogKind.NIC_LINK,",
+        ),
+        Change(
+            "tests/probes/facts/kernel/test_log.py",
+            """        ("mlx5_core 0000:5c:00.0: sample alarm", LogKind.NIC_POWER, "0000:5c:00.0"),
+""",
+            before='        ("mlx5_core 0000:41:00.0 enp65s0f0np0: Link down"',
+        ),
+    ),
+    ("tests/probes/facts/kernel/test_log.py", "tests/probes/checks/nic", "-k", "message or log"),
+    {"probes/facts/kernel/log.py": ("tests/probes/facts/kernel/test_log.py", "sample alarm")},
+    others=(
+        "probes/live/model/explanations.py",
+        "probes/queries/kernel_log.py",
+    ),
+)
 RECIPES = {
     "a check": CHECK,
     "a fault": FAULT,
@@ -1245,4 +1395,9 @@ RECIPES = {
     "a column of Live": COLUMN,
     "a benchmark tool": TOOL,
     "a manual page": PAGE,
+    "a metric": METRIC,
+    "a family of NICs": NIC_FAMILY,
+    "a column of fleet --rows": FLEET_COLUMN,
+    "an option": OPTION,
+    "a kernel message": KERNEL_MESSAGE,
 }

@@ -137,7 +137,7 @@ IMPORT_ORDER = (
     ("probes/bandwidth",),
     ("probes/live",),
     ("probes/checks", "probes/simulation"),
-    ("probes/setup", "probes/metrics", "probes/scheduler"),
+    ("probes/setup", "probes/metrics", "probes/slurm"),
     ("probes/fleet",),
     ("widgets/base",),
     ("widgets/node",),

@@ -1,7 +1,8 @@
 """The recipes of CONTRIBUTING.md, followed in a copy of the repository: their files are enough, and needed.
 
 Each has a sample change in tests/guide_recipes.py. With all of it, the named tests pass. Without one of its
-files, a test fails and its message says what is missing.
+files, a test fails and its message says what is missing. With the samples of all recipes, the whole fast tier
+passes: what a recipe forgets to name fails there.
 """
 
 import os
@@ -10,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ import pytest
 from tests.guide_recipes import PICTURES, RECIPES, ROOT, Recipe
 from tests.test_references import PATH
 
-COPIED = ("probes", "widgets", "tui", "tests", "pyproject.toml", "build_version.py", "README.md")
+LEFT_BEHIND = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__")
 RUN = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short")
 SNAPSHOTS = "tests/tui/test_snapshots.py"
 FORGOTTEN = [(heading, path) for heading, recipe in RECIPES.items() for path in recipe.forgotten]
@@ -74,12 +75,7 @@ def test_a_sample_fits_the_files_of_the_repository(heading: str, tmp_path: Path)
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the repository."""
     root = tmp_path_factory.mktemp("recipes") / "repository"
-    root.mkdir()
-    for name in COPIED:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("recordings"))
-        else:
-            shutil.copy(ROOT / name, root / name)
+    shutil.copytree(ROOT, root, ignore=LEFT_BEHIND)
     return root
 
 
@@ -142,3 +138,14 @@ def test_a_file_that_is_left_out_is_named(repository: Path, heading: str, path: 
         status, output = run_python(repository, *RUN, test)
     assert status in (1, 2), output  # 2: a module cannot be imported
     assert message in output
+
+
+@pytest.mark.slow
+def test_with_all_recipes_together_the_fast_tier_passes(repository: Path) -> None:
+    workers = ("-n", str(len(os.sched_getaffinity(0))), "--ignore", "tests/test_guide_recipes.py")
+    with ExitStack() as stack:
+        for recipe in RECIPES.values():
+            stack.enter_context(changed(repository, recipe))
+        run_python(repository, *RUN, *workers, "--snapshot-update", SNAPSHOTS)
+        status, output = run_python(repository, *RUN, *workers)
+    assert status == 0, output

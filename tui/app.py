@@ -14,9 +14,9 @@ from textual.message import Message
 from tui.controllers.actions import ActionsController
 from tui.controllers.bandwidth import BandwidthController
 from tui.controllers.context import AppContext
+from tui.controllers.prove import RegistrationController
 from tui.controllers.quit import QuitController
 from tui.controllers.readings import ReadingsController, parts_of
-from tui.controllers.registration import RegistrationController
 from tui.controllers.terminal_notices import TerminalNotices
 from tui.runtime.reading_thread import (
     Examined,
@@ -314,10 +314,6 @@ class GdrtopApp(TerminalApp[None]):
         from tui.controllers.palette import Palette, ThemesProvider
 
         self.push_screen(Palette(ThemesProvider, "theme"))
-
-    def action_save_view(self, number: int) -> None:
-        """Save the panels that the overview shows as view 2, 3 or 4."""
-        self._overview.save_view(number)
 
     def action_start_view(self) -> None:
         """Save the view that the overview shows as the one at the start."""

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, cast
 
 from probes.base.text import did_you_mean, printable
+from tui import commands
 from tui.command_line.arguments import (
     EXIT_WRONG_USAGE,
     REFUSED,
@@ -113,15 +114,6 @@ _COMMANDS = {
     "completion": "print what completes commands and options in bash, zsh or fish",
 }
 _FLEET = ("check", "live", "hang", "bench", "watch")  # what gdrtop fleet does; without a word it checks
-# Commands in a folder of tui/commands.
-_FOLDERS = {
-    **{
-        name: name
-        for name in ("bench", "config", "fleet", "forecast", "hang", "live", "manifest", "metrics", "watch")
-    },
-    **dict.fromkeys(SLURMD_SECONDS, "slurm"),
-    "diff": "fleet",
-}
 # What people type from other tools, and what they mean here.
 _HINTS = {
     **dict.fromkeys(("doctor", "diagnose", "status", "health", "verdict"), "; did you mean gdrtop check?"),
@@ -234,8 +226,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _command(name: str) -> Command:
-    folder = f"{_FOLDERS[name]}." if name in _FOLDERS else ""
-    return cast(Command, import_module(f"tui.commands.{folder}{name.replace('-', '_')}"))
+    """Import the file of tui/commands, or of one of its folders, that has the name of the command."""
+    (directory,), stem = commands.__path__, name.replace("-", "_")
+    places = (stem, f"{stem}/{stem}", *(f"{folder}/{stem}" for folder in sorted(os.listdir(directory))))
+    place = next((place for place in places if os.path.exists(f"{directory}/{place}.py")), stem)
+    return cast(Command, import_module(f"tui.commands.{place.replace('/', '.')}"))
 
 
 def _fill(name: str, parser: argparse.ArgumentParser) -> None:
@@ -370,9 +365,8 @@ def _dashboard(options: argparse.Namespace) -> int:
             lambda: connected or open_host(options),
             origin,
             options.interval,
-            None,
-            options.read_only,
-            ascii_only,
+            read_only=options.read_only,
+            ascii_only=ascii_only,
         )
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from types import ModuleType
 from typing import TypeAlias
 
 from probes.base.evidence import Evidence, Severity
@@ -78,32 +79,27 @@ from probes.queries.finding import (
 from probes.queries.pcie_paths import DeviceNames
 from probes.snapshot.examination import Examination
 
-VARIABLE_AREAS: tuple[Area, ...] = (
-    *(gdr_level.AREA, network.AREA, gid.AREA, library.AREA, files.AREA),
-    *(other_settings.AREA, other_settings.UCX),
-)
-"""The checks of environment variables and nccl.conf, by which `gdrtop env` judges settings, too."""
+_OF_VARIABLES = (gdr_level, network, gid, library, files, other_settings)
 # Add a new file of checks here. Findings with the same severity are listed in this order.
-AREAS: tuple[Area, ...] = (
-    # Whether GPUDirect RDMA works at all comes before the reasons.
-    *(gdr_path.AREA, gdr_path.GPUS),
-    *(loaded.AREA, refused.AREA, builds.AREA),
-    *(on_disk.AREA, symbols.AREA, parameters.AREA, boot.AREA, in_use.AREA),
-    *(dmabuf.AREA, vendor_paths.AREA, p2p_topology.AREA, data_direct.AREA),
-    *(errors.AREA, acs.AREA, iommu.AREA, passthrough.AREA, placement.AREA),
-    *(host_bridges.AREA, links.AREA, device_control.AREA),
-    *(nic_devices.AREA, port_state.AREA, port_rates.AREA),
-    *(roce_gids.AREA, roce_mtu.AREA, roce_qos.AREA, roce_rails.AREA),
-    *(counters.AREA, counter_limits.AREA, kernel_log.AREA),
-    *(gpu_devices.AREA, driver.AREA, modes.AREA, nvlink.AREA, fabric.AREA, imex.AREA, xids.AREA),
-    *(rdma_cgroup.AREA, hung_tasks.AREA, memlock.AREA, device_files.AREA, kubernetes.AREA),
-    combinations.AREA,
-    *VARIABLE_AREAS,
-    *(nvshmem.AREA, engines.AREA, expandable_segments.AREA, ucx_distance.AREA),
-    *(log_network.AREA, log_settings.AREA, log_path.AREA),
-    *(live_jobs.AREA, live_ports.AREA, live_ports.BANDWIDTH),
-    *(next_boot.AREA, perftest.AREA, libraries.AREA),
+_FILES: tuple[ModuleType, ...] = (
+    *(gdr_path, loaded, refused, builds),  # whether GPUDirect RDMA works at all comes before the reasons
+    *(on_disk, symbols, parameters, boot, in_use, dmabuf, vendor_paths, p2p_topology, data_direct),
+    *(errors, acs, iommu, passthrough, placement, host_bridges, links, device_control),
+    *(nic_devices, port_state, port_rates, roce_gids, roce_mtu, roce_qos, roce_rails),
+    *(counters, counter_limits, kernel_log, gpu_devices, driver, modes, nvlink, fabric, imex, xids),
+    *(rdma_cgroup, hung_tasks, memlock, device_files, kubernetes, combinations, *_OF_VARIABLES),
+    *(nvshmem, engines, expandable_segments, ucx_distance, log_network, log_settings, log_path),
+    *(live_jobs, live_ports, next_boot, perftest, libraries),
 )
+
+
+def _areas(files: Iterable[ModuleType]) -> tuple[Area, ...]:
+    return tuple(area for file in files for area in vars(file).values() if isinstance(area, Area))
+
+
+VARIABLE_AREAS = _areas(_OF_VARIABLES)
+"""The checks of environment variables and nccl.conf, by which `gdrtop env` judges settings, too."""
+AREAS = _areas(_FILES)
 CHECKS: tuple[Check, ...] = tuple(check for area in AREAS for check in area.checks)
 
 FAILED_BY_A_BUG = "this check failed because of a bug in gdrtop"

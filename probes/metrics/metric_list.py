@@ -78,20 +78,3 @@ PORT_EVENTS = {
     "rx_drops": _port_events("receive_drops_packets", "Received packets that were dropped."),
 }
 """The kernel's name of a counter → its metric."""
-
-METRICS = (
-    *(BUILD, VERDICT, GPUS, GPUS_DIRECT, NICS_DIRECT, FINDING, FINDINGS, CHECKS, PATH),
-    *(
-        PEERMEM_LOADED,
-        PEERMEM_REFCNT,
-        JOBS,
-        PROCESSES,
-        SILENT,
-        KERNEL_CLIENT,
-        WAIT,
-        STALL,
-        PAUSE,
-        *PORT_EVENTS.values(),
-    ),
-    *(SENT, RECEIVED, LAST_CHECK, DURATION, UNKNOWN, OMITTED),
-)

@@ -207,6 +207,7 @@ def _channel_lines(ranks: int, distances: Sequence[int]) -> Iterator[str]:
 
 
 def _bench_log_of(kind: str, block: bytes, budget: int) -> None:
+    from tui.command_line.arguments import OutputOptions
     from tui.commands.nccl_log import write_nccl_log
 
     with tempfile.TemporaryDirectory() as directory:
@@ -218,7 +219,7 @@ def _bench_log_of(kind: str, block: bytes, budget: int) -> None:
 
         def read() -> float:
             began = time.process_time()
-            status = write_nccl_log([str(path)], out := io.StringIO())
+            status = write_nccl_log([str(path)], out := io.StringIO(), OutputOptions())
             seconds = time.process_time() - began
             assert status in (0, 1, 2), status
             assert "GPUDirect RDMA" in out.getvalue(), out.getvalue()[:200]

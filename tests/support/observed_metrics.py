@@ -3,11 +3,16 @@
 from collections.abc import Mapping
 from functools import cache
 
-from probes.metrics.families import Family
+from probes.metrics import metric_list
+from probes.metrics.families import Family, Metric
 from probes.simulation.host import SimulatedHost
 from tests.support.pilot import SteppedClock
 from tui.commands.metrics.reading import MetricsReader
 
+METRICS = (
+    *(value for value in vars(metric_list).values() if isinstance(value, Metric)),
+    *metric_list.PORT_EVENTS.values(),
+)
 Samples = Mapping[frozenset[tuple[str, str]], float]
 
 

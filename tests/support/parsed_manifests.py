@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpudirect import GdrPath
-from probes.setup.manifests.catalogue import WRITERS
+from probes.setup.manifests.catalogue import MANIFESTS
 from probes.setup.manifests.request import DriverOwner, ManifestRequest, Refused, make_request
 from probes.setup.situation import Situation, read_situation
 from probes.simulation.host import SimulatedHost
@@ -39,13 +39,13 @@ def request_of(node: str | Situation, path: GdrPath | None = None, **choices: An
 
 
 def text_of(kind: str, request: ManifestRequest) -> str:
-    text = WRITERS[kind](request)
+    text = MANIFESTS[kind].write(request)
     assert isinstance(text, str), text
     return text
 
 
 def refusal_of(kind: str, request: ManifestRequest) -> str:
-    refused = WRITERS[kind](request)
+    refused = MANIFESTS[kind].write(request)
     assert isinstance(refused, Refused), refused
     return refused.reason
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from probes.recording.archive import Recording, read_archive
 from probes.simulation.host import SimulatedHost
 from tests.support.pilot import SteppedClock
+from tui.command_line.arguments import OutputOptions
 from tui.commands.watch.watch import Output, Watcher
 from tui.files.new_file import chunks_of
 from tui.runtime.ring_directory import RingDirectory
@@ -31,7 +32,7 @@ class Watched:
         self.directory = RingDirectory(str(path))
         self.host = SimulatedHost(name, clock=self.clock)
         self.limits = limits
-        self.watcher = Watcher(self.host, self.directory, limits, Output(self.out, as_json))
+        self.watcher = Watcher(self.host, self.directory, limits, Output(self.out, OutputOptions(as_json)))
 
     def seconds(self, count: int) -> None:
         for _ in range(count):
@@ -50,7 +51,7 @@ class Watched:
     def start_again(self) -> None:
         """Watch the same node with a new process."""
         self.directory = RingDirectory(self.directory.path)
-        self.watcher = Watcher(self.host, self.directory, self.limits, Output(self.out))
+        self.watcher = Watcher(self.host, self.directory, self.limits, Output(self.out, OutputOptions()))
 
 
 def rings(path: Path) -> list[Path]:

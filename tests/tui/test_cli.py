@@ -22,7 +22,8 @@ from tests.support.command_line import ROOT, gdrtop, printed
 from tests.support.simulated_tree import write_tree
 from tests.support.tiers import USUAL_FAULTS, usual
 from tests.support.trees import add_function, add_rdma_device
-from tui.cli import _COMMANDS, _FLEET, _WITHOUT_NODE, main
+from tui.cli import _COMMANDS, _FLEET, _LONG, _WITHOUT_CONFIGURATION, _WITHOUT_NODE, _command, main
+from tui.command_line.arguments import REFUSED
 from tui.files.version import version
 from tui.runtime.printing import ascii_text
 from widgets.node import modules as modules_drawing
@@ -288,6 +289,16 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     write_tree(SimulatedHost("hgx-h100"), directory)
     assert main(["record", "--root", str(directory), "--seconds", "1", recording]) == 0
     return {"--root": str(directory), "--replay": recording, "--host": "node1"}
+
+
+def test_every_file_of_a_command_is_listed() -> None:
+    """The list has an order, and is read before any command is imported."""
+    assert _COMMANDS.keys() >= {*_LONG, *_WITHOUT_NODE, *_WITHOUT_CONFIGURATION, *REFUSED}
+    listed = {Path(str(vars(_command(name))["__file__"])) for name in _COMMANDS}
+    parts = {path for path in (ROOT / "tui/commands/fleet").glob("*.py") if path.stem in _FLEET}
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tui/commands").rglob("*.py")}
+    found = {path for path, text in texts.items() if "\ndef add_options(" in text and "\ndef run(" in text}
+    assert found - parts == listed, "_COMMANDS of tui/cli.py and the files of tui/commands/ differ"
 
 
 @pytest.mark.parametrize(

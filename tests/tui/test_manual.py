@@ -18,6 +18,7 @@ from tui.cli import _COMMANDS, _FLEET, main
 from tui.commands.help import command
 from tui.commands.manifest.manifest import KINDS
 from tui.manual import COMMAND_PAGES, GROUPS, SUBJECTS, page, title
+from tui.settings.table import SETTINGS
 from widgets.live.figures import COUNTER_GROUPS
 
 ROOT = Path(__file__).parents[2]
@@ -127,6 +128,28 @@ def test_every_kind_of_manifest_is_in_the_manual() -> None:
     assert not missing, f"add a row to tui/manual/manifests.md for {missing}"
 
 
+def test_every_setting_is_in_the_manual() -> None:
+    missing = [name for name in SETTINGS if f"`{name}`" not in page("config")]
+    assert not missing, f"add a row to the settings in tui/manual/config.md for {missing}"
+
+
+def titles_in(*paths: Path) -> set[str]:
+    """The titles of columns in these files."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in paths]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    return {
+        str(call.args[0].value)
+        for call in calls
+        if getattr(call.func, "id", "").lower() == "column" and isinstance(call.args[0], ast.Constant)
+    }
+
+
+def test_every_column_of_fleet_rows_is_in_the_manual() -> None:
+    (row,) = re.findall(r"^\| `--rows` \|.*$", page("fleet"), re.M)
+    missing = {title for title in titles_in(ROOT / "widgets/fleet/node_rows.py") if title not in row}
+    assert not missing, f"add to the row of --rows in tui/manual/fleet.md: {missing}"
+
+
 def test_every_benchmark_is_in_the_manual() -> None:
     options = {program.option.removesuffix("-lat") for program in PROGRAMS}
     missing = sorted(option for option in options if f"`{option}`" not in page("bandwidth"))
@@ -134,13 +157,7 @@ def test_every_benchmark_is_in_the_manual() -> None:
 
 
 def test_every_column_of_live_is_in_the_manual() -> None:
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "widgets/live").glob("*.py")]
-    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
-    titles = {
-        str(call.args[0].value)
-        for call in calls
-        if getattr(call.func, "id", "").lower() == "column" and isinstance(call.args[0], ast.Constant)
-    }
+    titles = titles_in(*(ROOT / "widgets/live").glob("*.py"))
     titles |= {f"{group.title}/s" for group in COUNTER_GROUPS}
     assert len(titles) > 25
     unexplained = sorted(title for title in titles - SELF_EXPLANATORY if f"| `{title}` |" not in page("live"))

@@ -1,15 +1,28 @@
 """The options of all commands: one name, one type and one unit for one idea."""
 
 import argparse
+import ast
 import re
 from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from probes.bandwidth.model.request import Request
 from tui import cli
-from tui.command_line.arguments import REFUSED, commands_of
+from tui.command_line.arguments import REFUSED, OutputOptions, TableOptions, commands_of, parsed
+from tui.commands.bench.options import BenchOptions
+from tui.commands.check import CheckOptions
+from tui.commands.env import EnvOptions
+from tui.commands.hang.hang import HangOptions
+from tui.commands.live.live import LiveOptions
+from tui.commands.ras import RasOptions
+from tui.commands.topo import TopologyOptions
 from tui.launch import SLURMD_SECONDS
 from tui.manual import page
+from tui.settings.table import SETTINGS
 
 # Times that are not read as durations: an interval may be a part of a second, and slurmd's own limit is known
 # before the options are read.
@@ -27,6 +40,21 @@ EARLIER = {
     ("config", "--path"): "--files",
     ("env", "--slurm"): "--task-prolog",
 }
+
+KINDS: dict[str, Any] = {
+    "bench": BenchOptions,
+    "check": CheckOptions,
+    "env": EnvOptions,
+    "hang": HangOptions,
+    "live": LiveOptions,
+    "modules": TableOptions,
+    "nccl-log": OutputOptions,
+    "ras": RasOptions,
+    "topo": TopologyOptions,
+}
+"""A command → the dataclass of its options."""
+CODE = [ast.parse(path.read_text(encoding="utf-8")) for path in Path(cli.__file__).parent.rglob("*.py")]
+CALLS = [node for tree in CODE for node in ast.walk(tree) if isinstance(node, ast.Call)]
 
 
 def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -108,6 +136,59 @@ def test_the_manual_lists_the_commands_that_read_another_node() -> None:
     assert {*re.split(r", | and ", line)} | {"check"} == allowed - {"fleet"}
 
 
+def test_a_setting_is_the_default_of_an_option_that_exists() -> None:
+    for name, setting in SETTINGS.items():
+        parsers = [parser for command, parser in PARSERS.items() if setting.command in command]
+        dests = {action.dest for parser in parsers for action in parser._actions}
+        assert not setting.option or setting.option in dests, (name, setting.option)
+
+
 def is_offered(parser: argparse.ArgumentParser, option: str) -> bool:
     action = parser._option_string_actions.get(option)
     return action is not None and action.help != argparse.SUPPRESS
+
+
+@pytest.mark.parametrize("command", KINDS)
+def test_a_dataclass_of_options_has_the_names_and_defaults_of_the_arguments(command: str) -> None:
+    words = [command, "x.log"] if command == "nccl-log" else [command]
+    options = cli.whole_parser().parse_args(words)
+    options.request = Request()  # of bench, from several arguments
+    assert parsed(KINDS[command], options) == KINDS[command]()
+
+
+def test_every_dataclass_of_options_is_compared() -> None:
+    used = {ast.unparse(call.args[0]) for call in CALLS if ast.unparse(call.func) == "parsed"}
+    assert used == {kind.__name__ for kind in KINDS.values()}
+
+
+def test_every_argument_is_read() -> None:
+    read = {name.name for kind in KINDS.values() for name in fields(kind)}
+    given = {id(word.value) for call in CALLS for word in call.keywords if word.arg == "dest"}
+    for tree in CODE:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("options"):
+                read.add(node.attr)
+            elif isinstance(node, ast.Constant) and id(node) not in given:
+                read.add(str(node.value))  # for getattr()
+    for name, parser in PARSERS.items():
+        unread = {action.dest for action in parser._actions} - read - {"help"}
+        assert not unread, f"gdrtop {name} takes {unread}, which nothing reads"
+
+
+def kind_of(dest: str) -> object:
+    """What the argument holds: two of one kind could change places unseen."""
+    actions = [each for parser in PARSERS.values() for each in parser._actions if each.dest == dest]
+    is_switch = any(each.nargs == 0 and each.const is not None for each in actions)
+    return bool if is_switch else next((each.type for each in actions if each.type), str if actions else dest)
+
+
+def test_no_call_takes_two_switches_or_two_texts_by_their_place() -> None:
+    for call in CALLS:
+        taken = [
+            node.attr
+            for node in call.args
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "options"
+        ]
+        kinds = [kind_of(dest) for dest in taken]
+        twice = {dest for dest, kind in zip(taken, kinds, strict=True) if kinds.count(kind) > 1}
+        assert not twice, f"name {twice} in {ast.unparse(call)}, or use parsed()"

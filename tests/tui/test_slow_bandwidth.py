@@ -18,8 +18,8 @@ from tui.app import GdrtopApp
 from tui.bandwidth.results_store import MemoryResultsStore
 from tui.cli import main
 from tui.commands.check import CheckOptions, write_check
-from tui.commands.live.live import write_live
-from tui.commands.topo import write_topology
+from tui.commands.live.live import LiveOptions, write_live
+from tui.commands.topo import TopologyOptions, write_topology
 from tui.controllers.report_reader import read_report
 
 TITLE = "A bandwidth test was slow"
@@ -37,7 +37,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryResultsStore:
 
 def state_by_check() -> tuple[str, set[str]]:
     out = io.StringIO()
-    write_check(SimulatedHost(NODE, clock=lambda: 1000.0), out, CheckOptions(as_json=True))
+    write_check(SimulatedHost(NODE, clock=lambda: 1000.0), out, CheckOptions(json=True))
     content = json.loads(out.getvalue())
     return content["verdict"]["state"], {finding["id"] for finding in content["findings"]}
 
@@ -86,8 +86,8 @@ def test_topo_live_and_report_say_what_check_says(store: MemoryResultsStore) -> 
 
     host = SimulatedHost(NODE, clock=clock)
     for write in (
-        lambda out: write_topology(host, out, "json"),
-        lambda out: write_live(host, out, as_json=True, seconds=1, clock=clock, wait=wait),
+        lambda out: write_topology(host, out, TopologyOptions("json")),
+        lambda out: write_live(host, out, LiveOptions(json=True, seconds=1), clock=clock, wait=wait),
     ):
         out = io.StringIO()
         write(out)

@@ -28,12 +28,13 @@ from tests.support.recordings import recorded
 from tests.support.simulated_jobs import evenly_paced
 from tests.support.tiers import nodes_to_try, number_of, share, usual
 from tests.tui.claims import Claims
+from tui.command_line.arguments import OutputOptions, TableOptions
 from tui.commands.check import CheckOptions, write_check
 from tui.commands.explain import write_explanation
-from tui.commands.live.live import write_live
+from tui.commands.live.live import LiveOptions, write_live
 from tui.commands.modules import write_modules
 from tui.commands.report import text_of
-from tui.commands.topo import write_topology
+from tui.commands.topo import TopologyOptions, write_topology
 from tui.controllers.report_reader import read_report
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.reading_thread import Probed, Sampled
@@ -114,13 +115,15 @@ def read_check(claims: Claims, host: SimulatedHost, _: SteppedClock) -> None:
 
 
 def read_topology(claims: Claims, host: SimulatedHost, _: SteppedClock) -> None:
-    claims.read("topo", printed(lambda out: write_topology(host, out)))
-    claims.read_document("topo --json", document(lambda out: write_topology(host, out, "json")))
+    claims.read("topo", printed(lambda out: write_topology(host, out, TopologyOptions())))
+    claims.read_document(
+        "topo --json", document(lambda out: write_topology(host, out, TopologyOptions("json")))
+    )
 
 
 def read_explanations(claims: Claims, host: SimulatedHost, _: SteppedClock) -> None:
-    claims.read("explain", printed(lambda out: write_explanation(host, out, FIRST_RANK)))
-    claims.read("modules", printed(lambda out: write_modules(host, out)))
+    claims.read("explain", printed(lambda out: write_explanation(host, out, FIRST_RANK, "", OutputOptions())))
+    claims.read("modules", printed(lambda out: write_modules(host, out, TableOptions())))
 
 
 def read_reports(claims: Claims, host: SimulatedHost, clock: SteppedClock) -> None:
@@ -148,7 +151,7 @@ def read_setup(claims: Claims, host: SimulatedHost, _: SteppedClock) -> None:
 
 
 def read_replay(claims: Claims, host: SimulatedHost, clock: SteppedClock) -> None:
-    replay, options = recorded(host, clock, checks=True), CheckOptions(as_json=True)
+    replay, options = recorded(host, clock, checks=True), CheckOptions(json=True)
     claims.read_document("check --replay", document(lambda out: write_check(replay, out, options)))
 
 
@@ -157,7 +160,7 @@ def read_live(claims: Claims, host: SimulatedHost, clock: SteppedClock) -> None:
         clock.now += seconds
 
     if LIVE_FAULTS.isdisjoint(re.split(r"[+,]", host.origin.label)):  # it watches for a second
-        live = partial(write_live, host, as_json=True, seconds=1, clock=clock, wait=wait)
+        live = partial(write_live, host, options=LiveOptions(json=True, seconds=1), clock=clock, wait=wait)
         claims.read_document("live --json", document(lambda out: live(out=out)))
 
 
@@ -186,7 +189,7 @@ def claims_about(name: str, seconds: int, commands: Sequence[Callable[..., None]
     monitor = watched(host, clock, seconds)
     read_screens(claims, monitor)
     if commands:
-        options = CheckOptions(as_json=True)
+        options = CheckOptions(json=True)
         claims.read_document("check --json", document(lambda out: write_check(host, out, options)))
     for read in commands:
         read(claims, host, clock)

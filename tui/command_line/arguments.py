@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from probes.base.frozen import frozen
 from probes.base.origin import Source
 from tui.runtime.open_host import NoSuchHost
 from tui.settings.current import current, is_configured
@@ -42,8 +44,34 @@ _MOST_NAME = 128
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
+_Options = TypeVar("_Options")
+
+
 class UsageError(Exception):
     """The arguments do not fit together; the message says why."""
+
+
+@frozen
+class OutputOptions:
+    """How a command prints; one with more options adds them in a class of its own."""
+
+    json: bool = False
+    ascii: bool = False
+
+
+@frozen
+class TableOptions:
+    """How a command prints that has the options of `add_table_options`."""
+
+    format: str = "table"  # or "wide" with more columns, "json", "yaml"
+    no_header: bool = False  # only the rows of the table
+    ascii: bool = False
+
+
+def parsed(kind: type[_Options], options: argparse.Namespace) -> _Options:
+    """Return the dataclass of a command's options; each field has the name under which argparse stores it."""
+    own: Any = kind
+    return kind(**{field.name: getattr(options, field.name) for field in fields(own)})
 
 
 def add_node_options(parser: argparse.ArgumentParser, command: str = "", with_defaults: bool = False) -> None:

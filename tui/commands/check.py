@@ -25,7 +25,7 @@ from probes.queries.jobs import without_jobs
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import with_slow_results
-from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, duration
+from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, UsageError, duration, parsed
 from tui.commands.consumers.checked_node import CheckedNode
 from tui.commands.consumers.output import ONE_LINE_BYTES, one_line, save_check, write_actions, write_for
 from tui.files.since_ok import SinceOk, since_ok
@@ -70,21 +70,19 @@ _WITHOUT_JOBS = (*_DRAINING, "npd")
 
 
 @frozen
-class CheckOptions:
+class CheckOptions(OutputOptions):
     """What of the checks is printed, and how."""
 
-    as_json: bool = False
-    ascii_only: bool = False
     only: Collection[str] = ()
     skip: Collection[str] = ()
-    with_passed: bool = False  # print all checks
+    all: bool = False  # print passed checks, too
     ids: Collection[str] = ()  # print only these, whatever their outcome
     seconds: int = 0  # watch the node first
     one_line: bool = False  # print the verdict only
     read_only: bool = False  # save no facts of a node that works
     consumer: str = ""  # print what this one of CONSUMERS expects
-    actions: Mapping[str, Action] | None = None  # of --severity-map; None: it is not given
-    wait_seconds: int = 0  # check again while a finding is critical
+    severity_map: Mapping[str, Action] | None = None  # None: it is not given
+    wait: int = 0  # seconds: check again while a finding is critical
     save: str = ""  # directory of the saved verdict
 
 
@@ -159,7 +157,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=argparse.SUPPRESS,
     )
     parser.add_argument(
-        "ids", metavar="ID", nargs="*", type=_id, help="show only these checks, with all details"
+        "ids", metavar="ID", nargs="*", type=_id, default=(), help="show only these checks, with all details"
     )
 
 
@@ -214,23 +212,8 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.after_reboot:
         from tui.commands.forecast.after_reboot import write_forecast
 
-        return write_forecast(host, out, options.kernel, options.json, options.ascii)
-    asked = CheckOptions(
-        options.json,
-        options.ascii,
-        options.only,
-        options.skip,
-        options.all,
-        options.ids,
-        options.seconds,
-        options.one_line,
-        options.read_only,
-        options.consumer,
-        options.severity_map,
-        options.wait,
-        options.save,
-    )
-    return write_check(host, out, asked)
+        return write_forecast(host, out, options.kernel, parsed(OutputOptions, options))
+    return write_check(host, out, parsed(CheckOptions, options))
 
 
 def _refuse_conflicts(options: argparse.Namespace) -> None:
@@ -267,16 +250,16 @@ def write_check(
 
     def examined(before: Examination | None = None) -> Examination:
         found = examine_host(host, options.seconds, before)
-        is_for_node = options.consumer in _WITHOUT_JOBS or options.actions is not None
+        is_for_node = options.consumer in _WITHOUT_JOBS or options.severity_map is not None
         return without_jobs(found) if is_for_node else found
 
     began = host.monotonic()
     examination = examined()
-    judgment = judge(examination, options.only, options.skip)
-    while judgment.verdict.critical and host.monotonic() - began < options.wait_seconds:
+    judgment = judge(examination, only=options.only, skip=options.skip)
+    while judgment.verdict.critical and host.monotonic() - began < options.wait:
         wait(_PAUSE_SECONDS)
         examination = examined(examination)
-        judgment = judge(examination, options.only, options.skip)
+        judgment = judge(examination, only=options.only, skip=options.skip)
     verdict, found, skipped = judgment.verdict, judgment.findings, judgment.skipped
     since = since_ok(examination, judgment, options.read_only)
     node, at = examination.node, host.wall_clock()
@@ -288,19 +271,19 @@ def write_check(
                 return EXIT_WRONG_USAGE
     if options.consumer:
         name = known(host_name(node), "")
-        checked = CheckedNode(judgment, name, node.origin, at, options.actions or {})
+        checked = CheckedNode(judgment, name, node.origin, at, options.severity_map or {})
         return write_for(options.consumer, checked, out)
-    if options.as_json:
+    if options.json:
         shown = [finding for finding in found if not options.ids or finding.id in options.ids]
-        in_full = options.with_passed or bool(options.ids)
+        in_full = options.all or bool(options.ids)
         write_json(check_json(node, at, verdict, shown, skipped, in_full, since), out)
     elif options.one_line:
-        print_lines([one_line(judgment, node.origin)], out, options.ascii_only)
-    elif options.actions is not None:
-        write_actions(judgment, options.actions, out)
+        print_lines([one_line(judgment, node.origin)], out, options.ascii)
+    elif options.severity_map is not None:
+        write_actions(judgment, options.severity_map, out)
     else:
         lines = _text(examination, judgment, text_width(out), options, since)
-        print_lines(lines, out, options.ascii_only)
+        print_lines(lines, out, options.ascii)
     return exit_status(verdict)
 
 
@@ -397,8 +380,8 @@ def _check_row_json(finding: Finding, in_full: bool) -> dict[str, Any]:
 def _text(
     examination: Examination, judgment: Judgment, width: int, options: CheckOptions, since: SinceOk
 ) -> list[Line]:
-    verdict, found, with_passed = judgment.verdict, judgment.findings, options.with_passed
-    note = _left_out(judgment.skipped, options.only, options.skip)
+    verdict, found, with_passed = judgment.verdict, judgment.findings, options.all
+    note = _left_out(judgment.skipped, only=options.only, skip=options.skip)
     names = examination.topology.labels
     lines: list[Line] = [heading(examination.node), verdict_drawing.draw(verdict)]
     lines.extend(wrapped(note, width, Tone.WARNING, "  ") if note else ())

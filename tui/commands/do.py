@@ -100,7 +100,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--list and --json list all actions and take no ACTION")
     if options.measure and (options.action is None or options.script or options.rehearse or options.dry_run):
         raise UsageError("--measure needs an ACTION that runs: not with --script, --rehearse or --dry-run")
-    do = Do(open_host(options), out, options.ascii, options.read_only)
+    do = Do(open_host(options), out, ascii_only=options.ascii, read_only=options.read_only)
     if options.action is None:
         return do.list(options.json)
     offer = do.offer(options.action)
@@ -127,7 +127,7 @@ class Do:
     """`gdrtop do` on a node that was examined once."""
 
     def __init__(
-        self, host: Host, out: TextIO, ascii_only: bool, read_only: bool, log: AuditFile | None = None
+        self, host: Host, out: TextIO, *, ascii_only: bool, read_only: bool, log: AuditFile | None = None
     ) -> None:
         self._host, self._out, self._ascii, self._read_only = host, out, ascii_only, read_only
         self._width = text_width(out)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
+from probes.base.frozen import frozen
 from probes.base.text import did_you_mean, printable
 from probes.base.unknown import known
 from probes.facts.node import derivation
@@ -23,7 +24,7 @@ from probes.setup.environment.formats import FORMATS, lines_of
 from probes.setup.environment.lint import File, FileReport, lint, named_file, worst_status
 from probes.setup.environment.recommend import recommend, version_of
 from probes.snapshot.examination import Examination, examine
-from tui.command_line.arguments import UsageError, accept_earlier, named_text
+from tui.command_line.arguments import OutputOptions, UsageError, accept_earlier, named_text, parsed
 from tui.runtime.json_values import document, host_name, object_of, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
@@ -87,41 +88,38 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError(f"--{options.form} formats the recommendation; omit it with --explain or --lint")
     files = [named_file(*named_text(name, LIMIT_BYTES), options.kind) for name in options.lint or ()]
     host = open_host(options)
-    nccl = options.nccl or ""
+    asked = parsed(EnvOptions, options)
     if options.explain is not None:
-        return write_explanation(host, out, options.explain, nccl, options.json, options.ascii)
-    if files:
-        return write_lint(host, out, files, nccl, options.json, options.ascii)
-    return write_environment(host, out, options.form, nccl, options.json, options.ascii)
+        return write_explanation(host, out, options.explain, asked)
+    return write_lint(host, out, files, asked) if files else write_environment(host, out, asked)
 
 
-def write_environment(
-    host: Host,
-    out: TextIO,
-    form: str = "shell",
-    nccl: str = "",
-    as_json: bool = False,
-    ascii_only: bool = False,
-) -> int:
-    """Print the variables that jobs of the node need, in one of FORMATS or as JSON."""
+@frozen
+class EnvOptions(OutputOptions):
+    """What is printed, and how."""
+
+    form: str = "shell"  # one of FORMATS
+    nccl: str | None = None  # the jobs' version
+
+
+def write_environment(host: Host, out: TextIO, options: EnvOptions) -> int:
+    """Print the variables that jobs of the node need."""
     examination = examine(host)
-    advice = recommend(examination, cloud_facts.probe(host), nccl)
-    if as_json:
+    advice = recommend(examination, cloud_facts.probe(host), options.nccl or "")
+    if options.json:
         write_json(_document(host, examination, recommendation=advice_json(advice)), out)
     else:
         name = known(host_name(examination.node), "this node")
         # A line of a script is never broken.
-        lines = lines_of(advice, printable(name, 64), form, derivation(examination.node))
-        print_lines([line(text) for text in lines], out, ascii_only)
+        lines = lines_of(advice, printable(name, 64), options.form, derivation(examination.node))
+        print_lines([line(text) for text in lines], out, options.ascii)
     return 0
 
 
-def write_explanation(
-    host: Host, out: TextIO, text: str, nccl: str = "", as_json: bool = False, ascii_only: bool = False
-) -> int:
+def write_explanation(host: Host, out: TextIO, text: str, options: EnvOptions) -> int:
     """Print what a variable or a value means."""
     examination = examine(host)
-    found = explain(text, examination, version_of(examination, nccl)[0])
+    found = explain(text, examination, version_of(examination, options.nccl or "")[0])
     if found is None:
         name = text.partition("=")[0]
         hint = did_you_mean(name.upper(), CATALOGUE, _SIMILAR)
@@ -130,18 +128,18 @@ def write_explanation(
         parameter = None if name.upper() in CATALOGUE else parameters().get(name.upper())
         if parameter is None:
             raise UsageError(f"{name!r} is not in gdrtop's list of variables{hint}")
-        if as_json:
+        if options.json:
             content = _undocumented_json(parameter, text)
             write_json(_document(host, examination, explanation=content), out)
         else:
-            print_lines([heading(examination.node)], out, ascii_only)
-            _print(_undocumented(parameter), out, ascii_only)
+            print_lines([heading(examination.node)], out, options.ascii)
+            _print(_undocumented(parameter), out, options.ascii)
         return 0
-    if as_json:
+    if options.json:
         write_json(_document(host, examination, explanation=_explanation_json(found)), out)
     else:
-        print_lines([heading(examination.node)], out, ascii_only)
-        _print(_explanation(found), out, ascii_only)
+        print_lines([heading(examination.node)], out, options.ascii)
+        _print(_explanation(found), out, options.ascii)
     return 0
 
 
@@ -178,29 +176,22 @@ def _undocumented_json(parameter: Parameter, text: str) -> dict[str, Any]:
     }
 
 
-def write_lint(
-    host: Host,
-    out: TextIO,
-    files: Sequence[File],
-    nccl: str = "",
-    as_json: bool = False,
-    ascii_only: bool = False,
-) -> int:
+def write_lint(host: Host, out: TextIO, files: Sequence[File], options: EnvOptions) -> int:
     """Print what is wrong in files, line by line; return 0 ok, 1 warnings, 2 errors, 3 nothing to check."""
     examination = examine(host)
     cloud = cloud_facts.probe(host)
-    reports = [lint(file.text, file.kind, examination, cloud, nccl) for file in files]
+    reports = [lint(file.text, file.kind, examination, cloud, options.nccl or "") for file in files]
     status = worst_status(reports)
-    if as_json:
+    if options.json:
         content = [_report_json(report, file.name) for report, file in zip(reports, files, strict=True)]
         write_json(_document(host, examination, status, lint=content[0], more_files=content[1:]), out)
         return status
-    print_lines([heading(examination.node)], out, ascii_only)
+    print_lines([heading(examination.node)], out, options.ascii)
     for report, file in zip(reports, files, strict=True):
-        _print(_report(report, file.name), out, ascii_only)
+        _print(_report(report, file.name), out, options.ascii)
     reason = next((report.not_compared for report in reports if report.not_compared), "")
     if reason:
-        _print([f"NICs and distances were not compared: {reason}."], out, ascii_only)
+        _print([f"NICs and distances were not compared: {reason}."], out, options.ascii)
     return status
 
 

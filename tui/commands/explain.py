@@ -23,7 +23,7 @@ from probes.queries.finding import Finding, Severity
 from probes.setup.environment.advice import Advice
 from probes.setup.environment.recommend import recommend
 from probes.snapshot.examination import Examination
-from tui.command_line.arguments import UsageError, accept_earlier, whole_number
+from tui.command_line.arguments import OutputOptions, UsageError, accept_earlier, parsed, whole_number
 from tui.runtime.json_values import document, host_name, plain_value, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
@@ -67,17 +67,10 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if sum((options.pid is not None, bool(options.job), bool(options.pod))) > 1:
         raise UsageError("give one of PID, --job and --pod")
     job = f"Slurm job {options.job}" if options.job else f"pod {options.pod[:8]}" if options.pod else ""
-    return write_explanation(open_host(options), out, options.pid, job, options.json, options.ascii)
+    return write_explanation(open_host(options), out, options.pid, job, parsed(OutputOptions, options))
 
 
-def write_explanation(
-    host: Host,
-    out: TextIO,
-    pid: int | None = None,
-    job: str = "",
-    as_json: bool = False,
-    ascii_only: bool = False,
-) -> int:
+def write_explanation(host: Host, out: TextIO, pid: int | None, job: str, options: OutputOptions) -> int:
     """Explain a process, the processes of a job ("Slurm job 4711"), or list all."""
     examination, sample = examine_and_sample(host)
     chosen = [
@@ -94,7 +87,7 @@ def write_explanation(
         status = EXIT_UNKNOWN
     else:
         status = EXIT_FINDINGS if felt else 0 if all(each.is_clear for each in explained) else EXIT_UNKNOWN
-    if as_json:
+    if options.json:
         content = _content(explained, felt, advice, why, status)
         write_json(
             document("explain", host_name(examination.node), host.origin, host.wall_clock(), content), out
@@ -112,7 +105,7 @@ def write_explanation(
         lines += _list(chosen, felt_by)
     else:
         lines += _text(explained, felt, advice, examination, width)
-    print_lines(lines, out, ascii_only)
+    print_lines(lines, out, options.ascii)
     return status
 
 

@@ -17,7 +17,7 @@ from probes.facts.kernel.modules import ModuleFacts, ModuleState, Rung
 from probes.facts.node import Node, probe_node
 from probes.host.probe_thread import ask_here
 from probes.host.protocol import Host
-from tui.command_line.arguments import add_table_options
+from tui.command_line.arguments import TableOptions, add_table_options, parsed
 from tui.runtime.json_values import document, host_name, object_of, plain_value, write_document
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import has_width, heading, print_lines, text_width
@@ -42,25 +42,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Print the modules of the node that the options name, and return the exit status."""
-    return write_modules(open_host(options), out, options.format, options.ascii, options.no_header)
+    return write_modules(open_host(options), out, parsed(TableOptions, options))
 
 
-def write_modules(
-    host: Host, out: TextIO, form: str = "table", ascii_only: bool = False, no_header: bool = False
-) -> int:
-    """Print the modules in load order, what is missing and why it matters.
-
-    `form`: "table", "wide" with more columns, "json" or "yaml"; `no_header`: only the rows of the table.
-    """
+def write_modules(host: Host, out: TextIO, options: TableOptions) -> int:
+    """Print the modules in load order, what is missing and why it matters."""
+    form = options.format
     node, log = probe_node(host), ask_here(host, "kernel log", lambda: kernel_log.probe(host))
     if form in ("json", "yaml"):
         write_document(modules_json(node, log, host.wall_clock()), out, form)
-    elif no_header:
+    elif options.no_header:
         rows = () if isinstance(node.modules, Unknown) else _table(node, node.modules, form == "wide")[1:]
-        print_lines(rows, out, ascii_only)
+        print_lines(rows, out, options.ascii)
     else:
         width = sys.maxsize if form == "wide" or not has_width(out) else text_width(out)
-        print_lines([heading(node), *_text(node, log, form == "wide", width)], out, ascii_only)
+        print_lines([heading(node), *_text(node, log, form == "wide", width)], out, options.ascii)
     return exit_status(node)
 
 

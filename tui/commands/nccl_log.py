@@ -16,7 +16,7 @@ from probes.base.unknown import Unknown
 from probes.nccl.log.facts import LogFacts, LogVerdict
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import verdict_of
-from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError
+from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, UsageError, parsed
 from tui.files.log_files import STDIN, UnreadableLog, chunks_of_log, log_files, size_of
 from tui.files.new_file import shown_path
 from tui.runtime.json_values import document, object_of, write_json
@@ -48,14 +48,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Read the logs that the options name, and return the verdict's exit status."""
-    return write_nccl_log(options.files, out, options.json, options.ascii)
+    return write_nccl_log(options.files, out, parsed(OutputOptions, options))
 
 
 def write_nccl_log(
     names: Sequence[str],
     out: TextIO,
-    as_json: bool = False,
-    ascii_only: bool = False,
+    options: OutputOptions,
     errors: TextIO | None = None,
     wall_clock: Callable[[], float] = time.time,
 ) -> int:
@@ -66,7 +65,7 @@ def write_nccl_log(
     except UnreadableLog as error:
         raise UsageError(str(error)) from None
     reader = LogReader()
-    shown = {name: name for name in files} if as_json else _short_names(files)
+    shown = {name: name for name in files} if options.json else _short_names(files)
     notes = _read(reader, shown, _Progress(errors, sum(map(size_of, files))))
     facts = reader.facts()
     verdict = verdict_of(facts)
@@ -74,10 +73,10 @@ def write_nccl_log(
         print(f"gdrtop: {note}", file=errors)
     if all(file.error and not file.size_bytes for file in facts.files):
         return EXIT_WRONG_USAGE
-    if as_json:
+    if options.json:
         write_json(nccl_log_json(facts, verdict, wall_clock()), out)
     else:
-        print_lines(draw(facts, verdict, text_width(out)), out, ascii_only)
+        print_lines(draw(facts, verdict, text_width(out)), out, options.ascii)
     return verdict.state.value
 
 

@@ -18,14 +18,14 @@ from probes.host.protocol import Host
 from probes.queries.unproven_paths import OVER_C2C
 from probes.snapshot.examination import examine
 from tui.bandwidth.registration.session import RegistrationSession
-from tui.command_line.arguments import EXIT_WRONG_USAGE
+from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, parsed
 from tui.commands.bench.output import BenchOutput
 from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import document, host_name
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading
 from tui.runtime.signals import signals_stop
-from widgets.bandwidth.registration import NOT_PROVEN, NOTICE, SIMULATED, draw_results, draw_users, gpu_line
+from widgets.bandwidth.prove import NOT_PROVEN, NOTICE, SIMULATED, draw_results, draw_users, gpu_line
 from widgets.base.lines import Line, Tone, line, sentence, wrapped
 
 EXIT_REFUSED, EXIT_NOT_PROVEN = 1, 2
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     """Register what the options name, and return the exit status."""
     host = open_host(options)
     session = RegistrationSession(host, options.read_only)
-    output = BenchOutput(out, options.json, options.ascii)
+    output = BenchOutput(out, parsed(OutputOptions, options))
     return Proof(host, session, output, options, sys.stdin).run()
 
 

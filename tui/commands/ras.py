@@ -23,9 +23,11 @@ from probes.nccl.ras.facts import RasEvent, parse_event
 from probes.queries.finding import Severity
 from tui.command_line.arguments import (
     EXIT_WRONG_USAGE,
+    OutputOptions,
     UsageError,
     accept_earlier,
     duration,
+    parsed,
     require_running_node,
     whole_number,
 )
@@ -114,32 +116,20 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--count needs --interval or --follow")
     host = open_host(options)
     require_running_node(host, "ras")
-    chosen = RasOptions(
-        verbose=options.verbose,
-        diagnostics=options.diagnostics,
-        watch=options.watch,
-        count=options.count,
-        as_json=options.json,
-        yes=options.yes,
-        nccl=options.nccl or "",
-        ascii_only=options.ascii,
-    )
-    ras = Ras(host, out, chosen)
+    ras = Ras(host, out, parsed(RasOptions, options))
     return ras.monitor() if options.monitor else ras.ask()
 
 
 @frozen
-class RasOptions:
+class RasOptions(OutputOptions):
     """The options of the command line."""
 
     verbose: bool = False
     diagnostics: bool = False
     watch: int | None = None
     count: int | None = None
-    as_json: bool = False
     yes: bool = False
-    nccl: str = ""
-    ascii_only: bool = False
+    nccl: str | None = None
 
 
 def _status_of(answer: RasAnswer) -> int:
@@ -172,7 +162,7 @@ class Ras:
         self._monitor = NodeMonitor(host)
         self._is_recorded = host.origin.source is Source.RECORDED
         self._questions = RasQuestions(host)
-        self._has_heading = options.as_json
+        self._has_heading = options.json
 
     # Reports
 
@@ -185,7 +175,7 @@ class Ras:
             answers = [self._ask(target, command, sample) for target in self._targets(sample)]
             statuses = {_status_of(answer) for answer in answers}
             status = next((worst for worst in (2, 1, EXIT_UNKNOWN, 0) if worst in statuses), EXIT_UNKNOWN)
-            if self._options.as_json:
+            if self._options.json:
                 self._print_json(sample, answers, status)
             elif not answers:
                 self._print([no_job(self._host.is_root(), processes=sample.processes)])
@@ -211,7 +201,7 @@ class Ras:
         """Return a sample in which the ages of the processes are known, if they can be."""
         for _ in range(_SAMPLES):
             sample = self._monitor.read()
-            if not ages_are_late(find_targets(self._host, sample, self._options.nccl)):
+            if not ages_are_late(find_targets(self._host, sample, self._options.nccl or "")):
                 break
             self._wait(1.0)
         return sample
@@ -233,9 +223,9 @@ class Ras:
     def _targets(self, sample: LiveSample) -> tuple[RasTarget, ...]:
         if not self._has_heading:
             assert self._monitor.node is not None
-            print_lines([heading(self._monitor.node)], self._out, self._options.ascii_only)
+            print_lines([heading(self._monitor.node)], self._out, self._options.ascii)
             self._has_heading = True
-        return find_targets(self._host, sample, self._options.nccl)
+        return find_targets(self._host, sample, self._options.nccl or "")
 
     def _ask(self, target: RasTarget, command: str, sample: LiveSample) -> RasAnswer:
         self._title(target)
@@ -258,8 +248,8 @@ class Ras:
     def _print_result(self, result: Maybe[T], draw: Callable[[T], list[Line]]) -> None:
         if isinstance(result, Unknown):
             self._print([f"no response: {result}"])
-        elif not self._options.as_json:
-            print_lines(draw(result), self._out, self._options.ascii_only)
+        elif not self._options.json:
+            print_lines(draw(result), self._out, self._options.ascii)
             self._out.flush()
 
     def _permission(self, target: RasTarget, command: str, use: RasUse) -> RasDecision:
@@ -285,7 +275,7 @@ class Ras:
         self._title(target)
         answer = replace(answer, decision=self._permission(target, MONITOR, RasUse.EVENTS))
         if not answer.decision.is_allowed:
-            if self._options.as_json:
+            if self._options.json:
                 self._print_json(sample, [answer], EXIT_UNKNOWN)
             return EXIT_UNKNOWN
         local = local_processes(self._host, sample, target.pids)
@@ -325,7 +315,7 @@ class Ras:
         if isinstance(lines, Unknown) or not lines:
             return
         events = [(text, parse_event(text)) for text in lines]
-        if self._options.as_json:
+        if self._options.json:
             known = tuple(event for _, event in events if event is not None)
             self._print_json(sample, [replace(answer, events=known)], 0)
             return
@@ -337,9 +327,9 @@ class Ras:
         self._print(["", f"{target.name}  {', '.join(job.name for job in target.jobs)}"])
 
     def _print(self, texts: list[str]) -> None:
-        if self._options.as_json:
+        if self._options.json:
             return
-        print_lines([line(text) for text in texts], self._out, self._options.ascii_only)
+        print_lines([line(text) for text in texts], self._out, self._options.ascii)
         self._out.flush()
 
     def _print_json(self, sample: LiveSample, answers: list[RasAnswer], status: int) -> None:

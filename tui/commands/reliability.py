@@ -14,7 +14,7 @@ from probes.facts.node import probe_node
 from probes.host.component_history import Component, ComponentHistory, Mark
 from probes.host.protocol import Host
 from probes.live.reliability.history_text import gone_from, is_compared, is_slow, slow_jobs, stands_out
-from tui.command_line.arguments import UsageError, add_table_options
+from tui.command_line.arguments import TableOptions, UsageError, add_table_options, parsed
 from tui.runtime.json_values import document, host_name, time_json, write_document
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
@@ -50,23 +50,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Print the history, and return the exit status."""
-    host, form = open_host(options), options.format
-    return write_reliability(host, out, options.component, form, options.ascii, options.no_header)
+    return write_reliability(open_host(options), out, options.component, parsed(TableOptions, options))
 
 
-def write_reliability(
-    host: Host,
-    out: TextIO,
-    asked: str = "",
-    form: str = "table",
-    ascii_only: bool = False,
-    no_header: bool = False,
-) -> int:
-    """Print the history of a node, or of one component.
-
-    `form`: "table", "wide" for only the table, with all columns, "json" or "yaml"; `no_header`: only the rows
-    of the table.
-    """
+def write_reliability(host: Host, out: TextIO, asked: str, options: TableOptions) -> int:
+    """Print the history of a node, or of one component; of the format "wide", only the table."""
+    form, no_header = options.format, options.no_header
     node = probe_node(host)
     history = host.component_history()
     chosen = () if isinstance(history, Unknown) else _chosen(history, asked)
@@ -85,7 +74,7 @@ def write_reliability(
         tables = [draw_jobs(history, each, wide) for each in chosen]
         tables = tables if asked else [draw_rows(history, wide, gone, form == "wide")]
         head = [] if no_header else [heading(node)]
-        print_lines([*head, *(line for table in tables for line in table[no_header:])], out, ascii_only)
+        print_lines([*head, *(line for table in tables for line in table[no_header:])], out, options.ascii)
         return status
     lines: list[Line] = [heading(node)]
     if isinstance(history, Unknown):
@@ -96,7 +85,7 @@ def write_reliability(
             lines += [(), *draw_component(history, component, width, gone)]
     else:
         lines += draw_history(history, width, gone)
-    print_lines(lines, out, ascii_only)
+    print_lines(lines, out, options.ascii)
     return status
 
 

@@ -23,7 +23,7 @@ from probes.simulation.host import SimulatedHost
 from tui.actions.manual_steps import as_simulated
 from tui.actions.script import script_of_all
 from tui.bandwidth.results_store import open_results_store
-from tui.command_line.arguments import EXIT_REFUSED, EXIT_WRONG_USAGE, UsageError
+from tui.command_line.arguments import EXIT_REFUSED, EXIT_WRONG_USAGE, OutputOptions, UsageError, parsed
 from tui.commands.do import Do, add_consent_options, confirm_and_run
 from tui.commands.forecast.upgrade import write_advice
 from tui.commands.simulated_setup import SimulatedSetup
@@ -102,13 +102,13 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
             f"{tree}; setup needs a node. Use gdrtop forecast --image DIR --as NODE for an image"
         )
     if options.before is not None:
-        return write_advice(host, options.before, out, options.json, options.ascii)
+        return write_advice(host, options.before, out, parsed(OutputOptions, options))
     log, simulated = open_setup_log(host.origin.source is Source.LIVE), None
     if isinstance(host, SimulatedHost):
         simulated = SimulatedSetup(host.origin.label)
         simulated.restore(host)
         log = simulated.log
-    command = SetupCommand(host, out, log, options.ascii, options.read_only, simulated)
+    command = SetupCommand(host, out, log, options, simulated)
     try:
         return command.run(options)
     except SetupLogError as error:
@@ -124,13 +124,13 @@ class SetupCommand:
         host: Host,
         out: TextIO,
         log: SetupLog,
-        ascii_only: bool,
-        read_only: bool,
+        options: argparse.Namespace,
         simulated: SimulatedSetup | None = None,
     ) -> None:
-        self._host, self._out, self._log, self._ascii = host, out, log, ascii_only
+        self._host, self._out, self._log, self._ascii = host, out, log, options.ascii
         self._width, self._simulated = text_width(out), simulated
-        self._do = Do(host, out, ascii_only, read_only, None if simulated is None else simulated.actions)
+        actions = None if simulated is None else simulated.actions
+        self._do = Do(host, out, ascii_only=options.ascii, read_only=options.read_only, log=actions)
         self._results = open_results_store(host.origin) if simulated is None else simulated.results
 
     def run(self, options: argparse.Namespace) -> int:
@@ -144,7 +144,7 @@ class SetupCommand:
         if guide.is_impossible and not options.json:
             return self._show_impossible(guide, options)
         if options.path is not None or options.skip or options.unskip:
-            self._choose(options.path, options.skip, options.unskip)
+            self._choose(options.path, skip=options.skip, unskip=options.unskip)
             guide = self._guide()
             self._remember_boot(guide)
         if options.json:
@@ -242,8 +242,7 @@ class SetupCommand:
         return bench.command(
             self._host,
             self._out,
-            BenchOptions(step.test, yes=options.yes),
-            ascii_only=self._ascii,
+            BenchOptions(ascii=self._ascii, request=step.test, yes=options.yes),
             read_only=options.read_only,
             answers=sys.stdin,
             store=self._results,

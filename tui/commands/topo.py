@@ -34,7 +34,7 @@ from probes.topology import export
 from probes.topology.endpoints import Endpoint, is_down
 from probes.topology.export import Mark, node_link, plain_graph
 from probes.topology.paths import Path, Topology, build
-from tui.command_line.arguments import UsageError, accept_earlier
+from tui.command_line.arguments import UsageError, accept_earlier, parsed
 from tui.commands.check import examine_host
 from tui.runtime.json_values import document, host_name, object_of, plain_value, verdict_json, write_document
 from tui.runtime.open_host import open_host
@@ -106,8 +106,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.switch_ports and (options.format == "dot" or options.nccl_xml is not None):
         raise UsageError("--switch-ports needs text or --json")
     if options.nccl_xml is None:
-        extent = Extent(options.hops, options.switch_ports)
-        write_topology(open_host(options), out, options.format, options.ascii, extent)
+        write_topology(open_host(options), out, parsed(TopologyOptions, options))
     elif options.format not in ("text", "table"):
         raise UsageError(f"--nccl-xml cannot be used with --format {options.format}")
     elif options.nccl_xml:
@@ -131,20 +130,17 @@ def show_nccl_xml(host: Host, name: str, out: TextIO, ascii_only: bool = False) 
 
 
 @frozen
-class Extent:
-    """What to print besides."""
+class TopologyOptions:
+    """What is printed, and how."""
 
+    format: str = "text"  # or another one of FORMATS, "json", "yaml"
+    ascii: bool = False
     hops: bool = False  # of each path, in JSON
     switch_ports: bool = False
 
 
-_USUAL_EXTENT = Extent()
-
-
-def write_topology(
-    host: Host, out: TextIO, form: str = "text", ascii_only: bool = False, extent: Extent = _USUAL_EXTENT
-) -> None:
-    """Print the topology in one of FORMATS.
+def write_topology(host: Host, out: TextIO, options: TopologyOptions) -> None:
+    """Print the topology.
 
     The verdict counts the findings, so that every command reports the same about a node.
     """
@@ -152,24 +148,24 @@ def write_topology(
     judgment = judge(examination)
     verdict, found = judgment.verdict, judgment.findings
     topology = examination.topology
-    asked = _asked_switch_ports(host, examination.node) if extent.switch_ports else {}
-    if form in ("json", "yaml"):
+    asked = _asked_switch_ports(host, examination.node) if options.switch_ports else {}
+    if options.format in ("json", "yaml"):
         highlights, at = highlights_of(examination, found), host.wall_clock()
-        content = topology_json(examination.node, topology, judgment, at, highlights, extent.hops)
+        content = topology_json(examination.node, topology, judgment, at, highlights, options.hops)
         if isinstance(asked, Unknown):
             content["switch_ports"] = None
             content["unknown"] = content.get("unknown", {}) | {"switch_ports": str(asked)}
-        elif extent.switch_ports:
+        elif options.switch_ports:
             content["switch_ports"] = [_switch_port_json(*item) for item in asked.items()]
-        write_document(content, out, form)
-    elif form == "dot":
+        write_document(content, out, options.format)
+    elif options.format == "dot":
         text = export.dot(marked_graph(topology, found), derivation(topology.node))
-        out.write(ascii_text(text) if is_plain(out, ascii_only) else text)
+        out.write(ascii_text(text) if is_plain(out, options.ascii) else text)
     else:
         lines = _text(examination, found, verdict, text_width(out))
-        if extent.switch_ports:
+        if options.switch_ports:
             lines.extend([(), *_switch_ports(asked)])
-        print_lines(lines, out, ascii_only)
+        print_lines(lines, out, options.ascii)
 
 
 def _asked_switch_ports(host: Host, node: Node) -> Maybe[Mapping[tuple[str, int], Maybe[SwitchPort]]]:

@@ -14,7 +14,6 @@ from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from tui.screens.actions.state import ActionsState
 from tui.screens.key_footer import KeyFooter, typing_items
 from tui.screens.keys import KEYS, bind
-from tui.screens.overview.layout import VIEWS
 
 _PATIENCE_SECONDS = 2.0
 # Names of the key table and the application's actions, in the order in which they are listed.
@@ -70,7 +69,6 @@ class _Gdrtop(Protocol):
     def run_action(self, action: str) -> Awaitable[bool]: ...
     def action_act(self, offer: str) -> Any: ...
     def action_theme(self, name: str) -> Any: ...
-    def action_save_view(self, number: int) -> Any: ...
     def action_start_view(self) -> Any: ...
 
 
@@ -145,9 +143,6 @@ class CommandsProvider(_Commands):
             key, where = KEYS[name], " and ".join(KEYS[screen].label for screen in screens)
             yield _Command(key.label, f"{key.display} in {where}  {key.meaning}", partial(self._press, name))
         yield _Command("Theme", f"Choose the colors. Now: {app.theme}", partial(app.run_action, "themes"))
-        for number in VIEWS:
-            what = f"Show with {number} the panels that are on the overview now"
-            yield _Command(f"Save view {number}", what, partial(app.action_save_view, number))
         yield _Command("Start view", "Start with the view that is shown now", partial(app.action_start_view))
         for offer in app.actions.state.offers:
             why_not = "" if offer.plan is not None else f"Not possible: {offer.why_not}"

@@ -178,7 +178,7 @@ def target_of(host: str, over: str = "", is_sudo: bool = False) -> Target:
 def _connected(options: argparse.Namespace) -> Host:
     if options.demo is not None or options.root != "/":
         raise NoSuchHost("--host cannot be used with --demo, --root or --replay")
-    return connect(target_of(options.host, options.over, options.sudo))
+    return connect(target_of(options.host, over=options.over, is_sudo=options.sudo))
 
 
 def connect(target: Target) -> RemoteHost:

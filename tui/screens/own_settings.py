@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from probes.base.text import did_you_mean
 from tui.screens.own_keys import KeyProblem, rebound
@@ -18,8 +18,6 @@ PLACES = {
     "left": ("topology", "matrix", "rates"),
     "right": ("jobs", "path", "gpudirect", "modules", "traffic"),
 }
-VIEW_PANELS = "overview.view_"  # begins the settings of the panels of views 2 to 4
-PANEL_NAMES = tuple(name for names in PLACES.values() for name in names)
 
 
 def wrong_settings(found: Configuration) -> Iterator[str]:
@@ -39,18 +37,16 @@ def wrong_settings(found: Configuration) -> Iterator[str]:
         if name.startswith((HIDE, SORT)):
             yield from _wrong_columns(name, configured)
         elif name == HIDE_PANELS:
-            yield from _wrong_panels(name, configured, HIDEABLE)
-        elif name.startswith(VIEW_PANELS):
-            yield from _wrong_panels(name, configured, PANEL_NAMES)
+            yield from _wrong_panels(configured)
 
 
-def _wrong_panels(setting: str, configured: Configured, known: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence for each name that is not that of a panel; `known`: those that it may be."""
+def _wrong_panels(configured: Configured) -> Iterator[str]:
+    """Yield a sentence for each name that is not that of a panel which can be hidden."""
     for name in filter(None, map(str.strip, str(configured.value).split(","))):
-        if name not in known:
-            hint = did_you_mean(name, known, 0.6, most=1, otherwise=".")
-            panels = ", ".join(known)
-            yield f"{configured.origin}: {setting} has no panel {name!r}{hint} The panels are {panels}"
+        if name not in HIDEABLE:
+            hint = did_you_mean(name, HIDEABLE, 0.6, most=1, otherwise=".")
+            panels = ", ".join(HIDEABLE)
+            yield f"{configured.origin}: {HIDE_PANELS} has no panel {name!r}{hint} The panels are {panels}"
 
 
 def _wrong_columns(setting: str, configured: Configured) -> Iterator[str]:

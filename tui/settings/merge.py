@@ -15,6 +15,7 @@ from tui.files.xdg import group_files
 from tui.settings.configuration import ConfigFile, Configuration, Configured
 from tui.settings.table import (
     COMBINATION,
+    DROPPED,
     KEYS,
     SETTINGS,
     SILENCE,
@@ -139,6 +140,9 @@ class _Layers:
     def _add(self, table: str, key: str, value: object) -> None:
         name = f"{table}.{key}" if table else key
         path = (table, key) if table else (key,)
+        if name in DROPPED:
+            self.notes.append(f"{self._origin(path)}: {name} has no effect; {DROPPED[name]}")
+            return
         setting = SETTINGS.get(name)
         if setting is None or "." in key:
             self._error(path, unknown_key(key, keys_in(table), table))

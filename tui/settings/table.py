@@ -87,16 +87,6 @@ SETTINGS = {
             pattern=r".*",
             expects="names of panels with commas between them",
         ),
-        *(
-            Setting(
-                f"overview.view_{number}",
-                "",
-                f"The panels that the key {number} shows on the overview; empty: the usual ones.",
-                pattern=r".*",
-                expects="names of panels with commas between them",
-            )
-            for number in (2, 3, 4)
-        ),
         Setting(
             "overview.view",
             "1",
@@ -188,6 +178,10 @@ SETTINGS = {
         ),
     )
 }
+DROPPED = dict.fromkeys(
+    (f"overview.view_{number}" for number in (2, 3, 4)), "the panels of views 2 to 4 are fixed"
+)
+"""Settings of earlier versions, and why they have no effect."""
 TABLES = tuple(dict.fromkeys(name.partition(".")[0] for name in SETTINGS if "." in name))
 
 

@@ -10,7 +10,7 @@ from probes.setup.upgrade.transaction import ChangeKind, PackageChange
 from probes.setup.upgrade.warnings import UNDER_PEERMEM
 from widgets.base.columns import Column, draw_columns
 from widgets.base.lines import Line, Run, Tone, line, sentence, wrapped
-from widgets.doctor.forecast import draw_found, draw_not_known, draw_outlook
+from widgets.setup.forecast import draw_found, draw_not_known, draw_outlook
 
 _MOST_PACKAGES = 40
 

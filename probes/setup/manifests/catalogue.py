@@ -1,9 +1,10 @@
-"""Every manifest by the name that the command line has for it."""
+"""Every manifest that is derived from a node."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from probes.base.frozen import frozen
 from probes.setup.manifests.container import container
 from probes.setup.manifests.daemonset import daemonset
 from probes.setup.manifests.device_pairs import dra
@@ -17,18 +18,30 @@ from probes.setup.manifests.node_problem_detector import npd
 from probes.setup.manifests.request import ManifestRequest, Refused
 from probes.setup.manifests.slurm_prolog import slurm_prolog
 
-WRITERS: dict[str, Callable[[ManifestRequest], str | Refused]] = {
-    "clusterpolicy": cluster_policy,
-    "helm": helm,
-    "nicclusterpolicy": nic_cluster_policy,
-    "machineconfig": machine_config,
-    "talos": talos,
-    "modules-load": modules_load,
-    "slurm-prolog": slurm_prolog,
-    "nfd": node_labels,
-    "npd": npd,
-    "daemonset": daemonset,
-    "dra": dra,
-    "gres": gres,
-    "container": container,
+
+@frozen
+class Manifest:
+    """What other nodes like this one need."""
+
+    text: str  # what it is for, in one line
+    write: Callable[[ManifestRequest], str | Refused]
+
+
+MANIFESTS = {
+    "clusterpolicy": Manifest("GPU Operator: merge patch of the ClusterPolicy", cluster_policy),
+    "helm": Manifest("GPU Operator: values of its Helm chart", helm),
+    "nicclusterpolicy": Manifest("Network Operator: NicClusterPolicy", nic_cluster_policy),
+    "machineconfig": Manifest("OpenShift: MachineConfig, with its pool if needed (--role)", machine_config),
+    "talos": Manifest("Talos: patch of the machine configuration (--talos-version)", talos),
+    "modules-load": Manifest("systemd: modules to load at boot (--drop-in: for openibd)", modules_load),
+    "slurm-prolog": Manifest(
+        "Slurm: Prolog that checks a job's GPUs and NICs; for peermem, it loads the module", slurm_prolog
+    ),
+    "nfd": Manifest("Node Feature Discovery: feature file with labels such as gdrtop.io/path", node_labels),
+    "npd": Manifest("Node Problem Detector: plugin for the condition GPUDirectRDMADegraded", npd),
+    "daemonset": Manifest("Kubernetes: keeps labels and condition of each GPU node up to date", daemonset),
+    "dra": Manifest("Kubernetes DRA: a GPU and a NIC below the same PCIe root", dra),
+    "gres": Manifest("Slurm: lines of gres.conf for this node", gres),
+    "container": Manifest("containers: Dockerfile snippet and run options", container),
 }
+"""By the name that the command line has for it."""

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS
+from probes.facts.pci.nic_families import FAMILIES
 from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Scope, Severity, Status
 from probes.queries.pcie_paths import DeviceNames
+from probes.simulation.faults import vendor_nics
 from probes.simulation.faults.catalogue import AREAS, FAULTS, HIDES
 from probes.simulation.faults.fault import Fault
 from probes.simulation.faults.fault import __file__ as fault_file
@@ -160,6 +162,12 @@ def test_no_fault_is_listed_below_one_of_another_device(faults: list) -> None:  
         about = {end for device in root.devices for end in names.of(device)}
         assert not root.part_of
         assert not ends or not about or ends & about, (name, finding.id, root.id)
+
+
+def test_every_family_of_nics_without_dmabuf_has_a_fault() -> None:
+    text = Path(vendor_nics.__file__).read_text(encoding="utf-8")
+    without = [family.name for family in FAMILIES if family.no_dmabuf and f'"{family.vendor}:' not in text]
+    assert not without, f"add a row to probes/simulation/faults/vendor_nics.py for {without}"
 
 
 def test_every_check_has_a_fault() -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,19 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from probes.base.unknown import Maybe
 from probes.checks.judgment import judge
 from probes.host.machine.local import LocalHost
+from probes.metrics import metric_list
 from probes.metrics.families import Family, Sample
-from probes.metrics.metric_list import METRICS
 from probes.simulation.host import SimulatedHost
 from tests.support.doctor import examination_of
-from tests.support.observed_metrics import families_of, reader_of, values
+from tests.support.observed_metrics import METRICS, families_of, reader_of, values
 from tests.support.pilot import SteppedClock
 from tests.support.simulated_tree import write_tree
 from tui.commands.metrics.exposition import OPEN_METRICS, encode
 from tui.commands.metrics.reading import MetricsReader
+from tui.manual import page
 
 HGX, ROCE, ACS = "hgx-h100", "bare-roce", "hgx-h100+acs-on"
+STORAGE = "hgx-h100+storage-traffic"
 NODES = (HGX, ROCE, ACS, "aws-p5", "cloud-vm", "dgx-spark")
 
 
@@ -37,6 +40,17 @@ def test_both_parsers_read_every_metric_back(name: str) -> None:
     assert len(samples) < 800
     assert all(sample.timestamp is None for sample in samples)  # node_exporter skips a file with timestamps
     assert not {"pid", "job", "command", "comm", "instance"} & {name for s in samples for name in s.labels}
+
+
+def test_every_metric_is_in_the_list_written_and_in_the_manual() -> None:
+    written = {family.metric for name in (*NODES, STORAGE) for family in families_of(name, with_bytes=True)}
+    written |= {*metric_list.PORT_EVENTS.values()}  # those that the simulated NICs do not have
+    assert written == {*METRICS}, "metric_list.py and families() of probes/export/ differ"
+    named = re.findall(r"`(gdrtop_[a-z_*]+)`", page("metrics"))
+    missing = {
+        metric.name for metric in METRICS if not any(fnmatch(metric.name, pattern) for pattern in named)
+    }
+    assert not missing, f"add a row to tui/manual/metrics.md for {missing}"
 
 
 def test_every_metric_has_a_name_in_base_units_and_a_help_text() -> None:

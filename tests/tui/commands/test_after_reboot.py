@@ -15,6 +15,7 @@ from tests.support.pilot import SteppedClock
 from tests.support.recordings import archive_of, moments_of
 from tests.support.tiers import usual
 from tui.cli import main
+from tui.command_line.arguments import OutputOptions
 from tui.commands.forecast.after_reboot import write_forecast
 from tui.runtime.node_monitor import NodeMonitor
 
@@ -25,7 +26,7 @@ FAULTY = "dgx-a100+peermem-built-without-symbols"
 @pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100", "slingshot", "aws-p5"}))
 def test_the_forecast_of_every_node_is_what_the_schema_says(name: str) -> None:
     out = io.StringIO()
-    write_forecast(SimulatedHost(name, clock=SteppedClock()), out, as_json=True)
+    write_forecast(SimulatedHost(name, clock=SteppedClock()), out, "", OutputOptions(json=True))
     document = valid("forecast", out.getvalue())
     states = {kernel["verdict"]["state"] for kernel in document["kernels"]}
     assert "ACTIVE" not in states  # no job runs after a boot
@@ -35,7 +36,9 @@ def test_the_forecast_of_every_node_is_what_the_schema_says(name: str) -> None:
 @pytest.mark.parametrize(("name", "status", "outlook"), [("hgx-h100", 0, "will"), (FAULTY, 2, "will not")])
 def test_the_forecast_as_json_is_what_its_schema_says(name: str, status: int, outlook: str) -> None:
     out = io.StringIO()
-    assert write_forecast(SimulatedHost(name, clock=SteppedClock()), out, as_json=True) == status
+    assert (
+        write_forecast(SimulatedHost(name, clock=SteppedClock()), out, "", OutputOptions(json=True)) == status
+    )
     document = valid("forecast", out.getvalue())
     assert document["exit_status"] == status
     kernel = next(kernel for kernel in document["kernels"] if kernel["release"] == document["kernel"])

@@ -56,7 +56,7 @@ def test_a_sentence_is_one_line_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_verdict_alone_is_one_line() -> None:
     """The Slurm prolog and scripts read it."""
-    status, text = check("hgx-h100+acs-on", one_line=True, ascii_only=True)
+    status, text = check("hgx-h100+acs-on", one_line=True, ascii=True)
     assert (status, text.count("\n")) == (1, 1)
     assert text == "SIMULATED ! DEGRADED (1 warning): ACS redirect is enabled between GPU and NIC\n"
 
@@ -101,7 +101,7 @@ def test_one_check_with_all_details() -> None:
     assert "gpu-nic-cross-socket - " not in text
     _, text = check("hgx-h100", ids=("nvidia-not-loaded",))
     assert "nvidia-not-loaded - ok or not applicable" in text
-    _, text = check("pcie-l40s", ids=("nccl-gdr-level-off",), as_json=True)
+    _, text = check("pcie-l40s", ids=("nccl-gdr-level-off",), json=True)
     only = json.loads(text)["checks"]
     assert [check["id"] for check in only] == ["nccl-gdr-level-off"]
     assert "evidence" in only[0]
@@ -120,13 +120,13 @@ def test_many_equal_pieces_of_evidence_are_folded() -> None:
 
 
 def test_what_passed_is_listed_where_that_is_wished() -> None:
-    text = check(BROKEN, with_passed=True)[1]
+    text = check(BROKEN, all=True)[1]
     assert all(finding.id in text for finding in CHECKS)
 
 
 def test_json_has_only_findings_as_findings() -> None:
     """The first query that people write is `.findings[] | select(.severity == "critical")`."""
-    _, text = check("slingshot", as_json=True)
+    _, text = check("slingshot", json=True)
     told = json.loads(text)
     assert told["verdict"]["state"] == "READY"
     assert [finding["id"] for finding in told["findings"] if finding["severity"] == "critical"] == []
@@ -134,7 +134,7 @@ def test_json_has_only_findings_as_findings() -> None:
 
 
 def test_json_has_a_short_row_for_every_check_and_all_of_it_on_request() -> None:
-    _, text = check("hgx-h100+acs-on", as_json=True)
+    _, text = check("hgx-h100+acs-on", json=True)
     told = json.loads(text)
     assert {check["id"] for check in told["checks"]} == {finding.id for finding in CHECKS}
     assert {tuple(check) for check in told["checks"]} == {("id", "status", "severity", "title", "cause")}
@@ -143,13 +143,13 @@ def test_json_has_a_short_row_for_every_check_and_all_of_it_on_request() -> None
     assert rows["nvidia-not-loaded"]["status"] == "passed"
     assert rows["nvidia-not-loaded"]["title"] == "nvidia driver is loaded"
     assert told["skipped"] == []
-    _, whole = check("hgx-h100+acs-on", as_json=True, with_passed=True)
+    _, whole = check("hgx-h100+acs-on", json=True, all=True)
     assert all("evidence" in load and "fix" in load for load in json.loads(whole)["checks"])
     assert len(text) < len(whole) / 3
 
 
 def test_json_has_all_of_a_finding() -> None:
-    status, text = check(BROKEN, as_json=True)
+    status, text = check(BROKEN, json=True)
     told = json.loads(text)
     assert status == 2
     assert told["verdict"]["state"] == "BROKEN"
@@ -164,11 +164,11 @@ def test_json_has_all_of_a_finding() -> None:
 
 
 def test_only_and_skip() -> None:
-    _, text = check(BROKEN, as_json=True, only=("no-gdr-path",))
+    _, text = check(BROKEN, json=True, only=("no-gdr-path",))
     told = json.loads(text)
     assert [check["id"] for check in told["checks"]] == ["no-gdr-path"]
     assert len(told["skipped"]) == len(CHECKS) - 1
-    _, text = check(BROKEN, as_json=True, skip=("no-gdr-path",))
+    _, text = check(BROKEN, json=True, skip=("no-gdr-path",))
     told = json.loads(text)
     assert "no-gdr-path" not in {row["id"] for row in [*told["checks"], *told["findings"]]}
     assert told["skipped"] == ["no-gdr-path"]
@@ -247,7 +247,7 @@ def test_findings_with_one_cause_count_once() -> None:
 
 @pytest.mark.parametrize("name", SIMULATED_NAMES)
 def test_text_is_for_any_terminal(name: str) -> None:
-    _, text = check(name, ascii_only=True)
+    _, text = check(name, ascii=True)
     assert text.isascii()
 
 

@@ -18,14 +18,19 @@ from tests.support.pilot import SteppedClock
 from tests.support.sources import modules_after
 from tests.support.tiers import USUAL_NODES
 from tui.cli import main
-from tui.commands.env import write_environment
+from tui.commands.env import EnvOptions, write_environment
 
 WANTED = {"NCCL_IB_GID_INDEX": "3"}  # of pcie-l40s with NCCL 2.20
 
 
 def printed(form: str, node: str = "pcie-l40s", nccl: str = "2.20", **options: Any) -> str:
     out = io.StringIO()
-    assert write_environment(SimulatedHost(node, clock=SteppedClock()), out, form, nccl, **options) == 0
+    assert (
+        write_environment(
+            SimulatedHost(node, clock=SteppedClock()), out, EnvOptions(form=form, nccl=nccl, **options)
+        )
+        == 0
+    )
     return out.getvalue()
 
 
@@ -97,15 +102,15 @@ def test_a_healthy_infiniband_node_says_that_it_needs_nothing() -> None:
     text = printed("shell", "hgx-h100", "")
     assert "\n# hgx-h100 needs no variable: the defaults are right" in text
     assert "export" not in text
-    assert printed("shell", "hgx-h100", "", ascii_only=True).isascii()
+    assert printed("shell", "hgx-h100", "", ascii=True).isascii()
 
 
 @pytest.mark.slow
 def test_json_is_what_its_schema_says(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for name in USUAL_NODES:
-        document = valid("env", printed("shell", name, "", as_json=True))
+        document = valid("env", printed("shell", name, "", json=True))
         assert document["explanation"] is None
-    document = valid("env", printed("shell", as_json=True))
+    document = valid("env", printed("shell", json=True))
     assert {setting["name"]: setting["value"] for setting in document["recommendation"]["settings"]} == WANTED
     assert run("--json", "--explain", "NCCL_NET_GDR_LEVEL=5") == 0
     assert valid("env", capsys.readouterr().out)["explanation"]["value"] == "5"

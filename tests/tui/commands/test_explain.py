@@ -11,12 +11,13 @@ from probes.simulation.host import SimulatedHost
 from tests.support.documents import valid
 from tests.support.pilot import SteppedClock
 from tui.cli import main
+from tui.command_line.arguments import OutputOptions
 from tui.commands.explain import write_explanation
 
 
 def explained(name: str, pid: int | None = None, job: str = "") -> tuple[int, str]:
     out = io.StringIO()
-    status = write_explanation(SimulatedHost(name, clock=SteppedClock()), out, pid, job)
+    status = write_explanation(SimulatedHost(name, clock=SteppedClock()), out, pid, job, OutputOptions())
     return status, out.getvalue()
 
 

@@ -18,12 +18,14 @@ from tests.support.pilot import SteppedClock
 from tests.support.recordings import archive_of, moments_of, read
 from tui.cli import main
 from tui.commands.hang.document import hang_json
-from tui.commands.hang.hang import HangSearch
+from tui.commands.hang.hang import HangOptions, HangSearch
 from widgets.base.lines import plain
 from widgets.nccl.hang import draw_hang
 
 
-def search(name: str, wait: float = 0.0, **options: Any) -> tuple[HangSearch, tuple[Diagnosis, ...]]:
+def search(
+    name: str, wait: float = 0.0, why_no_ras: str = "", **options: Any
+) -> tuple[HangSearch, tuple[Diagnosis, ...]]:
     """Run the search on a simulated node, `wait` seconds after it was opened."""
     clock = SteppedClock()
     host = SimulatedHost(name, clock=clock)
@@ -33,9 +35,8 @@ def search(name: str, wait: float = 0.0, **options: Any) -> tuple[HangSearch, tu
     def pass_time(seconds: float) -> None:
         clock.now += seconds
 
-    found = HangSearch(
-        host, clock=clock, wait=pass_time, answers=io.StringIO(), errors=io.StringIO(), **options
-    )
+    asked = HangOptions(**options)
+    found = HangSearch(host, asked, why_no_ras, clock, pass_time, io.StringIO(), io.StringIO())
     return found, found.run()
 
 
@@ -96,13 +97,13 @@ def test_a_healthy_job_moves_data() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("wanted", "count"), [("4711", 1), ("train.py", 1), ("41003", 1), ("9999", 0)])
 def test_a_job_is_chosen_by_its_number_name_or_pid(wanted: str, count: int) -> None:
-    assert len(search("hgx-h100+job-hung", wanted=wanted, seconds=11, why_no_ras="no")[1]) == count
+    assert len(search("hgx-h100+job-hung", job=wanted, seconds=11, why_no_ras="no")[1]) == count
 
 
 def test_a_recording_shows_the_silence_and_what_was_not_recorded() -> None:
     clock = SteppedClock()
     moments = moments_of(SimulatedHost("hgx-h100+job-hung", clock=clock), clock, 12)
-    (found,) = HangSearch(ReplayHost(read(archive_of(moments)))).run()
+    (found,) = HangSearch(ReplayHost(read(archive_of(moments))), HangOptions()).run()
     text = page(found)
     assert "no NIC of this job has moved data for" in text
     assert "flight recorder: no dump" in text

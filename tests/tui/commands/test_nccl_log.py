@@ -20,6 +20,7 @@ from tests.support.documents import valid
 from tests.support.nccl_logs import channel, info
 from tests.support.nccl_versions import TAGS, completion, log_of
 from tui.cli import main
+from tui.command_line.arguments import OutputOptions
 from tui.commands import nccl_log
 from tui.commands.nccl_log import write_nccl_log
 from tui.files import log_files as files_module
@@ -29,10 +30,13 @@ ROOT = Path(__file__).parents[3]
 GOOD = info("NCCL version 2.26.2+cuda12.2", channel(), channel("receive", peers="8[0] -> 0[0]"))
 
 
-def shown(*names: Path | str, as_json: bool = False, ascii_only: bool = False) -> tuple[int, str, str]:
+TEXT = OutputOptions()
+
+
+def shown(*names: Path | str, options: OutputOptions = TEXT) -> tuple[int, str, str]:
     """Exit status, output and what stands on stderr."""
     out, errors = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="\n"), io.StringIO()
-    status = write_nccl_log([str(name) for name in names], out, as_json, ascii_only, errors, lambda: 1e9)
+    status = write_nccl_log([str(name) for name in names], out, options, errors, lambda: 1e9)
     out.seek(0)
     return status, out.read(), errors.getvalue()
 
@@ -87,7 +91,7 @@ def test_the_json_is_what_the_schema_says(tmp_path: Path) -> None:
     for tag in TAGS[::3]:
         log = tmp_path / tag
         log.write_text(log_of(tag) + f"node1:100:200 [0] net_ib.cc:1 NCCL WARN {completion(tag)}\n")
-        status, text, _ = shown(log, as_json=True)
+        status, text, _ = shown(log, options=OutputOptions(json=True))
         document = valid("nccl-log", text)
         assert document["exit_status"] == status == 1
         assert document["verdict"]["state"] == "partly"
@@ -97,7 +101,7 @@ def test_the_json_is_what_the_schema_says(tmp_path: Path) -> None:
 
 def test_ascii(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(log_of("2.26.2"))
-    assert shown(tmp_path / "log", ascii_only=True)[1].isascii()
+    assert shown(tmp_path / "log", options=OutputOptions(ascii=True))[1].isascii()
 
 
 def test_several_files_are_one_job_and_lines_name_their_file(tmp_path: Path) -> None:
@@ -232,7 +236,7 @@ def test_progress_is_shown_on_a_terminal_only(good: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(nccl_log, "_REFRESH_SECONDS", 0.0)
     errors = Terminal()
-    write_nccl_log([str(good)], io.StringIO(), errors=errors)
+    write_nccl_log([str(good)], io.StringIO(), TEXT, errors)
     assert "MiB read; Ctrl-C shows what was found" in errors.getvalue()
     assert errors.getvalue().endswith("\r")
 

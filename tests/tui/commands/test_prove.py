@@ -21,10 +21,11 @@ from tui.bandwidth.processes import ToolProcess
 from tui.bandwidth.registration.session import RegistrationSession
 from tui.bandwidth.simulated_processes import SimulatedProcessStarter
 from tui.cli import main
+from tui.command_line.arguments import OutputOptions
 from tui.commands.bench.output import BenchOutput
 from tui.commands.prove import Proof, exit_status
 from tui.runtime import lock
-from widgets.bandwidth.registration import draw_doubts
+from widgets.bandwidth.prove import draw_doubts
 from widgets.base.lines import plain
 
 
@@ -132,7 +133,7 @@ def prove(host: _Real, words: Sequence[str] = ()) -> tuple[int, str]:
     out = io.StringIO()
     options = argparse.Namespace(gpu=None, nic=None, dry_run=False, yes="--yes" in words, json=False)
     session = RegistrationSession(host, start=host.start)
-    output = BenchOutput(out, as_json=False, ascii_only=False)
+    output = BenchOutput(out, OutputOptions())
     return Proof(host, session, output, options, io.StringIO("")).run(), out.getvalue()
 
 

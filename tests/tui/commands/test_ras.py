@@ -19,7 +19,7 @@ from probes.simulation.node.jobs.processes import end_program
 from tests.support.documents import valid
 from tests.support.pilot import SteppedClock
 from tui.cli import main
-from tui.commands.live.live import follow_ras_events, write_live
+from tui.commands.live.live import LiveOptions, follow_ras_events, write_live
 from tui.commands.ras import Ras, RasOptions
 from tui.runtime import lock
 from tui.runtime.node_monitor import NodeMonitor
@@ -269,7 +269,7 @@ def lived(node: Node, said: str | None = None, yes: bool = False, seconds: int =
     monitor = NodeMonitor(node)
     follow_ras_events(node, monitor, yes, answers, errors, node.wait)
     try:
-        write_live(node, out, seconds=seconds, clock=node.clock, wait=node.wait, monitor=monitor)
+        write_live(node, out, LiveOptions(seconds=seconds), node.clock, node.wait, monitor)
     finally:
         monitor.ras.stop(node)
     return out.getvalue(), errors.getvalue()
@@ -330,7 +330,7 @@ def test_json_is_what_the_schema_says(name: str) -> None:
     node = Node(name)
     node.wait(40.0)
     watch = {} if name == "hgx-h100" else {"watch": 10, "count": 4}
-    _, text, _ = asked(node, yes=True, as_json=True, **watch)
+    _, text, _ = asked(node, yes=True, json=True, **watch)
     documents = [valid("ras", line) for line in text.splitlines()]
     assert len(documents) == len(node.sent)
     (answer,) = documents[-1]["answers"]
@@ -340,12 +340,12 @@ def test_json_is_what_the_schema_says(name: str) -> None:
 
 
 def test_json_of_a_refusal_and_of_events() -> None:
-    _, text, _ = asked(Node(), as_json=True)
+    _, text, _ = asked(Node(), json=True)
     document = valid("ras", text)
     assert document["exit_status"] == 3
     assert document["answers"][0]["report"] is None
     assert document["answers"][0]["refusals"]
-    _, text = monitored(Node("hgx-h100+rank-stopped"), count=100, as_json=True)
+    _, text = monitored(Node("hgx-h100+rank-stopped"), count=100, json=True)
     kinds = [
         event["kind"] for line in text.splitlines() for event in valid("ras", line)["answers"][0]["events"]
     ]

@@ -30,6 +30,7 @@ from tests.support.live_samples import a_sample
 from tests.support.pilot import SteppedClock
 from tests.support.scripted_watch import Scripted
 from tui.cli import main
+from tui.command_line.arguments import OutputOptions, TableOptions
 from tui.commands.reliability import write_reliability
 from tui.commands.watch.watch import Output, Watcher
 from tui.files.reliability import recorder
@@ -48,7 +49,7 @@ def host_of(name: str) -> SimulatedHost:
 
 def printed(host: Host, asked: str = "", as_json: bool = False) -> tuple[int, str]:
     out = io.StringIO()
-    status = write_reliability(host, out, asked, "json" if as_json else "table")
+    status = write_reliability(host, out, asked, TableOptions("json" if as_json else "table"))
     return status, out.getvalue()
 
 
@@ -221,7 +222,9 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Source, rea
     host = SimulatedHost("cloud-vm", clock=clock)
     host.origin = Origin(source, host.origin.label)
     directory = RingDirectory(str(tmp_path / "ring"))
-    watcher = Watcher(host, directory, Limits(max_bytes=16 << 20), Output(io.StringIO()), read_only)
+    watcher = Watcher(
+        host, directory, Limits(max_bytes=16 << 20), Output(io.StringIO(), OutputOptions()), read_only
+    )
     for _ in range(6):
         watcher.step()
         clock.now += 1.0

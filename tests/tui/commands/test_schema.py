@@ -24,11 +24,12 @@ from tests.support.tiers import usual
 from tests.tui.commands import published_schemas
 from tests.tui.commands.published_schemas import COMMAND, broken_lines, published_file, shape
 from tui.cli import main
+from tui.command_line.arguments import TableOptions
 from tui.commands.check import CheckOptions, write_check
 from tui.commands.do import Do
 from tui.commands.modules import write_modules
 from tui.commands.schema import KINDS, schema_text
-from tui.commands.topo import write_topology
+from tui.commands.topo import TopologyOptions, write_topology
 from tui.runtime.json_values import SCHEMA_VERSIONS
 
 FAULTS = """
@@ -43,7 +44,10 @@ NODES = [
     "cloud-vm+gpu-without-driver",
 ]
 
-WRITERS = (("topo", partial(write_topology, form="json")), ("modules", partial(write_modules, form="json")))
+WRITERS = (
+    ("topo", partial(write_topology, options=TopologyOptions("json"))),
+    ("modules", partial(write_modules, options=TableOptions("json"))),
+)
 
 
 @pytest.mark.slow
@@ -51,7 +55,7 @@ WRITERS = (("topo", partial(write_topology, form="json")), ("modules", partial(w
 def test_check_topo_modules_and_do_print_what_their_schemas_say(name: str) -> None:
     host = SimulatedHost(name, clock=SteppedClock())
     out = io.StringIO()
-    status = write_check(host, out, CheckOptions(as_json=True))
+    status = write_check(host, out, CheckOptions(json=True))
     check = valid("check", out.getvalue())
     assert check["exit_status"] == status
     assert check["source"] == "simulated"
@@ -63,7 +67,7 @@ def test_check_topo_modules_and_do_print_what_their_schemas_say(name: str) -> No
     for key, severity in (("critical", "critical"), ("warnings", "warning")):
         assert check["verdict"][key] == sum(finding["severity"] == severity for finding in counted)
     out = io.StringIO()
-    write_check(host, out, CheckOptions(as_json=True, with_passed=True))
+    write_check(host, out, CheckOptions(json=True, all=True))
     assert len(valid("check", out.getvalue())["checks"]) == len(check["checks"])
     for kind, write in WRITERS:
         out = io.StringIO()
@@ -93,7 +97,7 @@ def test_a_tree_without_facts_has_null_and_reasons(tmp_path: Path) -> None:
         assert document["node"] is None
         assert document["unknown"]["node"]
     out = io.StringIO()
-    write_check(LocalHost(str(tmp_path)), out, CheckOptions(as_json=True))
+    write_check(LocalHost(str(tmp_path)), out, CheckOptions(json=True))
     assert valid("check", out.getvalue())["exit_status"] == 3
 
 
@@ -106,7 +110,7 @@ def test_a_recording_names_the_node_by_its_name_or_its_token(redact: bool) -> No
         identifiers.apply(moment) for moment in moments_of(SimulatedHost("hgx-h100", clock=clock), clock)
     ]
     out = io.StringIO()
-    write_topology(ReplayHost(read(archive_of(moments))), out, "json")
+    write_topology(ReplayHost(read(archive_of(moments))), out, TopologyOptions("json"))
     document = valid("topo", out.getvalue())
     assert document["source"] == "recorded"
     assert document["node"] == ("host-1" if redact else "hgx-h100")

@@ -26,8 +26,9 @@ from tests.support.documents import valid
 from tests.support.nccl_xml import pairs_below_switches
 from tests.support.trees import NVIDIA, add_function, add_rdma_device
 from tui.cli import main
+from tui.command_line.arguments import TableOptions
 from tui.commands.modules import write_modules
-from tui.commands.topo import topology_json, write_topology
+from tui.commands.topo import TopologyOptions, topology_json, write_topology
 from tui.runtime.json_values import object_of
 from widgets.base.lines import width_of
 from widgets.node import nccl_tree
@@ -64,7 +65,7 @@ def hgx() -> SimulatedHost:
 
 def topology_text(host: Host, out: Stream | None = None, ascii_only: bool = False) -> str:
     out = out or Stream()
-    write_topology(host, out, ascii_only=ascii_only)
+    write_topology(host, out, TopologyOptions(ascii=ascii_only))
     return out.text()
 
 
@@ -160,10 +161,11 @@ def test_ascii_where_no_more_is_possible_or_wanted(
     host: SimulatedHost, stream: Any, ascii_only: bool, term: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", term)
-    for write in (write_topology, write_modules):
-        out = stream()
-        write(host, out, ascii_only=ascii_only)
-        assert out.text().isascii()
+    drawn, listed = stream(), stream()
+    write_topology(host, drawn, TopologyOptions(ascii=ascii_only))
+    write_modules(host, listed, TableOptions(ascii=ascii_only))
+    assert drawn.text().isascii()
+    assert listed.text().isascii()
 
 
 @pytest.mark.slow
@@ -171,8 +173,8 @@ def test_ascii_has_a_sign_of_its_own_for_everything_drawn(host: SimulatedHost) -
     # "?" stands for "not known"; a character without a sign would read as that.
     assert topology_text(host, ascii_only=True).count("?") == topology_text(host).count("?")
     drawn, plain = Stream(), Stream()
-    write_modules(host, drawn)
-    write_modules(host, plain, ascii_only=True)
+    write_modules(host, drawn, TableOptions())
+    write_modules(host, plain, TableOptions(ascii=True))
     assert plain.text().count("?") == drawn.text().count("?")
 
 
@@ -182,7 +184,7 @@ def test_what_is_missing_stands_below_the_modules_with_why_it_matters(tmp_path: 
     (tmp_path / "proc/modules").write_text("ib_core 400000 0 - Live 0x0000000000000000\n")
     (tmp_path / "sys/module").mkdir()
     out = Stream()
-    write_modules(LocalHost(str(tmp_path)), out)
+    write_modules(LocalHost(str(tmp_path)), out, TableOptions())
     below = out.text().partition("✗ nvidia:")[2]
     assert "why it matters: The GPU driver" in below
 
@@ -240,7 +242,7 @@ def test_a_node_without_devices_has_empty_lists(tmp_path: Path) -> None:
 
 def test_json_of_the_modules_is_the_ladder_in_load_order(host: SimulatedHost) -> None:
     out = Stream()
-    write_modules(host, out, form="json")
+    write_modules(host, out, TableOptions("json"))
     rungs = json.loads(out.text())["modules"]
     names = [rung["name"] for rung in rungs]
     wanted = {"state", "refcnt", "version", "origin", "on_disk", "used_by", "needs", "core", "why"}
@@ -255,8 +257,8 @@ def test_modules_that_could_not_be_read_are_null(hgx: SimulatedHost, monkeypatch
     node = replace(probe_node(hgx), modules=lost)
     monkeypatch.setattr("tui.commands.modules.probe_node", lambda _: node)
     out, text = Stream(), Stream()
-    write_modules(hgx, out, form="json")
-    write_modules(hgx, text)
+    write_modules(hgx, out, TableOptions("json"))
+    write_modules(hgx, text, TableOptions())
     document = json.loads(out.text())
     assert document["modules"] is None
     assert document["unknown"]["modules"] == "timed out: no answer for 5 s"
@@ -287,7 +289,7 @@ def test_an_unknown_field_is_null_and_named_with_its_reason(fields: dict[str, ob
 
 def test_json_holds_the_graph_with_what_is_degraded() -> None:
     out = Stream()
-    write_topology(SimulatedHost("hgx-h100+acs-on"), out, "json")
+    write_topology(SimulatedHost("hgx-h100+acs-on"), out, TopologyOptions("json"))
     nodes = {node["id"]: node for node in json.loads(out.text())["graph"]["nodes"]}
     ports = [node for node in nodes.values() if "acs-redirect-enabled" in node.get("findings", "")]
     assert {port["kind"] for port in ports} == {"GPU", "NIC", "upstream port", "downstream port"}
@@ -298,7 +300,7 @@ def test_json_holds_the_graph_with_what_is_degraded() -> None:
 @pytest.mark.slow
 def test_graphs_can_be_written_to_any_terminal(host: SimulatedHost) -> None:
     out, first = Stream("iso8859-1"), "\ngraph gdrtop {"
-    write_topology(host, out, "dot")
+    write_topology(host, out, TopologyOptions("dot"))
     assert out.text().isascii()
     assert first in out.text()
     assert "SIMULATED" in out.text().partition(first)[0]
@@ -410,7 +412,7 @@ def test_hops_are_printed_only_when_asked(capsys: pytest.CaptureFixture[str]) ->
 def test_marked_paths_are_marked_in_json(node: str, mark: str, sign: str) -> None:
     host = SimulatedHost(node, clock=lambda: 1000.0)
     out = io.StringIO()
-    write_topology(host, out, "json")
+    write_topology(host, out, TopologyOptions("json"))
     paths = json.loads(out.getvalue())["paths"]
     assert valid("topo", out.getvalue())
     marked = [path for path in paths if mark in path]

@@ -13,7 +13,7 @@ from probes.simulation.host import SimulatedHost
 from tests.support.documents import valid
 from tests.support.pilot import SteppedClock
 from tui.cli import main
-from tui.command_line.arguments import UsageError
+from tui.command_line.arguments import OutputOptions, UsageError
 from tui.commands.forecast.upgrade import write_advice
 
 KERNEL = "Inst linux-image-6.8.0-90-generic (6.8.0-90.91 Ubuntu:24.04/noble-updates [amd64])\n"
@@ -39,7 +39,7 @@ class Answering(SimulatedHost):
 
 def test_the_packages_that_matter_and_the_outlook_are_shown() -> None:
     out, host = io.StringIO(), Answering("hgx-h100", KERNEL + CURL)
-    assert write_advice(host, "apt-get dist-upgrade", out) == 2
+    assert write_advice(host, "apt-get dist-upgrade", out, OutputOptions()) == 2
     text = " ".join(out.getvalue().split())
     assert "After the upgrade and a reboot into 6.8.0-90-generic: GPUDirect RDMA will not work" in text
     assert "2 packages would change; 1 of them concerns GPUDirect RDMA:" in text
@@ -52,25 +52,28 @@ def test_the_packages_that_matter_and_the_outlook_are_shown() -> None:
 def test_a_module_that_may_not_load_is_no_path_that_works_in_part() -> None:
     out = io.StringIO()
     replaced = "Inst mlnx-ofed-kernel-dkms [24.10-1] (25.07.OFED.25.07.0.9.7.1-1 DOCA:3.1 [all])\n"
-    assert write_advice(Answering("dgx-a100", replaced), "apt-get upgrade", out) == 1
+    assert write_advice(Answering("dgx-a100", replaced), "apt-get upgrade", out, OutputOptions()) == 1
     assert "GPUDirect RDMA may not work (via peermem, 8 of 8 GPUs)" in " ".join(out.getvalue().split())
 
 
 def test_an_upgrade_that_does_not_matter_is_fine() -> None:
     out = io.StringIO()
-    assert write_advice(Answering("hgx-h100", CURL), "apt-get upgrade", out) == 0
+    assert write_advice(Answering("hgx-h100", CURL), "apt-get upgrade", out, OutputOptions()) == 0
     assert "1 package would change, none of which GPUDirect RDMA uses." in out.getvalue()
 
 
 def test_nothing_to_upgrade_is_said() -> None:
     out, nothing = io.StringIO(), "0 upgraded, 0 newly installed, 0 to remove and 0 not upgraded.\n"
-    assert write_advice(Answering("hgx-h100", nothing), "apt-get upgrade", out) == 0
+    assert write_advice(Answering("hgx-h100", nothing), "apt-get upgrade", out, OutputOptions()) == 0
     assert "The upgrade changes no package." in out.getvalue()
 
 
 def test_the_document_is_what_its_schema_says() -> None:
     out = io.StringIO()
-    assert write_advice(Answering("hgx-h100", KERNEL), "apt-get dist-upgrade", out, as_json=True) == 2
+    assert (
+        write_advice(Answering("hgx-h100", KERNEL), "apt-get dist-upgrade", out, OutputOptions(json=True))
+        == 2
+    )
     document = valid("upgrade", out.getvalue())
     assert document["packages"][0]["concerns"] == "kernel"
     findings = {finding["id"] for finding in document["forecast"]["findings"]}
@@ -83,7 +86,7 @@ def test_the_document_is_what_its_schema_says() -> None:
 )
 def test_without_an_answer_of_the_package_manager_there_is_no_forecast(answer: str | Unknown) -> None:
     with pytest.raises(UsageError, match=r"not installed|Could not read"):
-        write_advice(Answering("hgx-h100", answer), "apt-get upgrade", io.StringIO())
+        write_advice(Answering("hgx-h100", answer), "apt-get upgrade", io.StringIO(), OutputOptions())
 
 
 def test_the_output_of_a_simulation_can_come_from_stdin(

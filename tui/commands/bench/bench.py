@@ -178,7 +178,6 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         open_host(options),
         out,
         bench_options,
-        ascii_only=options.ascii,
         read_only=options.read_only,
         answers=sys.stdin,
         make_run=make_run,

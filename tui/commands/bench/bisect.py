@@ -117,7 +117,7 @@ class BisectCommand(BenchCommand):
         return self._tests[of_job]
 
     def _show_plan(self, series: Series, affected: tuple[str, ...]) -> None:
-        if self._options.as_json:
+        if self._options.json:
             self._write_results(series, affected, (), "", (0, "dry run"))
             return
         self._output.show(self._introduction(series, ()))
@@ -169,7 +169,7 @@ class BisectCommand(BenchCommand):
         outcome = self._runs.outcome
         if outcome is not None:
             self._output.show([(), *draw_outcome(outcome, self._found.differing, self._width)])
-        if self._options.as_json:
+        if self._options.json:
             self._write_results(series, affected, results, "", (status, reason))
         elif outcome is None:
             self._output.show([(), *wrapped(reason, self._width, Tone.TITLE)])
@@ -227,7 +227,7 @@ class BisectCommand(BenchCommand):
         figure = gbps_or_failed(gbps_of(run.result))
         why = f": {run.result.failure}" if run.result.failure else ""
         when = f" (measured at {local_time(run.result.taken_at)})" if run.is_earlier else ""
-        if not self._options.as_json:
+        if not self._options.json:
             self._output.show(wrapped(f"{number}. {what}: {figure}{why}{when}", self._width, hanging="   "))
         elif sys.stderr.isatty():
             self._output.show_on_stderr([line(f"{number}. {what}: {figure}{why}{when}")])

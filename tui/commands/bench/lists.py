@@ -13,6 +13,7 @@ from probes.facts.system import platform
 from probes.host.protocol import Host
 from probes.snapshot.examination import examine
 from tui.bandwidth.results_store import ResultsStore
+from tui.command_line.arguments import OutputOptions
 from tui.runtime.json_values import document, host_name, plain_value, with_time, write_json
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.bandwidth.result import mark_of, words_of
@@ -20,18 +21,18 @@ from widgets.bandwidth.series import draw_inventory
 from widgets.base.lines import Line, Tone, fit, line, sentence, wrapped
 
 
-def list_tools(host: Host, as_json: bool, out: TextIO, ascii_only: bool) -> int:
+def list_tools(host: Host, out: TextIO, options: OutputOptions) -> int:
     """Print every benchmark tool, installed or not, and what it shows."""
     examination = examine(host)
     available = inventory(examination, packages_of_tests(host, examination))
-    if as_json:
+    if options.json:
         tools = [
             {**plain_value(entry), "can_run": entry.can_run, "missing": entry.missing} for entry in available
         ]
         node = examination.node
         write_json(document("bench", host_name(node), node.origin, host.wall_clock(), {"tools": tools}), out)
         return 0
-    print_lines([heading(examination.node), *draw_inventory(available, text_width(out))], out, ascii_only)
+    print_lines([heading(examination.node), *draw_inventory(available, text_width(out))], out, options.ascii)
     return 0
 
 
@@ -42,10 +43,10 @@ def result_json(result: Result) -> dict[str, Any]:
     return with_time(fields, "taken_at")
 
 
-def list_results(store: ResultsStore, host: Host, as_json: bool, out: TextIO, ascii_only: bool) -> int:
+def list_results(store: ResultsStore, host: Host, out: TextIO, options: OutputOptions) -> int:
     """Print earlier results, newest first, a line each; or why they cannot be read."""
     results, unread = tuple(reversed(store.results())), store.why_unread()
-    if as_json:
+    if options.json:
         saved = {"results": [result_json(result) for result in results]}
         content = {"results": None, "unknown": {"results": unread}} if unread else saved
         name = platform.probe(host).hostname
@@ -63,5 +64,5 @@ def list_results(store: ResultsStore, host: Host, as_json: bool, out: TextIO, as
     elif not results:
         why = "" if host.origin.source is Source.LIVE else " (results of a simulated node are not saved)"
         lines = wrapped(f"No results are saved yet{why}.", width)
-    print_lines(lines, out, ascii_only)
+    print_lines(lines, out, options.ascii)
     return 0

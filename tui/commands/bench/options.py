@@ -7,7 +7,7 @@ import argparse
 from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
 from probes.base.frozen import frozen
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, PROGRAMS
-from tui.command_line.arguments import UsageError
+from tui.command_line.arguments import OutputOptions, UsageError, parsed
 
 TESTS = {program.option: program.name for program in PROGRAMS}
 """Name on the command line → tool: write, read, send, write-lat, …, gdrcopy, all-reduce, …"""
@@ -23,19 +23,18 @@ _PERFTEST_ONLY = ("to", "memory", "matrix", "serve", "connect", "ssh", "peer_nic
 
 
 @frozen
-class BenchOptions:
+class BenchOptions(OutputOptions):
     """The parsed options; `request.gpu` is still as typed: a number or a PCI address."""
 
-    request: Request
-    as_json: bool = False
-    list_tools: bool = False
-    list_results: bool = False
+    request: Request = Request()
+    list: bool = False  # the tools
+    results: bool = False  # list earlier ones
     dry_run: bool = False
     yes: bool = False
     min_gbps: float | None = None
-    text_file: str | None = None
+    text: str | None = None  # a file
     save_baseline: bool = False
-    expected_file: str | None = None
+    expected: str | None = None  # a file
 
 
 def parse_options(options: argparse.Namespace) -> BenchOptions:
@@ -56,7 +55,7 @@ def parse_options(options: argparse.Namespace) -> BenchOptions:
     elif options.ssh is not None:
         mode, peer = Mode.BOTH_ENDS, options.ssh
     scope = Scope.SWEEP if options.sweep else Scope.MATRIX if options.matrix else Scope.PAIR
-    request = Request(
+    options.request = Request(
         tool=TESTS[options.test],
         setup=mode,
         scope=scope,
@@ -74,18 +73,7 @@ def parse_options(options: argparse.Namespace) -> BenchOptions:
         over_network=options.over_network,
         binds=not options.no_bind,
     )
-    return BenchOptions(
-        request,
-        as_json=options.json,
-        list_tools=options.list,
-        list_results=options.results,
-        dry_run=options.dry_run,
-        yes=options.yes,
-        min_gbps=options.min_gbps,
-        text_file=options.text,
-        save_baseline=options.save_baseline,
-        expected_file=options.expected,
-    )
+    return parsed(BenchOptions, options)
 
 
 def _contradiction(options: argparse.Namespace) -> str:

@@ -13,6 +13,7 @@ from probes.bandwidth.model.samples import CONNECTED, WAITING, About, Sample
 from probes.bandwidth.results.comparison import conclusions
 from probes.base.text import printable
 from tui.bandwidth.events import BandwidthEvent, FactReported, SampleReceived, TestEnded, TestStarted
+from tui.command_line.arguments import OutputOptions
 from tui.runtime.json_values import write_json
 from tui.runtime.printing import print_lines, text_width
 from widgets.bandwidth.result import draw_result
@@ -25,8 +26,8 @@ from widgets.base.lines import Line, Run, Tone, line, wrapped
 class BenchOutput:
     """Stdout and stderr. If stdout fails, nothing more is written to it, so that a test can end in order."""
 
-    def __init__(self, out: TextIO, as_json: bool, ascii_only: bool) -> None:
-        self._out, self._as_json, self._ascii = out, as_json, ascii_only
+    def __init__(self, out: TextIO, options: OutputOptions) -> None:
+        self._out, self._as_json, self._ascii = out, options.json, options.ascii
         self.width = text_width(out)
         self.lost: OSError | None = None  # why stdout cannot be written any more
 

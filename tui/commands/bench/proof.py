@@ -68,8 +68,7 @@ class Proof:
         command(
             self._host,
             self._out,
-            BenchOptions(self._request, yes=self._yes),
-            ascii_only=self._ascii,
+            BenchOptions(ascii=self._ascii, request=self._request, yes=self._yes),
             read_only=self._read_only,
             answers=sys.stdin,
             store=self._store,

@@ -54,7 +54,6 @@ def command(
     out: TextIO,
     options: BenchOptions,
     *,
-    ascii_only: bool = False,
     read_only: bool = False,
     answers: TextIO | None = None,
     store: ResultsStore | None = None,
@@ -64,19 +63,19 @@ def command(
 ) -> int:
     """Run `gdrtop bench`; return the exit status. `make_run` returns what runs; by default a BenchCommand."""
     store = open_results_store(host.origin) if store is None else store
-    if options.list_results:
-        return list_results(store, host, options.as_json, out, ascii_only)
-    if options.list_tools:
-        return list_tools(host, options.as_json, out, ascii_only)
-    if options.text_file is not None:
+    if options.results:
+        return list_results(store, host, out, options)
+    if options.list:
+        return list_tools(host, out, options)
+    if options.text is not None:
         try:
-            check_new(options.text_file)
+            check_new(options.text)
         except NotWritten as error:
             print(f"gdrtop: {error}", file=sys.stderr)
             return EXIT_NOT_WRITTEN
-    output = BenchOutput(out, options.as_json, ascii_only)
+    output = BenchOutput(out, options)
     try:
-        rows, trouble = expected_rows(host, options.expected_file)
+        rows, trouble = expected_rows(host, options.expected)
     except TableError as error:
         output.warn(str(error))
         return EXIT_WRONG_USAGE
@@ -154,7 +153,7 @@ class BenchCommand:
 
     def _show_plan(self, series: Series, affected: tuple[str, ...]) -> None:
         refusal = self._session.refusal
-        if self._options.as_json:
+        if self._options.json:
             at = self._host.wall_clock()
             self._output.write_json(plan_json(self._examination, at, series, affected, refusal, self._node))
             return
@@ -180,7 +179,7 @@ class BenchCommand:
         if not self._is_live:
             return True
         lines = draw_affected(affected, self._width)
-        (self._output.show_on_stderr if self._options.as_json else self._output.show)(lines)
+        (self._output.show_on_stderr if self._options.json else self._output.show)(lines)
         return self._options.yes or self._output.ask(self._answers, lines, "Run it anyway?")
 
     def _refuse(
@@ -190,7 +189,7 @@ class BenchCommand:
         affected: tuple[str, ...] = (),
         status: int = EXIT_NOT_MEASURED,
     ) -> int:
-        if self._options.as_json:
+        if self._options.json:
             self._write_results(series, affected, (), "", (status, reason))
         else:
             self._output.warn(f"not measured: {reason}")
@@ -230,7 +229,7 @@ class BenchCommand:
             self._output.show([(), *wrapped(sentence(no_baseline), self._width, Tone.WARNING)])
         saver = BenchSaver(self._output, self._options, store, self._examination, self._answers)
         status = saver.save(results, series.left_out, status)
-        if self._options.as_json:
+        if self._options.json:
             self._write_results(series, affected, results, no_baseline, (status, reason))
         else:
             self._output.show([(), *wrapped(reason, self._width, Tone.TITLE)])
@@ -267,7 +266,7 @@ class BenchCommand:
         elif isinstance(event, TestEnded):
             comparisons = changes(event.result, self._earlier, self._baseline)
             self._comparisons[event.number] = comparisons
-        if self._options.as_json:
+        if self._options.json:
             self._output.show_on_stderr(progress.stderr_lines(event, sys.stderr.isatty()))
             return
         self._output.show(progress.lines(event, comparisons))

@@ -38,8 +38,8 @@ class BenchSaver:
     def save(self, results: tuple[Result, ...], left_out: Sequence[LeftOut], status: int) -> int:
         """Save what was requested; return the exit status: `status`, or not 0 if saving failed."""
         is_saved = not self._options.save_baseline or self._save_baseline(results)
-        if self._options.text_file is not None:
-            is_saved = self._write_ticket(self._options.text_file, results, left_out) and is_saved
+        if self._options.text is not None:
+            is_saved = self._write_ticket(self._options.text, results, left_out) and is_saved
         return status or (0 if is_saved else EXIT_NOT_WRITTEN)
 
     def _save_baseline(self, results: tuple[Result, ...]) -> bool:

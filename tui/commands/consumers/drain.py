@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probes.checks.new_jobs import Row, findings_in, rows_against_jobs
-from probes.scheduler.drain import LEADER, reason_for
+from probes.slurm.drain import LEADER, reason_for
 from probes.snapshot.verdict import Verdict
 from tui.commands.consumers.checked_node import Answer, CheckedNode, safe
 

@@ -25,6 +25,7 @@ from tui.bandwidth.pairs.pairs_session import (
     RoundEnded,
     RoundStarted,
 )
+from tui.command_line.arguments import OutputOptions, parsed
 from tui.commands.bench.exit_status import (
     EXIT_BELOW,
     EXIT_NOT_MEASURED,
@@ -65,7 +66,7 @@ class FleetBench:
     ) -> None:
         """`unanswered`: nodes that could not be reached, and why."""
         self._options, self._nodes, self._answers = options, nodes, answers
-        self._output = BenchOutput(out, options.json, options.ascii)
+        self._output = BenchOutput(out, parsed(OutputOptions, options))
         self._width = self._output.width
         self._settings = PairSettings(
             memories=_MEMORIES[options.memory],

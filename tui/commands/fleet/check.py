@@ -152,7 +152,7 @@ def read_fleet(
         partial(_judged, files=files or {}, redact=redact),
         executor,
         show,
-        FanOutOptions(options.fan_out, options.timeout),
+        FanOutOptions(fan_out=options.fan_out, seconds=options.timeout),
         partial(_with_shared_traits, seen={}, found=found),
     )
     begun(fan_out)

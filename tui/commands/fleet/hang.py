@@ -19,7 +19,7 @@ from probes.live.ras.targets import no_job
 from tui.command_line.arguments import add_job_option, duration
 from tui.commands.fleet.output import NO_NODE, common_origin, fleet_heading
 from tui.commands.hang.document import hang_document
-from tui.commands.hang.hang import SECONDS, HangSearch
+from tui.commands.hang.hang import SECONDS, HangOptions, HangSearch
 from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import write_json
 from tui.runtime.printing import print_lines, text_width
@@ -65,9 +65,9 @@ def run(
     wait: Callable[[float], object] = time.sleep,
 ) -> int:
     """Print why the job hangs, and return the exit status; `unanswered`: nodes not reached, and why."""
+    asked = HangOptions(job=options.job, seconds=options.seconds)
     searches = {
-        name: HangSearch(host, options.job, options.seconds, _NO_RAS, clock=clock, wait=wait)
-        for name, host in hosts.items()
+        name: HangSearch(host, asked, _NO_RAS, clock=clock, wait=wait) for name, host in hosts.items()
     }
     try:
         found, failed = _read_all(hosts, searches, options.seconds + _FIRST_READING_SECONDS)

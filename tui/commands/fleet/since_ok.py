@@ -11,7 +11,7 @@ from probes.checks.judgment import judge
 from probes.fleet.compare import changes_between, compare_moments
 from probes.fleet.summary import summarize
 from probes.host.protocol import Host
-from tui.command_line.arguments import UsageError
+from tui.command_line.arguments import TableOptions, UsageError, parsed
 from tui.commands.check import examine_host
 from tui.commands.fleet.output import fleet_document
 from tui.files.since_ok import hostname_of, last_ok
@@ -35,10 +35,10 @@ def run_since_ok(options: argparse.Namespace, out: TextIO) -> int:
     host = open_host(options)
     if host.origin.source is not Source.LIVE:
         raise UsageError("--since-ok needs this node; use it without --demo, --root, --replay and --host")
-    return write_since_ok(host, out, options.format, options.ascii)
+    return write_since_ok(host, out, parsed(TableOptions, options))
 
 
-def write_since_ok(host: Host, out: TextIO, form: str = "table", ascii_only: bool = False) -> int:
+def write_since_ok(host: Host, out: TextIO, options: TableOptions) -> int:
     """Print what has changed on a node since it last worked.
 
     Raises:
@@ -53,8 +53,8 @@ def write_since_ok(host: Host, out: TextIO, form: str = "table", ascii_only: boo
     now = summarize(examination, judge(examination))
     since = changes_between(before, now)
     status = int(bool(since.changes))
-    if form in ("json", "yaml"):
-        write_document(fleet_document(compare_moments(before, now), status, host.origin), out, form)
+    if options.format in ("json", "yaml"):
+        write_document(fleet_document(compare_moments(before, now), status, host.origin), out, options.format)
     else:
-        print_lines(draw_changes(since, text_width(out)), out, ascii_only)
+        print_lines(draw_changes(since, text_width(out)), out, options.ascii)
     return status

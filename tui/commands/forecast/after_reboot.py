@@ -16,20 +16,18 @@ from probes.setup.forecast import Forecast, KernelForecast, exit_status, forecas
 from probes.setup.image import ImageCheck, check_image
 from probes.setup.image import exit_status as image_status
 from probes.snapshot.examination import Examination, examine
-from tui.command_line.arguments import UsageError
+from tui.command_line.arguments import OutputOptions, UsageError, parsed
 from tui.runtime.json_values import document, finding_json, host_name, object_of, verdict_json, write_json
 from tui.runtime.open_host import open_hardware, open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone
-from widgets.doctor import forecast as forecast_drawing
-from widgets.doctor.forecast import draw_image_check
+from widgets.setup import forecast as forecast_drawing
+from widgets.setup.forecast import draw_image_check
 
 _SECONDS = 30.0
 
 
-def write_forecast(
-    host: Host, out: TextIO, release: str = "", as_json: bool = False, ascii_only: bool = False
-) -> int:
+def write_forecast(host: Host, out: TextIO, release: str, options: OutputOptions) -> int:
     """Print what a reboot brings and return the exit status; `release`: the kernel to show in detail.
 
     Raises:
@@ -42,12 +40,12 @@ def write_forecast(
         installed = ", ".join(found.installed)
         raise UsageError(f"kernel {printable(release, 80)!r} is not installed; installed: {installed}")
     status = exit_status(kernel)
-    if as_json:
+    if options.json:
         write_json(forecast_json(host, examination, found, kernel), out)
         return status
     drawn = forecast_drawing.draw(found, kernel, text_width(out), examination.topology.labels)
     lines = [heading(examination.node), *drawn]
-    print_lines(lines, out, ascii_only)
+    print_lines(lines, out, options.ascii)
     return status
 
 
@@ -100,19 +98,17 @@ def run_on_image(options: argparse.Namespace, out: TextIO) -> int:
     if options.root == "/" or options.demo is not None or options.replay is not None:
         raise UsageError("--as checks an image; give its directory with --root")
     hardware = open_hardware(options.assumed, options.seed)
-    return write_image_check(open_host(options), hardware, out, options.json, options.ascii)
+    return write_image_check(open_host(options), hardware, out, parsed(OutputOptions, options))
 
 
-def write_image_check(
-    image: Host, hardware: Host, out: TextIO, as_json: bool = False, ascii_only: bool = False
-) -> int:
+def write_image_check(image: Host, hardware: Host, out: TextIO, options: OutputOptions) -> int:
     """Print what is wrong with an image and return the exit status."""
     check = check_image(image, hardware)
-    if as_json:
+    if options.json:
         write_json(image_json(check, image), out)
         return image_status(check)
     head: Line = (Run("gdrtop  "), Run(f"IMAGE {image.origin.label}", Tone.TITLE))
-    print_lines([head, *draw_image_check(check, text_width(out))], out, ascii_only)
+    print_lines([head, *draw_image_check(check, text_width(out))], out, options.ascii)
     return image_status(check)
 
 

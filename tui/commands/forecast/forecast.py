@@ -7,7 +7,7 @@ import io
 from typing import TextIO
 
 from probes.base.origin import Source
-from tui.command_line.arguments import UsageError
+from tui.command_line.arguments import OutputOptions, UsageError, parsed
 from tui.commands.forecast.after_reboot import run_on_image, write_forecast
 from tui.commands.forecast.upgrade import write_advice
 from tui.runtime.open_host import open_host
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--upgrade shows the kernel that boots after it, and takes no --kernel")
     host = open_host(options)
     if options.upgrade is None:
-        return write_forecast(host, out, options.kernel, options.json, options.ascii)
+        return write_forecast(host, out, options.kernel, parsed(OutputOptions, options))
     if host.origin.source is Source.TREE:
         raise UsageError("--upgrade asks the package manager of a node; --root is only a tree of files")
-    return write_advice(host, options.upgrade, out, options.json, options.ascii)
+    return write_advice(host, options.upgrade, out, parsed(OutputOptions, options))

@@ -14,7 +14,7 @@ from probes.setup.upgrade.simulated_command import NoUpgradeCommand, simulated
 from probes.setup.upgrade.transaction import PackageChange, changes_of, parse
 from probes.setup.upgrade.upgrade import Upgrade, subject_of
 from probes.snapshot.examination import Examination, examine
-from tui.command_line.arguments import UsageError
+from tui.command_line.arguments import OutputOptions, UsageError
 from tui.commands.forecast.after_reboot import kernel_json
 from tui.runtime.json_values import document, host_name, write_json
 from tui.runtime.printing import heading, print_lines, text_width
@@ -25,9 +25,7 @@ _SECONDS = 60.0  # apt-get on a slow disk, zypper with many repositories
 _LIMIT = 4 << 20
 
 
-def write_advice(
-    host: Host, command: str, out: TextIO, as_json: bool = False, ascii_only: bool = False
-) -> int:
+def write_advice(host: Host, command: str, out: TextIO, options: OutputOptions) -> int:
     """Print what an upgrade would bring, and return the exit status of the forecast with it.
 
     Raises:
@@ -44,11 +42,11 @@ def write_advice(
     examination = examine(host)
     advice = advise(host, examination, Upgrade("" if command == FROM_STDIN else command, changes))
     status = advice_status(advice)
-    if as_json:
+    if options.json:
         write_json(advice_json(host, examination, advice), out)
         return status
     drawn = draw_upgrade(advice, text_width(out), examination.topology.labels)
-    print_lines([heading(examination.node), *drawn], out, ascii_only)
+    print_lines([heading(examination.node), *drawn], out, options.ascii)
     return status
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TextIO
 
+from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known, map_known
@@ -27,7 +28,14 @@ from probes.live.ras.policy import RasUse
 from probes.live.ras.targets import RasTarget, find_targets, local_processes, no_job
 from probes.nccl.flight_recorder.verdict import verdict_of
 from probes.nccl.log.job_log import JobLogReading
-from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, duration, require_running_node
+from tui.command_line.arguments import (
+    EXIT_WRONG_USAGE,
+    OutputOptions,
+    UsageError,
+    duration,
+    parsed,
+    require_running_node,
+)
 from tui.commands.hang.document import hang_json
 from tui.commands.hang.saved_dumps import compare_dumps
 from tui.runtime.json_values import write_json
@@ -84,13 +92,13 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.dumps:
         if options.job or options.replay is not None or options.host or options.demo is not None:
             raise UsageError("--dumps reads only files: it cannot be combined with a job or a node")
-        return compare_dumps(options.dumps, out, sys.stderr, time.time(), options.json, options.ascii)
+        return compare_dumps(options.dumps, out, sys.stderr, time.time(), parsed(OutputOptions, options))
     host = open_host(options, is_whole=True)
     require_running_node(host, "hang")
     why_no_ras = "disabled by --no-ras" if options.no_ras else ""
     if options.host:
         why_no_ras = "not queried over a connection; run gdrtop on the node itself"
-    search = HangSearch(host, options.job, options.seconds, why_no_ras, options.yes)
+    search = HangSearch(host, parsed(HangOptions, options), why_no_ras)
     if options.replay is not None and options.at:
         search.end_at(options.at)
     found = search.run()
@@ -112,24 +120,30 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     return status
 
 
+@frozen
+class HangOptions:
+    """Which job is watched, and for how long."""
+
+    job: str = ""  # "": all
+    seconds: int = SECONDS
+    yes: bool = False  # RAS is queried without confirmation
+
+
 class HangSearch:
     """The reading of all sources, for the jobs that are wanted."""
 
     def __init__(
         self,
         host: Host,
-        wanted: str = "",
-        seconds: int = SECONDS,
+        options: HangOptions,
         why_no_ras: str = "",
-        yes: bool = False,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], object] = time.sleep,
         answers: TextIO | None = None,
         errors: TextIO | None = None,
     ) -> None:
         """`why_no_ras`: why RAS is not queried; "": it is, if the policy and the user allow it."""
-        self._host, self._wanted, self._seconds = host, wanted, seconds
-        self._why_no_ras, self._yes = why_no_ras, yes
+        self._host, self._options, self._why_no_ras = host, options, why_no_ras
         self._clock, self._wait = clock, wait
         self._answers = sys.stdin if answers is None else answers
         self._errors = sys.stderr if errors is None else errors
@@ -154,7 +168,7 @@ class HangSearch:
         packets = self._host.packet_numbers()
         blocked = self._blocked(sample)
         asked = self._ask_ras(sample, RasUse.ONCE)
-        until = self._clock() + self._seconds
+        until = self._clock() + self._options.seconds
         for newest in samples:
             sample = newest
             if not self._is_recorded and self._clock() >= until:
@@ -210,7 +224,7 @@ class HangSearch:
         assert isinstance(self._host, ReplayHost)
         moments = self._host.recording.moments
         last = len(moments) - 1 if self._last is None else self._last
-        begin = moments[last].at - self._seconds
+        begin = moments[last].at - self._options.seconds
         for number, sample in enumerate(read_up_to(self.monitor, self._host, last)):
             if number == last or moments[number].at >= begin:
                 yield self._noted(sample)
@@ -221,7 +235,7 @@ class HangSearch:
         return sample
 
     def _jobs(self, sample: LiveSample) -> tuple[LiveJob, ...]:
-        wanted = self._wanted
+        wanted = self._options.job
         jobs = [job for job in sample.jobs if job.role is Role.NCCL]
         if wanted.isascii() and wanted.isdecimal() and any(int(wanted) in job.pids for job in jobs):
             return tuple(job for job in jobs if int(wanted) in job.pids)
@@ -253,9 +267,8 @@ class HangSearch:
     def _ask(self, target: RasTarget, sample: LiveSample, use: RasUse, is_second: bool) -> RasAnswer:
         decision = self._questions.decide(target, use)
         if not is_second:
-            decision = confirmed(
-                self._questions, target, VERBOSE_STATUS, decision, self._answers, self._errors, self._yes
-            )
+            yes, answers, errors = self._options.yes, self._answers, self._errors
+            decision = confirmed(self._questions, target, VERBOSE_STATUS, decision, answers, errors, yes)
         if not decision.is_allowed:
             return RasAnswer(target, VERBOSE_STATUS, decision=decision)
         return self._questions.ask(target, VERBOSE_STATUS, use, sample)

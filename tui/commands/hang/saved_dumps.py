@@ -11,7 +11,7 @@ from probes.base.text import plural, printable
 from probes.base.unknown import Reason, Unknown
 from probes.nccl.flight_recorder.dump import MOST_BYTES, Dump, parse_dump, rank_in_name
 from probes.nccl.flight_recorder.verdict import DumpVerdict, verdict_of
-from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError
+from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, UsageError
 from tui.commands.hang.document import dumps_json
 from tui.files.new_file import shown_path
 from tui.files.read_file import read_small
@@ -21,7 +21,7 @@ from widgets.nccl.hang import draw_dumps
 
 
 def compare_dumps(
-    names: Sequence[str], out: TextIO, errors: TextIO, at: float, as_json: bool, ascii_only: bool
+    names: Sequence[str], out: TextIO, errors: TextIO, at: float, options: OutputOptions
 ) -> int:
     """Compare the dumps in these files, and return the exit status; `at`: seconds since 1970."""
     dumps = _read(names, errors)
@@ -29,7 +29,7 @@ def compare_dumps(
         return EXIT_WRONG_USAGE
     verdict = verdict_of(dumps)
     status = _status_of(verdict)
-    if as_json:
+    if options.json:
         node = Unknown(Reason.NOT_THERE, "", "dumps can be of several nodes")
         content = {
             "exit_status": status,
@@ -39,9 +39,8 @@ def compare_dumps(
         }
         write_json(document("hang", node, Origin(Source.RECORDED), at, object_of(content)), out)
     else:
-        print_lines(
-            draw_dumps(verdict, sum(dump.point_to_point for dump in dumps), text_width(out)), out, ascii_only
-        )
+        drawn = draw_dumps(verdict, sum(dump.point_to_point for dump in dumps), text_width(out))
+        print_lines(drawn, out, options.ascii)
     return status
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, TextIO
 
+from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, map_known
@@ -26,7 +27,15 @@ from probes.live.processes.job_summaries import path_summary
 from probes.queries.finding import Finding
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import note_slow_results
-from tui.command_line.arguments import UsageError, add_job_option, duration, interval, require_running_node
+from tui.command_line.arguments import (
+    OutputOptions,
+    UsageError,
+    add_job_option,
+    duration,
+    interval,
+    parsed,
+    require_running_node,
+)
 from tui.runtime.json_values import document, host_name, object_of, plain_value, time_json, with_time
 from tui.runtime.node_monitor import NodeMonitor, read_judged, read_up_to
 from tui.runtime.open_host import open_host
@@ -118,14 +127,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 
 def _written(options: argparse.Namespace, host: Host, out: TextIO, monitor: NodeMonitor) -> int:
     """Write the samples in the form that the options name, and return the exit status."""
-    write = partial(
-        write_live,
-        *(host, out, options.json, options.seconds, options.ascii),
-        monitor=monitor,
-        changes=options.changes,
-        interval=options.sample_interval,
-        job=options.job,
-    )
+    write = partial(write_live, host, out, parsed(LiveOptions, options), monitor=monitor)
     if options.csv:
         from tui.commands.live.rows import CsvWriter
 
@@ -173,34 +175,38 @@ def follow_ras_events(
     return False
 
 
+@frozen
+class LiveOptions(OutputOptions):
+    """What of the samples is printed, and how."""
+
+    seconds: int | None = None  # until Ctrl-C
+    changes: bool = False  # of the JSON documents, the first and those in which more than figures changed
+    sample_interval: float = 1.0  # seconds
+    job: str = ""  # the only one that is printed, as for `is_wanted`
+
+
 def write_live(
     host: Host,
     out: TextIO,
-    as_json: bool = False,
-    seconds: int | None = None,
-    ascii_only: bool = False,
+    options: LiveOptions,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = time.sleep,
     monitor: NodeMonitor | None = None,
-    changes: bool = False,
-    interval: float = 1.0,
     each: Callable[[Node, LiveSample], None] | None = None,
-    job: str = "",
 ) -> int:
-    """Print a sample each `interval` seconds, and return the exit status of the last one.
+    """Print a sample each interval, and return the exit status of the last one.
 
-    `job`: the only one that is printed, as for `is_wanted`; "": all.
-    `changes`: of the JSON documents, only the first one and those in which more than figures changed.
     `each` gets the samples instead, and writes them.
     The first sample is not printed, because it has no rates, unless a recording has no other. The moments of
     a recording follow each other at once.
     """
     monitor = NodeMonitor(host) if monitor is None else monitor
+    job = options.job
     chosen = ChosenJob(job) if job else None
     jobs = JobText(f"no job {job} is on this node" if job else "no job uses RDMA or a GPU")
     latest: LiveSample | None = None
     before: object = None
-    for number, sample in enumerate(_samples(host, monitor, seconds, interval, clock, wait)):
+    for number, sample in enumerate(_samples(host, monitor, options, clock, wait)):
         assert monitor.node is not None
         sample = sample if chosen is None else chosen.of(sample)
         if each is not None:
@@ -208,17 +214,17 @@ def write_live(
             each(monitor.node, sample)
             out.flush()
             continue
-        if not number and not as_json:
-            print_lines([heading(monitor.node)], out, ascii_only)
+        if not number and not options.json:
+            print_lines([heading(monitor.node)], out, options.ascii)
         latest = sample
-        if as_json:
+        if options.json:
             state = _state(sample)
-            if not changes or sample.events or state != before:
+            if not options.changes or sample.events or state != before:
                 json.dump(live_json(monitor.node, sample), out)
                 out.write("\n")
             before = state
         else:
-            print_lines(jobs.lines(sample, text_width(out)), out, ascii_only)
+            print_lines(jobs.lines(sample, text_width(out)), out, options.ascii)
         out.flush()
     return exit_status(latest)
 
@@ -239,11 +245,11 @@ def _state(sample: LiveSample) -> object:
 def _samples(
     host: Host,
     monitor: NodeMonitor,
-    seconds: int | None,
-    interval: float,
+    options: LiveOptions,
     clock: Callable[[], float],
     wait: Callable[[float], object],
 ) -> Iterator[LiveSample]:
+    seconds, interval = options.seconds, options.sample_interval
     if host.origin.source is Source.RECORDED:
         from probes.recording.replay_host import ReplayHost
 

@@ -10,7 +10,9 @@ from typing import TextIO
 from probes.base.text import did_you_mean
 from probes.facts.gpudirect import GdrPath
 from probes.host.protocol import Host
-from probes.setup.manifests.request import Refused
+from probes.setup.manifests.catalogue import MANIFESTS
+from probes.setup.manifests.modules_load import openibd_drop_in
+from probes.setup.manifests.request import DriverOwner, Refused, make_request
 from probes.setup.situation import read_situation
 from probes.snapshot.examination import examine
 from tui.command_line.arguments import EXIT_REFUSED, EXIT_WRONG_USAGE, UsageError
@@ -18,21 +20,8 @@ from tui.files.new_file import NotWritten, check_new, write_new
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, is_plain
 
-# Without the manifests themselves, which load PyYAML: --help does not need it.
 KINDS = {
-    "clusterpolicy": "GPU Operator: merge patch of the ClusterPolicy",
-    "helm": "GPU Operator: values of its Helm chart",
-    "nicclusterpolicy": "Network Operator: NicClusterPolicy",
-    "machineconfig": "OpenShift: MachineConfig, with its pool if needed (--role)",
-    "talos": "Talos: patch of the machine configuration (--talos-version)",
-    "modules-load": "systemd: modules to load at boot (--drop-in: for openibd)",
-    "slurm-prolog": "Slurm: Prolog that checks a job's GPUs and NICs; for peermem, it loads the module",
-    "nfd": "Node Feature Discovery: feature file with labels such as gdrtop.io/path",
-    "npd": "Node Problem Detector: plugin for the condition GPUDirectRDMADegraded",
-    "daemonset": "Kubernetes: keeps labels and condition of each GPU node up to date",
-    "dra": "Kubernetes DRA: a GPU and a NIC below the same PCIe root",
-    "gres": "Slurm: lines of gres.conf for this node",
-    "container": "containers: Dockerfile snippet and run options",
+    **{kind: manifest.text for kind, manifest in MANIFESTS.items()},
     "boot-check": "systemd: check once after boot, with a line at login (-o: a directory)",
     "metrics": "Prometheus: systemd timer, alert rules, Grafana dashboard (-o: a directory; --textfile)",
 }
@@ -134,13 +123,9 @@ def _talos_version(text: str | None) -> tuple[int, int] | None:
 
 def _text(host: Host, options: argparse.Namespace, talos: tuple[int, int] | None) -> str | Refused:
     """Return the manifest, or why there is none."""
-    from probes.setup.manifests.catalogue import WRITERS
-    from probes.setup.manifests.modules_load import openibd_drop_in
-    from probes.setup.manifests.request import DriverOwner, make_request
-
     situation = read_situation(host, examine(host))
     path = None if options.path is None else _PATHS[options.path]
     driver = None if options.driver is None else DriverOwner(options.driver)
     request = make_request(situation, path, driver, options.role, talos)
-    write = openibd_drop_in if options.drop_in else WRITERS[options.kind]
+    write = openibd_drop_in if options.drop_in else MANIFESTS[options.kind].write
     return request if isinstance(request, Refused) else write(request)

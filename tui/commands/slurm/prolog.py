@@ -12,9 +12,9 @@ from probes.base.text import plural
 from probes.checks.judgment import Judgment, judge
 from probes.checks.new_jobs import findings_in, rows_against_jobs, rows_for
 from probes.queries.jobs import without_jobs
-from probes.scheduler.drain import drain_plan
-from probes.scheduler.gpu_order import read_gpu_order
-from probes.scheduler.slurm_job import JobDevices, devices_of, parse_job
+from probes.slurm.drain import drain_plan
+from probes.slurm.gpu_order import read_gpu_order
+from probes.slurm.slurm_job import JobDevices, devices_of, parse_job
 from probes.snapshot.examination import Examination, examine
 from tui.commands.consumers.drain import slurm_reason
 from tui.commands.slurm.session import Session, add_common_options, described

@@ -19,7 +19,7 @@ from probes.host.protocol import Host
 from probes.live.model.sample import LiveEvent
 from probes.queries.finding import Severity
 from tui.bandwidth.slow_results import note_slow_results
-from tui.command_line.arguments import EXIT_WRONG_USAGE, duration, require_running_node
+from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, duration, parsed, require_running_node
 from tui.commands.live.live import INDENT, wrapped_below
 from tui.commands.watch.event_hook import EventHook
 from tui.files.reliability.database import history_path
@@ -145,12 +145,12 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if host.origin.source is Source.RECORDED:
         raise NoSuchHost("a recording cannot be watched")
     limits = Limits(
-        options.keep,
-        options.max_size,
-        Severity(options.freeze),
-        options.before,
-        options.after,
-        options.redact,
+        keep_seconds=options.keep,
+        max_bytes=options.max_size,
+        severity=Severity(options.freeze),
+        before_seconds=options.before,
+        after_seconds=options.after,
+        redact=options.redact,
     )
     try:
         directory = RingDirectory(_directory(options.dir))
@@ -164,7 +164,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         print("gdrtop: --on-event runs nothing with --read-only or on a simulated node", file=sys.stderr)
     elif options.on_event:
         hook = EventHook(options.on_event)
-    output = Output(out, options.json, options.ascii)
+    output = Output(out, parsed(OutputOptions, options))
     try:
         watch(host, directory, limits, output, read_only=options.read_only, hook=hook)
     finally:
@@ -289,10 +289,8 @@ class Watcher:
 class Output:
     """Prints events and notices as text or as JSON Lines."""
 
-    def __init__(self, out: TextIO, as_json: bool = False, ascii_only: bool = False) -> None:
-        self._out = out
-        self._as_json = as_json
-        self._ascii_only = ascii_only
+    def __init__(self, out: TextIO, options: OutputOptions) -> None:
+        self._out, self._options = out, options
         self.node: Node | None = None
 
     def event(self, event: LiveEvent) -> None:
@@ -309,7 +307,7 @@ class Output:
         self._print(notice.at, _content(notice, severity, "gdrtop watch", notice.file))
 
     def _print(self, at: float, content: dict[str, Any]) -> None:
-        if self._as_json:
+        if self._options.json:
             json.dump(self._document(at, content), self._out)
             self._out.write("\n")
         else:
@@ -319,7 +317,7 @@ class Output:
             lines = wrapped_below(f"{local}  {content['severity']:<8}  {content['text']}", width)
             if content["explanation"]:
                 lines += wrapped_below(content["explanation"], width, INDENT)
-            print_lines(lines, self._out, self._ascii_only)
+            print_lines(lines, self._out, self._options.ascii)
         self._out.flush()
 
     def _document(self, at: float, content: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ _LEAST_MATRIX_ROWS = 6
 _MOST_BESIDE = 3  # panels in the other column, of a terminal that is not wide
 # What has a line of its own in one column, where its panel has no room.
 _STRIPS = ("modules", "gpudirect", "jobs")
-# The panels of the views 2 to 4, unless the user has saved others; view 1 shows all that have room.
+# The panels of the views 2 to 4; view 1 shows all that have room.
 VIEWS: Mapping[int, tuple[str, ...]] = {
     2: ("matrix", "path"),
     3: ("rates", "traffic"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from textual.screen import Screen
@@ -12,7 +11,7 @@ from tui.screens.keys import KEYS
 from tui.screens.overview import layout as overview_layout
 from tui.screens.overview.layout import START_VIEW, Arrangement
 from tui.screens.overview.panel_grid import PANELS, Panel, place_panels
-from tui.screens.own_settings import HIDE_PANELS, HIDEABLE, VIEW_PANELS
+from tui.screens.own_settings import HIDE_PANELS, HIDEABLE
 from tui.settings.current import current, is_configured
 from widgets.base.lines_view import LinesView
 from widgets.node.head import HEAD_ROWS
@@ -84,9 +83,9 @@ class PanelScreen(Screen[None]):
     def action_hide(self) -> None:
         """Hide the focused panel, or show it again if it is hidden and maximized; save that."""
         name = self._zoomed or self._focused_panel
-        if self._state is not None and name and self._view != 1:
-            before = self._state.panels_of(self._view)
-            self._save_view(self._view, [panel for panel in PANELS if (panel in before) != (panel == name)])
+        if self._view != 1:
+            keys = f"{KEYS['columns'].display} hides panels of view 1"
+            self.notify(f"A view from 2 to 4 always has the same panels; {keys}.", markup=False)
             return
         if self._state is None or name not in HIDEABLE:
             self.notify(
@@ -101,22 +100,6 @@ class PanelScreen(Screen[None]):
         save_setting(self.app, HIDE_PANELS, ", ".join(sorted(hidden)), f"{PANELS[name]} is {words}")
         self._zoomed, self._arranged = "", None
         self.draw()
-
-    def save_view(self, number: int) -> None:
-        """Save the panels that are shown as view 2, 3 or 4."""
-        if self._arranged is not None:
-            self._save_view(number, [name for name in PANELS if name in self._arranged.rows])
-
-    def _save_view(self, number: int, names: Sequence[str]) -> None:
-        if not names:
-            self.notify("A view has at least one panel.", markup=False)
-            return
-        from tui.screens.save_setting import save_setting
-
-        shown = ", ".join(PANELS[name] for name in names)
-        words = f"View {number} shows {shown}"
-        save_setting(self.app, f"{VIEW_PANELS}{number}", ", ".join(names), words)
-        self.action_view(number)
 
     def save_start(self) -> None:
         """Save the view that is shown as the one at the start."""

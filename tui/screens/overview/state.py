@@ -28,7 +28,7 @@ from tui.screens.overview.layout import Arrangement
 from tui.screens.overview.panels import Panels
 from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection, stepped
-from tui.screens.own_settings import HIDE_PANELS, HIDEABLE, PANEL_NAMES, VIEW_PANELS
+from tui.screens.own_settings import HIDE_PANELS, HIDEABLE
 from tui.settings.current import current, is_configured
 from widgets.base.lines import Line, cut, rows_of
 from widgets.doctor.findings import marks_of, words_of
@@ -327,19 +327,14 @@ class OverviewState:
         """The panels that the user does not want to see."""
         if not is_configured():
             return ()
-        return tuple(name for name in HIDEABLE if name in _words(HIDE_PANELS))
-
-    def panels_of(self, view: int) -> tuple[str, ...]:
-        """Return the panels of view 2, 3 or 4: those that the user has saved, else the usual ones."""
-        words = _words(f"{VIEW_PANELS}{view}") if is_configured() else []
-        saved = tuple(name for name in PANEL_NAMES if name in words)
-        return saved or overview_layout.VIEWS[view]
+        words = map(str.strip, str(current().configured(HIDE_PANELS).value).split(","))
+        return tuple(name for name in words if name in HIDEABLE)
 
     def view(self, number: int, width: int, height: int) -> Arrangement:
         """Return the arrangement of a view with some of the panels."""
         column = width if width < overview_layout.TWO_COLUMNS else width // 2
         needs = self._needs(column, column, width)
-        return overview_layout.view(self.panels_of(number), width, height, needs)
+        return overview_layout.view(overview_layout.VIEWS[number], width, height, needs)
 
     def _needs(self, left: int, right: int, top: int) -> dict[str, int]:
         """Return the rows that the content of each panel needs, in columns of so many cells."""
@@ -452,8 +447,3 @@ class OverviewState:
         if node is None or topology is None:
             return ""
         return topology_drawing.heading(node, topology, self._fit(width, rows).form.has_graphs)
-
-
-def _words(setting: str) -> list[str]:
-    """Return the names in a setting."""
-    return [word.strip() for word in str(current().configured(setting).value).split(",")]

@@ -18,7 +18,7 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.rdma.switch_ports import SwitchPort, read_switch_ports
 from probes.host.answers import CommandOutput
 from probes.simulation.host import SimulatedHost
-from tui.commands.topo import Extent, write_topology
+from tui.commands.topo import TopologyOptions, write_topology
 
 # smpquery nodeinfo of a real switch, as a script in a public repository quotes it; its port here is made up.
 NODE_INFO = """\
@@ -173,10 +173,10 @@ def test_unknown_ports_are_not_none(monkeypatch: pytest.MonkeyPatch) -> None:
     late = Unknown(Reason.TIMED_OUT, "/sys/class/infiniband", "no answer")
     monkeypatch.setattr(host, "names", lambda path: late if path == "/sys/class/infiniband" else names(path))
     out = io.StringIO()
-    write_topology(host, out, extent=Extent(switch_ports=True))
+    write_topology(host, out, TopologyOptions(switch_ports=True))
     assert "Switch ports unknown (timed out" in out.getvalue()
     out = io.StringIO()
-    write_topology(host, out, "json", extent=Extent(switch_ports=True))
+    write_topology(host, out, TopologyOptions("json", switch_ports=True))
     content = json.loads(out.getvalue())
     assert content["switch_ports"] is None
     assert "timed out" in content["unknown"]["switch_ports"]
@@ -191,10 +191,10 @@ def test_ethernet_is_not_asked() -> None:
 
 def test_topo_shows_them() -> None:
     host, out = SimulatedHost("hgx-h100+packets-lost-live", clock=lambda: 1000.0), io.StringIO()
-    write_topology(host, out, extent=Extent(switch_ports=True))
+    write_topology(host, out, TopologyOptions(switch_ports=True))
     assert "mlx5_0   port 11 of switch 0x51a01a7e0000c0de: SymbolErrorCounter 1532" in out.getvalue()
     out = io.StringIO()
-    write_topology(host, out, "json", extent=Extent(switch_ports=True))
+    write_topology(host, out, TopologyOptions("json", switch_ports=True))
     ports = {port["device"]: port for port in json.loads(out.getvalue())["switch_ports"]}
     assert ports["mlx5_0"]["counters"]["SymbolErrorCounter"] == 1532
     assert ports["mlx5_4"]["counters"] is None

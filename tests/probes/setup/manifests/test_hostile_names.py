@@ -12,7 +12,7 @@ from probes.facts.gpu.driver_package import DriverPackage
 from probes.facts.gpudirect import GdrPath
 from probes.facts.rdma.nic_driver import NicDriver, NicStack
 from probes.facts.system.distribution import Distribution, Family
-from probes.setup.manifests.catalogue import WRITERS
+from probes.setup.manifests.catalogue import MANIFESTS
 from probes.setup.manifests.modules_load import openibd_drop_in
 from probes.setup.manifests.request import ManifestRequest, Refused
 from probes.setup.situation import Situation
@@ -85,14 +85,14 @@ def request_with(word: str, path: GdrPath, **choices: Any) -> ManifestRequest:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("kind", MANIFESTS)
 @pytest.mark.parametrize("path", usual([DMABUF, PEERMEM], [PEERMEM]))
 @given(st.sampled_from(HOSTILE) | st.text(max_size=40))
 @settings(max_examples=6)
 @example("\\")
 def test_a_name_cannot_leave_its_comment_or_its_string(kind: str, path: GdrPath, word: str) -> None:
-    written = WRITERS[kind](request_with(word, path))
-    plain = WRITERS[kind](request_with("plain", path))
+    written = MANIFESTS[kind].write(request_with(word, path))
+    plain = MANIFESTS[kind].write(request_with("plain", path))
     if isinstance(plain, Refused):
         assert written == plain
         return
@@ -118,6 +118,6 @@ def test_a_driver_version_that_is_none_is_not_written(word: str) -> None:
 
 
 def written(kind: str, request: ManifestRequest) -> str:
-    text = WRITERS[kind](request)
+    text = MANIFESTS[kind].write(request)
     assert isinstance(text, str)
     return text

@@ -7,7 +7,7 @@ from jsonschema import Draft202012Validator
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpudirect import GdrPath
-from probes.setup.manifests.catalogue import WRITERS
+from probes.setup.manifests.catalogue import MANIFESTS
 from probes.setup.manifests.request import DriverOwner, Refused, make_request
 from probes.setup.situation import choose_path
 from probes.simulation.node.model.description import simulated_names
@@ -38,7 +38,7 @@ def test_the_schemas_are_schemas() -> None:
             Draft202012Validator.check_schema(schema)
 
 
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("kind", MANIFESTS)
 @pytest.mark.parametrize("name", simulated_names())
 @pytest.mark.parametrize("path", [DMABUF, PEERMEM])
 @pytest.mark.parametrize("owner", [HOST, OPERATOR])
@@ -49,7 +49,7 @@ def test_a_manifest_is_valid_and_says_what_it_is_from(
     if isinstance(request, Refused):
         assert name in ("slingshot", "dgx-spark") or (name.startswith("aws-") and path is PEERMEM), request
         return
-    written = WRITERS[kind](request)
+    written = MANIFESTS[kind].write(request)
     if isinstance(written, Refused):
         no_modules = kind in ("modules-load", "machineconfig") and owner is OPERATOR
         no_modules = no_modules or (kind == "nicclusterpolicy" and name.startswith("aws-"))
@@ -98,7 +98,7 @@ def test_an_old_configuration_that_loads_peermem_is_noted_on_a_dmabuf_node() -> 
 
 @pytest.mark.slow
 def test_in_a_cluster_with_both_operators_no_boot_file_is_written() -> None:
-    for kind in WRITERS:
+    for kind in MANIFESTS:
         request = request_of(f"{HGX}+k8s-operators", PEERMEM)
         if kind in ("modules-load", "machineconfig", "talos"):
             assert refusal_of(kind, request)

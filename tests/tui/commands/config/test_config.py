@@ -66,8 +66,8 @@ def test_the_json_is_what_the_schema_says(machine: Machine, capsys: pytest.Captu
         ("[keys]\nfix = 'q'", ":2: keys.fix cannot be q, which is the key of quit"),
         ("[keys]\nquit = 'Q'", ":2: keys.quit cannot be changed"),
         (
-            "[overview]\nview_2 = 'matrixx'",
-            ":2: overview.view_2 has no panel 'matrixx'; did you mean matrix?",
+            "[overview]\nhide = 'matrixx'",
+            ":2: overview.hide has no panel 'matrixx'; did you mean matrix?",
         ),
     ],
 )

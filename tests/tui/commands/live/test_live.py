@@ -32,7 +32,15 @@ from tests.support.pilot import SteppedClock
 from tests.support.recordings import archive_of, moments_of, read
 from tests.support.scripted_watch import Scripted
 from tui.cli import main
-from tui.commands.live.live import ChosenJob, clock_text, event_lines, exit_status, live_json, write_live
+from tui.commands.live.live import (
+    ChosenJob,
+    LiveOptions,
+    clock_text,
+    event_lines,
+    exit_status,
+    live_json,
+    write_live,
+)
 from tui.runtime.json_values import time_json
 from widgets.base.lines import plain
 
@@ -48,7 +56,7 @@ def printed(
 
     out = io.StringIO()
     host = SimulatedHost("hgx-h100", clock=clock)
-    status = write_live(host, out, as_json, seconds, ascii_only, clock, wait, changes=changes)
+    status = write_live(host, out, LiveOptions(as_json, ascii_only, seconds, changes), clock, wait)
     return status, out.getvalue()
 
 
@@ -224,7 +232,7 @@ def test_a_recording_plays_without_waiting(count: int, lines: int) -> None:
     def wait(_: float) -> None:
         raise AssertionError("it waited")
 
-    write_live(ReplayHost(read(archive_of(moments))), out, True, None, False, clock, wait)
+    write_live(ReplayHost(read(archive_of(moments))), out, LiveOptions(json=True), clock, wait)
     times = [json.loads(line)["time"] for line in out.getvalue().splitlines()]
     assert times == [time_json(moment.at) for moment in moments][-lines:]
 
@@ -237,7 +245,7 @@ def test_one_job_of_two_is_printed_with_its_own_devices_only() -> None:
         clock.now += seconds
 
     host = SimulatedHost("hgx-h100+two-jobs-two-users", clock=clock)
-    write_live(host, out, True, 3, False, clock, wait, job="4712")
+    write_live(host, out, LiveOptions(json=True, seconds=3, job="4712"), clock, wait)
     shown = json.loads(out.getvalue().splitlines()[-1])
     (job,) = shown["jobs"]
     assert job["id"].endswith("4712")
@@ -293,7 +301,9 @@ def test_a_pipe_that_closes_ends_it_quietly(
     scripted(lambda _: sample_of(*RANKS))
     clock = SteppedClock()
     with pytest.raises(BrokenPipeError):  # gdrtop's main ends without a message, as for head(1)
-        write_live(SimulatedHost("hgx-h100", clock=clock), Closed(), True, None, False, clock, lambda _: None)
+        write_live(
+            SimulatedHost("hgx-h100", clock=clock), Closed(), LiveOptions(json=True), clock, lambda _: None
+        )
     assert capsys.readouterr().err == ""
 
 

@@ -74,7 +74,7 @@ def test_it_waits_until_nothing_is_critical() -> None:
         if len(waited) == 2:
             assert host.perform(("systemctl", "start", "nvidia-fabricmanager")).exit_status == 0
 
-    assert write_check(host, io.StringIO(), CheckOptions(wait_seconds=60), wait) in (0, 1)
+    assert write_check(host, io.StringIO(), CheckOptions(wait=60), wait) in (0, 1)
     assert len(waited) == 2
 
 
@@ -87,7 +87,7 @@ def test_it_gives_up_in_time() -> None:
 
     began = clock.now
     host = SimulatedHost(MISSING, clock=clock)
-    assert write_check(host, io.StringIO(), CheckOptions(wait_seconds=20), wait) == 2
+    assert write_check(host, io.StringIO(), CheckOptions(wait=20), wait) == 2
     assert 20 <= clock.now - began <= 30
 
 

@@ -13,10 +13,9 @@ import yaml
 
 from probes.metrics.alert_rules import RULES
 from probes.metrics.dashboard import dashboard
-from probes.metrics.metric_list import METRICS
 from probes.snapshot.verdict import State
 from tests.support.command_line import printed
-from tests.support.observed_metrics import families_of
+from tests.support.observed_metrics import METRICS, families_of
 from tui.cli import main
 from tui.commands.manifest.monitoring_files import monitoring_files
 

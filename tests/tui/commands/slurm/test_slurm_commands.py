@@ -19,9 +19,9 @@ import pytest
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import Judgment, conclude
-from probes.scheduler.drain import read_node
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
+from probes.slurm.drain import read_node
 from probes.snapshot.examination import examine
 from tests.support.command_line import ROOT
 from tests.support.pilot import SteppedClock
@@ -122,7 +122,7 @@ def test_every_output_has_the_same_answer_to_whether_a_job_may_start(
     told = [line for line in health.splitlines() if not re.search("in Slurm is unknown|no verdict", line)]
     assert bool(told) == is_kept_away, health
     assert ("would do: Drain" in health) == (is_kept_away and "in Slurm is unknown" not in health)
-    action = checked(host, actions={})[1].split("\n")[0]
+    action = checked(host, severity_map={})[1].split("\n")[0]
     assert (action in ("isolate", "reset")) == is_kept_away
     if is_kept_away:  # a node that is DEGRADED, too, is a problem to Node Problem Detector
         assert checked(host, consumer="npd")[0] == 1

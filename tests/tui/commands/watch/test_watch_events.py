@@ -18,7 +18,7 @@ from probes.recording.replay_host import ReplayHost
 from probes.snapshot.examination import Examination, examine
 from tests.support.scripted_watch import Scripted
 from tests.support.watched_node import Watched, recording, rings, saved
-from tui.commands.live.live import write_live
+from tui.commands.live.live import LiveOptions, write_live
 from tui.runtime.json_values import time_json
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.replay_source import ReplaySource
@@ -75,7 +75,7 @@ def test_a_replay_shows_the_same_event_at_the_moment_at_which_it_opens(tmp_path:
     file, *_ = saved(tmp_path / "ring")
     host = ReplayHost(recording(file))
     out = io.StringIO()
-    write_live(host, out, as_json=True)
+    write_live(host, out, LiveOptions(json=True))
     samples = [json.loads(line) for line in out.getvalue().splitlines()]
     opening = time_json(host.recording.moments[host.recording.opening].at)
     shown = next(sample for sample in samples if sample["time"] == opening)

@@ -49,30 +49,24 @@ async def test_c_hides_a_panel_gives_its_rows_to_others_and_saves_it(machine: Ma
 
 
 @pytest.mark.slow
-async def test_a_view_has_the_panels_that_the_user_saves_and_can_be_the_first_one(machine: Machine) -> None:
+async def test_a_view_has_its_own_panels_and_can_be_the_first_one(machine: Machine) -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:
         await examined(pilot, clock)
-        await pilot.press("2", "z")
-        while not rows(pilot, "topology"):
-            await pilot.press("tab")
-            await settled(pilot)
-        await pilot.press("C")  # adds it to view 2
+        await pilot.press("2")
         await settled(pilot)
-        assert {name for name in PANELS if rows(pilot, name)} == {"topology", "matrix", "path"}
-        overview(pilot).query_one("#path").focus()
-        await pilot.press("C")  # and takes the path away
+        assert {name for name in PANELS if rows(pilot, name)} == {"matrix", "path"}
+        await pilot.press("C")
         await settled(pilot)
-        assert {name for name in PANELS if rows(pilot, name)} == {"topology", "matrix"}
-        await until(pilot, lambda: load({}).configured("overview.view_2").value == "topology, matrix")
-        await pilot.app.run_action("save_view(3)")
+        assert {name for name in PANELS if rows(pilot, name)} == {"matrix", "path"}
+        assert "always has the same panels" in [note.message for note in pilot.app._notifications][-1]
         await pilot.app.run_action("start_view")
-        await until(pilot, lambda: load({}).configured("overview.view").value == "3")
+        await until(pilot, lambda: load({}).configured("overview.view").value == "2")
     use(load({}))
     assert not list(wrong_settings(load({})))
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(80, 24)) as pilot:
         await examined(pilot, clock)
-        assert {name for name in PANELS if rows(pilot, name)} == {"topology", "matrix"}
+        assert {name for name in PANELS if rows(pilot, name)} == {"matrix", "path"}
         await pilot.press("1")
         await settled(pilot)
         assert rows(pilot, "jobs")

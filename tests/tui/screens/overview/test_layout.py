@@ -26,7 +26,7 @@ from tui.screens.overview import panel_grid
 from tui.screens.overview.layout import arrange, left_cells
 from tui.screens.overview.panels import Panels
 from tui.screens.overview.state import OverviewState
-from tui.screens.own_settings import PANEL_NAMES, PLACES
+from tui.screens.own_settings import PLACES
 from widgets.base.lines import plain, rows_of
 
 WIDTHS, HEIGHTS = range(80, 221, 10), range(24, 61, 2)
@@ -62,7 +62,7 @@ def test_every_panel_has_its_place_rows_and_drawing() -> None:
     clock = SteppedClock()
     state = state_of(SimulatedHost("hgx-h100", clock=clock), clock)
     drawn = {"topology", *re.findall(r'case "(\w+)":', inspect.getsource(Panels.draw))}
-    placed = {*PANEL_NAMES}
+    placed = {name for names in PLACES.values() for name in names}
     assert "path" not in state.arrange(240, 150).rows  # nothing is selected
     state.select(1, [])
     arranged = {*state.arrange(240, 150).rows} | {"modules"}  # a line in another panel while all are loaded
@@ -136,7 +136,7 @@ def test_the_list_of_ports_that_come_up_is_as_if_they_had_always_been_up() -> No
 
 
 def usual_needs(**changed: int) -> dict[str, int]:
-    needs = dict.fromkeys(PANEL_NAMES, 4) | {"topology": 11, "matrix": 10, "rates": 11, "findings": 2}
+    needs = dict.fromkeys(panel_grid.PANELS, 4) | {"topology": 11, "matrix": 10, "rates": 11, "findings": 2}
     return needs | {"path": 0, "modules": 0} | changed
 
 

@@ -11,7 +11,7 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.new_jobs import nics_near
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.system.numa import parse_list
-from probes.scheduler.gpu_order import GpuOrder, gpus_meant
+from probes.slurm.gpu_order import GpuOrder, gpus_meant
 from probes.snapshot.examination import Examination
 
 _MOST_GPUS = 256

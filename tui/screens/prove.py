@@ -18,7 +18,7 @@ from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import REFRESH_KEY, ListScreen
 from tui.screens.list_state import ListState
-from widgets.bandwidth.registration import NOT_PROVEN, NOTICE, draw_results, gpu_marks
+from widgets.bandwidth.prove import NOT_PROVEN, NOTICE, draw_results, gpu_marks
 from widgets.base.lines import Line, Run, Tone, fit, line, plain, wrapped
 from widgets.base.lines_view import LinesView
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # loaded with the first registration
     from probes.snapshot.examination import Examination
     from tui.bandwidth.registration.session import RegistrationSession
     from tui.controllers.context import AppContext
-    from tui.screens.registration import RegistrationState
+    from tui.screens.prove import RegistrationState
 
 _EXIT_SECONDS = 10.0  # the process of a GPU has some seconds to end
 _NOT_READ = "Still reading the node. Try again in a moment."
@@ -45,7 +45,7 @@ class RegistrationController:
         if self._context.host is None:
             self._context.notify(_NOT_READ)
             return
-        from tui.screens.registration import RegistrationScreen, RegistrationState
+        from tui.screens.prove import RegistrationScreen, RegistrationState
 
         if self._state is None:
             self._state = RegistrationState()
@@ -55,7 +55,7 @@ class RegistrationController:
             self.plan()
 
     def _draw(self) -> None:
-        from tui.screens.registration import RegistrationScreen
+        from tui.screens.prove import RegistrationScreen
 
         self._context.draw(RegistrationScreen)
 
@@ -101,7 +101,7 @@ class RegistrationController:
         from probes.base.origin import Source
         from tui.bandwidth.registration.session import RegistrationSession
         from tui.screens.ask import YES, AskScreen
-        from widgets.bandwidth.registration import draw_users, notice_lines
+        from widgets.bandwidth.prove import draw_users, notice_lines
 
         host, trials = self._context.host, state.trials
         if host is None or trials is None or isinstance(self._app.screen, AskScreen):
@@ -163,7 +163,7 @@ class RegistrationController:
         self._draw()
 
     def _end(self, state: RegistrationState) -> None:
-        from tui.screens.registration import RegistrationScreen
+        from tui.screens.prove import RegistrationScreen
 
         state.is_running = False
         if self._context.is_leaving:

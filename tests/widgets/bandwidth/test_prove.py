@@ -1,7 +1,7 @@
 """The tables of a registration, and each reason once."""
 
 from probes.bandwidth.registration.outcome import Outcome, PairResult, PathResult
-from widgets.bandwidth.registration import draw_results
+from widgets.bandwidth.prove import draw_results
 from widgets.base.lines import plain
 
 WORKS = PathResult(Outcome.REGISTERS)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from probes.base.cluster_places import ClusterPlaces, set_cluster_places
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.gpus import GpuFacts
-from probes.scheduler.gpu_order import GpuOrder, gpus_meant, is_among, parse_gpu_order, read_gpu_order
-from probes.scheduler.slurm_job import devices_of, parse_job
 from probes.simulation.host import SimulatedHost
+from probes.slurm.gpu_order import GpuOrder, gpus_meant, is_among, parse_gpu_order, read_gpu_order
+from probes.slurm.slurm_job import devices_of, parse_job
 from probes.snapshot.examination import Examination
 from tests.support.doctor import examination_of
 

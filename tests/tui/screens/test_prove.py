@@ -8,7 +8,7 @@ from tests.support.action_screens import on, question, seen
 from tests.support.opened_screens import ProvingNode, asked, registered
 from tests.support.pilot import readings, stepped_app, until
 from tui.app import GdrtopApp
-from tui.screens.registration import RegistrationScreen
+from tui.screens.prove import RegistrationScreen
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ from probes.base.plan import Plan
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import with_severity
 from probes.queries.finding import Severity
-from probes.scheduler.drain import (
+from probes.simulation.host import SimulatedHost
+from probes.slurm.drain import (
     SlurmNode,
     drain_plan,
     parse_scontrol,
@@ -19,7 +20,6 @@ from probes.scheduler.drain import (
     reason_for,
     resume_plan,
 )
-from probes.simulation.host import SimulatedHost
 from tests.support.doctor import findings_on
 
 WHY = "gdrtop: xid-79-fell-off-bus 0000:9b:00.0"

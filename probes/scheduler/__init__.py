@@ -1,1 +1,0 @@
-"""What a scheduler needs: the devices of a job on this node, and whether the node may take jobs."""
