@@ -7,12 +7,12 @@ import io
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import did_you_mean, plural
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.judgment import Judgment, exit_status, judge
 from probes.checks.live.watched import NOT_LONG_ENOUGH, WATCH_SECONDS
 from probes.checks.new_jobs import DEFAULTS, Action
@@ -20,7 +20,7 @@ from probes.checks.registry import CHECKS
 from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.verdict import examine_with_jobs
-from probes.queries.finding import Finding, Status
+from probes.queries.finding import Finding, Severity, Status
 from probes.queries.jobs import without_jobs
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
@@ -29,7 +29,20 @@ from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, duration
 from tui.commands.consumers.checked_node import CheckedNode
 from tui.commands.consumers.output import ONE_LINE_BYTES, one_line, save_check, write_actions, write_for
 from tui.files.since_ok import SinceOk, since_ok
-from tui.runtime.json_values import document, finding_json, host_name, time_json, verdict_json, write_json
+from tui.runtime.json_values import (
+    Changed,
+    ExitStatus,
+    FindingObject,
+    SilenceObject,
+    Time,
+    document,
+    finding_json,
+    host_name,
+    object_from,
+    plain_value,
+    time_json,
+    write_json,
+)
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
@@ -43,6 +56,9 @@ from widgets.doctor.findings import (
     title_of,
 )
 from widgets.node import verdict as verdict_drawing
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
 
 _MOST_NAMED = 4  # skipped checks
 _MOST_SECONDS = 3600
@@ -330,6 +346,48 @@ def _left_out(skipped: Sequence[str], only: Collection[str], skip: Collection[st
     return f"{plural(len(skipped), 'check')} skipped ({', '.join((*skipped[:_MOST_NAMED], *more))})"
 
 
+class ChangeObject(TypedDict):
+    """A fact that has another value than when the node last worked."""
+
+    fact: str
+    label: str
+    slots: tuple[str, ...]  # devices, or names of settings; empty: the node itself
+    before: str
+    now: str
+
+
+class SinceOkObject(TypedDict):
+    """What has changed on this machine since it was last READY or ACTIVE."""
+
+    time: Time  # of the last check at which it was, with zone (RFC 3339)
+    state: Literal["READY", "ACTIVE"]
+    changes: tuple[ChangeObject, ...]  # what decides the path first
+
+
+class SilencedObject(TypedDict):
+    """What was found and an admin has silenced."""
+
+    id: str
+    severity: Severity
+    title: str
+    devices: tuple[str, ...]
+    silence: SilenceObject
+
+
+class CheckDocument(TypedDict):
+    """`gdrtop check --json`."""
+
+    verdict: Verdict
+    exit_status: ExitStatus  # 0 fine, 1 warnings, 2 critical, 3 unknown or not applicable
+    skipped: tuple[str, ...]  # ids of the checks that --only or --skip left out, also of the verdict
+    # Null: the node is READY or ACTIVE, it never was, or it is another machine.
+    since_ok: NotRequired[Maybe[SinceOkObject | None]]
+    findings: tuple[Annotated[FindingObject, Changed(status=Literal["found"])], ...]  # the most severe first
+    silenced: tuple[SilencedObject, ...]
+    # Every check that ran. With --all or an ID, all details; the title is the outcome.
+    checks: tuple[Annotated[FindingObject, Changed("id", "status", "severity", "title", "cause")], ...]
+
+
 def check_json(
     node: Node,
     at: float,
@@ -345,7 +403,7 @@ def check_json(
     of every check; `since`: what has changed since the node last worked.
     """
     content = {
-        "verdict": verdict_json(verdict),
+        "verdict": plain_value(verdict),
         "exit_status": exit_status(verdict),
         "skipped": list(skipped),
         "since_ok": _since_json(since),
@@ -365,21 +423,14 @@ def _since_json(since: SinceOk) -> dict[str, Any] | None:
         "time": time_json(since.before.taken_at),
         "state": since.before.verdict.state.value,
         "changes": [
-            {
-                "fact": change.fact.id,
-                "label": change.fact.label,
-                "slots": list(change.slots),
-                "before": change.before,
-                "now": change.now,
-            }
+            object_from(change, ChangeObject, fact=change.fact.id, label=change.fact.label)
             for change in since.changes
         ],
     }
 
 
 def _silenced_json(finding: Finding) -> dict[str, Any]:
-    whole = finding_json(finding)
-    return {name: whole[name] for name in ("id", "severity", "title", "devices", "silence")}
+    return object_from(finding, SilencedObject, silence=finding_json(finding)["silence"])
 
 
 def _check_row_json(finding: Finding, in_full: bool) -> dict[str, Any]:

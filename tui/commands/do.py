@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypedDict
 
 from probes.base.origin import Source
 from probes.base.plan import NothingToDo
@@ -23,7 +23,7 @@ from tui.actions.manual_steps import why_manual
 from tui.actions.script import script_of
 from tui.commands.arguments import EXIT_INTERRUPTED, UsageError
 from tui.commands.check import examine_host
-from tui.runtime.json_values import document, host_name, step_json, write_json
+from tui.runtime.json_values import StepObject, document, host_name, object_from, step_json, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import has_width, heading, print_lines, text_width
 from tui.runtime.signals import TERMINAL_GONE, signals_stop
@@ -34,6 +34,9 @@ from widgets.doctor.changes import draw_change, draw_rehearsal
 from widgets.doctor.findings import title_of
 from widgets.doctor.plan import draw_consequences, draw_steps, offer_text, step_groups
 
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
+
 EXIT_FAILED = 1  # a step failed, or its outcome is unknown
 EXIT_REFUSED = 2  # nothing was run: the action is not possible here, a guard, no confirmation
 EXIT_STOPPED = EXIT_INTERRUPTED
@@ -43,6 +46,23 @@ _STATUSES = {
     RunOutcome.REFUSED: EXIT_REFUSED,
     RunOutcome.STOPPED: EXIT_STOPPED,
 }
+
+
+class ActionObject(TypedDict):
+    """An action, possible on this node or not."""
+
+    id: str
+    title: str
+    possible: bool
+    done: bool  # nothing is left to do; why_not says what is there already
+    steps: tuple[StepObject, ...]
+    why_not: NotRequired[str]  # why the action is not possible on this node
+
+
+class DoDocument(TypedDict):
+    """`gdrtop do --list --json`."""
+
+    actions: tuple[ActionObject, ...]
 
 
 _STATUS_HELP = """\
@@ -321,9 +341,9 @@ class Do:
 
 def _offer_json(offer: Offer) -> dict[str, Any]:
     steps = [] if offer.plan is None else [step_json(step) for step in offer.plan.steps]
-    state = {"possible": offer.plan is not None, "done": offer.is_done}
-    fields = {"id": offer.id, "title": offer.title, **state, "steps": steps}
-    return {**fields, "why_not": offer.why_not} if offer.plan is None else fields
+    state = {"possible": offer.plan is not None, "done": offer.is_done, "steps": steps}
+    fields = object_from(offer, ActionObject, **state)
+    return fields if offer.plan is None else {name: fields[name] for name in fields if name != "why_not"}
 
 
 def confirm_and_run(

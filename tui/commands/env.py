@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.frozen import frozen
 from probes.base.text import did_you_mean, printable
@@ -17,7 +17,7 @@ from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.parameters import Parameter, newest, parameters
 from probes.nccl.variables.variable import VARIABLE_NAME
 from probes.queries.finding import Severity
-from probes.setup.environment.advice import Advice
+from probes.setup.environment.advice import Advice, Note, Setting
 from probes.setup.environment.assignments import LIMIT_BYTES, FileKind, Problem
 from probes.setup.environment.explain import Explanation, explain
 from probes.setup.environment.formats import FORMATS, lines_of
@@ -27,10 +27,20 @@ from probes.snapshot.examination import Examination, examine
 from tui.commands.arguments import UsageError, accept_earlier
 from tui.files.log_files import STDIN, UnreadableLog, chunks_of_log
 from tui.files.new_file import shown_path
-from tui.runtime.json_values import document, host_name, object_of, write_json
+from tui.runtime.json_values import (
+    Changed,
+    ExitStatus,
+    document,
+    host_name,
+    object_from,
+    write_json,
+)
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, line, wrapped
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
 
 _HELP = """\
 examples:
@@ -45,6 +55,71 @@ exit status of --lint, the worst of all files:
 _VERSION = re.compile(r"v?([0-9]{1,3}\.[0-9]{1,3}(?:\.[0-9]{1,3})?)")
 _SIMILAR = 0.75  # most names share a prefix and words such as DEVICES
 _WORDS = {Severity.CRITICAL: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
+
+
+class RecommendationObject(TypedDict):
+    """The variables that jobs of this node need."""
+
+    nccl_version: str  # whose defaults apply, "2.27.7"
+    nccl_version_from: Literal["stated", "running jobs", "assumed"]
+    vendor: str  # the cloud whose own settings come first; empty: none
+    source_script: str  # a script of the vendor to source before the job; empty: none
+    nothing: str  # why nothing can be recommended; empty: something can
+    is_complete: bool  # nothing that could need a variable is unknown
+    settings: tuple[Setting, ...]
+    notes: tuple[Note, ...]
+
+
+class DefaultObject(TypedDict):
+    """A default of a variable."""
+
+    since: str  # the version; empty: from the first
+    value: str
+
+
+class MeaningObject(TypedDict):
+    """What a value means."""
+
+    value: str
+    meaning: str
+
+
+class ExplanationObject(TypedDict):
+    """A variable and one of its values."""
+
+    name: str
+    value: str | None
+    meaning: str
+    of_value: tuple[str, ...]  # what the value does; empty without a value
+    defaults: tuple[DefaultObject, ...]
+    values: tuple[MeaningObject, ...]
+    notes: tuple[str, ...]
+    on_this_node: tuple[str, ...]
+    reference: str
+
+
+_PROBLEM = Changed(line=int | None, severity=Literal["error", "warning", "note"])
+
+
+class LintObject(TypedDict):
+    """What is wrong in a file."""
+
+    file: str
+    kind: FileKind
+    variables: int  # whose values were judged
+    variables_known_at_run_time: NotRequired[int]  # whose values only the job knows; these were not judged
+    not_compared: str  # why NICs and distances were not compared with this node; empty: they were
+    problems: tuple[Annotated[Problem, _PROBLEM], ...]
+
+
+class EnvDocument(TypedDict):
+    """`gdrtop env --json`."""
+
+    exit_status: ExitStatus  # of --lint: 0 ok, 1 warnings, 2 errors, 3 no value to check; else 0
+    recommendation: RecommendationObject | None
+    explanation: ExplanationObject | None
+    lint: LintObject | None
+    more_files: NotRequired[tuple[LintObject, ...]]  # the files after the first one of --lint
 
 
 @frozen
@@ -327,50 +402,29 @@ def _document(
 
 def advice_json(advice: Advice) -> dict[str, Any]:
     """Return a recommendation as JSON."""
-    return object_of(
-        {
-            "nccl_version": ".".join(map(str, advice.version)),
-            "nccl_version_from": advice.version_from,
-            "vendor": advice.vendor,
-            "source_script": advice.source_script,
-            "nothing": advice.nothing,
-            "is_complete": advice.is_complete,
-            "settings": advice.settings,
-            "notes": advice.notes,
-        }
+    version = ".".join(map(str, advice.version))
+    return object_from(
+        advice, RecommendationObject, nccl_version=version, nccl_version_from=advice.version_from
     )
 
 
 def _explanation_json(found: Explanation) -> dict[str, Any]:
-    return {
-        "name": found.variable.name,
-        "value": found.value,
-        "meaning": found.variable.meaning,
-        "of_value": list(found.of_value),
-        "defaults": [{"since": since, "value": value} for since, value in found.variable.defaults],
-        "values": [{"value": value, "meaning": text} for value, text in found.values],
-        "notes": list(found.notes),
-        "on_this_node": list(found.on_this_node),
-        "reference": found.variable.reference,
-    }
+    variable = found.variable
+    return object_from(
+        found,
+        ExplanationObject,
+        name=variable.name,
+        meaning=variable.meaning,
+        defaults=[{"since": since, "value": value} for since, value in variable.defaults],
+        values=[{"value": value, "meaning": text} for value, text in found.values],
+        reference=variable.reference,
+    )
 
 
 def _report_json(report: FileReport, name: str) -> dict[str, Any]:
-    return {
-        "file": name,
-        "kind": report.kind.value,
-        "variables": report.count,
-        "variables_known_at_run_time": report.dynamic,
-        "not_compared": report.not_compared,
-        "problems": [
-            {
-                "line": problem.line or None,
-                "severity": _WORDS[problem.severity],
-                "variable": problem.variable,
-                "title": problem.title,
-                "detail": problem.detail,
-                "fix": problem.fix,
-            }
-            for problem in report.problems
-        ],
-    }
+    problems = [
+        object_from(problem, Problem, line=problem.line or None, severity=_WORDS[problem.severity])
+        for problem in report.problems
+    ]
+    counts = {"variables": report.count, "variables_known_at_run_time": report.dynamic}
+    return object_from(report, LintObject, file=name, problems=problems, **counts)

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO, TypedDict, TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.origin import Source
@@ -17,9 +17,11 @@ from probes.base.unknown import Maybe, Unknown
 from probes.host.protocol import Host
 from probes.host.ras import DIAGNOSTICS, MONITOR, STATUS, VERBOSE_STATUS
 from probes.live.model.sample import LiveSample
-from probes.live.ras.policy import LEAST_INTERVAL_SECONDS, RasDecision, RasUse
+from probes.live.ras.findings import RasFinding, Stall
+from probes.live.ras.policy import LEAST_INTERVAL_SECONDS, RasDecision, RasJob, RasUse
 from probes.live.ras.targets import LocalProcesses, RasTarget, find_targets, local_processes, no_job
-from probes.nccl.ras.facts import RasEvent, parse_event
+from probes.nccl.ras.facts import RasEvent, RasReport, parse_event
+from probes.nccl.ras.report import Diagnostics
 from probes.queries.finding import Severity
 from tui.commands.arguments import (
     EXIT_WRONG_USAGE,
@@ -29,7 +31,7 @@ from tui.commands.arguments import (
     require_running_node,
     whole_number,
 )
-from tui.runtime.json_values import document, host_name, object_of, plain_value
+from tui.runtime.json_values import ExitStatus, document, host_name, object_from, object_of, plain_value
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
@@ -50,6 +52,36 @@ _SAMPLES = 5  # until start times and libraries of all processes are read
 EXIT_UNKNOWN = EXIT_WRONG_USAGE
 T = TypeVar("T")
 NOT_CONFIRMED = RasDecision(("not confirmed; use --yes to skip the prompt",))
+
+
+class RasEventObject(RasEvent):
+    """A line of MONITOR."""
+
+    without = ("at",)
+    local_time: str  # of the job's process, without zone
+
+
+class AnswerObject(TypedDict):
+    """What became of a question to a port."""
+
+    address: str  # where RAS was asked; empty: nowhere
+    jobs: tuple[RasJob, ...]  # that share the port; one of them answers
+    pids: tuple[int, ...]
+    sent: str  # STATUS, VERBOSE STATUS or MONITOR all; empty if nothing was sent
+    refusals: tuple[str, ...]
+    warnings: tuple[str, ...]
+    report: Maybe[RasReport]
+    diagnostics: Maybe[Diagnostics]
+    stalls: tuple[Stall, ...]
+    findings: tuple[RasFinding, ...]
+    events: tuple[RasEventObject, ...]
+
+
+class RasDocument(TypedDict):
+    """`gdrtop ras --json, one line a report or a group of events`."""
+
+    exit_status: ExitStatus
+    answers: tuple[AnswerObject, ...]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -380,20 +412,15 @@ class Ras:
 
 
 def _answer_json(answer: RasAnswer) -> dict[str, Any]:
-    return object_of(
-        {
-            "address": answer.address,
-            "jobs": answer.target.jobs,
-            "pids": answer.target.pids,
-            "sent": answer.sent,
-            "refusals": answer.decision.refusals,
-            "warnings": answer.decision.warnings,
-            "report": answer.report,
-            "diagnostics": answer.diagnostics,
-            "stalls": answer.stalls,
-            "findings": answer.found,
-            "events": [_event_json(event) for event in answer.events],
-        }
+    return object_from(
+        answer,
+        AnswerObject,
+        jobs=answer.target.jobs,
+        pids=answer.target.pids,
+        refusals=answer.decision.refusals,
+        warnings=answer.decision.warnings,
+        findings=answer.found,
+        events=[_event_json(event) for event in answer.events],
     )
 
 

@@ -5,22 +5,23 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from typing import Any, TextIO
+from collections.abc import Mapping
+from typing import Any, TextIO, TypedDict
 
 from probes.base.origin import Source
-from probes.base.unknown import Reason, Unknown
-from probes.setup.report import Report
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.setup.report import Change, Report
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
-from tui.commands.bench_run.lists import result_json
-from tui.commands.check import check_json
-from tui.commands.live import live_json
-from tui.commands.topo import highlights_of, topology_json
+from tui.commands.bench_run.lists import BenchDocument, result_json
+from tui.commands.check import CheckDocument, check_json
+from tui.commands.live import LiveDocument, live_json
+from tui.commands.topo import TopoDocument, highlights_of, topology_json
 from tui.controllers.report_reader import read_report
 from tui.files.new_file import NotWritten, check_new, write_new
 from tui.files.setup_log import REPORTED, SetupLog, SetupLogError, open_setup_log
 from tui.files.since_ok import SinceOk, since_ok
 from tui.files.version import version
-from tui.runtime.json_values import document, host_name, object_of, plain_value, with_time, write_json
+from tui.runtime.json_values import Time, document, host_name, object_of, plain_value, with_time, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, is_plain
 
@@ -32,6 +33,27 @@ _PRIVACY = {
 }
 _SUFFIXES = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".json": "json"}
 _NO_PROCESSES = "a tree of files has no processes"
+
+
+class ChangeObject(Change):
+    """A run of an action by gdrtop on this node."""
+
+    without = ("at",)
+    time: Time
+
+
+class ReportDocument(TypedDict):
+    """`gdrtop report --json`."""
+
+    redacted: bool  # names, addresses, GUIDs and serial numbers are replaced with pseudonyms
+    versions: Mapping[str, Maybe[str]]  # by component
+    check: CheckDocument
+    topo: TopoDocument
+    live: Maybe[LiveDocument]
+    bench: BenchDocument  # the newest saved result of each test on this node
+    meaning: tuple[str, ...]  # what the results mean together, in sentences
+    changes: tuple[ChangeObject, ...]  # what gdrtop has run on this node, newest first
+    unread: tuple[str, ...]  # saved results or logs that could not be read, and why
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

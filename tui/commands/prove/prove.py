@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO, TypedDict
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.planning.chosen_devices import NoSuchDevice, bdf_of
-from probes.bandwidth.registration.outcome import Outcome, PairResult, PathResult
+from probes.bandwidth.registration.outcome import Outcome, PairResult
 from probes.bandwidth.registration.trial import GpuTrial, plan_registration
 from probes.base.origin import Source
 from probes.base.text import plural
@@ -20,7 +20,7 @@ from probes.snapshot.examination import examine
 from tui.bandwidth.registration.session import RegistrationSession
 from tui.commands.arguments import EXIT_INTERRUPTED, EXIT_WRONG_USAGE
 from tui.commands.bench_run.output import BenchOutput
-from tui.runtime.json_values import document, host_name
+from tui.runtime.json_values import Changed, document, host_name, object_from
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading
 from tui.runtime.signals import signals_stop
@@ -58,6 +58,28 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     session = RegistrationSession(host, options.read_only)
     output = BenchOutput(out, options.json, options.ascii)
     return Proof(host, session, output, options, sys.stdin).run()
+
+
+class TrialObject(GpuTrial):
+    """A GPU whose memory is registered."""
+
+    without = ("label",)
+    gpu: str
+
+
+class PairObject(PairResult):
+    """A GPU with a NIC."""
+
+    outcome: Outcome  # of the better path: a NIC needs only one
+
+
+class ProveDocument(TypedDict):
+    """`gdrtop prove --json, with --dry-run`."""
+
+    gpus: tuple[Annotated[TrialObject, Changed(nics=tuple[str, ...])], ...]  # what is tried
+    pairs: tuple[Annotated[PairObject, Changed(doubt=str | None)], ...]  # empty with --dry-run
+    exit_status: int
+    exit_reason: str
 
 
 class Proof:
@@ -209,31 +231,8 @@ def exit_status(results: Sequence[PairResult], interrupted: str) -> tuple[int, s
 
 
 def _trial_json(trial: GpuTrial) -> dict[str, Any]:
-    return {
-        "gpu": trial.label,
-        "bdf": trial.bdf,
-        "nics": [nic.name for nic in trial.nics],
-        "not_tried": trial.not_tried,
-        "users": trial.users,
-    }
+    return object_from(trial, TrialObject, gpu=trial.label, nics=[nic.name for nic in trial.nics])
 
 
 def _pair_json(result: PairResult) -> dict[str, Any]:
-    return {
-        "gpu": result.gpu,
-        "bdf": result.bdf,
-        "nic": result.nic,
-        "outcome": result.outcome.value,
-        "doubt": result.doubt or None,
-        "dmabuf": _path_json(result.dmabuf),
-        "peer_memory": _path_json(result.peer_memory),
-    }
-
-
-def _path_json(path: PathResult) -> dict[str, Any]:
-    return {
-        "outcome": path.outcome.value,
-        "why": path.why,
-        "function": path.function,
-        "error": path.error,
-    }
+    return object_from(result, PairObject, doubt=result.doubt or None)
