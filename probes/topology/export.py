@@ -43,9 +43,7 @@ _GraphKind: TypeAlias = (
 )
 
 
-class GraphNode(TypedDict):
-    """A part of the node."""
-
+class _GraphNode(TypedDict):
     id: str  # BDF of a PCI function; "NUMA 0", "pci0000:15", or "CPU" where no NUMA node is known
     kind: _GraphKind
     label: str  # GPU0, mlx5_0; otherwise the id
@@ -55,9 +53,7 @@ class GraphNode(TypedDict):
     findings: NotRequired[str]  # ids of these findings, as in gdrtop check, separated by ", "
 
 
-class GraphEdge(TypedDict):
-    """A link between two parts."""
-
+class _GraphEdge(TypedDict):
     source: str
     target: str
     type: Literal["PCIe", "internal", "SMP", "NVLink", "C2C"]  # "internal": inside a CPU or a PCIe switch
@@ -79,8 +75,8 @@ class Graph(TypedDict):
     directed: Literal[False]
     multigraph: Literal[False]
     graph: dict[str, object]
-    nodes: tuple[GraphNode, ...]
-    edges: tuple[GraphEdge, ...]
+    nodes: tuple[_GraphNode, ...]
+    edges: tuple[_GraphEdge, ...]
 
 
 @frozen

@@ -20,7 +20,7 @@ from probes.checks.registry import CHECKS
 from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.verdict import examine_with_jobs
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.queries.jobs import without_jobs
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
@@ -40,6 +40,7 @@ from tui.runtime.json_values import (
     host_name,
     object_from,
     plain_value,
+    silence_json,
     time_json,
     write_json,
 )
@@ -346,9 +347,10 @@ def _left_out(skipped: Sequence[str], only: Collection[str], skip: Collection[st
     return f"{plural(len(skipped), 'check')} skipped ({', '.join((*skipped[:_MOST_NAMED], *more))})"
 
 
-class ChangeObject(TypedDict):
-    """A fact that has another value than when the node last worked."""
+_SILENCED = Annotated[Finding, Changed(only=("id", "severity", "title", "devices"), silence=SilenceObject)]
 
+
+class _Change(TypedDict):
     fact: str
     label: str
     slots: tuple[str, ...]  # devices, or names of settings; empty: the node itself
@@ -356,22 +358,10 @@ class ChangeObject(TypedDict):
     now: str
 
 
-class SinceOkObject(TypedDict):
-    """What has changed on this machine since it was last READY or ACTIVE."""
-
-    time: Time  # of the last check at which it was, with zone (RFC 3339)
+class _SinceOk(TypedDict):
+    time: Time  # of the last check at which the node was READY or ACTIVE, with zone (RFC 3339)
     state: Literal["READY", "ACTIVE"]
-    changes: tuple[ChangeObject, ...]  # what decides the path first
-
-
-class SilencedObject(TypedDict):
-    """What was found and an admin has silenced."""
-
-    id: str
-    severity: Severity
-    title: str
-    devices: tuple[str, ...]
-    silence: SilenceObject
+    changes: tuple[_Change, ...]  # what decides the path first
 
 
 class CheckDocument(TypedDict):
@@ -381,9 +371,9 @@ class CheckDocument(TypedDict):
     exit_status: ExitStatus  # 0 fine, 1 warnings, 2 critical, 3 unknown or not applicable
     skipped: tuple[str, ...]  # ids of the checks that --only or --skip left out, also of the verdict
     # Null: the node is READY or ACTIVE, it never was, or it is another machine.
-    since_ok: NotRequired[Maybe[SinceOkObject | None]]
+    since_ok: NotRequired[Maybe[_SinceOk | None]]
     findings: tuple[Annotated[FindingObject, Changed(status=Literal["found"])], ...]  # the most severe first
-    silenced: tuple[SilencedObject, ...]
+    silenced: tuple[_SILENCED, ...]
     # Every check that ran. With --all or an ID, all details; the title is the outcome.
     checks: tuple[Annotated[FindingObject, Changed("id", "status", "severity", "title", "cause")], ...]
 
@@ -408,7 +398,11 @@ def check_json(
         "skipped": list(skipped),
         "since_ok": _since_json(since),
         "findings": [finding_json(finding) for finding in ran if finding.status is Status.FOUND],
-        "silenced": [_silenced_json(finding) for finding in ran if finding.status is Status.SILENCED],
+        "silenced": [
+            object_from(finding, _SILENCED, silence=silence_json(finding.silence, is_expired=False))
+            for finding in ran
+            if finding.status is Status.SILENCED and finding.silence is not None
+        ],
         "checks": [_check_row_json(finding, in_full) for finding in ran],
     }
     if isinstance(since, Unknown):
@@ -423,14 +417,10 @@ def _since_json(since: SinceOk) -> dict[str, Any] | None:
         "time": time_json(since.before.taken_at),
         "state": since.before.verdict.state.value,
         "changes": [
-            object_from(change, ChangeObject, fact=change.fact.id, label=change.fact.label)
+            object_from(change, _Change, fact=change.fact.id, label=change.fact.label)
             for change in since.changes
         ],
     }
-
-
-def _silenced_json(finding: Finding) -> dict[str, Any]:
-    return object_from(finding, SilencedObject, silence=finding_json(finding)["silence"])
 
 
 def _check_row_json(finding: Finding, in_full: bool) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from tui.actions.manual_steps import why_manual
 from tui.actions.script import script_of
 from tui.commands.arguments import EXIT_INTERRUPTED, UsageError
 from tui.commands.check import examine_host
-from tui.runtime.json_values import StepObject, document, host_name, object_from, step_json, write_json
+from tui.runtime.json_values import StepObject, document, host_name, object_from, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import has_width, heading, print_lines, text_width
 from tui.runtime.signals import TERMINAL_GONE, signals_stop
@@ -48,9 +48,7 @@ _STATUSES = {
 }
 
 
-class ActionObject(TypedDict):
-    """An action, possible on this node or not."""
-
+class _Action(TypedDict):
     id: str
     title: str
     possible: bool
@@ -62,7 +60,7 @@ class ActionObject(TypedDict):
 class DoDocument(TypedDict):
     """`gdrtop do --list --json`."""
 
-    actions: tuple[ActionObject, ...]
+    actions: tuple[_Action, ...]
 
 
 _STATUS_HELP = """\
@@ -340,9 +338,9 @@ class Do:
 
 
 def _offer_json(offer: Offer) -> dict[str, Any]:
-    steps = [] if offer.plan is None else [step_json(step) for step in offer.plan.steps]
+    steps = [] if offer.plan is None else [object_from(step, StepObject) for step in offer.plan.steps]
     state = {"possible": offer.plan is not None, "done": offer.is_done, "steps": steps}
-    fields = object_from(offer, ActionObject, **state)
+    fields = object_from(offer, _Action, **state)
     return fields if offer.plan is None else {name: fields[name] for name in fields if name != "why_not"}
 
 

@@ -17,7 +17,7 @@ from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.parameters import Parameter, newest, parameters
 from probes.nccl.variables.variable import VARIABLE_NAME
 from probes.queries.finding import Severity
-from probes.setup.environment.advice import Advice, Note, Setting
+from probes.setup.environment.advice import Advice
 from probes.setup.environment.assignments import LIMIT_BYTES, FileKind, Problem
 from probes.setup.environment.explain import Explanation, explain
 from probes.setup.environment.formats import FORMATS, lines_of
@@ -57,69 +57,58 @@ _SIMILAR = 0.75  # most names share a prefix and words such as DEVICES
 _WORDS = {Severity.CRITICAL: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 
 
-class RecommendationObject(TypedDict):
-    """The variables that jobs of this node need."""
-
-    nccl_version: str  # whose defaults apply, "2.27.7"
-    nccl_version_from: Literal["stated", "running jobs", "assumed"]
-    vendor: str  # the cloud whose own settings come first; empty: none
-    source_script: str  # a script of the vendor to source before the job; empty: none
-    nothing: str  # why nothing can be recommended; empty: something can
-    is_complete: bool  # nothing that could need a variable is unknown
-    settings: tuple[Setting, ...]
-    notes: tuple[Note, ...]
+_RECOMMENDATION = Annotated[
+    Advice,
+    Changed(
+        without=("version", "version_from", "is_unread"),
+        nccl_version=str,
+        nccl_version_from=Literal["stated", "running jobs", "assumed"],
+        is_complete=bool,
+    ),
+]
 
 
-class DefaultObject(TypedDict):
-    """A default of a variable."""
-
+class _Default(TypedDict):
     since: str  # the version; empty: from the first
     value: str
 
 
-class MeaningObject(TypedDict):
-    """What a value means."""
-
+class _Meaning(TypedDict):
     value: str
     meaning: str
 
 
-class ExplanationObject(TypedDict):
-    """A variable and one of its values."""
-
-    name: str
-    value: str | None
-    meaning: str
-    of_value: tuple[str, ...]  # what the value does; empty without a value
-    defaults: tuple[DefaultObject, ...]
-    values: tuple[MeaningObject, ...]
-    notes: tuple[str, ...]
-    on_this_node: tuple[str, ...]
-    reference: str
-
-
-_PROBLEM = Changed(line=int | None, severity=Literal["error", "warning", "note"])
+_EXPLANATION = Annotated[
+    Explanation,
+    Changed(
+        without=("variable",),
+        name=str,
+        meaning=str,
+        defaults=tuple[_Default, ...],
+        values=tuple[_Meaning, ...],
+        reference=str,
+    ),
+]
+_PROBLEM = Annotated[Problem, Changed(line=int | None, severity=Literal["error", "warning", "note"])]
 
 
-class LintObject(TypedDict):
-    """What is wrong in a file."""
-
+class _Lint(TypedDict):
     file: str
     kind: FileKind
     variables: int  # whose values were judged
     variables_known_at_run_time: NotRequired[int]  # whose values only the job knows; these were not judged
     not_compared: str  # why NICs and distances were not compared with this node; empty: they were
-    problems: tuple[Annotated[Problem, _PROBLEM], ...]
+    problems: tuple[_PROBLEM, ...]
 
 
 class EnvDocument(TypedDict):
     """`gdrtop env --json`."""
 
     exit_status: ExitStatus  # of --lint: 0 ok, 1 warnings, 2 errors, 3 no value to check; else 0
-    recommendation: RecommendationObject | None
-    explanation: ExplanationObject | None
-    lint: LintObject | None
-    more_files: NotRequired[tuple[LintObject, ...]]  # the files after the first one of --lint
+    recommendation: _RECOMMENDATION | None
+    explanation: _EXPLANATION | None
+    lint: _Lint | None
+    more_files: NotRequired[tuple[_Lint, ...]]  # the files after the first one of --lint
 
 
 @frozen
@@ -403,28 +392,24 @@ def _document(
 def advice_json(advice: Advice) -> dict[str, Any]:
     """Return a recommendation as JSON."""
     version = ".".join(map(str, advice.version))
-    return object_from(
-        advice, RecommendationObject, nccl_version=version, nccl_version_from=advice.version_from
-    )
+    return object_from(advice, _RECOMMENDATION, nccl_version=version, nccl_version_from=advice.version_from)
 
 
 def _explanation_json(found: Explanation) -> dict[str, Any]:
     variable = found.variable
     return object_from(
         found,
-        ExplanationObject,
-        name=variable.name,
-        meaning=variable.meaning,
+        _EXPLANATION,
+        variable,
         defaults=[{"since": since, "value": value} for since, value in variable.defaults],
         values=[{"value": value, "meaning": text} for value, text in found.values],
-        reference=variable.reference,
     )
 
 
 def _report_json(report: FileReport, name: str) -> dict[str, Any]:
     problems = [
-        object_from(problem, Problem, line=problem.line or None, severity=_WORDS[problem.severity])
+        object_from(problem, _PROBLEM, line=problem.line or None, severity=_WORDS[problem.severity])
         for problem in report.problems
     ]
     counts = {"variables": report.count, "variables_known_at_run_time": report.dynamic}
-    return object_from(report, LintObject, file=name, problems=problems, **counts)
+    return object_from(report, _Lint, file=name, problems=problems, **counts)

@@ -36,7 +36,7 @@ from probes.live.model.sample import (
 from probes.live.model.step import JobStep, UsualStep
 from probes.live.model.step_text import step_text
 from probes.live.processes.job_summaries import path_summary
-from probes.queries.finding import Severity
+from probes.queries.finding import Finding
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import note_slow_results
 from tui.commands.arguments import UsageError, add_job_option, duration, interval, require_running_node
@@ -49,7 +49,6 @@ from tui.runtime.json_values import (
     object_from,
     plain_value,
     time_json,
-    with_time,
 )
 from tui.runtime.node_monitor import NodeMonitor, read_judged, read_up_to
 from tui.runtime.open_host import open_host
@@ -77,52 +76,27 @@ exit status, from the last sample (as for gdrtop check, plus what was seen while
 INDENT = " " * 10
 
 
-class EventObject(LiveEvent):
-    """Something that changed."""
-
-    without = ("at",)
-    time: Time
-
-
-class CollectiveObject(CollectiveSpeed):
-    """A collective of a rank, from the files of NCCL's inspector; null: the file does not have it."""
-
-    without = ("at",)
-    time: Time | None  # when it was written (RFC 3339)
-
-
-class ProcessObject(LiveProcess):
-    """A process with RDMA resources or a GPU."""
-
-    without = ("process",)
-    program: Maybe[str]
-    user: Maybe[str]
-    path_text: str  # the path as shown: likely staged, unknown: needs root
-
-
-class UsualStepObject(UsualStep):
-    """A step before it became longer."""
-
-    without = ("until",)
-    time: Time  # the last time a step was as short
-
-
-class SampleFinding(TypedDict):
-    """A finding without evidence and fix, which gdrtop check prints."""
-
-    id: str
-    severity: Severity
-    title: str
-    cause: str
-    devices: tuple[str, ...]
-    ranks: tuple[str, ...]
-    jobs: tuple[str, ...]
-    takes: tuple[str, ...]  # GPUs and NICs that cannot use GPUDirect RDMA because of it
-    since: Time | None  # when it began (RFC 3339); null: before gdrtop looked
-
-
-_JOB = Changed(step=Annotated[JobStep, Changed(longer_than=UsualStepObject | None)] | None)
-_PROCESS = Changed(collectives=tuple[CollectiveObject, ...])
+_EVENT = Annotated[LiveEvent, Changed(without=("at",), time=Time, has_reasons=True)]
+_COLLECTIVE = Annotated[CollectiveSpeed, Changed(without=("at",), time=Time | None, has_reasons=True)]
+_PROCESS = Annotated[
+    LiveProcess,
+    Changed(
+        without=("process",),
+        program=Maybe[str],
+        user=Maybe[str],
+        path_text=str,
+        collectives=tuple[_COLLECTIVE, ...],
+    ),
+]
+_USUAL_STEP = Annotated[UsualStep, Changed(without=("until",), time=Time)]
+_FINDING = Annotated[
+    Finding,
+    Changed(
+        only=("id", "severity", "title", "cause", "devices", "ranks", "jobs", "takes"), since=Time | None
+    ),
+]
+_STEP = Annotated[JobStep, Changed(longer_than=_USUAL_STEP | None)]
+_JOB = Annotated[LiveJob, Changed(step=_STEP | None)]
 
 
 class LiveDocument(TypedDict):
@@ -132,9 +106,9 @@ class LiveDocument(TypedDict):
     # 3 unknown or no NCCL job.
     exit_status: ExitStatus
     verdict: Verdict | None  # on the node at this moment, as in gdrtop check
-    findings: tuple[SampleFinding, ...]  # critical findings and warnings, one for each cause
-    jobs: tuple[Annotated[LiveJob, _JOB], ...]
-    processes: Maybe[tuple[Annotated[ProcessObject, _PROCESS], ...]]
+    findings: tuple[_FINDING, ...]  # critical findings and warnings, one for each cause
+    jobs: tuple[_JOB, ...]
+    processes: Maybe[tuple[_PROCESS, ...]]
     ports: tuple[PortSample, ...]  # rates in Gb/s, counters as events a second since the sample before
     gpus: tuple[GpuSample, ...]
     peermem: PeermemReading
@@ -142,7 +116,7 @@ class LiveDocument(TypedDict):
     limits: tuple[str, ...]  # what cannot be seen, and why
     # Storage and other clients in the kernel with connected queue pairs, by RDMA device.
     kernel_clients: NotRequired[Mapping[str, tuple[str, ...]]]
-    events: tuple[EventObject, ...]  # new in this sample
+    events: tuple[_EVENT, ...]  # new in this sample
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -371,30 +345,29 @@ def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:
         sample,
         LiveDocument,
         exit_status=exit_status(sample),
-        findings=[object_from(each, SampleFinding, since=time_json(each.since)) for each in sample.findings],
+        findings=[object_from(each, _FINDING, since=time_json(each.since)) for each in sample.findings],
         jobs=[_job_json(job) for job in sample.jobs],
         processes=processes,
-        events=[with_time(plain_value(event)) for event in sample.events],
+        events=[object_from(event, _EVENT, time=time_json(event.at)) for event in sample.events],
     )
     return document("live", host_name(node), node.origin, sample.taken_at, content)
 
 
 def _job_json(job: LiveJob) -> dict[str, Any]:
-    values: dict[str, Any] = plain_value(job)
-    step = values["step"]
-    if step is not None and step["longer_than"] is not None:
-        step["longer_than"] = with_time(step["longer_than"], "until")
-    return values
+    step = job.step
+    if not isinstance(step, JobStep) or step.longer_than is None:
+        return dict(plain_value(job))
+    usual = object_from(step.longer_than, _USUAL_STEP, time=time_json(step.longer_than.until))
+    return object_from(job, _JOB, step=object_from(step, _STEP, longer_than=usual))
 
 
 def _process_json(process: LiveProcess) -> dict[str, Any]:
     """Return a process without what only the doctor needs: its environment, libraries and open files."""
     return object_from(
         process,
-        ProcessObject,
-        program=process.process.program,
-        user=process.process.user,
-        collectives=[with_time(plain_value(collective)) for collective in process.collectives],
+        _PROCESS,
+        process.process,
+        collectives=[object_from(each, _COLLECTIVE, time=time_json(each.at)) for each in process.collectives],
         path_text=process.path.text,
     )
 

@@ -157,20 +157,18 @@ def _table(node: Node, facts: ModuleFacts, is_wide: bool, width: int = sys.maxsi
     return list(draw_columns(columns, [""] * len(names), width))
 
 
-class ModuleObject(KernelModule):
-    """A module in load order."""
-
-    without = ("depends", "softdep", "taint", "kernel_forbids")
-    needs: tuple[str, ...]
-    core: bool
-    why: str
-    explanation: str
-
-
-class SymbolObject(SymbolProvider):
-    """A symbol that one module needs of another."""
-
-    optional = ("path",)
+_MODULE = Annotated[
+    KernelModule,
+    Changed(
+        without=("depends", "softdep", "taint", "kernel_forbids"),
+        install_line=str | None,
+        needs=tuple[str, ...],
+        core=bool,
+        why=str,
+        explanation=str,
+    ),
+]
+_SYMBOL = Annotated[SymbolProvider, Changed("symbol", "needed_by", "provider")]
 
 
 class ModulesDocument(TypedDict):
@@ -178,8 +176,8 @@ class ModulesDocument(TypedDict):
 
     kernel_release: NotRequired[Maybe[str]]
     memory_peers: NotRequired[Maybe[tuple[str, ...]]]
-    modules: Maybe[tuple[Annotated[ModuleObject, Changed(install_line=str | None)], ...]]
-    symbols: NotRequired[tuple[SymbolObject, ...]]
+    modules: Maybe[tuple[_MODULE, ...]]
+    symbols: NotRequired[tuple[_SYMBOL, ...]]
     rules_unread: NotRequired[tuple[str, ...]]
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, TextIO, TypedDict, TypeVar
+from typing import Annotated, Any, TextIO, TypedDict, TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.origin import Source
@@ -31,7 +31,7 @@ from tui.commands.arguments import (
     require_running_node,
     whole_number,
 )
-from tui.runtime.json_values import ExitStatus, document, host_name, object_from, object_of, plain_value
+from tui.runtime.json_values import Changed, ExitStatus, document, host_name, object_from, object_of
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
@@ -54,16 +54,10 @@ T = TypeVar("T")
 NOT_CONFIRMED = RasDecision(("not confirmed; use --yes to skip the prompt",))
 
 
-class RasEventObject(RasEvent):
-    """A line of MONITOR."""
-
-    without = ("at",)
-    local_time: str  # of the job's process, without zone
+_EVENT = Annotated[RasEvent, Changed(without=("at",), local_time=str)]
 
 
-class AnswerObject(TypedDict):
-    """What became of a question to a port."""
-
+class _Answer(TypedDict):
     address: str  # where RAS was asked; empty: nowhere
     jobs: tuple[RasJob, ...]  # that share the port; one of them answers
     pids: tuple[int, ...]
@@ -74,14 +68,14 @@ class AnswerObject(TypedDict):
     diagnostics: Maybe[Diagnostics]
     stalls: tuple[Stall, ...]
     findings: tuple[RasFinding, ...]
-    events: tuple[RasEventObject, ...]
+    events: tuple[_EVENT, ...]
 
 
 class RasDocument(TypedDict):
     """`gdrtop ras --json, one line a report or a group of events`."""
 
     exit_status: ExitStatus
-    answers: tuple[AnswerObject, ...]
+    answers: tuple[_Answer, ...]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -414,17 +408,9 @@ class Ras:
 def _answer_json(answer: RasAnswer) -> dict[str, Any]:
     return object_from(
         answer,
-        AnswerObject,
-        jobs=answer.target.jobs,
-        pids=answer.target.pids,
-        refusals=answer.decision.refusals,
-        warnings=answer.decision.warnings,
+        _Answer,
+        answer.target,
+        answer.decision,
         findings=answer.found,
-        events=[_event_json(event) for event in answer.events],
+        events=[object_from(event, _EVENT, local_time=event.at) for event in answer.events],
     )
-
-
-def _event_json(event: RasEvent) -> dict[str, Any]:
-    """Return an event; its time is local to a process that may run on another node, and names no zone."""
-    fields: dict[str, Any] = plain_value(event)
-    return {"local_time": fields.pop("at"), **fields}

@@ -6,7 +6,7 @@ import argparse
 import io
 import sys
 from collections.abc import Mapping
-from typing import Any, TextIO, TypedDict
+from typing import Annotated, Any, TextIO, TypedDict
 
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -21,7 +21,17 @@ from tui.files.new_file import NotWritten, check_new, write_new
 from tui.files.setup_log import REPORTED, SetupLog, SetupLogError, open_setup_log
 from tui.files.since_ok import SinceOk, since_ok
 from tui.files.version import version
-from tui.runtime.json_values import Time, document, host_name, object_of, plain_value, with_time, write_json
+from tui.runtime.json_values import (
+    Changed,
+    Time,
+    document,
+    host_name,
+    object_from,
+    object_of,
+    plain_value,
+    time_json,
+    write_json,
+)
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, is_plain
 
@@ -35,11 +45,7 @@ _SUFFIXES = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".
 _NO_PROCESSES = "a tree of files has no processes"
 
 
-class ChangeObject(Change):
-    """A run of an action by gdrtop on this node."""
-
-    without = ("at",)
-    time: Time
+_CHANGE = Annotated[Change, Changed(without=("at",), time=Time)]
 
 
 class ReportDocument(TypedDict):
@@ -52,7 +58,7 @@ class ReportDocument(TypedDict):
     live: Maybe[LiveDocument]
     bench: BenchDocument  # the newest saved result of each test on this node
     meaning: tuple[str, ...]  # what the results mean together, in sentences
-    changes: tuple[ChangeObject, ...]  # what gdrtop has run on this node, newest first
+    changes: tuple[_CHANGE, ...]  # what gdrtop has run on this node, newest first
     unread: tuple[str, ...]  # saved results or logs that could not be read, and why
 
 
@@ -153,7 +159,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "live": None if report.sample is None else live_json(node, report.sample),
         "bench": document("bench", host_name(node), node.origin, at, results),
         "meaning": list(report.conclusions),
-        "changes": [with_time(plain_value(change)) for change in report.changes],
+        "changes": [object_from(change, _CHANGE, time=time_json(change.at)) for change in report.changes],
         "unread": plain_value(report.unread),
     }
     if report.sample is None:

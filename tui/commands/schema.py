@@ -5,9 +5,7 @@
     enum, Literal           its values
     mapping, tuple          an object, an array
 
-A class that derives from a dataclass says how the object differs: it adds fields, `without` names those that
-are left out, `optional` those that may be missing. With `is_sparse`, those with a default are. The
-metadata of `Annotated` is the format of a text, or how an object differs where it is.
+The metadata of `Annotated` is the format of a text, or how an object differs from its class (`Changed`).
 """
 
 from __future__ import annotations
@@ -17,12 +15,13 @@ import ast
 import importlib
 import inspect
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import is_dataclass
 from datetime import date
 from enum import Enum
 from functools import cache
-from types import MappingProxyType, NoneType, UnionType
+from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, Union, get_args, get_origin, get_type_hints
 
 from probes.base.unknown import Unknown
@@ -31,41 +30,31 @@ from tui.commands.arguments import UsageError
 if TYPE_CHECKING:
     from tui.runtime.json_values import Changed
 
-DOCUMENTS = {
-    "check": "tui.commands.check.CheckDocument",
-    "forecast": "tui.commands.forecast.after_reboot.ForecastDocument",
-    "image": "tui.commands.forecast.after_reboot.ImageDocument",
-    "topo": "tui.commands.topo.TopoDocument",
-    "modules": "tui.commands.modules.ModulesDocument",
-    "live": "tui.commands.live.LiveDocument",
-    "explain": "tui.commands.explain.explain.ExplainDocument",
-    "nccl-log": "tui.commands.nccl_log.NcclLogDocument",
-    "ras": "tui.commands.ras.RasDocument",
-    "hang": "tui.commands.hang.document.HangDocument",
-    "watch": "tui.commands.watch.WatchDocument",
-    "do": "tui.commands.do.DoDocument",
-    "setup": "tui.commands.setup.SetupDocument",
-    "upgrade": "tui.commands.forecast.upgrade.UpgradeDocument",
-    "env": "tui.commands.env.EnvDocument",
-    "bench": "tui.commands.bench_run.lists.BenchDocument",
-    "prove": "tui.commands.prove.prove.ProveDocument",
-    "report": "tui.commands.report.ReportDocument",
-    "config": "tui.commands.config.config.ConfigDocument",
-    "reliability": "tui.commands.reliability.reliability.ReliabilityDocument",
-    "bench-bisect": "tui.commands.bench_run.bisect.BisectDocument",
-    "fleet": "tui.commands.fleet.output.FleetDocument",
-    "fleet-bench": "tui.commands.fleet.pairs_json.FleetBenchDocument",
-    "fleet-live": "tui.commands.fleet.live.FleetLiveDocument",
-    "job-counters": "tui.commands.slurm.job_counters.JobCountersDocument",
-}
+_DOCUMENTS = (
+    *("check.Check", "forecast.after_reboot.Forecast", "forecast.after_reboot.Image", "topo.Topo"),
+    *("modules.Modules", "live.Live", "explain.explain.Explain", "nccl_log.NcclLog", "ras.Ras"),
+    *("hang.document.Hang", "watch.Watch", "do.Do", "setup.Setup", "forecast.upgrade.Upgrade", "env.Env"),
+    *("bench_run.lists.Bench", "prove.prove.Prove", "report.Report", "config.config.Config"),
+    *("reliability.reliability.Reliability", "bench_run.bisect.BenchBisect", "fleet.output.Fleet"),
+    *("fleet.pairs_json.FleetBench", "fleet.live.FleetLive", "slurm.job_counters.JobCounters"),
+)
+
+
+def _kind_of(name: str) -> str:
+    """Return the kind of a document by the name of its class: NcclLogDocument is "nccl-log"."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name.rpartition(".")[2]).lower()
+
+
+DOCUMENTS = {_kind_of(name): f"tui.commands.{name}Document" for name in _DOCUMENTS}
 """The class of each document: of commands with --json, and fleet: of diff and fleet check."""
 
 KINDS = tuple(DOCUMENTS)
 
-# Their versions were published with "unknown" in every dataclass, also in those without an unknown value.
+# Their versions were published with "unknown" in each dataclass, also in those without an unknown value.
 _REASONS_EVERYWHERE = ("check", "forecast", "image", "upgrade", "do", "hang", "ras", "topo", "live")
 
 _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+_UNIT_OF_TIMES = re.compile(r"seconds since 1970[,:]? ?")
 _REASONS = {
     "type": "object",
     "description": "why each value of these names is null",
@@ -104,7 +93,7 @@ def _schema(kind: str) -> dict[str, Any]:
     properties = definitions.properties_of(Head) | definitions.properties_of(document)
     properties["schema"] = {"const": f"gdrtop/{kind}/{number}"}
     missing = _missing(document)
-    if any(Unknown in get_args(hint) for hint in (_hints(Head) | _hints(document)).values()):
+    if any(Unknown in get_args(hint) for hint in (_types(Head) | _types(document)).values()):
         properties["unknown"] = {"$ref": "#/$defs/reasons"}
         missing.add("unknown")
     return {
@@ -139,12 +128,12 @@ class _Definitions:
         self.schemas: dict[str, Any] = {}
         self._names: dict[Any, str] = {}
 
-    def properties_of(self, kind: Any, changed: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    def properties_of(self, kind: Any) -> dict[str, Any]:
         """Return the schema of each field, with its comment."""
-        source = _Source(kind)
+        comments = _Source(_plain(kind)).comments
         return {
-            name: self._type(hint) | ({"description": text} if (text := source.comments.get(name)) else {})
-            for name, hint in {**_hints(kind), **changed}.items()
+            name: self._type(hint) | ({"description": text} if (text := comments.get(name)) else {})
+            for name, hint in _types(kind).items()
         }
 
     def _type(self, hint: Any) -> dict[str, Any]:
@@ -152,7 +141,7 @@ class _Definitions:
         if origin is Annotated and isinstance(args[1], str):
             return self._type(args[0]) | {"format": args[1]}
         if origin is Annotated:
-            return {"$ref": self._reference(*args)}
+            return {"$ref": self._reference(hint)}
         if origin is None and hint in _SCALARS:
             return {"type": _SCALARS[hint]}
         if hint is Any or hint is object:
@@ -196,26 +185,25 @@ class _Definitions:
             found["properties"] = {**found.get("properties", {}), "unknown": {"$ref": "#/$defs/reasons"}}
         return found
 
-    def _reference(self, kind: Any, changed: Changed | None = None) -> str:
+    def _reference(self, kind: Any) -> str:
+        plain = _plain(kind)
         for name, document in DOCUMENTS.items():
-            if document == f"{kind.__module__}.{kind.__name__}":
+            if document == f"{plain.__module__}.{plain.__name__}":
                 self.schemas[name] = _schema(name)
                 return str(self.schemas[name]["$id"])
-        if (kind, changed) not in self._names:
-            name = kind.__name__.removesuffix("Object")
+        if kind not in self._names:
+            name = plain.__name__.lstrip("_").removesuffix("Object")
             while name in self.schemas:
                 name += "2"
-            self._names[kind, changed] = name
+            self._names[kind] = name
             self.schemas[name] = {}
-            self.schemas[name] |= self._object(kind, changed.types if changed else {})
-            if changed:
-                self.schemas[name]["required"] = [*(changed.required or self.schemas[name]["required"])]
-        return f"#/$defs/{self._names[kind, changed]}"
+            self.schemas[name] |= self._object(kind)
+        return f"#/$defs/{self._names[kind]}"
 
-    def _object(self, kind: Any, changed: Mapping[str, Any]) -> dict[str, Any]:
-        properties, title = self.properties_of(kind, changed), _Source(kind).title
-        missing = _missing(kind)
-        is_unknown = any(Unknown in get_args(hint) for hint in _hints(kind).values())
+    def _object(self, kind: Any) -> dict[str, Any]:
+        properties, title, missing = self.properties_of(kind), _Source(_plain(kind)).title, _missing(kind)
+        is_unknown = any(Unknown in get_args(hint) for hint in _types(kind).values())
+        is_unknown = is_unknown or any(changed.has_reasons for changed in _changes(kind))
         if is_unknown or (self._has_reasons_everywhere and is_dataclass(kind)):
             properties["unknown"] = {"$ref": "#/$defs/reasons"}
             missing.add("unknown")
@@ -228,43 +216,49 @@ class _Definitions:
         }
 
 
-@cache
-def _raw_hints(kind: Any) -> dict[str, Any]:
-    from typing_extensions import NotRequired  # the standard library has it since Python 3.11
+def _plain(kind: Any) -> Any:
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
-    return get_type_hints(kind, localns={"NotRequired": NotRequired}, include_extras=True)
+
+def _changes(kind: Any) -> tuple[Changed, ...]:
+    return get_args(kind)[1:] if get_origin(kind) is Annotated else ()
 
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    """Return the type of each field that is written, without whether it may be missing."""
-    left_out = getattr(kind, "without", ())
-    defaults = _defaults(kind)
-    hints = {}
-    for name, hint in _raw_hints(kind).items():
-        if name not in left_out:
-            bare = get_args(hint)[0] if _is_optional(hint) else hint
-            if name in defaults and defaults[name] is None:  # left out, so it is never null
-                bare = Union[tuple(each for each in get_args(bare) if each is not NoneType)]  # noqa: UP007
-            hints[name] = bare
-    return hints
+    """Return the type hint of each field that is written."""
+    from typing_extensions import NotRequired  # the standard library has it since Python 3.11
+
+    from tui.runtime.json_values import field_names
+
+    names = field_names(kind)
+    hints: dict[str, Any] = {}
+    for base in reversed(_plain(kind).__mro__):
+        # Others may have types that only type checkers import.
+        written = {name: hint for name, hint in inspect.get_annotations(base).items() if name in names}
+        holder = type("Fields", (), {"__annotations__": written, "__module__": base.__module__})
+        hints |= get_type_hints(holder, localns={"NotRequired": NotRequired}, include_extras=True)
+    for changed in _changes(kind):
+        hints |= changed.types
+    return {name: hints[name] for name in names}
+
+
+def _types(kind: Any) -> dict[str, Any]:
+    """Return the same without whether a field may be missing."""
+    return {name: get_args(hint)[0] if _is_optional(hint) else hint for name, hint in _hints(kind).items()}
 
 
 def _missing(kind: Any) -> set[str]:
     """Return the names of the fields that an object may not have."""
-    typed = {name for name, hint in _raw_hints(kind).items() if _is_optional(hint)}
-    typed |= {*getattr(kind, "optional", ()), *getattr(kind, "__optional_keys__", ())}
-    return typed | _defaults(kind).keys()
+    missing = {name for name, hint in _hints(kind).items() if _is_optional(hint)}
+    missing |= {*getattr(_plain(kind), "__optional_keys__", ())}
+    for changed in _changes(kind):
+        missing |= {*changed.optional, *(_hints(kind).keys() - {*(changed.required or _hints(kind))})}
+    return missing
 
 
 def _is_optional(hint: Any) -> bool:
     return getattr(get_origin(hint), "_name", "") == "NotRequired"
-
-
-def _defaults(kind: Any) -> dict[str, Any]:
-    if not getattr(kind, "is_sparse", False):
-        return {}
-    return {field.name: field.default for field in fields(kind) if field.default is not MISSING}
 
 
 class _Source:
@@ -280,9 +274,11 @@ class _Source:
             found = getattr(module, base.id, None) if isinstance(base, ast.Name) else None
             if found is not None and found.__module__ != "typing":
                 self.comments |= _Source(found).comments
+                self.title = self.title or _Source(found).title
         for field in node.body:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                self.comments[field.target.id] = " ".join(_comment(field, lines)).replace("None", "null")
+                text = " ".join(_comment(field, lines)).replace("None", "null")
+                self.comments[field.target.id] = _UNIT_OF_TIMES.sub("", text)  # in JSON, they are RFC 3339
 
 
 @cache
@@ -297,10 +293,9 @@ def _comment(field: ast.AnnAssign, lines: list[str]) -> Iterator[str]:
     """Yield the comment behind a field, or the lines of that above it."""
     rest = lines[(field.end_lineno or 0) - 1].encode()[field.end_col_offset or 0 :].decode()
     if "#" in rest:
-        yield rest.partition("#")[2].strip()
+        yield rest.partition("#")[2].partition("noqa")[0].strip()
         return
     above = field.lineno - 1
     while lines[above - 1].lstrip().startswith("#"):
         above -= 1
-    for line in lines[above : field.lineno - 1]:
-        yield line.lstrip("# ")
+    yield from (line.lstrip("# ") for line in lines[above : field.lineno - 1])

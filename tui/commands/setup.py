@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO, TypedDict
+from typing import Annotated, Any, TextIO, TypedDict
 
 from probes.bandwidth.model.request import Mode
-from probes.base.evidence import Evidence
 from probes.base.origin import Source
+from probes.base.plan import Step
 from probes.base.text import did_you_mean, printable
 from probes.facts.gpudirect import GdrPath
 from probes.facts.node import derivation
@@ -29,7 +29,7 @@ from tui.commands.do import EXIT_REFUSED, Do, add_consent_options, confirm_and_r
 from tui.commands.forecast.upgrade import write_advice
 from tui.commands.simulated.setup_state import SimulatedSetup
 from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLog, SetupLogError, open_setup_log, remember_boot
-from tui.runtime.json_values import document, host_name, object_from, write_json
+from tui.runtime.json_values import Changed, document, host_name, object_from, write_json
 from tui.runtime.lock import user_and_day
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
@@ -49,28 +49,15 @@ exit status:
 """
 
 
-class CommandObject(TypedDict):
-    """A command of a step."""
-
-    why: str
-    argv: tuple[str, ...]  # empty: a manual step, or a file change
-    file: str | None  # that the step writes or removes
-
-
-class SetupStepObject(TypedDict):
-    """A step on this node."""
-
-    id: str
-    title: str
-    state: StepState
-    reason: str  # why the step has this state
-    why: str  # what does not work without it
-    needs_console: bool  # the next boot asks a question at the console
-    command: str  # that completes the step, or empty
-    findings: tuple[str, ...]  # ids of the checks behind it
-    evidence: tuple[Evidence, ...]
+class _SetupStep(SetupStep):
     optional: bool  # the node is set up without this step
-    commands: tuple[CommandObject, ...]
+
+
+_COMMAND = Annotated[Step, Changed(only=("why", "argv"), file=str | None)]
+_STEP = Annotated[
+    _SetupStep,
+    Changed(without=("plan", "test", "is_optional", "is_left_out"), commands=tuple[_COMMAND, ...]),
+]
 
 
 class SetupDocument(TypedDict):
@@ -81,7 +68,7 @@ class SetupDocument(TypedDict):
     recommended: str | None
     reason: str  # why this path is recommended, or why none is
     situation: Mapping[str, str]  # where the node stands, as shown on screen
-    steps: tuple[SetupStepObject, ...]
+    steps: tuple[_STEP, ...]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -305,8 +292,7 @@ class SetupCommand:
         content = object_from(
             guide,
             SetupDocument,
-            recommended=guide.choice.recommended,
-            reason=guide.choice.reason,
+            guide.choice,
             situation=dict(situation_rows(guide.situation)),
             steps=[_step_json(step) for step in guide.steps],
         )
@@ -320,5 +306,5 @@ class SetupCommand:
 
 def _step_json(step: SetupStep) -> dict[str, Any]:
     commands = () if step.plan is None else step.plan.steps
-    files = [object_from(each, CommandObject, file=each.file and each.file.path) for each in commands]
-    return object_from(step, SetupStepObject, optional=step.is_optional, commands=files)
+    files = [object_from(each, _COMMAND, file=each.file and each.file.path) for each in commands]
+    return object_from(step, _STEP, optional=step.is_optional, commands=files)

@@ -151,34 +151,16 @@ class Extent:
     switch_ports: bool = False
 
 
-class FabricObject(GpuFabric):
-    """Registration with the NVLink fabric (NVML, nvmlDeviceGetGpuFabricInfoV)."""
-
-    optional = ("state", "clique", "cluster", "problems")
+_FABRIC = Annotated[GpuFabric, Changed(optional=("state", "clique", "cluster", "problems"))]
 
 
-class GpuObject(Gpu):
-    """A GPU, with what this session may use."""
-
-    without = ("nvml",)
-    optional = (
-        *("driver", "minor", "compute_capability", "memory_total_bytes", "bar1_total_bytes", "c2c_links"),
-        *("nvlinks", "nvlink_peers", "fabric", "usable_here", "not_usable_because"),
-    )
+class _Gpu(Gpu):
     best_nics: tuple[str, ...]
     usable_here: Maybe[bool]  # whether this session (container, control group, namespace, user) may use it
     not_usable_because: str
 
 
-class NicObject(RdmaDevice):
-    """A NIC, with its role and what this session may use."""
-
-    without = ("sysfs_path",)
-    optional = (
-        *("driver", "node_type", "firmware", "hca_type", "board_id", "node_guid", "system_image_guid"),
-        *("is_virtual_function", "uverbs", "uverbs_number", "data_direct", "role", "role_reasons"),
-        *("usable_here", "not_usable_because"),
-    )
+class _Nic(RdmaDevice):
     # BDF of the function that reaches GPU memory (ConnectX Data Direct), on nodes with such functions.
     data_direct: Maybe[str]
     role: Literal["compute", "storage", "management", "other", None]  # as far as it can be read
@@ -187,9 +169,33 @@ class NicObject(RdmaDevice):
     not_usable_because: str
 
 
-class SwitchPortObject(TypedDict):
-    """What the switch at the other end of a cable counts on its port."""
+_GPU = Annotated[
+    _Gpu,
+    Changed(
+        without=("nvml",),
+        optional=(
+            *("driver", "minor", "compute_capability", "memory_total_bytes", "bar1_total_bytes", "c2c_links"),
+            *("nvlinks", "nvlink_peers", "fabric", "usable_here", "not_usable_because"),
+        ),
+        name=Maybe[str],
+        fabric=_FABRIC,
+    ),
+]
+_NIC = Annotated[
+    _Nic,
+    Changed(
+        without=("sysfs_path",),
+        optional=(
+            *("driver", "node_type", "firmware", "hca_type", "board_id", "node_guid", "system_image_guid"),
+            *("is_virtual_function", "uverbs", "uverbs_number", "data_direct", "role", "role_reasons"),
+            *("usable_here", "not_usable_because"),
+        ),
+        ports=Maybe[tuple[RdmaPort, ...]],
+    ),
+]
 
+
+class _SwitchPort(TypedDict):
     device: str  # the NIC on this node
     port: int
     guid: Maybe[str]  # of the switch
@@ -200,9 +206,7 @@ class SwitchPortObject(TypedDict):
 _Ends = TypedDict("_Ends", {"from": str, "to": str})
 
 
-class PathObject(_Ends):
-    """What lies between two devices."""
-
+class _Path(_Ends):
     smi: Smi | None
     nccl: Nccl | None
     nccl_pcie: Nccl | None
@@ -219,11 +223,11 @@ class TopoDocument(TypedDict):
     """`gdrtop topo --json`."""
 
     verdict: Verdict
-    gpus: Maybe[tuple[Annotated[GpuObject, Changed(name=Maybe[str], fabric=FabricObject)], ...]]
-    nics: Maybe[tuple[Annotated[NicObject, Changed(ports=Maybe[tuple[RdmaPort, ...]])], ...]]
+    gpus: Maybe[tuple[_GPU, ...]]
+    nics: Maybe[tuple[_NIC, ...]]
     # With --switch-ports: what the InfiniBand switch at the other end of each cable counts on its port.
-    switch_ports: NotRequired[Maybe[tuple[SwitchPortObject, ...]]]
-    paths: tuple[PathObject, ...]
+    switch_ports: NotRequired[Maybe[tuple[_SwitchPort, ...]]]
+    paths: tuple[_Path, ...]
     graph: Graph
     gpudirect: Maybe[GpuDirectFacts]
 
@@ -291,7 +295,7 @@ def _switch_ports(asked: Maybe[Mapping[tuple[str, int], Maybe[SwitchPort]]]) -> 
 
 def _switch_port_json(port: tuple[str, int], answer: Maybe[SwitchPort]) -> dict[str, Any]:
     given = dict.fromkeys(("guid", "number", "counters"), answer) if isinstance(answer, Unknown) else {}
-    return object_from(answer, SwitchPortObject, device=port[0], port=port[1], **given)
+    return object_from(answer, _SwitchPort, device=port[0], port=port[1], **given)
 
 
 def highlights_of(examination: Examination, found: Sequence[Finding]) -> Highlights:

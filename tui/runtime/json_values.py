@@ -9,21 +9,20 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Mapping
-from datetime import date, datetime
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from functools import cache
-from typing import Annotated, Any, Literal, TextIO, TypedDict
+from typing import Annotated, Any, Literal, TextIO, TypedDict, get_args, get_origin
 
 from probes.base.codec import Codec
-from probes.base.evidence import Evidence, Severity
 from probes.base.origin import Origin, Source
-from probes.base.plan import FileChange, Plan, Step
+from probes.base.plan import Plan, Step
 from probes.base.silence import Silence
 from probes.base.unknown import Maybe
 from probes.facts.node import Node
 from probes.facts.system.platform import PlatformFacts
 from probes.plans.common import Undo, undo_of
-from probes.queries.finding import Finding, PairGain, Status
+from probes.queries.finding import Finding, Status
 from tui.files.version import version
 
 SCHEMA_VERSIONS = {
@@ -39,10 +38,29 @@ _CODEC = Codec(unknown_beside=True)
 
 
 class Changed:
-    """How an object differs from its class: its required fields, if not all are, and types of fields."""
+    """How an object differs from the class whose fields it has, as metadata of `Annotated`.
 
-    def __init__(self, *required: str, **types: Any) -> None:
-        self.required, self.types = required, types
+    `required`, `optional`: its fields that are always there, or may be missing; without both, all are there.
+    `has_reasons`: its "unknown" may say why values are null. `types`: of fields that differ or are added.
+    """
+
+    def __init__(
+        self,
+        *required: str,
+        without: tuple[str, ...] = (),
+        only: tuple[str, ...] = (),
+        optional: tuple[str, ...] = (),
+        has_reasons: bool = False,
+        **types: Any,
+    ) -> None:
+        self.required, self.optional, self.types = required, optional, types
+        self.has_reasons = has_reasons
+        self._without, self._only = without, only
+
+    def names(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the names of the fields, where the class has these."""
+        kept = (name for name in names if name not in self._without and name in (self._only or (name,)))
+        return tuple(dict.fromkeys((*kept, *self.types)))
 
 
 class Head(TypedDict):
@@ -56,58 +74,26 @@ class Head(TypedDict):
     label: str  # root directory, name of the simulated node or of the recording; empty: a live node
 
 
-class SilenceObject(TypedDict):
-    """Why a finding is silenced, or was until the silence expired."""
-
-    device: str | None  # null: all devices
-    reason: str
-    until: date  # the last day, in local time
-    origin: str  # FILE:LINE of the configuration
-    expired: bool
-
-
-class StepObject(TypedDict):
-    """What a step runs or writes, without what only drawings and setup read."""
-
-    why: str
-    argv: tuple[str, ...]
-    needs_root: bool
-    undo: tuple[str, ...]
-    file: FileChange | None
-
-
-class FixStep(StepObject):
-    """A step of a fix; facts about the whole plan are repeated in each."""
-
+class _FixStep(Step):
     reversible: bool  # every command and file change of the plan that changes something can be undone
     needs_reboot: bool
     disturbs: str  # what is known to affect running jobs; empty: unknown or nothing
-    group: str  # what equal steps of one plan act on, "switch ports"; empty: a step of its own
 
 
-class FindingObject(TypedDict):
-    """A check that ran, with all details."""
-
-    id: str
-    area: str
-    severity: Severity
-    status: Status
-    title: str
-    ok: str  # the title of the check where it passed
-    impact: str  # what the user loses
-    data_path: bool  # a warning of this check costs bandwidth or latency between NIC and GPU
-    part_of: str | None  # the id of the finding with the same cause, which is counted instead
-    evidence: tuple[Evidence, ...]
-    cause: str  # why it was found, or why the check could not run
-    devices: tuple[str, ...]
-    takes: tuple[str, ...]  # GPUs and NICs that cannot use GPUDirect RDMA because of it
-    ranks: tuple[str, ...]  # "rank 5" or "pid 4716", of running jobs
-    jobs: tuple[str, ...]  # names of the jobs that it affects
-    since: Time | None  # when it began (RFC 3339); null: before gdrtop looked
-    silence: SilenceObject | None
-    fix: tuple[FixStep, ...]
-    gains: tuple[PairGain, ...]  # what the fix should bring, by the limits of the paths, for each pair
-    reference: str
+_UNUSED = ("check_title", "explained_by", "marked", "part_jobs", "pids", "refutes")  # of a finding, in JSON
+StepObject = Annotated[Step, Changed(without=("group", "rebuilds_initramfs"))]
+FixStep = Annotated[_FixStep, Changed(without=("rebuilds_initramfs",))]
+SilenceObject = Annotated[Silence, Changed(without=("id", "nodes"), device=str | None, expired=bool)]
+FindingObject = Annotated[
+    Finding,
+    Changed(
+        without=_UNUSED,
+        part_of=str | None,
+        since=Time | None,
+        silence=SilenceObject | None,
+        fix=tuple[FixStep, ...],
+    ),
+]
 
 
 def write_json(content: object, out: TextIO) -> None:
@@ -182,14 +168,6 @@ def time_json(at: float | None) -> str | None:
     return None if at is None else datetime.fromtimestamp(at).astimezone().isoformat(timespec="milliseconds")
 
 
-def with_time(fields: dict[str, Any], name: str = "at") -> dict[str, Any]:
-    """Return an object whose field `name`, seconds since 1970, is "time" instead, in the same place."""
-    return {
-        "time" if key == name else key: time_json(item) if key == name else item
-        for key, item in fields.items()
-    }
-
-
 def host_name(node: Node) -> Maybe[str]:
     """The node's host name; of a redacted recording its token."""
     return node.platform.hostname if isinstance(node.platform, PlatformFacts) else node.platform
@@ -205,17 +183,25 @@ def object_of(items: dict[str, object]) -> dict[str, Any]:
     return dict(plain_value(items))
 
 
-def object_from(source: object, kind: type, /, **given: object) -> dict[str, Any]:
-    """Return an object of a document's type: its fields have the given values, or those of the source."""
-    names = (name for name in _field_names(kind) if name in given or hasattr(source, name))
-    return object_of({name: given[name] if name in given else getattr(source, name) for name in names})
+def object_from(source: object, kind: Any, /, *more: object, **given: object) -> dict[str, Any]:
+    """Return an object of a document's type: its fields have the given values, or those of the sources."""
+    found = {}
+    for name in field_names(kind):
+        if name in given:
+            found[name] = given[name]
+        elif owners := [each for each in (source, *more) if hasattr(each, name)]:
+            found[name] = getattr(owners[0], name)
+    return object_of(found)
 
 
 @cache
-def _field_names(kind: type) -> dict[str, None]:
-    names = (name for base in reversed(kind.__mro__) for name in inspect.get_annotations(base))
-    left_out = getattr(kind, "without", ())
-    return {name: None for name in names if name not in left_out}
+def field_names(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields of an object of this type."""
+    plain, *changes = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    names = tuple(name for base in reversed(plain.__mro__) for name in inspect.get_annotations(base))
+    for changed in changes:
+        names = changed.names(names)
+    return names
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:
@@ -231,15 +217,12 @@ def finding_json(finding: Finding) -> dict[str, Any]:
     )
 
 
-def silence_json(silence: Silence, is_expired: bool) -> dict[str, Any]:
+def silence_json(
+    silence: Silence, is_expired: bool, kind: Any = SilenceObject, **given: object
+) -> dict[str, Any]:
     """Return why a finding is silenced, or was."""
-    until = silence.until.isoformat()
-    return object_from(silence, SilenceObject, device=silence.device or None, until=until, expired=is_expired)
-
-
-def step_json(step: Step) -> dict[str, Any]:
-    """Return what a step runs or writes."""
-    return object_from(step, StepObject)
+    given |= {"device": silence.device or None, "until": silence.until.isoformat(), "expired": is_expired}
+    return object_from(silence, kind, **given)
 
 
 def _fix_json(plan: Plan) -> list[dict[str, Any]]:

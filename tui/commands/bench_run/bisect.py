@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TextIO, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypedDict
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.result import Result
-from probes.bandwidth.planning.bisection import Cause, Outcome, run_counts
+from probes.bandwidth.planning.bisection import Outcome, run_counts
 from probes.bandwidth.planning.local_test import with_variables
 from probes.bandwidth.results.baseline import machine_type
 from probes.bandwidth.tools.nccl_tests import NIC_VARIABLES
@@ -29,7 +29,7 @@ from tui.commands.bench_run.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED, EX
 from tui.commands.bench_run.options import BenchOptions
 from tui.commands.bench_run.output import BenchOutput
 from tui.commands.env import File
-from tui.runtime.json_values import Time, document, host_name, object_from, object_of, time_json
+from tui.runtime.json_values import Changed, Time, document, host_name, object_from, object_of, time_json
 from tui.runtime.signals import signals_stop
 from widgets.bandwidth.bisection import (
     draw_differences,
@@ -47,24 +47,18 @@ if TYPE_CHECKING:
     from typing_extensions import NotRequired
 
 
-class RunCounts(TypedDict):
-    """How many runs are needed if no variable matters, and at least and at most if one does."""
-
+class _RunCounts(TypedDict):
     if_none_matters: int
     least: int
     most: int
 
 
-class RunCommands(TypedDict):
-    """What each run starts."""
-
+class _RunCommands(TypedDict):
     recommended: NotRequired[tuple[str, ...]]
     job: NotRequired[tuple[str, ...]]
 
 
-class RunObject(TypedDict):
-    """A run."""
-
+class _Run(TypedDict):
     time: Time  # when it began (RFC 3339)
     of_job: tuple[str, ...]  # variables with the job's values; all others had the recommended ones
     gbps: float | None  # bus bandwidth; null: the run failed
@@ -72,21 +66,19 @@ class RunObject(TypedDict):
     is_earlier: bool  # measured by a bisection that was interrupted
 
 
-class OutcomeObject(TypedDict):
-    """What the runs show."""
-
-    recommended_gbps: float | None
-    job_gbps: float | None
-    noise: float  # largest share by which two runs with the same settings differ
-    differs: bool
-    job_is_slower: bool
-    causes: tuple[Cause, ...]  # the one that costs most first
-    other_variables: tuple[str, ...]
-    other_variables_gbps: float | None
-    trouble: str  # why the search ended early
+_OUTCOME = Annotated[
+    Outcome,
+    Changed(
+        without=("rest", "rest_gbps"),
+        differs=bool,
+        job_is_slower=bool,
+        other_variables=tuple[str, ...],
+        other_variables_gbps=float | None,
+    ),
+]
 
 
-class BisectDocument(TypedDict):
+class BenchBisectDocument(TypedDict):
     """`gdrtop bench --bisect --json, with --dry-run`."""
 
     machine: str
@@ -96,11 +88,11 @@ class BisectDocument(TypedDict):
     refused: str  # why no test can run on this host; empty if it can
     differences: tuple[Difference, ...]
     not_compared: tuple[NotCompared, ...]
-    expected_runs: RunCounts
+    expected_runs: _RunCounts
     seconds_per_run: float  # about
-    commands: RunCommands
-    runs: tuple[RunObject, ...]  # in the order measured
-    outcome: OutcomeObject | None  # null: not measured, or not to the end
+    commands: _RunCommands
+    runs: tuple[_Run, ...]  # in the order measured
+    outcome: _OUTCOME | None  # null: not measured, or not to the end
     exit_status: int
     exit_reason: str  # what decided the exit status, in words
 
@@ -333,17 +325,13 @@ class BisectCommand(BenchCommand):
 
 def _run_json(run: BisectionRun) -> dict[str, Any]:
     result = run.result
+    of_job = sorted(run.trial.of_job)
     return object_from(
-        run,
-        RunObject,
-        time=time_json(result.taken_at),
-        of_job=sorted(run.trial.of_job),
-        gbps=gbps_of(result),
-        failure=result.failure,
+        run, _Run, result, time=time_json(result.taken_at), of_job=of_job, gbps=gbps_of(result)
     )
 
 
 def _outcome_json(outcome: Outcome) -> dict[str, Any]:
     return object_from(
-        outcome, OutcomeObject, other_variables=outcome.rest, other_variables_gbps=outcome.rest_gbps
+        outcome, _OUTCOME, other_variables=outcome.rest, other_variables_gbps=outcome.rest_gbps
     )

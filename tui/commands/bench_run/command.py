@@ -305,8 +305,7 @@ def plan_json(
         object_from(
             test,
             PlannedTestObject,
-            proves=test.purpose.proves,
-            not_proven=test.purpose.not_proven,
+            test.purpose,
             commands={process.name: process.command.argv for process in test.processes},
             for_peer=peer_command(test, peers_name),
             limit_gbps=plain_value(test.limit.gbps),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypedDict
 
-from probes.bandwidth.model.planned_test import LeftOut, Purpose
+from probes.bandwidth.model.planned_test import LeftOut, PlannedTest, Purpose
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.planning.inventory import Available, inventory, packages_of_tests
@@ -23,7 +23,7 @@ from tui.runtime.json_values import (
     document,
     host_name,
     object_from,
-    with_time,
+    time_json,
     write_json,
 )
 from tui.runtime.printing import heading, print_lines, text_width
@@ -35,64 +35,45 @@ if TYPE_CHECKING:
     pass
 
 
-class PurposeObject(Purpose):
-    """What a test shows and what it does not."""
-
-    optional = ("unknown",)
-    unknown: Mapping[str, str]
-
-
-class ToolObject(Available):
-    """A benchmark tool, installed or not."""
-
-    can_run: bool
-    missing: str  # what it cannot do on this node
-
-
-class LeftOutObject(LeftOut):
-    """A test that this node cannot run."""
-
-    without = ("is_missed",)
-
-
-class PlannedTestObject(TypedDict):
-    """A test that --dry-run shows."""
-
-    title: str
-    proves: str
-    not_proven: str
-    commands: Mapping[str, tuple[str, ...]]
-    for_peer: str
-    limit_gbps: float | None
-    expected_gbps: float | None
-    expected_machine: str
-    seconds: float
-    notes: tuple[str, ...]
-
-
-class SampleObject(Sample):
-    """A measurement."""
-
-    is_sparse = True
-
-
-class ResultObject(Result):
-    """The result of a test."""
-
-    without = ("taken_at",)
-    optional = ("comparisons",)
-    time: Time  # when the test began (RFC 3339)
-    gbps: float | None
-    comparisons: tuple[str, ...]
-
-
-_RESULT = Changed(figure=SampleObject | None, samples=tuple[SampleObject, ...])
+_PURPOSE = Annotated[Purpose, Changed(has_reasons=True)]
+_TOOL = Annotated[Available, Changed(purpose=_PURPOSE, can_run=bool, missing=str)]
+LeftOutObject = Annotated[LeftOut, Changed(without=("is_missed",))]
+PlannedTestObject = Annotated[
+    PlannedTest,
+    Changed(
+        only=("title", "seconds", "notes"),
+        proves=str,
+        not_proven=str,
+        commands=Mapping[str, tuple[str, ...]],
+        for_peer=str,
+        limit_gbps=float | None,
+        expected_gbps=float | None,
+        expected_machine=str,
+    ),
+]
+_FIGURES: dict[str, Any] = {  # one that was not measured is missing
+    **dict.fromkeys(("gbps", "peak_gbps", "bus_gbps", "messages_per_second", "time_us"), float),
+    **dict.fromkeys(("size_bytes", "iterations", "wrong"), int),
+}
+_SAMPLE = Annotated[Sample, Changed("what", "raw", **_FIGURES)]
+_RESULT = Annotated[
+    Result,
+    Changed(
+        without=("taken_at",),
+        optional=("comparisons",),
+        time=Time,
+        gbps=float | None,
+        figure=_SAMPLE | None,
+        samples=tuple[_SAMPLE, ...],
+        comparisons=tuple[str, ...],
+    ),
+]
 
 
 class BenchDocument(TypedDict, total=False):
     """`gdrtop bench --json, with --list, --results or --dry-run`."""
 
-    tools: tuple[Annotated[ToolObject, Changed(purpose=PurposeObject)], ...]
+    tools: tuple[_TOOL, ...]
     machine: str
     title: str
     affected: tuple[str, ...]  # processes that a test would affect
@@ -100,7 +81,7 @@ class BenchDocument(TypedDict, total=False):
     seconds: float
     refused: str
     tests: tuple[PlannedTestObject, ...]
-    results: Maybe[tuple[Annotated[ResultObject, _RESULT], ...]]
+    results: Maybe[tuple[_RESULT, ...]]
     meaning: tuple[str, ...]
     no_baseline: str
     exit_status: int
@@ -122,7 +103,7 @@ def list_tools(host: Host, as_json: bool, out: TextIO, ascii_only: bool) -> int:
     examination = examine(host)
     available = inventory(examination, packages_of_tests(host, examination))
     if as_json:
-        tools = [object_from(entry, ToolObject) for entry in available]
+        tools = [object_from(entry, _TOOL) for entry in available]
         node = examination.node
         write_json(document("bench", host_name(node), node.origin, host.wall_clock(), {"tools": tools}), out)
         return 0
@@ -134,7 +115,7 @@ def result_json(result: Result) -> dict[str, Any]:
     """Return one result; unlike a saved one, it is part of a document, and its time is as in all of them."""
     fields = to_json(result)
     del fields["schema"]
-    return with_time(fields, "taken_at")
+    return {"time": time_json(fields.pop("taken_at")), **fields}
 
 
 def list_results(store: ResultsStore, host: Host, as_json: bool, out: TextIO, ascii_only: bool) -> int:

@@ -6,16 +6,16 @@ import argparse
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TextIO, TypedDict
+from typing import Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.origin import Origin, Source
 from probes.base.silence import Silence
-from probes.base.site_combinations import components
+from probes.base.site_combinations import SiteCombination, components
 from probes.base.text import plural, printable
 from probes.fleet.node_set import fold_nodes
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, accept_earlier
 from tui.commands.config.validation import more_errors
-from tui.runtime.json_values import SilenceObject, document, object_from, object_of, silence_json, write_json
+from tui.runtime.json_values import Changed, document, object_from, object_of, silence_json, write_json
 from tui.runtime.printing import print_lines, text_width
 from tui.settings.configuration import ConfigFile, Configuration, Configured
 from tui.settings.current import current, is_configured
@@ -26,17 +26,10 @@ from widgets.base.lines import Line, Run, Tone, wrapped
 _COMMAND_LINE = "command line"
 
 
-class KeysObject(TypedDict):
-    """The keys of an action."""
-
-    name: str
-    value: str
-    origin: str
+_KEYS = Annotated[Configured, Changed(without=("is_locked",), name=str, value=str)]
 
 
-class ValueObject(TypedDict):
-    """A setting."""
-
+class _Value(TypedDict):
     name: str
     value: Value
     default: Value
@@ -44,22 +37,10 @@ class ValueObject(TypedDict):
     locked: bool  # no user can undo it
 
 
-class ConfiguredSilence(SilenceObject):
-    """Findings that an admin has silenced until a date."""
-
-    id: str
-    nodes: tuple[str, ...]  # the nodes that it is for; none: every node
-
-
-class CombinationObject(TypedDict):
-    """A row that the site adds to gdrtop help versions."""
-
-    board: str | None
-    versions: Mapping[str, str]
-    symptom: str
-    cure: str
-    source: str | None
-    origin: str
+_SILENCE = Annotated[Silence, Changed(device=str | None, expired=bool)]
+_COMBINATION = Annotated[
+    SiteCombination, Changed(board=str | None, source=str | None, versions=Mapping[str, str])
+]
 
 
 class ConfigDocument(TypedDict):
@@ -67,10 +48,10 @@ class ConfigDocument(TypedDict):
 
     node: str  # host name of this machine
     source: Literal["live"]
-    values: tuple[ValueObject, ...]
-    keys: tuple[KeysObject, ...]
-    silences: tuple[ConfiguredSilence, ...]
-    combinations: tuple[CombinationObject, ...]
+    values: tuple[_Value, ...]
+    keys: tuple[_KEYS, ...]
+    silences: tuple[_SILENCE, ...]
+    combinations: tuple[_COMBINATION, ...]
     files: tuple[ConfigFile, ...]
     errors: tuple[str, ...]
     notes: tuple[str, ...]
@@ -165,22 +146,22 @@ def _json(found: Configuration, values: dict[str, Configured], errors: Sequence[
         "values": [
             object_from(
                 configured,
-                ValueObject,
+                _Value,
                 name=name,
                 default=SETTINGS[name].default,
                 locked=configured.is_locked,
             )
             for name, configured in values.items()
         ],
-        "keys": [object_from(keys, KeysObject, name=name) for name, keys in found.keys.items()],
+        "keys": [object_from(keys, _KEYS, name=name) for name, keys in found.keys.items()],
         "silences": [
-            {"id": each.id, "nodes": sorted(each.nodes), **silence_json(each, each.is_expired(now))}
+            silence_json(each, each.is_expired(now), _SILENCE, nodes=sorted(each.nodes))
             for each in found.silences
         ],
         "combinations": [
             object_from(
                 row,
-                CombinationObject,
+                _COMBINATION,
                 board=row.board or None,
                 versions={name: versions.text for name, versions in row.versions.items()},
                 source=row.source or None,

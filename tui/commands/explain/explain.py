@@ -44,25 +44,17 @@ exit status:
 
 # In this document, the path has been any text.
 _ANY_PATH = Changed(path=Annotated[PathJudgment, Changed(word=str)])
-
-
-class FeltFinding(TypedDict):
-    """A finding that the processes feel."""
-
-    id: str
-    severity: Severity
-    title: str
-    impact: str
-    cause: str
-    needs_admin: bool
-    steps: tuple[str, ...]
+_FINDING = Annotated[
+    Finding,
+    Changed(only=("id", "severity", "title", "impact", "cause"), needs_admin=bool, steps=tuple[str, ...]),
+]
 
 
 class ExplainDocument(TypedDict):
     """`gdrtop explain --json`."""
 
     processes: tuple[Annotated[ProcessExplanation, _ANY_PATH], ...]
-    findings: tuple[FeltFinding, ...]  # what these processes feel
+    findings: tuple[_FINDING, ...]  # what these processes feel
     settings: tuple[Setting, ...]  # what jobs on this node need
     not_explained: str  # why there is no process; empty if there is one
     exit_status: int
@@ -205,4 +197,4 @@ def _content(
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
     steps = [] if finding.fix is None else [step.why for step in finding.fix.steps]
-    return object_from(finding, FeltFinding, needs_admin=needs_admin(finding), steps=steps)
+    return object_from(finding, _FINDING, needs_admin=needs_admin(finding), steps=steps)

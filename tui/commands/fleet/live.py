@@ -7,18 +7,18 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, TextIO, TypedDict
+from typing import Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.origin import Origin
 from probes.base.unknown import Maybe, Unknown, known
 from probes.fleet.job import JobWatch
-from probes.fleet.job_model import FleetJob, FleetRank
+from probes.fleet.job_model import Difference, FleetJob, FleetRank, Silence
 from probes.fleet.sampler import FleetSampler
 from probes.host.protocol import Host
 from probes.live.model.sample import GDR_WORDS, PathWord
 from tui.commands.arguments import EXIT_INTERRUPTED, UsageError, add_job_option, duration
 from tui.commands.fleet.output import NO_NODE, common_origin, fleet_heading
-from tui.runtime.json_values import ExitStatus, Time, document, object_from, time_json
+from tui.runtime.json_values import Changed, ExitStatus, Time, document, object_from, time_json
 from tui.runtime.printing import print_lines, text_width
 from widgets.fleet.job import MOST_ROWS, draw
 
@@ -37,49 +37,32 @@ exit status:
 """
 
 
-class RankName(TypedDict):
-    """A rank that is affected."""
-
+class _RankName(TypedDict):
     node: str
     pid: int
 
 
-class DifferenceObject(TypedDict):
-    """What differs from the rest of the job."""
-
-    aspect: Literal["state", "path", "nics", "gpu", "rail", "node", "rate", "link", "place", "cpus"]
-    subject: str
-    sentence: str
-    ranks: tuple[RankName, ...]
-
-
-class RankObject(TypedDict):
-    """A rank of the job."""
-
-    node: str
-    rank: Maybe[int]
-    pid: int
-    gpus: tuple[str, ...]
-    nics: tuple[str, ...]  # with connected queue pairs
-    rails: tuple[int, ...]  # numbers of these NICs on the node, from 0: by nearest GPU, then by PCI address
-    path: PathWord
-    is_likely: bool  # the evidence is no proof
-    path_text: str  # the path as shown, with the reason if it is unknown
-    gbps: Maybe[float]  # mean of the last 10 s in the busier direction, 10^9 bits a second
-    is_shared: bool  # other processes use these NICs too: the rate is an upper limit
-    state: Maybe[str]  # of the process: R, S, D, T
-    gpu_percent: Maybe[int]  # utilization, the lowest of its GPUs
-
-
-class SilenceObject(TypedDict):
-    """A job that has moved no data for 10 s."""
-
-    seconds: float  # since a port of the job moved data
-    first: tuple[str, ...]  # the ports that fell silent first; empty if that cannot be determined
-    sentence: str
-    time: Time | None  # when the first port fell silent, by this machine's clock
-    # Whether its ranks wait, which is a problem: silent for a minute, with busy GPUs or blocked ranks.
-    waits: bool | None
+_DIFFERENCE = Annotated[
+    Difference,
+    Changed(
+        aspect=Literal["state", "path", "nics", "gpu", "rail", "node", "rate", "link", "place", "cpus"],
+        ranks=tuple[_RankName, ...],
+    ),
+]
+_RANK = Annotated[
+    FleetRank,
+    Changed(
+        without=("process",),
+        rank=Maybe[int],
+        pid=int,
+        nics=tuple[str, ...],
+        path=PathWord,
+        is_likely=bool,
+        path_text=str,
+        state=Maybe[str],
+    ),
+]
+_SILENCE = Annotated[Silence, Changed(without=("at", "standstill"), time=Time | None, waits=bool | None)]
 
 
 class FleetLiveDocument(TypedDict):
@@ -93,9 +76,9 @@ class FleetLiveDocument(TypedDict):
     world_size: Maybe[int]
     missing_ranks: str  # that no node shows: 8-15
     gbps: Maybe[float]  # through all ports of the job
-    ranks: tuple[RankObject, ...]
-    differences: tuple[DifferenceObject, ...]
-    silence: SilenceObject | None
+    ranks: tuple[_RANK, ...]
+    differences: tuple[_DIFFERENCE, ...]
+    silence: _SILENCE | None
     notes: tuple[str, ...]
     absent: Mapping[str, str]  # nodes without a rank of the job, and why
     unanswered: Mapping[str, str]  # nodes that do not answer, and why
@@ -237,14 +220,12 @@ def job_json(job: FleetJob, origin: Origin, at: float) -> dict[str, Any]:
         job=job.id or None,
         ranks=[_rank_json(rank) for rank in job.ranks],
         differences=[
-            object_from(odd, DifferenceObject, ranks=[{"node": node, "pid": pid} for node, pid in odd.ranks])
+            object_from(odd, _DIFFERENCE, ranks=[{"node": node, "pid": pid} for node, pid in odd.ranks])
             for odd in job.differences
         ],
         silence=None
         if silence is None
-        else object_from(
-            silence, SilenceObject, time=time_json(silence.at), waits=known(silence.waits, None)
-        ),
+        else object_from(silence, _SILENCE, time=time_json(silence.at), waits=known(silence.waits, None)),
     )
     return document("fleet-live", NO_NODE, origin, at, content)
 
@@ -254,14 +235,12 @@ def _rank_json(rank: FleetRank) -> dict[str, Any]:
     path = process.path
     return object_from(
         rank,
-        RankObject,
-        rank=process.rank,
-        pid=process.pid,
+        _RANK,
+        process,
+        path,
         nics=process.ready_nics,
         path=path.word,
-        is_likely=path.is_likely,
         path_text=path.text,
-        state=process.state,
     )
 
 

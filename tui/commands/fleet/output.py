@@ -23,37 +23,17 @@ from widgets.fleet.node_rows import draw_node_rows
 NO_NODE = Unknown(Reason.NOT_THERE, "", "the document is about several nodes")
 
 
-class GroupObject(Group):
-    """Nodes with the same verdict and the same findings."""
-
-    node_set: str
-
-
-class KindObject(Kind):
-    """The nodes with one value of a fact."""
-
-    node_set: str
-
-
-class DifferenceObject(TypedDict):
-    """A fact in which nodes of one type differ."""
-
-    fact: str
-    label: str
-    slots: tuple[str, ...]  # devices as most nodes call them, or names of settings; empty: the node itself
-    machine: str
-    rest: KindObject | None  # the value of most nodes; null: there is none
-    others: tuple[KindObject, ...]
-
-
-class SummaryObject(NodeSummary):
-    """A node at one moment."""
-
-    without = ("taken_at",)
-    time: Time  # when the node was read, with zone (RFC 3339)
-
-
-_SUMMARY = Changed(traits=tuple[Annotated[Trait, Changed("fact", "value")], ...])
+_GROUP = Annotated[Group, Changed(node_set=str)]
+_KIND = Annotated[Kind, Changed(node_set=str)]
+_DIFFERENCE = Annotated[
+    Difference,
+    Changed(without=("role",), fact=str, label=str, machine=str, rest=_KIND | None, others=tuple[_KIND, ...]),
+]
+_SUMMARY = Annotated[
+    NodeSummary,
+    Changed(without=("taken_at",), time=Time, traits=tuple[Annotated[Trait, Changed("fact", "value")], ...]),
+]
+_UNCOMPARED = Annotated[Uncompared, Changed(facts=tuple[str, ...])]
 
 
 class FleetDocument(TypedDict):
@@ -62,11 +42,11 @@ class FleetDocument(TypedDict):
     node: Maybe[None]  # the document is about several nodes
     exit_status: int
     verdicts: Mapping[str, int]  # how many nodes have each verdict
-    groups: tuple[GroupObject, ...]  # the worst first
-    differences: tuple[DifferenceObject, ...]  # what decides the path first
-    uncompared: tuple[Annotated[Uncompared, Changed(facts=tuple[str, ...])], ...]
+    groups: tuple[_GROUP, ...]  # the worst first
+    differences: tuple[_DIFFERENCE, ...]  # what decides the path first
+    uncompared: tuple[_UNCOMPARED, ...]
     unanswered: tuple[Unanswered, ...]
-    nodes: tuple[Annotated[SummaryObject, _SUMMARY], ...]
+    nodes: tuple[_SUMMARY, ...]
 
 
 def print_fleet(fleet: Fleet, out: TextIO, status: int, options: argparse.Namespace, origin: Origin) -> int:
@@ -95,12 +75,11 @@ def fleet_document(fleet: Fleet, status: int, origin: Origin) -> dict[str, Any]:
     content = {
         "exit_status": status,
         "verdicts": {state.value: count for state, count in fleet.counts.items()},
-        "groups": [
-            object_from(group, GroupObject, node_set=fold_nodes(group.nodes)) for group in fleet.groups
-        ],
+        "groups": [object_from(group, _GROUP, node_set=fold_nodes(group.nodes)) for group in fleet.groups],
         "differences": [_difference_json(difference) for difference in fleet.differences],
         "uncompared": [
-            object_from(each, Uncompared, facts=[fact.id for fact in each.facts]) for each in fleet.uncompared
+            object_from(each, _UNCOMPARED, facts=[fact.id for fact in each.facts])
+            for each in fleet.uncompared
         ],
         "unanswered": plain_value(fleet.unanswered),
         "nodes": [to_json(summary) for summary in fleet.summaries],
@@ -109,19 +88,17 @@ def fleet_document(fleet: Fleet, status: int, origin: Origin) -> dict[str, Any]:
 
 
 def _difference_json(difference: Difference) -> dict[str, Any]:
+    rest, others = difference.rest, difference.others
+    kinds = [object_from(kind, _KIND, node_set=fold_nodes(kind.nodes)) for kind in others]
     return object_from(
         difference,
-        DifferenceObject,
+        _DIFFERENCE,
         fact=difference.fact.id,
         label=difference.fact.label,
         machine=difference.role.machine,
-        rest=None if difference.rest is None else _kind_json(difference.rest),
-        others=[_kind_json(kind) for kind in difference.others],
+        rest=rest and object_from(rest, _KIND, node_set=fold_nodes(rest.nodes)),
+        others=kinds,
     )
-
-
-def _kind_json(kind: Kind) -> dict[str, Any]:
-    return object_from(kind, KindObject, node_set=fold_nodes(kind.nodes))
 
 
 def common_origin(

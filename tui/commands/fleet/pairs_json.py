@@ -3,61 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from probes.base.unknown import Unknown, known
-from probes.fleet.attribution import BelowLimit, Crowd, Culprit, PairMemory, PairResult, Place
+from probes.fleet.attribution import BelowLimit, Crowd, Culprit, PairMemory, PairResult
 from probes.fleet.leaves import RailLeaves
 from probes.fleet.pair_tests import PairSettings
 from probes.fleet.pairs_report import PairsReport
 from tui.bandwidth.pairs.pairs_session import PairsPlan
-from tui.runtime.json_values import object_from, object_of
+from tui.runtime.json_values import Changed, object_from, object_of
 from widgets.fleet.pairs import answers, culprit_words
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
 
 
-class CulpritObject(TypedDict):
-    """A part whose tests are slow, or fail."""
-
-    place: Place
-    node: str | None
-    rail: int | None
-    nic: str | None
-    memories: tuple[PairMemory, ...]
-    gbps: float | None  # the median of its tests, Gb/s; null if all have failed
-    reference_gbps: float | None  # what the usual NIC reaches with this memory, Gb/s
-    slow_partners: int
-    partners: int
-    failure: str
-    text: str
+_CULPRIT = Annotated[
+    Culprit,
+    Changed(
+        without=("only_gpu_memory", "slow"), node=str | None, nic=str | None, slow_partners=int, text=str
+    ),
+]
+_RESULT = Annotated[
+    PairResult,
+    Changed(server=str, server_nic=str, client=str, client_nic=str, gbps=float | None, failure=str),
+]
 
 
-class ResultObject(TypedDict):
-    """What one rail of a pair of nodes reached."""
-
-    server: str
-    server_nic: str
-    client: str
-    client_nic: str
-    rail: int
-    memory: PairMemory
-    gbps: float | None  # 10^9 bits per second; null if the test failed
-    limit_gbps: float | None  # what ports and PCIe links of both ends allow, Gb/s; null if unknown
-    failure: str  # why the test failed; empty if it did not
-
-
-class LeftOutObject(TypedDict):
-    """A node or a rail that is not measured."""
-
+class _LeftOut(TypedDict):
     name: str
     reason: str
 
 
-class LeafObject(TypedDict):
-    """Where a rail of a node ends."""
-
+class _Leaf(TypedDict):
     rail: int
     node: str
     switch: str | None
@@ -76,16 +54,16 @@ class FleetBenchDocument(TypedDict):
     both_ways: bool  # each figure is the sum of both directions
     expected_seconds: float
     answers: NotRequired[tuple[str, ...]]  # what is slow, worst first, in words; or that nothing is
-    culprits: NotRequired[tuple[CulpritObject, ...]]
+    culprits: NotRequired[tuple[_CULPRIT, ...]]
     many_slow: NotRequired[tuple[Crowd, ...]]
     below_limit: NotRequired[tuple[BelowLimit, ...]]
-    unexplained: NotRequired[tuple[ResultObject, ...]]
+    unexplained: NotRequired[tuple[_RESULT, ...]]
     # With each memory, the median of what each NIC reaches with its best partner, Gb/s.
     references: NotRequired[Mapping[PairMemory, float]]
-    results: NotRequired[tuple[ResultObject, ...]]
-    left_out: NotRequired[tuple[LeftOutObject, ...]]
-    rails_left_out: NotRequired[tuple[LeftOutObject, ...]]
-    leaves: NotRequired[tuple[LeafObject, ...]]
+    results: NotRequired[tuple[_RESULT, ...]]
+    left_out: NotRequired[tuple[_LeftOut, ...]]
+    rails_left_out: NotRequired[tuple[_LeftOut, ...]]
+    leaves: NotRequired[tuple[_Leaf, ...]]
     exit_status: int
     exit_reason: str  # what decided the exit status, in words
 
@@ -129,7 +107,7 @@ def pairs_json(plan: PairsPlan, settings: PairSettings, report: PairsReport | No
 def _culprit_json(culprit: Culprit) -> dict[str, Any]:
     return object_from(
         culprit,
-        CulpritObject,
+        _CULPRIT,
         node=culprit.node or None,
         nic=culprit.nic or None,
         slow_partners=culprit.slow,
@@ -140,7 +118,7 @@ def _culprit_json(culprit: Culprit) -> dict[str, Any]:
 def _result_json(result: PairResult) -> dict[str, Any]:
     return object_from(
         result,
-        ResultObject,
+        _RESULT,
         server=result.server.node,
         server_nic=result.server.nic,
         client=result.client.node,

@@ -25,9 +25,7 @@ _SECONDS = 60.0  # apt-get on a slow disk, zypper with many repositories
 _LIMIT = 4 << 20
 
 
-class PackageObject(TypedDict):
-    """A package that would change."""
-
+class _Package(TypedDict):
     name: str
     kind: ChangeKind
     old: str | None  # version; null: not installed, or the package manager does not show it
@@ -41,7 +39,7 @@ class UpgradeDocument(TypedDict):
     # 0 will work, 1 warnings or at risk, 2 critical findings or will not work, 3 unknown or not applicable.
     exit_status: ExitStatus
     command: str  # as it was given; empty where its output was read from stdin
-    packages: tuple[PackageObject, ...]
+    packages: tuple[_Package, ...]
     not_applicable: str  # why there is nothing to forecast; empty: there is
     forecast: KernelObject | None  # the kernel that starts then; findings include what the upgrade breaks
     assumed: tuple[str, ...]  # what the forecast takes for granted
@@ -117,4 +115,4 @@ def advice_json(host: Host, examination: Examination, advice: UpgradeAdvice) -> 
 
 def _package_json(change: PackageChange) -> dict[str, Any]:
     texts = {"old": change.old or None, "new": change.new or None}
-    return object_from(change, PackageObject, concerns=subject_of(change.name) or None, **texts)
+    return object_from(change, _Package, concerns=subject_of(change.name) or None, **texts)

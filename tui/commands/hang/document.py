@@ -17,9 +17,7 @@ from probes.nccl.flight_recorder.verdict import DumpVerdict
 from tui.runtime.json_values import ExitStatus, document, host_name, object_from, object_of
 
 
-class JobObject(TypedDict):
-    """A job, and why it hangs if it does."""
-
+class _Job(TypedDict):
     id: str
     name: str
     exit_status: ExitStatus
@@ -43,7 +41,7 @@ class HangDocument(TypedDict):
     """`gdrtop hang --json, and fleet hang --json`."""
 
     exit_status: ExitStatus
-    jobs: tuple[JobObject, ...]
+    jobs: tuple[_Job, ...]
     flight_recorder: DumpVerdict | None  # with --dumps; else each job has its own
     unanswered: Mapping[str, str]  # with fleet hang: nodes that do not answer, and why
 
@@ -77,15 +75,11 @@ def _job_json(diagnosis: Diagnosis) -> dict[str, Any]:
     facts = diagnosis.facts
     return object_from(
         diagnosis,
-        JobObject,
-        id=facts.job.id,
-        name=facts.job.name,
-        motion=facts.motion,
+        _Job,
+        facts,
+        facts.job,
         watched_seconds=facts.seconds,
         silent_seconds=facts.silence,
         queue_pairs=facts.pairs if facts.pairs.connected else None,
-        ranks=facts.ranks,
-        threads=facts.threads,
         flight_recorder=facts.dump_verdict,
-        sources=facts.sources,
     )

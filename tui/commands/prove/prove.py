@@ -60,24 +60,15 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     return Proof(host, session, output, options, sys.stdin).run()
 
 
-class TrialObject(GpuTrial):
-    """A GPU whose memory is registered."""
-
-    without = ("label",)
-    gpu: str
-
-
-class PairObject(PairResult):
-    """A GPU with a NIC."""
-
-    outcome: Outcome  # of the better path: a NIC needs only one
+_TRIAL = Annotated[GpuTrial, Changed(without=("label",), gpu=str, nics=tuple[str, ...])]
+_PAIR = Annotated[PairResult, Changed(outcome=Outcome, doubt=str | None)]
 
 
 class ProveDocument(TypedDict):
     """`gdrtop prove --json, with --dry-run`."""
 
-    gpus: tuple[Annotated[TrialObject, Changed(nics=tuple[str, ...])], ...]  # what is tried
-    pairs: tuple[Annotated[PairObject, Changed(doubt=str | None)], ...]  # empty with --dry-run
+    gpus: tuple[_TRIAL, ...]  # what is tried
+    pairs: tuple[_PAIR, ...]  # empty with --dry-run
     exit_status: int
     exit_reason: str
 
@@ -199,8 +190,11 @@ class Proof:
         if not self._options.json:
             return
         content: dict[str, Any] = {
-            "gpus": [_trial_json(trial) for trial in trials],
-            "pairs": [_pair_json(result) for result in results],
+            "gpus": [
+                object_from(trial, _TRIAL, gpu=trial.label, nics=[nic.name for nic in trial.nics])
+                for trial in trials
+            ],
+            "pairs": [object_from(each, _PAIR, doubt=each.doubt or None) for each in results],
             "exit_status": status,
             "exit_reason": reason,
         }
@@ -228,11 +222,3 @@ def exit_status(results: Sequence[PairResult], interrupted: str) -> tuple[int, s
     if left:
         return EXIT_NOT_PROVEN, sentence(f"{text}, {left} not tried or without an answer")
     return EXIT_NOT_PROVEN if doubtful else 0, sentence(text)
-
-
-def _trial_json(trial: GpuTrial) -> dict[str, Any]:
-    return object_from(trial, TrialObject, gpu=trial.label, nics=[nic.name for nic in trial.nics])
-
-
-def _pair_json(result: PairResult) -> dict[str, Any]:
-    return object_from(result, PairObject, doubt=result.doubt or None)

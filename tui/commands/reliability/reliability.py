@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal, TextIO, TypedDict
+from typing import Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import probe_node
-from probes.host.component_history import Component, ComponentHistory, JobPart, Mark
+from probes.host.component_history import Component, ComponentHistory, JobPart, Mark, PastJob
 from probes.host.protocol import Host
 from probes.live.reliability.history_text import gone_from, is_compared, is_slow, slow_jobs, stands_out
 from tui.commands.arguments import UsageError, add_table_options
-from tui.runtime.json_values import Time, document, host_name, object_from, time_json, write_document
+from tui.runtime.json_values import Changed, Time, document, host_name, object_from, time_json, write_document
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, sentence, wrapped
@@ -34,19 +34,10 @@ exit status:
 """
 
 
-class PartObject(TypedDict):
-    """The part of a component in a job."""
-
-    job: int  # index in the document's jobs
-    compared_seconds: float
-    slow_seconds: float
-    is_slow: bool | None  # null: it was not compared for long enough
-    events: Mapping[Mark, int]  # how often
+_PART = Annotated[JobPart, Changed(without=("counts",), is_slow=bool | None, events=Mapping[Mark, int])]
 
 
-class ComponentObject(TypedDict):
-    """A port of a NIC, or a GPU."""
-
+class _Component(TypedDict):
     id: str  # what stays: node GUID and port, or the GPU's UUID; else the PCI address
     name: str
     kind: Literal["port", "gpu"]
@@ -56,15 +47,10 @@ class ComponentObject(TypedDict):
     compared_jobs: int  # its last jobs in which it could be compared, at most 10
     stands_out: bool  # it was the slow one in most of at least 3 jobs
     events: Mapping[Mark, int]  # how often
-    jobs: tuple[PartObject, ...]
+    jobs: tuple[_PART, ...]
 
 
-class JobObject(TypedDict):
-    """A job that was watched."""
-
-    name: str
-    began: Time
-    ended: Time  # the last time that it was seen
+_JOB = Annotated[PastJob, Changed(began=Time, ended=Time)]
 
 
 class ReliabilityDocument(TypedDict):
@@ -72,8 +58,8 @@ class ReliabilityDocument(TypedDict):
 
     since: Maybe[Time]  # when the history begins
     until: Maybe[Time]  # when gdrtop watch wrote it last
-    jobs: tuple[JobObject, ...]  # the newest ones, newest first
-    components: tuple[ComponentObject, ...]
+    jobs: tuple[_JOB, ...]  # the newest ones, newest first
+    components: tuple[_Component, ...]
     exit_status: int
 
 
@@ -194,7 +180,7 @@ def _component_json(component: Component, is_gone: bool) -> dict[str, Any]:
     jobs = slow_jobs(component)
     return object_from(
         component,
-        ComponentObject,
+        _Component,
         kind="gpu" if component.is_gpu else "port",
         bdf=component.bdf or None,
         is_gone=is_gone,
@@ -209,7 +195,7 @@ def _component_json(component: Component, is_gone: bool) -> dict[str, Any]:
 def _part_json(part: JobPart) -> dict[str, Any]:
     return object_from(
         part,
-        PartObject,
+        _PART,
         compared_seconds=round(part.compared_seconds, 1),
         slow_seconds=round(part.slow_seconds, 1),
         is_slow=is_slow(part) if is_compared(part) else None,
