@@ -2,15 +2,18 @@
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import pytest
 from jsonschema import Draft202012Validator
 
+from probes.base.evidence import Evidence
+from probes.base.unknown import Reason, Unknown
 from probes.host.local import LocalHost
 from probes.live.model.sample import EventKind
 from probes.recording.redaction.identifiers import Identifiers
@@ -27,10 +30,10 @@ from tui.cli import main
 from tui.commands.check import CheckOptions, write_check
 from tui.commands.do import Do
 from tui.commands.modules import write_modules
-from tui.commands.schema import KINDS, schema_text
+from tui.commands.schema import DOCUMENTS, KINDS, schema_text
 from tui.commands.topo import write_topology
 from tui.files.version import version
-from tui.runtime.json_values import SCHEMA_VERSIONS
+from tui.runtime.json_values import SCHEMA_VERSIONS, Changed, object_from
 
 FAULTS = """
     nvidia-not-loaded peermem-built-without-symbols module-blacklisted
@@ -45,6 +48,13 @@ NODES = [
 ]
 
 WRITERS = (("topo", partial(write_topology, form="json")), ("modules", partial(write_modules, form="json")))
+
+
+ROOT = Path(__file__).parents[3]
+
+
+class Size(NamedTuple):
+    size: int
 
 
 @cache
@@ -201,6 +211,36 @@ def test_the_schemas_have_every_kind_of_event() -> None:
     for path, kind in (("events[].kind", "live"), ("kind", "watch")):
         lines = shape(json.loads(schema_text(kind)))
         assert {f'{path} = "{event.value}"' for event in EventKind} <= {*lines}
+
+
+def test_a_field_is_described_by_its_comment_and_an_object_by_its_docstring() -> None:
+    schema = json.loads(schema_text("check"))
+    finding = schema["$defs"]["Finding"]
+    assert schema["properties"]["gdrtop"]["description"] == "the version of gdrtop"
+    assert finding["description"] == "A check and its outcome."
+    assert finding["properties"]["impact"]["description"] == "what the user loses"
+    assert "description" not in finding["properties"]["area"]
+
+
+def test_an_object_differs_from_its_class_as_changed_says() -> None:
+    kind = Annotated[Evidence, Changed(without=("source",), size=int)]
+    assert object_from(Evidence("a file", "4"), kind, size=3) == {"value": "4", "size": 3}
+    part = Annotated[Evidence, Changed(only=("value",), size=int)]
+    assert object_from(Evidence("a file", "4"), part, Size(5)) == {"value": "4", "size": 5}
+    assert object_from(Evidence("a file", "4"), Evidence, value=Unknown(Reason.NOT_THERE)) == {
+        "source": "a file",
+        "value": None,
+        "unknown": {"value": "not there"},
+    }
+
+
+def test_every_document_has_a_schema() -> None:
+    found = {
+        f"{'.'.join(path.relative_to(ROOT).with_suffix('').parts)}.{name}"
+        for path in (ROOT / "tui").rglob("*.py")
+        for name in re.findall(r"^class (\w+Document)\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert found == {*DOCUMENTS.values()}
 
 
 def test_the_shape_of_a_schema_has_keys_types_and_values() -> None:
