@@ -35,6 +35,7 @@ from tui.runtime.json_values import (
     FindingObject,
     SilenceObject,
     Time,
+    VerdictObject,
     document,
     finding_json,
     host_name,
@@ -367,7 +368,7 @@ class _SinceOk(TypedDict):
 class CheckDocument(TypedDict):
     """`gdrtop check --json`."""
 
-    verdict: Verdict
+    verdict: VerdictObject
     exit_status: ExitStatus  # 0 fine, 1 warnings, 2 critical, 3 unknown or not applicable
     skipped: tuple[str, ...]  # ids of the checks that --only or --skip left out, also of the verdict
     # Null: the node is READY or ACTIVE, it never was, or it is another machine.

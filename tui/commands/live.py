@@ -44,6 +44,7 @@ from tui.runtime.json_values import (
     Changed,
     ExitStatus,
     Time,
+    VerdictObject,
     document,
     host_name,
     object_from,
@@ -105,7 +106,7 @@ class LiveDocument(TypedDict):
     # Of this sample: 0 all NCCL jobs use GPUDirect RDMA, 1 some ranks do not or one differs, 2 none,
     # 3 unknown or no NCCL job.
     exit_status: ExitStatus
-    verdict: Verdict | None  # on the node at this moment, as in gdrtop check
+    verdict: VerdictObject | None  # on the node at this moment, as in gdrtop check
     findings: tuple[_FINDING, ...]  # critical findings and warnings, one for each cause
     jobs: tuple[_JOB, ...]
     processes: Maybe[tuple[_PROCESS, ...]]

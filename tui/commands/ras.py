@@ -21,7 +21,7 @@ from probes.live.ras.findings import RasFinding, Stall
 from probes.live.ras.policy import LEAST_INTERVAL_SECONDS, RasDecision, RasJob, RasUse
 from probes.live.ras.targets import LocalProcesses, RasTarget, find_targets, local_processes, no_job
 from probes.nccl.ras.facts import RasEvent, RasReport, parse_event
-from probes.nccl.ras.report import Diagnostics
+from probes.nccl.ras.report import DiagnosticLine, Diagnostics
 from probes.queries.finding import Severity
 from tui.commands.arguments import (
     EXIT_WRONG_USAGE,
@@ -31,7 +31,15 @@ from tui.commands.arguments import (
     require_running_node,
     whole_number,
 )
-from tui.runtime.json_values import Changed, ExitStatus, document, host_name, object_from, object_of
+from tui.runtime.json_values import (
+    NO_REASONS,
+    Changed,
+    ExitStatus,
+    document,
+    host_name,
+    object_from,
+    object_of,
+)
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
@@ -57,6 +65,10 @@ NOT_CONFIRMED = RasDecision(("not confirmed; use --yes to skip the prompt",))
 _EVENT = Annotated[RasEvent, Changed(without=("at",), local_time=str)]
 
 
+_LINE = Annotated[DiagnosticLine, NO_REASONS]
+_DIAGNOSTICS = Annotated[Diagnostics, Changed(lines=tuple[_LINE, ...])]
+
+
 class _Answer(TypedDict):
     address: str  # where RAS was asked; empty: nowhere
     jobs: tuple[RasJob, ...]  # that share the port; one of them answers
@@ -65,7 +77,7 @@ class _Answer(TypedDict):
     refusals: tuple[str, ...]
     warnings: tuple[str, ...]
     report: Maybe[RasReport]
-    diagnostics: Maybe[Diagnostics]
+    diagnostics: Maybe[_DIAGNOSTICS]
     stalls: tuple[Stall, ...]
     findings: tuple[RasFinding, ...]
     events: tuple[_EVENT, ...]

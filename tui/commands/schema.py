@@ -50,11 +50,12 @@ DOCUMENTS = {_kind_of(name): f"tui.commands.{name}Document" for name in _DOCUMEN
 
 KINDS = tuple(DOCUMENTS)
 
-# Their versions were published with "unknown" in each dataclass, also in those without an unknown value.
+# Published with "unknown" in each dataclass that is written as it is, also without unknown values.
 _REASONS_EVERYWHERE = ("check", "forecast", "image", "upgrade", "do", "hang", "ras", "topo", "live")
 
 _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
-_UNIT_OF_TIMES = re.compile(r"seconds since 1970[,:]? ?")
+_UNIT_OF_TIMES = re.compile(r"seconds since 1970[,:]? ?")  # in JSON, they are RFC 3339
+_NONE = re.compile(r'\bNone\b(?!")')
 _REASONS = {
     "type": "object",
     "description": "why each value of these names is null",
@@ -277,8 +278,8 @@ class _Source:
                 self.title = self.title or _Source(found).title
         for field in node.body:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                text = " ".join(_comment(field, lines)).replace("None", "null")
-                self.comments[field.target.id] = _UNIT_OF_TIMES.sub("", text)  # in JSON, they are RFC 3339
+                text = " ".join(_comment(field, lines))
+                self.comments[field.target.id] = _NONE.sub("null", _UNIT_OF_TIMES.sub("", text))
 
 
 @cache

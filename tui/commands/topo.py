@@ -42,6 +42,7 @@ from tui.commands.arguments import UsageError, accept_earlier
 from tui.commands.check import examine_host
 from tui.runtime.json_values import (
     Changed,
+    VerdictObject,
     document,
     host_name,
     object_from,
@@ -222,7 +223,7 @@ class _Path(_Ends):
 class TopoDocument(TypedDict):
     """`gdrtop topo --json`."""
 
-    verdict: Verdict
+    verdict: VerdictObject
     gpus: Maybe[tuple[_GPU, ...]]
     nics: Maybe[tuple[_NIC, ...]]
     # With --switch-ports: what the InfiniBand switch at the other end of each cable counts on its port.

@@ -23,6 +23,7 @@ from probes.facts.node import Node
 from probes.facts.system.platform import PlatformFacts
 from probes.plans.common import Undo, undo_of
 from probes.queries.finding import Finding, Status
+from probes.snapshot.verdict import Verdict
 from tui.files.version import version
 
 SCHEMA_VERSIONS = {
@@ -63,6 +64,10 @@ class Changed:
         return tuple(dict.fromkeys((*kept, *self.types)))
 
 
+NO_REASONS = Changed()
+"""Of a class without unknown values: the object has no "unknown"."""
+
+
 class Head(TypedDict):
     """What every document begins with."""
 
@@ -81,6 +86,7 @@ class _FixStep(Step):
 
 
 _UNUSED = ("check_title", "explained_by", "marked", "part_jobs", "pids", "refutes")  # of a finding, in JSON
+VerdictObject = Annotated[Verdict, NO_REASONS]
 StepObject = Annotated[Step, Changed(without=("group", "rebuilds_initramfs"))]
 FixStep = Annotated[_FixStep, Changed(without=("rebuilds_initramfs",))]
 SilenceObject = Annotated[Silence, Changed(without=("id", "nodes"), device=str | None, expired=bool)]

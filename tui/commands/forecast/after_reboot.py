@@ -16,11 +16,11 @@ from probes.setup.forecast import Forecast, KernelForecast, exit_status, forecas
 from probes.setup.image import ImageCheck, ImageKind, check_image
 from probes.setup.image import exit_status as image_status
 from probes.snapshot.examination import Examination, examine
-from probes.snapshot.verdict import Verdict
 from tui.commands.arguments import UsageError
 from tui.runtime.json_values import (
     ExitStatus,
     FindingObject,
+    VerdictObject,
     document,
     finding_json,
     host_name,
@@ -44,7 +44,7 @@ class KernelObject(TypedDict):
     next: Maybe[bool]  # the boot loader starts it by default
     outlook: Literal["will", "at risk", "will not", "unknown", "not applicable"]  # the verdict, expected
     exit_status: ExitStatus  # as gdrtop check would end on the node started with this kernel
-    verdict: Verdict
+    verdict: VerdictObject
     findings: tuple[FindingObject, ...]  # on a copy of the node that was started with this kernel
     assumed: str  # what was taken as it is now because it could not be read; empty: nothing
 
@@ -70,7 +70,7 @@ class ImageDocument(TypedDict):
     assumed_hardware: str  # of a simulated or recorded node; nothing of it was measured with this image
     kernel: str | None  # that decides; null: the image has none
     kernels: tuple[KernelObject, ...]
-    verdict: Verdict
+    verdict: VerdictObject
     findings: tuple[FindingObject, ...]
     checks_not_run: int  # because they cannot run on an image
     not_known: tuple[str, ...]  # what no file says

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from probes.base.origin import Origin
 from probes.base.unknown import Maybe
@@ -14,7 +14,7 @@ from probes.live.hang.diagnosis import Clue, Diagnosis, Motion, SourceState
 from probes.live.hang.packets import PairMotion
 from probes.live.hang.watch import RankState
 from probes.nccl.flight_recorder.verdict import DumpVerdict
-from tui.runtime.json_values import ExitStatus, document, host_name, object_from, object_of
+from tui.runtime.json_values import NO_REASONS, ExitStatus, document, host_name, object_from, object_of
 
 
 class _Job(TypedDict):
@@ -26,7 +26,7 @@ class _Job(TypedDict):
     watched_seconds: float
     silent_seconds: Maybe[float]
     # Connected queue pairs of which packet numbers are known, and those that have sent or received a packet.
-    queue_pairs: PairMotion | None
+    queue_pairs: Annotated[PairMotion, NO_REASONS] | None
     suspects: tuple[str, ...]
     is_sure: bool
     clues: tuple[Clue, ...]
