@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
@@ -435,23 +434,16 @@ def _use(usable: UsableHere | None, end: Endpoint) -> dict[str, object]:
 def _gpu_json(
     node: Node, topology: Topology, end: Endpoint, gpu: Gpu | None, usable: UsableHere | None
 ) -> dict[str, Any]:
-    fields: dict[str, object] = {"index": int(end.label.removeprefix("GPU")), "bdf": end.id}
-    if gpu is None:
-        fields.update(name=node.gpus, numa_node=end.numa_node, uuid=node.gpus)
-    else:
-        fields.update(_fields(gpu, ("index", "bdf", "nvml")))
-    fields["best_nics"] = topology.best_nics[end.id]
-    fields |= _use(usable, end)
-    return object_of(fields)
+    unlisted = {"name": node.gpus, "numa_node": end.numa_node, "uuid": node.gpus} if gpu is None else {}
+    given = {"index": int(end.label.removeprefix("GPU")), "best_nics": topology.best_nics[end.id]}
+    return object_from(gpu, _GPU, bdf=end.id, **unlisted, **given, **_use(usable, end))
 
 
 def _nic_json(node: Node, end: Endpoint, role: NicRole | None, usable: UsableHere | None) -> dict[str, Any]:
     devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
     device = next((device for device in devices if device.name == end.id), None)
     fields: dict[str, object] = {"name": end.label, "bdf": end.bdf, "numa_node": end.numa_node}
-    if device is not None:
-        fields.update(_fields(device, ("name", "bdf", "numa_node", "sysfs_path")))
-    else:
+    if device is None:
         fields["ports"] = no_device(node)
     direct = node.data_direct
     if isinstance(direct, Unknown):
@@ -460,14 +452,7 @@ def _nic_json(node: Node, end: Endpoint, role: NicRole | None, usable: UsableHer
         fields["data_direct"] = direct.of_devices[end.id]
     if role is not None:
         fields.update(role=role.role, role_reasons=role.reasons)
-    fields |= _use(usable, end)
-    return object_of(fields)
-
-
-def _fields(facts: object, leave_out: tuple[str, ...]) -> dict[str, object]:
-    assert dataclasses.is_dataclass(facts)
-    names = (field.name for field in dataclasses.fields(facts))
-    return {name: getattr(facts, name) for name in names if name not in leave_out}
+    return object_from(device, _NIC, **fields, **_use(usable, end))
 
 
 def _path_json(path: Path, hops: bool, highlights: Highlights | None) -> dict[str, Any]:

@@ -35,6 +35,7 @@ SCHEMA_VERSIONS = {
 ExitStatus = Literal[0, 1, 2, 3]
 Time = Annotated[str, "date-time"]
 _LINE = 240  # a hop of a path
+_ABSENT = object()
 _CODEC = Codec(unknown_beside=True)
 
 
@@ -191,13 +192,11 @@ def object_of(items: dict[str, object]) -> dict[str, Any]:
 
 def object_from(source: object, kind: Any, /, *more: object, **given: object) -> dict[str, Any]:
     """Return an object of a document's type: its fields have the given values, or those of the sources."""
-    found = {}
-    for name in field_names(kind):
-        if name in given:
-            found[name] = given[name]
-        elif owners := [each for each in (source, *more) if hasattr(each, name)]:
-            found[name] = getattr(owners[0], name)
-    return object_of(found)
+    found = {name: given.get(name, _ABSENT) for name in field_names(kind)}
+    for each in (source, *more):
+        for name in (name for name, value in found.items() if value is _ABSENT):
+            found[name] = getattr(each, name, _ABSENT)
+    return object_of({name: value for name, value in found.items() if value is not _ABSENT})
 
 
 @cache
