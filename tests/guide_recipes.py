@@ -356,8 +356,6 @@ class PortCountEvents:
             '            "number of ports": PortCountEvents().update,\n',
             before='            "processes": self._processes.update,\n',
         ),
-        Change("tui/commands/schemas/live.json", '      "port-count",\n', before='      "samples-missed",'),
-        Change("tui/commands/schemas/watch.json", '    "port-count",\n', before='    "samples-missed",'),
         Change(
             "tests/probes/live/events/test_node.py",
             """
@@ -377,14 +375,6 @@ def test_sample_a_port_less_is_an_event() -> None:
         "sample or published or explained or kind",
     ),
     {
-        "tui/commands/schemas/live.json": (
-            "tests/tui/commands/test_schema.py::test_the_schemas_have_every_kind_of_event",
-            "add ['port-count'] to kind in tui/commands/schemas/live.json",
-        ),
-        "tui/commands/schemas/watch.json": (
-            "tests/tui/commands/test_schema.py::test_the_schemas_have_every_kind_of_event",
-            "add ['port-count'] to kind in tui/commands/schemas/watch.json",
-        ),
         "tests/tui/commands/published/live-2.txt": (
             "tests/tui/commands/test_schema.py",
             "live has new lines: run `.venv/bin/python -m tests.tui.commands.published_schemas`",

@@ -54,7 +54,6 @@ def test_git_does_not_ignore_a_data_file() -> None:
     data = sorted(files(*DATA))
     assert "tui/app.tcss" in data
     assert "tui/screens/panes.tcss" in data
-    assert "tui/commands/schemas/check.json" in data
     assert "probes/recording/redaction/words.txt" in data
     assert any(name.startswith("probes/simulation/nodes/") for name in data)
     try:

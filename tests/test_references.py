@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("probes", "widgets", "tui", "tests", "screenshots")
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "tui" / "manual").glob("*.md"), *(ROOT / "tests").rglob("*.md")]
 SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
-# probes/host/machine/local.py, tui/commands/schemas/KIND.json, probes/simulation/nodes/*.toml
+# probes/host/machine/local.py, tui/commands/NAME.py, probes/simulation/nodes/*.toml
 PATH = re.compile(rf"(?<![\w/.~-])(?:{'|'.join(FOLDERS)})/[\w*./-]*[\w*/]")
 # A document without a folder is one of this repository; README.md may be that of a project that is named.
 DOCUMENT = re.compile(r"(?<![\w/.-])(?!README)[\w-]+\.md\b")
@@ -153,4 +153,4 @@ def test_a_dead_path_is_named_with_its_line() -> None:
         f"{here}:8: probes/host/none.py",
         f"{here}:9: none.md",
     ]
-    assert not dead_references(Path(__file__), 1, "tui/commands/schemas/KIND.json, tests/*.py, doc/x.md")
+    assert not dead_references(Path(__file__), 1, "tui/commands/NAME.py, tests/*.py, doc/x.md")

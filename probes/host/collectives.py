@@ -42,7 +42,7 @@ class CollectiveSpeed:
 
     communicator: str  # the id in a log, the name in a metrics file
     collective: str  # "AllReduce"
-    bus_gbps: float
+    bus_gbps: float  # GB/s
     algorithm_gbps: float | None = None
     rank: int | None = None  # in the communicator
     ranks: int | None = None

@@ -78,9 +78,9 @@ class Outcome:
     data_path: bool | None = None  # None: the check's own value
     # Ids of findings that, where found and about the same devices or jobs, have the same cause as this one.
     part_of: tuple[str, ...] = ()
-    takes: tuple[str, ...] = ()  # GPUs (BDF) and NICs that cannot use GPUDirect RDMA because of it
-    ranks: tuple[str, ...] = ()  # "rank 5", "pid 4716"
-    jobs: tuple[str, ...] = ()  # names of the jobs that it affects
+    takes: tuple[str, ...] = ()  # as in Finding
+    ranks: tuple[str, ...] = ()  # as in Finding
+    jobs: tuple[str, ...] = ()  # as in Finding
     pids: frozenset[int] = frozenset()  # processes whose own settings are the problem
     since: float | None = None  # seconds since 1970, where the time is known
     silence: Silence | None = None  # of the configuration; one that has expired if the status is FOUND
@@ -124,21 +124,23 @@ class Finding:
     status: Status
     title: str
     evidence: tuple[Evidence, ...]
-    cause: str
+    cause: str  # why it was found, or why the check could not run
     fix: Plan | None
     reference: str
     devices: tuple[str, ...] = ()
-    ok: str = ""
-    impact: str = ""
-    data_path: bool = False
+    ok: str = ""  # the title of the check where it passed
+    impact: str = ""  # what the user loses
+    data_path: bool = False  # a warning costs bandwidth or latency between NIC and GPU
     part_of: str = ""  # the id of the finding with the same cause, which is counted instead of this one
-    takes: tuple[str, ...] = ()  # as in Outcome
-    ranks: tuple[str, ...] = ()
-    jobs: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()  # GPUs (BDF) and NICs that cannot use GPUDirect RDMA because of it
+    ranks: tuple[str, ...] = ()  # "rank 5", "pid 4716"
+    jobs: tuple[str, ...] = ()  # names of the jobs that it affects
     pids: frozenset[int] = frozenset()  # as in Outcome, with those of findings with this cause
-    since: float | None = None
-    silence: Silence | None = None  # as in Outcome, or that of its cause
-    gains: tuple[PairGain, ...] = ()  # as in Outcome; without any, those of findings with this cause
+    since: float | None = None  # when it began, in seconds as in Outcome; None: unknown
+    silence: Silence | None = None  # of the configuration, or that of its cause
+    gains: tuple[  # what the fix should bring, or that of findings with this cause
+        PairGain, ...
+    ] = ()  # what the fix should bring; without any, those of findings with this cause
     refutes: tuple[GdrPath, ...] = ()  # as in Outcome
     check_title: str = ""  # where the title is an effect on a job
     part_jobs: tuple[str, ...] = ()  # jobs of findings with this cause

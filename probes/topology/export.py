@@ -6,7 +6,7 @@ Attributes are plain values; unknown ones are left out. Names come from the node
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
@@ -15,6 +15,7 @@ from probes.topology.graph import C2C, CPU, GPU, INTERNAL, MANAGEMENT, NIC, NUMA
 
 if TYPE_CHECKING:
     import networkx as nx
+    from typing_extensions import NotRequired
 
 _NODE_FACTS = ("kind", "label", "name", "numa_node")
 _EDGE_FACTS = (
@@ -34,6 +35,48 @@ _EDGE_STYLES = {
     INTERNAL: "color=gray",
 }
 _COLORS = {"critical": "red", "warning": "orange"}
+
+
+_GraphKind: TypeAlias = (
+    'Literal["NUMA node", "CPU", "host bridge", "root port", "upstream port", "downstream port"]'
+    ' | Literal["GPU", "NIC", "NVSwitch", "NVSwitch management", "DMA function", "other"]'
+)
+
+
+class _GraphNode(TypedDict):
+    id: str  # BDF of a PCI function; "NUMA 0", "pci0000:15", or "CPU" where no NUMA node is known
+    kind: _GraphKind
+    label: str  # GPU0, mlx5_0; otherwise the id
+    name: NotRequired[str]  # vendor and model
+    numa_node: NotRequired[int]
+    severity: NotRequired[Literal["critical", "warning"]]  # of the most severe finding about it
+    findings: NotRequired[str]  # ids of these findings, as in gdrtop check, separated by ", "
+
+
+class _GraphEdge(TypedDict):
+    source: str
+    target: str
+    type: Literal["PCIe", "internal", "SMP", "NVLink", "C2C"]  # "internal": inside a CPU or a PCIe switch
+    text: NotRequired[str]  # "Gen5 x16, now Gen3 x8", "NV18"
+    gbps: NotRequired[float]  # what the link carries each way, 10^9 bits/s; a GPU's link when awake
+    best_gbps: NotRequired[float]  # the same at its best
+    speed_gtps: NotRequired[float]  # GT/s a lane
+    width: NotRequired[int]  # lanes
+    max_speed_gtps: NotRequired[float]
+    max_width: NotRequired[int]
+    degraded: NotRequired[bool]  # it carries less than at its best
+    links: NotRequired[int]  # NVLinks or C2C links
+    distance: NotRequired[int]  # NUMA distance, as the firmware reports it
+
+
+class Graph(TypedDict):
+    """The topology in the node-link form that networkx.node_link_graph(…, edges="edges") reads."""
+
+    directed: Literal[False]
+    multigraph: Literal[False]
+    graph: dict[str, object]
+    nodes: tuple[_GraphNode, ...]
+    edges: tuple[_GraphEdge, ...]
 
 
 @frozen

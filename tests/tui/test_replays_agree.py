@@ -10,7 +10,7 @@ from probes.simulation.host import SimulatedHost
 from tests.support.pilot import SteppedClock
 from tui.cli import main
 from tui.commands.record import record
-from tui.runtime.json_values import plain_value, verdict_json
+from tui.runtime.json_values import plain_value
 from tui.runtime.open_host import open_recording
 from tui.runtime.replay_source import ReplaySource
 
@@ -69,5 +69,5 @@ def test_check_topo_live_and_the_screen_show_the_same_at_the_end_of_a_recording(
 
     checked, live, topo = last_printed("check"), last_printed("live"), last_printed("topo")
     assert listed(checked) == listed(live) == shown
-    assert verdict_json(judgment.verdict) == checked["verdict"] == topo["verdict"]
+    assert plain_value(judgment.verdict) == checked["verdict"] == topo["verdict"]
     assert live["verdict"] == plain_value(judgment.verdict)

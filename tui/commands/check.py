@@ -7,12 +7,12 @@ import io
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import did_you_mean, plural
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.judgment import Judgment, exit_status, judge
 from probes.checks.live.watched import NOT_LONG_ENOUGH, WATCH_SECONDS
 from probes.checks.new_jobs import DEFAULTS, Action
@@ -29,7 +29,22 @@ from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, UsageErr
 from tui.commands.consumers.checked_node import CheckedNode
 from tui.commands.consumers.output import ONE_LINE_BYTES, one_line, save_check, write_actions, write_for
 from tui.files.since_ok import SinceOk, since_ok
-from tui.runtime.json_values import document, finding_json, host_name, time_json, verdict_json, write_json
+from tui.runtime.json_values import (
+    Changed,
+    ExitStatus,
+    FindingObject,
+    SilenceObject,
+    Time,
+    VerdictObject,
+    document,
+    finding_json,
+    host_name,
+    object_from,
+    plain_value,
+    silence_json,
+    time_json,
+    write_json,
+)
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
@@ -43,6 +58,9 @@ from widgets.doctor.findings import (
     title_of,
 )
 from widgets.node import verdict as verdict_drawing
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
 
 _MOST_NAMED = 4  # skipped checks
 _MOST_SECONDS = 3600
@@ -313,6 +331,37 @@ def _left_out(skipped: Sequence[str], only: Collection[str], skip: Collection[st
     return f"{plural(len(skipped), 'check')} skipped ({', '.join((*skipped[:_MOST_NAMED], *more))})"
 
 
+_SILENCED = Annotated[Finding, Changed(only=("id", "severity", "title", "devices"), silence=SilenceObject)]
+
+
+class _Change(TypedDict):
+    fact: str
+    label: str
+    slots: tuple[str, ...]  # devices, or names of settings; empty: the node itself
+    before: str
+    now: str
+
+
+class _SinceOk(TypedDict):
+    time: Time  # of the last check at which the node was READY or ACTIVE, with zone (RFC 3339)
+    state: Literal["READY", "ACTIVE"]
+    changes: tuple[_Change, ...]  # what decides the path first
+
+
+class CheckDocument(TypedDict):
+    """`gdrtop check --json`."""
+
+    verdict: VerdictObject
+    exit_status: ExitStatus  # 0 fine, 1 warnings, 2 critical, 3 unknown or not applicable
+    skipped: tuple[str, ...]  # ids of the checks that --only or --skip left out, also of the verdict
+    # Null: the node is READY or ACTIVE, it never was, or it is another machine.
+    since_ok: NotRequired[Maybe[_SinceOk | None]]
+    findings: tuple[Annotated[FindingObject, Changed(status=Literal["found"])], ...]  # the most severe first
+    silenced: tuple[_SILENCED, ...]
+    # Every check that ran. With --all or an ID, all details; the title is the outcome.
+    checks: tuple[Annotated[FindingObject, Changed("id", "status", "severity", "title", "cause")], ...]
+
+
 def check_json(
     node: Node,
     at: float,
@@ -328,12 +377,16 @@ def check_json(
     of every check; `since`: what has changed since the node last worked.
     """
     content = {
-        "verdict": verdict_json(verdict),
+        "verdict": plain_value(verdict),
         "exit_status": exit_status(verdict),
         "skipped": list(skipped),
         "since_ok": _since_json(since),
         "findings": [finding_json(finding) for finding in ran if finding.status is Status.FOUND],
-        "silenced": [_silenced_json(finding) for finding in ran if finding.status is Status.SILENCED],
+        "silenced": [
+            object_from(finding, _SILENCED, silence=silence_json(finding.silence, is_expired=False))
+            for finding in ran
+            if finding.status is Status.SILENCED and finding.silence is not None
+        ],
         "checks": [_check_row_json(finding, in_full) for finding in ran],
     }
     if isinstance(since, Unknown):
@@ -348,21 +401,10 @@ def _since_json(since: SinceOk) -> dict[str, Any] | None:
         "time": time_json(since.before.taken_at),
         "state": since.before.verdict.state.value,
         "changes": [
-            {
-                "fact": change.fact.id,
-                "label": change.fact.label,
-                "slots": list(change.slots),
-                "before": change.before,
-                "now": change.now,
-            }
+            object_from(change, _Change, fact=change.fact.id, label=change.fact.label)
             for change in since.changes
         ],
     }
-
-
-def _silenced_json(finding: Finding) -> dict[str, Any]:
-    whole = finding_json(finding)
-    return {name: whole[name] for name in ("id", "severity", "title", "devices", "silence")}
 
 
 def _check_row_json(finding: Finding, in_full: bool) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypedDict
 
 from probes.base.origin import Source
 from probes.base.plan import NothingToDo
@@ -24,7 +24,7 @@ from tui.actions.script import script_of
 from tui.command_line.arguments import EXIT_REFUSED, UsageError
 from tui.commands.check import examine_host
 from tui.launch import EXIT_INTERRUPTED
-from tui.runtime.json_values import document, host_name, step_json, write_json
+from tui.runtime.json_values import StepObject, document, host_name, object_from, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import has_width, heading, print_lines, text_width
 from tui.runtime.signals import TERMINAL_GONE, signals_stop
@@ -35,6 +35,10 @@ from widgets.doctor.changes import draw_change, draw_rehearsal
 from widgets.doctor.findings import title_of
 from widgets.doctor.plan import draw_consequences, draw_steps, offer_text, step_groups
 
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
+
+
 EXIT_FAILED = 1  # a step failed, or its outcome is unknown
 EXIT_STOPPED = EXIT_INTERRUPTED
 _STATUSES = {
@@ -43,6 +47,21 @@ _STATUSES = {
     RunOutcome.REFUSED: EXIT_REFUSED,
     RunOutcome.STOPPED: EXIT_STOPPED,
 }
+
+
+class _Action(TypedDict):
+    id: str
+    title: str
+    possible: bool
+    done: bool  # nothing is left to do; why_not says what is there already
+    steps: tuple[StepObject, ...]
+    why_not: NotRequired[str]  # why the action is not possible on this node
+
+
+class DoDocument(TypedDict):
+    """`gdrtop do --list --json`."""
+
+    actions: tuple[_Action, ...]
 
 
 _STATUS_HELP = """\
@@ -321,10 +340,10 @@ class Do:
 
 
 def _offer_json(offer: Offer) -> dict[str, Any]:
-    steps = [] if offer.plan is None else [step_json(step) for step in offer.plan.steps]
-    state = {"possible": offer.plan is not None, "done": offer.is_done}
-    fields = {"id": offer.id, "title": offer.title, **state, "steps": steps}
-    return {**fields, "why_not": offer.why_not} if offer.plan is None else fields
+    steps = [] if offer.plan is None else [object_from(step, StepObject) for step in offer.plan.steps]
+    state = {"possible": offer.plan is not None, "done": offer.is_done, "steps": steps}
+    fields = object_from(offer, _Action, **state)
+    return fields if offer.plan is None else {name: fields[name] for name in fields if name != "why_not"}
 
 
 def confirm_and_run(

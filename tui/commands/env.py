@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.frozen import frozen
 from probes.base.text import did_you_mean, printable
@@ -25,10 +25,14 @@ from probes.setup.environment.lint import File, FileReport, lint, named_file, wo
 from probes.setup.environment.recommend import recommend, version_of
 from probes.snapshot.examination import Examination, examine
 from tui.command_line.arguments import OutputOptions, UsageError, accept_earlier, named_text, parsed
-from tui.runtime.json_values import document, host_name, object_of, write_json
+from tui.runtime.json_values import Changed, ExitStatus, document, host_name, object_from, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, line, wrapped
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
+
 
 _HELP = """\
 examples:
@@ -43,6 +47,60 @@ exit status of --lint, the worst of all files:
 _VERSION = re.compile(r"v?([0-9]{1,3}\.[0-9]{1,3}(?:\.[0-9]{1,3})?)")
 _SIMILAR = 0.75  # most names share a prefix and words such as DEVICES
 _WORDS = {Severity.CRITICAL: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
+
+
+_RECOMMENDATION = Annotated[
+    Advice,
+    Changed(
+        without=("version", "version_from", "is_unread"),
+        nccl_version=str,
+        nccl_version_from=Literal["stated", "running jobs", "assumed"],
+        is_complete=bool,
+    ),
+]
+
+
+class _Default(TypedDict):
+    since: str  # the version; empty: from the first
+    value: str
+
+
+class _Meaning(TypedDict):
+    value: str
+    meaning: str
+
+
+_EXPLANATION = Annotated[
+    Explanation,
+    Changed(
+        without=("variable",),
+        name=str,
+        meaning=str,
+        defaults=tuple[_Default, ...],
+        values=tuple[_Meaning, ...],
+        reference=str,
+    ),
+]
+_PROBLEM = Annotated[Problem, Changed(line=int | None, severity=Literal["error", "warning", "note"])]
+
+
+class _Lint(TypedDict):
+    file: str
+    kind: FileKind
+    variables: int  # whose values were judged
+    variables_known_at_run_time: NotRequired[int]  # whose values only the job knows; these were not judged
+    not_compared: str  # why NICs and distances were not compared with this node; empty: they were
+    problems: tuple[_PROBLEM, ...]
+
+
+class EnvDocument(TypedDict):
+    """`gdrtop env --json`."""
+
+    exit_status: ExitStatus  # of --lint: 0 ok, 1 warnings, 2 errors, 3 no value to check; else 0
+    recommendation: _RECOMMENDATION | None
+    explanation: _EXPLANATION | None
+    lint: _Lint | None
+    more_files: NotRequired[tuple[_Lint, ...]]  # the files after the first one of --lint
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -286,50 +344,25 @@ def _document(
 
 def advice_json(advice: Advice) -> dict[str, Any]:
     """Return a recommendation as JSON."""
-    return object_of(
-        {
-            "nccl_version": ".".join(map(str, advice.version)),
-            "nccl_version_from": advice.version_from,
-            "vendor": advice.vendor,
-            "source_script": advice.source_script,
-            "nothing": advice.nothing,
-            "is_complete": advice.is_complete,
-            "settings": advice.settings,
-            "notes": advice.notes,
-        }
-    )
+    version = ".".join(map(str, advice.version))
+    return object_from(advice, _RECOMMENDATION, nccl_version=version, nccl_version_from=advice.version_from)
 
 
 def _explanation_json(found: Explanation) -> dict[str, Any]:
-    return {
-        "name": found.variable.name,
-        "value": found.value,
-        "meaning": found.variable.meaning,
-        "of_value": list(found.of_value),
-        "defaults": [{"since": since, "value": value} for since, value in found.variable.defaults],
-        "values": [{"value": value, "meaning": text} for value, text in found.values],
-        "notes": list(found.notes),
-        "on_this_node": list(found.on_this_node),
-        "reference": found.variable.reference,
-    }
+    variable = found.variable
+    return object_from(
+        found,
+        _EXPLANATION,
+        variable,
+        defaults=[{"since": since, "value": value} for since, value in variable.defaults],
+        values=[{"value": value, "meaning": text} for value, text in found.values],
+    )
 
 
 def _report_json(report: FileReport, name: str) -> dict[str, Any]:
-    return {
-        "file": name,
-        "kind": report.kind.value,
-        "variables": report.count,
-        "variables_known_at_run_time": report.dynamic,
-        "not_compared": report.not_compared,
-        "problems": [
-            {
-                "line": problem.line or None,
-                "severity": _WORDS[problem.severity],
-                "variable": problem.variable,
-                "title": problem.title,
-                "detail": problem.detail,
-                "fix": problem.fix,
-            }
-            for problem in report.problems
-        ],
-    }
+    problems = [
+        object_from(problem, _PROBLEM, line=problem.line or None, severity=_WORDS[problem.severity])
+        for problem in report.problems
+    ]
+    counts = {"variables": report.count, "variables_known_at_run_time": report.dynamic}
+    return object_from(report, _Lint, file=name, problems=problems, **counts)

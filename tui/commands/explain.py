@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO, TypedDict
 
 from probes.base.text import printable
 from probes.base.unknown import Unknown, known
@@ -12,19 +12,15 @@ from probes.checks.judgment import judge
 from probes.facts.jobs.processes import name_of
 from probes.facts.system import cloud as cloud_facts
 from probes.host.protocol import Host
-from probes.live.explanation.process import (
-    ProcessExplanation,
-    concerning,
-    explain_process,
-)
+from probes.live.explanation.process import ProcessExplanation, concerning, explain_process
 from probes.live.job_examination import examine_and_sample
-from probes.live.model.sample import LiveProcess, LiveSample
+from probes.live.model.sample import LiveProcess, LiveSample, PathJudgment
 from probes.queries.finding import Finding, Severity
-from probes.setup.environment.advice import Advice
+from probes.setup.environment.advice import Advice, Setting
 from probes.setup.environment.recommend import recommend
 from probes.snapshot.examination import Examination
 from tui.command_line.arguments import OutputOptions, UsageError, accept_earlier, parsed, whole_number
-from tui.runtime.json_values import document, host_name, plain_value, write_json
+from tui.runtime.json_values import Changed, document, host_name, object_from, plain_value, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
@@ -40,6 +36,24 @@ exit status:
   3    unknown: no such process or job with a GPU or RDMA is visible here, or nothing to change
        was found and the processes, or the path or GPUs of one, could not be read; usage error
 """
+
+
+# In this document, the path has been any text.
+_ANY_PATH = Changed(path=Annotated[PathJudgment, Changed(word=str)])
+_FINDING = Annotated[
+    Finding,
+    Changed(only=("id", "severity", "title", "impact", "cause"), needs_admin=bool, steps=tuple[str, ...]),
+]
+
+
+class ExplainDocument(TypedDict):
+    """`gdrtop explain --json`."""
+
+    processes: tuple[Annotated[ProcessExplanation, _ANY_PATH], ...]
+    findings: tuple[_FINDING, ...]  # what these processes feel
+    settings: tuple[Setting, ...]  # what jobs on this node need
+    not_explained: str  # why there is no process; empty if there is one
+    exit_status: int
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -171,12 +185,5 @@ def _content(
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
-    return {
-        "id": finding.id,
-        "severity": finding.severity.value,
-        "title": finding.title,
-        "impact": finding.impact,
-        "cause": finding.cause,
-        "needs_admin": needs_admin(finding),
-        "steps": [] if finding.fix is None else [step.why for step in finding.fix.steps],
-    }
+    steps = [] if finding.fix is None else [step.why for step in finding.fix.steps]
+    return object_from(finding, _FINDING, needs_admin=needs_admin(finding), steps=steps)

@@ -6,24 +6,28 @@ import argparse
 import sys
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypedDict
 
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel import log as kernel_log
 from probes.facts.kernel.log import KernelLogFacts
 from probes.facts.kernel.module_blockers import explain, refusal_of
-from probes.facts.kernel.modules import ModuleFacts, ModuleState, Rung
+from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState, Rung, SymbolProvider
 from probes.facts.node import Node, probe_node
 from probes.host.probe_thread import ask_here
 from probes.host.protocol import Host
 from tui.command_line.arguments import TableOptions, add_table_options, parsed
-from tui.runtime.json_values import document, host_name, object_of, plain_value, write_document
+from tui.runtime.json_values import Changed, document, host_name, object_from, object_of, write_document
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import has_width, heading, print_lines, text_width
 from widgets.base.columns import Column, draw_columns
 from widgets.base.lines import Line, Run, line
 from widgets.node import modules as modules_drawing
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
+
 
 _STATUS_HELP = """\
 exit status:
@@ -150,6 +154,30 @@ def _table(node: Node, facts: ModuleFacts, is_wide: bool, width: int = sys.maxsi
     return list(draw_columns(columns, [""] * len(names), width))
 
 
+_MODULE = Annotated[
+    KernelModule,
+    Changed(
+        without=("depends", "softdep", "taint", "kernel_forbids"),
+        install_line=str | None,
+        needs=tuple[str, ...],
+        core=bool,
+        why=str,
+        explanation=str,
+    ),
+]
+_SYMBOL = Annotated[SymbolProvider, Changed("symbol", "needed_by", "provider")]
+
+
+class ModulesDocument(TypedDict):
+    """`gdrtop modules --json`."""
+
+    kernel_release: NotRequired[Maybe[str]]
+    memory_peers: NotRequired[Maybe[tuple[str, ...]]]
+    modules: Maybe[tuple[_MODULE, ...]]
+    symbols: NotRequired[tuple[_SYMBOL, ...]]
+    rules_unread: NotRequired[tuple[str, ...]]
+
+
 def modules_json(node: Node, log: Maybe[KernelLogFacts], at: float) -> dict[str, Any]:
     """Return the JSON document; `at`: seconds since 1970."""
     return document("modules", host_name(node), node.origin, at, _modules(node.modules, log))
@@ -162,8 +190,4 @@ def _modules(facts: Maybe[ModuleFacts], log: Maybe[KernelLogFacts]) -> dict[str,
     for rung, module in zip(facts.ladder, ladder, strict=True):
         if refusal := refusal_of(facts, log, rung.module):
             module["explanation"] = f"{module['explanation']}; the kernel refused it before: {refusal}"
-    content = object_of({"kernel_release": facts.kernel_release, "memory_peers": facts.memory_peers})
-    content["modules"] = ladder
-    content["symbols"] = [plain_value(symbol) for symbol in facts.symbols]
-    content["rules_unread"] = list(facts.rules_unread)
-    return content
+    return object_from(facts, ModulesDocument, modules=ladder)

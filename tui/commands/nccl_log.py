@@ -8,18 +8,18 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, TextIO
+from typing import Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.origin import Origin, Source
+from probes.base.unknown import Maybe, Unknown
 from probes.base.unknown import Reason as Why
-from probes.base.unknown import Unknown
 from probes.nccl.log.facts import LogFacts, LogVerdict
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import verdict_of
 from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, UsageError, parsed
 from tui.files.log_files import STDIN, UnreadableLog, chunks_of_log, log_files, size_of
 from tui.files.new_file import shown_path
-from tui.runtime.json_values import document, object_of, write_json
+from tui.runtime.json_values import Changed, ExitStatus, document, object_from, object_of, write_json
 from tui.runtime.printing import print_lines, text_width
 from widgets.nccl.log import draw
 
@@ -36,6 +36,17 @@ exit status:
   3    unknown: no network channel in the log yet, or most channel lines are cut off; usage
        error
 """
+
+
+class NcclLogDocument(TypedDict):
+    """`gdrtop nccl-log --json`."""
+
+    node: Maybe[None]  # a log can be of several nodes
+    source: Literal["recorded"]
+    label: Literal[""]
+    exit_status: ExitStatus  # 0 every network channel uses GPUDirect RDMA, 1 some, 2 none, 3 unknown
+    verdict: Annotated[LogVerdict, Changed(state=Literal["all", "partly", "none", "unknown"])]
+    log: LogFacts
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -82,17 +93,8 @@ def write_nccl_log(
 
 def nccl_log_json(facts: LogFacts, verdict: LogVerdict, at: float) -> dict[str, Any]:
     """Return the JSON document."""
-    content = object_of(
-        {
-            "exit_status": verdict.state.value,
-            "verdict": {
-                "state": verdict.state.name.lower(),
-                "text": verdict.text,
-                "reasons": verdict.reasons,
-            },
-            "log": facts,
-        }
-    )
+    judged = object_from(verdict, LogVerdict, state=verdict.state.name.lower())
+    content = object_of({"exit_status": verdict.state.value, "verdict": judged, "log": facts})
     node = Unknown(Why.NOT_THERE, "", "a log can cover several nodes")
     return document("nccl-log", node, Origin(Source.RECORDED), at, content)
 

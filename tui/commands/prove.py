@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO, TypedDict
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.planning.chosen_devices import NoSuchDevice, bdf_of
-from probes.bandwidth.registration.outcome import Outcome, PairResult, PathResult
+from probes.bandwidth.registration.outcome import Outcome, PairResult
 from probes.bandwidth.registration.trial import GpuTrial, plan_registration
 from probes.base.origin import Source
 from probes.base.text import plural
@@ -21,7 +21,7 @@ from tui.bandwidth.registration.session import RegistrationSession
 from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, parsed
 from tui.commands.bench.output import BenchOutput
 from tui.launch import EXIT_INTERRUPTED
-from tui.runtime.json_values import document, host_name
+from tui.runtime.json_values import Changed, document, host_name, object_from
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading
 from tui.runtime.signals import signals_stop
@@ -59,6 +59,19 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     session = RegistrationSession(host, options.read_only)
     output = BenchOutput(out, parsed(OutputOptions, options))
     return Proof(host, session, output, options, sys.stdin).run()
+
+
+_TRIAL = Annotated[GpuTrial, Changed(without=("label",), gpu=str, nics=tuple[str, ...])]
+_PAIR = Annotated[PairResult, Changed(outcome=Outcome, doubt=str | None)]
+
+
+class ProveDocument(TypedDict):
+    """`gdrtop prove --json, with --dry-run`."""
+
+    gpus: tuple[_TRIAL, ...]  # what is tried
+    pairs: tuple[_PAIR, ...]  # empty with --dry-run
+    exit_status: int
+    exit_reason: str
 
 
 class Proof:
@@ -178,8 +191,11 @@ class Proof:
         if not self._options.json:
             return
         content: dict[str, Any] = {
-            "gpus": [_trial_json(trial) for trial in trials],
-            "pairs": [_pair_json(result) for result in results],
+            "gpus": [
+                object_from(trial, _TRIAL, gpu=trial.label, nics=[nic.name for nic in trial.nics])
+                for trial in trials
+            ],
+            "pairs": [object_from(each, _PAIR, doubt=each.doubt or None) for each in results],
             "exit_status": status,
             "exit_reason": reason,
         }
@@ -207,34 +223,3 @@ def exit_status(results: Sequence[PairResult], interrupted: str) -> tuple[int, s
     if left:
         return EXIT_NOT_PROVEN, sentence(f"{text}, {left} not tried or without an answer")
     return EXIT_NOT_PROVEN if doubtful else 0, sentence(text)
-
-
-def _trial_json(trial: GpuTrial) -> dict[str, Any]:
-    return {
-        "gpu": trial.label,
-        "bdf": trial.bdf,
-        "nics": [nic.name for nic in trial.nics],
-        "not_tried": trial.not_tried,
-        "users": trial.users,
-    }
-
-
-def _pair_json(result: PairResult) -> dict[str, Any]:
-    return {
-        "gpu": result.gpu,
-        "bdf": result.bdf,
-        "nic": result.nic,
-        "outcome": result.outcome.value,
-        "doubt": result.doubt or None,
-        "dmabuf": _path_json(result.dmabuf),
-        "peer_memory": _path_json(result.peer_memory),
-    }
-
-
-def _path_json(path: PathResult) -> dict[str, Any]:
-    return {
-        "outcome": path.outcome.value,
-        "why": path.why,
-        "function": path.function,
-        "error": path.error,
-    }

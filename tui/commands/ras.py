@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, TextIO, TypeVar
+from typing import Annotated, Any, TextIO, TypedDict, TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.origin import Source
@@ -17,9 +17,11 @@ from probes.base.unknown import Maybe, Unknown
 from probes.host.protocol import Host
 from probes.host.ras import DIAGNOSTICS, MONITOR, STATUS, VERBOSE_STATUS
 from probes.live.model.sample import LiveSample
-from probes.live.ras.policy import LEAST_INTERVAL_SECONDS, RasDecision, RasUse
+from probes.live.ras.findings import RasFinding, Stall
+from probes.live.ras.policy import LEAST_INTERVAL_SECONDS, RasDecision, RasJob, RasUse
 from probes.live.ras.targets import LocalProcesses, RasTarget, find_targets, local_processes, no_job
-from probes.nccl.ras.facts import RasEvent, parse_event
+from probes.nccl.ras.facts import RasEvent, RasReport, parse_event
+from probes.nccl.ras.report import DiagnosticLine, Diagnostics
 from probes.queries.finding import Severity
 from tui.command_line.arguments import (
     EXIT_WRONG_USAGE,
@@ -31,7 +33,15 @@ from tui.command_line.arguments import (
     require_running_node,
     whole_number,
 )
-from tui.runtime.json_values import document, host_name, object_of, plain_value
+from tui.runtime.json_values import (
+    NO_REASONS,
+    Changed,
+    ExitStatus,
+    document,
+    host_name,
+    object_from,
+    object_of,
+)
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
@@ -51,6 +61,34 @@ exit status, from the last report of each job:
 _SAMPLES = 5  # until start times and libraries of all processes are read
 EXIT_UNKNOWN = EXIT_WRONG_USAGE
 T = TypeVar("T")
+
+
+_EVENT = Annotated[RasEvent, Changed(without=("at",), local_time=str)]
+
+
+_LINE = Annotated[DiagnosticLine, NO_REASONS]
+_DIAGNOSTICS = Annotated[Diagnostics, Changed(lines=tuple[_LINE, ...])]
+
+
+class _Answer(TypedDict):
+    address: str  # where RAS was asked; empty: nowhere
+    jobs: tuple[RasJob, ...]  # that share the port; one of them answers
+    pids: tuple[int, ...]
+    sent: str  # STATUS, VERBOSE STATUS or MONITOR all; empty if nothing was sent
+    refusals: tuple[str, ...]
+    warnings: tuple[str, ...]
+    report: Maybe[RasReport]
+    diagnostics: Maybe[_DIAGNOSTICS]
+    stalls: tuple[Stall, ...]
+    findings: tuple[RasFinding, ...]
+    events: tuple[_EVENT, ...]
+
+
+class RasDocument(TypedDict):
+    """`gdrtop ras --json, one line a report or a group of events`."""
+
+    exit_status: ExitStatus
+    answers: tuple[_Answer, ...]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -342,24 +380,11 @@ class Ras:
 
 
 def _answer_json(answer: RasAnswer) -> dict[str, Any]:
-    return object_of(
-        {
-            "address": answer.address,
-            "jobs": answer.target.jobs,
-            "pids": answer.target.pids,
-            "sent": answer.sent,
-            "refusals": answer.decision.refusals,
-            "warnings": answer.decision.warnings,
-            "report": answer.report,
-            "diagnostics": answer.diagnostics,
-            "stalls": answer.stalls,
-            "findings": answer.found,
-            "events": [_event_json(event) for event in answer.events],
-        }
+    return object_from(
+        answer,
+        _Answer,
+        answer.target,
+        answer.decision,
+        findings=answer.found,
+        events=[object_from(event, _EVENT, local_time=event.at) for event in answer.events],
     )
-
-
-def _event_json(event: RasEvent) -> dict[str, Any]:
-    """Return an event; its time is local to a process that may run on another node, and names no zone."""
-    fields: dict[str, Any] = plain_value(event)
-    return {"local_time": fields.pop("at"), **fields}

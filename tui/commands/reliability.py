@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.origin import Source
 from probes.base.text import printable
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import probe_node
-from probes.host.component_history import Component, ComponentHistory, Mark
+from probes.host.component_history import Component, ComponentHistory, JobPart, Mark, PastJob
 from probes.host.protocol import Host
 from probes.live.reliability.history_text import gone_from, is_compared, is_slow, slow_jobs, stands_out
 from tui.command_line.arguments import TableOptions, UsageError, add_table_options, parsed
-from tui.runtime.json_values import document, host_name, time_json, write_document
+from tui.runtime.json_values import Changed, Time, document, host_name, object_from, time_json, write_document
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, sentence, wrapped
@@ -32,6 +32,35 @@ exit status:
   2    there is no history, or it cannot be read
   3    usage error
 """
+
+
+_PART = Annotated[JobPart, Changed(without=("counts",), is_slow=bool | None, events=Mapping[Mark, int])]
+
+
+class _Component(TypedDict):
+    id: str  # what stays: node GUID and port, or the GPU's UUID; else the PCI address
+    name: str
+    kind: Literal["port", "gpu"]
+    bdf: str | None  # PCI address
+    is_gone: bool  # the node no longer has it, so it does not count for the exit status
+    slow_jobs: int  # of compared_jobs, those in which it was the slow one
+    compared_jobs: int  # its last jobs in which it could be compared, at most 10
+    stands_out: bool  # it was the slow one in most of at least 3 jobs
+    events: Mapping[Mark, int]  # how often
+    jobs: tuple[_PART, ...]
+
+
+_JOB = Annotated[PastJob, Changed(began=Time, ended=Time)]
+
+
+class ReliabilityDocument(TypedDict):
+    """`gdrtop reliability --json`."""
+
+    since: Maybe[Time]  # when the history begins
+    until: Maybe[Time]  # when gdrtop watch wrote it last
+    jobs: tuple[_JOB, ...]  # the newest ones, newest first
+    components: tuple[_Component, ...]
+    exit_status: int
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -138,27 +167,29 @@ def _content(
 
 def _component_json(component: Component, is_gone: bool) -> dict[str, Any]:
     jobs = slow_jobs(component)
-    return {
-        "id": component.id,
-        "name": component.name,
-        "kind": "gpu" if component.is_gpu else "port",
-        "bdf": component.bdf or None,
-        "is_gone": is_gone,
-        "slow_jobs": jobs.slow,
-        "compared_jobs": jobs.compared,
-        "stands_out": stands_out(component),
-        "events": _events(component.counts),
-        "jobs": [
-            {
-                "job": part.job,
-                "compared_seconds": round(part.compared_seconds, 1),
-                "slow_seconds": round(part.slow_seconds, 1),
-                "is_slow": is_slow(part) if is_compared(part) else None,
-                "events": _events(part.counts),
-            }
-            for part in component.parts
-        ],
-    }
+    return object_from(
+        component,
+        _Component,
+        kind="gpu" if component.is_gpu else "port",
+        bdf=component.bdf or None,
+        is_gone=is_gone,
+        slow_jobs=jobs.slow,
+        compared_jobs=jobs.compared,
+        stands_out=stands_out(component),
+        events=_events(component.counts),
+        jobs=[_part_json(part) for part in component.parts],
+    )
+
+
+def _part_json(part: JobPart) -> dict[str, Any]:
+    return object_from(
+        part,
+        _PART,
+        compared_seconds=round(part.compared_seconds, 1),
+        slow_seconds=round(part.slow_seconds, 1),
+        is_slow=is_slow(part) if is_compared(part) else None,
+        events=_events(part.counts),
+    )
 
 
 def _events(counts: Mapping[str, int]) -> dict[str, int]:

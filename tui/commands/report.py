@@ -5,22 +5,33 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from typing import Any, TextIO
+from collections.abc import Mapping
+from typing import Annotated, Any, TextIO, TypedDict
 
 from probes.base.origin import Source
-from probes.base.unknown import Reason, Unknown
-from probes.setup.report import Report
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.setup.report import Change, Report
 from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError
-from tui.commands.bench.lists import result_json
-from tui.commands.check import check_json
-from tui.commands.live.live import live_json
-from tui.commands.topo import highlights_of, topology_json
+from tui.commands.bench.lists import BenchDocument, result_json
+from tui.commands.check import CheckDocument, check_json
+from tui.commands.live.live import LiveDocument, live_json
+from tui.commands.topo import TopoDocument, highlights_of, topology_json
 from tui.controllers.report_reader import read_report
 from tui.files.new_file import NotWritten, check_new, write_new
 from tui.files.setup_log import REPORTED, SetupLog, SetupLogError, open_setup_log
 from tui.files.since_ok import SinceOk, since_ok
 from tui.files.version import version
-from tui.runtime.json_values import document, host_name, object_of, plain_value, with_time, write_json
+from tui.runtime.json_values import (
+    Changed,
+    Time,
+    document,
+    host_name,
+    object_from,
+    object_of,
+    plain_value,
+    time_json,
+    write_json,
+)
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, is_plain
 
@@ -32,6 +43,23 @@ _PRIVACY = {
 }
 _SUFFIXES = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".json": "json"}
 _NO_PROCESSES = "a tree of files has no processes"
+
+
+_CHANGE = Annotated[Change, Changed(without=("at",), time=Time)]
+
+
+class ReportDocument(TypedDict):
+    """`gdrtop report --json`."""
+
+    redacted: bool  # names, addresses, GUIDs and serial numbers are replaced with pseudonyms
+    versions: Mapping[str, Maybe[str]]  # by component
+    check: CheckDocument
+    topo: TopoDocument
+    live: Maybe[LiveDocument]
+    bench: BenchDocument  # the newest saved result of each test on this node
+    meaning: tuple[str, ...]  # what the results mean together, in sentences
+    changes: tuple[_CHANGE, ...]  # what gdrtop has run on this node, newest first
+    unread: tuple[str, ...]  # saved results or logs that could not be read, and why
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -131,7 +159,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "live": None if report.sample is None else live_json(node, report.sample),
         "bench": document("bench", host_name(node), node.origin, at, results),
         "meaning": list(report.conclusions),
-        "changes": [with_time(plain_value(change)) for change in report.changes],
+        "changes": [object_from(change, _CHANGE, time=time_json(change.at)) for change in report.changes],
         "unread": plain_value(report.unread),
     }
     if report.sample is None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from typing import Any, TextIO
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TextIO, TypedDict
 
 from probes.bandwidth.model.request import Mode
 from probes.base.origin import Source
+from probes.base.plan import Step
 from probes.base.text import did_you_mean, printable
 from probes.facts.gpudirect import GdrPath
 from probes.facts.node import derivation
@@ -28,7 +29,7 @@ from tui.commands.do import Do, add_consent_options, confirm_and_run
 from tui.commands.forecast.upgrade import write_advice
 from tui.commands.simulated_setup import SimulatedSetup
 from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLog, SetupLogError, open_setup_log, remember_boot
-from tui.runtime.json_values import document, host_name, plain_value, write_json
+from tui.runtime.json_values import Changed, document, host_name, object_from, write_json
 from tui.runtime.lock import user_and_day
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
@@ -46,6 +47,28 @@ exit status:
   3    not applicable: GPUDirect RDMA cannot work on this node; or usage error
   130  stopped
 """
+
+
+class _SetupStep(SetupStep):
+    optional: bool  # the node is set up without this step
+
+
+_COMMAND = Annotated[Step, Changed(only=("why", "argv"), file=str | None)]
+_STEP = Annotated[
+    _SetupStep,
+    Changed(without=("plan", "test", "is_optional", "is_left_out"), commands=tuple[_COMMAND, ...]),
+]
+
+
+class SetupDocument(TypedDict):
+    """`gdrtop setup --json`."""
+
+    path: str | None  # chosen, else recommended; null: none can work on this node
+    path_by: str  # who chose the path and when; empty: nobody, so it is the recommended one
+    recommended: str | None
+    reason: str  # why this path is recommended, or why none is
+    situation: Mapping[str, str]  # where the node stands, as shown on screen
+    steps: tuple[_STEP, ...]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -265,14 +288,13 @@ class SetupCommand:
 
     def _write_json(self, guide: Guide) -> None:
         node = self._do.examination.node
-        content: dict[str, Any] = {
-            "path": None if guide.path is None else guide.path.value,
-            "path_by": guide.path_by,
-            "recommended": None if guide.choice.recommended is None else guide.choice.recommended.value,
-            "reason": guide.choice.reason,
-            "situation": dict(situation_rows(guide.situation)),
-            "steps": [_step_json(step) for step in guide.steps],
-        }
+        content = object_from(
+            guide,
+            SetupDocument,
+            guide.choice,
+            situation=dict(situation_rows(guide.situation)),
+            steps=[_step_json(step) for step in guide.steps],
+        )
         write_json(
             document("setup", host_name(node), node.origin, self._host.wall_clock(), content), self._out
         )
@@ -282,15 +304,6 @@ class SetupCommand:
 
 
 def _step_json(step: SetupStep) -> dict[str, Any]:
-    fields: dict[str, Any] = plain_value(step)
     commands = () if step.plan is None else step.plan.steps
-    names = ("id", "title", "state", "reason", "why", "needs_console", "command", "findings", "evidence")
-    optional = {"optional": step.is_optional}
-    return {
-        **{name: fields[name] for name in names},
-        **optional,
-        "commands": [
-            {"why": command.why, "argv": list(command.argv), "file": command.file and command.file.path}
-            for command in commands
-        ],
-    }
+    files = [object_from(each, _COMMAND, file=each.file and each.file.path) for each in commands]
+    return object_from(step, _STEP, optional=step.is_optional, commands=files)

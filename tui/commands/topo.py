@@ -8,16 +8,18 @@ import os
 import posixpath
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.frozen import frozen
 from probes.base.text import printable, xml_comment
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.checks.judgment import Judgment, judge
 from probes.checks.statements import device_statements, stated_facts
+from probes.facts.gpu.fabric import GpuFabric
 from probes.facts.gpu.gpus import Gpu, GpuFacts
+from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.node import Node, derivation, probe_node
-from probes.facts.rdma.devices import RdmaFacts, port_name
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, port_name
 from probes.facts.rdma.switch_ports import SwitchPort, read_switch_ports
 from probes.host.protocol import Host
 from probes.nccl.topology_file import read_system
@@ -32,11 +34,22 @@ from probes.snapshot.nic_roles import NicRole, roles_of
 from probes.snapshot.verdict import Verdict
 from probes.topology import export
 from probes.topology.endpoints import Endpoint, is_down
-from probes.topology.export import Mark, node_link, plain_graph
+from probes.topology.export import Graph, Mark, node_link, plain_graph
+from probes.topology.hops import Hop, Smi
+from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Path, Topology, build
 from tui.command_line.arguments import UsageError, accept_earlier, parsed
 from tui.commands.check import examine_host
-from tui.runtime.json_values import document, host_name, object_of, plain_value, verdict_json, write_document
+from tui.runtime.json_values import (
+    Changed,
+    VerdictObject,
+    document,
+    host_name,
+    object_from,
+    object_of,
+    plain_value,
+    write_document,
+)
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, heading, is_plain, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
@@ -50,6 +63,8 @@ from widgets.node.path import label_of
 
 if TYPE_CHECKING:
     import networkx as nx
+    from typing_extensions import NotRequired
+
 
 FORMATS = ("text", "table", "json", "yaml", "dot")
 _FORMAT_HELP = """\
@@ -139,6 +154,87 @@ class TopologyOptions:
     switch_ports: bool = False
 
 
+_FABRIC = Annotated[GpuFabric, Changed(optional=("state", "clique", "cluster", "problems"))]
+
+
+class _Gpu(Gpu):
+    best_nics: tuple[str, ...]
+    usable_here: Maybe[bool]  # whether this session (container, control group, namespace, user) may use it
+    not_usable_because: str
+
+
+class _Nic(RdmaDevice):
+    # BDF of the function that reaches GPU memory (ConnectX Data Direct), on nodes with such functions.
+    data_direct: Maybe[str]
+    role: Literal["compute", "storage", "management", "other", None]  # as far as it can be read
+    role_reasons: tuple[str, ...]
+    usable_here: Maybe[bool]  # whether this session (container, control group, namespace, user) may use it
+    not_usable_because: str
+
+
+_GPU = Annotated[
+    _Gpu,
+    Changed(
+        without=("nvml",),
+        optional=(
+            *("driver", "minor", "compute_capability", "memory_total_bytes", "bar1_total_bytes", "c2c_links"),
+            *("nvlinks", "nvlink_peers", "fabric", "usable_here", "not_usable_because"),
+        ),
+        name=Maybe[str],
+        fabric=_FABRIC,
+    ),
+]
+_NIC = Annotated[
+    _Nic,
+    Changed(
+        without=("sysfs_path",),
+        optional=(
+            *("driver", "node_type", "firmware", "hca_type", "board_id", "node_guid", "system_image_guid"),
+            *("is_virtual_function", "uverbs", "uverbs_number", "data_direct", "role", "role_reasons"),
+            *("usable_here", "not_usable_because"),
+        ),
+        ports=Maybe[tuple[RdmaPort, ...]],
+    ),
+]
+
+
+class _SwitchPort(TypedDict):
+    device: str  # the NIC on this node
+    port: int
+    guid: Maybe[str]  # of the switch
+    number: Maybe[int]  # of the switch's port
+    counters: Maybe[Mapping[str, int]]  # errors and PortXmitWait since they were reset, as perfquery has them
+
+
+_Ends = TypedDict("_Ends", {"from": str, "to": str})
+
+
+class _Path(_Ends):
+    smi: Smi | None
+    nccl: Nccl | None
+    nccl_pcie: Nccl | None
+    nvlinks: int
+    gbps: float | None
+    weakest: int | None
+    detour: NotRequired[bool]  # only where traffic of a pair below one switch goes through the CPU
+    doubt: NotRequired[str]  # why data may be wrong, or transfers fail, although the memory registers
+    hops: NotRequired[tuple[Hop, ...]]
+    unknown: NotRequired[str]
+
+
+class TopoDocument(TypedDict):
+    """`gdrtop topo --json`."""
+
+    verdict: VerdictObject
+    gpus: Maybe[tuple[_GPU, ...]]
+    nics: Maybe[tuple[_NIC, ...]]
+    # With --switch-ports: what the InfiniBand switch at the other end of each cable counts on its port.
+    switch_ports: NotRequired[Maybe[tuple[_SwitchPort, ...]]]
+    paths: tuple[_Path, ...]
+    graph: Graph
+    gpudirect: Maybe[GpuDirectFacts]
+
+
 def write_topology(host: Host, out: TextIO, options: TopologyOptions) -> None:
     """Print the topology.
 
@@ -196,11 +292,8 @@ def _switch_ports(asked: Maybe[Mapping[tuple[str, int], Maybe[SwitchPort]]]) -> 
 
 
 def _switch_port_json(port: tuple[str, int], answer: Maybe[SwitchPort]) -> dict[str, Any]:
-    here = {"device": port[0], "port": port[1]}
-    fields = ("guid", "number", "counters")
-    if isinstance(answer, Unknown):
-        return object_of(here | dict.fromkeys(fields, answer))
-    return object_of(here | {name: getattr(answer, name) for name in fields})
+    given = dict.fromkeys(("guid", "number", "counters"), answer) if isinstance(answer, Unknown) else {}
+    return object_from(answer, _SwitchPort, device=port[0], port=port[1], **given)
 
 
 def highlights_of(examination: Examination, found: Sequence[Finding]) -> Highlights:
@@ -283,7 +376,7 @@ def topology_json(
     usable = None if highlights is None else highlights.usable
     ends = (*topology.gpus, *topology.nics)
     content: dict[str, Any] = {
-        "verdict": verdict_json(judgment.verdict),
+        "verdict": plain_value(judgment.verdict),
         "gpus": [_gpu_json(node, topology, end, gpus.get(end.id), usable) for end in topology.gpus],
         "nics": [_nic_json(node, end, roles.get(end.id), usable) for end in topology.nics],
         "paths": [_path_json(topology.path(a.id, b.id), hops, highlights) for a, b in combinations(ends, 2)],

@@ -1,19 +1,21 @@
 """Facts as JSON: an unknown value is null, and beside it "unknown" says why, by the field's name.
 
-Every document begins with the same five facts (`document`); tui/commands/schemas has a JSON Schema of
-each kind.
+Every document begins with the same facts (`Head`). Its type is a TypedDict beside the command that prints it;
+tui/commands/schema.py makes its JSON Schema of that.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
-from dataclasses import fields
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, TextIO
+from functools import cache
+from typing import Annotated, Any, Literal, TextIO, TypedDict, get_args, get_origin
 
 from probes.base.codec import Codec
-from probes.base.origin import Origin
+from probes.base.origin import Origin, Source
 from probes.base.plan import Plan, Step
 from probes.base.silence import Silence
 from probes.base.unknown import Maybe
@@ -28,10 +30,76 @@ SCHEMA_VERSIONS = {
     **{"check": 2, "forecast": 2, "image": 2, "live": 2, "watch": 2},
     **{"topo": 2, "ras": 2, "bench": 2, "report": 3},
 }
-"""The version of each document's schema, 1 unless it is here; tui/commands/schemas/KIND.json has it too."""
+"""The version of each document's schema, 1 unless it is here."""
 
+ExitStatus = Literal[0, 1, 2, 3]
+Time = Annotated[str, "date-time"]
 _LINE = 240  # a hop of a path
 _CODEC = Codec(unknown_beside=True)
+
+
+class Changed:
+    """How an object differs from the class whose fields it has, as metadata of `Annotated`.
+
+    `required`, `optional`: its fields that are always there, or may be missing; without both, all are there.
+    `has_reasons`: its "unknown" may say why values are null. `types`: of fields that differ or are added.
+    """
+
+    def __init__(
+        self,
+        *required: str,
+        without: tuple[str, ...] = (),
+        only: tuple[str, ...] = (),
+        optional: tuple[str, ...] = (),
+        has_reasons: bool = False,
+        **types: Any,
+    ) -> None:
+        self.required, self.optional, self.types = required, optional, types
+        self.has_reasons = has_reasons
+        self._without, self._only = without, only
+
+    def names(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the names of the fields, where the class has these."""
+        kept = (name for name in names if name not in self._without and name in (self._only or (name,)))
+        return tuple(dict.fromkeys((*kept, *self.types)))
+
+
+NO_REASONS = Changed()
+"""Of a class without unknown values: the object has no "unknown"."""
+
+
+class Head(TypedDict):
+    """What every document begins with."""
+
+    schema: str
+    gdrtop: str  # the version of gdrtop
+    node: Maybe[str]  # host name, or its token in a redacted recording
+    time: Time  # when the node was read, with zone (RFC 3339)
+    source: Source
+    label: str  # root directory, name of the simulated node or of the recording; empty: a live node
+
+
+class _FixStep(Step):
+    reversible: bool  # every command and file change of the plan that changes something can be undone
+    needs_reboot: bool
+    disturbs: str  # what is known to affect running jobs; empty: unknown or nothing
+
+
+_UNUSED = ("check_title", "explained_by", "marked", "part_jobs", "pids", "refutes")  # of a finding, in JSON
+VerdictObject = Annotated[Verdict, NO_REASONS]
+StepObject = Annotated[Step, Changed(without=("group", "rebuilds_initramfs"))]
+FixStep = Annotated[_FixStep, Changed(without=("rebuilds_initramfs",))]
+SilenceObject = Annotated[Silence, Changed(without=("id", "nodes"), device=str | None, expired=bool)]
+FindingObject = Annotated[
+    Finding,
+    Changed(
+        without=_UNUSED,
+        part_of=str | None,
+        since=Time | None,
+        silence=SilenceObject | None,
+        fix=tuple[FixStep, ...],
+    ),
+]
 
 
 def write_json(content: object, out: TextIO) -> None:
@@ -82,7 +150,7 @@ def _json_text(value: object, indent: str) -> str:
 
 
 def document(
-    kind: str, name: Maybe[str], origin: Origin, at: float, content: dict[str, Any]
+    kind: str, name: Maybe[str], origin: Origin, at: float, content: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What `--json` prints: which schema, gdrtop, node, time and source, and then the content.
 
@@ -106,22 +174,9 @@ def time_json(at: float | None) -> str | None:
     return None if at is None else datetime.fromtimestamp(at).astimezone().isoformat(timespec="milliseconds")
 
 
-def with_time(fields: dict[str, Any], name: str = "at") -> dict[str, Any]:
-    """Return an object whose field `name`, seconds since 1970, is "time" instead, in the same place."""
-    return {
-        "time" if key == name else key: time_json(item) if key == name else item
-        for key, item in fields.items()
-    }
-
-
 def host_name(node: Node) -> Maybe[str]:
     """The node's host name; of a redacted recording its token."""
     return node.platform.hostname if isinstance(node.platform, PlatformFacts) else node.platform
-
-
-def verdict_json(verdict: Verdict) -> dict[str, Any]:
-    """Return the verdict; "critical" and "warnings" are null if the checks have not run."""
-    return {field.name: plain_value(getattr(verdict, field.name)) for field in fields(verdict)}
 
 
 def plain_value(value: object) -> Any:
@@ -134,60 +189,49 @@ def object_of(items: dict[str, object]) -> dict[str, Any]:
     return dict(plain_value(items))
 
 
+def object_from(source: object, kind: Any, /, *more: object, **given: object) -> dict[str, Any]:
+    """Return an object of a document's type: its fields have the given values, or those of the sources."""
+    found = {}
+    for name in field_names(kind):
+        if name in given:
+            found[name] = given[name]
+        elif owners := [each for each in (source, *more) if hasattr(each, name)]:
+            found[name] = getattr(owners[0], name)
+    return object_of(found)
+
+
+@cache
+def field_names(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields of an object of this type."""
+    plain, *changes = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    names = tuple(name for base in reversed(plain.__mro__) for name in inspect.get_annotations(base))
+    for changed in changes:
+        names = changed.names(names)
+    return names
+
+
 def finding_json(finding: Finding) -> dict[str, Any]:
     """Return one finding."""
-    return {
-        "id": finding.id,
-        "area": finding.area,
-        "severity": finding.severity.value,
-        "status": finding.status.value,
-        "title": finding.title,
-        "ok": finding.ok,
-        "impact": finding.impact,
-        "data_path": finding.data_path,
-        "part_of": finding.part_of or None,
-        "evidence": [plain_value(evidence) for evidence in finding.evidence],
-        "cause": finding.cause,
-        "devices": list(finding.devices),
-        "takes": list(finding.takes),
-        "ranks": list(finding.ranks),
-        "jobs": list(finding.jobs),
-        "since": time_json(finding.since),
-        "silence": None
-        if finding.silence is None
-        else silence_json(finding.silence, is_expired=finding.status is Status.FOUND),
-        "fix": [] if finding.fix is None else _fix_json(finding.fix),
-        "gains": [plain_value(gain) for gain in finding.gains],
-        "reference": finding.reference,
-    }
+    is_expired = finding.status is Status.FOUND
+    return object_from(
+        finding,
+        FindingObject,
+        part_of=finding.part_of or None,
+        since=time_json(finding.since),
+        silence=None if finding.silence is None else silence_json(finding.silence, is_expired),
+        fix=[] if finding.fix is None else _fix_json(finding.fix),
+    )
 
 
-def silence_json(silence: Silence, is_expired: bool) -> dict[str, Any]:
+def silence_json(
+    silence: Silence, is_expired: bool, kind: Any = SilenceObject, **given: object
+) -> dict[str, Any]:
     """Return why a finding is silenced, or was."""
-    return {
-        "device": silence.device or None,
-        "reason": silence.reason,
-        "until": silence.until.isoformat(),
-        "origin": silence.origin,
-        "expired": is_expired,
-    }
-
-
-def step_json(step: Step) -> dict[str, Any]:
-    """Return what a step runs or writes, without what only drawings and setup read."""
-    names = ("why", "argv", "needs_root", "undo", "file")
-    return {name: plain_value(getattr(step, name)) for name in names}
+    given |= {"device": silence.device or None, "until": silence.until.isoformat(), "expired": is_expired}
+    return object_from(silence, kind, **given)
 
 
 def _fix_json(plan: Plan) -> list[dict[str, Any]]:
-    """Return the steps; facts about the whole plan are repeated in each."""
-    return [
-        {
-            **step_json(step),
-            "group": step.group,
-            "reversible": undo_of(plan.steps) is Undo.WHOLE,
-            "needs_reboot": plan.needs_reboot,
-            "disturbs": plan.disturbs,
-        }
-        for step in plan.steps
-    ]
+    reversible = undo_of(plan.steps) is Undo.WHOLE
+    whole = {"needs_reboot": plan.needs_reboot, "disturbs": plan.disturbs, "reversible": reversible}
+    return [object_from(step, FixStep, **whole) for step in plan.steps]

@@ -25,7 +25,7 @@ class UsualStep:
     seconds: float
     network_seconds: float
     until: float  # seconds since 1970: the last time the step was as short
-    grown: StepPart
+    grown: StepPart  # the part that has become longer
 
 
 @frozen

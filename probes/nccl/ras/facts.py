@@ -26,7 +26,7 @@ class RasProcess:
 class RasRank:
     """A rank of a communicator, which need not be the rank in the job."""
 
-    rank: int
+    rank: int  # of the communicator
     process: Maybe[RasProcess]
 
 

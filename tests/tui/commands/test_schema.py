@@ -2,14 +2,17 @@
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import pytest
 
+from probes.base.evidence import Evidence
+from probes.base.unknown import Reason, Unknown
 from probes.host.machine.local import LocalHost
 from probes.live.model.sample import EventKind
 from probes.recording.redaction.identifiers import Identifiers
@@ -28,9 +31,9 @@ from tui.command_line.arguments import TableOptions
 from tui.commands.check import CheckOptions, write_check
 from tui.commands.do import Do
 from tui.commands.modules import write_modules
-from tui.commands.schema import KINDS, schema_text
+from tui.commands.schema import DOCUMENTS, KINDS, schema_text
 from tui.commands.topo import TopologyOptions, write_topology
-from tui.runtime.json_values import SCHEMA_VERSIONS
+from tui.runtime.json_values import SCHEMA_VERSIONS, Changed, object_from
 
 FAULTS = """
     nvidia-not-loaded peermem-built-without-symbols module-blacklisted
@@ -48,6 +51,13 @@ WRITERS = (
     ("topo", partial(write_topology, options=TopologyOptions("json"))),
     ("modules", partial(write_modules, options=TableOptions("json"))),
 )
+
+
+ROOT = Path(__file__).parents[3]
+
+
+class Size(NamedTuple):
+    size: int
 
 
 @pytest.mark.slow
@@ -175,7 +185,6 @@ def test_a_published_schema_keeps_its_keys_types_and_values(kind: str) -> None:
         f"gdrtop/{kind} no longer has what was published:\n  {broken}\n"
         f"Raise its version, or run `{COMMAND} --unreleased` if no release had it:\n"
         "  SCHEMA_VERSIONS in tui/runtime/json_values.py\n"
-        f"  $id and const in tui/commands/schemas/{kind}.json\n"
         "  CHANGELOG.md, under Changed"
     )
     file = published_file(kind, schema)
@@ -184,12 +193,39 @@ def test_a_published_schema_keeps_its_keys_types_and_values(kind: str) -> None:
 
 
 def test_the_schemas_have_every_kind_of_event() -> None:
-    kinds = {kind.value for kind in EventKind}
-    of_live = json.loads(schema_text("live"))["$defs"]["LiveEvent"]["properties"]["kind"]
-    of_watch = json.loads(schema_text("watch"))["properties"]["kind"]
-    for name, schema in (("live", of_live), ("watch", of_watch)):
-        missing = sorted(kinds - {*schema["enum"]})
-        assert not missing, f"add {missing} to kind in tui/commands/schemas/{name}.json"
+    for path, kind in (("events[].kind", "live"), ("kind", "watch")):
+        lines = shape(json.loads(schema_text(kind)))
+        assert {f'{path} = "{event.value}"' for event in EventKind} <= {*lines}
+
+
+def test_a_field_is_described_by_its_comment_and_an_object_by_its_docstring() -> None:
+    schema = json.loads(schema_text("check"))
+    finding = schema["$defs"]["Finding"]
+    assert schema["properties"]["gdrtop"]["description"] == "the version of gdrtop"
+    assert finding["description"] == "A check and its outcome."
+    assert finding["properties"]["impact"]["description"] == "what the user loses"
+    assert "description" not in finding["properties"]["area"]
+
+
+def test_an_object_differs_from_its_class_as_changed_says() -> None:
+    kind = Annotated[Evidence, Changed(without=("source",), size=int)]
+    assert object_from(Evidence("a file", "4"), kind, size=3) == {"value": "4", "size": 3}
+    part = Annotated[Evidence, Changed(only=("value",), size=int)]
+    assert object_from(Evidence("a file", "4"), part, Size(5)) == {"value": "4", "size": 5}
+    assert object_from(Evidence("a file", "4"), Evidence, value=Unknown(Reason.NOT_THERE)) == {
+        "source": "a file",
+        "value": None,
+        "unknown": {"value": "not there"},
+    }
+
+
+def test_every_document_has_a_schema() -> None:
+    found = {
+        f"{'.'.join(path.relative_to(ROOT).with_suffix('').parts)}.{name}"
+        for path in (ROOT / "tui").rglob("*.py")
+        for name in re.findall(r"^class (\w+Document)\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert found == {*DOCUMENTS.values()}
 
 
 def test_the_shape_of_a_schema_has_keys_types_and_values() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypedDict
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_series import PlannedTest, Series
@@ -18,7 +18,7 @@ from probes.base.text import plural
 from probes.base.unknown import known
 from probes.facts.system import cloud as cloud_facts
 from probes.host.protocol import Host
-from probes.setup.environment.differences import Differences, differences
+from probes.setup.environment.differences import Difference, Differences, NotCompared, differences
 from probes.setup.environment.lint import File
 from probes.setup.environment.recommend import recommend
 from tui.bandwidth.bisection_runs import BisectionRun, BisectionRuns, gbps_of
@@ -29,7 +29,7 @@ from tui.commands.bench.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED, EXIT_S
 from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.output import BenchOutput
 from tui.commands.bench.run import CANNOT_WRITE, BenchCommand
-from tui.runtime.json_values import document, host_name, with_time
+from tui.runtime.json_values import Changed, Time, document, host_name, object_from, object_of, time_json
 from tui.runtime.signals import signals_stop
 from widgets.bandwidth.bisection import (
     draw_differences,
@@ -42,6 +42,59 @@ from widgets.bandwidth.bisection import (
 from widgets.bandwidth.series import draw_affected, draw_commands
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Tone, line, wrapped
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
+
+
+class _RunCounts(TypedDict):
+    if_none_matters: int
+    least: int
+    most: int
+
+
+class _RunCommands(TypedDict):
+    recommended: NotRequired[tuple[str, ...]]
+    job: NotRequired[tuple[str, ...]]
+
+
+class _Run(TypedDict):
+    time: Time  # when it began (RFC 3339)
+    of_job: tuple[str, ...]  # variables with the job's values; all others had the recommended ones
+    gbps: float | None  # bus bandwidth; null: the run failed
+    failure: str
+    is_earlier: bool  # measured by a bisection that was interrupted
+
+
+_OUTCOME = Annotated[
+    Outcome,
+    Changed(
+        without=("rest", "rest_gbps"),
+        differs=bool,
+        job_is_slower=bool,
+        other_variables=tuple[str, ...],
+        other_variables_gbps=float | None,
+    ),
+]
+
+
+class BenchBisectDocument(TypedDict):
+    """`gdrtop bench --bisect --json, with --dry-run`."""
+
+    machine: str
+    file: str  # the job's file, as it was given
+    test: str  # what each run measures
+    affected: tuple[str, ...]  # processes that the runs would affect
+    refused: str  # why no test can run on this host; empty if it can
+    differences: tuple[Difference, ...]
+    not_compared: tuple[NotCompared, ...]
+    expected_runs: _RunCounts
+    seconds_per_run: float  # about
+    commands: _RunCommands
+    runs: tuple[_Run, ...]  # in the order measured
+    outcome: _OUTCOME | None  # null: not measured, or not to the end
+    exit_status: int
+    exit_reason: str  # what decided the exit status, in words
 
 
 class BisectCommand(BenchCommand):
@@ -254,11 +307,7 @@ class BisectCommand(BenchCommand):
             "test": self._test_title(),
             "affected": list(affected),
             "refused": self._session.refusal,
-            "differences": [
-                {"name": each.name, "job": each.job, "recommended": each.recommended, "reason": each.reason}
-                for each in self._found.differing
-            ],
-            "not_compared": [{"name": each.name, "reason": each.reason} for each in self._found.not_compared],
+            **object_of({"differences": self._found.differing, "not_compared": self._found.not_compared}),
             "expected_runs": dict(zip(("if_none_matters", "least", "most"), counts, strict=True)),
             "seconds_per_run": self._expected_s,
             "commands": {
@@ -276,25 +325,13 @@ class BisectCommand(BenchCommand):
 
 def _run_json(run: BisectionRun) -> dict[str, Any]:
     result = run.result
-    content = {
-        "taken_at": result.taken_at,
-        "of_job": sorted(run.trial.of_job),
-        "gbps": gbps_of(result),
-        "failure": result.failure,
-        "is_earlier": run.is_earlier,
-    }
-    return with_time(content, "taken_at")
+    of_job = sorted(run.trial.of_job)
+    return object_from(
+        run, _Run, result, time=time_json(result.taken_at), of_job=of_job, gbps=gbps_of(result)
+    )
 
 
 def _outcome_json(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "recommended_gbps": outcome.recommended_gbps,
-        "job_gbps": outcome.job_gbps,
-        "noise": outcome.noise,
-        "differs": outcome.differs,
-        "job_is_slower": outcome.job_is_slower,
-        "causes": [{"names": list(cause.names), "gbps": cause.gbps} for cause in outcome.causes],
-        "other_variables": list(outcome.rest),
-        "other_variables_gbps": outcome.rest_gbps,
-        "trouble": outcome.trouble,
-    }
+    return object_from(
+        outcome, _OUTCOME, other_variables=outcome.rest, other_variables_gbps=outcome.rest_gbps
+    )

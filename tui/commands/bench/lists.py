@@ -2,23 +2,93 @@
 
 from __future__ import annotations
 
-from typing import Any, TextIO
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypedDict
 
+from probes.bandwidth.model.planned_series import LeftOut, PlannedTest, Purpose
 from probes.bandwidth.model.result import Result
-from probes.bandwidth.planning.inventory import inventory, packages_of_tests
+from probes.bandwidth.model.samples import Sample
+from probes.bandwidth.planning.inventory import Available, inventory, packages_of_tests
 from probes.bandwidth.results.against_earlier import local_time
 from probes.bandwidth.results.result_json import to_json
 from probes.base.origin import Source
+from probes.base.unknown import Maybe
 from probes.facts.system import platform
 from probes.host.protocol import Host
 from probes.snapshot.examination import examine
 from tui.bandwidth.results_store import ResultsStore
 from tui.command_line.arguments import OutputOptions
-from tui.runtime.json_values import document, host_name, plain_value, with_time, write_json
+from tui.runtime.json_values import Changed, Time, document, host_name, object_from, time_json, write_json
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.bandwidth.result import mark_of, words_of
 from widgets.bandwidth.series import draw_inventory
 from widgets.base.lines import Line, Tone, fit, line, sentence, wrapped
+
+if TYPE_CHECKING:
+    pass
+
+
+_PURPOSE = Annotated[Purpose, Changed(has_reasons=True)]
+_TOOL = Annotated[Available, Changed(purpose=_PURPOSE, can_run=bool, missing=str)]
+LeftOutObject = Annotated[LeftOut, Changed(without=("is_missed",))]
+PlannedTestObject = Annotated[
+    PlannedTest,
+    Changed(
+        only=("title", "seconds", "notes"),
+        proves=str,
+        not_proven=str,
+        commands=Mapping[str, tuple[str, ...]],
+        for_peer=str,
+        limit_gbps=float | None,
+        expected_gbps=float | None,
+        expected_machine=str,
+    ),
+]
+_FIGURES: dict[str, Any] = {  # one that was not measured is missing
+    **dict.fromkeys(("gbps", "peak_gbps", "bus_gbps", "messages_per_second", "time_us"), float),
+    **dict.fromkeys(("size_bytes", "iterations", "wrong"), int),
+}
+_SAMPLE = Annotated[Sample, Changed("what", "raw", **_FIGURES)]
+_RESULT = Annotated[
+    Result,
+    Changed(
+        without=("taken_at",),
+        optional=("comparisons",),
+        time=Time,
+        gbps=float | None,
+        figure=_SAMPLE | None,
+        samples=tuple[_SAMPLE, ...],
+        comparisons=tuple[str, ...],
+    ),
+]
+
+
+class BenchDocument(TypedDict, total=False):
+    """`gdrtop bench --json, with --list, --results or --dry-run`."""
+
+    tools: tuple[_TOOL, ...]
+    machine: str
+    title: str
+    affected: tuple[str, ...]  # processes that a test would affect
+    left_out: tuple[LeftOutObject, ...]
+    seconds: float
+    refused: str
+    tests: tuple[PlannedTestObject, ...]
+    results: Maybe[tuple[_RESULT, ...]]
+    meaning: tuple[str, ...]
+    no_baseline: str
+    exit_status: int
+    exit_reason: str  # what decided the exit status, in words
+
+
+_SERIES = ("machine", "title", "affected", "left_out")
+FORMS = {
+    "--list": ("tools",),
+    "--results": ("results",),
+    "--dry-run": (*_SERIES, "seconds", "refused", "tests"),
+    "a measurement": (*_SERIES, "results", "meaning", "no_baseline", "exit_status", "exit_reason"),
+}
+"""The fields that each form of the document has, and no other form's."""
 
 
 def list_tools(host: Host, out: TextIO, options: OutputOptions) -> int:
@@ -26,9 +96,7 @@ def list_tools(host: Host, out: TextIO, options: OutputOptions) -> int:
     examination = examine(host)
     available = inventory(examination, packages_of_tests(host, examination))
     if options.json:
-        tools = [
-            {**plain_value(entry), "can_run": entry.can_run, "missing": entry.missing} for entry in available
-        ]
+        tools = [object_from(entry, _TOOL) for entry in available]
         node = examination.node
         write_json(document("bench", host_name(node), node.origin, host.wall_clock(), {"tools": tools}), out)
         return 0
@@ -40,7 +108,7 @@ def result_json(result: Result) -> dict[str, Any]:
     """Return one result; unlike a saved one, it is part of a document, and its time is as in all of them."""
     fields = to_json(result)
     del fields["schema"]
-    return with_time(fields, "taken_at")
+    return {"time": time_json(fields.pop("taken_at")), **fields}
 
 
 def list_results(store: ResultsStore, host: Host, out: TextIO, options: OutputOptions) -> int:

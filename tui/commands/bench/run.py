@@ -34,12 +34,18 @@ from tui.commands.bench.exit_status import (
     EXIT_WRONG_USAGE,
     exit_status,
 )
-from tui.commands.bench.lists import list_results, list_tools, result_json
+from tui.commands.bench.lists import (
+    LeftOutObject,
+    PlannedTestObject,
+    list_results,
+    list_tools,
+    result_json,
+)
 from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.output import BenchOutput, BenchProgress
 from tui.commands.bench.save import BenchSaver
 from tui.files.new_file import NotWritten, check_new
-from tui.runtime.json_values import document, host_name, plain_value
+from tui.runtime.json_values import document, host_name, object_from, plain_value
 from tui.runtime.printing import heading
 from tui.runtime.signals import signals_stop
 from widgets.bandwidth.series import draw_affected, draw_left_out, draw_not_started, draw_series, peer_command
@@ -281,7 +287,7 @@ def _common(examination: Examination, series: Series | None, affected: Sequence[
         "machine": machine_type(examination),
         "title": series.title if series else "",
         "affected": list(affected),
-        "left_out": [{"title": test.title, "reason": test.reason} for test in left_out],
+        "left_out": [object_from(test, LeftOutObject) for test in left_out],
     }
 
 
@@ -295,18 +301,16 @@ def plan_json(
 ) -> dict[str, Any]:
     """Return a planned series; `at`: seconds since 1970, `peers_name`: this node as a peer calls it."""
     tests = [
-        {
-            "title": test.title,
-            "proves": test.purpose.proves,
-            "not_proven": test.purpose.not_proven,
-            "commands": {process.name: list(process.command.argv) for process in test.processes},
-            "for_peer": peer_command(test, peers_name),
-            "limit_gbps": plain_value(test.limit.gbps),
-            "expected_gbps": None if test.expected is None else test.expected.gbps,
-            "expected_machine": "" if test.expected is None else test.expected.name,
-            "seconds": test.seconds,
-            "notes": list(test.notes),
-        }
+        object_from(
+            test,
+            PlannedTestObject,
+            test.purpose,
+            commands={process.name: process.command.argv for process in test.processes},
+            for_peer=peer_command(test, peers_name),
+            limit_gbps=plain_value(test.limit.gbps),
+            expected_gbps=None if test.expected is None else test.expected.gbps,
+            expected_machine="" if test.expected is None else test.expected.name,
+        )
         for test in series.tests
     ]
     content = _common(examination, series, affected)

@@ -5,25 +5,56 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Sequence
-from typing import Any, TextIO
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.origin import Origin, Source
 from probes.base.silence import Silence
-from probes.base.site_combinations import components
+from probes.base.site_combinations import SiteCombination, components
 from probes.base.text import plural, printable
 from probes.fleet.node_set import fold_nodes
 from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, accept_earlier
 from tui.commands.config.validation import more_errors
-from tui.runtime.json_values import document, silence_json, write_json
+from tui.runtime.json_values import Changed, document, object_from, object_of, silence_json, write_json
 from tui.runtime.printing import print_lines, text_width
-from tui.settings.configuration import Configuration, Configured
+from tui.settings.configuration import ConfigFile, Configuration, Configured
 from tui.settings.current import current, is_configured
 from tui.settings.load import load
-from tui.settings.table import KEYS, SETTINGS, shown
+from tui.settings.table import KEYS, SETTINGS, Value, shown
 from widgets.base.lines import Line, Run, Tone, wrapped
 
 _COMMAND_LINE = "command line"
+
+
+_KEYS = Annotated[Configured, Changed(without=("is_locked",), name=str, value=str)]
+
+
+class _Value(TypedDict):
+    name: str
+    value: Value
+    default: Value
+    origin: str  # FILE:LINE, a GDRTOP_ variable, "command line" or "default"
+    locked: bool  # no user can undo it
+
+
+_SILENCE = Annotated[Silence, Changed(device=str | None, expired=bool)]
+_COMBINATION = Annotated[
+    SiteCombination, Changed(board=str | None, source=str | None, versions=Mapping[str, str])
+]
+
+
+class ConfigDocument(TypedDict):
+    """`gdrtop config --json`."""
+
+    node: str  # host name of this machine
+    source: Literal["live"]
+    values: tuple[_Value, ...]
+    keys: tuple[_KEYS, ...]
+    silences: tuple[_SILENCE, ...]
+    combinations: tuple[_COMBINATION, ...]
+    files: tuple[ConfigFile, ...]
+    errors: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -113,39 +144,31 @@ def _json(found: Configuration, values: dict[str, Configured], errors: Sequence[
     now = time.time()
     content = {
         "values": [
-            {
-                "name": name,
-                "value": configured.value,
-                "default": SETTINGS[name].default,
-                "origin": configured.origin,
-                "locked": configured.is_locked,
-            }
+            object_from(
+                configured,
+                _Value,
+                name=name,
+                default=SETTINGS[name].default,
+                locked=configured.is_locked,
+            )
             for name, configured in values.items()
         ],
-        "keys": [
-            {"name": name, "value": keys.value, "origin": keys.origin} for name, keys in found.keys.items()
-        ],
+        "keys": [object_from(keys, _KEYS, name=name) for name, keys in found.keys.items()],
         "silences": [
-            {
-                "id": silence.id,
-                "nodes": sorted(silence.nodes),
-                **silence_json(silence, silence.is_expired(now)),
-            }
-            for silence in found.silences
+            silence_json(each, each.is_expired(now), _SILENCE, nodes=sorted(each.nodes))
+            for each in found.silences
         ],
         "combinations": [
-            {
-                "board": row.board or None,
-                "versions": {name: versions.text for name, versions in row.versions.items()},
-                "symptom": row.symptom,
-                "cure": row.cure,
-                "source": row.source or None,
-                "origin": row.origin,
-            }
+            object_from(
+                row,
+                _COMBINATION,
+                board=row.board or None,
+                versions={name: versions.text for name, versions in row.versions.items()},
+                source=row.source or None,
+            )
             for row in found.combinations
         ],
-        "files": [{"path": file.path, "state": file.state} for file in found.files],
         "errors": list(errors),
-        "notes": list(found.notes),
+        **object_of({"files": found.files, "notes": found.notes}),
     }
     return document("config", os.uname().nodename, Origin(Source.LIVE), now, content)

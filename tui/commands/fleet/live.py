@@ -7,19 +7,19 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TextIO
+from typing import Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.origin import Origin
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Maybe, Unknown, known
 from probes.fleet.job import JobWatch
-from probes.fleet.job_model import FleetJob, FleetRank
+from probes.fleet.job_model import Difference, FleetJob, FleetRank, Silence
 from probes.fleet.sampler import FleetSampler
 from probes.host.protocol import Host
 from probes.live.model.sample import GDR_WORDS, PathWord
 from tui.command_line.arguments import UsageError, add_job_option, duration
 from tui.commands.fleet.output import NO_NODE, common_origin, fleet_heading
 from tui.launch import EXIT_INTERRUPTED
-from tui.runtime.json_values import document, object_of, time_json
+from tui.runtime.json_values import Changed, ExitStatus, Time, document, object_from, time_json
 from tui.runtime.printing import print_lines, text_width
 from widgets.fleet.job import MOST_ROWS, draw
 
@@ -36,6 +36,55 @@ exit status:
   3    a path is unknown, ranks are missing, a node does not answer, no job was found; usage error
   130  interrupted
 """
+
+
+class _RankName(TypedDict):
+    node: str
+    pid: int
+
+
+_DIFFERENCE = Annotated[
+    Difference,
+    Changed(
+        aspect=Literal["state", "path", "nics", "gpu", "rail", "node", "rate", "link", "place", "cpus"],
+        ranks=tuple[_RankName, ...],
+    ),
+]
+_RANK = Annotated[
+    FleetRank,
+    Changed(
+        without=("process",),
+        rank=Maybe[int],
+        pid=int,
+        nics=tuple[str, ...],
+        path=PathWord,
+        is_likely=bool,
+        path_text=str,
+        state=Maybe[str],
+    ),
+]
+_SILENCE = Annotated[Silence, Changed(without=("at", "standstill"), time=Time | None, waits=bool | None)]
+
+
+class FleetLiveDocument(TypedDict):
+    """`gdrtop fleet live --json, one line a second`."""
+
+    node: Maybe[None]  # the document is about several nodes
+    # 0 all ranks use GPUDirect RDMA and none differs, 1 something differs, 2 no rank uses it, 3 unknown.
+    exit_status: ExitStatus
+    job: str | None  # slurm:4711, or the name of the job where no scheduler is known; null: no such job
+    name: str
+    world_size: Maybe[int]
+    missing_ranks: str  # that no node shows: 8-15
+    gbps: Maybe[float]  # through all ports of the job
+    ranks: tuple[_RANK, ...]
+    differences: tuple[_DIFFERENCE, ...]
+    silence: _SILENCE | None
+    notes: tuple[str, ...]
+    absent: Mapping[str, str]  # nodes without a rank of the job, and why
+    unanswered: Mapping[str, str]  # nodes that do not answer, and why
+    other_jobs: tuple[str, ...]  # names of further NCCL jobs on these nodes
+    watched_seconds: float
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -165,61 +214,34 @@ def exit_status(job: FleetJob) -> int:
 def job_json(job: FleetJob, origin: Origin, at: float) -> dict[str, Any]:
     """Return the JSON document of one moment; `at`: seconds since 1970."""
     silence = job.silence
-    content = object_of(
-        {
-            "exit_status": exit_status(job),
-            "job": job.id or None,
-            "name": job.name,
-            "world_size": job.world_size,
-            "missing_ranks": job.missing_ranks,
-            "gbps": job.gbps,
-            "ranks": [_rank_json(rank) for rank in job.ranks],
-            "differences": [
-                {
-                    "aspect": odd.aspect,
-                    "subject": odd.subject,
-                    "sentence": odd.sentence,
-                    "ranks": [{"node": node, "pid": pid} for node, pid in odd.ranks],
-                }
-                for odd in job.differences
-            ],
-            "silence": None
-            if silence is None
-            else {
-                "seconds": silence.seconds,
-                "first": silence.first,
-                "sentence": silence.sentence,
-                "time": time_json(silence.at),
-                "waits": known(silence.waits, None),
-            },
-            "notes": job.notes,
-            "absent": dict(job.absent),
-            "unanswered": dict(job.unanswered),
-            "other_jobs": job.other_jobs,
-            "watched_seconds": job.watched_seconds,
-        }
+    content = object_from(
+        job,
+        FleetLiveDocument,
+        exit_status=exit_status(job),
+        job=job.id or None,
+        ranks=[_rank_json(rank) for rank in job.ranks],
+        differences=[
+            object_from(odd, _DIFFERENCE, ranks=[{"node": node, "pid": pid} for node, pid in odd.ranks])
+            for odd in job.differences
+        ],
+        silence=None
+        if silence is None
+        else object_from(silence, _SILENCE, time=time_json(silence.at), waits=known(silence.waits, None)),
     )
     return document("fleet-live", NO_NODE, origin, at, content)
 
 
 def _rank_json(rank: FleetRank) -> dict[str, Any]:
     process = rank.process
-    return object_of(
-        {
-            "node": rank.node,
-            "rank": process.rank,
-            "pid": process.pid,
-            "gpus": rank.gpus,
-            "nics": process.ready_nics,
-            "rails": rank.rails,
-            "path": process.path.word,
-            "is_likely": process.path.is_likely,
-            "path_text": process.path.text,
-            "gbps": rank.gbps,
-            "is_shared": rank.is_shared,
-            "state": process.state,
-            "gpu_percent": rank.gpu_percent,
-        }
+    path = process.path
+    return object_from(
+        rank,
+        _RANK,
+        process,
+        path,
+        nics=process.ready_nics,
+        path=path.word,
+        path_text=path.text,
     )
 
 

@@ -4,22 +4,49 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Collection
-from typing import Any, TextIO
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, TextIO, TypedDict
 
 from probes.base.origin import Origin, Source
 from probes.base.text import plural
-from probes.base.unknown import Reason, Unknown
-from probes.fleet.compare import Difference, Fleet, Kind
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.fleet.compare import Difference, Fleet, Group, Kind, Unanswered, Uncompared
 from probes.fleet.node_set import fold_nodes
-from probes.fleet.summary import to_json
-from tui.runtime.json_values import document, plain_value, verdict_json, write_document
+from probes.fleet.summary import NodeSummary, to_json
+from probes.fleet.traits import Trait
+from tui.runtime.json_values import Changed, Time, document, object_from, plain_value, write_document
 from tui.runtime.printing import heading_of, print_lines, text_width
 from widgets.base.lines import Line
 from widgets.fleet.answer import draw_answer
 from widgets.fleet.node_rows import draw_node_rows
 
 NO_NODE = Unknown(Reason.NOT_THERE, "", "the document is about several nodes")
+
+
+_GROUP = Annotated[Group, Changed(node_set=str)]
+_KIND = Annotated[Kind, Changed(node_set=str)]
+_DIFFERENCE = Annotated[
+    Difference,
+    Changed(without=("role",), fact=str, label=str, machine=str, rest=_KIND | None, others=tuple[_KIND, ...]),
+]
+_SUMMARY = Annotated[
+    NodeSummary,
+    Changed(without=("taken_at",), time=Time, traits=tuple[Annotated[Trait, Changed("fact", "value")], ...]),
+]
+_UNCOMPARED = Annotated[Uncompared, Changed(facts=tuple[str, ...])]
+
+
+class FleetDocument(TypedDict):
+    """`gdrtop diff --json`."""
+
+    node: Maybe[None]  # the document is about several nodes
+    exit_status: int
+    verdicts: Mapping[str, int]  # how many nodes have each verdict
+    groups: tuple[_GROUP, ...]  # the worst first
+    differences: tuple[_DIFFERENCE, ...]  # what decides the path first
+    uncompared: tuple[_UNCOMPARED, ...]
+    unanswered: tuple[Unanswered, ...]
+    nodes: tuple[_SUMMARY, ...]
 
 
 def print_fleet(fleet: Fleet, out: TextIO, status: int, options: argparse.Namespace, origin: Origin) -> int:
@@ -48,23 +75,11 @@ def fleet_document(fleet: Fleet, status: int, origin: Origin) -> dict[str, Any]:
     content = {
         "exit_status": status,
         "verdicts": {state.value: count for state, count in fleet.counts.items()},
-        "groups": [
-            {
-                "node_set": fold_nodes(group.nodes),
-                "nodes": list(group.nodes),
-                "verdict": verdict_json(group.verdict),
-                "findings": plain_value(group.findings),
-            }
-            for group in fleet.groups
-        ],
+        "groups": [object_from(group, _GROUP, node_set=fold_nodes(group.nodes)) for group in fleet.groups],
         "differences": [_difference_json(difference) for difference in fleet.differences],
         "uncompared": [
-            {
-                "facts": [fact.id for fact in uncompared.facts],
-                "reason": uncompared.reason,
-                "nodes": list(uncompared.nodes),
-            }
-            for uncompared in fleet.uncompared
+            object_from(each, _UNCOMPARED, facts=[fact.id for fact in each.facts])
+            for each in fleet.uncompared
         ],
         "unanswered": plain_value(fleet.unanswered),
         "nodes": [to_json(summary) for summary in fleet.summaries],
@@ -73,18 +88,17 @@ def fleet_document(fleet: Fleet, status: int, origin: Origin) -> dict[str, Any]:
 
 
 def _difference_json(difference: Difference) -> dict[str, Any]:
-    return {
-        "fact": difference.fact.id,
-        "label": difference.fact.label,
-        "slots": list(difference.slots),
-        "machine": difference.role.machine,
-        "rest": None if difference.rest is None else _kind_json(difference.rest),
-        "others": [_kind_json(kind) for kind in difference.others],
-    }
-
-
-def _kind_json(kind: Kind) -> dict[str, Any]:
-    return {"value": kind.value, "node_set": fold_nodes(kind.nodes), "nodes": list(kind.nodes)}
+    rest, others = difference.rest, difference.others
+    kinds = [object_from(kind, _KIND, node_set=fold_nodes(kind.nodes)) for kind in others]
+    return object_from(
+        difference,
+        _DIFFERENCE,
+        fact=difference.fact.id,
+        label=difference.fact.label,
+        machine=difference.role.machine,
+        rest=rest and object_from(rest, _KIND, node_set=fold_nodes(rest.nodes)),
+        others=kinds,
+    )
 
 
 def common_origin(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, TextIO
+from typing import Any, TextIO, TypedDict
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Unknown
@@ -11,18 +11,39 @@ from probes.host.protocol import Host
 from probes.setup.forecast import exit_status
 from probes.setup.upgrade.advice import UpgradeAdvice, advise
 from probes.setup.upgrade.simulated_command import NoUpgradeCommand, simulated
-from probes.setup.upgrade.transaction import PackageChange, changes_of, parse
+from probes.setup.upgrade.transaction import ChangeKind, PackageChange, changes_of, parse
 from probes.setup.upgrade.upgrade import Upgrade, subject_of
 from probes.snapshot.examination import Examination, examine
 from tui.command_line.arguments import OutputOptions, UsageError
-from tui.commands.forecast.after_reboot import kernel_json
-from tui.runtime.json_values import document, host_name, write_json
+from tui.commands.forecast.after_reboot import KernelObject, kernel_json
+from tui.runtime.json_values import ExitStatus, document, host_name, object_from, write_json
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.setup.upgrade import draw_upgrade
 
 FROM_STDIN = "-"
 _SECONDS = 60.0  # apt-get on a slow disk, zypper with many repositories
 _LIMIT = 4 << 20
+
+
+class _Package(TypedDict):
+    name: str
+    kind: ChangeKind
+    old: str | None  # version; null: not installed, or the package manager does not show it
+    new: str | None  # version; null: it is removed
+    concerns: str | None  # what GPUDirect RDMA uses it for, such as "GPU driver"; null: nothing
+
+
+class UpgradeDocument(TypedDict):
+    """`gdrtop forecast --upgrade COMMAND --json`."""
+
+    # 0 will work, 1 warnings or at risk, 2 critical findings or will not work, 3 unknown or not applicable.
+    exit_status: ExitStatus
+    command: str  # as it was given; empty where its output was read from stdin
+    packages: tuple[_Package, ...]
+    not_applicable: str  # why there is nothing to forecast; empty: there is
+    forecast: KernelObject | None  # the kernel that starts then; findings include what the upgrade breaks
+    assumed: tuple[str, ...]  # what the forecast takes for granted
+    not_known: tuple[str, ...]  # before the boot
 
 
 def write_advice(host: Host, command: str, out: TextIO, options: OutputOptions) -> int:
@@ -91,10 +112,5 @@ def advice_json(host: Host, examination: Examination, advice: UpgradeAdvice) -> 
 
 
 def _package_json(change: PackageChange) -> dict[str, Any]:
-    return {
-        "name": change.name,
-        "kind": change.kind.value,
-        "old": change.old or None,
-        "new": change.new or None,
-        "concerns": subject_of(change.name) or None,
-    }
+    texts = {"old": change.old or None, "new": change.new or None}
+    return object_from(change, _Package, concerns=subject_of(change.name) or None, **texts)

@@ -4,14 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from probes.base.origin import Origin
 from probes.base.unknown import Maybe
 from probes.facts.node import Node
-from probes.live.hang.diagnosis import Diagnosis
-from probes.nccl.flight_recorder.verdict import DumpVerdict, WaitingGroup
-from tui.runtime.json_values import document, host_name, object_of
+from probes.live.hang.blocked_threads import BlockedThread
+from probes.live.hang.diagnosis import Clue, Diagnosis, Motion, SourceState
+from probes.live.hang.ranks import RankState
+from probes.live.processes.packets import PairMotion
+from probes.nccl.flight_recorder.verdict import DumpVerdict
+from tui.runtime.json_values import NO_REASONS, ExitStatus, document, host_name, object_from, object_of
+
+
+class _Job(TypedDict):
+    id: str
+    name: str
+    exit_status: ExitStatus
+    motion: Motion  # on the nodes that answered
+    headline: str
+    watched_seconds: float
+    silent_seconds: Maybe[float]
+    # Connected queue pairs of which packet numbers are known, and those that have sent or received a packet.
+    queue_pairs: Annotated[PairMotion, NO_REASONS] | None
+    suspects: tuple[str, ...]
+    is_sure: bool
+    clues: tuple[Clue, ...]
+    next_steps: tuple[str, ...]
+    ranks: tuple[RankState, ...]
+    threads: tuple[BlockedThread, ...]
+    flight_recorder: DumpVerdict | None
+    sources: tuple[SourceState, ...]
+
+
+class HangDocument(TypedDict):
+    """`gdrtop hang --json, and fleet hang --json`."""
+
+    exit_status: ExitStatus
+    jobs: tuple[_Job, ...]
+    flight_recorder: DumpVerdict | None  # with --dumps; else each job has its own
+    unanswered: Mapping[str, str]  # with fleet hang: nodes that do not answer, and why
 
 
 def hang_json(node: Node, at: float, found: Sequence[Diagnosis], status: int) -> dict[str, Any]:
@@ -41,41 +73,13 @@ def hang_document(
 
 def _job_json(diagnosis: Diagnosis) -> dict[str, Any]:
     facts = diagnosis.facts
-    return object_of(
-        {
-            "id": facts.job.id,
-            "name": facts.job.name,
-            "exit_status": diagnosis.exit_status,
-            "motion": facts.motion,
-            "headline": diagnosis.headline,
-            "watched_seconds": facts.seconds,
-            "silent_seconds": facts.silence,
-            "queue_pairs": facts.pairs if facts.pairs.connected else None,
-            "suspects": diagnosis.suspects,
-            "is_sure": diagnosis.is_sure,
-            "clues": diagnosis.clues,
-            "next_steps": diagnosis.next_steps,
-            "ranks": facts.ranks,
-            "threads": facts.threads,
-            "flight_recorder": None if facts.dump_verdict is None else dumps_json(facts.dump_verdict),
-            "sources": facts.sources,
-        }
+    return object_from(
+        diagnosis,
+        _Job,
+        facts,
+        facts.job,
+        watched_seconds=facts.seconds,
+        silent_seconds=facts.silence,
+        queue_pairs=facts.pairs if facts.pairs.connected else None,
+        flight_recorder=facts.dump_verdict,
     )
-
-
-def dumps_json(verdict: DumpVerdict) -> dict[str, Any]:
-    """Return what dumps of the flight recorder say together."""
-    return object_of(
-        {
-            "ranks": verdict.ranks,
-            "culprits": verdict.culprits,
-            "suspected": verdict.suspected,
-            "is_cycle": verdict.is_cycle,
-            "groups": [_group_json(group) for group in verdict.groups],
-        }
-    )
-
-
-def _group_json(group: WaitingGroup) -> dict[str, Any]:
-    names = ("name", "description", "cause", "sequence", "operation", "waiting", "absent", "behind")
-    return object_of({name: getattr(group, name) for name in (*names, "without_dump")})

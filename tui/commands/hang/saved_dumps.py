@@ -12,7 +12,6 @@ from probes.base.unknown import Reason, Unknown
 from probes.nccl.flight_recorder.dump import MOST_BYTES, Dump, parse_dump, rank_in_name
 from probes.nccl.flight_recorder.verdict import DumpVerdict, verdict_of
 from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, UsageError
-from tui.commands.hang.document import dumps_json
 from tui.files.new_file import shown_path
 from tui.files.read_file import read_small
 from tui.runtime.json_values import document, object_of, write_json
@@ -31,12 +30,7 @@ def compare_dumps(
     status = _status_of(verdict)
     if options.json:
         node = Unknown(Reason.NOT_THERE, "", "dumps can be of several nodes")
-        content = {
-            "exit_status": status,
-            "jobs": [],
-            "flight_recorder": dumps_json(verdict),
-            "unanswered": {},
-        }
+        content = {"exit_status": status, "jobs": [], "flight_recorder": verdict, "unanswered": {}}
         write_json(document("hang", node, Origin(Source.RECORDED), at, object_of(content)), out)
     else:
         drawn = draw_dumps(verdict, sum(dump.point_to_point for dump in dumps), text_width(out))

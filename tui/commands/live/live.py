@@ -6,22 +6,35 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import zip_longest
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypedDict
 
 from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, map_known
 from probes.checks import judgment
+from probes.facts.gpudirect import PeermemReading
 from probes.facts.node import Node
 from probes.fleet.job import is_wanted
+from probes.host.collectives import CollectiveSpeed
 from probes.host.protocol import Host
-from probes.live.model.sample import GDR_WORDS, LiveEvent, LiveJob, LiveProcess, LiveSample, PathWord, Role
+from probes.live.model.sample import (
+    GDR_WORDS,
+    GpuSample,
+    LiveEvent,
+    LiveJob,
+    LiveProcess,
+    LiveSample,
+    PathWord,
+    PortSample,
+    Role,
+)
+from probes.live.model.step import JobStep, UsualStep
 from probes.live.model.step_text import step_text
 from probes.live.processes.job_summaries import path_summary
 from probes.queries.finding import Finding
@@ -36,7 +49,17 @@ from tui.command_line.arguments import (
     parsed,
     require_running_node,
 )
-from tui.runtime.json_values import document, host_name, object_of, plain_value, time_json, with_time
+from tui.runtime.json_values import (
+    Changed,
+    ExitStatus,
+    Time,
+    VerdictObject,
+    document,
+    host_name,
+    object_from,
+    plain_value,
+    time_json,
+)
 from tui.runtime.node_monitor import NodeMonitor, read_judged, read_up_to
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
@@ -44,6 +67,10 @@ from widgets.base.figures import short
 from widgets.base.lines import Line, line, plain, wrapped
 from widgets.live.job_lines import rates_text
 from widgets.node import verdict as verdict_drawing
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
+
 
 _MOST_SECONDS = 7 * 24 * 3600
 _LATE_SECONDS = 2.0  # less is the time between two samples
@@ -58,6 +85,49 @@ exit status, from the last sample (as for gdrtop check, plus what was seen while
 """
 
 INDENT = " " * 10
+
+
+_EVENT = Annotated[LiveEvent, Changed(without=("at",), time=Time, has_reasons=True)]
+_COLLECTIVE = Annotated[CollectiveSpeed, Changed(without=("at",), time=Time | None, has_reasons=True)]
+_PROCESS = Annotated[
+    LiveProcess,
+    Changed(
+        without=("process",),
+        program=Maybe[str],
+        user=Maybe[str],
+        path_text=str,
+        collectives=tuple[_COLLECTIVE, ...],
+    ),
+]
+_USUAL_STEP = Annotated[UsualStep, Changed(without=("until",), time=Time)]
+_FINDING = Annotated[
+    Finding,
+    Changed(
+        only=("id", "severity", "title", "cause", "devices", "ranks", "jobs", "takes"), since=Time | None
+    ),
+]
+_STEP = Annotated[JobStep, Changed(longer_than=_USUAL_STEP | None)]
+_JOB = Annotated[LiveJob, Changed(step=_STEP | None)]
+
+
+class LiveDocument(TypedDict):
+    """`gdrtop live --json, one line a second`."""
+
+    # Of this sample: 0 all NCCL jobs use GPUDirect RDMA, 1 some ranks do not or one differs, 2 none,
+    # 3 unknown or no NCCL job.
+    exit_status: ExitStatus
+    verdict: VerdictObject | None  # on the node at this moment, as in gdrtop check
+    findings: tuple[_FINDING, ...]  # critical findings and warnings, one for each cause
+    jobs: tuple[_JOB, ...]
+    processes: Maybe[tuple[_PROCESS, ...]]
+    ports: tuple[PortSample, ...]  # rates in Gb/s, counters as events a second since the sample before
+    gpus: tuple[GpuSample, ...]
+    peermem: PeermemReading
+    modules: Mapping[str, str]
+    limits: tuple[str, ...]  # what cannot be seen, and why
+    # Storage and other clients in the kernel with connected queue pairs, by RDMA device.
+    kernel_clients: NotRequired[Mapping[str, tuple[str, ...]]]
+    events: tuple[_EVENT, ...]  # new in this sample
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -278,50 +348,35 @@ def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:
     processes: object = sample.processes
     if not isinstance(sample.processes, Unknown):
         processes = [_process_json(process) for process in sample.processes]
-    content = object_of(
-        {
-            "exit_status": exit_status(sample),
-            "verdict": sample.verdict,
-            "findings": [_finding_json(finding) for finding in sample.findings],
-            "jobs": [_job_json(job) for job in sample.jobs],
-            "processes": processes,
-            "ports": sample.ports,
-            "gpus": sample.gpus,
-            "peermem": sample.peermem,
-            "modules": sample.modules,
-            "limits": sample.limits,
-            "kernel_clients": sample.kernel_clients,
-            "events": [with_time(plain_value(event)) for event in sample.events],
-        }
+    content = object_from(
+        sample,
+        LiveDocument,
+        exit_status=exit_status(sample),
+        findings=[object_from(each, _FINDING, since=time_json(each.since)) for each in sample.findings],
+        jobs=[_job_json(job) for job in sample.jobs],
+        processes=processes,
+        events=[object_from(event, _EVENT, time=time_json(event.at)) for event in sample.events],
     )
     return document("live", host_name(node), node.origin, sample.taken_at, content)
 
 
-def _finding_json(finding: Finding) -> dict[str, Any]:
-    """Return a finding without evidence and fix, which gdrtop check prints."""
-    names = ("id", "severity", "title", "cause", "devices", "ranks", "jobs", "takes")
-    values: dict[str, object] = {name: getattr(finding, name) for name in names}
-    return object_of({**values, "since": time_json(finding.since)})
-
-
 def _job_json(job: LiveJob) -> dict[str, Any]:
-    values: dict[str, Any] = plain_value(job)
-    step = values["step"]
-    if step is not None and step["longer_than"] is not None:
-        step["longer_than"] = with_time(step["longer_than"], "until")
-    return values
+    step = job.step
+    if not isinstance(step, JobStep) or step.longer_than is None:
+        return dict(plain_value(job))
+    usual = object_from(step.longer_than, _USUAL_STEP, time=time_json(step.longer_than.until))
+    return object_from(job, _JOB, step=object_from(step, _STEP, longer_than=usual))
 
 
 def _process_json(process: LiveProcess) -> dict[str, Any]:
     """Return a process without what only the doctor needs: its environment, libraries and open files."""
-    values: dict[str, object] = {"pid": process.pid}
-    values["program"], values["user"] = process.process.program, process.process.user
-    for field in fields(process):
-        if field.name not in ("pid", "process"):
-            values[field.name] = getattr(process, field.name)
-    values["collectives"] = [with_time(plain_value(collective)) for collective in process.collectives]
-    values["path_text"] = process.path.text
-    return object_of(values)
+    return object_from(
+        process,
+        _PROCESS,
+        process.process,
+        collectives=[object_from(each, _COLLECTIVE, time=time_json(each.at)) for each in process.collectives],
+        path_text=process.path.text,
+    )
 
 
 class ChosenJob:

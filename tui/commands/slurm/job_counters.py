@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
+from probes.base.unknown import Maybe
 from probes.fleet.job_counters import (
     MAX_BYTES,
     CountersError,
-    JobDifference,
+    PortDifference,
     compare,
     from_text,
     read_counters,
@@ -17,7 +18,17 @@ from probes.host.protocol import Host
 from probes.host.values import HOSTNAME
 from tui.files.job_file import JobFile, JobFileError
 from tui.files.new_file import shown_path
-from tui.runtime.json_values import document, object_of, plain_value
+from tui.runtime.json_values import document, object_from
+
+
+class JobCountersDocument(TypedDict):
+    """`gdrtop epilog`."""
+
+    job: str
+    seconds: Maybe[float]  # since the Prolog
+    problems: int  # ports that carried little, and counters that grew more than is normal
+    note: str  # why nothing can be compared; empty if something can
+    ports: tuple[PortDifference, ...]
 
 
 def save_counters(host: Host, job: str, directory: str | None = None) -> None:
@@ -36,26 +47,13 @@ def difference_since(host: Host, job: str, directory: str | None = None) -> dict
         JobFileError: nothing was saved, or it cannot be read or deleted.
     """
     file = JobFile(job, directory)
-    content = file.read(MAX_BYTES)
+    saved = file.read(MAX_BYTES)
     try:
-        begin = from_text(content, job)
+        begin = from_text(saved, job)
     except CountersError as error:
         raise JobFileError(f"{shown_path(file.path)} cannot be used: {error}; delete it") from None
     end = read_counters(host, job)
-    found = document(
-        "job-counters", host.read(HOSTNAME, 4096), host.origin, end.at, _content(compare(begin, end))
-    )
+    content = object_from(compare(begin, end), JobCountersDocument)
+    found = document("job-counters", host.read(HOSTNAME, 4096), host.origin, end.at, content)
     file.delete()
     return found
-
-
-def _content(difference: JobDifference) -> dict[str, Any]:
-    return object_of(
-        {
-            "job": difference.job,
-            "seconds": difference.seconds,
-            "problems": difference.problems,
-            "note": difference.note,
-            "ports": [plain_value(port) for port in difference.ports],
-        }
-    )

@@ -11,12 +11,12 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, TextIO
+from typing import Any, TextIO, TypedDict
 
 from probes.base.origin import Source
 from probes.facts.node import Node
 from probes.host.protocol import Host
-from probes.live.model.sample import LiveEvent
+from probes.live.model.sample import EventKind, LiveEvent
 from probes.queries.finding import Severity
 from tui.bandwidth.slow_results import note_slow_results
 from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, duration, parsed, require_running_node
@@ -46,6 +46,17 @@ Print a unit for systemd: gdrtop watch --unit > /etc/systemd/system/gdrtop-watch
 What gdrtop reliability shows is kept apart from DIR, for 84 days of jobs.
 SIGTERM, SIGHUP and Ctrl-C stop it with status 0.
 """
+
+
+class WatchDocument(TypedDict):
+    """`gdrtop watch --json, one line an event`."""
+
+    kind: EventKind | NoticeKind
+    severity: Severity
+    subject: str
+    text: str
+    explanation: str
+    file: str | None  # the recording, if kind is saved
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
