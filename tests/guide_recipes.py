@@ -630,7 +630,7 @@ def test_sample_the_path_has_a_name() -> None:
 VARIABLE = Recipe(
     (
         Change(
-            "probes/nccl/variables/network.py",
+            "probes/nccl/variables/catalogue.py",
             """    nccl_variable(
         "NCCL_SAMPLE_RAILS",
         "how many rails a sample uses",
@@ -654,7 +654,7 @@ VARIABLE = Recipe(
     ),
     ("tests/probes/nccl/test_variables.py",),
     {
-        "probes/nccl/variables/network.py": (
+        "probes/nccl/variables/catalogue.py": (
             "tests/probes/nccl/test_variables.py::test_defaults_follow_the_version",
             "NCCL_SAMPLE_RAILS",
         ),
@@ -664,7 +664,6 @@ VARIABLE = Recipe(
         ),
     },
     others=(
-        "probes/nccl/variables/",
         "probes/nccl/variables/parameters.txt",
         "tests/probes/nccl/parameters_of_tags.py",
     ),

@@ -7,12 +7,13 @@ tests are not counted against its partners.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from statistics import median, median_high
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown, known
+from probes.fleet.leaves import RailLeaves
 
 SLOW_SHARE = 0.9
 """Below this share of the reference a test is slow, and its nodes are measured again."""
@@ -357,3 +358,35 @@ def _below_limits(results: Sequence[PairResult], references: dict[PairMemory, fl
         limits = [result.limit_gbps for result in results if result.memory is memory and result.limit_gbps]
         if limits and gbps < _NEAR_LIMIT * median(limits):
             yield BelowLimit(memory, gbps, median(limits))
+
+
+@frozen
+class PairsReport:
+    """The results and what follows from them."""
+
+    nodes: tuple[str, ...]  # that took part
+    results: tuple[PairResult, ...]
+    attribution: Attribution
+    left_out: Mapping[str, str]  # nodes that took no part, and why
+    rails_left_out: Mapping[str, str]  # "gpu3 rail 1, GPU memory", and why
+    leaves: tuple[RailLeaves, ...]
+
+    @property
+    def rails(self) -> tuple[int, ...]:
+        """The rails that were measured."""
+        return tuple(sorted({result.rail for result in self.results}))
+
+    @property
+    def failed(self) -> int:
+        """The number of tests without a result."""
+        return sum(isinstance(result.gbps, Unknown) for result in self.results)
+
+    @property
+    def bad(self) -> tuple[PairResult, ...]:
+        """The slow and the failed tests, worst first."""
+        return slow_tests(self.results, self.attribution.references)
+
+    @property
+    def misplaced(self) -> tuple[RailLeaves, ...]:
+        """The rails of which a node ends at another leaf than the others."""
+        return tuple(rail for rail in self.leaves if rail.elsewhere)

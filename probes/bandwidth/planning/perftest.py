@@ -9,8 +9,8 @@ from probes.bandwidth.model.limits import Limit, limit_of_two_ends
 from probes.bandwidth.model.planned_test import Pair, PlannedProcess, PlannedTest
 from probes.bandwidth.model.request import MemoryPath, Mode, Request
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
-from probes.bandwidth.planning.chosen_devices import NoSuchDevice
 from probes.bandwidth.planning.node_settings import (
+    NoSuchDevice,
     TimedSettings,
     better_nics_down,
     gpu_memory,

@@ -16,7 +16,7 @@ from probes.facts.jobs.processes import Process
 from probes.host.answers import FileRange, of_user
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, Role
-from probes.live.processes.job_names import COMMAND_SECONDS, SLURM_JOB
+from probes.live.processes.job_grouping import COMMAND_SECONDS, SLURM_JOB
 
 NEXT_RUN = (
     ("NCCL_DEBUG=INFO", "NCCL reports version, networks, channels and errors."),

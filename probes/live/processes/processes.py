@@ -21,8 +21,7 @@ from probes.host.usage import ProcessUsage
 from probes.live.model.paced_source import PacedSource, Question, read_together
 from probes.live.model.sample import LiveProcess
 from probes.live.processes.gdr_path import NodeEvidence
-from probes.live.processes.job_grouping import JobIds
-from probes.live.processes.job_names import JobNames
+from probes.live.processes.job_grouping import JobIds, JobNames
 from probes.live.processes.kernel_clients import kernel_clients
 from probes.live.processes.node_evidence import (
     GpuUsers,
@@ -37,8 +36,7 @@ from probes.live.processes.node_evidence import (
     unread_devices,
 )
 from probes.live.processes.ownership import Ownership, RdmaUse, ResourceRound, read_round
-from probes.live.processes.process_cache import ProcessCache
-from probes.live.processes.tracked_process import NO_USE, Answers, Membership, TrackedProcess
+from probes.live.processes.tracked_process import NO_USE, Answers, Membership, ProcessCache, TrackedProcess
 from probes.queries.jobs import is_watcher
 from probes.snapshot.rates import Reading
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from probes.base.text import printable
@@ -25,8 +25,40 @@ from probes.nccl.log.facts import (
 from probes.nccl.log.grammar import REPEATED, Kind, devices_in, distance_word, parse, version_numbers
 from probes.nccl.log.prefix import Header, before_next_header
 from probes.nccl.log.problems import Explanation, explain_notice, explain_torch, explain_warning
-from probes.nccl.log.tallies import Alike, Tally, with_skipped
 from probes.nccl.variables.catalogue import meaning_of
+
+
+def with_skipped(seen: Mention, alike: Alike) -> Mention:
+    """Add the lines that were only counted."""
+    last = Place(alike.file, alike.line)
+    is_later = last.file != seen.last.file or last.line > seen.last.line
+    return replace(seen, count=seen.count + alike.skipped, last=last if is_later else seen.last)
+
+
+@dataclass
+class Alike:
+    """Lines that differ only in numbers."""
+
+    read: int = 0
+    skipped: int = 0
+    problem: object = None  # the key of their problem; None: its table is full
+    file: str = ""  # of the last line that was skipped
+    line: int = 0
+
+
+@dataclass
+class Tally:
+    """A row: what its first line says, and how many lines say so."""
+
+    text: str
+    first: Place
+    last: Place
+    count: int = 1
+
+    def mention(self) -> Mention:
+        """Return the row as a fact."""
+        return Mention(self.text, self.count, self.first, self.last)
+
 
 MOST_ROWS = 256  # of every other table
 MOST_ALIKE = 1000  # warnings alike, but for numbers, that are looked up; further ones are only counted

@@ -31,8 +31,7 @@ from probes.host.protocol import Host
 from probes.snapshot.examination import Examination, examine
 from probes.snapshot.rates import Reading, read
 from tui.bandwidth.impact_check import READ_INTERVAL_SECONDS, reread
-from tui.bandwidth.pairs.node_processes import NodeProcesses
-from tui.bandwidth.pairs.pairs_runner import PairsRunner, PairTest
+from tui.bandwidth.pairs.pairs_runner import NodeProcesses, PairsRunner, PairTest
 from tui.files.pair_results import PairResultsError, PairResultsFile
 
 T = TypeVar("T")

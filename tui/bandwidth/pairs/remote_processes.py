@@ -35,7 +35,7 @@ from probes.host.remote.transport import (
 from probes.host.remote.transport_process import END_SECONDS, close_pipes, start_transport, wait_or_kill
 from tui.bandwidth import supervisor
 from tui.bandwidth.pairs import node_server
-from tui.bandwidth.pairs.node_processes import UNCONFIRMED
+from tui.bandwidth.pairs.pairs_runner import UNCONFIRMED
 from tui.bandwidth.processes import (
     LINE_LIMIT,
     LINES_WAITING,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from probes.base.unknown import Unknown
-from probes.fleet.attribution import Culprit, PairResult
+from probes.fleet.attribution import Culprit, PairResult, PairsReport
 from probes.fleet.leaves import RailLeaves
 from probes.fleet.pair_tests import PairSettings
-from probes.fleet.pairs_report import PairsReport
 from tui.bandwidth.pairs.pairs_session import PairsPlan
 from widgets.fleet.pairs import answers, culprit_words
 

@@ -10,8 +10,7 @@ from probes.fleet.pair_tests import PairSettings, node_rail, pair_test
 from probes.fleet.rails import rails_of
 from probes.snapshot.examination import Examination, examine
 from tests.tui.bandwidth.pairs.fleet import GOOD, SLOW, DeadProcesses, Fleet, LostProcesses, fleet
-from tui.bandwidth.pairs.node_processes import UNCONFIRMED
-from tui.bandwidth.pairs.pairs_runner import PairsRunner, PairTest
+from tui.bandwidth.pairs.pairs_runner import UNCONFIRMED, PairsRunner, PairTest
 
 SETTINGS = PairSettings(memories=(PairMemory.HOST,))
 
