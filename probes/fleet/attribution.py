@@ -13,7 +13,7 @@ from statistics import median, median_high
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown, known
-from probes.fleet.leaves import RailLeaves
+from probes.fleet.rails import RailLeaves
 
 SLOW_SHARE = 0.9
 """Below this share of the reference a test is slow, and its nodes are measured again."""
@@ -142,7 +142,7 @@ def attribute(results: Sequence[PairResult]) -> Attribution:
     bad: list[PairResult] = []
     for (memory, rail), group in sorted(groups.items(), key=lambda each: (each[0][0].value, each[0][1])):
         reference, own = references.get(memory), _reference(group)
-        nodes = len(_nodes(group))
+        nodes = len({end.node for result in group for end in result.ends})
         is_slow_rail = several and nodes > _LEAST_PARTNERS and _is_slow(own, reference)
         if is_slow_rail:
             found.append(_part("", "", rail, memory, group, reference))
@@ -197,7 +197,6 @@ def _is_slow(gbps: float | None, reference: float | None) -> bool:
 
 
 def _is_bad(result: PairResult, reference: float | None) -> bool:
-    """Return whether a test failed or is slow."""
     return isinstance(result.gbps, Unknown) or _is_slow(result.gbps, reference)
 
 
@@ -207,17 +206,11 @@ def slow_tests(results: Iterable[PairResult], references: dict[PairMemory, float
     return tuple(sorted(bad, key=lambda result: (known(result.gbps, -1.0), result.rail)))
 
 
-def _nodes(results: Iterable[PairResult]) -> set[str]:
-    return {end.node for result in results for end in result.ends}
-
-
 # NICs
 
 
 @frozen
 class _Part:
-    """A slow part with one memory."""
-
     node: str
     nic: str
     rail: int

@@ -73,7 +73,6 @@ def aligned_slots(nodes: Sequence[NodeSummary]) -> list[Mapping[str, str]]:
 
 
 def _renamed(slot: str, renamed: Mapping[str, str]) -> str:
-    """Return the slot of a device, or of a port below it."""
     if slot in renamed:
         return renamed[slot]
     device, slash, port = slot.rpartition("/")
@@ -273,8 +272,6 @@ _Values = dict["str | float", list[int]]  # a value -> the nodes that have it, b
 
 
 class _Entry:
-    """The values of one fact in one slot."""
-
     __slots__ = ("devices", "unread", "values")
 
     def __init__(self) -> None:

@@ -158,9 +158,15 @@ class JobWatch:
         if not self._wanted:
             self._wanted = _largest(node.sample for node in nodes.values())
         jobs = {name: _wanted_jobs(node.sample, self._wanted) for name, node in nodes.items()}
-        devices = {name: _devices(own) for name, own in jobs.items() if own}
+        devices = {
+            name: sorted({nic for job in own for nic in job.nics}) for name, own in jobs.items() if own
+        }
         rates: dict[Port, tuple[float, float]] = {}
-        telling = {name: _telling(jobs[name], nodes[name].sample) for name in devices}
+        clients = {name: nodes[name].sample.kernel_clients for name in devices}
+        telling = {
+            name: sorted({nic for job in jobs[name] for nic in telling_nics(job, clients[name])})
+            for name in devices
+        }
         for name in seen.keys() & devices.keys():
             self._traffic.add(name, seen[name], telling[name])
             for port in seen[name].sample.ports:
@@ -272,16 +278,7 @@ def _other_jobs(samples: Iterable[LiveSample], wanted: str) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _devices(jobs: Iterable[LiveJob]) -> list[str]:
-    return sorted({nic for job in jobs for nic in job.nics})
-
-
-def _telling(jobs: Iterable[LiveJob], sample: LiveSample) -> list[str]:
-    return sorted({nic for job in jobs for nic in telling_nics(job, sample.kernel_clients)})
-
-
 def _shared(sample: LiveSample) -> set[str]:
-    """Return the NICs that several jobs of a node use."""
     users = Counter(nic for job in sample.jobs for nic in job.nics)
     return {nic for nic, count in users.items() if count > 1}
 
@@ -315,7 +312,6 @@ def _missing(ranks: Sequence[FleetRank], world_size: int) -> tuple[str, tuple[st
 
 
 def _why_absent(sample: LiveSample) -> str:
-    """Return why a node shows no rank of the job."""
     if isinstance(sample.processes, Unknown):
         return f"processes unknown ({sample.processes})"
     return sample.missing or _NO_PROCESS

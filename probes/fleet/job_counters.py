@@ -243,7 +243,6 @@ def _grown(
 def _with_low(
     ports: Sequence[PortDifference], rates: Mapping[str, Maybe[float]]
 ) -> tuple[PortDifference, ...]:
-    """Mark the few ports that carried less than half of what the others of their rate carried."""
     groups: dict[float, list[tuple[str, int]]] = {}
     for port in ports:
         rate = rates.get(port.port)

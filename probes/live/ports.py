@@ -118,8 +118,6 @@ _Wanted = tuple[tuple[str, int], str, Sequence[Mapping[str, str]]]
 
 @frozen
 class _Counters:
-    """The counters of all ports, read in one round."""
-
     at: float  # seconds, Host.monotonic()
     values: Mapping[tuple[str, int], Mapping[str, Maybe[int]]]
     line_rates: Mapping[tuple[str, int], float]
@@ -129,16 +127,12 @@ class _Counters:
 
 @frozen
 class _Ethtool:
-    """The counters of ethtool -S by netdev."""
-
     at: float
     values: Mapping[str, Maybe[dict[str, int]]]
 
 
 @dataclass
 class _Port:
-    """One port, and the latest that its slow sources said."""
-
     device: RdmaDevice
     facts: RdmaPort
     paths: dict[str, str]  # counter -> its file
@@ -167,7 +161,6 @@ class _Port:
 
     @property
     def unread(self) -> dict[str, Unknown]:
-        """The counters that it does not have."""
         return {name: unknown for name, unknown in self.absent.items() if name not in self.paths}
 
     def files(self, now: float) -> dict[str, str]:
@@ -209,9 +202,13 @@ class PortReader:
             self._wanted = _wanted(self._ports, now)
         wanted, functions, names = self._wanted, self._functions, self._netdevs
         with_links = self._links_at is None or not 0 <= now - self._links_at < LINK_SECONDS
+
+        def read_ethtool() -> _Ethtool:
+            return _Ethtool(host.monotonic(), host.ethtool_counters(names) if names else {})
+
         return (
             Question(self._counters, lambda: _read_counters(host, wanted, functions, with_links)),
-            Question(self._ethtool, lambda: _read_ethtool(host, names)),
+            Question(self._ethtool, read_ethtool),
         )
 
     def read(self, reading: Reading) -> tuple[PortSample, ...]:
@@ -293,7 +290,6 @@ def _directory(file: str) -> str:
 
 
 def _read_link(host: Host, bdf: str) -> tuple[Maybe[float], Maybe[int]]:
-    """Read speed and width of a function's PCIe link."""
     if (sleeps := asleep(host, bdf)) is not None:
         return sleeps, sleeps
     path = f"{DEVICES}/{bdf}/current_link"
@@ -334,7 +330,6 @@ def _read_counters(
 
 
 def _count(port: _Port, before: Maybe[_Counters] | None, now: Maybe[_Counters]) -> None:
-    """Take a round of counters over into a port."""
     if isinstance(now, Unknown):
         port.values, port.counters = {}, {**port.unread, **dict.fromkeys(port.paths, now)}
         port.still = None
@@ -367,19 +362,13 @@ def _count(port: _Port, before: Maybe[_Counters] | None, now: Maybe[_Counters]) 
 
 
 def _rate(name: str, before: int | None, after: int, seconds: float) -> Maybe[float]:
-    """Return the events a second."""
     if before is None or seconds <= 0:
         return _SECOND_SAMPLE
     risen = rise(name, before, after)
     return risen if isinstance(risen, Unknown) else risen / seconds
 
 
-def _read_ethtool(host: Host, netdevs: tuple[str, ...]) -> _Ethtool:
-    return _Ethtool(host.monotonic(), host.ethtool_counters(netdevs) if netdevs else {})
-
-
 def _note_ethtool(port: _Port, before: Maybe[_Ethtool] | None, now: Maybe[_Ethtool]) -> None:
-    """Take the answer of ethtool over into a port."""
     netdev = port.facts.netdev
     answer: Maybe[dict[str, int]]
     if isinstance(netdev, Unknown):

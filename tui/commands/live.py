@@ -22,7 +22,7 @@ from probes.fleet.job import is_wanted
 from probes.host.protocol import Host
 from probes.live.model.sample import GDR_WORDS, LiveEvent, LiveJob, LiveProcess, LiveSample, PathWord, Role
 from probes.live.model.step_text import step_text
-from probes.live.processes.job_summaries import path_summary
+from probes.live.processes.jobs import path_summary
 from probes.queries.finding import Finding
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import note_slow_results

@@ -199,7 +199,6 @@ def _user_lines(
 
 
 def _possible_users(examination: Examination, processes: dict[int, Process]) -> list[str]:
-    """Return who may use RDMA; nothing if no process does."""
     facts = examination.processes
     if isinstance(facts, Unknown):
         return [f"traffic unknown, and RDMA users unknown: {facts}"]
@@ -239,7 +238,6 @@ class _Neighbor:
 
 
 def _neighbors(examination: Examination, used: list[Port]) -> list[_Neighbor]:
-    """Return every such port once."""
     cards = _cards(examination)
     ports = [*examination.reading.ports]
     found: dict[Port, _Neighbor] = {}

@@ -255,7 +255,6 @@ def _nearest_gpu(examination: Examination, far: PerftestSettings) -> PerftestSet
 
 
 def _of_peer(limit: Limit) -> Limit:
-    """Return the same parts of a node like this one."""
     bounds = tuple(
         replace(
             bound,

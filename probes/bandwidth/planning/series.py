@@ -53,7 +53,6 @@ def plan_series(examination: Examination, request: Request, tcp_port: int) -> Se
 
 
 def _with_install_hint(examination: Examination, program: str, reason: str) -> str:
-    """Return a reason, and how to get what it says is missing."""
     if f"{program} is not installed" in reason:
         return f"{reason}; {tool_of(program).install_hint(examination)}"
     if "built without CUDA" in reason or "built without DMA-BUF" in reason:

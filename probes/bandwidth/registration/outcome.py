@@ -144,11 +144,7 @@ def _bar1(gpu: str, examination: Examination) -> str:
 NIC_CALLS = ("ibv_get_device_list", "ibv_open_device", "ibv_alloc_pd", "host memory")
 COMPUTE_MODE, SUPPORTED = "compute mode", ("peer memory supported", "DMA-BUF supported")
 GPU_CALLS = (
-    "cuInit",
-    "cuDeviceGetByPCIBusId",
-    "cuDevicePrimaryCtxRetain",
-    "cuCtxSetCurrent",
-    "cuMemAlloc_v2",
+    *("cuInit", "cuDeviceGetByPCIBusId", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc_v2"),
 )
 EXPORT = "cuMemGetHandleForAddressRange"
 LIBRARIES = ("libibverbs", "libcuda")
@@ -245,8 +241,6 @@ def not_tried(trial: GpuTrial, why: str) -> tuple[PairResult, ...]:
 
 
 class _Pair:
-    """One GPU with one NIC, and what the program reported."""
-
     def __init__(
         self,
         trial: GpuTrial,
@@ -292,7 +286,6 @@ class _Pair:
         return PathResult(Outcome.NOT_TRIED, value, function)
 
     def _earlier(self, path: str) -> PathResult:
-        """Return what kept the program from trying this path."""
         for library in LIBRARIES:
             if isinstance(missing := self._values.get(("", library)), str):
                 return PathResult(Outcome.NOT_TRIED, missing)

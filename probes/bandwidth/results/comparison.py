@@ -156,8 +156,6 @@ _UNSUPPORTED = re.compile(r"DMA-BUF is not supported on this GPU|Couldn't alloca
 
 @frozen
 class _Pair:
-    """What was measured over one NIC with one GPU."""
-
     title: str  # "GPU0 → mlx5_0"
     host: Result | None
     paths: tuple[Result, ...]  # the GPU's memory, in the order measured
@@ -181,7 +179,6 @@ def conclusions(results: Sequence[Result], left_out: Sequence[LeftOut] = ()) -> 
 
 
 def _without_gpu_memory(results: Sequence[Result], left_out: Sequence[LeftOut]) -> list[str]:
-    """Return a sentence for each NIC whose host memory alone was measured."""
     done = [result for result in results if result.ending is Ending.DONE]
     measured = {result.pair.nic for result in done if result.memory != HOST_MEMORY}
     missing = {test.path.rpartition(_ARROW)[2] for test in left_out if _ARROW in test.path} - measured
@@ -194,7 +191,6 @@ def _without_gpu_memory(results: Sequence[Result], left_out: Sequence[LeftOut]) 
 
 
 def _reasons(left_out: Sequence[LeftOut]) -> list[str]:
-    """Return why tests were skipped, one sentence for each reason."""
     titles: dict[str, list[str]] = {}
     for test in left_out:
         titles.setdefault(test.reason, []).append(test.title)
@@ -245,7 +241,6 @@ def _setting(result: Result) -> tuple[object, ...]:
 
 
 def _against_host(pair: _Pair) -> list[str]:
-    """Compare each path with host memory and its limit."""
     sentences: list[str] = []
     host = pair.host
     if host is not None and host.ending is Ending.FAILED:
@@ -310,7 +305,6 @@ def _bandwidth(result: Result, host: Result | None) -> str:
 
 
 def _common_cause(result: Result) -> str:
-    """Return where to look when host memory is as slow as GPU memory."""
     nic = result.pair.nic
     if result.setup == Mode.LOOPBACK.value and not result.pair.far_nic:
         return (

@@ -96,13 +96,21 @@ class PerftestOutput:
         if stripped[0].isdigit():
             return self._row(line)
         if title := _TITLE.match(line):
-            return self._title(title, line)
+            self._verb = title["verb"]
+            self._is_bidirectional = "Bidirectional" in title["rest"]
+            self._columns = ()
+            self._memory_reported = self._connection_reported = False
+            return (Fact(About.TEST, clean_line(line), clean_line(line)),)
         if stripped.startswith("#bytes"):
-            return self._header(line)
+            self._columns = tuple(_COLUMN.finditer(line))
+            return (*self._memory(line), Fact(About.PHASE, MEASURING, clean_line(line)))
         if "Waiting for client to connect" in line:
             return (Fact(About.PHASE, WAITING, clean_line(line)),)
         if stripped.startswith("remote address:"):
-            return self._connected(line)
+            if self._connection_reported:  # each queue pair has such a line
+                return ()
+            self._connection_reported = True
+            return (*self._memory(line), Fact(About.PHASE, CONNECTED, clean_line(line)))
         if "BW peak won't be measured" in line:
             self._no_peak = True
             return ()
@@ -111,23 +119,6 @@ class PerftestOutput:
             for setting in _SETTING.finditer(line)
         )
         return settings or self._of_gpu(line) or self._failure(line)
-
-    def _title(self, title: re.Match[str], line: str) -> tuple[Output, ...]:
-        self._verb = title["verb"]
-        self._is_bidirectional = "Bidirectional" in title["rest"]
-        self._columns = ()
-        self._memory_reported = self._connection_reported = False
-        return (Fact(About.TEST, clean_line(line), clean_line(line)),)
-
-    def _connected(self, line: str) -> tuple[Output, ...]:
-        if self._connection_reported:  # each queue pair has such a line
-            return ()
-        self._connection_reported = True
-        return (*self._memory(line), Fact(About.PHASE, CONNECTED, clean_line(line)))
-
-    def _header(self, line: str) -> tuple[Output, ...]:
-        self._columns = tuple(_COLUMN.finditer(line))
-        return (*self._memory(line), Fact(About.PHASE, MEASURING, clean_line(line)))
 
     def _memory(self, line: str) -> tuple[Output, ...]:
         """Report the memory. It is registered before the ends exchange addresses: no lines can follow."""

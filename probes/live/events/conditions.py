@@ -25,7 +25,7 @@ from probes.live.model.sample import (
     ranks_wait,
 )
 from probes.live.model.step_text import longer_step
-from probes.live.processes.job_summaries import path_summary
+from probes.live.processes.jobs import path_summary
 from probes.queries.finding import pid_name
 from probes.snapshot.condition import (
     CONGESTED,
@@ -117,7 +117,6 @@ class Conditions:
 
 
 def _continued(before: Condition | None, now: Condition) -> Condition:
-    """Return a condition with its beginning; with its text, too, while it affects the same."""
     if before is None:
         return now
     is_same = now.check not in _NEWEST_TEXT and (before.devices, before.ranks, before.severity) == (
@@ -301,7 +300,6 @@ def _of_ranks(
     ranks: Sequence[LiveProcess],
     severity: Severity = Severity.WARNING,
 ) -> Condition:
-    """Return a condition of some ranks of a job."""
     names, shown = tuple(rank.rank_name for rank in ranks), tuple(evidence)
     devices, subjects = _devices(ranks), tuple(_subject(rank, job.name) for rank in ranks)
     about = (devices, names, job.id, job.name)
@@ -346,7 +344,6 @@ def _names(affected: Sequence[LiveProcess], ranks: Sequence[LiveProcess]) -> str
 
 
 def _devices(processes: Iterable[LiveProcess]) -> tuple[str, ...]:
-    """Return GPUs and NICs of processes, GPUs first, each once."""
     chosen = list(processes)
     gpus = [gpu for process in chosen for gpu in process.gpus]
     nics = [nic for process in chosen for nic in process.ready_nics]

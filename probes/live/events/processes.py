@@ -46,8 +46,6 @@ class _Change:
 
 @dataclass
 class _Known:
-    """A process that was there in the samples before."""
-
     process: LiveProcess
     has_queue_pairs: bool
     missed: int = 0
@@ -89,7 +87,11 @@ class ProcessEvents:
             gone.missed += 1
             if gone.missed >= _MISSED:
                 del known[pid]
-                self._remember(gone)
+                if gone.path.value is not None:
+                    self._paths.pop(_key(gone.process), None)
+                    self._paths[_key(gone.process)] = gone.path.value
+                    while len(self._paths) > _MAX_PREDECESSORS:
+                        del self._paths[next(iter(self._paths))]
                 if gone.has_queue_pairs:
                     changes.append(_ended(gone.process, "ended", "ended"))
                     if gone.process.role is Role.NCCL:
@@ -178,13 +180,6 @@ class ProcessEvents:
             if earlier is None and tracked.is_new and tracked.path.value in (PathWord.STAGED, PathWord.TCP):
                 return [_path_changed(process, None, ("has started and", "have started and"))]
         return []
-
-    def _remember(self, gone: _Known) -> None:
-        if gone.path.value is not None:
-            self._paths.pop(_key(gone.process), None)
-            self._paths[_key(gone.process)] = gone.path.value
-            while len(self._paths) > _MAX_PREDECESSORS:
-                del self._paths[next(iter(self._paths))]
 
 
 def _key(process: LiveProcess) -> tuple[str, ...]:

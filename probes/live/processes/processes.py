@@ -21,7 +21,7 @@ from probes.host.usage import ProcessUsage
 from probes.live.model.paced_source import PacedSource, Question, read_together
 from probes.live.model.sample import LiveProcess
 from probes.live.processes.gdr_path import NodeEvidence
-from probes.live.processes.job_grouping import JobIds, JobNames
+from probes.live.processes.jobs import JobIds, JobNames
 from probes.live.processes.kernel_clients import kernel_clients
 from probes.live.processes.node_evidence import (
     GpuUsers,
@@ -96,8 +96,6 @@ class ProcessReader:
 
 
 class _HostReader:
-    """Read the processes of one host, and remember what was read of them."""
-
     def __init__(
         self, host: Host, ids: JobIds, clock: Callable[[], float], cpu_clock: Callable[[], float]
     ) -> None:
@@ -149,7 +147,6 @@ class _HostReader:
         return Question(self._resources, read_resources, is_changing), Question(self._stats, read_stats)
 
     def read(self, node: Node, reading: Reading) -> ProcessSnapshot:
-        """Return the processes now."""
         host, now = self.host, reading.at
         users, found = self._users, self._resources.answer
         unlisted = found if isinstance(found, Unknown) and has_devices(node) else None
@@ -356,6 +353,5 @@ def _answer(source: PacedSource[Mapping[int, Maybe[_T]]], tracked: TrackedProces
 
 
 def _unread(pid: int, why: Unknown) -> Process:
-    """Return a process of which nothing has been read."""
     values = {field.name: why for field in fields(Process) if field.name not in ("pid", "is_ours", "job")}
     return Process(pid=pid, **values)  # type: ignore[arg-type]

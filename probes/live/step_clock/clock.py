@@ -127,8 +127,6 @@ NO_READINGS = Unknown(Reason.TIMED_OUT, "step clock", "the counters were not rea
 
 @frozen
 class _Estimate:
-    """What the last minutes show."""
-
     since: float  # when the readings begin that it comes from; seconds, Host.monotonic()
     wall: float  # seconds since 1970
     seconds: float
@@ -204,7 +202,6 @@ class StepClock:
         return True
 
     def _search(self, fast: list[float], at: float, wall: float) -> _Estimate | None:
-        """Search a period that is not known yet."""
         short = find_period(fast, FAST, _FAST_FROM, _FAST_TO)
         slow = self._series.rates(SLOW, _SLOW_SECONDS, at)
         long: Period | None = None
@@ -237,7 +234,6 @@ class StepClock:
         self._say(estimates[-1])
 
     def _follow(self, at: float, wall: float) -> bool:
-        """Estimate a known step again."""
         around = self._changed[-1].seconds if self._changed else self._usual_seconds
         grid = FAST if self._usual_seconds < _SLOW_ENOUGH else SLOW
         found: Period | None = None

@@ -23,8 +23,6 @@ _TOO_MANY = Unknown(Reason.NOT_RECORDED, "step clock", f"only {MOST_JOBS} jobs a
 
 @dataclass
 class _Watched:
-    """A job and the port by which its steps are seen."""
-
     pids: frozenset[int]
     clock: StepClock
     port: tuple[str, int]  # device and number

@@ -176,7 +176,6 @@ def _sequence_in_question(members: Iterable[GroupProgress]) -> int:
 
 
 def _majority(operations: Mapping[int, Operation]) -> Operation | None:
-    """Return what more than half of the ranks call; None: there is no majority, or nothing is known."""
     if not operations:
         return None
     (usual, count), *_ = Counter(operations.values()).most_common(1)

@@ -17,7 +17,7 @@ from probes.bandwidth.model.result import Ending
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.fleet.attribution import PairResult
-from probes.fleet.pair_tests import NodeRail, PairSettings, limit_gbps
+from probes.fleet.pairs import NodeRail, PairSettings, limit_gbps
 from probes.host.protocol import Host
 from tui.bandwidth.processes import ProcessStarter
 from tui.bandwidth.supervisor import STILL_THERE
@@ -128,8 +128,6 @@ def _end_all(tests: Sequence[_RunningTest]) -> None:
 
 
 class _RunningTest:
-    """One test of the round."""
-
     def __init__(
         self,
         test: PairTest,
@@ -147,7 +145,6 @@ class _RunningTest:
         """It has ended by itself, or has failed."""
 
     def start(self) -> None:
-        """Start the server."""
         self._began = self._clock()
         self._guarded(self._runner.__enter__)
 

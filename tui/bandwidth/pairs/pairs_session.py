@@ -14,18 +14,21 @@ from probes.base.unknown import Maybe, Unknown
 from probes.facts.network.tcp_ports import listening
 from probes.facts.node import probe_node
 from probes.fleet.attribution import PairMemory, PairResult, suspects
-from probes.fleet.leaves import Leaf, read_leaves
-from probes.fleet.pair_tests import NodeRail, PairSettings, affected_on_node, node_rail, pair_test
 from probes.fleet.pairs import (
     NodePair,
+    NodeRail,
+    PairSettings,
     Round,
+    affected_on_node,
     all_rounds,
     count_rounds,
+    node_rail,
+    pair_test,
     quick_rounds,
     repeated_rounds,
     seconds_of,
 )
-from probes.fleet.rails import Rail, rails_of, with_equal_numbers
+from probes.fleet.rails import Leaf, Rail, rails_of, read_leaves, with_equal_numbers
 from probes.host.probe_thread import LONGEST_SECONDS, start_probe
 from probes.host.protocol import Host
 from probes.snapshot.examination import Examination, examine
@@ -248,7 +251,9 @@ class PairsSession:
         done = {_key(each.server.node, each.client.node, each.rail, memory) for each in of_memory}
         tests = []
         for pair in pairs:
-            for server in self._ends_of(pair.server, memory):
+            for (name, _, each), server in list(self.ends.items()):
+                if name != pair.server or each is not memory:
+                    continue
                 client = self.ends.get((pair.client, server.rail.number, memory))
                 if client is None or _key(pair.server, pair.client, server.rail.number, memory) in done:
                     continue
@@ -281,17 +286,14 @@ class PairsSession:
             self._save(partial(self._file.add, results))
         self._on_event(RoundEnded(results))
         if not self.is_stopped:
-            self._count_failures(results)
-
-    def _count_failures(self, results: Sequence[PairResult]) -> None:
-        """Leave out a node that gives no result any more: each round with it takes its whole time limit."""
-        for node in {end.node for result in results for end in result.ends}:
-            own = [result.gbps for result in results if node in (result.server.node, result.client.node)]
-            failures = [gbps for gbps in own if isinstance(gbps, Unknown)]
-            count = self._failed_rounds.get(node, 0) + 1 if len(failures) == len(own) else 0
-            self._failed_rounds[node] = count
-            if count >= _MOST_FAILED_ROUNDS * len(self._settings.memories):
-                self._leave_out(node, f"all of its tests fail: {failures[0].detail}")
+            # Leave out a node that gives no result any more: each round with it takes its whole time limit.
+            for node in {end.node for result in results for end in result.ends}:
+                own = [result.gbps for result in results if node in (result.server.node, result.client.node)]
+                failures = [gbps for gbps in own if isinstance(gbps, Unknown)]
+                count = self._failed_rounds.get(node, 0) + 1 if len(failures) == len(own) else 0
+                self._failed_rounds[node] = count
+                if count >= _MOST_FAILED_ROUNDS * len(self._settings.memories):
+                    self._leave_out(node, f"all of its tests fail: {failures[0].detail}")
 
     def _save(self, save: Callable[[], None]) -> None:
         try:
@@ -309,9 +311,6 @@ class PairsSession:
             self.left_out[name] = reason
             self._on_event(NodeLeftOut(name, reason))
 
-    def _ends_of(self, node: str, memory: PairMemory) -> list[NodeRail]:
-        return [end for (name, _, each), end in self.ends.items() if name == node and each is memory]
-
     def _known(self, answers: Mapping[str, Maybe[T]]) -> dict[str, T]:
         """Return the answers, and leave out the nodes without one."""
         for name, answer in answers.items():
@@ -328,15 +327,11 @@ class PairsSession:
         names = list(nodes)
         for first in range(0, len(names), _AT_ONCE):
             running = {
-                name: start_probe(nodes[name][0], f"{what} of {name}", _question(ask, name, nodes[name][0]))
+                name: start_probe(nodes[name][0], f"{what} of {name}", partial(ask, name, nodes[name][0]))
                 for name in names[first : first + _AT_ONCE]
             }
             answers |= {name: probe.answer(LONGEST_SECONDS) for name, probe in running.items()}
         return answers
-
-
-def _question(ask: Callable[[str, Host], T], name: str, host: Host) -> Callable[[], Maybe[T]]:
-    return lambda: ask(name, host)
 
 
 def _key(a: str, b: str, rail: int, memory: PairMemory) -> tuple[frozenset[str], int, PairMemory]:

@@ -208,7 +208,6 @@ class Gpu:
 
 
 def _loaded(library: str, name: str, report: Report) -> ctypes.CDLL:
-    """Load a library, or raise _Failed."""
     try:
         return ctypes.CDLL(name, use_errno=True)
     except OSError:

@@ -99,7 +99,6 @@ class RegistrationSession:
         return results_of(trial, answers, ended.why, examination)
 
     def _new_users(self, examination: Examination, trial: GpuTrial) -> str:
-        """Return who uses a GPU now that was free when it was planned; "": no process."""
         if trial.users or self._host.origin.source is not Source.LIVE:
             return ""
         planned = plan_registration(with_users(self._host, examination), trial.bdf)

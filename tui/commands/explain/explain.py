@@ -12,7 +12,7 @@ from probes.checks.judgment import judge
 from probes.facts.jobs.processes import name_of
 from probes.facts.system import cloud as cloud_facts
 from probes.host.protocol import Host
-from probes.live.explanation.process import (
+from probes.live.explanation import (
     ProcessExplanation,
     concerning,
     explain_process,

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from probes.base.text import plural
 from probes.base.unknown import Unknown
-from probes.fleet.hang.across_nodes import diagnose_nodes
+from probes.fleet.hang import diagnose_nodes
 from probes.fleet.job import key_of
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host

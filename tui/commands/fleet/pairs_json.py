@@ -6,8 +6,8 @@ from typing import Any
 
 from probes.base.unknown import Unknown
 from probes.fleet.attribution import Culprit, PairResult, PairsReport
-from probes.fleet.leaves import RailLeaves
-from probes.fleet.pair_tests import PairSettings
+from probes.fleet.pairs import PairSettings
+from probes.fleet.rails import RailLeaves
 from tui.bandwidth.pairs.pairs_session import PairsPlan
 from widgets.fleet.pairs import answers, culprit_words
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.rdma.nic_families import VERBS_MODULES
 from probes.facts.system.tool_names import GDRCOPY, PERFTEST, programs_of
-from probes.nccl.topology_xml import GPU_CLASS, VERSION, Element, xml_text
+from probes.nccl.topology_file import GPU_CLASS, VERSION, Element, xml_text
 from probes.simulation.node.jobs.processes import library_directory, verbs_libraries
 from probes.simulation.node.model.description import TopologyFileDescription
 from probes.simulation.node.model.tree import Tree

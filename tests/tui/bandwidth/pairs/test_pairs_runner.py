@@ -6,7 +6,7 @@ import pytest
 
 from probes.base.unknown import Unknown
 from probes.fleet.attribution import PairMemory, PairResult
-from probes.fleet.pair_tests import PairSettings, node_rail, pair_test
+from probes.fleet.pairs import PairSettings, node_rail, pair_test
 from probes.fleet.rails import rails_of
 from probes.snapshot.examination import Examination, examine
 from tests.tui.bandwidth.pairs.fleet import GOOD, SLOW, DeadProcesses, Fleet, LostProcesses, fleet

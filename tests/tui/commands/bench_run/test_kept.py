@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from probes.bandwidth.model.rating import Assessment, Rating
-from probes.bandwidth.results.baseline import machine_type
+from probes.bandwidth.results.against_earlier import machine_type
 from probes.snapshot.examination import examine
 from tests.probes.bandwidth.sample_results import result
 from tests.tui.commands.bench_run.scene import Scene, Signals, Terminal, words

@@ -5,7 +5,7 @@ from typing import Any
 
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Reason, Unknown
-from probes.fleet.hang.across_nodes import diagnose_nodes
+from probes.fleet.hang import diagnose_nodes
 from probes.live.hang.blocked_threads import BlockedThread
 from probes.live.hang.diagnosis import Diagnosis, HangFacts, Motion
 from probes.live.hang.dump_files import FoundDumps

@@ -12,7 +12,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.process_files import MappedLibrary
 from probes.facts.jobs.processes import Process, ProcessFacts
 from probes.host.local import LocalHost
-from probes.live.explanation.process import NO_PATH, STAGED, TCP, UNKNOWN, LibraryPath, library_paths
+from probes.live.explanation import NO_PATH, STAGED, TCP, UNKNOWN, LibraryPath, library_paths
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 from tests.trees import add_function

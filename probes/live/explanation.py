@@ -65,8 +65,6 @@ def library_paths(
 
 
 class _Paths:
-    """The paths of one process."""
-
     def __init__(self, process: Process, findings: Mapping[str, Finding], examination: Examination) -> None:
         self._process, self._findings, self._examination = process, findings, examination
         self._dmabuf, self._peermem = usable_paths(examination)

@@ -1,1 +1,0 @@
-"""Why a job with several nodes hangs."""

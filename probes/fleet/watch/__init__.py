@@ -1,1 +1,0 @@
-"""A fleet that is read again and again."""
