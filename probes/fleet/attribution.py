@@ -8,6 +8,7 @@ tests are not counted against its partners.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from statistics import median, median_high
 
@@ -137,7 +138,7 @@ def attribute(results: Sequence[PairResult]) -> Attribution:
     for result in results:
         groups.setdefault((result.memory, result.rail), []).append(result)
     several = len({rail for _, rail in groups}) > 1
-    found: list[_Part] = []
+    found: list[Culprit] = []
     left: dict[PairMemory, list[PairResult]] = {memory: [] for memory in PairMemory}
     bad: list[PairResult] = []
     for (memory, rail), group in sorted(groups.items(), key=lambda each: (each[0][0].value, each[0][1])):
@@ -209,34 +210,19 @@ def slow_tests(results: Iterable[PairResult], references: dict[PairMemory, float
 # NICs
 
 
-@frozen
-class _Part:
-    node: str
-    nic: str
-    rail: int
-    memory: PairMemory
-    gbps: float | None
-    reference_gbps: float | None
-    slow: int
-    partners: int
-    failure: str
-
-
 def _part(
-    node: str,
-    nic: str,
-    rail: int,
-    memory: PairMemory,
-    tests: Sequence[PairResult],
-    reference: float | None,
-) -> _Part:
+    node: str, nic: str, rail: int, memory: PairMemory, tests: Sequence[PairResult], reference: float | None
+) -> Culprit:
     failures = [result.gbps for result in tests if isinstance(result.gbps, Unknown)]
     bad = sum(_is_bad(result, reference) for result in tests)
     failure = (failures[0].detail or str(failures[0])) if 2 * len(failures) > bad else ""
-    return _Part(node, nic, rail, memory, _median(tests), reference, bad, len(tests), failure)
+    place, found = Place.NIC if node else Place.RAIL, _median(tests)
+    return Culprit(place, node, rail, nic, (memory,), False, found, reference, bad, len(tests), failure)
 
 
-def _slow_nics(group: Sequence[PairResult], reference: float | None) -> tuple[list[_Part], list[PairResult]]:
+def _slow_nics(
+    group: Sequence[PairResult], reference: float | None
+) -> tuple[list[Culprit], list[PairResult]]:
     """Return the slow NICs of one rail, worst first, and the tests of no slow NIC."""
     tests: dict[str, list[int]] = {}
     for number, result in enumerate(group):
@@ -246,7 +232,7 @@ def _slow_nics(group: Sequence[PairResult], reference: float | None) -> tuple[li
     total = {node: len(numbers) for node, numbers in tests.items()}
     bad = {node: sum(is_bad[number] for number in numbers) for node, numbers in tests.items()}
     removed: set[int] = set()
-    parts: list[_Part] = []
+    parts: list[Culprit] = []
     while True:
         worst = max(
             (node for node in tests if bad[node] >= _LEAST_PARTNERS and 2 * bad[node] > total[node]),
@@ -269,56 +255,41 @@ def _slow_nics(group: Sequence[PairResult], reference: float | None) -> tuple[li
 # What several parts have in common
 
 
-def _culprits(parts: Sequence[_Part], results: Sequence[PairResult]) -> tuple[Culprit, ...]:
+def _culprits(parts: Sequence[Culprit], results: Sequence[PairResult]) -> tuple[Culprit, ...]:
     """Merge the NICs of a node, and the same place with both memories; worst first."""
     rails: dict[tuple[str, PairMemory], set[int]] = {}
     for result in results:
         for end in result.ends:
             rails.setdefault((end.node, result.memory), set()).add(result.rail)
-    by_node: dict[tuple[str, PairMemory], list[_Part]] = {}
+    by_node: dict[tuple[str, PairMemory], list[Culprit]] = {}
     for part in parts:
-        by_node.setdefault((part.node, part.memory), []).append(part)
-    places: dict[tuple[Place, str, int | None], list[_Part]] = {}
-    for key, own in by_node.items():
-        node = key[0]
-        if node and len(own) > 1 and 2 * len(own) > len(rails[key]):
-            places.setdefault((Place.NODE, node, None), []).append(_joined(own))
-            continue
-        for part in own:
-            places.setdefault((Place.NIC if node else Place.RAIL, node, part.rail), []).append(part)
+        by_node.setdefault((part.node, part.memories[0]), []).append(part)
+    places: dict[tuple[Place, str, int | None], list[Culprit]] = {}
+    for (node, memory), own in by_node.items():
+        is_node = node and len(own) > 1 and 2 * len(own) > len(rails[node, memory])
+        for part in [_joined(own)] if is_node else own:
+            places.setdefault((part.place, node, part.rail), []).append(part)
     with_host = any(result.memory is PairMemory.HOST for result in results)
     culprits = []
-    for (place, node, rail), same in places.items():
-        first = same[0] if len(same) == 1 else next(part for part in same if part.memory is PairMemory.HOST)
-        memories = tuple(memory for memory in PairMemory if any(part.memory is memory for part in same))
-        culprits.append(
-            Culprit(
-                place=place,
-                node=node,
-                rail=rail,
-                nic=first.nic if place is Place.NIC else "",
-                memories=memories,
-                only_gpu_memory=memories == (PairMemory.GPU,) and with_host,
-                gbps=first.gbps,
-                reference_gbps=first.reference_gbps,
-                slow=first.slow,
-                partners=first.partners,
-                failure=first.failure,
-            )
-        )
+    for same in places.values():
+        first = same[0] if len(same) == 1 else next(part for part in same if PairMemory.HOST in part.memories)
+        memories = tuple(memory for memory in PairMemory if any(memory in part.memories for part in same))
+        is_only_gpu = memories == (PairMemory.GPU,) and with_host
+        culprits.append(replace(first, memories=memories, only_gpu_memory=is_only_gpu))
     order = (Place.RAIL, Place.NODE, Place.NIC)
     return tuple(sorted(culprits, key=lambda each: (order.index(each.place), each.gbps or 0.0, each.node)))
 
 
-def _joined(parts: Sequence[_Part]) -> _Part:
+def _joined(parts: Sequence[Culprit]) -> Culprit:
     """Return the slow NICs of one node as one part: the most partners of a NIC, and the median figure."""
     figures = [part.gbps for part in parts if part.gbps is not None]
     worst = max(parts, key=lambda part: part.slow)
-    first = parts[0]
-    return _Part(
-        *(first.node, "", first.rail, first.memory),
+    return replace(
+        parts[0],
+        place=Place.NODE,
+        rail=None,
+        nic="",
         gbps=median(figures) if figures else None,
-        reference_gbps=first.reference_gbps,
         slow=worst.slow,
         partners=worst.partners,
         failure=next((part.failure for part in parts if part.failure), "") if not figures else "",

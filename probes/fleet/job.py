@@ -39,16 +39,15 @@ class RateWatch:
 
     def mean(self, ports: Iterable[Port]) -> Maybe[float]:
         """Return the mean rate of these ports together, in the busier direction."""
-        totals = [0.0, 0.0]
-        is_empty = True
+        totals: list[float] = []  # sent, received
         for port in ports:
-            is_empty = False
+            totals = totals or [0.0, 0.0]
             seen = [rates[port] for _, rates in self._rounds if port in rates]
             if not seen:
                 return _NO_RATE
             for direction in (0, 1):
                 totals[direction] += sum(pair[direction] for pair in seen) / len(seen)
-        return _NIC_RATES if is_empty else max(totals)
+        return max(totals) if totals else _NIC_RATES
 
     def shares(self) -> dict[Port, Share]:
         """Return each port beside all others, those that had a rate all the time; {} if that is too short.
@@ -85,15 +84,10 @@ def slow_ports(
 
     def add(aspect: str, subject: str, who: str, ports: Sequence[Port], what: str) -> None:
         rate = gbps_text(median(shares[port].rate for port in ports))
-        users = tuple(
-            rank.key for rank in ranks if any((rank.node, nic) in ports for nic in rank.process.ready_nics)
-        )
-        verb = "carries" if aspect != "node" else "carry"
-        found.append(
-            Difference(
-                aspect, subject, f"{who} {verb} {rate}{' each' * (aspect == 'node')}; {what} {others}", users
-            )
-        )
+        carries = f"carry {rate} each" if aspect == "node" else f"carries {rate}"
+        users = (rank for rank in ranks if any((rank.node, nic) in ports for nic in rank.process.ready_nics))
+        keys = tuple(rank.key for rank in users)
+        found.append(Difference(aspect, subject, f"{who} {carries}; {what} {others}", keys))
         slow.difference_update(ports)
 
     nodes = {node for node, _ in shares}
@@ -102,9 +96,8 @@ def slow_ports(
         on_rail = {node for node, _ in (port for port in shares if rails.get(port) == rail)}
         if len(ports) < 2 or len(ports) < _MOST_NODES * len(on_rail):
             continue
-        where = (
-            f"all {len(ports)} nodes" if len(ports) == len(nodes) else f"{len(ports)} of {len(nodes)} nodes"
-        )
+        count = f"all {len(ports)}" if len(ports) == len(nodes) else f"{len(ports)} of {len(nodes)}"
+        where = f"{count} nodes"
         names = some_names(sorted({device for _, device in ports}))
         add("rail", f"rail {rail}", f"rail {rail} ({names}) on {where}", ports, "the other rails")
     for node in sorted({node for node, _ in slow}):
@@ -269,13 +262,8 @@ def _largest(samples: Iterable[LiveSample]) -> str:
 
 
 def _other_jobs(samples: Iterable[LiveSample], wanted: str) -> tuple[str, ...]:
-    names = {
-        job.name
-        for sample in samples
-        for job in sample.jobs
-        if job.role is Role.NCCL and not is_wanted(job, wanted)
-    }
-    return tuple(sorted(names))
+    jobs = (job for sample in samples for job in sample.jobs if job.role is Role.NCCL)
+    return tuple(sorted({job.name for job in jobs if not is_wanted(job, wanted)}))
 
 
 def _shared(sample: LiveSample) -> set[str]:
@@ -288,9 +276,8 @@ def _least_load(gpus: Iterable[GpuSample]) -> Maybe[int]:
     unknown = next((load for load in loads if isinstance(load, Unknown)), None)
     if unknown is not None:
         return unknown
-    return min(
-        (known(load, 0) for load in loads), default=Unknown(Reason.NOT_THERE, "NVML", "no GPU is known")
-    )
+    none = Unknown(Reason.NOT_THERE, "NVML", "no GPU is known")
+    return min((known(load, 0) for load in loads), default=none)
 
 
 def _missing(ranks: Sequence[FleetRank], world_size: int) -> tuple[str, tuple[str, ...]]:

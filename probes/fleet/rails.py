@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
@@ -149,6 +149,7 @@ _SECONDS = 5.0
 _MOST_NEIGHBORS = 1000
 _FIELD = re.compile(r"^(NodeType|SystemGuid):\.{1,40}(.{1,40})$", re.M)
 _ENOUGH = 2  # nodes with a known leaf
+_T = TypeVar("_T")
 
 
 @frozen
@@ -208,9 +209,12 @@ def read_leaves(host: Host, rails: Iterable[Rail]) -> dict[int, Maybe[Leaf]]:
     found: dict[int, Maybe[Leaf]] = {}
     for rail in rails:
         if rail.link_layer == "InfiniBand":
-            found[rail.number] = _across_cable(host, rail)
+            port = str(rail.port)
+            argv = ("smpquery", "-C", rail.nic, "-P", port, "-D", "nodeinfo", f"0,{port}")
+            found[rail.number] = _answer(host, "smpquery", argv, parse_node_info)
         elif rail.link_layer == "Ethernet":
-            neighbors = _neighbors(host) if neighbors is None else neighbors
+            if neighbors is None:
+                neighbors = _answer(host, " ".join(LLDP), LLDP, parse_lldp)
             found[rail.number] = _heard(neighbors, rail)
         else:
             found[rail.number] = Unknown(Reason.NOT_THERE, rail.nic, "this fabric does not show its switches")
@@ -226,16 +230,16 @@ def check_rails(leaves: Mapping[str, Mapping[int, Maybe[Leaf]]]) -> tuple[RailLe
     )
 
 
-# Ethernet
-
-
-def _neighbors(host: Host) -> Maybe[dict[str, Leaf]]:
-    output = host.run(LLDP, _SECONDS)
+def _answer(host: Host, name: str, argv: tuple[str, ...], parse: Callable[[str], Maybe[_T]]) -> Maybe[_T]:
+    output = host.run(argv, _SECONDS)
     if isinstance(output, Unknown):
         return output
     if output.exit_status != 0:
-        return query_failure(host, " ".join(LLDP), output.stderr or output.stdout)
-    return parse_lldp(output.stdout)
+        return query_failure(host, name, output.stderr or output.stdout)
+    return parse(output.stdout)
+
+
+# Ethernet
 
 
 def _heard(neighbors: Maybe[dict[str, Leaf]], rail: Rail) -> Maybe[Leaf]:
@@ -281,16 +285,6 @@ def _items(value: object) -> list[tuple[str, Any]]:
 
 
 # InfiniBand
-
-
-def _across_cable(host: Host, rail: Rail) -> Maybe[Leaf]:
-    port = str(rail.port)
-    output = host.run(("smpquery", "-C", rail.nic, "-P", port, "-D", "nodeinfo", f"0,{port}"), _SECONDS)
-    if isinstance(output, Unknown):
-        return output
-    if output.exit_status != 0:
-        return query_failure(host, "smpquery", output.stderr or output.stdout)
-    return parse_node_info(output.stdout)
 
 
 def parse_node_info(text: str) -> Maybe[Leaf]:

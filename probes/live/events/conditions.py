@@ -48,15 +48,15 @@ from probes.snapshot.condition import (
     stage_of,
 )
 
-SEEN_AT_ONCE = frozenset(
-    {STAGED, OVER_TCP, CONTRADICTED, STOPPED, ODD_RANK}
-)  # in one sample; others need rates
+# In one sample; others need rates.
+SEEN_AT_ONCE = frozenset({STAGED, OVER_TCP, CONTRADICTED, STOPPED, ODD_RANK})
 _WITHOUT_GDR = {PathWord.STAGED: STAGED, PathWord.TCP: OVER_TCP}
 _INSTEAD = {PathWord.TCP: " instead of RDMA"}
 _SEEN_SECONDS = 10.0  # by then everything has been seen that was there when the watching began
 _MOST_EVIDENCE = 8
 _MOST_NAME = 64  # characters of a program's name in a title
 _NEWEST_TEXT = frozenset({STEP_LONGER})  # its figures are medians: the newest ones count
+_SHOWN = attrgetter("devices", "ranks", "severity")
 _STATE, _PAUSE, _SENT = attrgetter("state"), attrgetter("pause_percent"), attrgetter("sent_gbps")
 Key = tuple[str, str]
 
@@ -119,11 +119,7 @@ class Conditions:
 def _continued(before: Condition | None, now: Condition) -> Condition:
     if before is None:
         return now
-    is_same = now.check not in _NEWEST_TEXT and (before.devices, before.ranks, before.severity) == (
-        now.devices,
-        now.ranks,
-        now.severity,
-    )
+    is_same = now.check not in _NEWEST_TEXT and _SHOWN(before) == _SHOWN(now)
     return before if is_same else replace(now, since=before.since, is_begun=before.is_begun)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from probes.base.frozen import frozen
+from probes.base.text import spans
 from probes.base.unknown import Unknown
 from probes.facts.jobs.processes import program_of
 from probes.live.model.explanations import EXPLANATIONS, PATHS
@@ -216,21 +217,12 @@ def _ranks(processes: Sequence[LiveProcess]) -> str:
     if len(processes) == 1:
         return processes[0].rank_name
     ranks = [process.rank for process in processes if not isinstance(process.rank, Unknown)]
+    word, numbers = "ranks", ranks
     if len(ranks) < len(processes):
-        return f"pids {_ranges(process.pid for process in processes)}"
-    return f"ranks {_ranges(ranks)}"
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """Return "0-3, 7"."""
-    spans: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    shown = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
-    return ", ".join(shown[:_MOST_SPANS]) + (", …" if len(shown) > _MOST_SPANS else "")
+        word, numbers = "pids", [process.pid for process in processes]
+    shown = spans(numbers)
+    more = ", …" if len(shown) > _MOST_SPANS else ""
+    return f"{word} {', '.join(shown[:_MOST_SPANS])}{more}"
 
 
 def _started(process: LiveProcess) -> _Change:

@@ -66,12 +66,7 @@ class JobSteps:
         return tuple(found)
 
     def _step(
-        self,
-        host: Host,
-        node: Node,
-        job: LiveJob,
-        own: Mapping[tuple[str, int], PortSample],
-        wall: float,
+        self, host: Host, node: Node, job: LiveJob, own: Mapping[tuple[str, int], PortSample], wall: float
     ) -> Maybe[JobStep]:
         pids, watched = frozenset(job.pids), self._watched.get(job.id)
         if watched is not None and pids.isdisjoint(watched.pids):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from probes.base.text import printable
 from probes.nccl.log.channels import SINGLE, ChannelLine, ChannelTable, Count
@@ -53,6 +54,7 @@ class Tally:
     text: str
     first: Place
     last: Place
+    detail: object
     count: int = 1
 
     def mention(self) -> Mention:
@@ -92,7 +94,6 @@ class Collector:
         self._newest_alike: Alike | None = None
         self._slowest: tuple[int, str, Place] | None = None  # last completed work
         self._tables: dict[str, dict[object, Tally]] = {}
-        self._details: dict[tuple[str, object], object] = {}
         self._reporters: dict[object, dict[str, None]] = {}
         self._channels = ChannelTable()
         self._rings = Rings()
@@ -235,18 +236,14 @@ class Collector:
         if len(rows) >= MOST_ROWS:
             self._left_out += 1
             return False
-        rows[key] = Tally(printable(text, 400).strip(), place, place)
-        self._details[table, key] = detail
+        rows[key] = Tally(printable(text, 400).strip(), place, place, detail)
         return True
 
     def _mentions(self, table: str) -> tuple[Mention, ...]:
         return tuple(row.mention() for row in self._tables.get(table, {}).values())
 
-    def _rows(self, table: str) -> list[tuple[object, object, Mention]]:
-        return [
-            (key, self._details[table, key], row.mention())
-            for key, row in self._tables.get(table, {}).items()
-        ]
+    def _rows(self, table: str) -> list[tuple[object, Any, Mention]]:
+        return [(key, row.detail, row.mention()) for key, row in self._tables.get(table, {}).items()]
 
     # Other lines
 
@@ -257,9 +254,7 @@ class Collector:
 
     def _capabilities(self) -> tuple[Capability, ...]:
         found = []
-        for _, detail, seen in self._rows("capability"):
-            assert isinstance(detail, tuple)
-            network, state, number, name = detail
+        for _, (network, state, number, name), seen in self._rows("capability"):
             shown = printable(network, 64), printable(name, 200)
             found.append(Capability(shown[0], number, shown[1], state == "Enabled", seen))
         return tuple(found)
@@ -273,9 +268,7 @@ class Collector:
         numbers = {version_numbers(version.text) for version in versions}
         version = numbers.pop() if len(numbers) == 1 else None
         found = []
-        for _, detail, seen in self._rows("distance"):
-            assert isinstance(detail, tuple)
-            state, gpu, nic, distance, limit, read = detail
+        for _, (state, gpu, nic, distance, limit, read), seen in self._rows("distance"):
             words = None
             if version is not None:
                 pair = distance_word(version, distance), distance_word(version, limit)
@@ -315,12 +308,8 @@ class Collector:
         self._tally("setting", (name, value), match[0], place, (name, value))
 
     def _settings(self) -> tuple[Setting, ...]:
-        found = []
-        for _, detail, seen in self._rows("setting"):
-            assert isinstance(detail, tuple)
-            name, value = detail
-            found.append(Setting(name, value, meaning_of(name), seen))
-        return tuple(found)
+        rows = self._rows("setting")
+        return tuple(Setting(name, value, meaning_of(name), seen) for _, (name, value), seen in rows)
 
     def _communicator(
         self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool

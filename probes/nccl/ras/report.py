@@ -149,17 +149,10 @@ class _Parser:
         return False
 
     def _add_group(self, match: re.Match[str]) -> None:
+        number, comms, nodes, size, ranks = map(int, match.group("number", "comms", "nodes", "size", "ranks"))
         errors = tuple(word for word in match["errors"].split(",") if word and word != "OK")
-        group = CommunicatorGroup(
-            int(match["number"]),
-            int(match["comms"]),
-            int(match["nodes"]),
-            match["per_node"],
-            int(match["size"]),
-            int(match["ranks"]),
-            match["status"],
-            errors,
-        )
+        about = (match["per_node"], size, ranks, match["status"], errors)
+        group = CommunicatorGroup(number, comms, nodes, *about)
         if len(self._report.groups) < MAX_ITEMS:
             self._report = replace(self._report, groups=(*self._report.groups, group))
 

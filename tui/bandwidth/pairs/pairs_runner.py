@@ -129,10 +129,7 @@ def _end_all(tests: Sequence[_RunningTest]) -> None:
 
 class _RunningTest:
     def __init__(
-        self,
-        test: PairTest,
-        nodes: Mapping[str, tuple[Host, NodeProcesses]],
-        clock: Callable[[], float],
+        self, test: PairTest, nodes: Mapping[str, tuple[Host, NodeProcesses]], clock: Callable[[], float]
     ) -> None:
         self.test = test
         host, processes = nodes[test.client.node]

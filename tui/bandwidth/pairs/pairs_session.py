@@ -130,9 +130,9 @@ class PairsSession:
 
     def read(self) -> None:
         """Examine all nodes; leave out those that do not answer, cannot measure or are in use."""
-        before = self._ask("readings", lambda host: read(host, probe_node(host)), self._nodes)
+        before = self._ask("readings", lambda _, host: read(host, probe_node(host)), self._nodes)
         self._pause(READ_INTERVAL_SECONDS)
-        self._examinations = self._known(self._ask("examination", examine, self._nodes))
+        self._examinations = self._known(self._ask("examination", lambda _, host: examine(host), self._nodes))
         own = {name: rails_of(node.node, node.topology) for name, node in self._examinations.items()}
         for name, rails in with_equal_numbers(own).items():
             if isinstance(rails, Unknown):
@@ -194,11 +194,9 @@ class PairsSession:
     def _guard_again(self, names: Iterable[str]) -> None:
         """Check before a later round whether jobs have started on its nodes."""
         checked = {name: self._nodes[name] for name in names}
-
-        def check(name: str, host: Host) -> tuple[Examination, Reading]:
-            return reread(host, self._examinations[name], self._pause)
-
-        answers = self._ask_each("reading", check, checked)
+        answers = self._ask(
+            "reading", lambda name, host: reread(host, self._examinations[name], self._pause), checked
+        )
         for name, answer in self._known(answers).items():
             self._examinations[name], before = answer
             self._guard(name, before)
@@ -209,15 +207,11 @@ class PairsSession:
             for name in self._taking_part()
         }
         asked = {name: self._nodes[name] for name in rails}
-
-        def ask(name: str, host: Host) -> dict[int, Maybe[Leaf]]:
-            return read_leaves(host, rails[name].values())
-
-        for name, answer in self._ask_each("switches", ask, asked).items():
-            unread: dict[int, Maybe[Leaf]] = {}
-            if isinstance(answer, Unknown):
-                unread.update(dict.fromkeys(rails[name], answer))
-            self.leaves[name] = unread if isinstance(answer, Unknown) else answer
+        answers = self._ask("switches", lambda name, host: read_leaves(host, rails[name].values()), asked)
+        for name, answer in answers.items():
+            self.leaves[name] = {
+                rail: answer if isinstance(answer, Unknown) else answer[rail] for rail in rails[name]
+            }
 
     # The run
 
@@ -318,10 +312,7 @@ class PairsSession:
                 self._leave_out(name, f"it does not answer: {answer}")
         return {name: answer for name, answer in answers.items() if not isinstance(answer, Unknown)}
 
-    def _ask(self, what: str, ask: Callable[[Host], T], nodes: Nodes) -> dict[str, Maybe[T]]:
-        return self._ask_each(what, lambda name, host: ask(host), nodes)
-
-    def _ask_each(self, what: str, ask: Callable[[str, Host], T], nodes: Nodes) -> dict[str, Maybe[T]]:
+    def _ask(self, what: str, ask: Callable[[str, Host], T], nodes: Nodes) -> dict[str, Maybe[T]]:
         """Ask nodes at the same time, 64 at once; one that hangs or raises is unknown."""
         answers: dict[str, Maybe[T]] = {}
         names = list(nodes)

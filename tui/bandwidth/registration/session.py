@@ -8,13 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.registration.outcome import (
-    Answer,
-    PairResult,
-    not_tried,
-    parse_answer,
-    results_of,
-)
+from probes.bandwidth.registration.outcome import Answer, PairResult, not_tried, parse_answer, results_of
 from probes.bandwidth.registration.trial import GPU_SECONDS, GpuTrial, plan_registration
 from probes.base.origin import Source
 from probes.host.protocol import Host
