@@ -48,7 +48,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 def patient_sources() -> Iterator[None]:
     """Let each reading wait for its sources: on a busy machine a process would be "not read yet"."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("probes.live.model.paced_source", "probes.live.processes.process_cache"):
+        for module in ("probes.live.model.paced_source", "probes.live.processes.tracked_process"):
             patch.setattr(f"{module}.PATIENCE_SECONDS", 30.0)
         yield
 

@@ -611,7 +611,7 @@ def test_sample_the_path_has_a_name() -> None:
 VARIABLE = Recipe(
     (
         Change(
-            "probes/nccl/variables/network.py",
+            "probes/nccl/variables/catalogue.py",
             """    nccl_variable(
         "NCCL_SAMPLE_RAILS",
         "how many rails a sample uses",
@@ -635,7 +635,7 @@ VARIABLE = Recipe(
     ),
     ("tests/probes/nccl/test_variables.py",),
     {
-        "probes/nccl/variables/network.py": (
+        "probes/nccl/variables/catalogue.py": (
             "tests/probes/nccl/test_variables.py::test_defaults_follow_the_version",
             "NCCL_SAMPLE_RAILS",
         ),
@@ -645,7 +645,6 @@ VARIABLE = Recipe(
         ),
     },
     others=(
-        "probes/nccl/variables/",
         "probes/nccl/variables/parameters.txt",
         "tests/probes/nccl/parameters_of_tags.py",
     ),

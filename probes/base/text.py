@@ -53,6 +53,17 @@ def plural(count: int, noun: str, plural_noun: str = "") -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {plural_noun or f'{noun}s'}"
 
 
+def spans(numbers: Iterable[int]) -> list[str]:
+    """Return numbers as spans, in order: "0-3", "7"."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return [str(first) if first == last else f"{first}-{last}" for first, last in found]
+
+
 def minutes(seconds: float) -> str:
     """Format a duration: "13 s", "2 min 5 s", "1 h 4 min"."""
     whole = max(0, round(seconds))

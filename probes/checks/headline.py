@@ -18,7 +18,7 @@ from probes.live.model.sample import (
     path_phrase,
     program_of,
 )
-from probes.live.processes.job_summaries import path_shares
+from probes.live.processes.jobs import path_shares
 from probes.queries.finding import Finding
 from probes.snapshot.verdict import State, Verdict
 

@@ -7,12 +7,14 @@ tests are not counted against its partners.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from statistics import median, median_high
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown, known
+from probes.fleet.rails import RailLeaves
 
 SLOW_SHARE = 0.9
 """Below this share of the reference a test is slow, and its nodes are measured again."""
@@ -136,12 +138,12 @@ def attribute(results: Sequence[PairResult]) -> Attribution:
     for result in results:
         groups.setdefault((result.memory, result.rail), []).append(result)
     several = len({rail for _, rail in groups}) > 1
-    found: list[_Part] = []
+    found: list[Culprit] = []
     left: dict[PairMemory, list[PairResult]] = {memory: [] for memory in PairMemory}
     bad: list[PairResult] = []
     for (memory, rail), group in sorted(groups.items(), key=lambda each: (each[0][0].value, each[0][1])):
         reference, own = references.get(memory), _reference(group)
-        nodes = len(_nodes(group))
+        nodes = len({end.node for result in group for end in result.ends})
         is_slow_rail = several and nodes > _LEAST_PARTNERS and _is_slow(own, reference)
         if is_slow_rail:
             found.append(_part("", "", rail, memory, group, reference))
@@ -196,7 +198,6 @@ def _is_slow(gbps: float | None, reference: float | None) -> bool:
 
 
 def _is_bad(result: PairResult, reference: float | None) -> bool:
-    """Return whether a test failed or is slow."""
     return isinstance(result.gbps, Unknown) or _is_slow(result.gbps, reference)
 
 
@@ -206,43 +207,22 @@ def slow_tests(results: Iterable[PairResult], references: dict[PairMemory, float
     return tuple(sorted(bad, key=lambda result: (known(result.gbps, -1.0), result.rail)))
 
 
-def _nodes(results: Iterable[PairResult]) -> set[str]:
-    return {end.node for result in results for end in result.ends}
-
-
 # NICs
 
 
-@frozen
-class _Part:
-    """A slow part with one memory."""
-
-    node: str
-    nic: str
-    rail: int
-    memory: PairMemory
-    gbps: float | None
-    reference_gbps: float | None
-    slow: int
-    partners: int
-    failure: str
-
-
 def _part(
-    node: str,
-    nic: str,
-    rail: int,
-    memory: PairMemory,
-    tests: Sequence[PairResult],
-    reference: float | None,
-) -> _Part:
+    node: str, nic: str, rail: int, memory: PairMemory, tests: Sequence[PairResult], reference: float | None
+) -> Culprit:
     failures = [result.gbps for result in tests if isinstance(result.gbps, Unknown)]
     bad = sum(_is_bad(result, reference) for result in tests)
     failure = (failures[0].detail or str(failures[0])) if 2 * len(failures) > bad else ""
-    return _Part(node, nic, rail, memory, _median(tests), reference, bad, len(tests), failure)
+    place, found = Place.NIC if node else Place.RAIL, _median(tests)
+    return Culprit(place, node, rail, nic, (memory,), False, found, reference, bad, len(tests), failure)
 
 
-def _slow_nics(group: Sequence[PairResult], reference: float | None) -> tuple[list[_Part], list[PairResult]]:
+def _slow_nics(
+    group: Sequence[PairResult], reference: float | None
+) -> tuple[list[Culprit], list[PairResult]]:
     """Return the slow NICs of one rail, worst first, and the tests of no slow NIC."""
     tests: dict[str, list[int]] = {}
     for number, result in enumerate(group):
@@ -252,7 +232,7 @@ def _slow_nics(group: Sequence[PairResult], reference: float | None) -> tuple[li
     total = {node: len(numbers) for node, numbers in tests.items()}
     bad = {node: sum(is_bad[number] for number in numbers) for node, numbers in tests.items()}
     removed: set[int] = set()
-    parts: list[_Part] = []
+    parts: list[Culprit] = []
     while True:
         worst = max(
             (node for node in tests if bad[node] >= _LEAST_PARTNERS and 2 * bad[node] > total[node]),
@@ -275,56 +255,41 @@ def _slow_nics(group: Sequence[PairResult], reference: float | None) -> tuple[li
 # What several parts have in common
 
 
-def _culprits(parts: Sequence[_Part], results: Sequence[PairResult]) -> tuple[Culprit, ...]:
+def _culprits(parts: Sequence[Culprit], results: Sequence[PairResult]) -> tuple[Culprit, ...]:
     """Merge the NICs of a node, and the same place with both memories; worst first."""
     rails: dict[tuple[str, PairMemory], set[int]] = {}
     for result in results:
         for end in result.ends:
             rails.setdefault((end.node, result.memory), set()).add(result.rail)
-    by_node: dict[tuple[str, PairMemory], list[_Part]] = {}
+    by_node: dict[tuple[str, PairMemory], list[Culprit]] = {}
     for part in parts:
-        by_node.setdefault((part.node, part.memory), []).append(part)
-    places: dict[tuple[Place, str, int | None], list[_Part]] = {}
-    for key, own in by_node.items():
-        node = key[0]
-        if node and len(own) > 1 and 2 * len(own) > len(rails[key]):
-            places.setdefault((Place.NODE, node, None), []).append(_joined(own))
-            continue
-        for part in own:
-            places.setdefault((Place.NIC if node else Place.RAIL, node, part.rail), []).append(part)
+        by_node.setdefault((part.node, part.memories[0]), []).append(part)
+    places: dict[tuple[Place, str, int | None], list[Culprit]] = {}
+    for (node, memory), own in by_node.items():
+        is_node = node and len(own) > 1 and 2 * len(own) > len(rails[node, memory])
+        for part in [_joined(own)] if is_node else own:
+            places.setdefault((part.place, node, part.rail), []).append(part)
     with_host = any(result.memory is PairMemory.HOST for result in results)
     culprits = []
-    for (place, node, rail), same in places.items():
-        first = same[0] if len(same) == 1 else next(part for part in same if part.memory is PairMemory.HOST)
-        memories = tuple(memory for memory in PairMemory if any(part.memory is memory for part in same))
-        culprits.append(
-            Culprit(
-                place=place,
-                node=node,
-                rail=rail,
-                nic=first.nic if place is Place.NIC else "",
-                memories=memories,
-                only_gpu_memory=memories == (PairMemory.GPU,) and with_host,
-                gbps=first.gbps,
-                reference_gbps=first.reference_gbps,
-                slow=first.slow,
-                partners=first.partners,
-                failure=first.failure,
-            )
-        )
+    for same in places.values():
+        first = same[0] if len(same) == 1 else next(part for part in same if PairMemory.HOST in part.memories)
+        memories = tuple(memory for memory in PairMemory if any(memory in part.memories for part in same))
+        is_only_gpu = memories == (PairMemory.GPU,) and with_host
+        culprits.append(replace(first, memories=memories, only_gpu_memory=is_only_gpu))
     order = (Place.RAIL, Place.NODE, Place.NIC)
     return tuple(sorted(culprits, key=lambda each: (order.index(each.place), each.gbps or 0.0, each.node)))
 
 
-def _joined(parts: Sequence[_Part]) -> _Part:
+def _joined(parts: Sequence[Culprit]) -> Culprit:
     """Return the slow NICs of one node as one part: the most partners of a NIC, and the median figure."""
     figures = [part.gbps for part in parts if part.gbps is not None]
     worst = max(parts, key=lambda part: part.slow)
-    first = parts[0]
-    return _Part(
-        *(first.node, "", first.rail, first.memory),
+    return replace(
+        parts[0],
+        place=Place.NODE,
+        rail=None,
+        nic="",
         gbps=median(figures) if figures else None,
-        reference_gbps=first.reference_gbps,
         slow=worst.slow,
         partners=worst.partners,
         failure=next((part.failure for part in parts if part.failure), "") if not figures else "",
@@ -357,3 +322,35 @@ def _below_limits(results: Sequence[PairResult], references: dict[PairMemory, fl
         limits = [result.limit_gbps for result in results if result.memory is memory and result.limit_gbps]
         if limits and gbps < _NEAR_LIMIT * median(limits):
             yield BelowLimit(memory, gbps, median(limits))
+
+
+@frozen
+class PairsReport:
+    """The results and what follows from them."""
+
+    nodes: tuple[str, ...]  # that took part
+    results: tuple[PairResult, ...]
+    attribution: Attribution
+    left_out: Mapping[str, str]  # nodes that took no part, and why
+    rails_left_out: Mapping[str, str]  # "gpu3 rail 1, GPU memory", and why
+    leaves: tuple[RailLeaves, ...]
+
+    @property
+    def rails(self) -> tuple[int, ...]:
+        """The rails that were measured."""
+        return tuple(sorted({result.rail for result in self.results}))
+
+    @property
+    def failed(self) -> int:
+        """The number of tests without a result."""
+        return sum(isinstance(result.gbps, Unknown) for result in self.results)
+
+    @property
+    def bad(self) -> tuple[PairResult, ...]:
+        """The slow and the failed tests, worst first."""
+        return slow_tests(self.results, self.attribution.references)
+
+    @property
+    def misplaced(self) -> tuple[RailLeaves, ...]:
+        """The rails of which a node ends at another leaf than the others."""
+        return tuple(rail for rail in self.leaves if rail.elsewhere)

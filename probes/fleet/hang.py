@@ -7,7 +7,7 @@ with each other, and the numbers of the ranks: one node knows only its part of t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from probes.base.text import plural
@@ -44,7 +44,6 @@ def diagnose_nodes(nodes: Mapping[str, HangFacts], unanswered: Mapping[str, str]
 
 
 def _whole(nodes: Mapping[str, HangFacts], unanswered: Mapping[str, str]) -> HangFacts:
-    """Return the facts of all nodes as if they were one."""
     first = next(iter(nodes.values()))
     ranks = tuple(
         replace(rank, node=name, name=f"{name} {rank.name}" if isinstance(rank.rank, Unknown) else rank.name)
@@ -103,7 +102,6 @@ def _silence(nodes: Mapping[str, HangFacts]) -> Maybe[float]:
 
 
 def _sources(nodes: Mapping[str, HangFacts], unanswered: Mapping[str, str]) -> Iterator[SourceState]:
-    """Yield what was read: a text that several nodes share once."""
     count = sum(len(facts.ranks) for facts in nodes.values())
     yield SourceState("nodes", f"{plural(count, 'rank')} on {plural(len(nodes), 'node')}")
     if repeated := _repeated(nodes):
@@ -122,7 +120,8 @@ def _sources(nodes: Mapping[str, HangFacts], unanswered: Mapping[str, str]) -> I
             by_text.setdefault((source.name, source.text), []).append(name)
     grouped = sorted(by_text.items(), key=lambda item: _ORDER.index(item[0][0]))
     for (source_name, text), names in grouped[: 4 * _MOST_SOURCES]:
-        where = "each node" if len(names) == len(nodes) else ", ".join(_some(names))
+        some = names if len(names) <= 3 else [*names[:2], f"{len(names) - 2} more"]
+        where = "each node" if len(names) == len(nodes) else ", ".join(some)
         yield SourceState(source_name, f"{text} ({where})")
 
 
@@ -132,10 +131,6 @@ def _repeated(nodes: Mapping[str, HangFacts]) -> list[int]:
         rank.rank for facts in nodes.values() for rank in facts.ranks if not isinstance(rank.rank, Unknown)
     )
     return sorted(number for number, count in numbers.items() if count > 1)
-
-
-def _some(names: list[str]) -> Iterable[str]:
-    return names if len(names) <= 3 else [*names[:2], f"{len(names) - 2} more"]
 
 
 def _on_node(clue: Clue, node: str) -> Clue:

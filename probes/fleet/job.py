@@ -2,22 +2,113 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.fleet.job_differences import differences_of_nodes, different_ranks, some_names
 from probes.fleet.job_model import Difference, FleetJob, FleetRank, NodeSample, Silence
-from probes.fleet.job_rates import RateWatch, slow_ports
 from probes.fleet.rails import with_equal_numbers
 from probes.fleet.silence import Port, TrafficWatch, standstill_of
 from probes.host.usage import cpu_list
 from probes.live.model.sample import GpuSample, LiveJob, LiveSample, Role, Standstill, program_of
-from probes.live.odd_one_out import rates_of
-from probes.live.odd_ranks import members_of
+from probes.live.odd_one_out import WINDOW_SECONDS, Rates, Share, gbps_text, nic_shares, rates_at, rates_of
+from probes.live.odd_ranks import LEAST, members_of
 from probes.live.silence import telling_nics
+
+_MOST_NODES = 0.75  # where so many nodes have a slow port on a rail, it is the rail that is slow
+_NO_RATE = Unknown(Reason.NOT_YET, "", "needs a second sample")
+_NIC_RATES = Unknown(Reason.NOT_THERE, "", "no NIC")
+
+
+class RateWatch:
+    """What each port of a job sends and receives, in Gb/s, in the last seconds."""
+
+    def __init__(self) -> None:
+        self._rounds: deque[tuple[float, Mapping[Port, tuple[float, float]]]] = deque()
+
+    def add(self, at: float, rates: Mapping[Port, tuple[float, float]]) -> None:
+        """Append the known rates of one round of samples; `at`: seconds of a clock that never goes back."""
+        if rates:
+            self._rounds.append((at, rates))
+        while len(self._rounds) > 1 and self._rounds[1][0] <= at - WINDOW_SECONDS:
+            self._rounds.popleft()
+
+    def mean(self, ports: Iterable[Port]) -> Maybe[float]:
+        """Return the mean rate of these ports together, in the busier direction."""
+        totals: list[float] = []  # sent, received
+        for port in ports:
+            totals = totals or [0.0, 0.0]
+            seen = [rates[port] for _, rates in self._rounds if port in rates]
+            if not seen:
+                return _NO_RATE
+            for direction in (0, 1):
+                totals[direction] += sum(pair[direction] for pair in seen) / len(seen)
+        return max(totals) if totals else _NIC_RATES
+
+    def shares(self) -> dict[Port, Share]:
+        """Return each port beside all others, those that had a rate all the time; {} if that is too short.
+
+        Of both directions, the one in which it is slow.
+        """
+        if not self._rounds or self._rounds[-1][0] - self._rounds[0][0] < WINDOW_SECONDS:
+            return {}
+        ports = sorted(set.intersection(*(set(rates) for _, rates in self._rounds)))
+        if len(ports) < LEAST:
+            return {}
+        names = tuple(" ".join(port) for port in ports)
+        window: deque[Rates] = deque()
+        for at, rates in self._rounds:
+            sent, received = [rates[port][0] for port in ports], [rates[port][1] for port in ports]
+            window.append(rates_at(at, names, sent, received))
+        both = zip(nic_shares(window, 0), nic_shares(window, 1), strict=True)
+        return {
+            port: received if received.is_odd and not sent.is_odd else sent
+            for port, (sent, received) in zip(ports, both, strict=True)
+        }
+
+
+def slow_ports(
+    shares: Mapping[Port, Share], rails: Mapping[Port, int], ranks: Sequence[FleetRank]
+) -> list[Difference]:
+    """Return slow rails, then nodes all of whose ports are slow, then single slow ports."""
+    slow = {port for port, share in shares.items() if share.is_odd}
+    if not slow:
+        return []
+    rest = [share.rate for port, share in shares.items() if port not in slow]
+    others = f"carry {gbps_text(median(rest))} (median)" if rest else "carry more"
+    found: list[Difference] = []
+
+    def add(aspect: str, subject: str, who: str, ports: Sequence[Port], what: str) -> None:
+        rate = gbps_text(median(shares[port].rate for port in ports))
+        carries = f"carry {rate} each" if aspect == "node" else f"carries {rate}"
+        users = (rank for rank in ranks if any((rank.node, nic) in ports for nic in rank.process.ready_nics))
+        keys = tuple(rank.key for rank in users)
+        found.append(Difference(aspect, subject, f"{who} {carries}; {what} {others}", keys))
+        slow.difference_update(ports)
+
+    nodes = {node for node, _ in shares}
+    for rail in sorted({rails[port] for port in slow if port in rails}):
+        ports = sorted(port for port in slow if rails.get(port) == rail)
+        on_rail = {node for node, _ in (port for port in shares if rails.get(port) == rail)}
+        if len(ports) < 2 or len(ports) < _MOST_NODES * len(on_rail):
+            continue
+        count = f"all {len(ports)}" if len(ports) == len(nodes) else f"{len(ports)} of {len(nodes)}"
+        where = f"{count} nodes"
+        names = some_names(sorted({device for _, device in ports}))
+        add("rail", f"rail {rail}", f"rail {rail} ({names}) on {where}", ports, "the other rails")
+    for node in sorted({node for node, _ in slow}):
+        ports = sorted(port for port in slow if port[0] == node)
+        if 1 < len(ports) == sum(port[0] == node for port in shares):
+            add("node", node, f"all {len(ports)} NICs of {node}", ports, "the NICs of other nodes")
+    for port in sorted(slow):
+        name = " ".join(port)
+        add("rate", name, name, [port], f"the other {len(shares) - 1} NICs of this job")
+    return found
+
 
 _SCHEDULERS = ("slurm", "pod", "container")
 _MOST_RANKS = 1 << 17  # of a job whose missing ranks are listed
@@ -60,9 +151,15 @@ class JobWatch:
         if not self._wanted:
             self._wanted = _largest(node.sample for node in nodes.values())
         jobs = {name: _wanted_jobs(node.sample, self._wanted) for name, node in nodes.items()}
-        devices = {name: _devices(own) for name, own in jobs.items() if own}
+        devices = {
+            name: sorted({nic for job in own for nic in job.nics}) for name, own in jobs.items() if own
+        }
         rates: dict[Port, tuple[float, float]] = {}
-        telling = {name: _telling(jobs[name], nodes[name].sample) for name in devices}
+        clients = {name: nodes[name].sample.kernel_clients for name in devices}
+        telling = {
+            name: sorted({nic for job in jobs[name] for nic in telling_nics(job, clients[name])})
+            for name in devices
+        }
         for name in seen.keys() & devices.keys():
             self._traffic.add(name, seen[name], telling[name])
             for port in seen[name].sample.ports:
@@ -165,25 +262,11 @@ def _largest(samples: Iterable[LiveSample]) -> str:
 
 
 def _other_jobs(samples: Iterable[LiveSample], wanted: str) -> tuple[str, ...]:
-    names = {
-        job.name
-        for sample in samples
-        for job in sample.jobs
-        if job.role is Role.NCCL and not is_wanted(job, wanted)
-    }
-    return tuple(sorted(names))
-
-
-def _devices(jobs: Iterable[LiveJob]) -> list[str]:
-    return sorted({nic for job in jobs for nic in job.nics})
-
-
-def _telling(jobs: Iterable[LiveJob], sample: LiveSample) -> list[str]:
-    return sorted({nic for job in jobs for nic in telling_nics(job, sample.kernel_clients)})
+    jobs = (job for sample in samples for job in sample.jobs if job.role is Role.NCCL)
+    return tuple(sorted({job.name for job in jobs if not is_wanted(job, wanted)}))
 
 
 def _shared(sample: LiveSample) -> set[str]:
-    """Return the NICs that several jobs of a node use."""
     users = Counter(nic for job in sample.jobs for nic in job.nics)
     return {nic for nic, count in users.items() if count > 1}
 
@@ -193,9 +276,8 @@ def _least_load(gpus: Iterable[GpuSample]) -> Maybe[int]:
     unknown = next((load for load in loads if isinstance(load, Unknown)), None)
     if unknown is not None:
         return unknown
-    return min(
-        (known(load, 0) for load in loads), default=Unknown(Reason.NOT_THERE, "NVML", "no GPU is known")
-    )
+    none = Unknown(Reason.NOT_THERE, "NVML", "no GPU is known")
+    return min((known(load, 0) for load in loads), default=none)
 
 
 def _missing(ranks: Sequence[FleetRank], world_size: int) -> tuple[str, tuple[str, ...]]:
@@ -217,7 +299,6 @@ def _missing(ranks: Sequence[FleetRank], world_size: int) -> tuple[str, tuple[st
 
 
 def _why_absent(sample: LiveSample) -> str:
-    """Return why a node shows no rank of the job."""
     if isinstance(sample.processes, Unknown):
         return f"processes unknown ({sample.processes})"
     return sample.missing or _NO_PROCESS

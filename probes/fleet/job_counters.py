@@ -18,8 +18,7 @@ from probes.host.protocol import Host
 from probes.host.values import BOOT_ID
 from probes.live.model.explanations import ERRORS
 from probes.live.odd_ranks import LEAST, odd_members
-from probes.live.port_counters import pause_percent, read_counter, rise
-from probes.live.ports import counter_files
+from probes.live.ports import counter_files, pause_percent, read_counter, rise
 from probes.snapshot.rates import read_port
 
 MAX_BYTES = 4 << 20  # of a saved file
@@ -244,7 +243,6 @@ def _grown(
 def _with_low(
     ports: Sequence[PortDifference], rates: Mapping[str, Maybe[float]]
 ) -> tuple[PortDifference, ...]:
-    """Mark the few ports that carried less than half of what the others of their rate carried."""
     groups: dict[float, list[tuple[str, int]]] = {}
     for port in ports:
         rate = rates.get(port.port)

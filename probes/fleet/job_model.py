@@ -73,9 +73,8 @@ class Silence:
     """A job whose ports move no data."""
 
     seconds: float  # since any port moved data; since gdrtop began to watch if none did
-    first: tuple[
-        str, ...
-    ]  # the ports that fell silent first: "gpu002 mlx5_3"; () if that cannot be determined
+    # The ports that fell silent first: "gpu002 mlx5_3"; () if that cannot be determined.
+    first: tuple[str, ...]
     sentence: str  # which port fell silent first, or why that cannot be determined
     at: float | None = None  # when the first port fell silent, seconds since 1970 by this machine's clock
     standstill: Maybe[Standstill | None] = None  # None: for less than a minute

@@ -114,11 +114,7 @@ def _is_answered(item: str, resolver: GroupResolver) -> bool:
 
     "@slurmstate:idle" is not listed while no node is idle, and sinfo answers with nothing.
     """
-    from probes.host.remote.cluster_shell import (
-        GroupResolverSourceError,
-        GroupSourceError,
-        UpcallGroupSource,
-    )
+    from probes.host.remote.cluster_shell import GroupResolverSourceError, GroupSourceError, UpcallGroupSource
 
     source, _, name = item[1:].rpartition(":")
     try:

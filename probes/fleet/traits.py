@@ -92,13 +92,8 @@ def fingerprint(traits: Iterable[Trait]) -> str:
 
 def traits_of(examination: Examination) -> tuple[Trait, ...]:
     """Return all traits of a node."""
-    readers: tuple[Callable[[Examination], Iterator[Trait]], ...] = (
-        _of_node,
-        _of_names,
-        _of_gpus,
-        _of_domain,
-        _of_nics,
-    )
+    readers: tuple[Callable[[Examination], Iterator[Trait]], ...]
+    readers = (_of_node, _of_names, _of_gpus, _of_domain, _of_nics)
     traits = (found for read in readers for found in read(examination))
     return tuple(found for found, _ in zip(traits, range(MOST_TRAITS), strict=False))
 
@@ -345,12 +340,12 @@ def _of_nics(examination: Examination) -> Iterator[Trait]:
     for device in nics:
         bdf = known(device.bdf, "")
         slot = place_of(functions.get(bdf), bdf)
-        express = express_of(examination, bdf)
+        request = map_known(express_of(examination, bdf), lambda read: read.max_read_request_bytes)
         facts: dict[str, Maybe[object]] = {
             "nic": model_of(device),
             "firmware": device.firmware,
             "pcie-nic": _link(functions, bdf),
-            "read-request": map_known(express, lambda read: _size(read.max_read_request_bytes)),
+            "read-request": map_known(request, lambda size: f"{size} bytes"),
         }
         for fact, value in facts.items():
             yield trait(fact, value, slot, device.name)
@@ -358,10 +353,6 @@ def _of_nics(examination: Examination) -> Iterator[Trait]:
             suffix = f"/{port.number}" if len(device.ports) > 1 else ""
             for fact, value in _of_port(examination, device, port):
                 yield trait(fact, value, f"{slot}{suffix}", f"{device.name}{suffix}")
-
-
-def _size(size_bytes: Maybe[int]) -> Maybe[str]:
-    return map_known(size_bytes, lambda size: f"{size} bytes")
 
 
 def _of_port(

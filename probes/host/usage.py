@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
+from probes.base.text import printable, spans
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.values import Files, read_integer
 
@@ -54,13 +54,7 @@ class ProcessFiles(Protocol):
 
 def cpu_list(numbers: Iterable[int]) -> str:
     """Return numbers as a kernel list: "0-55,112-167"."""
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+    return ",".join(spans(numbers))
 
 
 def usage_from_files(host: Files, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:

@@ -34,19 +34,16 @@ class BusBandwidth:
         self._now = 0.0
         self._asked: Latest[tuple[list[LiveProcess], dict[int, Unknown]]] = Latest()
 
-    def _reset(self, host: Host) -> None:
-        self._host = host
-        self._source: PacedSource[Mapping[int, Maybe[Speeds]]] = PacedSource(_SOURCE, READ_SECONDS)
-        self._files: dict[tuple[int, str], str] = {}
-        self._read: dict[int, Speeds] = {}
-        self._shown: dict[int, tuple[LiveProcess, LiveProcess]] = {}
-
     def update(
         self, host: Host, node: Node, processes: Maybe[tuple[LiveProcess, ...]], now: float
     ) -> Maybe[tuple[LiveProcess, ...]]:
         """Return the processes with their bus bandwidth. `now`: seconds of the sample's clock."""
         if host is not self._host or now < self._now:  # a recording may go back
-            self._reset(host)
+            self._host = host
+            self._source: PacedSource[Mapping[int, Maybe[Speeds]]] = PacedSource(_SOURCE, READ_SECONDS)
+            self._files: dict[tuple[int, str], str] = {}
+            self._read: dict[int, Speeds] = {}
+            self._shown: dict[int, tuple[LiveProcess, LiveProcess]] = {}
         self._now = now
         if isinstance(processes, Unknown):
             return processes
@@ -55,7 +52,8 @@ class BusBandwidth:
             return processes
         speeds: dict[int, Maybe[Speeds]] = dict(hidden)
         if watched:
-            uuids = _uuids(node)
+            facts = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
+            uuids = {gpu.bdf: gpu.uuid for gpu in facts if not isinstance(gpu.uuid, Unknown)}
             found = self._source.read(
                 host, now, lambda: {process.pid: self._speeds(host, process, uuids) for process in watched}
             )
@@ -105,7 +103,6 @@ class BusBandwidth:
     def _with_speeds(
         self, process: LiveProcess, speeds: Maybe[Speeds] | None, taken_at: float
     ) -> LiveProcess:
-        """Return the process with its speeds, the same object as before if nothing changed."""
         gbps: Maybe[float]
         recent: Speeds = ()
         if speeds is None:
@@ -212,9 +209,3 @@ def _file_in(host: Host, directory: str, process: LiveProcess, uuids: Mapping[st
             return f"{directory}/{name}"
     detail = f"several files for pid {pid}" if logs else "the inspector has written no file for this rank"
     return Unknown(Reason.NOT_THERE, directory, detail)
-
-
-def _uuids(node: Node) -> dict[str, str]:
-    """Return the UUIDs of the GPUs by BDF."""
-    facts = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
-    return {gpu.bdf: gpu.uuid for gpu in facts if not isinstance(gpu.uuid, Unknown)}

@@ -28,7 +28,7 @@ from probes.live.model.sample import (
 )
 from probes.live.odd_one_out import OddOneOut
 from probes.live.ports import PortReader
-from probes.live.processes.job_summaries import jobs_of
+from probes.live.processes.jobs import jobs_of
 from probes.live.processes.processes import ProcessReader, ProcessSnapshot
 from probes.live.ras.events import RasEvents
 from probes.live.silence import Silence
@@ -94,7 +94,13 @@ class LiveSampler:
             lambda: self._bus.update(host, node, found.processes, reading.at),
             found.processes,
         )
-        gpus = _gpus(node, reading)
+        facts = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
+        live = reading.gpus
+        absent = Unknown(Reason.NOT_THERE, "NVML", "the GPU is not listed")
+        gpus = tuple(
+            GpuSample(gpu.bdf, gpu.index, live if isinstance(live, Unknown) else live.get(gpu.bdf, absent))
+            for gpu in facts
+        )
         jobs = part("the jobs", lambda: jobs_of(processes, ports), no_jobs)
         jobs = part(
             "the odd one out",
@@ -162,18 +168,7 @@ def _detector() -> EventDetector:
     return EventDetector()
 
 
-def _gpus(node: Node, reading: Reading) -> tuple[GpuSample, ...]:
-    facts = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
-    live = reading.gpus
-    absent = Unknown(Reason.NOT_THERE, "NVML", "the GPU is not listed")
-    return tuple(
-        GpuSample(gpu.bdf, gpu.index, live if isinstance(live, Unknown) else live.get(gpu.bdf, absent))
-        for gpu in facts
-    )
-
-
 def _names(node: Node) -> dict[str, str]:
-    """Return the names of GPUs and NICs by BDF."""
     gpus = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
     named = {gpu.bdf: f"GPU {gpu.index}" for gpu in gpus if not isinstance(gpu.index, Unknown)}
     return named | _nic_names(node)
@@ -186,7 +181,6 @@ def _nic_names(node: Node) -> dict[str, str]:
 
 
 def _no_ports(node: Node) -> str:
-    """Return why there are no ports to show, as a sentence."""
     rdma = node.rdma
     if isinstance(rdma, Unknown):
         is_missing = rdma.reason is Reason.NOT_THERE
@@ -199,7 +193,6 @@ def _no_ports(node: Node) -> str:
 
 
 def _no_gpus(node: Node) -> str:
-    """Return why there are no GPUs to show, as a sentence."""
     if isinstance(node.gpus, Unknown):
         return f"GPUs are unknown ({node.gpus})."
     others = "" if isinstance(node.pci, Unknown) else node.pci.other_gpus

@@ -99,7 +99,10 @@ class OddOneOut:
                 del self._statements[key]
         if self._settles and not isinstance(processes, Unknown):
             self._on = _ON
-        self._forget(jobs)
+        ids = {job.id for job in jobs}
+        for by_job in (self._rates, self._alike, self._slowest):
+            for job_id in [job_id for job_id in by_job if job_id not in ids]:
+                del by_job[job_id]
         return tuple(self._stated(job) for job in jobs)
 
     def _odd_ranks(self, job: LiveJob, processes: Iterable[LiveProcess]) -> dict[tuple[str, str], OddOne]:
@@ -124,12 +127,6 @@ class OddOneOut:
         slowest = self._slowest.get(job.id)
         is_same = odd == job.odd and slowest == job.slowest_nic
         return job if is_same else replace(job, odd=odd, slowest_nic=slowest)
-
-    def _forget(self, jobs: tuple[LiveJob, ...]) -> None:
-        ids = {job.id for job in jobs}
-        for by_job in (self._rates, self._alike, self._slowest):
-            for job_id in [job_id for job_id in by_job if job_id not in ids]:
-                del by_job[job_id]
 
     def _slow(
         self, job: LiveJob, names: tuple[str, ...], ports: Mapping[str, PortSample], at: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
@@ -11,22 +12,97 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
 from probes.facts.pci.functions import DEVICES, asleep, parse_speed
-from probes.facts.rdma.counters import Place, sampled
+from probes.facts.rdma.counters import ERROR_COUNTER_BITS, Place, sampled
 from probes.facts.rdma.cxi import telemetry_file
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, parse_rate
 from probes.host.protocol import Host
-from probes.host.values import read_integer
+from probes.host.values import Files, read_integer, read_telemetry
 from probes.live.model.paced_source import PacedSource, Question
 from probes.live.model.sample import PortSample
-from probes.live.port_counters import (
-    missing,
-    names_to_read,
-    pause_percent,
-    pcie_stall_percent,
-    read_counter,
-    rise,
-)
 from probes.snapshot.rates import PortRate, Reading, port_rates
+
+_TELEMETRY = f"/{Place.TELEMETRY.value}/"
+_WRAP = 1 << 32
+# At 100 million packets a second, a counter rises by less than this in two seconds.
+_NEAR = 1 << 28
+
+
+def names_to_read(hardware: Maybe[tuple[str, ...]], standard: Maybe[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the paths below a port, "hw_counters/NAME" and "counters/NAME", of the counters it has."""
+    return tuple(
+        f"{place.value}/{name}"
+        for place, names in ((Place.HARDWARE, hardware), (Place.STANDARD, standard))
+        for name in known(names, ())
+        if name in sampled(place)
+    )
+
+
+def missing(place: Place, names: Maybe[tuple[str, ...]]) -> dict[str, Unknown]:
+    """Return the counters that every sample has and this port does not, with the reason.
+
+    `names`: those that it has in this place.
+    """
+    wanted = sampled(place, is_expected=True)
+    if isinstance(names, Unknown) and names.reason is not Reason.NOT_THERE:
+        return dict.fromkeys(wanted, names)
+    has: tuple[str, ...] = () if isinstance(names, Unknown) else names
+    return {
+        name: Unknown(Reason.NOT_THERE, name, f"this NIC has no {name} counter")
+        for name in wanted
+        if name not in has
+    }
+
+
+def read_counter(host: Files, path: str) -> Maybe[int]:
+    """Return a counter of a port, or of a Slingshot NIC."""
+    return read_telemetry(host, path) if _TELEMETRY in path else read_integer(host, path)
+
+
+def rise(name: str, before: int, after: int) -> Maybe[int]:
+    """Return how much a counter has risen. A counter of 32 bits may have wrapped once.
+
+    MALFORMED: it was reset, or it has stopped at its maximum (core/sysfs.c, PORT_PMA_ATTR).
+    """
+    bits = ERROR_COUNTER_BITS.get(name)
+    if before == after and bits is not None and after == (1 << bits) - 1:
+        return Unknown(Reason.MALFORMED, name, "the counter is full")
+    if after >= before:
+        return after - before
+    if _WRAP - _NEAR <= before < _WRAP and after < _NEAR:
+        return after + _WRAP - before
+    return Unknown(Reason.MALFORMED, name, "the counter was reset")
+
+
+def pause_percent(before: dict[str, int], after: dict[str, int], seconds: float) -> Maybe[float]:
+    """Return the share of time that the port was paused: the priority and direction paused the longest.
+
+    From mlx5's rx_prioN_pause_duration and tx_prioN_pause_duration, in µs
+    (Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst).
+    """
+    names = _pause_durations(tuple(after))
+    if not names:
+        return Unknown(Reason.NOT_THERE, "ethtool -S", "this NIC does not count the duration of pauses")
+    rises = [after[name] - before[name] for name in names if after[name] >= before.get(name, after[name] + 1)]
+    if not rises or seconds <= 0:
+        return Unknown(Reason.NOT_YET, "ethtool -S", "needs a second sample")
+    return min(100.0, max(rises) / (seconds * 1e6) * 100)
+
+
+@lru_cache(maxsize=64)
+def _pause_durations(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if name.endswith("_pause_duration"))
+
+
+def pcie_stall_percent(now: dict[str, int]) -> Maybe[float]:
+    """Return the share of the last second in which the NIC could not issue PCIe reads or writes.
+
+    mlx5's outbound_pci_stalled_rd and _wr are percentages, not counters.
+    """
+    stalls = [now[name] for name in ("outbound_pci_stalled_rd", "outbound_pci_stalled_wr") if name in now]
+    if not stalls:
+        return Unknown(Reason.NOT_THERE, "ethtool -S", "this NIC does not report PCIe stalls")
+    return float(min(100, max(stalls)))
+
 
 COUNTER_SECONDS = 2.0
 LINK_SECONDS = 5.0  # line rates and PCIe links, which seldom change
@@ -42,8 +118,6 @@ _Wanted = tuple[tuple[str, int], str, Sequence[Mapping[str, str]]]
 
 @frozen
 class _Counters:
-    """The counters of all ports, read in one round."""
-
     at: float  # seconds, Host.monotonic()
     values: Mapping[tuple[str, int], Mapping[str, Maybe[int]]]
     line_rates: Mapping[tuple[str, int], float]
@@ -53,16 +127,12 @@ class _Counters:
 
 @frozen
 class _Ethtool:
-    """The counters of ethtool -S by netdev."""
-
     at: float
     values: Mapping[str, Maybe[dict[str, int]]]
 
 
 @dataclass
 class _Port:
-    """One port, and the latest that its slow sources said."""
-
     device: RdmaDevice
     facts: RdmaPort
     paths: dict[str, str]  # counter -> its file
@@ -91,7 +161,6 @@ class _Port:
 
     @property
     def unread(self) -> dict[str, Unknown]:
-        """The counters that it does not have."""
         return {name: unknown for name, unknown in self.absent.items() if name not in self.paths}
 
     def files(self, now: float) -> dict[str, str]:
@@ -133,9 +202,13 @@ class PortReader:
             self._wanted = _wanted(self._ports, now)
         wanted, functions, names = self._wanted, self._functions, self._netdevs
         with_links = self._links_at is None or not 0 <= now - self._links_at < LINK_SECONDS
+
+        def read_ethtool() -> _Ethtool:
+            return _Ethtool(host.monotonic(), host.ethtool_counters(names) if names else {})
+
         return (
             Question(self._counters, lambda: _read_counters(host, wanted, functions, with_links)),
-            Question(self._ethtool, lambda: _read_ethtool(host, names)),
+            Question(self._ethtool, read_ethtool),
         )
 
     def read(self, reading: Reading) -> tuple[PortSample, ...]:
@@ -217,7 +290,6 @@ def _directory(file: str) -> str:
 
 
 def _read_link(host: Host, bdf: str) -> tuple[Maybe[float], Maybe[int]]:
-    """Read speed and width of a function's PCIe link."""
     if (sleeps := asleep(host, bdf)) is not None:
         return sleeps, sleeps
     path = f"{DEVICES}/{bdf}/current_link"
@@ -258,7 +330,6 @@ def _read_counters(
 
 
 def _count(port: _Port, before: Maybe[_Counters] | None, now: Maybe[_Counters]) -> None:
-    """Take a round of counters over into a port."""
     if isinstance(now, Unknown):
         port.values, port.counters = {}, {**port.unread, **dict.fromkeys(port.paths, now)}
         port.still = None
@@ -291,19 +362,13 @@ def _count(port: _Port, before: Maybe[_Counters] | None, now: Maybe[_Counters]) 
 
 
 def _rate(name: str, before: int | None, after: int, seconds: float) -> Maybe[float]:
-    """Return the events a second."""
     if before is None or seconds <= 0:
         return _SECOND_SAMPLE
     risen = rise(name, before, after)
     return risen if isinstance(risen, Unknown) else risen / seconds
 
 
-def _read_ethtool(host: Host, netdevs: tuple[str, ...]) -> _Ethtool:
-    return _Ethtool(host.monotonic(), host.ethtool_counters(netdevs) if netdevs else {})
-
-
 def _note_ethtool(port: _Port, before: Maybe[_Ethtool] | None, now: Maybe[_Ethtool]) -> None:
-    """Take the answer of ethtool over into a port."""
     netdev = port.facts.netdev
     answer: Maybe[dict[str, int]]
     if isinstance(netdev, Unknown):

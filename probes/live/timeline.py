@@ -19,8 +19,6 @@ _LEAST_SECONDS = 0.75  # between any two samples; those in between are skipped, 
 
 @frozen
 class _Block:
-    """Samples that follow each other, compressed."""
-
     number: int
     times: tuple[tuple[float, float], ...]  # (at, taken_at) of each sample
     data: bytes
@@ -54,7 +52,14 @@ class Timeline:
         if newest is None or sample.at - newest >= (_LEAST_SECONDS if sample.events else self._apart):
             self._newest.append(sample)
         if len(self._newest) >= _BLOCK:
-            self._compress()
+            times = tuple((sample.at, sample.taken_at) for sample in self._newest)
+            data = zlib.compress(pickle.dumps(self._newest, pickle.HIGHEST_PROTOCOL), 1)
+            self._numbered += 1
+            self._blocks.append(_Block(self._numbered, times, data))
+            self._compressed_bytes += len(data)
+            self._newest = []
+            # Of a node with hundreds of GPUs and NICs, an hour fits if its samples are further apart.
+            self._apart = max(_LEAST_SECONDS, len(data) / len(times) * KEPT_SECONDS / MAX_BYTES)
         self._drop(sample.at - KEPT_SECONDS)
 
     def replace_newest(self, sample: LiveSample) -> None:
@@ -105,16 +110,6 @@ class Timeline:
             return self._newest[-1].at
         return self._blocks[-1].times[-1][0] if self._blocks else None
 
-    def _compress(self) -> None:
-        times = tuple((sample.at, sample.taken_at) for sample in self._newest)
-        data = zlib.compress(pickle.dumps(self._newest, pickle.HIGHEST_PROTOCOL), 1)
-        self._numbered += 1
-        self._blocks.append(_Block(self._numbered, times, data))
-        self._compressed_bytes += len(data)
-        self._newest = []
-        # Of a node with hundreds of GPUs and NICs, an hour fits if its samples are further apart.
-        self._apart = max(_LEAST_SECONDS, len(data) / len(times) * KEPT_SECONDS / MAX_BYTES)
-
     def _samples_of(self, block: _Block) -> list[LiveSample]:
         if self._read is None or self._read[0] != block.number:
             # These bytes were never outside this object.
@@ -135,7 +130,6 @@ class Timeline:
             self._events.popleft()
 
     def _rewind(self, at: float) -> None:
-        """Drop the samples and events from this time on."""
         self._newest = [sample for sample in self._newest if sample.at < at]
         while not self._newest and self._blocks and self._blocks[-1].times[-1][0] >= at:
             block = self._blocks.pop()

@@ -15,7 +15,7 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect_requirements import PEER_MODULES
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.live.model.sample import LiveSample, PathWord, Standstill, ranks_wait
-from probes.live.port_counters import pcie_stall_percent
+from probes.live.ports import pcie_stall_percent
 from probes.metrics import metric_list
 from probes.metrics.families import Family, Labels, Sample, family
 from probes.metrics.port_totals import PortTotals, wait_ratio

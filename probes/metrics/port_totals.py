@@ -10,8 +10,7 @@ from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
-from probes.live.port_counters import read_counter, rise
-from probes.live.ports import counter_files
+from probes.live.ports import counter_files, read_counter, rise
 from probes.snapshot.rates import PortCounters, read_port
 
 WAIT = "port_xmit_wait"

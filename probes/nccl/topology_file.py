@@ -8,6 +8,9 @@ A file for another machine sends every GPU to the wrong NIC.
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from xml.parsers import expat
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
@@ -15,8 +18,210 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf
 from probes.facts.jobs.processes import ProcessFacts
 from probes.host.protocol import Host
-from probes.nccl.topology_xml import LIMIT_BYTES, Element, endpoint_ids, file_tree, parse_system
-from probes.topology.nccl_words import FileTree
+from probes.topology.nccl_words import UNKNOWN_NUMA, FileTree, Seat, flattened
+
+# NVIDIA/nccl src/graph/xml.cc and xml.h: version 1, names and values of at most 254 characters, at most 16
+# attributes and 128 children of an element (32 in older releases); other elements are ignored. The last part
+# says where a file places GPUs, NICs and switches, and the words that follow.
+
+VERSION = "1"
+LIMIT_BYTES = 1 << 20
+# Which elements NCCL reads inside which (ncclTopoXmlLoad…).
+_CHILDREN: Mapping[str, tuple[str, ...]] = {
+    "": ("system",),
+    "system": ("cpu",),
+    "cpu": ("pci", "nic"),
+    "pci": ("pci", "gpu", "nic", "pcilink"),
+    "gpu": ("nvlink", "c2c"),
+    "nic": ("net",),
+}
+_MAX_VALUE = 254
+_MAX_ATTRIBUTES = 16
+_MAX_CHILDREN = 128
+_MAX_DEPTH = 32
+_MAX_ELEMENTS = 4096
+
+
+@frozen
+class Element:
+    """One element of the file."""
+
+    name: str
+    attributes: Mapping[str, str]  # in the order of the file; printable
+    children: tuple[Element, ...] = ()
+
+    def get(self, attribute: str) -> str:
+        """Return an attribute's value; "" if it is missing."""
+        return self.attributes.get(attribute, "")
+
+    def named(self, name: str) -> Iterator[Element]:
+        """Yield the children of this name."""
+        return (child for child in self.children if child.name == name)
+
+    def walk(self) -> Iterator[Element]:
+        """Yield this element and everything inside it, in the order of the file."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+class _Refused(Exception):
+    """The file is not NCCL's XML, or larger than any machine; the text says why."""
+
+
+@dataclass
+class _Open:
+    name: str
+    attributes: dict[str, str]
+    children: list[Element]
+
+
+class _Builder:
+    """Builds the elements while expat reads; nothing outside the file is ever opened."""
+
+    def __init__(self) -> None:
+        self.root = _Open("", {}, [])
+        self._open = [self.root]
+        self._ignored = 0  # depth inside an element that NCCL ignores
+        self._count = 0
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        above = self._open[-1]
+        self._count += 1
+        if len(self._open) + self._ignored > _MAX_DEPTH:
+            raise _Refused(f"more than {_MAX_DEPTH} levels")
+        if self._count > _MAX_ELEMENTS:
+            raise _Refused(f"more than {_MAX_ELEMENTS} elements")
+        if self._ignored or name not in _CHILDREN.get(above.name, ()):
+            self._ignored += 1
+            return
+        if len(above.children) >= _MAX_CHILDREN:
+            raise _Refused(f"more than {_MAX_CHILDREN} elements inside one <{above.name}>")
+        if len(attributes) > _MAX_ATTRIBUTES:
+            raise _Refused(f"more than {_MAX_ATTRIBUTES} attributes")
+        if any(len(text) > _MAX_VALUE for pair in attributes.items() for text in pair):
+            raise _Refused(f"a name or value of more than {_MAX_VALUE} characters")
+        shown = {printable(key): printable(value) for key, value in attributes.items()}
+        if name == "system" and shown.get("version") != VERSION:
+            raise _Refused(f"version {shown.get('version', 'missing')}; NCCL reads version {VERSION}")
+        self._open.append(_Open(name, shown, []))
+
+    def end(self, _name: str) -> None:
+        if self._ignored:
+            self._ignored -= 1
+            return
+        closed = self._open.pop()
+        self._open[-1].children.append(Element(closed.name, closed.attributes, tuple(closed.children)))
+
+    def refuse_declarations(self, *_: object) -> None:
+        raise _Refused("it has a document type declaration, which NCCL's files never have")
+
+
+def parse_system(text: str, source: str) -> Maybe[Element]:
+    """Parse a topology file and return its <system>; MALFORMED: not NCCL's XML, and why.
+
+    Document types and entities are refused, so nothing is fetched and nothing expands.
+    """
+
+    def malformed(detail: str) -> Unknown:
+        return Unknown(Reason.MALFORMED, printable(source, 256), detail)
+
+    content = text.encode("utf-8", "replace")
+    if len(content) > LIMIT_BYTES:
+        return malformed(f"more than {LIMIT_BYTES >> 20} MiB")
+    builder = _Builder()
+    parser = expat.ParserCreate("utf-8")
+    parser.StartElementHandler = builder.start
+    parser.EndElementHandler = builder.end
+    parser.StartDoctypeDeclHandler = builder.refuse_declarations
+    parser.EntityDeclHandler = builder.refuse_declarations
+    try:
+        parser.Parse(content, True)
+    except expat.ExpatError as error:
+        return malformed(f"line {error.lineno} is not well-formed XML: {expat.ErrorString(error.code)}")
+    except _Refused as refused:
+        return malformed(str(refused))
+    if not builder.root.children:
+        return malformed("no <system> element: not NCCL's XML")
+    return builder.root.children[0]
+
+
+def xml_text(element: Element, indent: int = 0) -> str:
+    """Return the XML in NCCL's own form: two spaces a level, no header."""
+    from xml.sax.saxutils import quoteattr  # imports urllib and http: 15 ms that only writing needs
+
+    pairs = "".join(f" {key}={quoteattr(value, _QUOTE)}" for key, value in element.attributes.items())
+    start = f"{' ' * indent}<{element.name}{pairs}"
+    if not element.children:
+        return f"{start}/>\n"
+    inside = "".join(xml_text(child, indent + 2) for child in element.children)
+    return f"{start}>\n{inside}{' ' * indent}</{element.name}>\n"
+
+
+# With both quotes escaped, every value stands in double quotes.
+_QUOTE = {'"': "&quot;"}
+
+
+GPU_CLASS, NIC_CLASS = "0x03", "0x02"
+_MAX_ENDPOINTS = 512
+_IDS = {
+    "vendor_id": "vendor",
+    "device_id": "device",
+    "subsystem_vendor_id": "subsystem_vendor",
+    "subsystem_device_id": "subsystem_device",
+}
+
+
+def endpoints_of(system: Element) -> tuple[Element, ...]:
+    """Return the elements of GPUs and NICs in the order of the file, at most 512."""
+    ends = (element for element in system.walk() if is_endpoint(element))
+    return tuple(element for element, _ in zip(ends, range(_MAX_ENDPOINTS), strict=False))
+
+
+def is_endpoint(element: Element) -> bool:
+    """Return whether this is a PCI function with the class of a GPU or a NIC; bridges may be invented."""
+    return element.name == "pci" and element.get("class").startswith((GPU_CLASS, NIC_CLASS))
+
+
+def endpoint_ids(system: Element) -> tuple[str, ...]:
+    """Return the bus IDs of GPUs and NICs, in lower case."""
+    return tuple(bus for element in endpoints_of(system) if (bus := bus_id(element)))
+
+
+def bus_id(element: Element) -> str:
+    """Return an element's bus ID, in lower case as in sysfs."""
+    return element.get("busid").lower()
+
+
+def file_tree(path: str, system: Element) -> FileTree:
+    """Return the places by bus ID; an ID that the file repeats keeps its first place, as for NCCL."""
+    seats: dict[str, Seat] = {}
+    for cpu in system.named("cpu"):
+        number = cpu.get("numaid")
+        numa = int(number) if number.isdecimal() and len(number) < 7 else UNKNOWN_NUMA
+        for element, above in _functions(cpu, ()):
+            ids = {
+                bus_id(switch): {name: _number(switch.get(attribute)) for name, attribute in _IDS.items()}
+                for switch in above
+            }
+            seat = Seat(bus_id(element), flattened(list(ids), ids), numa)
+            seats.setdefault(seat.bus_id, seat)
+    return FileTree(path, seats)
+
+
+def _functions(
+    above: Element, switches: tuple[Element, ...]
+) -> Iterator[tuple[Element, tuple[Element, ...]]]:
+    for element in above.named("pci"):
+        yield element, switches
+        yield from _functions(element, (element, *switches))
+
+
+def _number(text: str) -> int | None:
+    """Return a sysfs ID such as "0x1000"; None if it is missing or malformed."""
+    digits = text.lower().removeprefix("0x")
+    return int(digits, 16) if 0 < len(digits) <= 4 and set(digits) <= set("0123456789abcdef") else None
+
 
 VIRTUAL = "/var/run/nvidia-topologyd/virtualTopology.xml"
 VARIABLE = "NCCL_TOPO_FILE"

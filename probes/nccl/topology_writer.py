@@ -15,7 +15,7 @@ from probes.facts.pci.functions import PciFacts, PciFunction
 from probes.facts.pci.link_speed import most_of
 from probes.facts.system.numa import NumaFacts, parse_list
 from probes.facts.system.platform import PlatformFacts
-from probes.nccl.topology_xml import VERSION, Element
+from probes.nccl.topology_file import VERSION, Element
 from probes.topology.graph import chain_of, merged_bdf
 from probes.topology.nccl_words import UNKNOWN_NUMA, upstream_ports
 from probes.topology.paths import Topology
@@ -64,7 +64,6 @@ def _element(name: str, place: _Place) -> Element:
 
 
 def _cpu_attributes(topology: Topology, numa: int) -> dict[str, str]:
-    """Return numaid, affinity and arch."""
     attributes = {"numaid": str(numa)}
     facts, platform = topology.node.numa, topology.node.platform
     nodes = facts.nodes if isinstance(facts, NumaFacts) else ()

@@ -262,7 +262,6 @@ def _drained(pieces: list[bytes], waiting: _Waiting) -> Iterator[bytes]:
 
 
 def _members(pieces: Iterator[bytes]) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each member; RecordingError for one that no recording has."""
     rest = memoryview(b"")
 
     def read(size: int) -> bytes:
@@ -360,8 +359,6 @@ def _manifest(content: bytes) -> Manifest:
 
 
 class _Loader:
-    """Adds members to a recording."""
-
     def __init__(self, recording: Recording, waiting: _Waiting) -> None:
         self._recording, self._waiting = recording, waiting
         self._memory = 0

@@ -89,15 +89,8 @@ _ANSWERS: dict[str, Any] = {
     "is_root": bool,
 }
 _WITHOUT_OBJECT = (
-    "nvml",
-    "nvml_live",
-    "cuda_gpus",
-    "rdma_resources",
-    "packet_numbers",
-    "kernel_messages",
-    "component_history",
-    "log_findings",
-    "is_root",
+    *("nvml", "nvml_live", "cuda_gpus", "rdma_resources", "packet_numbers", "kernel_messages"),
+    *("component_history", "log_findings", "is_root"),
 )
 _CODEC = Codec(renamed={"utilisation_percent": "utilization_percent"}, sparse=(JobPart, LogFinding))
 _COMPACT = (",", ":")
@@ -107,12 +100,7 @@ _PATH_KINDS = ("names", "link", "resolve")
 # Names and messages of one line, of which a host returns no longer ones.
 _LINE_CODEC = Codec(clean=lambda text: printable(text, MESSAGE_CHARACTERS))
 _LINE_KINDS = (
-    "thread_names",
-    "ethtool_counters",
-    "kernel_messages",
-    "ras_events",
-    "collectives",
-    "log_findings",
+    *("thread_names", "ethtool_counters", "kernel_messages", "ras_events", "collectives", "log_findings"),
 )
 _HISTORY_CODEC = Codec(
     clean=lambda text: printable(text, MESSAGE_CHARACTERS),

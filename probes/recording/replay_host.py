@@ -69,7 +69,6 @@ class ReplayHost(HostBase):
         return -1, Unknown(Reason.NOT_RECORDED, printable(" ".join(keys) or kind), detail)
 
     def _unpack(self, packed: PackedAnswer) -> Maybe[Any]:
-        """Return an answer, one of the latest without decoding it again."""
         with self._lock:
             if packed in self._unpacked:
                 self._unpacked.move_to_end(packed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from probes.host.protocol import Host
 from probes.simulation.host import SimulatedHost
-from tui.bandwidth.pairs.node_processes import UNCONFIRMED, NodeProcesses
+from tui.bandwidth.pairs.pairs_runner import UNCONFIRMED, NodeProcesses
 from tui.bandwidth.pairs.simulated_fleet import connect_simulated
 from tui.bandwidth.processes import ProcessExit, ToolProcess
 

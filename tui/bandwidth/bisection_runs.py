@@ -94,7 +94,6 @@ class BisectionRuns:
         return None
 
     def _measured(self, run: BisectionRun) -> Trial | None:
-        """Continue the search with a run; return the next trial."""
         self.runs.append(run)
         self._on_run(run)
         try:

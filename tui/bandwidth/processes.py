@@ -246,7 +246,6 @@ class _LocalProcess:
                 self._waiting.append(without_colors(line))
 
     def _handle_message(self) -> None:
-        """Handle a message of the supervisor, or its death."""
         try:
             packet = self._control.recv(_MESSAGE_BYTES)
         except OSError:

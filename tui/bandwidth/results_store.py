@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.result import Result
-from probes.bandwidth.results.baseline import other_type_hint, product_of, updated_baseline
+from probes.bandwidth.results.against_earlier import other_type_hint, product_of, updated_baseline
 from probes.bandwidth.results.result_json import SCHEMA, from_json, is_readable, to_json
 from probes.base.origin import Origin, Source
 from probes.base.text import plural, printable
@@ -81,31 +81,24 @@ class MemoryResultsStore:
         self._baselines: dict[str, tuple[Result, ...]] = {}
 
     def add(self, result: Result) -> None:
-        """Save a result."""
         self._results.append(result)
 
     def results(self) -> tuple[Result, ...]:
-        """Return all results, oldest first."""
         return tuple(self._results)
 
     def add_run(self, result: Result) -> None:
-        """Save a run of a bisection."""
         self._runs.append(result)
 
     def end_bisection(self) -> None:
-        """Forget the runs of bisections."""
         self._runs.clear()
 
     def unfinished_runs(self) -> tuple[Result, ...]:
-        """Return the runs of bisections that have not ended, oldest first."""
         return tuple(self._runs)
 
     def why_unread(self) -> str:
-        """Return "": memory can always be read."""
         return ""
 
     def baseline(self, machine: str) -> tuple[Result, ...]:
-        """Return the baseline of a machine type; () if there is none."""
         return self._baselines.get(machine, ())
 
     def no_baseline(self, machine: str) -> str:
@@ -113,7 +106,6 @@ class MemoryResultsStore:
         return "" if machine in self._baselines else other_type_hint(machine, tuple(self._baselines))
 
     def save_baseline(self, results: tuple[Result, ...]) -> str:
-        """Add results to the baseline of their machine type, or raise StoreError."""
         new = updated_baseline(results, self.baseline)
         if isinstance(new, Refused):
             raise StoreError(new.reason)
@@ -143,11 +135,9 @@ class DiskResultsStore:
 
     @property
     def path(self) -> str:
-        """Return the path of the results file."""
         return self._file.path
 
     def add(self, result: Result) -> None:
-        """Save a result, or raise StoreError."""
         self._file.append(_line(result))
 
     def results(self) -> tuple[Result, ...]:
@@ -159,26 +149,21 @@ class DiskResultsStore:
         return tuple(result for result in found if result is not None)
 
     def add_run(self, result: Result) -> None:
-        """Save a run of a bisection, also one that failed, until the bisection ends; or raise StoreError."""
         self._runs.append(_line(result))
 
     def end_bisection(self) -> None:
-        """Forget the runs of bisections, or raise StoreError."""
         self._runs.append(_END)
 
     def unfinished_runs(self) -> tuple[Result, ...]:
-        """Return the runs of bisections that have not ended, oldest first."""
         lines = self._runs.lines()
         ends = [number for number, line in enumerate(lines) if line == _END]
         found = map(_parsed, lines[ends[-1] + 1 if ends else 0 :])
         return tuple(result for result in found if result is not None)
 
     def why_unread(self) -> str:
-        """Return why the existing results file cannot be read, as a sentence, else ""."""
         return self._file.why_unread()
 
     def baseline(self, machine: str) -> tuple[Result, ...]:
-        """Return the baseline of a machine type; () if there is none that can be read."""
         try:
             return tuple(result for result in self._read_baseline(machine) if result is not None)
         except StoreError:
@@ -242,7 +227,6 @@ class DiskResultsStore:
         return tuple(types)
 
     def save_baseline(self, results: tuple[Result, ...]) -> str:
-        """Add results to the baseline of their machine type; return its path, or raise StoreError."""
         try:
             new = updated_baseline(results, self._before)
         except StoreError as error:

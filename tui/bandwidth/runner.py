@@ -29,8 +29,6 @@ _MOST_FACTS = 100
 
 
 class _Running:
-    """A process of the test that was started."""
-
     def __init__(self, planned: PlannedProcess, process: ToolProcess, attempt: int) -> None:
         self.planned, self.process, self.attempt = planned, process, attempt
         tool = planned.command.tool
@@ -91,7 +89,13 @@ class TestRunner:
         """Read what the processes have printed, for so many seconds; return whether the test goes on."""
         for number, running in enumerate(self._running):
             # Only reading from the last process blocks, so that no process waits for another's output.
-            self._read(running, seconds if number == len(self._running) - 1 else 0.0)
+            for line in running.process.lines(seconds if number == len(self._running) - 1 else 0.0):
+                self._on_event(LinePrinted(running.planned.name, line))
+                (self._first_lines if len(self._first_lines) < _KEPT_LINES else self._last_lines).append(line)
+                for output in running.parser.feed(line):
+                    self._handle(running, output)
+            if running.ended_at is None and running.process.ended is not None:
+                running.ended_at = self._clock()
         if not self._running:
             return False
         now = self._clock()
@@ -148,15 +152,6 @@ class TestRunner:
         return [*self._first_lines, *self._last_lines]
 
     # Reading
-
-    def _read(self, running: _Running, seconds: float) -> None:
-        for line in running.process.lines(seconds):
-            self._on_event(LinePrinted(running.planned.name, line))
-            (self._first_lines if len(self._first_lines) < _KEPT_LINES else self._last_lines).append(line)
-            for output in running.parser.feed(line):
-                self._handle(running, output)
-        if running.ended_at is None and running.process.ended is not None:
-            running.ended_at = self._clock()
 
     def _handle(self, running: _Running, output: Output) -> None:
         now = self._clock()

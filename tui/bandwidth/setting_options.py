@@ -58,10 +58,7 @@ COLLECTIVE_MEMORIES = [
     Option(MemoryPath.COMPARE, "compare GPUDirect RDMA and staged"),
 ]
 DIRECTIONS = [Option(False, "no"), Option(True, "yes (sum of both directions)")]
-TRANSPORTS = [
-    Option(False, "NVLink or PCIe, as in a job"),
-    Option(True, "NICs, no NVLink or shared memory"),
-]
+TRANSPORTS = [Option(False, "NVLink or PCIe, as in a job"), Option(True, "NICs, no NVLink or shared memory")]
 
 
 def tests(examination: Examination | None) -> list[Option]:

@@ -154,7 +154,6 @@ class BandwidthSettings:
         return self._tool not in (*PERFTEST, *NCCL_TESTS) or self._values["setup"] not in _ONE_ENDED
 
     def _row_names(self) -> list[str]:
-        """Return the settings that apply to the selected test."""
         tool = self._tool
         if tool in NCCL_TESTS:
             return ["test", "through", *(["nic", "memory"] if self._value("through") else [])]
@@ -176,7 +175,6 @@ class BandwidthSettings:
         return [*rows, "bind"]
 
     def _options(self, row: str) -> list[Option]:
-        """Return the values that a row can have on this node."""
         examination, mode = self._examination, self._values["setup"]
         is_collective, can_compare = self._tool in NCCL_TESTS, mode not in _ONE_ENDED
         match row:

@@ -35,8 +35,6 @@ class SimulatedProcessStarter:
 
 
 class _SimulatedProcess:
-    """A simulated tool, which is stopped like a real one."""
-
     def __init__(
         self, host: SimulatedHost, wait: Callable[[float], object], test: SimulatedTest, seconds: float
     ) -> None:

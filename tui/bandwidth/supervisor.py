@@ -279,7 +279,6 @@ class ProcessSupervisor:
 
 
 def _below(entries: list[Entry]) -> list[Entry]:
-    """Return all descendants of these processes."""
     table = list(process_table())
     found: list[Entry] = []
     parents = {entry.pid for entry in entries}

@@ -13,8 +13,7 @@ from probes.base.unknown import known
 from probes.facts.node import derivation
 from probes.facts.system import cloud as cloud_facts
 from probes.host.protocol import Host
-from probes.nccl.variables.catalogue import CATALOGUE
-from probes.nccl.variables.parameters import Parameter, newest, parameters
+from probes.nccl.variables.catalogue import CATALOGUE, Parameter, newest, parameters
 from probes.nccl.variables.variable import VARIABLE_NAME
 from probes.queries.finding import Severity
 from probes.setup.environment.advice import Advice

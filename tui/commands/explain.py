@@ -12,7 +12,7 @@ from probes.checks.judgment import judge
 from probes.facts.jobs.processes import name_of
 from probes.facts.system import cloud as cloud_facts
 from probes.host.protocol import Host
-from probes.live.explanation.process import ProcessExplanation, concerning, explain_process
+from probes.live.explanation import ProcessExplanation, concerning, explain_process
 from probes.live.job_examination import examine_and_sample
 from probes.live.model.sample import LiveProcess, LiveSample, PathJudgment
 from probes.queries.finding import Finding, Severity

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Annotated, Any, TextIO, TypedDict
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.planning.chosen_devices import NoSuchDevice, bdf_of
+from probes.bandwidth.planning.node_settings import NoSuchDevice, bdf_of
 from probes.bandwidth.registration.outcome import Outcome, PairResult
 from probes.bandwidth.registration.trial import GpuTrial, plan_registration
 from probes.base.origin import Source

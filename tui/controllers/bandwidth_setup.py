@@ -155,7 +155,7 @@ class BandwidthSetupController:
             self.draw()
 
         if setup.examination is not None and not setup.refusal:
-            from probes.bandwidth.results.baseline import machine_type
+            from probes.bandwidth.results.against_earlier import machine_type
 
             self._worker.baseline(machine_type(setup.examination), apply, self._report_not_loaded)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from probes.bandwidth.model.result import Result
-from probes.bandwidth.results.baseline import machine_type
+from probes.bandwidth.results.against_earlier import machine_type
 from probes.base.origin import origin_word
 from probes.checks.judgment import judge
 from probes.host.protocol import Host

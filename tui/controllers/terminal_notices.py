@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from textual.app import App
 
     from probes.checks.judgment import Judgment
+    from probes.fleet.fleet_watch import FleetWatch
     from probes.fleet.summary import FoundProblem
-    from probes.fleet.watch import FleetWatch
     from probes.queries.finding import Finding
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from probes.base.unknown import Unknown
 from probes.fleet.attribution import PairEnd, PairMemory, PairResult
-from probes.fleet.pair_tests import PairSettings
+from probes.fleet.pairs import PairSettings
 from tui.files.append_file import AppendFile
 from tui.files.xdg import DATA, own_directory
 

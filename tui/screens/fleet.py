@@ -13,8 +13,8 @@ from textual.widgets import Input
 
 from probes.base.text import plural
 from probes.fleet.compare import Difference, Kind, badness
+from probes.fleet.fleet_watch import FleetWatch, WatchedNode
 from probes.fleet.summary import NodeSummary
-from probes.fleet.watch import FleetWatch, WatchedNode
 from probes.snapshot.verdict import State
 from tui.runtime.fleet_reader import FleetReading
 from tui.screens.head import HeadView

@@ -8,9 +8,8 @@ from statistics import median
 
 from probes.base.text import plural, printable
 from probes.base.unknown import Unknown
-from probes.fleet.attribution import Crowd, Culprit, PairMemory, PairResult, Place
-from probes.fleet.leaves import RailLeaves
-from probes.fleet.pairs_report import PairsReport
+from probes.fleet.attribution import Crowd, Culprit, PairMemory, PairResult, PairsReport, Place
+from probes.fleet.rails import RailLeaves
 from widgets.base.columns import Column, draw_columns
 from widgets.base.figures import short
 from widgets.base.lines import Line, Run, Tone, line, wrapped

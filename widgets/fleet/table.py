@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from probes.base.text import plural
 from probes.fleet.compare import Difference, Fleet, Kind
+from probes.fleet.fleet_watch import WatchedNode
 from probes.fleet.summary import Role
-from probes.fleet.watch import WatchedNode
 from probes.queries.finding import Severity
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import ago, local_time

@@ -10,7 +10,7 @@ from probes.base.plan import Step
 from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.checks.statements import use_health
-from probes.live.explanation.process import ProcessExplanation, ProcessGpu
+from probes.live.explanation import ProcessExplanation, ProcessGpu
 from probes.queries.finding import Finding, Severity
 from widgets.base.health import TONES
 from widgets.base.lines import Line, Run, Tone, line, wrapped

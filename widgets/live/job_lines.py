@@ -19,7 +19,7 @@ from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role, SlowestNic, program_of
 from probes.live.model.step_text import seconds_text, step_text
 from probes.live.odd_one_out import WINDOW_SECONDS
-from probes.live.processes.job_summaries import path_shares
+from probes.live.processes.jobs import path_shares
 from probes.queries.finding import Finding, Severity, names_of
 from probes.snapshot.condition import STEP_LONGER
 from widgets.base.figures import gbps, gibibytes, minutes, short

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from probes.base.text import plural, printable
-from probes.nccl.topology_xml import GPU_CLASS, Element, bus_id, endpoints_of, file_tree, is_endpoint
+from probes.nccl.topology_file import GPU_CLASS, Element, bus_id, endpoints_of, file_tree, is_endpoint
 from probes.topology.nccl_words import Nccl, pci_path
 from widgets.base.lines import Line, Run, Tone, cut, line, wrapped
 

@@ -14,7 +14,7 @@ import shlex
 from probes.base.frozen import frozen
 from probes.base.text import BDF
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.system.numa import NumaFacts, NumaNode, parse_list
+from probes.facts.system.numa import NumaFacts, parse_list
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination
 
@@ -183,17 +183,13 @@ def _why_not(examination: Examination, number: int, is_here: bool) -> str:
     allowed = examination.cpuset
     if isinstance(allowed, Unknown) or not is_here:
         return ""
-    if node is not None and _has_none(node, allowed.cpus):
+    own, ours = _numbers(node.cpulist) if node is not None else None, _numbers(allowed.cpus)
+    if own is not None and ours is not None and not own & ours:
         return f"gdrtop is not allowed to use its CPUs (Cpus_allowed_list {allowed.cpus})"
     memory = _numbers(allowed.memory_nodes)
     if memory is not None and number not in memory:
         return f"gdrtop is not allowed to use its memory (Mems_allowed_list {allowed.memory_nodes})"
     return ""
-
-
-def _has_none(node: NumaNode, allowed: Maybe[str]) -> bool:
-    own, ours = _numbers(node.cpulist), _numbers(allowed)
-    return own is not None and ours is not None and not own & ours
 
 
 def _numbers(listed: Maybe[str]) -> frozenset[int] | None:

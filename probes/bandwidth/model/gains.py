@@ -118,16 +118,15 @@ def _limits(examination: Examination) -> Iterator[tuple[str, str, str, Limit]]:
                 continue
             limit = limit_of_pair(examination, gpu, nic, port.number)
             if port.is_down:
-                limit = replace(limit, bounds=tuple(_nothing_by_port(bound) for bound in limit.bounds))
+                bounds = (
+                    bound if bound.is_pcie else replace(bound, nominal_gbps=0.0, gbps=0.0)
+                    for bound in limit.bounds
+                )
+                limit = replace(limit, bounds=tuple(bounds))
             yield labels[gpu], gpu, nic, limit
 
 
-def _nothing_by_port(bound: Bound) -> Bound:
-    return bound if bound.is_pcie else replace(bound, nominal_gbps=0.0, gbps=0.0)
-
-
 def _data_share(port: Port) -> float:
-    """Return the share of a port's rate that is not headers."""
     mtu = map_known(port.health, lambda health: health.roce_mtu_bytes)
     if isinstance(mtu, Unknown) or not port.is_ethernet:
         return packet_share(port.is_ethernet)

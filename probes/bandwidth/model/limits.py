@@ -13,7 +13,6 @@ Each part has a bound, its bandwidth in one direction without headers:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from probes.base.frozen import frozen
@@ -108,16 +107,12 @@ def limit_of_pair(
     by_cpu = _by_cpu_link(examination, gpu) and not (has_direct and is_near)
     if has_direct and is_near:
         notes.append(f"{nic} reaches the GPU through its Data Direct function, not through the CPU")
-    pairs = [
-        (functions.get(before.id), functions.get(hop.id))
-        for before, hop in zip(path.hops, path.hops[1:], strict=False)
-        if hop.link == "PCIe"
-    ]
-    ends = [
-        (lower, upper) for pair in pairs if (lower := _lower(*pair)) and (upper := _upper(*pair)) is not lower
-    ]
-    for lower, upper in ends:
-        if not (by_cpu and _leads_to(lower, gpu, functions)):
+    above_gpu = functions[gpu].chain if by_cpu and gpu in functions else ()
+    for before, hop in zip(path.hops, path.hops[1:], strict=False):
+        ends = [functions[end.id] for end in (before, hop) if end.id in functions and hop.link == "PCIe"]
+        lower = max(ends, key=lambda end: len(end.chain), default=None)
+        upper = min(ends, key=lambda end: len(end.chain)) if len(ends) == 2 else None
+        if lower is not None and upper is not lower and lower.bdf not in above_gpu:
             bounds.append(_of_link(examination, lower, upper, _label(examination, lower, nic)))
     if by_cpu:
         notes.append(_OVER_CPU_LINK)
@@ -275,19 +270,6 @@ def _links_above(examination: Examination, bdf: str) -> list[tuple[PciFunction, 
         if lower is not None and not (lower.kind is PciKind.BRIDGE and place % 2 == 0):
             links.append((lower, upper))
     return links
-
-
-def _lower(a: PciFunction | None, b: PciFunction | None) -> PciFunction | None:
-    return max((end for end in (a, b) if end), key=lambda end: len(end.chain), default=None)
-
-
-def _upper(a: PciFunction | None, b: PciFunction | None) -> PciFunction | None:
-    return min((a, b), key=lambda end: len(end.chain)) if a and b else None
-
-
-def _leads_to(lower: PciFunction, bdf: str, functions: Mapping[str, PciFunction]) -> bool:
-    function = functions.get(bdf)
-    return function is not None and lower.bdf in function.chain
 
 
 def _by_cpu_link(examination: Examination, gpu: str) -> bool:

@@ -99,7 +99,6 @@ def rate(
 
 
 def _by_limit(sample: Sample, limit: Limit, host: Sample | None) -> Assessment:
-    """Rate a sample by what its path can carry."""
     if sample.gbps is None:
         return Assessment(Rating.UNKNOWN, "", "no bandwidth was measured")
     least, most = limit.least, limit.gbps

@@ -21,7 +21,6 @@ from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.gpudirect import hardware_of
 from probes.facts.jobs.processes import Process, ProcessFacts, names_of
 from probes.facts.rdma.devices import RdmaFacts
-from probes.host.nvml import NvmlLive
 from probes.queries.jobs import is_watcher
 from probes.queries.pcie_paths import functions_of
 from probes.snapshot.examination import Examination
@@ -48,21 +47,22 @@ def affected_by(
     that gdrtop cannot see is not taken for idle.
     """
     tests = tuple(tests)
-    lines = (*_on_peers(tests), *_on_gpus(examination, tests), *affected_on_nics(examination, tests, before))
+    peers = dict.fromkeys(process.host for test in tests for process in test.processes if process.host)
+    lines = (
+        *(f"{peer}: gdrtop does not check which jobs would be affected there" for peer in peers),
+        *_on_gpus(examination, tests),
+        *affected_on_nics(examination, tests, before),
+    )
     if len(lines) <= _MOST_LINES:
         return lines
     return (*lines[: _MOST_LINES - 1], f"and {len(lines) - _MOST_LINES + 1} more")
 
 
-def _on_peers(tests: tuple[PlannedTest, ...]) -> list[str]:
-    """Return a line for each node on which gdrtop itself starts a process."""
-    peers = dict.fromkeys(process.host for test in tests for process in test.processes if process.host)
-    return [f"{peer}: gdrtop does not check which jobs would be affected there" for peer in peers]
-
-
 def _on_gpus(examination: Examination, tests: tuple[PlannedTest, ...]) -> list[str]:
     facts, live = examination.node.gpus, examination.reading.gpus
-    used = [gpu for gpu in facts.gpus if _is_used(gpu, tests)] if isinstance(facts, GpuFacts) else []
+    ends = [end for test in tests for end in (test.settings, test.far) if end is not None]
+    indices = {index for end in ends for index in end.gpu_indices}
+    used = [gpu for gpu in facts.gpus if gpu.index in indices] if isinstance(facts, GpuFacts) else []
     if used and isinstance(live, Unknown):
         return [f"cannot tell which jobs use the GPUs: {live}"]
     found = [(gpu, users_of_gpu(examination, gpu)) for gpu in used]
@@ -75,26 +75,20 @@ def users_of_gpu(examination: Examination, gpu: Gpu) -> str:
     if isinstance(live, Unknown):
         return f"cannot tell which jobs use it: {live}"
     now = live.get(gpu.bdf)
-    return "NVML does not list it" if now is None else _on_gpu(now, processes_by_pid(examination))
-
-
-def _on_gpu(now: NvmlLive, processes: dict[int, Process]) -> str:
+    if now is None:
+        return "NVML does not list it"
     if isinstance(now.processes, Unknown):
         return f"cannot tell which jobs use it: {now.processes}"
     busy = known(now.utilization_percent, 0)
     utilization = f"{busy} % busy" if busy >= BUSY_PERCENT else ""
     if now.processes:
-        return ", ".join(filter(None, (f"used by {summary_of(now.processes, processes)}", utilization)))
+        users = summary_of(now.processes, processes_by_pid(examination))
+        return ", ".join(filter(None, (f"used by {users}", utilization)))
     held = known(now.memory_used_bytes, 0)
     if not utilization and held >= HELD_BYTES:
         # A job between two steps, in another container whose processes are not visible here.
         return f"{held / (1 << 30):.0f} GiB of its memory is in use by a process that is not visible here"
     return utilization
-
-
-def _is_used(gpu: Gpu, tests: tuple[PlannedTest, ...]) -> bool:
-    settings = [test.settings for test in tests] + [test.far for test in tests if test.far is not None]
-    return any(gpu.index in used.gpu_indices for used in settings)
 
 
 def affected_on_nics(
@@ -205,7 +199,6 @@ def _user_lines(
 
 
 def _possible_users(examination: Examination, processes: dict[int, Process]) -> list[str]:
-    """Return who may use RDMA; nothing if no process does."""
     facts = examination.processes
     if isinstance(facts, Unknown):
         return [f"traffic unknown, and RDMA users unknown: {facts}"]
@@ -245,7 +238,6 @@ class _Neighbor:
 
 
 def _neighbors(examination: Examination, used: list[Port]) -> list[_Neighbor]:
-    """Return every such port once."""
     cards = _cards(examination)
     ports = [*examination.reading.ports]
     found: dict[Port, _Neighbor] = {}

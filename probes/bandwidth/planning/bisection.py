@@ -182,6 +182,5 @@ def _mean(figures: Sequence[float | None]) -> float | None:
 
 
 def _spread(figures: Sequence[float | None]) -> float:
-    """Return by which share of the largest figure they differ."""
     measured = [figure or 0.0 for figure in figures]
     return 1 - min(measured) / max(measured) if any(measured) else 0.0

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.request import DEFAULT_BYTES, Mode, Request
-from probes.bandwidth.planning.chosen_devices import no_such_nic
 from probes.bandwidth.tools.perftest_command import GpuMemory, PerftestSettings
 from probes.base.frozen import frozen
+from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts
@@ -23,6 +23,30 @@ from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down
 from probes.topology.nccl_words import ORDER
 from probes.topology.paths import Topology
+
+
+class NoSuchDevice(Refused):
+    """This node does not have the requested GPU or NIC."""
+
+
+def bdf_of(examination: Examination, typed: str) -> str | Refused:
+    """Return the PCI address of a GPU given by its number or address, with or without the domain."""
+    facts = examination.node.gpus
+    if not isinstance(facts, GpuFacts):
+        return Refused(f"GPUs unknown: {facts}")
+    name = typed.lower()
+    for gpu in facts.gpus:
+        if name in (str(gpu.index), f"gpu{gpu.index}", gpu.bdf, gpu.bdf.removeprefix("0000:")):
+            return gpu.bdf
+    gpus = ", ".join(f"{gpu.index} ({gpu.bdf})" for gpu in facts.gpus) or "none"
+    return NoSuchDevice(f"there is no GPU {printable(typed, 40)!r}; the GPUs are: {gpus}")
+
+
+def no_such_nic(rdma: RdmaFacts, typed: str) -> Refused:
+    """Return that there is no such NIC, and which there are."""
+    names = ", ".join(device.name for device in rdma.devices) or "none"
+    return NoSuchDevice(f"there is no NIC {printable(typed, 40)!r}; the NICs are: {names}")
+
 
 _ROCE_V2 = "RoCE v2"
 ITERATIONS_OF_EACH_SIZE = 1000

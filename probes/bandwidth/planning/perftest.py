@@ -9,8 +9,8 @@ from probes.bandwidth.model.limits import Limit, limit_of_two_ends
 from probes.bandwidth.model.planned_series import Pair, PlannedProcess, PlannedTest
 from probes.bandwidth.model.request import MemoryPath, Mode, Request
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
-from probes.bandwidth.planning.chosen_devices import NoSuchDevice
 from probes.bandwidth.planning.node_settings import (
+    NoSuchDevice,
     TimedSettings,
     better_nics_down,
     gpu_memory,
@@ -161,26 +161,21 @@ def ends_of(
     if is_known:
         limit = limit_of_two_ends(limit, _of_peer(far.limit(examination)), near.is_bidirectional)
     planned = PerftestEnds(near, (), limit, (), far if is_known else None, notes)
-    if request.setup is Mode.SERVER:
-        server_command, client_command = perftest(near, tools), perftest(far, tools, LOCALHOST)
-        if isinstance(server_command, Refused):
-            return server_command
-        if isinstance(client_command, Refused):
-            return client_command
-        # The name of this node is appended where it is shown.
-        processes = (PlannedProcess("server", server_command),)
-        return replace(planned, processes=processes, for_peer=client_command.argv[:-1])
-    there, client_command = perftest(far, tools), perftest(near, tools, host)
-    if isinstance(there, Refused):
-        return there
-    if isinstance(client_command, Refused):
-        return client_command
-    if request.setup is Mode.CLIENT:
-        return replace(planned, processes=(PlannedProcess("client", client_command),), for_peer=there.argv)
-    server = by_ssh(request.peer, there, timed.time_limit_s)
+    serves = request.setup is Mode.SERVER
+    server = perftest(near if serves else far, tools)
+    client = perftest(far if serves else near, tools, LOCALHOST if serves else host)
     if isinstance(server, Refused):
         return server
-    both = (PlannedProcess("server", server, request.peer), PlannedProcess("client", client_command))
+    if isinstance(client, Refused):
+        return client
+    if serves:  # The name of this node is appended where it is shown.
+        return replace(planned, processes=(PlannedProcess("server", server),), for_peer=client.argv[:-1])
+    if request.setup is Mode.CLIENT:
+        return replace(planned, processes=(PlannedProcess("client", client),), for_peer=server.argv)
+    by_peer = by_ssh(request.peer, server, timed.time_limit_s)
+    if isinstance(by_peer, Refused):
+        return by_peer
+    both = (PlannedProcess("server", by_peer, request.peer), PlannedProcess("client", client))
     return replace(planned, processes=both)
 
 
@@ -255,7 +250,6 @@ def _nearest_gpu(examination: Examination, far: PerftestSettings) -> PerftestSet
 
 
 def _of_peer(limit: Limit) -> Limit:
-    """Return the same parts of a node like this one."""
     bounds = tuple(
         replace(
             bound,

@@ -53,7 +53,6 @@ def plan_series(examination: Examination, request: Request, tcp_port: int) -> Se
 
 
 def _with_install_hint(examination: Examination, program: str, reason: str) -> str:
-    """Return a reason, and how to get what it says is missing."""
     if f"{program} is not installed" in reason:
         return f"{reason}; {tool_of(program).install_hint(examination)}"
     if "built without CUDA" in reason or "built without DMA-BUF" in reason:
@@ -187,16 +186,13 @@ def _idle_nics(examination: Examination) -> tuple[LeftOut, ...]:
     topology, rdma = examination.topology, examination.node.rdma
     used = ((gpu.id, nearest_nic(topology, gpu.id)) for gpu in topology.gpus)
     missed = {better for gpu, nic in used if nic for better in better_nics_down(topology, gpu, nic)}
-    return tuple(
-        LeftOut(device.name, _port_states(device), device.name in missed)
-        for device in (rdma.devices if isinstance(rdma, RdmaFacts) else ())
-        if active_port(device) is None and not _is_software(device)
-    )
-
-
-def _port_states(device: RdmaDevice) -> str:
-    states = ", ".join(f"port {port.number} is {port.state}" for port in device.ports)
-    return f"no port is active ({states or 'it has no ports'})"
+    idle = []
+    for device in rdma.devices if isinstance(rdma, RdmaFacts) else ():
+        if active_port(device) is None and not _is_software(device):
+            states = ", ".join(f"port {port.number} is {port.state}" for port in device.ports)
+            reason = f"no port is active ({states or 'it has no ports'})"
+            idle.append(LeftOut(device.name, reason, device.name in missed))
+    return tuple(idle)
 
 
 def _is_software(device: RdmaDevice) -> bool:

@@ -6,7 +6,7 @@ import re
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.planning.affected_jobs import users_of_gpu
-from probes.bandwidth.planning.chosen_devices import no_such_nic
+from probes.bandwidth.planning.node_settings import no_such_nic
 from probes.base.frozen import frozen
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpu.gpus import Gpu

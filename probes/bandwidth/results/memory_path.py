@@ -9,13 +9,7 @@ host memory.
 from __future__ import annotations
 
 from probes.bandwidth.model.result import Ending, Result
-from probes.bandwidth.model.samples import (
-    GPU_PATHS,
-    HOST_MEMORY,
-    INTEGRATED_MEMORY,
-    STAGED,
-    About,
-)
+from probes.bandwidth.model.samples import GPU_PATHS, HOST_MEMORY, INTEGRATED_MEMORY, STAGED, About
 
 _NETWORK, _SOCKET, _DIRECT = "NET/", "NET/Socket", "/GDRDMA"
 

@@ -1,9 +1,8 @@
 """gdrcopy's tests, copybw and sanity: the CPU's own copies to and from GPU memory. They use no NIC.
 
 NVIDIA/gdrcopy README.md: "a CPU driven copy". tests/copybw.cpp: "MB/s" is MiB/s (/1024/1024), and the whole
-buffer is copied unless -c is given; tests/copylat.cpp: one row a size, an average time in old versions,
-median and least in newer ones; tests/testsuites/testsuite.cpp: counts, then the names of what failed and
-what was waived. Errors: src/gdrapi.c, tests/common.hpp. The parser reads old names and forms as well.
+buffer is copied unless -c is given; tests/testsuites/testsuite.cpp: counts, then the names of what failed
+and what was waived. Errors: src/gdrapi.c, tests/common.hpp. The parser reads old names and forms as well.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from probes.bandwidth.model.samples import (
     MEASURING,
     About,
     Fact,
-    Latency,
     Sample,
     clean_line,
     in_gbps,
@@ -103,13 +101,6 @@ _TEST = re.compile(
     r"(?:, size=(?P<size>\d{1,18}) offset=\d{1,18} num_iters=(?P<count>\d{1,18}))?"
 )
 _BANDWIDTH = re.compile(r"^(?:BAR1 )?(?P<what>write|read) BW: (?P<number>\S{1,30}?)(?P<unit>MB/s)\s*$")
-_COUNT = re.compile(r"^(?P<what>\w{1,60}) num iters for each size: (?P<count>\d{1,18})\s*$")
-_COLUMNS = re.compile(r"(?P<of>Avg|Median|Min)\. ?Time\(us\)|(?P<median>Median) Time\(us\)")
-_OF = {"Avg": "average", "Median": "median", "Min": "min"}
-_ROW = re.compile(
-    r"^(?P<what>gdr_copy_\w{2,40}|cuMemcpy_\w{2,40})\s{1,20}(?P<size>\d{1,18})\s(?P<numbers>.{1,200})$"
-)
-_ROUND_TRIP = re.compile(r"^Round-trip latency per iteration is (?P<us>\S{1,30}) us")
 _TOTAL = re.compile(
     r"^Total: (?P<total>\d{1,9}), Passed: (?P<passed>\d{1,9})"
     r", Failed: (?P<failed>\d{1,9}), Waived: (?P<waived>\d{1,9})"
@@ -120,13 +111,12 @@ _VERBOSE = re.compile(r"^&&&& (?P<of>PASSED|FAILED|WAIVED) (?P<name>\w{1,120})")
 
 
 class GdrcopyOutput:
-    """Reads the output of any of gdrcopy's tests: copybw, copylat, sanity, pplat."""
+    """Reads the output of copybw and of sanity."""
 
     def __init__(self) -> None:
         self._buffer: int | None = None
         self._sizes: dict[str, int | None] = {}
         self._counts: dict[str, int | None] = {}
-        self._latencies: tuple[str, ...] = ()
         self._list: About | None = None
         self._gpus: dict[str, str] = {}
 
@@ -169,34 +159,7 @@ class GdrcopyOutput:
             size, iterations = self._sizes.get(what), self._counts.get(what)
             gbps, text = in_gbps(number, bandwidth["unit"]), f"CPU {what}s GPU memory"
             return (Sample(text, clean_line(line), gbps, size_bytes=size, iterations=iterations),)
-        if count := _COUNT.match(line):
-            self._counts = {count["what"]: parse_int(count["count"])}
-            self._latencies = ()
-            return (Fact(About.PHASE, MEASURING, clean_line(line)),)
-        if line.startswith("Test") and "Size(B)" in line:
-            columns = _COLUMNS.finditer(line)
-            self._latencies = tuple(_OF[column["of"] or column["median"]] for column in columns)
-            return ()
-        return self._latency(line)
-
-    def _latency(self, line: str) -> tuple[Output, ...]:
-        if row := _ROW.match(line):
-            numbers = [parse_number(field) for field in row["numbers"].split()]
-            times = [number for number in numbers if number is not None]
-            if len(times) != len(numbers) or len(times) != len(self._latencies):
-                return ()
-            latencies = tuple(map(Latency, self._latencies, times))
-            what, size = row["what"], parse_int(row["size"])
-            iterations = self._counts.get(what)
-            sample = Sample(
-                what, clean_line(line), size_bytes=size, iterations=iterations, latencies=latencies
-            )
-            return (sample,)
-        trip = _ROUND_TRIP.match(line)
-        us = parse_number(trip["us"]) if trip else None
-        if us is None:
-            return ()
-        return (Sample(what="CPU–GPU round trip", raw=clean_line(line), latencies=(Latency("average", us),)),)
+        return ()
 
     def _of_suite(self, line: str) -> tuple[Output, ...]:
         if total := _TOTAL.match(line):

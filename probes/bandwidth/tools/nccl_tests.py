@@ -60,11 +60,7 @@ from probes.snapshot.examination import Examination
 
 # NVLS (NVLink SHARP) ignores NCCL_P2P_DISABLE (NCCL src/transport/nvls.cc), and unless NCCL's IB transport is
 # requested by name, TCP over some Ethernet port takes its place.
-_OVER_NETWORK = (
-    ("NCCL_P2P_DISABLE", "1"),
-    ("NCCL_SHM_DISABLE", "1"),
-    ("NCCL_NVLS_ENABLE", "0"),
-)
+_OVER_NETWORK = (("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1"), ("NCCL_NVLS_ENABLE", "0"))
 _BY_VERBS = (("NCCL_NET", "IB"),)
 NIC_VARIABLES = tuple(name for name, _ in _OVER_NETWORK)
 """What a test over the NICs sets itself; with other values it would not use them."""

@@ -1,20 +1,18 @@
 """nvbandwidth: CUDA's copies between the host and GPUs. It uses no NIC.
 
-NVIDIA/nvbandwidth README.md: copies by copy engines or kernels. It prints matrices as text, or one JSON
-document (-j): output.cpp, inline_common.h (the matrix), json_output.cpp. "GB/s" are 10^9 bytes (memcpy.cpp,
-returnAppropriateMetric() * 1e-9). Rows and columns are CPUs and GPUs as the line above the matrix says. A
-pair that was not measured is "N/A", and in old versions 0.00 on the diagonal. The tests named
-host_to_device_bidirectional and the reverse print one direction's bandwidth while the other direction is
-busy.
+NVIDIA/nvbandwidth README.md: copies by copy engines or kernels. It prints matrices: output.cpp,
+inline_common.h. "GB/s" are 10^9 bytes (memcpy.cpp, returnAppropriateMetric() * 1e-9). Rows and columns are
+CPUs and GPUs as the line above the matrix says. A pair that was not measured is "N/A", and in old versions
+0.00 on the diagonal. The tests named host_to_device_bidirectional and the reverse print one direction's
+bandwidth while the other direction is busy.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 
-from probes.bandwidth.model.command import Command, Refused, command, gpu_numbers, out_of_range, visible_gpus
+from probes.bandwidth.model.command import Command, Refused, command, gpu_numbers, visible_gpus
 from probes.bandwidth.model.limits import Limit, limit_of_gpu_copies
 from probes.bandwidth.model.planned_series import Purpose
 from probes.bandwidth.model.request import Request
@@ -36,18 +34,13 @@ from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination
 
-_TEST_NAME = re.compile(r"[a-z][a-z0-9_]{0,79}")
-
 
 @frozen
 class NvbandwidthSettings(LocalSettings):
     """Some of its tests on some GPUs."""
 
     tests: tuple[str, ...] = ("host_to_device_memcpy_ce", "device_to_host_memcpy_ce")
-    buffer_mib: int | None = None  # None: its own, 512
-    samples: int | None = None  # None: its own, 3
     gpus: tuple[int, ...] = ()  # in PCI order; () all
-    as_json: bool = False
 
     tool = "nvbandwidth"
     seconds = 15.0
@@ -68,26 +61,9 @@ class NvbandwidthSettings(LocalSettings):
         )
 
     def command(self, tools: ToolFacts) -> Command | Refused:
-        invalid = next((name for name in self.tests if not _TEST_NAME.fullmatch(name)), None)
-        if invalid is not None or not self.tests:
-            return Refused(
-                "no test was specified" if invalid is None else f"{invalid[:80]!r} is not a test name"
-            )
-        reason = (
-            out_of_range("the buffer (MiB)", self.buffer_mib, 1, 16_384)
-            or out_of_range("the number of samples", self.samples, 1, 1000)
-            or gpu_numbers(self.gpus)
-        )
-        if reason:
+        if reason := gpu_numbers(self.gpus):
             return Refused(reason)
-        argv = [self.tool, "-t", *self.tests]
-        if self.buffer_mib is not None:
-            argv += ["-b", str(self.buffer_mib)]
-        if self.samples is not None:
-            argv += ["-i", str(self.samples)]
-        if self.as_json:
-            argv.append("-j")
-        return command(tools, tuple(argv), None, visible_gpus(self.gpus))
+        return command(tools, (self.tool, "-t", *self.tests), None, visible_gpus(self.gpus))
 
     def limit(self, examination: Examination) -> Limit:
         facts = examination.node.gpus
@@ -110,23 +86,18 @@ _DEVICE = re.compile(r"^Device (?P<number>\d{1,6}): (?P<name>.{1,200})$")
 _ARROWS = {"->": "→", "<-": "←", "<->": "↔"}
 _MICROSECONDS = {"ns": 0.001, "us": 1.0}
 _COLUMNS = 1024
-_DOCUMENT_LIMIT = 4 << 20
 
 
 class NvbandwidthOutput:
-    """Reads text as it comes, and a JSON document once its last line has come."""
+    """Reads the matrices of one run."""
 
     def __init__(self) -> None:
         self._name = ""
         self._description: re.Match[str] | None = None
         self._columns: tuple[str, ...] = ()
-        self._document: list[str] | None = None
-        self._length = 0
 
     def feed(self, line: str) -> tuple[Output, ...]:
         """Return what a line reports: nothing for most lines."""
-        if self._document is not None or (line.startswith("{") and not self._name):
-            return self._of_document(line)
         line = line[:LINE_LIMIT].rstrip()
         fields = line.split()
         if fields and fields[0].isdigit():
@@ -164,87 +135,25 @@ class NvbandwidthOutput:
 
     def _of_matrix(self, line: str, fields: list[str]) -> tuple[Output, ...]:
         """The row of column numbers, which alone holds whole numbers only, or a row of the matrix."""
-        if self._description is None:
+        if (description := self._description) is None:
             return ()
         if all(field.isdecimal() and field.isascii() and len(field) < 6 for field in fields):
             self._columns = tuple(fields[:_COLUMNS])
             return ()
-        if len(fields) != len(self._columns) + 1:
+        row, *cells = fields
+        if len(cells) != len(self._columns):
             return ()
-        return _row(self._name, fields[0], fields[1:], self._columns, self._description, line)
-
-    def _of_document(self, line: str) -> tuple[Output, ...]:
-        if self._document is None:
-            self._document, self._length = [], 0
-        if self._length <= _DOCUMENT_LIMIT:
-            self._document.append(line[:_DOCUMENT_LIMIT])
-        self._length += len(line)
-        # The styled document ends with a brace at the line's start; in one line, with a brace at its end.
-        text = line.rstrip()
-        if not (text.startswith("}") or (len(self._document) == 1 and text.endswith("}"))):
-            return ()
-        whole, self._document = "\n".join(self._document), None
-        try:
-            return _read_document(json.loads(whole))
-        except (ValueError, RecursionError):
-            return (Failure("nvbandwidth's JSON cannot be read", clean_line(whole[:LINE_LIMIT]), SYMPTOM),)
-
-
-def _read_document(document: object) -> tuple[Output, ...]:
-    root = document.get("nvbandwidth") if isinstance(document, dict) else None
-    if not isinstance(root, dict):
-        return ()
-    found: list[Output] = []
-    for name in ("version", "Driver Version", "CUDA Runtime Version"):
-        if name in root:
-            value = clean_line(str(root[name])[:LINE_LIMIT])
-            found.append(Fact(About.VERSION, f"{name} {value}", f"{name}: {value}"))
-    if isinstance(root.get("error"), str):
-        error = root["error"][:LINE_LIMIT]
-        found.append(Failure(clean_line(f"nvbandwidth: {error}"), clean_line(error), SYMPTOM))
-    cases = root.get("testcases")
-    for case in cases if isinstance(cases, list) else ():
-        if isinstance(case, dict):
-            found.extend(_read_case(case))
-    return tuple(found)
-
-
-def _read_case(case: dict[str, object]) -> list[Output]:
-    name, status = clean_line(str(case.get("name", ""))[:LINE_LIMIT]), case.get("status")
-    raw = f"{name}: {clean_line(str(status)[:LINE_LIMIT])}"
-    if status == "Waived":
-        return [Fact(About.WAIVED, name, raw)]
-    if status != "Passed":
-        why = case.get("error", status)
-        return [Failure(clean_line(f"nvbandwidth: {name}: {str(why)[:LINE_LIMIT]}"), raw, SYMPTOM)]
-    description = _DESCRIPTION.search(str(case.get("bandwidth_description", ""))[:LINE_LIMIT])
-    matrix = case.get("bandwidth_matrix")
-    if description is None or not isinstance(matrix, list):
-        return []
-    found: list[Output] = [Fact(About.TEST, name, raw)]
-    for number, row in enumerate(matrix[:_COLUMNS]):
-        cells = [str(cell)[:30] for cell in row[:_COLUMNS]] if isinstance(row, list) else []
-        columns = tuple(str(column) for column in range(len(cells)))
-        found.extend(_row(name, str(number), cells, columns, description, f"{name}: {' '.join(cells)}"))
-    if (whole := parse_number(str(case.get("sum"))[:30])) is not None:
-        found.append(_sample(name, "sum", whole, description, f"{name}: sum {whole}"))
-    return found
-
-
-def _row(
-    name: str, row: str, cells: list[str], columns: tuple[str, ...], description: re.Match[str], line: str
-) -> tuple[Output, ...]:
-    samples: list[Output] = []
-    for column, cell in zip(columns, cells, strict=True):
-        number = parse_number(cell)
-        itself = description["row"] == description["column"] and row == column
-        if number is None or (itself and not number):
-            continue
-        pair = f"{description['column']} {column}"
-        if description["direction"]:  # device_local_copy has one row, of no meaning
-            pair = f"{description['row']} {row} {_ARROWS[description['direction']]} {pair}"
-        samples.append(_sample(name, clean_line(pair), number, description, line))
-    return tuple(samples)
+        samples: list[Output] = []
+        for column, cell in zip(self._columns, cells, strict=True):
+            number = parse_number(cell)
+            itself = description["row"] == description["column"] and row == column
+            if number is None or (itself and not number):
+                continue
+            pair = f"{description['column']} {column}"
+            if description["direction"]:  # device_local_copy has one row, of no meaning
+                pair = f"{description['row']} {row} {_ARROWS[description['direction']]} {pair}"
+            samples.append(_sample(self._name, clean_line(pair), number, description, line))
+        return tuple(samples)
 
 
 def _sample(name: str, variant: str, number: float, description: re.Match[str], line: str) -> Sample:

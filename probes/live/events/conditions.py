@@ -25,7 +25,7 @@ from probes.live.model.sample import (
     ranks_wait,
 )
 from probes.live.model.step_text import longer_step
-from probes.live.processes.job_summaries import path_summary
+from probes.live.processes.jobs import path_summary
 from probes.queries.finding import pid_name
 from probes.snapshot.condition import (
     CONGESTED,
@@ -48,15 +48,15 @@ from probes.snapshot.condition import (
     stage_of,
 )
 
-SEEN_AT_ONCE = frozenset(
-    {STAGED, OVER_TCP, CONTRADICTED, STOPPED, ODD_RANK}
-)  # in one sample; others need rates
+# In one sample; others need rates.
+SEEN_AT_ONCE = frozenset({STAGED, OVER_TCP, CONTRADICTED, STOPPED, ODD_RANK})
 _WITHOUT_GDR = {PathWord.STAGED: STAGED, PathWord.TCP: OVER_TCP}
 _INSTEAD = {PathWord.TCP: " instead of RDMA"}
 _SEEN_SECONDS = 10.0  # by then everything has been seen that was there when the watching began
 _MOST_EVIDENCE = 8
 _MOST_NAME = 64  # characters of a program's name in a title
 _NEWEST_TEXT = frozenset({STEP_LONGER})  # its figures are medians: the newest ones count
+_SHOWN = attrgetter("devices", "ranks", "severity")
 _STATE, _PAUSE, _SENT = attrgetter("state"), attrgetter("pause_percent"), attrgetter("sent_gbps")
 Key = tuple[str, str]
 
@@ -117,14 +117,9 @@ class Conditions:
 
 
 def _continued(before: Condition | None, now: Condition) -> Condition:
-    """Return a condition with its beginning; with its text, too, while it affects the same."""
     if before is None:
         return now
-    is_same = now.check not in _NEWEST_TEXT and (before.devices, before.ranks, before.severity) == (
-        now.devices,
-        now.ranks,
-        now.severity,
-    )
+    is_same = now.check not in _NEWEST_TEXT and _SHOWN(before) == _SHOWN(now)
     return before if is_same else replace(now, since=before.since, is_begun=before.is_begun)
 
 
@@ -301,7 +296,6 @@ def _of_ranks(
     ranks: Sequence[LiveProcess],
     severity: Severity = Severity.WARNING,
 ) -> Condition:
-    """Return a condition of some ranks of a job."""
     names, shown = tuple(rank.rank_name for rank in ranks), tuple(evidence)
     devices, subjects = _devices(ranks), tuple(_subject(rank, job.name) for rank in ranks)
     about = (devices, names, job.id, job.name)
@@ -346,7 +340,6 @@ def _names(affected: Sequence[LiveProcess], ranks: Sequence[LiveProcess]) -> str
 
 
 def _devices(processes: Iterable[LiveProcess]) -> tuple[str, ...]:
-    """Return GPUs and NICs of processes, GPUs first, each once."""
     chosen = list(processes)
     gpus = [gpu for process in chosen for gpu in process.gpus]
     nics = [nic for process in chosen for nic in process.ready_nics]

@@ -67,8 +67,6 @@ _OF_A_LINK_DOWN = (Harm.FLAP, Harm.TIMEOUT, Harm.LOSS, Harm.DISCARDS, Harm.REORD
 
 @dataclass
 class _Count:
-    """How often a counter rose within the rule's window."""
-
     steps: deque[tuple[float, float]] = field(default_factory=deque)  # (at, events)
     total: float = 0.0
     began: float = 0.0  # the current window
@@ -78,7 +76,6 @@ class _Count:
     usual: float = 0.0  # of all windows before that one, the older the less
 
     def renew(self, at: float, seconds: float) -> None:
-        """Note the total, and begin a new window if this one is over."""
         self.most = max(self.most, self.total)
         if at - self.began >= seconds:
             self.usual = max(_FADING * self.usual, self.last)
@@ -87,8 +84,6 @@ class _Count:
 
 @dataclass
 class _Port:
-    """What is remembered of one port."""
-
     counts: dict[_Rule, _Count] = field(default_factory=dict)
     counters: object = None  # the mapping that `rules` were chosen for
     rules: tuple[_Rule, ...] = ()  # whose counters move, or have moved before

@@ -25,8 +25,6 @@ _NORMAL = ("power cap", "idle", "clock", "boost", "setting")
 
 @dataclass
 class _Gpu:
-    """What the samples until now showed of a GPU."""
-
     is_known: bool = False  # NVML has shown figures
     is_lost: bool = False
     missed: int = 0

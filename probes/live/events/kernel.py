@@ -47,8 +47,6 @@ def limit_of(messages: Unknown) -> str:
 
 @dataclass
 class _Seen:
-    """A text that was reported, and how often it has come since."""
-
     at: float
     event: LiveEvent
     more: int = 0
@@ -79,7 +77,9 @@ class KernelEvents:
             event = _classify(message, taken_at, names or {})
             if event is None or self._is_second_line(event, message.at):
                 continue
-            key = _key(event)
+            # The text with its numbers left out, except that of an Xid.
+            words = event.text.split(maxsplit=2) if event.kind is EventKind.XID else ()
+            key = f"{event.kind.value} {event.subject} {' '.join(words[:2])} {_NUMBERS.sub('#', event.text)}"
             if (seen := self._seen.get(key)) is not None:
                 seen.more += 1
             elif self._may_report(at) or event.severity is Severity.CRITICAL:
@@ -128,12 +128,6 @@ class KernelEvents:
             events.append(LiveEvent(taken_at, kind, Severity.NOTE, "kernel log", text, CANNOT_EXPLAIN))
             self._left_out = 0
         return events
-
-
-def _key(event: LiveEvent) -> str:
-    """Return the text with its numbers left out, except that of an Xid."""
-    words = event.text.split(maxsplit=2) if event.kind is EventKind.XID else ()
-    return f"{event.kind.value} {event.subject} {' '.join(words[:2])} {_NUMBERS.sub('#', event.text)}"
 
 
 def _classify(message: KernelMessage, at: float, names: Mapping[str, str]) -> LiveEvent | None:

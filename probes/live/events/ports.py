@@ -29,8 +29,6 @@ _FLAPS, _FLAP_SECONDS, _QUIET_SECONDS = 3, 600.0, 60.0
 
 @dataclass
 class _Port:
-    """What the samples until now showed of a port."""
-
     is_up: bool
     state: str
     changed_at: float
@@ -148,7 +146,6 @@ class PortEvents:
 
 
 def _used(processes: Maybe[tuple[LiveProcess, ...]]) -> frozenset[str]:
-    """Return the devices with connected queue pairs."""
     seen = () if isinstance(processes, Unknown) else processes
     return frozenset(device for process in seen for device in process.ready_nics)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from probes.base.frozen import frozen
+from probes.base.text import spans
 from probes.base.unknown import Unknown
 from probes.facts.jobs.processes import program_of
 from probes.live.model.explanations import EXPLANATIONS, PATHS
@@ -47,8 +48,6 @@ class _Change:
 
 @dataclass
 class _Known:
-    """A process that was there in the samples before."""
-
     process: LiveProcess
     has_queue_pairs: bool
     missed: int = 0
@@ -90,7 +89,11 @@ class ProcessEvents:
             gone.missed += 1
             if gone.missed >= _MISSED:
                 del known[pid]
-                self._remember(gone)
+                if gone.path.value is not None:
+                    self._paths.pop(_key(gone.process), None)
+                    self._paths[_key(gone.process)] = gone.path.value
+                    while len(self._paths) > _MAX_PREDECESSORS:
+                        del self._paths[next(iter(self._paths))]
                 if gone.has_queue_pairs:
                     changes.append(_ended(gone.process, "ended", "ended"))
                     if gone.process.role is Role.NCCL:
@@ -180,13 +183,6 @@ class ProcessEvents:
                 return [_path_changed(process, None, ("has started and", "have started and"))]
         return []
 
-    def _remember(self, gone: _Known) -> None:
-        if gone.path.value is not None:
-            self._paths.pop(_key(gone.process), None)
-            self._paths[_key(gone.process)] = gone.path.value
-            while len(self._paths) > _MAX_PREDECESSORS:
-                del self._paths[next(iter(self._paths))]
-
 
 def _key(process: LiveProcess) -> tuple[str, ...]:
     """Return what a process and its successor after a restart have in common."""
@@ -222,21 +218,12 @@ def _ranks(processes: Sequence[LiveProcess]) -> str:
     if len(processes) == 1:
         return processes[0].rank_name
     ranks = [process.rank for process in processes if not isinstance(process.rank, Unknown)]
+    word, numbers = "ranks", ranks
     if len(ranks) < len(processes):
-        return f"pids {_ranges(process.pid for process in processes)}"
-    return f"ranks {_ranges(ranks)}"
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """Return "0-3, 7"."""
-    spans: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    shown = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
-    return ", ".join(shown[:_MOST_SPANS]) + (", …" if len(shown) > _MOST_SPANS else "")
+        word, numbers = "pids", [process.pid for process in processes]
+    shown = spans(numbers)
+    more = ", …" if len(shown) > _MOST_SPANS else ""
+    return f"{word} {', '.join(shown[:_MOST_SPANS])}{more}"
 
 
 def _started(process: LiveProcess) -> _Change:

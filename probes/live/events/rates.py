@@ -73,7 +73,6 @@ class _Nic:
             self.low_since = None
 
     def low_seconds(self, at: float) -> float:
-        """Return for how long the rate is below half."""
         return 0.0 if self.low_since is None else at - self.low_since
 
     def history(self) -> float:
@@ -102,7 +101,6 @@ class _Nic:
         return median(highest) if highest else 0.0
 
     def peak(self, begin: float, end: float) -> float:
-        """Return the highest rate between two times; 0 if there is no sample."""
         first, last = bisect_left(self.times, begin), bisect_right(self.times, end)
         return max(self.rates[first:last], default=0.0)
 
@@ -126,7 +124,6 @@ class _Fall:
 
     @property
     def text(self) -> str:
-        """What the NICs carry now, and what they carried before."""
         now = sum(nic.rates[-1] for nic in self.low.values())
         before = sum(nic.usual for nic in self.low.values())
         who = self.nic or f"{plural(len(self.low), 'NIC')} of {self.job.name}"
@@ -134,7 +131,6 @@ class _Fall:
         return f"{who} {verb} {_gbps(now, before)}, down from {_gbps(before, before)} the minute before"
 
     def condition(self) -> Condition:
-        """Return what lasts, with the NICs that are still low."""
         text = self.text
         return Condition(
             TRAFFIC_FELL,

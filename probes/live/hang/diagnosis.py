@@ -168,7 +168,6 @@ def _headline(facts: HangFacts, named: Clue | None) -> str:
 
 
 def _standstill(facts: HangFacts) -> str:
-    """Return what does not move, or why that is unknown."""
     by_pairs = known(facts.silence, 0.0) < SILENT_SECONDS or (facts.mixes_pairs and facts.pairs_are_still)
     if facts.motion is Motion.SILENT and by_pairs:
         pairs = plural(facts.pairs.connected, "queue pair")
@@ -205,7 +204,10 @@ def node_clues(facts: HangFacts, motion: Motion) -> Iterator[Clue]:
     for finding in facts.ras:
         # Unequal counts are normal while data moves.
         if finding.severity is not Severity.NOTE or motion is Motion.SILENT:
-            yield _ras(finding, facts.ranks)
+            pids = [] if finding.pid is None else [finding.pid]
+            step = _stack(finding.pid) if finding.pid is not None else "gdrtop ras --verbose"
+            is_sure = finding.pid is not None and finding.severity is not Severity.NOTE
+            yield Clue("RAS", finding.text, _names(facts.ranks, pids), is_sure, step)
     yield from _queue_pairs(facts.ranks)
     yield from (_thread(thread, facts.ranks) for thread in facts.threads if not thread.is_driver)
     if facts.log is not None:
@@ -274,13 +276,6 @@ def _hardware(facts: HangFacts) -> Iterator[Clue]:
 def _thread(thread: BlockedThread, ranks: Sequence[RankState]) -> Clue:
     step = "dmesg -T | tail -50" if thread.is_driver else f"ls -l /proc/{thread.pid}/fd shows the open files"
     return Clue("threads", thread.sentence, _names(ranks, [thread.pid]), thread.is_driver, step)
-
-
-def _ras(finding: RasFinding, ranks: Sequence[RankState]) -> Clue:
-    pids = [] if finding.pid is None else [finding.pid]
-    step = _stack(finding.pid) if finding.pid is not None else "gdrtop ras --verbose"
-    is_sure = finding.pid is not None and finding.severity is not Severity.NOTE
-    return Clue("RAS", finding.text, _names(ranks, pids), is_sure, step)
 
 
 def _dumps(verdict: DumpVerdict, ranks: Sequence[RankState], absent: Sequence[int]) -> Iterator[Clue]:

@@ -99,7 +99,6 @@ def _settings(host: Host, pid: int) -> Maybe[Mapping[str, str]]:
 
 
 def _names(settings: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
-    """Yield the names to try, and whether the rank follows."""
     for name in _SETTINGS:
         if name in settings:
             is_whole = settings.get("TORCH_FR_DUMP_DYNAMIC_FILE_NAME") == "1"
@@ -112,7 +111,6 @@ def _names(settings: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
 
 
 def _inside(pid: int, name: str) -> str:
-    """Return the path of a file as the process sees it."""
     return f"/proc/{pid}/root{name}" if name.startswith("/") else f"/proc/{pid}/cwd/{name}"
 
 

@@ -40,8 +40,6 @@ class RankState:
 
 @dataclass
 class _Series:
-    """The figures of one process."""
-
     latest: LiveProcess
     cpu: list[float] = field(default_factory=list)
     gpu: list[float] = field(default_factory=list)

@@ -353,9 +353,8 @@ class LiveSample:
     watched: Watched = _NOT_WATCHED  # the problems that last
     verdict: Verdict | None = None  # of the node at this moment; None: not judged
     findings: tuple[Finding, ...] = ()  # critical ones and warnings, one for each cause
-    past: Mapping[str, str] = field(
-        default_factory=dict
-    )  # of NICs (by name) and GPUs (by BDF) in earlier jobs
+    # Of NICs (by name) and GPUs (by BDF) in earlier jobs.
+    past: Mapping[str, str] = field(default_factory=dict)
 
     def process(self, pid: int) -> LiveProcess | None:
         """Return the process with this pid, if it is there."""

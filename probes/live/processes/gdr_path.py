@@ -356,7 +356,6 @@ def _unknown(process: ProcessEvidence, why: str, *signs: Evidence) -> PathJudgme
 
 
 def _evidence(process: ProcessEvidence) -> tuple[Evidence, ...]:
-    """Return what was read of the process itself."""
     lines: list[Evidence] = []
     use = process.use
     if isinstance(use, Unknown):

@@ -16,7 +16,7 @@ from probes.facts.jobs.processes import Process
 from probes.host.answers import FileRange, of_user
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, Role
-from probes.live.processes.job_names import COMMAND_SECONDS, SLURM_JOB
+from probes.live.processes.jobs import COMMAND_SECONDS, SLURM_JOB
 
 NEXT_RUN = (
     ("NCCL_DEBUG=INFO", "NCCL reports version, networks, channels and errors."),
@@ -120,8 +120,6 @@ def writers_of(host: Host, processes: Iterable[LiveProcess]) -> dict[int, frozen
 
 
 class _Search:
-    """The search for the logs of one job."""
-
     def __init__(self, host: Host, job: LiveJob, processes: Iterable[LiveProcess]) -> None:
         self._host, self._job = host, job
         self._processes = tuple(processes)[:_MOST_PROCESSES]
@@ -141,7 +139,6 @@ class _Search:
             self._add("Slurm output file", self._slurm_file())
 
     def sentences(self) -> list[str]:
-        """Return what is missing and why, and what the job's settings prevent."""
         words = [f"{what} {why}" for what, why in self._missing.items()]
         found = [f"{self._job.name}: {'; '.join(words)}."] if words else []
         level = _level(self._processes)

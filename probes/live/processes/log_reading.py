@@ -80,8 +80,6 @@ def _rank(process: LiveProcess) -> RankPath:
 
 
 class _JobReading:
-    """The reading of one job's files."""
-
     def __init__(self, host: Host, collector: Collector, until: float) -> None:
         from probes.nccl.log.reader import LogReader
 

@@ -183,7 +183,6 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
 
 
 def _have_same_users(now: RdmaResources, before: RdmaResources) -> bool:
-    """Return whether the same threads have opened the devices, so that no process has come or gone."""
     return bool(now.contexts) and now.contexts == before.contexts and now.domains == before.domains
 
 
@@ -222,7 +221,6 @@ def _resources(host: Host) -> Maybe[RdmaResources]:
 
 
 def _status(host: Host, thread: int, statuses: dict[int, Maybe[str]]) -> Maybe[str]:
-    """Return the status of a thread, which is read once for `statuses`."""
     found = statuses.get(thread)
     if found is None:
         found = statuses[thread] = host.read(f"/proc/{thread}/status")
@@ -304,15 +302,12 @@ class _Owners:
         return (None if domain is None else self._domains.get((device, domain))), False
 
     def of_context(self, device: str, thread: int | None, context: int | None) -> int | None:
-        """Return the process of an object that belongs to a context."""
         owner = self._of(thread)
         return owner if owner or context is None else self._contexts.get((device, context))
 
 
 @dataclass
 class _Found:
-    """What is found of one process, by device."""
-
     queue_pairs: dict[str, list[QueuePair]] = field(default_factory=lambda: defaultdict(list))
     own: dict[str, list[MemoryRegion]] = field(default_factory=lambda: defaultdict(list))
     inherited: dict[str, list[MemoryRegion]] = field(default_factory=lambda: defaultdict(list))
@@ -384,7 +379,6 @@ def _kept(new: Ownership, old: Ownership) -> Ownership:
 
 
 def _together(sums: list[Registrations]) -> Registrations:
-    """Return the sum of the sums of several devices."""
     if len(sums) < 2:
         return sums[0] if sums else _NOTHING
     return Registrations(

@@ -48,7 +48,9 @@ def read_motions(
         return after
     groups: dict[int, int] = {}
     find_processes(host, dict.fromkeys(pair.pid for pair in after if pair.pid is not None), groups, {})
-    return motions(before, after, groups, _devices_with_current_numbers(node))
+    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
+    with_current_numbers = frozenset(device.name for device in devices if device.driver == MLX5)
+    return motions(before, after, groups, with_current_numbers)
 
 
 def motions(
@@ -70,8 +72,3 @@ def motions(
             counted = found.get(process, PairMotion(0, 0))
             found[process] = PairMotion(counted.connected + 1, counted.moving + is_moving)
     return found
-
-
-def _devices_with_current_numbers(node: Node) -> frozenset[str]:
-    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    return frozenset(device.name for device in devices if device.driver == MLX5)

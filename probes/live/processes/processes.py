@@ -21,8 +21,7 @@ from probes.host.usage import ProcessUsage
 from probes.live.model.paced_source import PacedSource, Question, read_together
 from probes.live.model.sample import LiveProcess
 from probes.live.processes.gdr_path import NodeEvidence
-from probes.live.processes.job_grouping import JobIds
-from probes.live.processes.job_names import JobNames
+from probes.live.processes.jobs import JobIds, JobNames
 from probes.live.processes.kernel_clients import kernel_clients
 from probes.live.processes.node_evidence import (
     GpuUsers,
@@ -37,8 +36,7 @@ from probes.live.processes.node_evidence import (
     unread_devices,
 )
 from probes.live.processes.ownership import Ownership, RdmaUse, ResourceRound, read_round
-from probes.live.processes.process_cache import ProcessCache
-from probes.live.processes.tracked_process import NO_USE, Answers, Membership, TrackedProcess
+from probes.live.processes.tracked_process import NO_USE, Answers, Membership, ProcessCache, TrackedProcess
 from probes.queries.jobs import is_watcher
 from probes.snapshot.rates import Reading
 
@@ -98,8 +96,6 @@ class ProcessReader:
 
 
 class _HostReader:
-    """Read the processes of one host, and remember what was read of them."""
-
     def __init__(
         self, host: Host, ids: JobIds, clock: Callable[[], float], cpu_clock: Callable[[], float]
     ) -> None:
@@ -151,7 +147,6 @@ class _HostReader:
         return Question(self._resources, read_resources, is_changing), Question(self._stats, read_stats)
 
     def read(self, node: Node, reading: Reading) -> ProcessSnapshot:
-        """Return the processes now."""
         host, now = self.host, reading.at
         users, found = self._users, self._resources.answer
         unlisted = found if isinstance(found, Unknown) and has_devices(node) else None
@@ -358,6 +353,5 @@ def _answer(source: PacedSource[Mapping[int, Maybe[_T]]], tracked: TrackedProces
 
 
 def _unread(pid: int, why: Unknown) -> Process:
-    """Return a process of which nothing has been read."""
     values = {field.name: why for field in fields(Process) if field.name not in ("pid", "is_ours", "job")}
     return Process(pid=pid, **values)  # type: ignore[arg-type]

@@ -74,7 +74,11 @@ class RasHistory:
         for communicator in report.communicators:
             if not communicator.counts or not _is_running(report, communicator):
                 continue
-            counts = _counts(communicator)
+            # What must stay the same, in an order that does not depend on the report's.
+            values = (
+                (each.operation, tuple(sorted(map(_values, each.sets)))) for each in communicator.counts
+            )
+            counts = tuple(sorted(values))
             series = self._series.get(communicator.hash)
             if series is None or series.counts != counts or at < series.latest_at:
                 series = _Series(counts, at, at, 0, _behind(communicator.counts))
@@ -98,13 +102,6 @@ def _is_running(report: RasReport, communicator: Communicator) -> bool:
     number = communicator.name.partition("-")[0]
     group = next((group for group in report.groups if str(group.number) == number), None)
     return group is not None and group.status == _RUNNING and not communicator.statuses
-
-
-def _counts(communicator: Communicator) -> _Counts:
-    """Return what must stay the same, in an order that does not depend on the report's."""
-    return tuple(
-        sorted((counts.operation, tuple(sorted(map(_values, counts.sets)))) for counts in communicator.counts)
-    )
 
 
 def _values(counted: RasSet) -> tuple[str, int, tuple[int, ...]]:
@@ -206,7 +203,6 @@ def _add(found: dict[str, RasFinding], finding: RasFinding) -> None:
 
 
 def _add_unnamed(found: dict[str, RasFinding], report: RasReport) -> None:
-    """Add the processes that RAS counts and does not name."""
     for count, named, what in (
         (report.dead_count, report.dead, "considered dead by RAS"),
         (report.missing_count, report.missing, "not responding to RAS"),

@@ -164,7 +164,6 @@ def _setting(process: LiveProcess, name: str, conf: Maybe[NcclConf]) -> str:
 
 
 def _lowest_version(members: Sequence[LiveProcess], otherwise: str) -> Maybe[str]:
-    """Return the version of libnccl that the processes map; unknown if that of one is."""
     versions: list[str] = []
     for member in members:
         libraries = member.process.libraries

@@ -12,7 +12,7 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.component_history import Component, ComponentHistory, JobPart, Mark
-from probes.live.reliability.identity import identities_of
+from probes.live.reliability.tally import identities_of
 
 LAST_JOBS = 10  # that sentences are about
 LEAST_JOBS = 3  # in which a component was compared; with fewer, no sentence says how often it was slow

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Unknown
+from probes.base.unknown import Unknown, known
+from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
+from probes.facts.rdma.devices import RdmaFacts, port_name
 from probes.host.component_history import Mark
 from probes.live.model.activity import LEAST_GBPS
 from probes.live.model.sample import (
@@ -21,8 +23,36 @@ from probes.live.model.sample import (
 )
 from probes.live.odd_one_out import rates_of
 from probes.live.odd_ranks import LEAST
-from probes.live.reliability.identity import Identity, identities_of
 from probes.queries.finding import Severity
+
+_NO_GUID = "0000:0000:0000:0000"
+
+
+@frozen
+class Identity:
+    """A component, by what stays when devices are renamed."""
+
+    id: str
+    name: str
+    is_gpu: bool
+    bdf: str
+
+
+def identities_of(node: Node) -> dict[str, Identity]:
+    """Return the ports of a node by name, and its GPUs by BDF."""
+    found: dict[str, Identity] = {}
+    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
+    for device in devices:
+        bdf, guid = known(device.bdf, ""), known(device.node_guid, "")
+        begin = guid if guid and guid != _NO_GUID else bdf or device.name
+        for port in device.ports:
+            name = port_name(device.name, port.number)
+            found[name] = Identity(f"{begin}/{port.number}", name, is_gpu=False, bdf=bdf)
+    for gpu in node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ():
+        name = gpu.bdf if isinstance(gpu.index, Unknown) else f"GPU {gpu.index}"
+        found[gpu.bdf] = Identity(known(gpu.uuid, gpu.bdf), name, is_gpu=True, bdf=gpu.bdf)
+    return found
+
 
 LEAST_JOB_SECONDS = 60.0  # a shorter job is not kept
 _LONGEST_STEP = 5.0  # seconds that one sample may stand for

@@ -23,8 +23,6 @@ _TOO_MANY = Unknown(Reason.NOT_RECORDED, "step clock", f"only {MOST_JOBS} jobs a
 
 @dataclass
 class _Watched:
-    """A job and the port by which its steps are seen."""
-
     pids: frozenset[int]
     clock: StepClock
     port: tuple[str, int]  # device and number
@@ -68,12 +66,7 @@ class JobSteps:
         return tuple(found)
 
     def _step(
-        self,
-        host: Host,
-        node: Node,
-        job: LiveJob,
-        own: Mapping[tuple[str, int], PortSample],
-        wall: float,
+        self, host: Host, node: Node, job: LiveJob, own: Mapping[tuple[str, int], PortSample], wall: float
     ) -> Maybe[JobStep]:
         pids, watched = frozenset(job.pids), self._watched.get(job.id)
         if watched is not None and pids.isdisjoint(watched.pids):

@@ -75,7 +75,6 @@ def _centered(rates: Sequence[float]) -> list[float] | None:
 
 
 def _correlations(values: Sequence[float], most: int) -> list[float]:
-    """Return the autocorrelation for each lag up to `most`."""
     count = len(values)
     power = sum(map(mul, values, values)) / count
     return [
@@ -85,7 +84,6 @@ def _correlations(values: Sequence[float], most: int) -> list[float]:
 
 
 def _peaks(lags: Sequence[float], least: int, most: int) -> list[int]:
-    """Return the lags of clear peaks, in order."""
     found = []
     valley = 1.0
     for lag in range(1, min(most, len(lags) - 2) + 1):

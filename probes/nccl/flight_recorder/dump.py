@@ -94,8 +94,6 @@ def parse_dump(
 
 
 class _Progress:
-    """What the entries of one group say."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.numbers: set[str] = set()  # pg_id

@@ -93,20 +93,16 @@ class _Reader:
         raise NotPlain("the pickle is broken, or has too many values")
 
     def number(self, unpack: Callable[[bytes, int], tuple[Any, ...]], size: int) -> None:
-        """Push a number of this size."""
         self._stack.append(unpack(self._content, self._at)[0])
         self._at += size
 
     def push(self, value: object) -> None:
-        """Push a constant, or an empty container."""
         self._stack.append(value)
 
     def memoize(self) -> None:
-        """Note the value on the top under the next number."""
         self._memo[len(self._memo)] = self._stack[-1]
 
     def text(self) -> None:
-        """Push a text with four bytes of length."""
         (count,) = _uint32(self._content, self._at)
         self._at += 4
         self._stack.append(self._text(count))

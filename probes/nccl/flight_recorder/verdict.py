@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
 from probes.base.frozen import frozen
-from probes.base.text import plural
+from probes.base.text import plural, spans
 from probes.nccl.flight_recorder.dump import Dump, GroupProgress, Operation
 
 _MOST_GROUPS = 64
@@ -80,14 +80,8 @@ class DumpVerdict:
 
 def ranks_text(ranks: Iterable[int]) -> str:
     """Return "rank 5" or "ranks 0-3, 7"."""
-    spans: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    shown = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
-    word = "rank" if len(spans) == 1 and spans[0][0] == spans[0][1] else "ranks"
+    shown = spans(ranks)
+    word = "rank" if len(shown) == 1 and shown[0].isdecimal() else "ranks"
     more = f" and {plural(len(shown) - _NAMED, 'more range')}" if len(shown) > _NAMED else ""
     return f"{word} {', '.join(shown[:_NAMED])}{more}"
 
@@ -176,7 +170,6 @@ def _sequence_in_question(members: Iterable[GroupProgress]) -> int:
 
 
 def _majority(operations: Mapping[int, Operation]) -> Operation | None:
-    """Return what more than half of the ranks call; None: there is no majority, or nothing is known."""
     if not operations:
         return None
     (usual, count), *_ = Counter(operations.values()).most_common(1)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from probes.base.text import printable
 from probes.nccl.log.channels import SINGLE, ChannelLine, ChannelTable, Count
@@ -25,8 +26,41 @@ from probes.nccl.log.facts import (
 from probes.nccl.log.grammar import REPEATED, Kind, devices_in, distance_word, parse, version_numbers
 from probes.nccl.log.prefix import Header, before_next_header
 from probes.nccl.log.problems import Explanation, explain_notice, explain_torch, explain_warning
-from probes.nccl.log.tallies import Alike, Tally, with_skipped
 from probes.nccl.variables.catalogue import meaning_of
+
+
+def with_skipped(seen: Mention, alike: Alike) -> Mention:
+    """Add the lines that were only counted."""
+    last = Place(alike.file, alike.line)
+    is_later = last.file != seen.last.file or last.line > seen.last.line
+    return replace(seen, count=seen.count + alike.skipped, last=last if is_later else seen.last)
+
+
+@dataclass
+class Alike:
+    """Lines that differ only in numbers."""
+
+    read: int = 0
+    skipped: int = 0
+    problem: object = None  # the key of their problem; None: its table is full
+    file: str = ""  # of the last line that was skipped
+    line: int = 0
+
+
+@dataclass
+class Tally:
+    """A row: what its first line says, and how many lines say so."""
+
+    text: str
+    first: Place
+    last: Place
+    detail: object
+    count: int = 1
+
+    def mention(self) -> Mention:
+        """Return the row as a fact."""
+        return Mention(self.text, self.count, self.first, self.last)
+
 
 MOST_ROWS = 256  # of every other table
 MOST_ALIKE = 1000  # warnings alike, but for numbers, that are looked up; further ones are only counted
@@ -60,7 +94,6 @@ class Collector:
         self._newest_alike: Alike | None = None
         self._slowest: tuple[int, str, Place] | None = None  # last completed work
         self._tables: dict[str, dict[object, Tally]] = {}
-        self._details: dict[tuple[str, object], object] = {}
         self._reporters: dict[object, dict[str, None]] = {}
         self._channels = ChannelTable()
         self._rings = Rings()
@@ -203,18 +236,14 @@ class Collector:
         if len(rows) >= MOST_ROWS:
             self._left_out += 1
             return False
-        rows[key] = Tally(printable(text, 400).strip(), place, place)
-        self._details[table, key] = detail
+        rows[key] = Tally(printable(text, 400).strip(), place, place, detail)
         return True
 
     def _mentions(self, table: str) -> tuple[Mention, ...]:
         return tuple(row.mention() for row in self._tables.get(table, {}).values())
 
-    def _rows(self, table: str) -> list[tuple[object, object, Mention]]:
-        return [
-            (key, self._details[table, key], row.mention())
-            for key, row in self._tables.get(table, {}).items()
-        ]
+    def _rows(self, table: str) -> list[tuple[object, Any, Mention]]:
+        return [(key, row.detail, row.mention()) for key, row in self._tables.get(table, {}).items()]
 
     # Other lines
 
@@ -225,9 +254,7 @@ class Collector:
 
     def _capabilities(self) -> tuple[Capability, ...]:
         found = []
-        for _, detail, seen in self._rows("capability"):
-            assert isinstance(detail, tuple)
-            network, state, number, name = detail
+        for _, (network, state, number, name), seen in self._rows("capability"):
             shown = printable(network, 64), printable(name, 200)
             found.append(Capability(shown[0], number, shown[1], state == "Enabled", seen))
         return tuple(found)
@@ -241,9 +268,7 @@ class Collector:
         numbers = {version_numbers(version.text) for version in versions}
         version = numbers.pop() if len(numbers) == 1 else None
         found = []
-        for _, detail, seen in self._rows("distance"):
-            assert isinstance(detail, tuple)
-            state, gpu, nic, distance, limit, read = detail
+        for _, (state, gpu, nic, distance, limit, read), seen in self._rows("distance"):
             words = None
             if version is not None:
                 pair = distance_word(version, distance), distance_word(version, limit)
@@ -283,12 +308,8 @@ class Collector:
         self._tally("setting", (name, value), match[0], place, (name, value))
 
     def _settings(self) -> tuple[Setting, ...]:
-        found = []
-        for _, detail, seen in self._rows("setting"):
-            assert isinstance(detail, tuple)
-            name, value = detail
-            found.append(Setting(name, value, meaning_of(name), seen))
-        return tuple(found)
+        rows = self._rows("setting")
+        return tuple(Setting(name, value, meaning_of(name), seen) for _, (name, value), seen in rows)
 
     def _communicator(
         self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool

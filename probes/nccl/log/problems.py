@@ -283,7 +283,14 @@ def explain_warning(text: str, source: str = "") -> Explanation:
         number = next((int(match[group]) for group in (1, 3, 5, 6) if match[group]), None)
         if number is None:
             number = _NAMED.get((match[4] or match[2] or "").removeprefix("IBV_WC_"), 99)
-        return _completion(number, text)
+        name = f"IBV_WC_{STATUSES[number]}" if number < len(STATUSES) else "unknown status"
+        cause, fix = _STATUS_CAUSES.get(
+            number,
+            ("The NIC could not complete a request.", "Check the NICs and GPUs of both ends (gdrtop check)."),
+        )
+        if number == 12 and re.search(r"vendor[_ ]err[= ]129\b", text):
+            cause = f"All retries are used up (vendor error 129). {cause}"
+        return Explanation(f"completion-{number}", f"Completion error {number} ({name})", cause, fix)
     if source.startswith(_NVLS_SOURCE) and _NVLS_FAILURE.search(text):
         return Explanation("nvls", *_NVLS)
     for form in _FORMS:
@@ -315,14 +322,3 @@ def _explained(form: Form, match: re.Match[str]) -> Explanation:
     groups["a"] = groups.get("a") or groups.get("c", "")
     title = form.title.format(**groups)
     return Explanation(form.kind, title, form.cause.format(**groups), form.fix, form.is_note)
-
-
-def _completion(number: int, text: str) -> Explanation:
-    name = f"IBV_WC_{STATUSES[number]}" if number < len(STATUSES) else "unknown status"
-    cause, fix = _STATUS_CAUSES.get(
-        number,
-        ("The NIC could not complete a request.", "Check the NICs and GPUs of both ends (gdrtop check)."),
-    )
-    if number == 12 and re.search(r"vendor[_ ]err[= ]129\b", text):
-        cause = f"All retries are used up (vendor error 129). {cause}"
-    return Explanation(f"completion-{number}", f"Completion error {number} ({name})", cause, fix)

@@ -71,7 +71,6 @@ def _count(facts: LogFacts) -> str:
 
 
 def _unread(facts: LogFacts) -> list[Reason]:
-    """Return why the paths of some channels are unknown."""
     reasons, repeated = [], facts.repeated_channels
     cut = facts.channels.unknown - repeated
     places = () if facts.first_unknown is None else (facts.first_unknown,)

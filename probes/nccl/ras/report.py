@@ -83,8 +83,6 @@ class _Part:
 
 
 class _Parser:
-    """Reads the lines of a report in order."""
-
     def __init__(self) -> None:
         self._report = RasReport()
         self._section = ""
@@ -103,13 +101,10 @@ class _Parser:
         return replace(self._report, communicators=communicators, is_complete=complete)
 
     def add(self, line: str) -> None:
-        """Read one line."""
         if not line.strip() or _RULE.fullmatch(line):
             return
-        if not (self._head(line) or self._row(line) or self._titled(line) or self._detail(line)):
-            self._keep(line)
-
-    def _keep(self, line: str) -> None:
+        if self._head(line) or self._row(line) or self._titled(line) or self._detail(line):
+            return
         if len(self._report.other) < MAX_ITEMS:
             other = (*self._report.other, printable(line.strip(), _MAX_LINE))
             self._report = replace(self._report, other=other)
@@ -134,7 +129,6 @@ class _Parser:
         return True
 
     def _row(self, line: str) -> bool:
-        """Read a line of the job summary or of the table of communicators."""
         if self._section == "Job summary":
             if not _NUMBERS.fullmatch(line):
                 is_header = any(word in line for word in ("(total)", "Processes", "per node", "per process"))
@@ -155,22 +149,14 @@ class _Parser:
         return False
 
     def _add_group(self, match: re.Match[str]) -> None:
+        number, comms, nodes, size, ranks = map(int, match.group("number", "comms", "nodes", "size", "ranks"))
         errors = tuple(word for word in match["errors"].split(",") if word and word != "OK")
-        group = CommunicatorGroup(
-            int(match["number"]),
-            int(match["comms"]),
-            int(match["nodes"]),
-            match["per_node"],
-            int(match["size"]),
-            int(match["ranks"]),
-            match["status"],
-            errors,
-        )
+        about = (match["per_node"], size, ranks, match["status"], errors)
+        group = CommunicatorGroup(number, comms, nodes, *about)
         if len(self._report.groups) < MAX_ITEMS:
             self._report = replace(self._report, groups=(*self._report.groups, group))
 
     def _titled(self, line: str) -> bool:
-        """Read the heading of a communicator or of a list of processes."""
         if self._section not in ("Errors", "Warnings"):
             return False
         if match := _HEADING.fullmatch(line):

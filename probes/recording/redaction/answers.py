@@ -24,17 +24,9 @@ from probes.recording.redaction.processes import thread_name
 from probes.recording.redaction.tokens import COMMUNICATOR, JOB, PROGRAM, SERIAL, Tokens
 
 _STRINGS = (
-    b"libcuda.so\0",
-    b"libcuda.so",
-    b"cuMemGetHandleForAddressRange",
-    b"use_cuda_bus_id\0",
-    b"use_cuda\0",
-    b"use_cuda_dmabuf\0",
-    b"ipv6-addr\0",
-    b"ibv_reg_dmabuf_mr",
+    *(b"libcuda.so\0", b"libcuda.so", b"cuMemGetHandleForAddressRange", b"use_cuda_bus_id\0", b"use_cuda\0"),
+    *(b"use_cuda_dmabuf\0", b"ipv6-addr\0", b"ibv_reg_dmabuf_mr"),
 )
-
-
 _JOB_ID = re.compile(r"(?<=\bjob )[0-9]+")
 
 

@@ -124,7 +124,6 @@ _TOPOLOGY_ATTRIBUTE = re.compile(
 
 
 def _topology(tokens: Tokens, text: str) -> str:
-    """Remove the attributes of NCCL's XML that name something."""
     if "<system" not in text:
         return "redacted\n" if text else ""
     kept = []

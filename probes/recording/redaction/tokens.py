@@ -278,16 +278,18 @@ class Tokens:
 NOBODY = frozenset(
     (
         "",
-        "root",
-        "localhost",
-        "localdomain",
-        "localhost.localdomain",
-        "(none)",
-        "none",
-        "nobody",
-        "?",
-        "-",
-        "*",
+        *[
+            "root",
+            "localhost",
+            "localdomain",
+            "localhost.localdomain",
+            "(none)",
+            "none",
+            "nobody",
+            "?",
+            "-",
+            "*",
+        ],
     )
 )
 

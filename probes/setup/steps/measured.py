@@ -15,8 +15,8 @@ from probes.bandwidth.model.request import MemoryPath, Request
 from probes.bandwidth.model.result import Ending, Result, planned_key
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
 from probes.bandwidth.planning.series import plan_series
+from probes.bandwidth.results.comparison import staging_figures
 from probes.bandwidth.results.memory_path import is_as_requested, mismatch_evidence
-from probes.bandwidth.results.staged import staging_figures
 from probes.base.text import plural
 from probes.facts.gpudirect import GdrPath
 from probes.facts.system.tool_names import NCCL_TESTS

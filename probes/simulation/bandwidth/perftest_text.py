@@ -1,6 +1,6 @@
 """What perftest prints: a transcript of the version of 2025 with slots, and its rows as time passes.
 
-probes/bandwidth/tools/perftest_output.py names the sources.
+probes/bandwidth/tools/perftest.py names the sources.
 """
 
 from __future__ import annotations

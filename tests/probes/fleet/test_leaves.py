@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.fleet.leaves import Leaf, check_rails, parse_lldp, parse_node_info, read_leaves
-from probes.fleet.rails import Rail
+from probes.fleet.rails import Leaf, Rail, check_rails, parse_lldp, parse_node_info, read_leaves
 from probes.host.answers import CommandOutput
 from probes.simulation.host import SimulatedHost
 

@@ -6,7 +6,7 @@ from functools import cache
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_series import PlannedTest
 from probes.fleet.attribution import PairMemory
-from probes.fleet.pair_tests import (
+from probes.fleet.pairs import (
     NodeRail,
     PairSettings,
     affected_on_node,

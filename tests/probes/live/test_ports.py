@@ -18,8 +18,7 @@ from probes.host.machine.local import LocalHost
 from probes.live.live_sampler import LiveSampler
 from probes.live.model.paced_source import read_together
 from probes.live.model.sample import PortSample
-from probes.live.port_counters import rise
-from probes.live.ports import PortReader
+from probes.live.ports import PortReader, rise
 from probes.snapshot.rates import read
 from tests.support.trees import add_rdma_device, link, write
 

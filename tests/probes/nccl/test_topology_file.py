@@ -7,8 +7,14 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.processes import ProcessFacts  # fmt: skip
 from probes.facts.jobs.processes import probe as probe_processes
 from probes.host.machine.local import LocalHost
-from probes.nccl.topology_file import TopologyFile, TopologyFileFacts, file_of_new_jobs, probe, tree_in_use
-from probes.nccl.topology_xml import parse_system
+from probes.nccl.topology_file import (
+    TopologyFile,
+    TopologyFileFacts,
+    file_of_new_jobs,
+    parse_system,
+    probe,
+    tree_in_use,
+)
 
 XML = """<system version="1">
   <cpu numaid="0" arch="x86_64"><pci busid="ffff:ff:01.0" class="0x060400" link_width="16">

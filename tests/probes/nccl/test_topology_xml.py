@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
-from probes.nccl.topology_xml import LIMIT_BYTES, Element, endpoint_ids, file_tree, parse_system, xml_text
+from probes.nccl.topology_file import LIMIT_BYTES, Element, endpoint_ids, file_tree, parse_system, xml_text
 from tests.support.machines import machine_file, machine_files
 
 FILES = [path.name for path in machine_files("nccl_xml", "*topo*.xml")] or ["not here"]

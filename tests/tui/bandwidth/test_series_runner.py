@@ -15,7 +15,7 @@ from tui.bandwidth.events import (
     TestEnded,
     TestStarted,
 )
-from tui.bandwidth.series_runner import SeriesRunner
+from tui.bandwidth.session import SeriesRunner
 
 COMPARE = Request(memory=MemoryPath.COMPARE, duration_s=5)
 

@@ -18,7 +18,7 @@ from probes.checks.registry import findings
 from probes.facts.node import probe_node
 from probes.host.component_history import ComponentHistory
 from probes.host.protocol import Host
-from probes.live.reliability.identity import identities_of
+from probes.live.reliability.tally import identities_of
 from probes.recording.format import Question, RecordingError, decode_blob, encode
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers

@@ -17,7 +17,7 @@ from probes.checks.judgment import Judgment, conclude
 from probes.facts.node import Node, probe_node
 from probes.host.machine.local import LocalHost
 from probes.host.protocol import Host
-from probes.nccl.topology_xml import Element, parse_system
+from probes.nccl.topology_file import Element, parse_system
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.verdict import assess

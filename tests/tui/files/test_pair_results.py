@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
 from probes.fleet.attribution import PairEnd, PairMemory, PairResult
-from probes.fleet.pair_tests import PairSettings
+from probes.fleet.pairs import PairSettings
 from tui.files.pair_results import PairResultsError, PairResultsFile
 
 RESULT = PairResult(PairEnd("gpu1", "mlx5_0"), PairEnd("gpu2", "mlx5_1"), 3, PairMemory.GPU, 381.5, 392.0)

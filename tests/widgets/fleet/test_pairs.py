@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.fleet.attribution import PairEnd, PairMemory, PairResult, attribute
-from probes.fleet.leaves import Leaf, RailLeaves
+from probes.fleet.attribution import PairEnd, PairMemory, PairResult, PairsReport, attribute
 from probes.fleet.pairs import all_rounds, quick_rounds
-from probes.fleet.pairs_report import PairsReport
+from probes.fleet.rails import Leaf, RailLeaves
 from tests.support.pair_speeds import FAILED, Speed, measure, names
 from widgets.base.lines import plain, width_of
 from widgets.fleet.pairs import draw_pairs

@@ -175,20 +175,17 @@ class NodeServer:
         for line in lines:
             order = json.loads(line.decode("ascii"))
             if "start" in order:
-                self._start(order)
+                number, name = order.pop("start"), order["argv"][0]
+                try:
+                    order["argv"][0] = find_command(name)
+                    self._processes[number] = SupervisedProcess(order)
+                except OSError as error:
+                    self._send(number, ended=[None, 0.0, f"{name}: {error.strerror}", None])
             elif order["end"] in self._processes:
                 # The supervisor sees the same when this program ends, so that both stops work alike.
                 with contextlib.suppress(OSError):  # it has died; its report will come
                     self._processes[order["end"]].control.shutdown(socket.SHUT_WR)
         return bool(piece) and len(self._orders) < _MOST_ORDERS_BYTES
-
-    def _start(self, order: dict[str, Any]) -> None:
-        number, name = order.pop("start"), order["argv"][0]
-        try:
-            order["argv"][0] = find_command(name)
-            self._processes[number] = SupervisedProcess(order)
-        except OSError as error:
-            self._send(number, ended=[None, 0.0, f"{name}: {error.strerror}", None])
 
 
 def main(seconds: float) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 from probes.bandwidth.model.planned_series import PlannedTest
 from probes.bandwidth.model.rating import headline
@@ -16,11 +17,27 @@ from probes.bandwidth.model.result import Ending
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.fleet.attribution import PairResult
-from probes.fleet.pair_tests import NodeRail, PairSettings, limit_gbps
+from probes.fleet.pairs import NodeRail, PairSettings, limit_gbps
 from probes.host.protocol import Host
-from tui.bandwidth.pairs.node_processes import UNCONFIRMED, NodeProcesses
+from tui.bandwidth.processes import ProcessStarter
 from tui.bandwidth.runner import TestRunner
 from tui.bandwidth.supervisor import STILL_THERE
+
+UNCONFIRMED = "cannot tell whether the test has ended there"
+"""In `ProcessExit.why` of a process whose node answers no more."""
+
+
+class NodeProcesses(ProcessStarter, Protocol):
+    """Starts the processes of tests on one node, and ends them.
+
+    `start` and `lines(0.0)` must return at once: one thread starts and reads the processes of all nodes. If
+    the node does not answer, `start` returns a process that has ended, with the reason. The node itself must
+    end a process after its time limit, and when the connection to gdrtop is lost.
+    """
+
+    def close(self) -> None:
+        """End all processes that still run on the node, and the connection; any number of times."""
+
 
 STEP_SECONDS = 0.1
 _OVERDUE_SECONDS = 10.0  # beyond the time limit of the processes: then a node does not answer
@@ -111,13 +128,8 @@ def _end_all(tests: Sequence[_RunningTest]) -> None:
 
 
 class _RunningTest:
-    """One test of the round."""
-
     def __init__(
-        self,
-        test: PairTest,
-        nodes: Mapping[str, tuple[Host, NodeProcesses]],
-        clock: Callable[[], float],
+        self, test: PairTest, nodes: Mapping[str, tuple[Host, NodeProcesses]], clock: Callable[[], float]
     ) -> None:
         self.test = test
         host, processes = nodes[test.client.node]
@@ -130,7 +142,6 @@ class _RunningTest:
         """It has ended by itself, or has failed."""
 
     def start(self) -> None:
-        """Start the server."""
         self._began = self._clock()
         self._guarded(self._runner.__enter__)
 

@@ -14,25 +14,27 @@ from probes.base.unknown import Maybe, Unknown
 from probes.facts.network.tcp_ports import listening
 from probes.facts.node import probe_node
 from probes.fleet.attribution import PairMemory, PairResult, suspects
-from probes.fleet.leaves import Leaf, read_leaves
-from probes.fleet.pair_tests import NodeRail, PairSettings, affected_on_node, node_rail, pair_test
 from probes.fleet.pairs import (
     NodePair,
+    NodeRail,
+    PairSettings,
     Round,
+    affected_on_node,
     all_rounds,
     count_rounds,
+    node_rail,
+    pair_test,
     quick_rounds,
     repeated_rounds,
     seconds_of,
 )
-from probes.fleet.rails import Rail, rails_of, with_equal_numbers
+from probes.fleet.rails import Leaf, Rail, rails_of, read_leaves, with_equal_numbers
 from probes.host.probe_thread import LONGEST_SECONDS, start_probe
 from probes.host.protocol import Host
 from probes.snapshot.examination import Examination, examine
 from probes.snapshot.rates import Reading, read
 from tui.bandwidth.impact_check import READ_INTERVAL_SECONDS, reread
-from tui.bandwidth.pairs.node_processes import NodeProcesses
-from tui.bandwidth.pairs.pairs_runner import PairsRunner, PairTest
+from tui.bandwidth.pairs.pairs_runner import NodeProcesses, PairsRunner, PairTest
 from tui.files.pair_results import PairResultsError, PairResultsFile
 
 T = TypeVar("T")
@@ -128,9 +130,9 @@ class PairsSession:
 
     def read(self) -> None:
         """Examine all nodes; leave out those that do not answer, cannot measure or are in use."""
-        before = self._ask("readings", lambda host: read(host, probe_node(host)), self._nodes)
+        before = self._ask("readings", lambda _, host: read(host, probe_node(host)), self._nodes)
         self._pause(READ_INTERVAL_SECONDS)
-        self._examinations = self._known(self._ask("examination", examine, self._nodes))
+        self._examinations = self._known(self._ask("examination", lambda _, host: examine(host), self._nodes))
         own = {name: rails_of(node.node, node.topology) for name, node in self._examinations.items()}
         for name, rails in with_equal_numbers(own).items():
             if isinstance(rails, Unknown):
@@ -192,11 +194,9 @@ class PairsSession:
     def _guard_again(self, names: Iterable[str]) -> None:
         """Check before a later round whether jobs have started on its nodes."""
         checked = {name: self._nodes[name] for name in names}
-
-        def check(name: str, host: Host) -> tuple[Examination, Reading]:
-            return reread(host, self._examinations[name], self._pause)
-
-        answers = self._ask_each("reading", check, checked)
+        answers = self._ask(
+            "reading", lambda name, host: reread(host, self._examinations[name], self._pause), checked
+        )
         for name, answer in self._known(answers).items():
             self._examinations[name], before = answer
             self._guard(name, before)
@@ -207,15 +207,11 @@ class PairsSession:
             for name in self._taking_part()
         }
         asked = {name: self._nodes[name] for name in rails}
-
-        def ask(name: str, host: Host) -> dict[int, Maybe[Leaf]]:
-            return read_leaves(host, rails[name].values())
-
-        for name, answer in self._ask_each("switches", ask, asked).items():
-            unread: dict[int, Maybe[Leaf]] = {}
-            if isinstance(answer, Unknown):
-                unread.update(dict.fromkeys(rails[name], answer))
-            self.leaves[name] = unread if isinstance(answer, Unknown) else answer
+        answers = self._ask("switches", lambda name, host: read_leaves(host, rails[name].values()), asked)
+        for name, answer in answers.items():
+            self.leaves[name] = {
+                rail: answer if isinstance(answer, Unknown) else answer[rail] for rail in rails[name]
+            }
 
     # The run
 
@@ -249,7 +245,9 @@ class PairsSession:
         done = {_key(each.server.node, each.client.node, each.rail, memory) for each in of_memory}
         tests = []
         for pair in pairs:
-            for server in self._ends_of(pair.server, memory):
+            for (name, _, each), server in list(self.ends.items()):
+                if name != pair.server or each is not memory:
+                    continue
                 client = self.ends.get((pair.client, server.rail.number, memory))
                 if client is None or _key(pair.server, pair.client, server.rail.number, memory) in done:
                     continue
@@ -282,17 +280,14 @@ class PairsSession:
             self._save(partial(self._file.add, results))
         self._on_event(RoundEnded(results))
         if not self.is_stopped:
-            self._count_failures(results)
-
-    def _count_failures(self, results: Sequence[PairResult]) -> None:
-        """Leave out a node that gives no result any more: each round with it takes its whole time limit."""
-        for node in {end.node for result in results for end in result.ends}:
-            own = [result.gbps for result in results if node in (result.server.node, result.client.node)]
-            failures = [gbps for gbps in own if isinstance(gbps, Unknown)]
-            count = self._failed_rounds.get(node, 0) + 1 if len(failures) == len(own) else 0
-            self._failed_rounds[node] = count
-            if count >= _MOST_FAILED_ROUNDS * len(self._settings.memories):
-                self._leave_out(node, f"all of its tests fail: {failures[0].detail}")
+            # Leave out a node that gives no result any more: each round with it takes its whole time limit.
+            for node in {end.node for result in results for end in result.ends}:
+                own = [result.gbps for result in results if node in (result.server.node, result.client.node)]
+                failures = [gbps for gbps in own if isinstance(gbps, Unknown)]
+                count = self._failed_rounds.get(node, 0) + 1 if len(failures) == len(own) else 0
+                self._failed_rounds[node] = count
+                if count >= _MOST_FAILED_ROUNDS * len(self._settings.memories):
+                    self._leave_out(node, f"all of its tests fail: {failures[0].detail}")
 
     def _save(self, save: Callable[[], None]) -> None:
         try:
@@ -310,9 +305,6 @@ class PairsSession:
             self.left_out[name] = reason
             self._on_event(NodeLeftOut(name, reason))
 
-    def _ends_of(self, node: str, memory: PairMemory) -> list[NodeRail]:
-        return [end for (name, _, each), end in self.ends.items() if name == node and each is memory]
-
     def _known(self, answers: Mapping[str, Maybe[T]]) -> dict[str, T]:
         """Return the answers, and leave out the nodes without one."""
         for name, answer in answers.items():
@@ -320,24 +312,17 @@ class PairsSession:
                 self._leave_out(name, f"it does not answer: {answer}")
         return {name: answer for name, answer in answers.items() if not isinstance(answer, Unknown)}
 
-    def _ask(self, what: str, ask: Callable[[Host], T], nodes: Nodes) -> dict[str, Maybe[T]]:
-        return self._ask_each(what, lambda name, host: ask(host), nodes)
-
-    def _ask_each(self, what: str, ask: Callable[[str, Host], T], nodes: Nodes) -> dict[str, Maybe[T]]:
+    def _ask(self, what: str, ask: Callable[[str, Host], T], nodes: Nodes) -> dict[str, Maybe[T]]:
         """Ask nodes at the same time, 64 at once; one that hangs or raises is unknown."""
         answers: dict[str, Maybe[T]] = {}
         names = list(nodes)
         for first in range(0, len(names), _AT_ONCE):
             running = {
-                name: start_probe(nodes[name][0], f"{what} of {name}", _question(ask, name, nodes[name][0]))
+                name: start_probe(nodes[name][0], f"{what} of {name}", partial(ask, name, nodes[name][0]))
                 for name in names[first : first + _AT_ONCE]
             }
             answers |= {name: probe.answer(LONGEST_SECONDS) for name, probe in running.items()}
         return answers
-
-
-def _question(ask: Callable[[str, Host], T], name: str, host: Host) -> Callable[[], Maybe[T]]:
-    return lambda: ask(name, host)
 
 
 def _key(a: str, b: str, rail: int, memory: PairMemory) -> tuple[frozenset[str], int, PairMemory]:

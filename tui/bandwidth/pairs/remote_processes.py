@@ -35,7 +35,7 @@ from probes.host.remote.transport import (
 from probes.host.remote.transport_process import END_SECONDS, close_pipes, start_transport, wait_or_kill
 from tui.bandwidth import supervisor
 from tui.bandwidth.pairs import node_server
-from tui.bandwidth.pairs.node_processes import UNCONFIRMED
+from tui.bandwidth.pairs.pairs_runner import UNCONFIRMED
 from tui.bandwidth.processes import (
     LINE_LIMIT,
     LINES_WAITING,
@@ -114,13 +114,11 @@ class _Connection:
         self._count = 0
 
     def is_open(self) -> bool:
-        """Return whether it was not lost, as far as can be seen here."""
         with self.lock:
             self.read(0.0)
             return not self.lost and self._output_ended_at is None
 
     def start(self, order: dict[str, Any]) -> _RemoteProcess:
-        """Order a start."""
         with self.lock:
             self._count += 1
             process = _RemoteProcess(self, self._count, order["seconds"])
@@ -130,7 +128,6 @@ class _Connection:
             return process
 
     def send(self, order: dict[str, Any]) -> None:
-        """Send an order as soon as possible."""
         with self.lock:
             (self._to_send if self._is_greeted else self._orders).extend(json.dumps(order).encode() + b"\n")
 
@@ -189,7 +186,6 @@ class _Connection:
             self.lose(GARBLED)
 
     def _handle(self, line: bytearray) -> None:
-        """Handle a report of the program."""
         try:
             report = json.loads(line)
         except (ValueError, RecursionError):
@@ -221,7 +217,6 @@ class _Connection:
         wait_or_kill([self._transport], END_SECONDS if why == _CLOSED else 0.0)
 
     def _end_of(self, process: _RemoteProcess) -> str:
-        """Return what is known of a process on a connection that is lost."""
         host = self.target.host
         if not self._is_greeted:
             return f"not started on {host}: {self.lost}"
@@ -234,7 +229,6 @@ class _Connection:
             self.lose("it was stopped before the node answered")
 
     def close(self) -> None:
-        """End all processes, then the connection."""
         with self.lock:
             running = list(self._processes.values())
         for process in running:
@@ -245,8 +239,6 @@ class _Connection:
 
 
 class _RemoteProcess:
-    """A process on the node."""
-
     def __init__(self, connection: _Connection, number: int, time_limit_s: float) -> None:
         self._connection, self._number, self.time_limit_s = connection, number, time_limit_s
         self.began = time.monotonic()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tui.bandwidth.pairs.node_processes import NodeProcesses
+from tui.bandwidth.pairs.pairs_runner import NodeProcesses
 from tui.bandwidth.processes import ToolProcess
 from tui.bandwidth.simulated_processes import SimulatedProcessStarter
 

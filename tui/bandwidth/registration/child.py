@@ -62,10 +62,7 @@ _VERBS: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "ibv_open_device": (_POINTER, (_POINTER,)),
     "ibv_alloc_pd": (_POINTER, (_POINTER,)),
     "ibv_reg_mr": (_POINTER, (_POINTER, _POINTER, _SIZE, _INTEGER)),
-    "ibv_reg_dmabuf_mr": (
-        _POINTER,
-        (_POINTER, ctypes.c_uint64, _SIZE, ctypes.c_uint64, _INTEGER, _INTEGER),
-    ),
+    "ibv_reg_dmabuf_mr": (_POINTER, (_POINTER, ctypes.c_uint64, _SIZE, ctypes.c_uint64, _INTEGER, _INTEGER)),
     "ibv_dereg_mr": (_INTEGER, (_POINTER,)),
     "ibv_dealloc_pd": (_INTEGER, (_POINTER,)),
     "ibv_close_device": (_INTEGER, (_POINTER,)),
@@ -208,7 +205,6 @@ class Gpu:
 
 
 def _loaded(library: str, name: str, report: Report) -> ctypes.CDLL:
-    """Load a library, or raise _Failed."""
     try:
         return ctypes.CDLL(name, use_errno=True)
     except OSError:

@@ -8,13 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.registration.outcome import (
-    Answer,
-    PairResult,
-    not_tried,
-    parse_answer,
-    results_of,
-)
+from probes.bandwidth.registration.outcome import Answer, PairResult, not_tried, parse_answer, results_of
 from probes.bandwidth.registration.trial import GPU_SECONDS, GpuTrial, plan_registration
 from probes.base.origin import Source
 from probes.host.protocol import Host
@@ -99,7 +93,6 @@ class RegistrationSession:
         return results_of(trial, answers, ended.why, examination)
 
     def _new_users(self, examination: Examination, trial: GpuTrial) -> str:
-        """Return who uses a GPU now that was free when it was planned; "": no process."""
         if trial.users or self._host.origin.source is not Source.LIVE:
             return ""
         planned = plan_registration(with_users(self._host, examination), trial.bdf)

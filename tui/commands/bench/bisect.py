@@ -11,7 +11,7 @@ from probes.bandwidth.model.planned_series import PlannedTest, Series
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.planning.bisection import Outcome, run_counts
 from probes.bandwidth.planning.single_process import with_variables
-from probes.bandwidth.results.baseline import machine_type
+from probes.bandwidth.results.against_earlier import machine_type
 from probes.bandwidth.tools.nccl_tests import NIC_VARIABLES
 from probes.base.origin import Source, origin_word
 from probes.base.text import plural

@@ -13,9 +13,8 @@ from probes.bandwidth.model.expected import TableError
 from probes.bandwidth.model.planned_series import Series
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result
-from probes.bandwidth.planning.chosen_devices import NoSuchDevice, bdf_of
-from probes.bandwidth.results.against_earlier import changes
-from probes.bandwidth.results.baseline import machine_type
+from probes.bandwidth.planning.node_settings import NoSuchDevice, bdf_of
+from probes.bandwidth.results.against_earlier import changes, machine_type
 from probes.bandwidth.results.comparison import conclusions
 from probes.base.origin import Source
 from probes.host.protocol import Host

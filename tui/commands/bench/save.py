@@ -7,7 +7,7 @@ from typing import TextIO
 
 from probes.bandwidth.model.planned_series import LeftOut
 from probes.bandwidth.model.result import Result
-from probes.bandwidth.results.baseline import below_limit, machine_type
+from probes.bandwidth.results.against_earlier import below_limit, machine_type
 from probes.snapshot.examination import Examination
 from tui.actions.guards import node_name
 from tui.bandwidth.results_store import ResultsStore, StoreError

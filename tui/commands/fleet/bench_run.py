@@ -11,10 +11,9 @@ from typing import TextIO
 from probes.base.origin import Origin, Source
 from probes.base.text import plural
 from probes.base.unknown import Unknown
-from probes.fleet.attribution import PairMemory, attribute
-from probes.fleet.leaves import check_rails
-from probes.fleet.pair_tests import PairSettings
-from probes.fleet.pairs_report import PairsReport
+from probes.fleet.attribution import PairMemory, PairsReport, attribute
+from probes.fleet.pairs import PairSettings
+from probes.fleet.rails import check_rails
 from tui.actions.guards import no_actions_here
 from tui.bandwidth.pairs.pairs_session import (
     NodeLeftOut,

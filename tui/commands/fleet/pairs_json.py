@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from probes.base.unknown import Unknown, known
-from probes.fleet.attribution import BelowLimit, Crowd, Culprit, PairMemory, PairResult
-from probes.fleet.leaves import RailLeaves
-from probes.fleet.pair_tests import PairSettings
-from probes.fleet.pairs_report import PairsReport
+from probes.fleet.attribution import BelowLimit, Crowd, Culprit, PairMemory, PairResult, PairsReport
+from probes.fleet.pairs import PairSettings
+from probes.fleet.rails import RailLeaves
 from tui.bandwidth.pairs.pairs_session import PairsPlan
 from tui.runtime.json_values import Changed, object_from, object_of
 from widgets.fleet.pairs import answers, culprit_words

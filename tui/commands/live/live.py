@@ -36,7 +36,7 @@ from probes.live.model.sample import (
 )
 from probes.live.model.step import JobStep, UsualStep
 from probes.live.model.step_text import step_text
-from probes.live.processes.job_summaries import path_summary
+from probes.live.processes.jobs import path_summary
 from probes.queries.finding import Finding
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import note_slow_results

@@ -12,7 +12,7 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.node import Node
 from probes.live.model.sample import GpuSample, LiveJob, LiveSample, PortSample
 from probes.live.odd_ranks import members_of
-from probes.live.processes.job_summaries import path_summary
+from probes.live.processes.jobs import path_summary
 from tui.runtime.json_values import host_name, time_json
 
 FIGURES = {

@@ -13,8 +13,7 @@ from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.model.samples import Sample
-from probes.bandwidth.results.against_earlier import changes
-from probes.bandwidth.results.baseline import below_limit
+from probes.bandwidth.results.against_earlier import below_limit, changes
 from probes.bandwidth.results.comparison import conclusions
 from probes.bandwidth.results.memory_path import is_measured
 from probes.bandwidth.tools.perftest_command import PerftestSettings

@@ -8,7 +8,7 @@ from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.pci.nic_families import PROVIDER_OF, VERBS_MODULES
 from probes.facts.system.libraries import NVML, OF_DRIVER
 from probes.facts.system.tool_names import GDRCOPY, PERFTEST, programs_of
-from probes.nccl.topology_xml import GPU_CLASS, VERSION, Element, xml_text
+from probes.nccl.topology_file import GPU_CLASS, VERSION, Element, xml_text
 from probes.simulation.node.jobs.processes import library_directory, verbs_libraries
 from probes.simulation.node.model.description import TopologyFileDescription
 from probes.simulation.node.model.tree import Tree

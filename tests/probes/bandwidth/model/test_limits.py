@@ -19,8 +19,8 @@ from probes.bandwidth.model.limits import (
 from probes.bandwidth.model.rating import Assessment, Rating, best_of, rate
 from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.planning.node_settings import perftest_defaults
+from probes.bandwidth.tools.perftest import PerftestOutput
 from probes.bandwidth.tools.perftest_command import PerftestSettings
-from probes.bandwidth.tools.perftest_output import PerftestOutput
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost

@@ -7,7 +7,7 @@ from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
 from probes.bandwidth.model.result import planned_key
 from probes.bandwidth.model.samples import BY_PEERMEM
 from probes.bandwidth.planning.series import plan_series
-from probes.bandwidth.results.baseline import machine_type
+from probes.bandwidth.results.against_earlier import machine_type
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.facts.system.tool_names import NCCL_TESTS, TEST_TOOLS
 from probes.simulation.host import SimulatedHost

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.registration.errors import cuda_error, dmabuf_error, peer_memory_error, setup_error
-from probes.bandwidth.registration.outcome import Answer, Outcome, parse_answer, results_of
+from probes.bandwidth.registration.outcome import (
+    Answer,
+    Outcome,
+    cuda_error,
+    dmabuf_error,
+    parse_answer,
+    peer_memory_error,
+    results_of,
+    setup_error,
+)
 from probes.bandwidth.registration.trial import GpuTrial, NicTrial
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.planning.chosen_devices import NoSuchDevice
+from probes.bandwidth.planning.node_settings import NoSuchDevice
 from probes.bandwidth.registration.trial import GpuTrial, plan_registration
 from probes.base.unknown import Unknown
 from probes.simulation.host import SimulatedHost

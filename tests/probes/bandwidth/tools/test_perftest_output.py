@@ -19,7 +19,7 @@ from probes.bandwidth.model.samples import (
     Sample,
 )
 from probes.bandwidth.tools.failures import Failure
-from probes.bandwidth.tools.perftest_output import PerftestOutput
+from probes.bandwidth.tools.perftest import PerftestOutput
 from tests.support.machines import machine_file, machine_files
 
 FILES = machine_files("perftest", "*")

@@ -10,8 +10,7 @@ from probes.base.unknown import Reason, Unknown, known
 from probes.facts.rdma import cxi, devices
 from probes.facts.rdma.devices import Gid, RdmaFacts
 from probes.host.machine.local import LocalHost
-from probes.live.port_counters import read_counter
-from probes.live.ports import counter_files
+from probes.live.ports import counter_files, read_counter
 from probes.snapshot.rates import byte_files, read_port
 from tests.support.trees import write
 

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.live.model.sample import LiveProcess, PathJudgment, PathWord, PortSample, Role
-from probes.live.processes.job_grouping import scheduler_id
-from probes.live.processes.job_names import parse_crictl, parse_scontrol
-from probes.live.processes.job_summaries import jobs_of, path_summary
+from probes.live.processes.jobs import jobs_of, parse_crictl, parse_scontrol, path_summary, scheduler_id
 from probes.live.processes.tracked_process import role_of
 from tests.support.live_node import MIB, THREADS, LiveNode, Samples, joined, resources_of
 

@@ -528,7 +528,7 @@ class Hangs(LiveNode):
 @pytest.fixture
 def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hangs]:
     monkeypatch.setattr("probes.live.model.paced_source.PATIENCE_SECONDS", 0.25)
-    monkeypatch.setattr("probes.live.processes.process_cache.PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("probes.live.processes.tracked_process.PATIENCE_SECONDS", 0.05)
     host = Hangs(tmp_path)
     yield host
     host.gate.set()

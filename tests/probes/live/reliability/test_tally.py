@@ -16,8 +16,7 @@ from probes.host.component_history import Component, ComponentHistory, JobPart, 
 from probes.live.events.detectors import EventDetector
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample, OddOne, Role, SlowestNic, SlowestRank
 from probes.live.reliability.history_text import past_of, slow_text, stands_out
-from probes.live.reliability.identity import identities_of
-from probes.live.reliability.tally import ComponentTally, JobChange, PartChange
+from probes.live.reliability.tally import ComponentTally, JobChange, PartChange, identities_of
 from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
 from tests.support.live_samples import a_job, a_port, a_process, a_sample, gpu_bdf

@@ -8,8 +8,8 @@ from probes.bandwidth.model.request import DEFAULT_BYTES, Request
 from probes.bandwidth.model.samples import About, Fact, Sample
 from probes.bandwidth.planning.node_settings import perftest_defaults
 from probes.bandwidth.tools.failures import Failure
+from probes.bandwidth.tools.perftest import PerftestOutput
 from probes.bandwidth.tools.perftest_command import PerftestSettings, loopback
-from probes.bandwidth.tools.perftest_output import PerftestOutput
 from probes.facts.system.tools import ToolFacts
 from probes.simulation.bandwidth.playback import SimulatedTest
 from probes.simulation.host import SimulatedHost

@@ -6,12 +6,11 @@ import pytest
 
 from probes.base.unknown import Unknown
 from probes.fleet.attribution import PairMemory, PairResult
-from probes.fleet.pair_tests import PairSettings, node_rail, pair_test
+from probes.fleet.pairs import PairSettings, node_rail, pair_test
 from probes.fleet.rails import rails_of
 from probes.snapshot.examination import Examination, examine
 from tests.support.pairs_fleet import GOOD, SLOW, DeadProcesses, Fleet, LostProcesses, fleet
-from tui.bandwidth.pairs.node_processes import UNCONFIRMED
-from tui.bandwidth.pairs.pairs_runner import PairsRunner, PairTest
+from tui.bandwidth.pairs.pairs_runner import UNCONFIRMED, PairsRunner, PairTest
 
 SETTINGS = PairSettings(memories=(PairMemory.HOST,))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from probes.fleet.attribution import PairMemory, attribute
-from probes.fleet.pair_tests import PairSettings
+from probes.fleet.pairs import PairSettings
 from tests.support.pairs_fleet import GOOD, SLOW, DeadProcesses, Fleet, fleet
 from tui.bandwidth.pairs.pairs_session import NodeLeftOut, PairsEvent, PairsSession, RoundEnded, RoundStarted
 from tui.files.pair_results import PairResultsFile

@@ -19,7 +19,7 @@ from tests.support.process_families import FAMILIES, LONG, ROOT, gone, to_the_en
 from tests.tui.bandwidth.pairs.loopback import Start, loopback, python, start_family
 from tui.bandwidth import supervisor
 from tui.bandwidth.pairs import node_server, remote_processes
-from tui.bandwidth.pairs.node_processes import UNCONFIRMED
+from tui.bandwidth.pairs.pairs_runner import UNCONFIRMED
 from tui.bandwidth.pairs.remote_processes import RemoteNodeProcesses
 from tui.bandwidth.processes import ProcessExit
 

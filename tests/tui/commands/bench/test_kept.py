@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from probes.bandwidth.model.rating import Assessment, Rating
-from probes.bandwidth.results.baseline import machine_type
+from probes.bandwidth.results.against_earlier import machine_type
 from probes.snapshot.examination import examine
 from tests.support.sample_results import result
 from tests.tui.commands.bench.scene import Scene, Signals, Terminal, words
@@ -97,7 +97,7 @@ def test_what_is_below_the_line_is_a_baseline_after_a_yes_only(
 def judge_below(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every result is below the limit of its path."""
     below = Assessment(Rating.BELOW, "100 of 400 Gb/s, 25 %", "port 1 would carry more", 0.25)
-    monkeypatch.setattr("tui.bandwidth.series_runner.rate", lambda *_: below)
+    monkeypatch.setattr("tui.bandwidth.session.rate", lambda *_: below)
 
 
 @pytest.mark.slow
