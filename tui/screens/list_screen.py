@@ -43,7 +43,6 @@ def scroll(view: LinesView, how: str) -> None:
 FILTER_KEY = bind("filter", "filter")
 REFRESH_KEY = bind("refresh", "refresh")
 ZOOM_KEY = bind("zoom", "zoom", show=False)  # of screens with several panes
-_END = 1 << 20
 
 
 def static_view(id: str) -> LinesView:  # noqa: A002 - Textual's own word
@@ -176,9 +175,7 @@ class ListScreen(PanesScreen, Generic[L]):
         if self._details.has_focus:
             super().action_move(how)
             return
-        page = max(1, self._list.size.height - 1)
-        steps = {"up": -1, "down": 1, "page_up": -page, "page_down": page, "first": -_END, "last": _END}
-        self._state.select(steps[how])
+        self._state.select(self._list.rows_moved(how))
         self._draw_from_top()
 
     def on_lines_view_picked(self, picked: LinesView.Picked) -> None:

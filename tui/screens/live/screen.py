@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from textual.app import ComposeResult
@@ -15,7 +16,6 @@ from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, ZOOM_KEY, PanesScreen, static_view
-from tui.screens.live.layout import BORDER, TALL_ROWS, TRAFFIC, arrange, gpu_cells
 from tui.screens.live.state import PANES, LiveState
 from tui.screens.live.tables import choose_columns, choose_order, set_order
 from widgets.base.lines import rows_of
@@ -24,8 +24,65 @@ from widgets.live.columns import COLUMNS, changed_order, order_text, sort_clicke
 from widgets.live.job_traffic import LEAST_ROWS
 from widgets.node.head import HEAD_ROWS
 
+TRAFFIC = "job-traffic"  # the pane with the graphs of jobs
+TALL_ROWS = 36
+BORDER = 2
+_FOLDED_ROWS = 4  # of a pane without the focus on a short terminal
+_LEAST_ROWS = 5
+_TWO_COLUMNS = 110
+_GPU_CELLS = 54
+_WIDE = 160
+_WIDE_GPU_CELLS = 92
+
+
+def arrange(width: int, height: int, needs: Mapping[str, int], focused: str) -> dict[str, int]:
+    """Return the rows of each pane that is shown.
+
+    `needs`: the rows that each can fill, with its border; of the traffic, the fewest that show something, 0
+    for none.
+    """
+    is_tall = height >= TALL_ROWS - 8
+    return _tall(width, height, needs, focused) if is_tall else _short(height, needs, focused)
+
+
+def gpu_cells(width: int) -> int:
+    """Return the width of the GPUs beside the events."""
+    return _WIDE_GPU_CELLS if width >= _WIDE else _GPU_CELLS
+
+
+def _short(height: int, needs: Mapping[str, int], focused: str) -> dict[str, int]:
+    """Give the pane with the focus the rows that it needs, and what is left to the others."""
+    last = "gpus" if focused == "gpus" else "changes"
+    shown = dict.fromkeys(("ranks", "nics", last), _FOLDED_ROWS)
+    left = height - sum(shown.values())
+    for pane in (focused, "ranks", "nics", last):
+        more = max(0, min(left, needs[pane] - shown[pane]))
+        shown[pane] += more
+        left -= more
+    shown[last] += max(0, left)
+    return shown
+
+
+def _tall(width: int, height: int, needs: Mapping[str, int], focused: str) -> dict[str, int]:
+    """Share the rows: what ranks and NICs need, and the rest to the events, beside the GPUs.
+
+    What these leave empty shows the last hour of the jobs, if it is enough for that.
+    """
+    ranks, nics = needs["ranks"], needs["nics"]
+    left = height - ranks - nics
+    if left < 2 * _LEAST_ROWS:
+        over = 2 * _LEAST_ROWS - left
+        cut = min(over, max(0, ranks - 2 * _LEAST_ROWS))
+        ranks, nics = ranks - cut, max(_LEAST_ROWS, nics - (over - cut))
+        left = max(_LEAST_ROWS, height - ranks - nics)
+    below = ("changes", "gpus") if width >= _TWO_COLUMNS else ("gpus" if focused == "gpus" else "changes",)
+    spare = left - max(_LEAST_ROWS, *(needs[pane] for pane in below))
+    traffic = {TRAFFIC: spare} if needs[TRAFFIC] and spare >= needs[TRAFFIC] else {}
+    shown = {"ranks": ranks, "nics": nics, **dict.fromkeys(below, left - sum(traffic.values()))}
+    return shown | traffic
+
+
 _TITLES = {"ranks": "Ranks", "nics": "NICs", "gpus": "GPUs, Gb/s", "changes": "What changed"}
-_END = 1 << 20
 
 
 class LiveScreen(PanesScreen):
@@ -216,10 +273,7 @@ class LiveScreen(PanesScreen):
         if self._is_opened:
             super().action_move(how)
             return
-        view = self._view(self._pane)
-        page = max(1, view.size.height - 1)
-        steps = {"up": -1, "down": 1, "page_up": -page, "page_down": page, "first": -_END, "last": _END}
-        self._state.select(self._pane, steps[how])
+        self._state.select(self._pane, self._view(self._pane).rows_moved(how))
         self.draw()
         self._show_selected()
 

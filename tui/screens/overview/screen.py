@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from tui.files.since_ok import SinceOk
     from tui.screens.overview.state import OverviewState
 
-_END = 1 << 20
 _FITTED = (
     "jobs",
     "topology",
@@ -194,9 +193,8 @@ class OverviewScreen(PanelScreen):
 
     def action_move(self, how: str) -> None:
         """Move the selection of the focused panel; scroll a panel without rows to select."""
-        page = max(1, self._panel(self._focused_panel or "topology").size.height - 1)
-        steps = {"up": -1, "down": 1, "page_up": -page, "page_down": page, "first": -_END, "last": _END}
-        self._select(steps[how], wraps=how in ("up", "down"))
+        panel = self._panel(self._focused_panel or "topology")
+        self._select(panel.rows_moved(how), wraps=how in ("up", "down"))
 
     def _select(self, step: int, wraps: bool) -> None:
         if self._state is None:
