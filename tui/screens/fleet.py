@@ -206,7 +206,7 @@ class FleetScreen(FilteredListScreen[FleetState]):
             self.query_one("#summary", LinesView).show(self._state.summary(self.size.width))
 
     def _show_selected(self) -> None:
-        self._scroll_list(self._state.selected_row)
+        self._list.scroll_to_row(self._state.selected_row)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Enable Open if a node is selected and none is being opened."""

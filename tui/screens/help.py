@@ -24,21 +24,8 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "OVERVIEW",
         "The whole node, live. Select a GPU or NIC to see its path to the best partner.",
         (
-            *(
-                "open",
-                "fix",
-                "explain",
-                "load",
-                "select",
-                "change",
-                "views",
-                "zoom",
-                "columns",
-                "pause",
-                "pace",
-                "refresh",
-            ),
-            *("record", "back", "quit"),
+            *("open", "fix", "explain", "load", "select", "change", "views", "zoom"),
+            *("columns", "pause", "pace", "refresh", "record", "back", "quit"),
         ),
     ),
     "LiveScreen": (
@@ -109,20 +96,8 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 _EVERYWHERE = (
     *("help", "overview", "doctor", "live", "nccl", "setup", "bandwidth", "prove", "actions"),
-    *(
-        "history",
-        "fleet",
-        "palette",
-        "pane",
-        "select",
-        "page",
-        "first",
-        "last",
-        "open",
-        "back",
-        "quit",
-        "exit",
-    ),
+    *("history", "fleet", "palette", "pane", "select", "page", "first", "last", "open", "back"),
+    *("quit", "exit"),
 )
 # The manual's subject of each screen; the others belong to the overview.
 _SUBJECTS = {
@@ -182,17 +157,14 @@ class HelpScreen(PanesScreen):
         """Let the keys scroll the text."""
         self.query_one("#help", LinesView).focus()
 
-    def on_lines_view_resized(self) -> None:
-        """Draw the text for the pane's width."""
-        self._draw()
-
     def action_turn(self, pages: int) -> None:
         """Show another subject of the manual."""
         self._subject = SUBJECTS[(SUBJECTS.index(self._subject) + pages) % len(SUBJECTS)]
-        self._draw()
+        self.on_lines_view_resized()
         self.query_one("#help", LinesView).scroll_home(animate=False)
 
-    def _draw(self) -> None:
+    def on_lines_view_resized(self) -> None:
+        """Draw the text for the pane's width."""
         subject = line(Run(title(self._subject), Tone.TITLE), f"  (gdrtop help {self._subject})")
         self.query_one("#summary", LinesView).show([subject])
         view = self.query_one("#help", LinesView)

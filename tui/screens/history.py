@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -21,9 +20,6 @@ from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, fit, line, sentence, wrapped
 from widgets.base.lines_view import LinesView
 
-if TYPE_CHECKING:
-    from tui.actions.events import RunOutcome
-
 
 class HistoryState(ListState):
     """Past runs and selection."""
@@ -32,17 +28,12 @@ class HistoryState(ListState):
         super().__init__()
         self._node = node
         self._runs: tuple[PastRun, ...] | None = None
-        self._failure = ""
         self._unread: tuple[str, ...] = ()
 
     def set_runs(self, runs: tuple[PastRun, ...], unread: tuple[str, ...] = ()) -> None:
         """Show these runs, newest first, and why existing logs could not be read."""
         self._runs, self._unread = runs, unread
         self._keep_selection()
-
-    def fail(self, message: str) -> None:
-        """Show why the log could not be read."""
-        self._failure = message
 
     @property
     def run(self) -> PastRun | None:
@@ -55,8 +46,7 @@ class HistoryState(ListState):
     def list_lines(self, width: int) -> list[Line]:
         """Draw a line per run: outcome, time, user, title, and the node if it is another one."""
         if self._runs is None:
-            text = f"✗ {self._failure}" if self._failure else "Reading the audit log …"
-            return wrapped(text, width, Tone.BAD if self._failure else Tone.DIM)
+            return self._draw_absent("Reading the audit log …", width)
         lines = [part for why in self._unread for part in wrapped(sentence(why), width, Tone.WARNING)]
         if not self._runs and not lines:
             return wrapped("The audit log is empty: gdrtop has not run anything here yet.", width, Tone.DIM)
@@ -67,7 +57,8 @@ class HistoryState(ListState):
         elsewhere = f"  on {run.actor.host}" if run.actor.host != self._node else ""
         tone = Tone.CURSOR if run.id == self.selected else Tone.PLAIN
         return line(
-            *_ended(run.outcome, 14), Run(at, tone, run.id), f"  {run.actor.user:<8}  {run.title}", elsewhere
+            *(mark_of(run.outcome), f" {run.outcome.value:<14}", Run(at, tone, run.id)),
+            *(f"  {run.actor.user:<8}  {run.title}", elsewhere),
         )
 
     def detail_lines(self, width: int) -> list[Line]:
@@ -83,10 +74,6 @@ class HistoryState(ListState):
         for number, step in enumerate(run.steps, 1):
             lines.extend(_step(number, step, width))
         return lines
-
-
-def _ended(outcome: RunOutcome, cells: int) -> Line:
-    return (mark_of(outcome), Run(f" {outcome.value:<{cells}}"))
 
 
 def _step(number: int, step: PastStep, width: int) -> list[Line]:
@@ -129,9 +116,6 @@ class HistoryScreen(ListScreen[HistoryState]):
             yield LinesView("Runs", id="runs")
             yield LinesView("Steps", id="steps")
         yield KeyFooter()
-
-    def _draw_panes(self) -> None:
-        super()._draw_panes()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Enable Undo if a run is selected."""

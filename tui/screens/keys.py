@@ -27,9 +27,7 @@ KEYS: dict[str, Key] = {
     "open": Key("enter", "Enter", "Open", "Open what is selected; in a plan, run it"),
     "ras": Key("i", "i", "Query RAS", "RAS: ask NCCL which ranks respond or are behind. Asks you first"),
     "moment": Key(
-        "right_square_bracket,left_square_bracket",
-        "[ ]",
-        "Time",
+        *("right_square_bracket,left_square_bracket", "[ ]", "Time"),
         "Live and recordings: previous or next moment",
     ),
     "event": Key(
@@ -63,9 +61,7 @@ KEYS: dict[str, Key] = {
     ),
     "load": Key("l", "l", "Load", "Show the plan that loads the missing modules"),
     "columns": Key(
-        "C,f2",
-        "C",
-        "Columns",
+        *("C,f2", "C", "Columns"),
         "Live: choose the columns of this table. Overview: hide this panel, or show it again",
     ),
     "explain": Key("e", "e", "Explain", "Explain in plain words what the finding means"),
@@ -97,9 +93,7 @@ KEYS: dict[str, Key] = {
     "last": Key("end,G", "G End", "Last", "Go to the last row or the end"),
     "page": Key("pagedown,pageup", "PgDn PgUp", "Page", "Move or scroll one page down or up"),
     "moments": Key(
-        "right_curly_bracket,left_curly_bracket,shift+right,shift+left",
-        "{ }",
-        "Ten moments",
+        *("right_curly_bracket,left_curly_bracket,shift+right,shift+left", "{ }", "Ten moments"),
         "Live and recordings: ten moments back or forward",
     ),
     "ends": Key(

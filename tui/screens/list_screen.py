@@ -158,10 +158,7 @@ class ListScreen(PanesScreen, Generic[L]):
     def _show_selected(self) -> None:
         row = rows_of(self._list.lines).get(self._state.selected)
         if row is not None:
-            self._scroll_list(row)
-
-    def _scroll_list(self, row: int) -> None:
-        self._list.scroll_to_row(row)
+            self._list.scroll_to_row(row)
 
     def _draw_from_top(self) -> None:
         """Draw, and scroll the lower pane to the top."""
@@ -234,24 +231,32 @@ class FilteredListScreen(ListScreen[F]):
 
     def on_input_changed(self, changed: Input.Changed) -> None:
         """List only what contains the word."""
-        self._state.filter(changed.value)
-        self.draw()
+        if changed.input is self._word:
+            self._state.filter(changed.value)
+            self.draw()
 
-    def on_input_submitted(self) -> None:
+    def on_input_submitted(self, submitted: Input.Submitted) -> None:
         """Go back to the list and keep the filter."""
-        self._leave_filter()
+        if submitted.input is self._word:
+            self._leave_filter()
 
     def _leave_filter(self) -> None:
         self._word.display = bool(self._word.value.strip())  # fast typists: not filtered yet
+        self._focus_pane()
+
+    def _focus_pane(self) -> None:
         self._list.focus()
+
+    def _clear_filter(self) -> None:
+        self._word.value = ""
+        self._state.filter("")
+        self._leave_filter()
+        self.draw()
 
     def action_leave(self) -> None:
         """Clear the filter, else go back to the list, else leave the screen."""
         if self._word.has_focus or (self._word.display and not self.has_class("opened")):
-            self._word.value = ""
-            self._state.filter("")
-            self._leave_filter()
-            self.draw()
+            self._clear_filter()
         else:
             super().action_leave()
 

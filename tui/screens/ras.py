@@ -22,7 +22,7 @@ from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import REFRESH_KEY, ListScreen
 from tui.screens.list_state import ListState
 from widgets.base.figures import local_time
-from widgets.base.lines import Line, Run, Tone, fit, plain, wrapped
+from widgets.base.lines import Line, Run, Tone, as_text, fit, wrapped
 from widgets.base.lines_view import LinesView
 from widgets.nccl.ras import diagnostics_lines, report_lines
 
@@ -49,7 +49,6 @@ class RasState(ListState):
     def __init__(self) -> None:
         super().__init__()
         self._ports: tuple[RasPort, ...] | None = None
-        self._failure = ""
         self._answers: dict[str, RasAnswer] = {}
         self._refusals: dict[str, tuple[str, ...]] = {}  # of the newest question, by port
         self.asking = ""  # the port that is asked now
@@ -61,10 +60,6 @@ class RasState(ListState):
         """Show the ports of the jobs that run now."""
         self._ports, self._failure = tuple(ports), ""
         self._keep_selection()
-
-    def fail(self, message: str) -> None:
-        """Show why there are no ports."""
-        self._failure = message
 
     def port(self, name: str) -> RasPort | None:
         """Return a port by its name."""
@@ -101,8 +96,7 @@ class RasState(ListState):
     def list_lines(self, width: int) -> list[Line]:
         """Draw a line per port: who uses it, and what became of the last question."""
         if self._ports is None:
-            text = f"✗ {self._failure}" if self._failure else "Searching for NCCL jobs …"
-            return wrapped(text, width, Tone.BAD if self._failure else Tone.DIM)
+            return self._draw_absent("Searching for NCCL jobs …", width)
         if not self._ports:
             return wrapped(_NO_PORT, width, Tone.DIM)
         lines = []
@@ -165,7 +159,7 @@ class RasState(ListState):
     def text(self) -> str:
         """Return the answer of the selected port as text."""
         lines = [*self.list_lines(_TEXT_WIDTH), (), *self.detail_lines(_TEXT_WIDTH)]
-        return "".join(f"{plain(line)}\n" for line in lines)
+        return as_text(lines)
 
 
 def _result(answer: RasAnswer) -> Maybe[object]:
@@ -205,9 +199,6 @@ class RasScreen(ListScreen[RasState]):
             yield LinesView("Response", id="answer")
         yield KeyFooter()
 
-    def _draw_panes(self) -> None:
-        super()._draw_panes()
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the keys that do nothing now."""
         if action == "ask":
@@ -237,4 +228,4 @@ class RasScreen(ListScreen[RasState]):
 
     def action_write(self) -> None:
         """Write the answer to a new file in the current directory."""
-        save_and_copy.save(self, "gdrtop-ras", self._state.text())
+        save_and_copy.save(self, "gdrtop-ras", txt=self._state.text())

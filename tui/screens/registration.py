@@ -19,7 +19,7 @@ from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import REFRESH_KEY, ListScreen
 from tui.screens.list_state import ListState
 from widgets.bandwidth.registration import NOT_PROVEN, NOTICE, draw_results, gpu_marks
-from widgets.base.lines import Line, Run, Tone, fit, line, plain, wrapped
+from widgets.base.lines import Line, Run, Tone, as_text, fit, line, wrapped
 from widgets.base.lines_view import LinesView
 
 _TEXT_WIDTH = 160  # of a written file
@@ -32,7 +32,6 @@ class RegistrationState(ListState):
         super().__init__()
         self.trials: tuple[GpuTrial, ...] | None = None
         self.examination: Examination | None = None  # that the trials were planned with
-        self._failure = ""
         self._results: dict[str, tuple[PairResult, ...]] = {}  # by GPU
         self.is_running = False
 
@@ -43,12 +42,12 @@ class RegistrationState(ListState):
 
     def fail(self, message: str) -> None:
         """Show why nothing can be registered."""
-        self._failure, self.is_running = message, False
+        super().fail(message)
+        self.is_running = False
 
     def begin(self) -> None:
         """Note that a run begins."""
-        self.is_running, self._failure = True, ""
-        self._results = {}
+        self.is_running, self._failure, self._results = True, "", {}
 
     def add(self, results: tuple[PairResult, ...]) -> None:
         """Show the results of a GPU, and select it."""
@@ -101,7 +100,7 @@ class RegistrationState(ListState):
         lines = self.list_lines(_TEXT_WIDTH)
         if self._results:
             lines += [(), *draw_results(self.results, _TEXT_WIDTH), (), *wrapped(NOT_PROVEN, _TEXT_WIDTH)]
-        return "".join(f"{plain(each)}\n" for each in lines)
+        return as_text(lines)
 
 
 class RegistrationScreen(ListScreen[RegistrationState]):
@@ -134,9 +133,6 @@ class RegistrationScreen(ListScreen[RegistrationState]):
             yield LinesView("NICs", id="reasons")
         yield KeyFooter()
 
-    def _draw_panes(self) -> None:
-        super()._draw_panes()
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the keys that do nothing now."""
         if action == "ask":
@@ -165,4 +161,4 @@ class RegistrationScreen(ListScreen[RegistrationState]):
 
     def action_write(self) -> None:
         """Write the results to a new file in the current directory."""
-        save_and_copy.save(self, "gdrtop-prove", self._state.text())
+        save_and_copy.save(self, "gdrtop-prove", txt=self._state.text())

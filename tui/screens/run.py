@@ -246,4 +246,4 @@ class RunScreen(PanesScreen):
 
     def action_save(self) -> None:
         """Write the console's text to a new file in the current directory."""
-        save_and_copy.save(self, self.state.file_name, self.state.text())
+        save_and_copy.save(self, self.state.file_name, txt=self.state.text())

@@ -209,4 +209,4 @@ class SetupScreen(ExaminedListScreen[GuideState]):
             self.notify("No command is left to run.", markup=False)
             return
         text = script_of_all("Set up GPUDirect RDMA", plans, derivation(guide.situation.examination.node))
-        save_and_copy.save_all(self, "gdrtop-setup", {"sh": text})
+        save_and_copy.save(self, "gdrtop-setup", sh=text)

@@ -162,6 +162,11 @@ def _cut_text(text: str, cells: int, follows: bool) -> str:
     return f"{shown}…{' ' * (cells - cell_len(shown))}"
 
 
+def as_text(lines: Iterable[Line]) -> str:
+    """Return lines as plain text, each ended."""
+    return "".join(f"{plain(line)}\n" for line in lines)
+
+
 def at_most(lines: list[Line], count: int, width: int) -> list[Line]:
     """Return the first `count` lines; the last one ends in `…` if lines are left out."""
     if len(lines) <= count:

@@ -569,6 +569,7 @@ async def test_the_history_shows_the_origin_and_local_time(monkeypatch: pytest.M
 def test_every_screen_has_its_keys_in_the_help() -> None:
     own = {"AskScreen", "ColumnsScreen", "HelpScreen", "SortScreen"}  # they show their keys themselves
     bases = {
+        "ColumnListScreen",
         "HeadScreen",
         "PanelScreen",
         "PanesScreen",

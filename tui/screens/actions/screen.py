@@ -14,6 +14,7 @@ from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import leave_keys
 from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen, static_view
+from widgets.base.lines import rows_of
 from widgets.base.lines_view import LinesView
 
 
@@ -45,9 +46,11 @@ class ActionsScreen(ExaminedListScreen[ActionsState]):
         yield Input(placeholder="A word in the title or the id. Esc: clear", id="word")
         yield KeyFooter()
 
-    def _scroll_list(self, row: int) -> None:
-        super()._scroll_list(max(0, row - 1))  # so that a heading above it is visible
-        super()._scroll_list(row)
+    def _show_selected(self) -> None:
+        row = rows_of(self._list.lines).get(self._state.selected)
+        if row:
+            self._list.scroll_to_row(row - 1)  # so that a heading above it is visible
+        super()._show_selected()
 
     # Keys
 

@@ -185,4 +185,4 @@ class ConfirmScreen(PanesScreen):
 
     def action_write(self) -> None:
         """Write the plan as a shell script to a new file in the current directory."""
-        save_and_copy.write(self, self._state.script_name, self._state.script())
+        save_and_copy.write(self, {self._state.script_name: self._state.script()})

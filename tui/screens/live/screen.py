@@ -448,5 +448,4 @@ class LiveScreen(PanesScreen):
 
     def action_write(self) -> None:
         """Write all panes as text, and the events as JSON Lines, to new files in the current directory."""
-        texts = {"txt": self._state.text(), "jsonl": self._state.json_lines()}
-        save_and_copy.save_all(self, "gdrtop-live", texts)
+        save_and_copy.save(self, "gdrtop-live", txt=self._state.text(), jsonl=self._state.json_lines())

@@ -27,8 +27,10 @@ _WORST = "problems first"
 _LETTERS = "A letter sorts by its column, again in reverse."
 
 
-class _ColumnList(ModalScreen[R], Generic[R]):
+class ColumnListScreen(ModalScreen[R], Generic[R]):
     """A list of the columns of a table of COLUMNS; a subclass draws it, and has the result."""
+
+    BINDINGS = [*leave_keys()]  # noqa: RUF012 - Textual's own type
 
     def __init__(self, table: str, title: str) -> None:
         super().__init__()
@@ -71,13 +73,13 @@ class _ColumnList(ModalScreen[R], Generic[R]):
         raise NotImplementedError
 
 
-class ColumnsScreen(_ColumnList[tuple[str, ...]]):
+class ColumnsScreen(ColumnListScreen[tuple[str, ...]]):
     """The columns in their order, each with a mark. The result is the names of the hidden ones."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         bind("pause", "change", label="Show or hide"),
         bind("open", "close", label="Close"),
-        *leave_keys("columns"),
+        bind("columns", "close", show=False),
         *move_keys(),
     ]
 
@@ -120,7 +122,7 @@ class ColumnsScreen(_ColumnList[tuple[str, ...]]):
         self.dismiss(tuple(column.key for column in self._columns if column.key in self._hidden))
 
 
-class SortScreen(_ColumnList[str]):
+class SortScreen(ColumnListScreen[str]):
     """The result is the new order, as in the configuration: "" for the worst first, "share", "-share"."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
@@ -128,7 +130,6 @@ class SortScreen(_ColumnList[str]):
         bind("view", "worst_first", label="Worst first"),
         bind("select", "step(1)", "down,j"),
         bind("select", "step(-1)", "up,k", show=False),
-        *leave_keys(),
     ]
 
     def __init__(self, table: str, sort: str) -> None:
